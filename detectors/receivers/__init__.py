@@ -1,0 +1,1 @@
+"""Receivers: the doors through which signals are pushed to us."""

@@ -1,0 +1,85 @@
+"""Resource paths in their one canonical form, and nothing about what is in the inventory.
+
+    node/<short host>                       switch/<name>
+    node/<host>/gpu/<dddd:bb:dd.f>          switch/<name>/port/<port>
+    node/<host>/nic/<device>                storage/<name>
+    node/<host>/nvswitch/<dddd:bb:dd.f>     node/-/... when the host is unknown
+
+Python 3.9, standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+UNKNOWN_HOST = "-"
+_PCI = re.compile(
+    r"^(?:PCI:)?(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-9a-f]))?$",
+    re.IGNORECASE,
+)
+
+
+def pci_address(text: str) -> Optional[str]:
+    """`PCI:0000:91:00`, `00000000:91:00.0` or `91:00.0` as `0000:91:00.0`; None when it is no PCI address.
+
+    nvidia-smi prints eight domain digits, the kernel four; the function is left out in Xid lines.
+    """
+    found = _PCI.match(text.strip())
+    if found is None:
+        return None
+    domain = (found["domain"] or "0000").lower()[-4:].rjust(4, "0")
+    return f"{domain}:{found['bus'].lower()}:{found['device'].lower()}.{(found['function'] or '0').lower()}"
+
+
+def short_host(name: str) -> str:
+    """`gn042.cluster.example` as `gn042`; an IP address stays whole; empty or `-` is the unknown host."""
+    host = name.strip().lower()
+    if not host or host == UNKNOWN_HOST:
+        return UNKNOWN_HOST
+    if ":" in host or re.fullmatch(r"\d{1,3}(\.\d{1,3}){3}", host):
+        return host
+    return host.split(".", 1)[0]
+
+
+def node(host: str) -> str:
+    return f"node/{short_host(host)}"
+
+
+def gpu(host: str, pci: str) -> str:
+    """The GPU by PCI address; anything else (`index:3`, a UUID) is kept as an alias that ingest resolves."""
+    return f"{node(host)}/gpu/{pci_address(pci) or pci}"
+
+
+def nvswitch(host: str, pci: str) -> str:
+    return f"{node(host)}/nvswitch/{pci_address(pci) or pci}"
+
+
+def pci_device(host: str, pci: str) -> str:
+    """A PCI device of which nothing more is known, such as a bridge in an AER record."""
+    return f"{node(host)}/pci/{pci_address(pci) or pci}"
+
+
+def nic(host: str, device: str) -> str:
+    return f"{node(host)}/nic/{device}"
+
+
+def switch(name: str) -> str:
+    return f"switch/{short_host(name)}"
+
+
+def port(switch_name: str, port_name: str) -> str:
+    return f"{switch(switch_name)}/port/{port_name}"
+
+
+def owner(resource: str) -> str:
+    """The whole machine that a part belongs to: `node/gn042/gpu/...` gives `node/gn042`."""
+    return "/".join(resource.split("/", 2)[:2])
+
+
+def host_of(resource: str) -> Optional[str]:
+    """The node's short host name, or None for what is no node (or an unknown one)."""
+    parts = resource.split("/", 2)
+    if len(parts) < 2 or parts[0] != "node" or parts[1] == UNKNOWN_HOST:
+        return None
+    return parts[1]

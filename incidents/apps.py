@@ -1,0 +1,8 @@
+"""The app that remembers."""
+
+from django.apps import AppConfig
+
+
+class IncidentsConfig(AppConfig):
+    name = "incidents"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,1 @@
+"""Slack: how an incident reads there, and the client that says it."""

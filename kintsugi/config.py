@@ -1,0 +1,257 @@
+"""Every setting in one table: where it comes from, what it must look like, what it is when unset.
+
+A value comes from the environment (`NAME`) or from a file (`NAME_FILE`, for secrets). A wrong or unknown
+one stops the start, naming key, value and what was expected. Secrets never appear in the message.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from django.core.exceptions import ImproperlyConfigured
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_PREFIX = "KINTSUGI_"
+
+
+def duration(text: str) -> timedelta:
+    """`90s`, `15m`, `24h` or `7d`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None:
+        raise ValueError(text)
+    return timedelta(**{_UNITS[found[2]]: float(found[1])})
+
+
+def flag(text: str) -> bool:
+    return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[text.lower()]
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not 0 <= int(port) <= 65535:
+        raise ValueError(text)
+    return host.strip("[]"), int(port)
+
+
+def networks(text: str) -> list[str]:
+    return [str(ipaddress.ip_network(part, strict=False)) for part in words(text)]
+
+
+def words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def time_zones(text: str) -> dict[str, str]:
+    """`leaf-01=Asia/Tokyo, *=UTC`: the zone of year-less and zone-less time stamps, by source."""
+    zones = {}
+    for part in words(text):
+        source, _, zone = part.partition("=")
+        zones[source] = ZoneInfo(zone).key
+    return zones
+
+
+def url(*schemes: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if urlsplit(text).scheme not in schemes:
+            raise ValueError(text)
+        return text
+
+    return check
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text not in choices:
+            raise ValueError(text)
+        return text
+
+    return check
+
+
+def slurm_access(text: str) -> str:
+    if text not in ("off", "local") and not re.fullmatch(r"ssh:([\w.-]+@)?[\w.-]+(:\d+)?", text):
+        raise ValueError(text)
+    return text
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting: its name, how its text becomes a value, its default (as text), what to write, what for."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: str
+    expected: str
+    meaning: str
+    is_secret: bool = False
+
+
+_DB_URL = "postgresql://USER:PASSWORD@HOST:PORT/NAME, or unset for SQLite"
+_DURATION = "a number and s, m, h or d, such as 90s or 24h"
+
+KEYS: tuple[Key, ...] = (
+    Key("KINTSUGI_DATA_DIR", Path, "var", "a directory", "spool, embedded database, stop file"),
+    Key(
+        "KINTSUGI_SECRET_KEY",
+        str,
+        "",
+        "50 random characters",
+        "signs sessions; made and kept in the data directory when unset",
+        True,
+    ),
+    Key(
+        "KINTSUGI_ALLOWED_HOSTS",
+        words,
+        "localhost,127.0.0.1",
+        "host names, comma-separated",
+        "names under which the console is reached",
+    ),
+    Key(
+        "KINTSUGI_BASE_URL",
+        url("http", "https"),
+        "http://127.0.0.1:8000",
+        "http://HOST[:PORT]",
+        "the console's address in messages",
+    ),
+    Key(
+        "KINTSUGI_WEB_LISTEN",
+        listen_address,
+        "127.0.0.1:8000",
+        "ADDRESS:PORT",
+        "where `manage.py up` serves the console",
+    ),
+    Key(
+        "KINTSUGI_TIME_ZONE",
+        lambda text: ZoneInfo(text).key,
+        "UTC",
+        "an IANA time zone such as Asia/Tokyo",
+        "of the pages",
+    ),
+    Key("DATABASE_URL", url("postgresql", "postgres"), "", _DB_URL, "the database of record", True),
+    Key(
+        "REDIS_URL",
+        url("redis", "rediss", "unix"),
+        "",
+        "redis://HOST:PORT/N, or unset for the in-process broker",
+        "Celery's broker",
+        True,
+    ),
+    Key("KINTSUGI_SYSLOG_LISTEN", listen_address, "127.0.0.1:5514", "ADDRESS:PORT", "syslog over UDP and TCP"),
+    Key(
+        "KINTSUGI_SYSLOG_NETWORKS",
+        networks,
+        "",
+        "CIDR networks, comma-separated",
+        "accepted senders; unset: loopback and the inventory",
+    ),
+    Key(
+        "KINTSUGI_SYSLOG_TIME_ZONES",
+        time_zones,
+        "*=UTC",
+        "HOST=ZONE pairs, * for the rest",
+        "zone of time stamps that name none",
+    ),
+    Key(
+        "SLACK_BOT_TOKEN",
+        str,
+        "",
+        "a bot token, xoxb-...",
+        "posts incidents to Slack; unset: messages go to the log",
+        True,
+    ),
+    Key("SLACK_CHANNEL", str, "", "a channel id, C...", "where incidents are posted"),
+    Key("SLACK_API_URL", url("http", "https"), "https://slack.com/api/", "http(s)://HOST/api/", "Slack's Web API"),
+    Key(
+        "KINTSUGI_SLURM",
+        slurm_access,
+        "off",
+        "off, local, or ssh:[USER@]HOST[:PORT]",
+        "how scontrol, sinfo and squeue are reached",
+    ),
+    Key("KINTSUGI_SLURM_CONF", str, "", "a path", "SLURM_CONF for local Slurm commands"),
+    Key("KINTSUGI_CLUSTER_NAME", str, "", "Slurm's ClusterName", "nothing is done to a Slurm that gives another name"),
+    Key("KINTSUGI_SSH_USER", str, "kintsugi", "a user name", "on the nodes"),
+    Key("KINTSUGI_SSH_KEY", str, "", "a path to a private key", "for the nodes; unset: no node access"),
+    Key("KINTSUGI_SSH_KNOWN_HOSTS", str, "", "a path", "host keys of the nodes; unknown keys are refused"),
+    Key(
+        "KINTSUGI_VERIFY_COMMAND",
+        str,
+        "",
+        "a command with its arguments",
+        "run on a node before it is resumed; unset: a person resumes",
+    ),
+    Key("KINTSUGI_VERIFY_TIMEOUT", duration, "20m", _DURATION, "limit of the verify command"),
+    Key(
+        "KINTSUGI_REQUEUE_DEAD_JOBS",
+        flag,
+        "no",
+        "yes or no",
+        "requeue a job whose GPU is lost instead of waiting for its end",
+    ),
+    Key(
+        "KINTSUGI_STOP_FILE",
+        str,
+        "",
+        "a path; unset: `stop` in the data directory",
+        "while it exists nothing disruptive is done",
+    ),
+    Key(
+        "KINTSUGI_QUIET_PERIOD",
+        duration,
+        "30m",
+        _DURATION,
+        "without the fault after a repair before its incident resolves",
+    ),
+    Key(
+        "KINTSUGI_JOIN_WINDOW",
+        duration,
+        "10m",
+        _DURATION,
+        "faults of one node or GPU this close in time are one incident",
+    ),
+    Key("KINTSUGI_BOOT_TIME", duration, "20m", _DURATION, "the longest a node takes to boot"),
+    Key("KINTSUGI_POLL_EVERY", duration, "60s", _DURATION, "between two polls of a node"),
+    Key("KINTSUGI_SWEEP_EVERY", duration, "5s", _DURATION, "between two looks for what a lost ring dropped"),
+    Key("KINTSUGI_IS_DEMO", flag, "no", "yes or no", "marks the pages of the simulated cluster"),
+)
+
+
+def _text(key: Key, environ: Mapping[str, str]) -> str:
+    path = environ.get(f"{key.name}_FILE", "")
+    if path and key.name in environ:
+        raise ImproperlyConfigured(f"{key.name} and {key.name}_FILE are both set; keep one of them.")
+    if not path:
+        return environ.get(key.name, "")
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise ImproperlyConfigured(f"{key.name}_FILE={path}: cannot be read ({error.strerror}).") from error
+
+
+def load(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Every key's value. Raises ImproperlyConfigured naming each wrong or unknown key, all in one go."""
+    known = {key.name for key in KEYS} | {f"{key.name}_FILE" for key in KEYS}
+    problems = [
+        f"{name}: no such setting. `manage.py settings` lists those that exist."
+        for name in sorted(environ)
+        if name.startswith(_PREFIX) and name not in known
+    ]
+    values: dict[str, Any] = {}
+    for key in KEYS:
+        text = _text(key, environ)
+        try:
+            values[key.name] = key.parse(text or key.default) if text or key.default else None
+        except (ValueError, KeyError, OSError):
+            shown = "(hidden)" if key.is_secret else text
+            problems.append(f"{key.name}={shown}: expected {key.expected}.")
+    if problems:
+        raise ImproperlyConfigured("\n".join(problems))
+    return values

@@ -1,0 +1,150 @@
+"""Django's settings, made from the table in `kintsugi.config`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from celery.schedules import schedule
+from django.urls import reverse_lazy
+
+from kintsugi import config
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+KINTSUGI: dict[str, Any] = config.load(os.environ)
+DATA_DIR: Path = KINTSUGI["KINTSUGI_DATA_DIR"].absolute()
+DATA_DIR.mkdir(parents=True, exist_ok=True)
+
+
+def _kept_secret(path: Path) -> str:
+    """The embedded mode's own key: made once, readable by its owner alone."""
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(descriptor, secrets.token_urlsafe(50).encode())
+        os.close(descriptor)
+    return path.read_text()
+
+
+def _database(url: str | None) -> dict[str, Any]:
+    if url is None:
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": DATA_DIR / "kintsugi.sqlite3",
+            "OPTIONS": {
+                "timeout": 20,
+                "transaction_mode": "IMMEDIATE",
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
+            },
+        }
+    parts = urlsplit(url)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or "",
+        "PORT": str(parts.port or ""),
+        "CONN_MAX_AGE": 60,
+        "CONN_HEALTH_CHECKS": True,
+    }
+
+
+SECRET_KEY = KINTSUGI["KINTSUGI_SECRET_KEY"] or _kept_secret(DATA_DIR / "secret_key")
+DEBUG = False
+ALLOWED_HOSTS = KINTSUGI["KINTSUGI_ALLOWED_HOSTS"]
+CSRF_TRUSTED_ORIGINS = [KINTSUGI["KINTSUGI_BASE_URL"].rstrip("/")]
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "incidents",
+    "runbooks",
+    "kintsugi",
+    "fixtures",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "kintsugi.urls"
+WSGI_APPLICATION = "kintsugi.wsgi.application"
+DATABASES = {"default": _database(KINTSUGI["DATABASE_URL"])}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+USE_TZ = True
+TIME_ZONE = KINTSUGI["KINTSUGI_TIME_ZONE"]
+LANGUAGE_CODE = "en"
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+WHITENOISE_USE_FINDERS = True
+LOGIN_URL = reverse_lazy("admin:login")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = KINTSUGI["KINTSUGI_BASE_URL"].startswith("https:")
+SESSION_COOKIE_AGE = 12 * 3600  # one shift
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    "loggers": {"paramiko": {"level": "WARNING"}, "waitress": {"level": "WARNING"}},
+}
+
+# The settings that lose nothing: a task whose worker dies comes back, and no task waits in the broker.
+CELERY_BROKER_URL = KINTSUGI["REDIS_URL"] or "memory://"
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = (
+    {"visibility_timeout": 300, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    if KINTSUGI["REDIS_URL"]
+    else {"polling_interval": 0.01}
+)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_TIME_LIMIT = 120  # under half the visibility timeout
+CELERY_TASK_DEFAULT_QUEUE = "sweep"
+CELERY_TASK_ROUTES = {
+    "kintsugi.tasks.ingest": {"queue": "ingest"},
+    "kintsugi.tasks.advance": {"queue": "runbook"},
+    "kintsugi.tasks.notify": {"queue": "notify"},
+    "kintsugi.tasks.poll": {"queue": "poll"},
+}
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE = {
+    "sweep": {"task": "kintsugi.tasks.sweep", "schedule": schedule(KINTSUGI["KINTSUGI_SWEEP_EVERY"])},
+}
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False

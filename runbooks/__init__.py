@@ -1,0 +1,1 @@
+"""Act: steps, guards, policy, durable runs. Never a sleep in a worker."""

@@ -1,0 +1,8 @@
+"""The app that acts."""
+
+from django.apps import AppConfig
+
+
+class RunbooksConfig(AppConfig):
+    name = "runbooks"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,1 @@
+"""The steps of runbooks, one class each."""
