@@ -1,0 +1,40 @@
+"""Fixtures that every test may use: a fixed clock, real servers, the conformance folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.services.redis import Redis
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def now() -> datetime:
+    """A fixed time: nothing in a rule depends on today's date."""
+    return datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    server = Redis().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def redis_url(redis_server: Redis) -> str:
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real captures beside the checkout; tests that read it skip where it is absent."""
+    folder = ROOT.parent / "shared"
+    if not (folder / "corpus").is_dir():
+        pytest.skip("no folder of real captures at ../shared")
+    return folder
