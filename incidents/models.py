@@ -244,6 +244,7 @@ class Incident(models.Model):
 
     class Meta:
         ordering: ClassVar = ["-opened_at", "-id"]
+        permissions: ClassVar = [("act_on_incident", "Can acknowledge, confirm, resolve and otherwise act on incidents")]
         indexes: ClassVar = [
             models.Index(fields=["state", "-opened_at"], name="incident_by_state"),
             models.Index(fields=["owner", "state"], name="incident_by_owner"),
@@ -336,9 +337,9 @@ class Notification(models.Model):
     leased_until = models.DateTimeField(null=True, blank=True)
     attempts = models.PositiveIntegerField(default=0)
     message_ts = models.CharField(max_length=32, blank=True, help_text="Slack's id of the message")
-    sent_revision = models.PositiveIntegerField(
-        default=0, help_text="card: the incident's timeline length when last sent"
-    )
+    permalink = models.URLField(max_length=255, blank=True, help_text="card: where people read it")
+    revision = models.PositiveIntegerField(default=0, help_text="card: raised with each change of its incident")
+    sent_revision = models.PositiveIntegerField(default=0, help_text="card: the revision that was last sent")
     error = models.CharField(max_length=255, blank=True)
     recorded_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True, blank=True)
@@ -352,3 +353,14 @@ class Notification(models.Model):
 
     def __str__(self) -> str:
         return f"{self.reason} of incident {self.incident_id} to {self.channel}"
+
+
+class NotificationChannel(models.Model):
+    """When a channel takes its next message: its pace, a rate limit, or a refusal a person must mend."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    open_at = models.DateTimeField(help_text="nothing is sent there before")
+    error = models.CharField(max_length=255, blank=True, help_text="what a person can do; empty: it works")
+
+    def __str__(self) -> str:
+        return self.name
