@@ -53,6 +53,7 @@ class Run(models.Model):
 
     class Meta:
         ordering: ClassVar = ["-started_at", "-id"]
+        permissions: ClassVar = [("control_run", "Can approve, pause, resume and abort runs")]
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["node"], condition=Q(state__in=UNFINISHED), name="one_unfinished_run_per_node"
@@ -100,6 +101,9 @@ class RunbookMode(models.Model):
     set_by = models.CharField(max_length=150)
     set_at = models.DateTimeField()
 
+    class Meta:
+        permissions: ClassVar = [("set_mode", "Can arm and disarm runbooks")]
+
     def __str__(self) -> str:
         return f"{self.runbook}: {self.mode}"
 
@@ -115,6 +119,7 @@ class StopSwitch(models.Model):
 
     class Meta:
         verbose_name_plural = "stop switches"
+        permissions: ClassVar = [("use_stop_switch", "Can engage and release the stop switch")]
 
     def __str__(self) -> str:
         return f"engaged by {self.engaged_by}: {self.reason}"
