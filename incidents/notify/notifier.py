@@ -1,0 +1,146 @@
+"""What a message is and what becomes of it: the contract of everything that carries messages to people.
+
+Pure values. A notifier sends and looks, once per call; it never waits, repeats or decides when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from detectors.faults import Severity
+from incidents.lifecycle import State
+
+
+@dataclass(frozen=True)
+class Key:
+    """Identity of a message, carried inside it: sequence 0 is the card, others are entries of its thread."""
+
+    incident: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """An incident's own message as values: plain text in our words and in those of devices, nothing escaped.
+
+    `now` is what Kintsugi does, `asked` what a person can do; both are sentences. `url` is the console page.
+    """
+
+    incident: int
+    title: str
+    severity: Severity
+    state: State
+    resource: str
+    where: str
+    component: str
+    channels: tuple[str, ...]
+    onset_at: datetime
+    opened_at: datetime
+    now: str
+    asked: str
+    url: str
+    faults: int = 1
+    needs_human: bool = False
+    restored_at: datetime | None = None
+    closed_at: datetime | None = None
+    latest: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One timeline entry in an incident's thread."""
+
+    incident: int
+    kind: str
+    text: str
+    actor: str
+    occurred_at: datetime
+
+
+@dataclass(frozen=True)
+class Message:
+    """A card or a reply on its way to `channel`; `thread_ts` is the card's message id, empty for a card."""
+
+    channel: str
+    key: Key
+    content: Card | Reply
+    thread_ts: str = ""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """It stands there: `ts` is the channel's id of the message, `permalink` where people read it (may be empty)."""
+
+    ts: str
+    permalink: str = ""
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """Looked up, and it is not there: it was never accepted."""
+
+
+@dataclass(frozen=True)
+class RateLimited:
+    """Not sent: the channel takes nothing before `retry_after` has passed."""
+
+    retry_after: timedelta
+
+
+@dataclass(frozen=True)
+class OutcomeUnknown:
+    """It may stand there or not: look before it is repeated."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """Certainly not sent: no connection was made."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Certainly not sent, and the same again would be refused: `reason` says what a person can do.
+
+    `blocks_channel` is true when every other message to the channel would be refused as well.
+    """
+
+    reason: str
+    blocks_channel: bool
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The message to update, or the card to answer to, no longer exists: the card has to be posted anew."""
+
+    reason: str
+
+
+Failure = RateLimited | OutcomeUnknown | Unreachable | Refused
+Posted = Delivered | Gone | Failure
+Found = Delivered | NotFound | Gone | Failure
+
+
+class Notifier(Protocol):
+    """Carries messages to the channels it serves. Raises nothing that the network can cause."""
+
+    def serves(self, channel: str) -> bool: ...
+
+    def pace(self, channel: str) -> timedelta:
+        """The least time between two messages to the channel."""
+        ...
+
+    def post(self, message: Message) -> Posted: ...
+
+    def update(self, message: Message, ts: str) -> Posted:
+        """Makes the message `ts` show `message`; the same again changes nothing."""
+        ...
+
+    def find(self, message: Message, since: datetime) -> Found:
+        """The message with this key, if an attempt after `since` was accepted."""
+        ...

@@ -1,0 +1,82 @@
+"""Which messages are owed, written in the transaction that makes them owed. Sends nothing.
+
+Sequence 0 is the incident's card: one message, updated in place. Each timeline entry worth telling becomes a
+row of its thread, whose sequence is the entry's own id: unique, in order, and the same when written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.conf import settings
+from django.db.models import Case, F, Value, When
+
+from incidents.models import Notification, TimelineEntry
+
+CONSOLE = "console"
+CARD = "card"
+CARD_SEQUENCE = 0
+
+# Kinds that are not told in the thread, and why. Every other kind is told: a kind unknown here is better told
+# than lost.
+NOT_TOLD: dict[str, str] = {
+    "opened": "the card itself says so",
+    "repeated": "the card counts it; a line per repeat would bury what matters",
+    "ignored": "nothing changed",
+    "stale": "nothing changed",
+    "notified": "a message about a message",
+}
+
+_State = Notification.SendState
+
+
+def channel() -> str:
+    """Where messages go: `slack:<channel id>` when a token and a channel are set, else `console`."""
+    token, slack_channel = settings.KINTSUGI["SLACK_BOT_TOKEN"], settings.KINTSUGI["SLACK_CHANNEL"]
+    return f"slack:{slack_channel}" if token and slack_channel else CONSOLE
+
+
+def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
+    """Writes what these timeline entries owe to people; call it in the transaction that saved them.
+
+    Each incident's card is created, or due again if it was sent. A card on its way is not touched: its sender
+    sees the raised revision and sends again. Four statements whatever the number of entries.
+    """
+    if not entries:
+        return
+    name = channel()
+    incidents = sorted({entry.incident_id for entry in entries})
+    cards = Notification.objects.filter(channel=name, sequence=CARD_SEQUENCE, incident_id__in=incidents)
+    Notification.objects.bulk_create(
+        [
+            Notification(
+                incident_id=incident, channel=name, reason=CARD, sequence=CARD_SEQUENCE, due_at=now, recorded_at=now
+            )
+            for incident in incidents
+        ],
+        ignore_conflicts=True,
+    )
+    # Rows are locked in one order, so that two batches that share incidents never deadlock.
+    held = list(cards.select_for_update().order_by("pk").values_list("pk", flat=True))
+    Notification.objects.filter(pk__in=held).update(
+        revision=F("revision") + 1,
+        due_at=Case(When(state=_State.SENT, then=Value(now)), default=F("due_at")),
+        state=Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state")),
+    )
+    Notification.objects.bulk_create(
+        [
+            Notification(
+                incident_id=entry.incident_id,
+                channel=name,
+                reason=entry.kind[:32],
+                sequence=entry.pk,
+                entry=entry,
+                due_at=now,
+                recorded_at=now,
+            )
+            for entry in entries
+            if entry.kind not in NOT_TOLD
+        ],
+        ignore_conflicts=True,
+    )
