@@ -38,3 +38,7 @@ def shared() -> Path:
     if not (folder / "corpus").is_dir():
         pytest.skip("no folder of real captures at ../shared")
     return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write expected.json of every capture anew")

@@ -1,0 +1,65 @@
+"""What every detector in the registry promises, whatever it watches."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors import registry
+from detectors.detector import DetectorError, Output, Reading, Target, Transports
+
+NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
+TARGET = Target("gn001", "127.0.0.1", expected={"gpus": (("0", "0000:19:00.0"), ("1", "0000:3b:00.0"))})
+each_detector = pytest.mark.parametrize("detector", registry.DETECTORS, ids=lambda detector: detector.name)
+
+
+class SameForAll:
+    """A Shell that gives one output to every command, and remembers the commands."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.commands: list[tuple[str, ...]] = []
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        self.commands.append(argv)
+        return self.output
+
+
+class Unreachable:
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        raise DetectorError(f"{argv[0]} on {target.name}: no route to host")
+
+
+def _reading(detector: Any, output: Output) -> Reading:
+    reading: Reading = detector.collect(TARGET, Transports(shell=SameForAll(output)), NOW)
+    return reading
+
+
+@each_detector
+@given(stdout=st.binary(max_size=400), stderr=st.binary(max_size=200), status=st.sampled_from([None, 0, 1, 255]))
+def test_parse_is_total_on_any_bytes(detector: Any, stdout: bytes, stderr: bytes, status: int | None) -> None:
+    reading = _reading(detector, Output(status, stdout, stderr, timedelta(0)))
+    assert all(o.observed_at == NOW and o.resource.startswith("node/gn001") for o in detector.parse(reading))
+
+
+@each_detector
+@pytest.mark.parametrize("status", [None, 1, 127])
+def test_no_output_is_never_healthy(detector: Any, status: int | None) -> None:
+    reading = _reading(detector, Output(status, b"", b"", timedelta(0)))
+    assert any(o.value is False for o in detector.parse(reading))
+
+
+@each_detector
+def test_a_target_that_cannot_be_reached_is_an_error_not_a_reading(detector: Any) -> None:
+    with pytest.raises(DetectorError, match="gn001"):
+        detector.collect(TARGET, Transports(shell=Unreachable()), NOW)
+
+
+@each_detector
+def test_parse_gives_the_same_twice(detector: Any) -> None:
+    reading = _reading(detector, Output(0, b"", b"", timedelta(0)))
+    assert list(detector.parse(reading)) == list(detector.parse(reading))
