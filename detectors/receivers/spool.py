@@ -1,0 +1,308 @@
+"""Fault events on disk between the receiver and the database: append-only segments that outlive every process.
+
+Never decides what is offered when, and never reads the database: the caller says what is committed.
+
+What is promised, and by what. Once `append` has returned, the record is in the kernel's page cache: SIGKILL of the
+receiver, of Redis, of a worker or of the database loses nothing. `sync` (the receiver calls it within a second, off
+the hot path) brings it to the disk, so that only a power cut can lose the last second. An fsync before each offer
+would cost a drain several milliseconds and protect nothing more: syslog has no acknowledgement, so what a machine
+without power had in its socket buffers is gone anyway.
+A segment's number is never used twice, since an offset written again would give a new event the id of an old one: each
+start opens a new segment, whose directory entry is synced before anything is written to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import socket
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from detectors.faults import FaultEvent, event_id
+
+SEGMENT_BYTES = 16 * 1024 * 1024
+_RECORD = re.compile(rb"([0-9a-f]{8}) (\d{1,9}) ")
+_SEGMENT = re.compile(r"(\d{12})\.segment")
+_HEADER_BYTES = 20
+_STEP_BYTES = 64 * 1024
+_encode = msgspec.json.Encoder().encode
+
+
+class SpoolError(Exception):
+    """The spool cannot be used: says which file, why, and what to do."""
+
+
+class SpoolFull(SpoolError):
+    """A record could not be written whole, and nothing of it was kept. Room on the disk is needed; then retry."""
+
+
+@dataclass(frozen=True, order=True)
+class Extent:
+    """Where one batch lies: bytes `start` to `end` of a segment."""
+
+    segment: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Up to 500 events in wire form, each with the id that its place in the spool gives it."""
+
+    receiver: str
+    extent: Extent
+    wires: list[dict[str, Any]]
+
+
+@dataclass
+class Committed:
+    """Ranges of a spool that the database has committed, by segment, merged where they touch."""
+
+    _starts: dict[int, list[int]] = field(default_factory=dict)
+    _ends: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, extent: Extent) -> None:
+        starts = self._starts.setdefault(extent.segment, [])
+        ends = self._ends.setdefault(extent.segment, [])
+        left = bisect_right(starts, extent.start)
+        if left and ends[left - 1] >= extent.start:
+            left -= 1
+        right = bisect_right(starts, extent.end)
+        start = min(extent.start, starts[left]) if left < right else extent.start
+        end = max(extent.end, ends[right - 1]) if left < right else extent.end
+        starts[left:right] = [start]
+        ends[left:right] = [end]
+
+    def covers(self, extent: Extent) -> bool:
+        starts = self._starts.get(extent.segment, [])
+        at = bisect_right(starts, extent.start)
+        return bool(at) and self._ends[extent.segment][at - 1] >= extent.end
+
+    def prefix(self, segment: int) -> int:
+        """Everything before this offset is committed."""
+        starts = self._starts.get(segment)
+        return self._ends[segment][0] if starts and starts[0] == 0 else 0
+
+    def drop(self, segment: int) -> None:
+        self._starts.pop(segment, None)
+        self._ends.pop(segment, None)
+
+
+class Spool:
+    """One receiver's spool. One process at a time; `append` and `sync` may run in different threads."""
+
+    def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self._segment_bytes = segment_bytes
+        self._lock = _locked(directory / "lock")
+        self.receiver = _kept_name(directory)
+        self.torn_bytes = 0
+        self._damaged: set[Extent] = set()
+        self._sizes = {number: self._trimmed(number) for number in self._numbers()}
+        self._file = -1
+        self._is_dirty = False
+        self._switching = threading.Lock()
+        self._open_segment(max(self._sizes, default=0) + 1)
+
+    def append(self, events: Sequence[FaultEvent]) -> Batch:
+        """Writes one batch as one record; its events get their ids. Raises SpoolFull, nothing kept, on a full disk."""
+        if self._sizes[self.current] >= self._segment_bytes:
+            self._open_segment(self.current + 1)
+        payload = _encode(events)
+        record = b"%08x %d %b\n" % (zlib.crc32(payload), len(payload), payload)
+        start = self._sizes[self.current]
+        self._write(record, start)
+        extent = Extent(self.current, start, start + len(record))
+        self._sizes[self.current] = extent.end
+        self._is_dirty = True
+        return self._batch(extent, payload)
+
+    def read(self, extent: Extent) -> Batch:
+        """The batch at `extent`, as `append` returned it. Raises SpoolError when it is no longer whole."""
+        with self._path(extent.segment).open("rb") as file:
+            file.seek(extent.start)
+            payload = _payload(file.read(extent.end - extent.start))
+        if payload is None:
+            raise SpoolError(f"{self._path(extent.segment)} at {extent.start}: this record is damaged.")
+        return self._batch(extent, payload)
+
+    def extents(self, *, after: Extent | None = None) -> Iterator[Extent]:
+        """Whole records in the order they were written. What is torn or damaged is skipped and counted."""
+        for number in sorted(self._sizes):
+            if after is None or number >= after.segment:
+                start = after.end if after is not None and number == after.segment else 0
+                yield from self._records(number, start)
+
+    def pending(self, committed: Iterable[Extent]) -> Iterator[Batch]:
+        """Everything that is not committed, oldest first."""
+        done = Committed()
+        for extent in committed:
+            done.add(extent)
+        for extent in self.extents():
+            if not done.covers(extent):
+                yield self.read(extent)
+
+    def forget(self, committed: Committed) -> list[int]:
+        """Removes closed segments of which every whole record is committed; returns their numbers."""
+        for extent in self._damaged:
+            committed.add(extent)
+        closed = [number for number in sorted(self._sizes) if number != self.current]
+        gone = [number for number in closed if committed.prefix(number) >= self._sizes[number]]
+        for number in gone:
+            self._path(number).unlink(missing_ok=True)
+            del self._sizes[number]
+        return gone
+
+    def sync(self) -> None:
+        """Brings what was appended to the disk. Raises OSError when the disk fails."""
+        with self._switching:
+            descriptor = os.dup(self._file) if self._is_dirty else -1
+            self._is_dirty = False
+        if descriptor >= 0:
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        self.sync()
+        os.close(self._file)
+        os.close(self._lock)
+
+    @property
+    def segments(self) -> list[int]:
+        return sorted(self._sizes)
+
+    @property
+    def damaged_records(self) -> int:
+        """Records found with a wrong checksum: their events are lost, which only a failing disk does."""
+        return len(self._damaged)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(self._sizes.values())
+
+    def _batch(self, extent: Extent, payload: bytes) -> Batch:
+        wires = msgspec.json.decode(payload)
+        for index, wire in enumerate(wires):
+            wire["event_id"] = event_id(self.receiver, extent.segment, extent.start, index)
+        return Batch(self.receiver, extent, wires)
+
+    def _write(self, record: bytes, start: int) -> None:
+        try:
+            written = os.write(self._file, record)
+        except OSError as error:
+            written, reason = 0, error.strerror
+        else:
+            reason = "only a part fitted"
+        if written != len(record):
+            os.ftruncate(self._file, start)
+            raise SpoolFull(f"{self._path(self.current)}: cannot write ({reason}). Make room on this disk.")
+
+    def _open_segment(self, number: int) -> None:
+        """Raises SpoolFull, the segment before it still in use, when the disk has no room for another file."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC
+        try:
+            fresh = os.open(self._path(number), flags, 0o600)
+        except OSError as error:
+            raise SpoolFull(
+                f"{self._path(number)}: cannot create ({error.strerror}). Make room on this disk."
+            ) from error
+        _sync_directory(self.directory)
+        if self._file >= 0:
+            self.sync()
+        with self._switching:
+            before, self._file = self._file, fresh
+        if before >= 0:
+            os.close(before)
+        self.current = number
+        self._sizes[number] = 0
+
+    def _records(self, number: int, start: int) -> Iterator[Extent]:
+        with self._path(number).open("rb") as file:
+            file.seek(start)
+            while line := file.readline():
+                if _payload(line) is not None:
+                    yield Extent(number, start, start + len(line))
+                else:
+                    self._damaged.add(Extent(number, start, start + len(line)))
+                start += len(line)
+
+    def _trimmed(self, number: int) -> int:
+        """Cuts a record that a kill left half written from a segment's end; returns the segment's size."""
+        with self._path(number).open("r+b") as file:
+            size = whole = file.seek(0, os.SEEK_END)
+            while whole:
+                step = min(whole, _STEP_BYTES)
+                file.seek(whole - step)
+                newline = file.read(step).rfind(b"\n")
+                whole += newline + 1 - step
+                if newline >= 0:
+                    break
+            file.truncate(whole)
+        self.torn_bytes += size - whole
+        return whole
+
+    def _numbers(self) -> Iterator[int]:
+        for path in self.directory.iterdir():
+            if (found := _SEGMENT.fullmatch(path.name)) is not None:
+                yield int(found[1])
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number:012d}.segment"
+
+
+def _payload(record: bytes) -> bytes | None:
+    """The payload of a whole record, or None when it is torn or its checksum is wrong."""
+    head = _RECORD.match(record[:_HEADER_BYTES])
+    if head is None or not record.endswith(b"\n"):
+        return None
+    payload = record[head.end() : -1]
+    return payload if len(payload) == int(head[2]) and zlib.crc32(payload) == int(head[1], 16) else None
+
+
+def _locked(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise SpoolError(
+            f"{path.parent} is in use by another receiver (process {holder}). "
+            "Stop it, or give this one its own KINTSUGI_DATA_DIR."
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def _kept_name(directory: Path) -> str:
+    """This spool's name in event ids: made once and kept beside the segments, so that both are lost together."""
+    path = directory / "name"
+    if not path.exists():
+        fresh = path.with_suffix(".new")
+        fresh.write_text(f"{socket.gethostname().split('.')[0][:40]}-{secrets.token_hex(4)}")
+        fresh.replace(path)
+        _sync_directory(directory)
+    return path.read_text().strip()
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
