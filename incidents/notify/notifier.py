@@ -15,10 +15,14 @@ from incidents.lifecycle import State
 
 @dataclass(frozen=True)
 class Key:
-    """Identity of a message, carried inside it: sequence 0 is the card, others are entries of its thread."""
+    """Identity of a message, carried inside it: sequence 0 is the card, others are entries of its thread.
+
+    `written` is when the row was written: numbers start again with a new database, times do not.
+    """
 
     incident: int
     sequence: int
+    written: str
 
 
 @dataclass(frozen=True)
@@ -107,11 +111,13 @@ class Unreachable:
 class Refused:
     """Certainly not sent, and the same again would be refused: `reason` says what a person can do.
 
-    `blocks_channel` is true when every other message to the channel would be refused as well.
+    `blocks_channel`: every other message to the channel would be refused as well. `is_form`: the words alone,
+    without layout, may be accepted.
     """
 
     reason: str
     blocks_channel: bool
+    is_form: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,6 @@ class Notifier(Protocol):
         """Makes the message `ts` show `message`; the same again changes nothing."""
         ...
 
-    def find(self, message: Message, since: datetime) -> Found:
-        """The message with this key, if an attempt after `since` was accepted."""
+    def find(self, message: Message, attempted_at: datetime) -> Found:
+        """The message with this key, if the attempt that began at `attempted_at` was accepted."""
         ...

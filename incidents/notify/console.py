@@ -1,0 +1,64 @@
+"""The notifier for a site without a Slack token: messages go to the log, and it says so once."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from datetime import UTC, datetime, timedelta
+
+from incidents.notify.notifier import Card, Delivered, Found, Message, NotFound, Posted, Reply
+from incidents.notify.outbox import CONSOLE
+
+_log = logging.getLogger("kintsugi.messages")
+
+LOG_ONLY = (
+    "No Slack token: incident messages go to this log. Set SLACK_BOT_TOKEN and SLACK_CHANNEL to have them in Slack"
+    " (docs/slack.md)."
+)
+NO_CHANNEL = "SLACK_BOT_TOKEN is set but SLACK_CHANNEL is not: incident messages go to this log."
+
+
+class ConsoleNotifier:
+    """Logs each message as one line. What it logged counts as sent."""
+
+    def __init__(self, notice: str = LOG_ONLY) -> None:
+        self._notice = notice
+        self._has_said_so = False
+        self._ids = itertools.count(1)
+
+    def serves(self, channel: str) -> bool:
+        return channel == CONSOLE
+
+    def pace(self, channel: str) -> timedelta:
+        return timedelta(0)
+
+    def post(self, message: Message) -> Posted:
+        self._say_so_once()
+        _log.info("%s", line(message.content))
+        return Delivered(ts=f"{message.key.incident}.{message.key.sequence}.{next(self._ids)}")
+
+    def update(self, message: Message, ts: str) -> Posted:
+        self._say_so_once()
+        _log.info("%s", line(message.content))
+        return Delivered(ts=ts)
+
+    def find(self, message: Message, attempted_at: datetime) -> Found:
+        """A log cannot be asked; a line twice is better than none."""
+        return NotFound()
+
+    def _say_so_once(self) -> None:
+        if not self._has_said_so:
+            self._has_said_so = True
+            _log.warning(self._notice)
+
+
+def line(content: Card | Reply) -> str:
+    """One line for a log."""
+    if isinstance(content, Reply):
+        return f"Incident #{content.incident}: {content.text}"
+    since = content.onset_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    state = str(content.state).replace("_", " ")
+    return (
+        f"Incident #{content.incident} {str(content.severity).upper()} {state}: {content.title}, {content.resource}"
+        f" ({content.where}), since {since}. {content.now} {content.asked} {content.url}"
+    )

@@ -1,0 +1,119 @@
+"""Turns rows into what a person reads: who, what, where, since when, what Kintsugi does now, what you can do.
+
+Plain text only; markup and limits belong to the notifier that renders it.
+"""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from detectors import resources
+from detectors.faults import Severity
+from incidents.lifecycle import State
+from incidents.models import Gpu, Incident, Notification, Switch, TimelineEntry
+from incidents.notify.notifier import Card, Key, Message, Reply
+from incidents.notify.outbox import CARD_SEQUENCE, NOT_TOLD
+
+_LATEST = 3
+
+# What Kintsugi does by itself in each state, when the timeline has nothing newer to say.
+DOING: dict[State, str] = {
+    State.OPEN: "Kintsugi watches it and joins new faults of the same cause to it.",
+    State.ACKNOWLEDGED: "Kintsugi watches it; a person has taken it.",
+    State.REPAIRING: "Kintsugi is repairing it, one checked step after the other.",
+    State.MONITORING: "Repaired or cleared. Kintsugi waits out the quiet period, then resolves it by itself.",
+    State.AWAITING_VENDOR: "Waiting for the vendor's part. Kintsugi leaves the node as it is.",
+    State.RESOLVED: "Nothing: it is over.",
+    State.FALSE_POSITIVE: "Nothing: an engineer found that this was no fault.",
+    State.DUPLICATE: "Nothing: another incident tells this story.",
+}
+
+# What a person can do in each state, when nobody is asked for something in particular.
+ASKED: dict[State, str] = {
+    State.OPEN: "Acknowledge it in the console, or mark it a false alarm.",
+    State.ACKNOWLEDGED: "Resolve it in the console once service is back.",
+    State.REPAIRING: "Nothing is needed. The run can be paused or aborted in the console.",
+    State.MONITORING: "Nothing is needed.",
+    State.AWAITING_VENDOR: "Mark it resolved in the console once the part is in and the node is back.",
+    State.RESOLVED: "Nothing is needed.",
+    State.FALSE_POSITIVE: "Nothing is needed.",
+    State.DUPLICATE: "Nothing is needed.",
+}
+
+
+def console_url(incident: int) -> str:
+    """The incident's page in the console."""
+    return f"{settings.KINTSUGI['KINTSUGI_BASE_URL'].rstrip('/')}/incidents/incident/{incident}/change/"
+
+
+def thing(resource: str) -> str:
+    """A resource path as a person says it: `gn042 GPU 4 (0000:9b:00.0)`, `leaf-03 port Ethernet64`."""
+    parts = resource.split("/", 3)
+    machine = parts[1] if len(parts) > 1 and parts[1] != resources.UNKNOWN_HOST else "unknown host"
+    if len(parts) < 4:
+        return machine if parts[0] != "switch" else f"switch {machine}"
+    kind, name = parts[2], parts[3]
+    if kind == "gpu":
+        index = Gpu.objects.filter(node__name=machine, pci_address=name).values_list("index", flat=True).first()
+        return f"{machine} GPU {name}" if index is None else f"{machine} GPU {index} ({name})"
+    words = {"nic": "NIC", "nvswitch": "NVSwitch", "pci": "PCI device", "port": "port"}
+    return f"{machine} {words.get(kind, kind)} {name}"
+
+
+def place(incident: Incident) -> str:
+    """Rack, pod and role as far as the inventory knows them, such as `rack r07, pod-a`."""
+    node = incident.node
+    if node is not None:
+        known = [f"rack {node.rack}" if node.rack else "", node.pod]
+        known.append("not in the inventory" if node.is_provisional else "")
+        return ", ".join(part for part in known if part) or "place not in the inventory"
+    switch = Switch.objects.filter(name=incident.owner.partition("/")[2]).first()
+    if switch is None or switch.is_provisional:
+        return "not in the inventory"
+    return ", ".join(part for part in (f"{switch.role} switch", switch.pod, _rail(switch)) if part)
+
+
+def _rail(switch: Switch) -> str:
+    return "" if switch.rail is None else f"rail {switch.rail}"
+
+
+def card(incident: Incident) -> Card:
+    """The incident as its card tells it now. Four queries."""
+    state = State(incident.state)
+    told = list(incident.timeline.exclude(kind__in=NOT_TOLD).order_by("-id")[:_LATEST])
+    return Card(
+        incident=incident.pk,
+        title=incident.title,
+        severity=Severity(incident.severity),
+        state=state,
+        resource=thing(incident.root_resource),
+        where=place(incident),
+        component=incident.component.replace("_", " "),
+        channels=tuple(incident.channels),
+        onset_at=incident.onset_at,
+        opened_at=incident.opened_at,
+        now=DOING[state],
+        asked=incident.needs_human if incident.needs_human and incident.is_open else ASKED[state],
+        url=console_url(incident.pk),
+        faults=incident.members.count() or 1,
+        needs_human=bool(incident.needs_human) and incident.is_open,
+        restored_at=incident.restored_at,
+        closed_at=incident.closed_at,
+        latest=tuple(entry.text for entry in reversed(told)),
+    )
+
+
+def reply(entry: TimelineEntry) -> Reply:
+    return Reply(
+        incident=entry.incident_id, kind=entry.kind, text=entry.text, actor=entry.actor, occurred_at=entry.occurred_at
+    )
+
+
+def message(row: Notification, *, thread_ts: str = "") -> Message:
+    """The row as it reads at this moment."""
+    key = Key(row.incident_id, row.sequence, row.recorded_at.isoformat())
+    if row.sequence == CARD_SEQUENCE:
+        incident = Incident.objects.select_related("node").get(pk=row.incident_id)
+        return Message(channel=row.channel, key=key, content=card(incident))
+    entry = TimelineEntry.objects.get(pk=row.sequence)
+    return Message(channel=row.channel, key=key, content=reply(entry), thread_ts=thread_ts)

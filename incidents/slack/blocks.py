@@ -1,0 +1,131 @@
+"""Cards and replies as Block Kit, for a person at 3 a.m.: what, where, since when, what happens, what to do. Pure.
+
+Limits (https://docs.slack.dev/reference/block-kit/blocks): 50 blocks, header 150 characters, section text
+3,000, 10 fields of 2,000, about 13,200 characters in all. Everything here stays far below them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detectors.faults import Severity
+from incidents.lifecycle import CLOSED, State
+from incidents.notify.notifier import Card, Reply
+from incidents.slack import mrkdwn
+
+Block = dict[str, Any]
+
+# Each severity has a sign of its own shape and its word: colour alone says nothing to one person in twelve.
+SIGNS: dict[Severity, str] = {
+    Severity.CRITICAL: ":no_entry:",
+    Severity.MAJOR: ":small_red_triangle:",
+    Severity.MINOR: ":large_orange_diamond:",
+    Severity.WARNING: ":warning:",
+    Severity.INDETERMINATE: ":grey_question:",
+}
+CLOSED_SIGNS: dict[State, str] = {
+    State.RESOLVED: ":white_check_mark:",
+    State.FALSE_POSITIVE: ":ballot_box_with_check:",
+    State.DUPLICATE: ":heavy_multiplication_x:",
+}
+# What happened, by the kind of the timeline entry; any other kind has a plain dot.
+REPLY_SIGNS: dict[str, str] = {
+    "joined": ":link:",
+    "escalated": ":arrow_up:",
+    "cleared": ":white_check_mark:",
+    "resolved": ":white_check_mark:",
+    "report": ":speech_balloon:",
+    "repair_failed": ":raised_hand:",
+}
+_OTHER_SIGN = ":small_blue_diamond:"
+
+
+def blocks(content: Card | Reply) -> list[Block]:
+    return card_blocks(content) if isinstance(content, Card) else reply_blocks(content)
+
+
+def text(content: Card | Reply) -> str:
+    """What notifications, screen readers and old clients show instead of the blocks."""
+    if isinstance(content, Reply):
+        return mrkdwn.escape(content.text, 1000)
+    need = " A person is needed." if content.needs_human else ""
+    body = f"{headline(content)}. {content.resource}, {content.where}. State: {words(content.state)}.{need}"
+    return mrkdwn.escape(body, 1000)
+
+
+def headline(card: Card) -> str:
+    """`CRITICAL: GPU has fallen off the bus`, or `RESOLVED: ...` once it is closed."""
+    word = words(card.state) if card.state in CLOSED else str(card.severity)
+    return f"{word.upper()}: {card.title}"
+
+
+def words(state: State) -> str:
+    return str(state).replace("_", " ")
+
+
+def card_blocks(card: Card) -> list[Block]:
+    sign = CLOSED_SIGNS.get(card.state, SIGNS[card.severity])
+    return [
+        {"type": "header", "text": _plain(f"{sign} {mrkdwn.plain(headline(card), 110)}")},
+        {"type": "section", "text": _mrkdwn(_where(card)), "fields": _fields(card)},
+        {"type": "section", "text": _mrkdwn(_doing(card))},
+        *_latest(card),
+    ]
+
+
+def reply_blocks(reply: Reply) -> list[Block]:
+    sign = REPLY_SIGNS.get(reply.kind, _OTHER_SIGN)
+    said = f"{mrkdwn.date(reply.occurred_at)}, by {mrkdwn.escape(reply.actor, 150)}"
+    return [
+        {"type": "section", "text": _mrkdwn(f"{sign} {mrkdwn.escape(reply.text, 2900)}")},
+        {"type": "context", "elements": [_mrkdwn(said)]},
+    ]
+
+
+def _where(card: Card) -> str:
+    return f"*{mrkdwn.escape(card.resource, 300)}*\n{mrkdwn.escape(card.where, 300)}"
+
+
+def _fields(card: Card) -> list[Block]:
+    pairs = [
+        ("Since", mrkdwn.date(card.onset_at)),
+        ("State", _state(card)),
+        ("Severity", f"{SIGNS[card.severity]} {card.severity}"),
+        ("Component", mrkdwn.escape(card.component, 100)),
+        ("Seen by", _seen_by(card)),
+        ("Faults", "1" if card.faults == 1 else f"{card.faults}, joined into this incident"),
+    ]
+    return [_mrkdwn(f"*{name}*\n{value}") for name, value in pairs]
+
+
+def _state(card: Card) -> str:
+    closed = f" at {mrkdwn.date(card.closed_at)}" if card.closed_at is not None else ""
+    return words(card.state) + closed
+
+
+def _seen_by(card: Card) -> str:
+    known = {"platform": "monitoring", "user": "a user's report"}
+    return mrkdwn.escape(" and ".join(known.get(channel, channel) for channel in card.channels), 200) or "unknown"
+
+
+def _doing(card: Card) -> str:
+    asks = ":raised_hand: *A person is needed*" if card.needs_human else "*What you can do*"
+    page = mrkdwn.link(card.url, f"Open incident #{card.incident} in the console")
+    return (
+        f"*What Kintsugi does now*\n{mrkdwn.escape(card.now, 600)}\n\n{asks}\n{mrkdwn.escape(card.asked, 600)}\n{page}"
+    )
+
+
+def _latest(card: Card) -> list[Block]:
+    if not card.latest:
+        return []
+    return [{"type": "context", "elements": [_mrkdwn(f"Latest: {mrkdwn.escape(card.latest[-1], 600)}")]}]
+
+
+def _mrkdwn(value: str) -> Block:
+    """`verbatim` keeps Slack from making links and mentions of what devices wrote."""
+    return {"type": "mrkdwn", "text": value, "verbatim": True}
+
+
+def _plain(value: str) -> Block:
+    return {"type": "plain_text", "text": value, "emoji": True}
