@@ -1,0 +1,319 @@
+"""The catalogue: every type of fault as data, and the signatures by which log lines show them.
+
+Rows live in `catalog/*.toml`. Loading checks all of them and reports every problem at once, with file, line and
+reason. Never touches the world beyond these files. Python 3.9 and the standard library (tomllib: 3.11).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Optional
+
+from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
+
+_DIRECTORY = Path(__file__).parent / "catalog"
+_ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
+_DURATION = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+# A character class or an escaped character says nothing about look-around; a back-reference is an escaped digit.
+_OPAQUE = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]")
+_REFUSED = re.compile(r"\(\?<?[=!]|\(\?P=|\(\?\(|\\[1-9]")
+
+
+class CatalogError(Exception):
+    """The catalogue cannot be used. The message has one line per problem: file, line number, reason."""
+
+
+class ResourceKind(str, Enum):
+    """What a signature's named groups describe; `detectors.signatures` makes the resource path of it."""
+
+    GPU = "gpu"
+    NVSWITCH = "nvswitch"
+    PCI = "pci"
+    NIC = "nic"
+    NODE = "node"
+    SWITCH = "switch"
+    PORT = "port"
+    STORAGE = "storage"
+
+
+# The groups of which a signature of each kind needs at least one.
+_NEEDED_GROUPS: dict[ResourceKind, tuple[str, ...]] = {
+    ResourceKind.GPU: ("pci",),
+    ResourceKind.NVSWITCH: ("pci",),
+    ResourceKind.PCI: ("pci",),
+    ResourceKind.NIC: ("pci", "interface"),
+    ResourceKind.PORT: ("port",),
+}
+
+
+@dataclass(frozen=True)
+class FaultType:
+    """One row: what a fault is called, how bad it is, what to do, and how it stops.
+
+    `quiet` is the period of AFTER_QUIET; `hold_down` how long a raised fault waits before anything is done.
+    `confirmed_by` names the detectors that can see the fault on the node itself. A sympathetic type is the
+    echo of another fault or of a program's error, and never condemns hardware by itself. `is_fatal` is the
+    vendor's class, None where the vendor gives none.
+    """
+
+    id: str
+    title: str
+    component: Component
+    event_type: EventType
+    severity: Severity
+    action: Action
+    clears: ClearRule
+    meaning: str
+    source: str
+    quiet: Optional[timedelta] = None
+    hold_down: timedelta = timedelta(0)
+    code: Optional[int] = None
+    family: str = ""
+    is_sympathetic: bool = False
+    is_fatal: Optional[bool] = None
+    confirmed_by: tuple[str, ...] = ()
+
+    @property
+    def opens_incident(self) -> bool:
+        """A type that asks for nothing, or only for its program to be restarted, is recorded and joins."""
+        return self.action not in (Action.NONE, Action.RESTART_APP)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a log line shows a fault type. The first signature in load order that fits a line speaks for it.
+
+    `types` are ids; one with `{code}` is completed by the group `code`. `clears` ids get a cleared event of the
+    same resource. A line that fits `unless` too says something else. `qualifier` names groups that tell
+    two faults of one type on one resource apart.
+    """
+
+    types: tuple[str, ...]
+    event: EventKind
+    pattern: str
+    on: ResourceKind
+    unless: str = ""
+    qualifier: tuple[str, ...] = ()
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The fault types by id, and the signatures in the order in which they are tried."""
+
+    types: Mapping[str, FaultType]
+    signatures: tuple[Signature, ...] = ()
+
+    def __getitem__(self, fault_type: str) -> FaultType:
+        """Raises KeyError for an id that is neither a row nor of a numbered family."""
+        found = self.get(fault_type)
+        if found is None:
+            raise KeyError(f"no fault type {fault_type} in the catalogue")
+        return found
+
+    def get(self, fault_type: str) -> Optional[FaultType]:
+        """The row; for a number without a row, what an unknown Xid or SXid is; otherwise None."""
+        row = self.types.get(fault_type)
+        if row is not None:
+            return row
+        prefix, _, number = fault_type.rpartition(".")
+        unknown = self.types.get(f"{prefix}.unknown")
+        if unknown is None or not number.isdecimal():
+            return None
+        family = unknown.family.upper().replace("SXID", "SXid").replace("XID", "Xid")
+        return replace(unknown, id=fault_type, code=int(number), title=f"{family} {int(number)}, not in the catalogue")
+
+    def __contains__(self, fault_type: str) -> bool:
+        return self.get(fault_type) is not None
+
+    def __iter__(self) -> Iterator[FaultType]:
+        return iter(self.types.values())
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def xid(self, number: int) -> FaultType:
+        """What NVIDIA's Xid `number` means; a number without a row is a warning that a person looks at."""
+        return self[f"gpu.xid.{number}"]
+
+    def sxid(self, number: int, is_fatal: Optional[bool] = None) -> FaultType:
+        """What NVSwitch's SXid `number` means. `is_fatal` is the line's own word.
+
+        The word decides where the vendor's catalogue gives no class; a class that it has is never lowered.
+        """
+        row = self[f"nvlink.sxid.{number}"]
+        if not is_fatal:
+            return row
+        least = Action.RESET_GPU if row.is_fatal is None else Action.WATCH
+        action = row.action if row.action.at_least(least) else least
+        return replace(row, severity=Severity.CRITICAL, action=action, is_fatal=True)
+
+
+@dataclass
+class _Reader:
+    """One pass over the files: collects rows and problems, never stops at the first."""
+
+    types: dict[str, FaultType] = field(default_factory=dict)
+    signatures: list[Signature] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def read(self, path: Path) -> None:
+        try:
+            text = path.read_text(encoding="utf-8")
+            tables = tomllib.loads(text)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            self.problems.append(f"{path.name}: cannot be read: {error}")
+            return
+        for name in sorted(set(tables) - {"defaults", "type", "signature"}):
+            self.problems.append(f"{path.name}: unknown table {name}")
+        defaults = tables.get("defaults", {})
+        for where, row in _placed(path, text, tables, "type"):
+            self._take(where, {**defaults, **row}, self._add_type)
+        for where, row in _placed(path, text, tables, "signature"):
+            self._take(where, row, self._add_signature)
+
+    def _take(self, where: str, row: dict[str, Any], add: Any) -> None:
+        try:
+            add(where, row)
+        except ValueError as error:
+            name = row.get("id") or row.get("type") or "row"
+            self.problems.extend(f"{where}: {name}: {reason}" for reason in str(error).splitlines())
+
+    def _add_type(self, where: str, row: dict[str, Any]) -> None:
+        fault_type = _fault_type(row)
+        if fault_type.id in self.types:
+            raise ValueError(f"duplicate id, first at {self.places[fault_type.id]}")
+        self.types[fault_type.id] = fault_type
+        self.places[fault_type.id] = where
+
+    def _add_signature(self, where: str, row: dict[str, Any]) -> None:
+        self.signatures.append(_signature(where, row))
+
+    def check_references(self) -> None:
+        for signature in self.signatures:
+            for name in signature.types:
+                known = name.replace("{code}", "unknown")
+                if known not in self.types:
+                    self.problems.append(f"{signature.where}: {name}: no such fault type")
+
+
+def _placed(path: Path, text: str, tables: Mapping[str, Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row of `[[name]]` with its file and line (1-based): tomllib keeps no lines."""
+    header = f"[[{name}]]"
+    numbers = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == header]
+    for index, row in enumerate(tables.get(name, ())):
+        yield f"{path.name}:{numbers[index] if index < len(numbers) else '?'}", row
+
+
+def _fault_type(row: Mapping[str, Any]) -> FaultType:
+    """Raises ValueError with one reason per line."""
+    known = {item.name for item in fields(FaultType)}
+    required = ("id", "title", "component", "event_type", "severity", "action", "clears", "meaning", "source")
+    reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
+    reasons += [f"missing {name}" for name in required if not row.get(name)]
+    values: dict[str, Any] = {name: value for name, value in row.items() if name in known}
+    for name, enum in _ENUMS.items():
+        if name in values:
+            values[name] = _member(enum, name, values[name], reasons)
+    for name in ("quiet", "hold_down"):
+        if name in values:
+            values[name] = _duration(name, values[name], reasons)
+    values["confirmed_by"] = tuple(values.get("confirmed_by", ()))
+    if not _ID.fullmatch(str(row.get("id", ""))):
+        reasons.append("the id is not dotted lower-case words")
+    if values.get("clears") is ClearRule.AFTER_QUIET and not values.get("quiet"):
+        reasons.append("clears after_quiet, but without the period `quiet`")
+    if reasons:
+        raise ValueError("\n".join(reasons))
+    return FaultType(**values)
+
+
+_ENUMS: dict[str, type[Enum]] = {
+    "component": Component,
+    "event_type": EventType,
+    "severity": Severity,
+    "action": Action,
+    "clears": ClearRule,
+}
+
+
+def _member(enum: type[Enum], name: str, value: object, reasons: list[str]) -> Optional[Enum]:
+    try:
+        return enum(value)
+    except ValueError:
+        reasons.append(f"{name} {value!r} is none of {', '.join(str(member.value) for member in enum)}")
+        return None
+
+
+def _duration(name: str, value: object, reasons: list[str]) -> timedelta:
+    found = _DURATION.fullmatch(str(value))
+    if found is None:
+        reasons.append(f"{name} {value!r} is no duration such as 90s, 15m, 24h or 7d")
+        return timedelta(0)
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _signature(where: str, row: Mapping[str, Any]) -> Signature:
+    """Raises ValueError with one reason per line."""
+    known = {"type", "event", "pattern", "on", "unless", "qualifier"}
+    reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
+    reasons += [f"missing {name}" for name in ("type", "event", "pattern", "on") if not row.get(name)]
+    event = _member(EventKind, "event", row["event"], reasons) if "event" in row else None
+    kind = _member(ResourceKind, "on", row["on"], reasons) if "on" in row else None
+    types = _names(row.get("type", ()))
+    qualifier = _names(row.get("qualifier", ()))
+    groups = _groups("pattern", row.get("pattern", ""), reasons)
+    _groups("unless", row.get("unless", ""), reasons)
+    reasons += [f"qualifier {name} is no group of the pattern" for name in qualifier if name not in groups]
+    if any("{code}" in name for name in types) and "code" not in groups:
+        reasons.append("the type has {code}, the pattern no group `code`")
+    needed = _NEEDED_GROUPS.get(kind, ()) if isinstance(kind, ResourceKind) else ()
+    if needed and not groups.intersection(needed):
+        reasons.append(f"a signature on {row['on']} needs a group named {' or '.join(needed)}")
+    if reasons or not isinstance(event, EventKind) or not isinstance(kind, ResourceKind):
+        raise ValueError("\n".join(reasons))
+    return Signature(types, event, row["pattern"], kind, row.get("unless", ""), qualifier, where)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
+
+
+def _groups(name: str, pattern: str, reasons: list[str]) -> frozenset[str]:
+    """Named groups of a pattern. What not every matcher can do is refused: look-around, back-references."""
+    if _REFUSED.search(_OPAQUE.sub("", pattern)):
+        reasons.append(f"{name} uses look-around or a back-reference; write a second pattern in `unless` instead")
+        return frozenset()
+    try:
+        return frozenset(re.compile(pattern.encode()).groupindex)
+    except re.error as error:
+        reasons.append(f"{name} does not compile: {error}")
+        return frozenset()
+
+
+def read(paths: Sequence[Path]) -> Catalog:
+    """The catalogue of these files, signatures in file and row order. Raises CatalogError naming every problem."""
+    reader = _Reader()
+    for path in paths:
+        reader.read(path)
+    reader.check_references()
+    if reader.problems:
+        raise CatalogError("\n".join(reader.problems))
+    return Catalog(reader.types, tuple(reader.signatures))
+
+
+@lru_cache(maxsize=1)
+def load() -> Catalog:
+    """The catalogue that ships with Kintsugi, read once per process. Raises CatalogError."""
+    return read(sorted(_DIRECTORY.glob("*.toml")))

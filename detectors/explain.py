@@ -1,0 +1,159 @@
+"""What Kintsugi makes of log lines, each judged by itself: for people, or one JSON object per fact.
+
+Never opens a database and never decides over several lines; that is ingest's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import IO, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from detectors.catalog import CatalogError, load
+from detectors.resources import UNKNOWN_HOST
+from detectors.signatures import Fact, Matcher
+
+# A line beyond this is cut, as the receiver does (docs/contracts.md).
+_LONGEST = 64 * 1024
+_BINARY_SAMPLE = 8192
+
+
+class _Refused(Exception):
+    """The input cannot be read. The message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One line (1-based number) and the fact it states; a benign line has no fact."""
+
+    line: int
+    text: str
+    fact: Fact | None
+
+    def as_json(self) -> dict[str, Any]:
+        fact = self.fact
+        if fact is None:
+            names = "event component severity resource host occurred_at count code action meaning"
+            return {"line": self.line, "fault_type": None, **dict.fromkeys(names.split())}
+        return {
+            "line": self.line,
+            "fault_type": fact.fault_type,
+            "event": str(fact.event),
+            "component": str(fact.component),
+            "severity": str(fact.severity),
+            "resource": fact.resource,
+            "host": fact.host,
+            "occurred_at": fact.occurred_at.isoformat(),
+            "count": fact.count,
+            "code": fact.code,
+            "action": str(fact.action),
+            "meaning": fact.meaning,
+        }
+
+
+def explain(
+    lines: Iterable[bytes],
+    matcher: Matcher,
+    *,
+    host: str,
+    observed_at: datetime,
+    zone: tzinfo = UTC,
+    year: int | None = None,
+) -> Iterator[Explained]:
+    """One or more results per line, in order. `host` is meant where a line names none."""
+    for number, raw in enumerate(lines, 1):
+        line = raw[:_LONGEST].rstrip(b"\r\n\0")
+        text = line.decode("utf-8", "replace")
+        facts = matcher.facts(line, default_host=host, observed_at=observed_at, zone=zone, year=year)
+        for fact in facts:
+            yield Explained(number, text, fact)
+        if not facts:
+            yield Explained(number, text, None)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with open(path, "rb") as stream:
+            if b"\0\0\0" in stream.read(_BINARY_SAMPLE):
+                raise _Refused(f"{path}: this is a binary file, not a log. Write it out as text first.")
+            stream.seek(0)
+            yield stream
+    except IsADirectoryError as error:
+        raise _Refused(f"{path}: this is a directory. Name a log file in it, or `-` for standard input.") from error
+    except OSError as error:
+        raise _Refused(f"{path}: cannot be read ({error.strerror}).") from error
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{name}: no such time zone; expected a name such as Asia/Tokyo") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m detectors", description="What Kintsugi sees, on any machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    explaining = commands.add_parser("explain", help="say what Kintsugi makes of each line of a log")
+    explaining.add_argument("file", nargs="?", default="-", help="a log file; `-` or nothing: standard input")
+    explaining.add_argument("--json", action="store_true", help="one JSON object per fact")
+    explaining.add_argument("--all", action="store_true", help="benign lines too")
+    explaining.add_argument("--host", default=UNKNOWN_HOST, help="the host of lines that name none")
+    explaining.add_argument("--zone", type=_zone, default=UTC, help="time zone of stamps that name none (UTC)")
+    explaining.add_argument("--year", type=int, help="year of stamps that name none (the nearest to now)")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0, or 2 for input or a catalogue that cannot be read."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        matcher = Matcher(load())
+        with _opened(chosen.file) as stream:
+            results = explain(
+                stream, matcher, host=chosen.host, observed_at=datetime.now(UTC), zone=chosen.zone, year=chosen.year
+            )
+            _print(results, as_json=chosen.json, with_benign=chosen.all)
+    except (CatalogError, _Refused) as error:
+        print(f"detectors explain: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `explain | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _print(results: Iterable[Explained], *, as_json: bool, with_benign: bool) -> None:
+    lines = facts = last = 0
+    for result in results:
+        lines, last = lines + (result.line != last), result.line
+        facts += result.fact is not None
+        if result.fact is None and not with_benign:
+            continue
+        print(json.dumps(result.as_json(), ensure_ascii=False) if as_json else _prose(result))
+    if not as_json:
+        print(f"{lines} lines, {facts} facts." if facts else f"{lines} lines, nothing that Kintsugi would act upon.")
+
+
+def _prose(result: Explained) -> str:
+    fact = result.fact
+    if fact is None:
+        return f"line {result.line}: benign: {result.text[:120]}\n"
+    times = f", {fact.count} times" if fact.count > 1 else ""
+    at = f"{fact.occurred_at:%Y-%m-%d %H:%M:%S %Z}"
+    return (
+        f"line {result.line}: {fact.fault_type} {fact.event} on {fact.resource}{times}\n"
+        f"  {fact.severity} {fact.component} fault at {at}; asks for: {fact.action}\n"
+        f"  {fact.meaning}\n"
+        f"  > {result.text[:160]}\n"
+    )

@@ -1,0 +1,104 @@
+"""Which of many patterns occur in a line of bytes: the hot path, before anything is parsed.
+
+One interface with three engines behind it: hyperscan, google-re2, plain `re`; the same results from each. Block
+mode on whole lines. A matcher is not thread-safe: one per thread. Measured in tests/benchmarks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Optional, Protocol
+
+try:
+    import hyperscan  # type: ignore[import-not-found, unused-ignore]
+except ImportError:  # no wheel for this machine
+    hyperscan = None  # type: ignore[assignment, unused-ignore]
+try:
+    import re2  # type: ignore[import-not-found, unused-ignore]
+except ImportError:
+    re2 = None  # type: ignore[assignment, unused-ignore]
+
+# In order of preference; None where it is not installed.
+ENGINES: dict[str, Optional[ModuleType]] = {"hyperscan": hyperscan, "re2": re2, "re": re}
+
+
+class PatternError(Exception):
+    """An engine refuses a pattern: says which and why."""
+
+
+class LineMatcher(Protocol):
+    """Finds the ids of all patterns that occur somewhere in `line`, ascending, each once."""
+
+    def match(self, line: bytes) -> list[int]: ...
+
+
+class _Hyperscan:
+    def __init__(self, engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
+        flags = [engine.HS_FLAG_SINGLEMATCH | engine.HS_FLAG_ALLOWEMPTY] * len(patterns)
+        database = engine.Database(mode=engine.HS_MODE_BLOCK)
+        try:
+            database.compile(
+                expressions=[pattern for _, pattern in patterns], ids=[number for number, _ in patterns], flags=flags
+            )
+        except engine.error as error:
+            raise PatternError(f"hyperscan: {error}") from error
+        self._scan = database.scan
+        self._found: list[int] = []
+
+    def match(self, line: bytes) -> list[int]:
+        self._found.clear()
+        self._scan(line, match_event_handler=self._keep)
+        return sorted(self._found) if self._found else []
+
+    def _keep(self, number: int, _start: int, _end: int, _flags: int, _context: object) -> None:
+        self._found.append(number)
+
+
+class _Re2:
+    def __init__(self, engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
+        options = engine.Options()
+        options.encoding = engine.Options.Encoding.LATIN1
+        options.never_nl = False
+        self._numbers = [number for number, _ in patterns]
+        self._set = engine.Set.SearchSet(options)
+        for number, pattern in patterns:
+            try:
+                self._set.Add(pattern)
+            except engine.error as error:
+                raise PatternError(f"re2: pattern {number}: {error}") from error
+        self._set.Compile()
+
+    def match(self, line: bytes) -> list[int]:
+        return sorted(self._numbers[index] for index in self._set.Match(line) or ())
+
+
+class _Plain:
+    def __init__(self, _engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
+        try:
+            self._patterns = [(number, re.compile(pattern)) for number, pattern in patterns]
+        except re.error as error:
+            raise PatternError(f"re: {error}") from error
+
+    def match(self, line: bytes) -> list[int]:
+        return sorted(number for number, pattern in self._patterns if pattern.search(line))
+
+
+_CLASSES: dict[str, Callable[[Any, Sequence[tuple[int, bytes]]], LineMatcher]] = {
+    "hyperscan": _Hyperscan,
+    "re2": _Re2,
+    "re": _Plain,
+}
+
+
+def compile_patterns(patterns: Sequence[tuple[int, bytes]], *, engine: str = "") -> LineMatcher:
+    """A matcher for (id, pattern) pairs on the best engine that is installed, or on the one named.
+
+    Raises PatternError when a pattern does not compile, LookupError when the named engine is not installed.
+    """
+    name = engine or next(name for name, module in ENGINES.items() if module is not None)
+    module = ENGINES.get(name)
+    if module is None:
+        raise LookupError(f"{name} is not installed here; there are {', '.join(n for n, m in ENGINES.items() if m)}")
+    return _CLASSES[name if patterns else "re"](module, patterns)
