@@ -1,0 +1,257 @@
+"""What every Slurm promises: the one in memory, the real client over it, and the real client over a real Slurm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import pytest
+
+from detectors.detector import DetectorError, Output, Target
+from detectors.transport import LocalShell
+from fixtures.cluster.slurm_daemons import SlurmDaemons
+from fixtures.memory_slurm import MemorySlurm
+from fixtures.memory_slurm_commands import CommandShell
+from runbooks.slurm import NodeState, ScontrolSlurm, Slurm, SlurmError, SlurmRefusal, controller
+from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
+
+_HOST = controller("local")
+
+
+class Site(Protocol):
+    """A Slurm and what a site does to it."""
+
+    slurm: Slurm
+    node: str
+
+    def start_job(self) -> str: ...
+
+    def human_drain(self, reason: str) -> None: ...
+
+    def reboots(self) -> int: ...
+
+
+@dataclass
+class MemorySite:
+    slurm: Slurm
+    memory: MemorySlurm
+    node: str = "gn001"
+
+    def start_job(self) -> str:
+        self.memory.add_job("17", nodes=[self.node], name="a|b=c")
+        return "17"
+
+    def human_drain(self, reason: str) -> None:
+        self.memory.human_drain(self.node, reason)
+
+    def reboots(self) -> int:
+        return self.memory.reboots(self.node)
+
+
+@dataclass
+class RealSite:
+    slurm: Slurm
+    daemons: SlurmDaemons
+    node: str
+
+    def start_job(self) -> str:
+        argv = ("sbatch", "--parsable", f"--nodelist={self.node}", "--job-name=a|b=c", "--output=/dev/null")
+        job = self.daemons.command(*argv, "--wrap=sleep 600").strip()
+        self.daemons.wait_until(
+            lambda: "RUNNING" in self.daemons.command("squeue", "--noheader", f"--jobs={job}", "--format=%T"),
+            what="the job runs",
+        )
+        return job
+
+    def human_drain(self, reason: str) -> None:
+        self.daemons.command("scontrol", "update", f"NodeName={self.node}", "State=DRAIN", f"Reason={reason}")
+
+    def reboots(self) -> int:
+        assert boots(self.daemons, self.node) <= reboots_asked(self.daemons, self.node)
+        return reboots_asked(self.daemons, self.node)
+
+
+def _memory() -> MemorySlurm:
+    # Boots as fast as the real one under test.
+    return MemorySlurm(
+        {"gn001": ["gpu"], "gn002": ["gpu", "debug"]},
+        cluster_name=CLUSTER,
+        now=lambda: datetime.now(UTC),
+        boot_takes=timedelta(seconds=0.3),
+    )
+
+
+@pytest.fixture(params=["memory", "commands", pytest.param("real", marks=pytest.mark.needs("slurmctld", "slurmd"))])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    if request.param == "real":
+        daemons: SlurmDaemons = request.getfixturevalue("slurm_daemons")
+        take_node: Callable[[], str] = request.getfixturevalue("take_node")
+        yield RealSite(real_client(daemons), daemons, take_node())
+        return
+    memory = _memory()
+    client: Slurm = memory
+    if request.param == "commands":
+        client = ScontrolSlurm(CommandShell(memory), _HOST, cluster_name=CLUSTER)
+    yield MemorySite(client, memory)
+
+
+def real_client(daemons: SlurmDaemons, cluster_name: str = CLUSTER) -> ScontrolSlurm:
+    return ScontrolSlurm(LocalShell(), _HOST, cluster_name=cluster_name, conf=str(daemons.conf))
+
+
+def look(site: Site) -> NodeState:
+    return site.slurm.nodes((site.node,))[site.node]
+
+
+def wait_for(site: Site, condition: Callable[[NodeState], bool]) -> NodeState:
+    deadline = time.monotonic() + 20
+    while not condition(state := look(site)):
+        assert time.monotonic() < deadline, state
+        time.sleep(0.05)
+    return state
+
+
+def test_node_is_drained_with_our_reason_when_idle(site: Site) -> None:
+    site.slurm.drain(site.node, 'kintsugi:7 gpu.xid.79: GPU lost | "a=b"')
+    state = look(site)
+    assert state.is_drained
+    assert state.reason.startswith("kintsugi:7 gpu.xid.79: GPU lost | ")
+    assert state.reason_set_by
+    assert state.partitions
+
+
+def test_node_is_draining_and_not_drained_when_a_job_runs(site: Site) -> None:
+    job = site.start_job()
+    site.slurm.drain(site.node, "kintsugi:7 gpu.xid.79: lost")
+    assert look(site).is_draining
+    assert not look(site).is_drained
+    assert [(found.job_id, found.name, found.nodes) for found in site.slurm.jobs(site.node)] == [
+        (job, "a|b=c", (site.node,))
+    ]
+    site.slurm.requeue(job)
+    wait_for(site, lambda state: state.is_drained)
+
+
+def test_drained_node_comes_back_drained_when_rebooted(site: Site) -> None:
+    site.slurm.drain(site.node, "kintsugi:7 gpu.xid.79: lost")
+    before = look(site)
+    site.slurm.reboot(site.node)
+    state = wait_for(site, lambda state: not state.is_rebooting and state.boot_time != before.boot_time)
+    assert state.is_drained
+    assert state.reason.startswith("kintsugi:7 gpu.xid.79: lost : reboot issued")
+    assert state.boot_time is not None
+    assert before.boot_time is not None
+    assert state.boot_time > before.boot_time
+    assert site.reboots() == 1
+
+
+def test_node_takes_jobs_again_and_has_no_reason_when_resumed(site: Site) -> None:
+    site.slurm.drain(site.node, "kintsugi:7 gpu.xid.79: lost")
+    site.slurm.resume(site.node)
+    state = wait_for(site, lambda state: not state.is_out)
+    assert state.reason == ""
+
+
+def test_reason_of_a_person_is_seen_when_they_drain(site: Site) -> None:
+    site.human_drain("bob: swapping | tray=3")
+    assert look(site).is_draining
+    assert look(site).reason == "bob: swapping | tray=3"
+
+
+def test_unknown_node_is_refused_when_named(site: Site) -> None:
+    with pytest.raises(SlurmRefusal, match="nowhere: Slurm knows no such node"):
+        site.slurm.nodes(("nowhere",))
+
+
+def test_all_nodes_are_listed_when_none_is_named(site: Site) -> None:
+    assert site.node in site.slurm.nodes()
+    assert len(site.slurm.nodes()) >= 2
+
+
+def test_configuration_names_the_cluster(site: Site) -> None:
+    assert site.slurm.config()["ClusterName"] == CLUSTER
+    assert site.slurm.config()["ReturnToService"] == "0"
+    assert site.slurm.config()["RebootProgram"]
+
+
+def test_access_is_that_of_an_operator_when_root(site: Site) -> None:
+    assert site.slurm.access().is_operator
+
+
+@pytest.mark.parametrize("act", ["drain", "resume", "reboot"])
+def test_nothing_is_done_when_the_cluster_has_another_name(act: str) -> None:
+    memory = _memory()
+    slurm = ScontrolSlurm(CommandShell(memory), _HOST, cluster_name="production")
+    arguments = ("gn001", "reason") if act == "drain" else ("gn001",)
+    with pytest.raises(SlurmRefusal, match=f"this is cluster {CLUSTER}.*KINTSUGI_CLUSTER_NAME is production"):
+        getattr(slurm, act)(*arguments)
+    assert memory.journal == []
+
+
+def test_nothing_is_done_when_no_cluster_name_is_configured() -> None:
+    memory = _memory()
+    with pytest.raises(SlurmRefusal, match="is unset"):
+        ScontrolSlurm(CommandShell(memory), _HOST, cluster_name="").reboot("gn001")
+    assert memory.journal == []
+
+
+@pytest.mark.parametrize("name", ["ALL", "gn[001-100]", "gn001,gn002", "", "-h", "gn001 State=DOWN"])
+def test_name_of_more_than_one_node_is_refused_when_acting(name: str) -> None:
+    memory = _memory()
+    with pytest.raises(SlurmRefusal, match="is no node name"):
+        ScontrolSlurm(CommandShell(memory), _HOST, cluster_name=CLUSTER).drain(name, "reason")
+    assert memory.journal == []
+
+
+def test_error_says_what_to_do_when_slurmctld_is_down() -> None:
+    memory = _memory()
+    memory.is_answering = False
+    with pytest.raises(SlurmError, match="slurmctld is down or cannot be reached"):
+        ScontrolSlurm(CommandShell(memory), _HOST, cluster_name=CLUSTER).nodes()
+
+
+class _Saying:
+    """A shell whose commands all end so."""
+
+    def __init__(self, output: Output | DetectorError) -> None:
+        self._output = output
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        if isinstance(self._output, DetectorError):
+            raise self._output
+        return self._output
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (Output(None, b"", b"", timedelta(seconds=30)), "gave no answer within 30 s"),
+        (Output(1, b"", b"", timedelta(0)), "it said nothing"),
+        (Output(1, b"", b"slurm_update error: Access denied", timedelta(0)), "admin level Operator"),
+        (DetectorError("ssh to ctl: refused"), "could not be run on localhost: ssh to ctl: refused"),
+    ],
+)
+def test_error_names_what_went_wrong_when_a_command_fails(output: Output | DetectorError, words: str) -> None:
+    slurm = ScontrolSlurm(_Saying(output), _HOST, cluster_name=CLUSTER)
+    with pytest.raises(SlurmError, match=words):
+        slurm.config()
+
+
+def test_state_is_believed_and_not_the_status_when_a_drain_did_not_take() -> None:
+    """scontrol says it succeeded; the node still takes jobs."""
+    memory = _memory()
+
+    class Deaf(CommandShell):
+        def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+            return Output(0, b"", b"", timeout) if "update" in argv else super().run(target, argv, timeout)
+
+    with pytest.raises(SlurmError, match="gn001 is IDLE after a drain was asked for; scontrol ended with status 0"):
+        ScontrolSlurm(Deaf(memory), _HOST, cluster_name=CLUSTER).drain("gn001", "kintsugi:1 x: y")
+
+
+def test_controller_is_a_host_over_ssh_when_the_setting_says_so() -> None:
+    assert controller("ssh:ops@ctl.example:2222") == Target("ctl.example", "ctl.example", 2222, "ops")
+    assert controller("local").address == "localhost"
