@@ -51,11 +51,12 @@ class GpuDetector:
         listed = _listed(output)
         if listed is None:
             # Of GPUs that were not spoken of nothing is known: that is a fault of the look, not of the GPUs.
-            yield Observation(node, "detector.answered", False, reading.taken_at, {"text": _complaint(output)})
+            silent = {"detector": self.name, "text": _complaint(output)}
+            yield Observation(node, "detector.answered", False, reading.taken_at, silent)
             for pci, text in lost.items():
                 yield _presence(reading, pci, text)
             return
-        yield Observation(node, "detector.answered", True, reading.taken_at)
+        yield Observation(node, "detector.answered", True, reading.taken_at, {"detector": self.name})
         yield from _inventory(reading, {**listed, **lost})
 
 

@@ -30,6 +30,6 @@ def observe(target: Target, detectors: Sequence[Detector], via: Transports, now:
             return [*found, Observation(node, "target.reachable", False, now, {"text": str(error)})]
         except Exception as error:  # noqa: BLE001 - one of the four named places: around one poll
             _log.exception("detector %s broke on %s", detector.name, target.name)
-            text = f"detector {detector.name} broke: {type(error).__name__}: {error}"
-            found.append(Observation(node, "detector.answered", False, now, {"text": text}))
+            broke = {"detector": detector.name, "text": f"it broke: {type(error).__name__}: {error}"}
+            found.append(Observation(node, "detector.answered", False, now, broke))
     return [*found, Observation(node, "target.reachable", True, now)]
