@@ -68,7 +68,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "incidents",
     "runbooks",
-    "kintsugi",
+    "kintsugi.apps.KintsugiConfig",
     "fixtures",
 ]
 MIDDLEWARE = [
@@ -106,7 +106,8 @@ USE_TZ = True
 TIME_ZONE = KINTSUGI["KINTSUGI_TIME_ZONE"]
 LANGUAGE_CODE = "en"
 STATIC_URL = "static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
+STATIC_ROOT = DATA_DIR / "static"
+STATIC_ROOT.mkdir(exist_ok=True)
 WHITENOISE_USE_FINDERS = True
 LOGIN_URL = reverse_lazy("admin:login")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = KINTSUGI["KINTSUGI_BASE_URL"].startswith("https:")
@@ -120,11 +121,11 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
-    "loggers": {"paramiko": {"level": "WARNING"}, "waitress": {"level": "WARNING"}},
+    "loggers": {name: {"level": "WARNING"} for name in ("paramiko", "waitress", "celery", "kombu")},
 }
 
 # The settings that lose nothing: a task whose worker dies comes back, and no task waits in the broker.
-CELERY_BROKER_URL = KINTSUGI["REDIS_URL"] or "memory://"
+CELERY_BROKER_URL = KINTSUGI["REDIS_URL"] or "memory://localhost/"
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = (
     {"visibility_timeout": 300, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
     if KINTSUGI["REDIS_URL"]
@@ -144,7 +145,9 @@ CELERY_TASK_ROUTES = {
     "kintsugi.tasks.poll": {"queue": "poll"},
 }
 CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"  # nothing to remember between starts: what is due stands in rows
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "kintsugi.tasks.sweep", "schedule": schedule(KINTSUGI["KINTSUGI_SWEEP_EVERY"])},
+    "poll_all": {"task": "kintsugi.tasks.poll_all", "schedule": schedule(KINTSUGI["KINTSUGI_POLL_EVERY"])},
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
