@@ -137,6 +137,10 @@ class Fault(models.Model):
     last_seen_at = models.DateTimeField()
     cleared_at = models.DateTimeField(null=True, blank=True)
     cleared_reason = models.CharField(max_length=255, blank=True)
+    returns = models.PositiveIntegerField(default=0, help_text="how often it came back while its incident was open")
+    excerpts = models.PositiveBigIntegerField(default=0, help_text="excerpts seen, of which ten are kept")
+    held_until = models.DateTimeField(null=True, blank=True, help_text="no incident before: the type's hold-down")
+    clears_at = models.DateTimeField(null=True, blank=True, help_text="clears by itself then, if it stays quiet")
 
     class Meta:
         constraints: ClassVar = [
@@ -147,6 +151,9 @@ class Fault(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["owner", "is_active"], name="fault_by_owner"),
             models.Index(fields=["fault_type", "is_active"], name="fault_by_type"),
+            models.Index(fields=["fingerprint", "-id"], name="fault_by_fingerprint"),
+            models.Index(fields=["clears_at"], condition=Q(is_active=True), name="fault_clears_at"),
+            models.Index(fields=["held_until"], condition=Q(is_active=True), name="fault_held_until"),
         ]
 
     def __str__(self) -> str:
@@ -158,6 +165,7 @@ class Evidence(models.Model):
 
     fault = models.ForeignKey(Fault, on_delete=models.CASCADE, related_name="evidence")
     position = models.CharField(max_length=8, choices=[("first", "first"), ("last", "last")])
+    slot = models.PositiveSmallIntegerField(help_text="0 to 4: the first five; 5 to 9: the last five, written in turn")
     source = models.CharField(max_length=64)
     occurred_at = models.DateTimeField()
     excerpt = models.TextField()
@@ -165,6 +173,7 @@ class Evidence(models.Model):
     class Meta:
         ordering: ClassVar = ["occurred_at", "id"]
         verbose_name_plural = "evidence"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["fault", "slot"], name="one_excerpt_per_slot")]
 
     def __str__(self) -> str:
         return self.excerpt[:80]
@@ -227,6 +236,14 @@ class Incident(models.Model):
         Fault, null=True, blank=True, on_delete=models.PROTECT, related_name="rooted_incident"
     )
     duplicate_of = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="duplicates")
+    follows = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="followers",
+        help_text="the earlier incident of the same fault",
+    )
     is_confirmed = models.BooleanField(default=False)
     has_platform_signal = models.BooleanField(default=False)
     has_user_report = models.BooleanField(default=False)
@@ -244,7 +261,9 @@ class Incident(models.Model):
 
     class Meta:
         ordering: ClassVar = ["-opened_at", "-id"]
-        permissions: ClassVar = [("act_on_incident", "Can acknowledge, confirm, resolve and otherwise act on incidents")]
+        permissions: ClassVar = [
+            ("act_on_incident", "Can acknowledge, confirm, resolve and otherwise act on incidents")
+        ]
         indexes: ClassVar = [
             models.Index(fields=["state", "-opened_at"], name="incident_by_state"),
             models.Index(fields=["owner", "state"], name="incident_by_owner"),
@@ -336,6 +355,7 @@ class Notification(models.Model):
     due_at = models.DateTimeField()
     leased_until = models.DateTimeField(null=True, blank=True)
     attempts = models.PositiveIntegerField(default=0)
+    attempted_at = models.DateTimeField(null=True, blank=True, help_text="when a post of unknown outcome began")
     message_ts = models.CharField(max_length=32, blank=True, help_text="Slack's id of the message")
     permalink = models.URLField(max_length=255, blank=True, help_text="card: where people read it")
     revision = models.PositiveIntegerField(default=0, help_text="card: raised with each change of its incident")
