@@ -1,0 +1,32 @@
+"""What must hold before anything starts, as Django system checks: every command and the worker run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.core import checks
+
+_SAFE_POLICY = "noeviction"
+_TIMEOUT_S = 2.0
+
+
+def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+    """`allkeys-lru` and its kin drop whole queues in silence when memory is short; the sweep would hide it for long."""
+    url = settings.KINTSUGI["REDIS_URL"]
+    if url is None:
+        return []
+    client = redis.Redis.from_url(url, socket_connect_timeout=_TIMEOUT_S, socket_timeout=_TIMEOUT_S)
+    try:
+        policy = str(client.info("memory").get("maxmemory_policy", ""))
+    except redis.RedisError as error:
+        words = f"REDIS_URL does not answer: {type(error).__name__}. Faults wait until it does."
+        return [checks.Warning(words, hint="Start Redis, or correct REDIS_URL.", id="kintsugi.W001")]
+    finally:
+        client.close()
+    if policy == _SAFE_POLICY:
+        return []
+    words = f"REDIS_URL: this Redis may evict queues (maxmemory-policy is {policy})."
+    return [checks.Error(words, hint=f"Set `maxmemory-policy {_SAFE_POLICY}` in redis.conf.", id="kintsugi.E001")]
