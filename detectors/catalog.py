@@ -147,14 +147,17 @@ class Catalog:
     def sxid(self, number: int, is_fatal: Optional[bool] = None) -> FaultType:
         """What NVSwitch's SXid `number` means. `is_fatal` is the line's own word.
 
-        The word decides where the vendor's catalogue gives no class; a class that it has is never lowered.
+        Where the vendor gives no class the word decides: what it calls fatal asks for a reset at least, what it
+        calls non-fatal for no more than a look where a reset was due. A class that the vendor gives is never lowered.
         """
         row = self[f"nvlink.sxid.{number}"]
-        if not is_fatal:
-            return row
-        least = Action.RESET_GPU if row.is_fatal is None else Action.WATCH
-        action = row.action if row.action.at_least(least) else least
-        return replace(row, severity=Severity.CRITICAL, action=action, is_fatal=True)
+        if is_fatal:
+            least = Action.RESET_GPU if row.is_fatal is None else Action.WATCH
+            action = row.action if row.action.at_least(least) else least
+            return replace(row, severity=Severity.CRITICAL, action=action, is_fatal=True)
+        if is_fatal is False and row.is_fatal is None and row.action.at_least(Action.RESET_GPU):
+            return replace(row, severity=Severity.MINOR, action=Action.WATCH, is_fatal=False)
+        return row
 
 
 @dataclass
