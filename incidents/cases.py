@@ -1,0 +1,145 @@
+"""Faults and incidents as one batch changes them: rows beside what is to be written of them. No queries.
+
+Ingest, reports and the sweep change cases; `incidents.board` reads and writes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from detectors.catalog import Catalog, FaultType
+from detectors.faults import Action, ClearRule, Component, FaultEvent, Role, Severity
+from incidents.correlate import USER_REPORT, FaultView, IncidentView
+from incidents.dedup import Standing
+from incidents.lifecycle import State
+from incidents.models import Fault, Incident
+
+_LONGEST_EXCERPT = 2000
+
+
+def fault_type_of(fault: Fault, catalog: Catalog) -> FaultType | None:
+    return catalog.get(fault.fault_type)
+
+
+@dataclass(eq=False)
+class FaultCase:
+    """A fault and what this batch adds to it. `member` is the incident it belongs to, None while it has none."""
+
+    row: Fault
+    opens_incident: bool
+    is_sympathetic: bool
+    is_new: bool = False
+    is_changed: bool = False
+    added: int = 0
+    excerpts: list[tuple[str, datetime, str]] = field(default_factory=list)
+    excerpts_before: int = 0
+    member: IncidentCase | None = None
+
+    def view(self) -> FaultView:
+        row = self.row
+        return FaultView(
+            fault_type=row.fault_type,
+            resource=row.resource,
+            component=Component(row.component),
+            severity=Severity(row.severity),
+            action=Action(row.action),
+            occurred_at=row.raised_at,
+            observed_at=row.observed_at,
+            opens_incident=self.opens_incident,
+            is_sympathetic=self.is_sympathetic,
+            is_active=row.is_active,
+        )
+
+    def standing(self) -> Standing:
+        row = self.row
+        return Standing(
+            is_active=row.is_active,
+            severity=Severity(row.severity),
+            action=Action(row.action),
+            clears=ClearRule(row.clears),
+            raised_at=row.raised_at,
+            last_seen_at=row.last_seen_at,
+            cleared_at=row.cleared_at,
+            returns=row.returns,
+            is_flapping=row.is_flapping,
+        )
+
+    def count(self, event: FaultEvent, quiet: timedelta | None) -> None:
+        """Adds one event to an active fault. `quiet` is the period of a type that clears after it."""
+        self.added += event.count
+        row = self.row
+        row.last_seen_at = max(row.last_seen_at, event.occurred_at)
+        if row.is_flapping:
+            row.clears_at, self.is_changed = None, True
+        elif quiet is not None:
+            until = event.observed_at + quiet
+            row.clears_at = max(row.clears_at, until) if row.clears_at else until
+        if event.excerpt:
+            self.excerpts.append((event.source[:64], event.occurred_at, event.excerpt[:_LONGEST_EXCERPT]))
+
+    def clear(self, at: datetime, reason: str) -> None:
+        row = self.row
+        row.is_active, row.cleared_at, row.cleared_reason = False, at, reason[:255]
+        row.clears_at = row.held_until = None
+        self.is_changed = True
+
+    def come_back(self, *, is_flapping: bool) -> None:
+        row = self.row
+        row.is_active, row.cleared_at, row.cleared_reason = True, None, ""
+        row.returns += 1
+        row.is_flapping = is_flapping
+        self.is_changed = True
+
+
+@dataclass
+class Entry:
+    """A timeline entry to be. Entries of one kind and `group` become one line, so that fifty joins are told once."""
+
+    kind: str
+    text: str
+    occurred_at: datetime
+    group: str = ""
+
+
+@dataclass(eq=False)
+class IncidentCase:
+    """An open incident and what this batch makes of it. `key` is its place on the board."""
+
+    row: Incident
+    key: int
+    root: FaultCase
+    members: list[FaultCase] = field(default_factory=list)
+    joins: list[tuple[FaultCase, Role, str, str]] = field(default_factory=list)
+    demoted: list[tuple[FaultCase, str, str]] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    is_new: bool = False
+    is_changed: bool = False
+    is_unsettled: bool = False
+
+    def view(self) -> IncidentView:
+        return IncidentView(
+            key=self.key,
+            state=State(self.row.state),
+            root=self.root.view(),
+            members=tuple(member.view() for member in self.members),
+            has_platform_signal=self.row.has_platform_signal,
+        )
+
+    def raise_to(self, fault: FaultCase) -> bool:
+        """Takes the fault's severity and action where they are higher; True when they were."""
+        if fault.is_sympathetic or not fault.opens_incident:
+            return False
+        before = (self.row.severity, self.row.action)
+        self.row.severity = str(max(Severity(self.row.severity), Severity(fault.row.severity), key=lambda s: s.rank))
+        self.row.action = str(max(Action(self.row.action), Action(fault.row.action), key=lambda a: a.rank))
+        is_raised = before != (self.row.severity, self.row.action)
+        self.is_changed = self.is_changed or is_raised
+        return is_raised
+
+
+def blocks(fault: FaultCase, root_id: int | None) -> bool:
+    """Whether an incident waits for this fault to clear: echoes and reports follow the fault they are about."""
+    if fault.row.pk == root_id:
+        return True
+    return fault.opens_incident and not fault.is_sympathetic and fault.row.fault_type != USER_REPORT

@@ -1,0 +1,175 @@
+"""What stands where and what is cabled to what: nodes, GPUs, switches, ports, cables. Pure: no file, no database.
+
+Both ends of a cable are resource paths. A topology may be partial: correlation loads the cables it asks about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from detectors import resources
+
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+# A typing error such as [1-1000000000] must not fill the memory; Slurm's own MAX_HOSTS limit is 64 K.
+_MOST_HOSTS = 65536
+
+
+@dataclass(frozen=True)
+class GpuPlace:
+    """One GPU of a node. `pci` is canonical (`0000:19:00.0`); uuid and serial are empty until known."""
+
+    index: int
+    pci: str
+    uuid: str = ""
+    serial: str = ""
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    name: str
+    address: str = ""
+    ssh_port: int = 22
+    role: str = "compute"
+    pod: str = ""
+    rack: str = ""
+    partitions: tuple[str, ...] = ()
+    gpus: tuple[GpuPlace, ...] = ()
+    nics: tuple[tuple[str, str], ...] = ()
+    """(device, PCI address or empty), such as ("mlx5_0", "0000:18:00.0")."""
+
+
+@dataclass(frozen=True)
+class SwitchPlace:
+    """`role` is leaf, spine, storage or management; `rail` is None for what serves no single rail."""
+
+    name: str
+    role: str
+    address: str = ""
+    pod: str = ""
+    rail: int | None = None
+
+
+@dataclass(frozen=True)
+class CablePlace:
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class Site:
+    name: str = ""
+    cluster_name: str = ""
+    time_zone: str = "UTC"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """An inventory as values. `aliases` maps another name to a resource path."""
+
+    site: Site = Site()
+    nodes: tuple[NodePlace, ...] = ()
+    switches: tuple[SwitchPlace, ...] = ()
+    cables: tuple[CablePlace, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _far_ends(self) -> dict[str, str]:
+        ends = {cable.a: cable.b for cable in self.cables}
+        ends.update({cable.b: cable.a for cable in self.cables})
+        return ends
+
+    def peer(self, resource: str) -> str | None:
+        """The resource at the other end of this one's cable; None when no cable is known."""
+        return self._far_ends.get(resource)
+
+    def switch_of(self, resource: str) -> str | None:
+        """The switch (`switch/leaf-03`) that a port belongs to or a NIC is cabled to; a switch is its own."""
+        if resource.startswith("switch/"):
+            return resources.owner(resource)
+        far = self.peer(resource)
+        return resources.owner(far) if far is not None and far.startswith("switch/") else None
+
+    def machines_near(self, resource: str) -> set[str]:
+        """The resource's machine, what it is cabled to, and what else is cabled to that switch."""
+        switch = self.switch_of(resource)
+        near = {resources.owner(resource)}
+        return near if switch is None else near | {switch} | self._around.get(switch, set())
+
+    @cached_property
+    def _around(self) -> dict[str, set[str]]:
+        """By switch, the machines cabled to it."""
+        around: dict[str, set[str]] = {}
+        for near, far in self._far_ends.items():
+            if near.startswith("switch/"):
+                around.setdefault(resources.owner(near), set()).add(resources.owner(far))
+        return around
+
+    def node(self, name: str) -> NodePlace | None:
+        return self._nodes.get(name)
+
+    @cached_property
+    def _nodes(self) -> dict[str, NodePlace]:
+        return {node.name: node for node in self.nodes}
+
+
+def expand(hostlist: str) -> list[str]:
+    """Slurm's host list as names, in order: `gn[001-003,007],mt001` gives gn001, gn002, gn003, gn007, mt001.
+
+    Leading zeros are kept. Raises ValueError saying what is wrong with which part.
+    """
+    names: list[str] = []
+    for part in _split(hostlist):
+        names.extend(_expand_part(part))
+        if len(names) > _MOST_HOSTS:
+            raise ValueError(f"{hostlist}: more than {_MOST_HOSTS} names")
+    if not names:
+        raise ValueError("an empty host list")
+    return names
+
+
+def _split(hostlist: str) -> Iterable[str]:
+    """Splits at commas outside of brackets."""
+    part, depth = "", 0
+    for sign in hostlist:
+        depth += {"[": 1, "]": -1}.get(sign, 0)
+        if depth not in (0, 1):
+            raise ValueError(f"{hostlist}: brackets do not match")
+        if sign == "," and depth == 0:
+            yield _whole(part, hostlist)
+            part = ""
+        else:
+            part += sign
+    if depth:
+        raise ValueError(f"{hostlist}: brackets do not match")
+    yield _whole(part, hostlist)
+
+
+def _whole(part: str, hostlist: str) -> str:
+    if not part.strip():
+        raise ValueError(f"{hostlist!r}: an empty name")
+    return part.strip()
+
+
+def _expand_part(part: str) -> list[str]:
+    found = _BRACKETS.search(part)
+    if found is None:
+        return [part]
+    before, after = part[: found.start()], part[found.end() :]
+    middles = [number for span in found[1].split(",") for number in _numbers(span.strip(), part)]
+    return [f"{before}{middle}{rest}" for middle in middles for rest in (_expand_part(after) if after else [""])]
+
+
+def _numbers(span: str, part: str) -> list[str]:
+    found = _SPAN.fullmatch(span)
+    if found is None:
+        raise ValueError(f"{part}: {span!r} is no number and no range such as 001-050")
+    first, last = found[1], found[2] or found[1]
+    if int(last) < int(first):
+        raise ValueError(f"{part}: the range {span} runs backwards")
+    if int(last) - int(first) >= _MOST_HOSTS:
+        raise ValueError(f"{part}: more than {_MOST_HOSTS} names")
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]

@@ -1,0 +1,175 @@
+"""The statements of ingest whose speed matters, as raw SQL for PostgreSQL and SQLite. Decides nothing.
+
+Callers aggregate in memory and sort their keys first: two batches that share rows then lock them in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+from django.db.backends.utils import CursorWrapper
+
+# Any fixed number: the key of the advisory lock under which faults are placed into incidents.
+_PLACEMENT_LOCK = 0x6B696E7473756769 & 0x7FFFFFFFFFFFFFFF
+# SQLite takes 32,766 parameters per statement; older builds 999.
+_CHUNK = 900
+FIRST_EXCERPTS = 5
+LAST_EXCERPTS = 5
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """What a batch adds to one active fault. `excerpts` is how many excerpts it brought."""
+
+    fault: int
+    count: int
+    last_seen_at: datetime
+    clears_at: datetime | None
+    excerpts: int
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """`slot` 0 to 4 are the first five, 5 to 9 the last five, overwritten in turn."""
+
+    fault: int
+    slot: int
+    source: str
+    occurred_at: datetime
+    text: str
+
+
+def is_postgresql() -> bool:
+    return connection.vendor == "postgresql"
+
+
+def lock_placement() -> None:
+    """One placement at a time, until the transaction ends. SQLite's transactions are exclusive anyway."""
+    if is_postgresql():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
+
+
+def remember(keys: Sequence[str], now: datetime) -> set[str]:
+    """Stores the keys of events and returns those that were not known. `keys` are sorted and distinct."""
+    if not keys:
+        return set()
+    if is_postgresql():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO incidents_seenevent (key, recorded_at) SELECT unnest(%s::text[]), %s"
+                " ON CONFLICT DO NOTHING RETURNING key",
+                [list(keys), now],
+            )
+            return {row[0] for row in cursor.fetchall()}
+    with connection.cursor() as cursor:
+        known = {
+            row[0]
+            for part in _chunks(keys)
+            for row in _rows(cursor, f"SELECT key FROM incidents_seenevent WHERE key IN ({_marks(part)})", part)  # noqa: S608
+        }
+        fresh = [key for key in keys if key not in known]
+        cursor.executemany(
+            "INSERT INTO incidents_seenevent (key, recorded_at) VALUES (%s, %s)", [(key, now) for key in fresh]
+        )
+    return set(fresh)
+
+
+def add_repeats(repeats: Sequence[Repeat]) -> None:
+    """Adds counts to active faults, whose rows the caller has locked."""
+    if not repeats:
+        return
+    with connection.cursor() as cursor:
+        if is_postgresql():
+            cursor.execute(
+                "UPDATE incidents_fault AS f SET count = f.count + n.count,"
+                " last_seen_at = GREATEST(f.last_seen_at, n.last_seen_at),"
+                " clears_at = GREATEST(f.clears_at, n.clears_at), excerpts = f.excerpts + n.excerpts"
+                " FROM unnest(%s::bigint[], %s::bigint[], %s::timestamptz[], %s::timestamptz[], %s::bigint[])"
+                " AS n(id, count, last_seen_at, clears_at, excerpts) WHERE f.id = n.id",
+                [
+                    [repeat.fault for repeat in repeats],
+                    [repeat.count for repeat in repeats],
+                    [repeat.last_seen_at for repeat in repeats],
+                    [repeat.clears_at for repeat in repeats],
+                    [repeat.excerpts for repeat in repeats],
+                ],
+            )
+            return
+        cursor.executemany(
+            "UPDATE incidents_fault SET count = count + %s, last_seen_at = MAX(last_seen_at, %s),"
+            " clears_at = COALESCE(MAX(clears_at, %s), clears_at, %s), excerpts = excerpts + %s WHERE id = %s",
+            [
+                (r.count, _text(r.last_seen_at), _text(r.clears_at), _text(r.clears_at), r.excerpts, r.fault)
+                for r in repeats
+            ],
+        )
+
+
+def put_excerpts(excerpts: Sequence[Excerpt]) -> None:
+    """Writes each excerpt into its slot, over what stood there. One excerpt per fault and slot."""
+    if not excerpts:
+        return
+    columns = "(fault_id, slot, position, source, occurred_at, excerpt)"
+    over = (
+        " ON CONFLICT (fault_id, slot) DO UPDATE SET source = excluded.source,"
+        " occurred_at = excluded.occurred_at, excerpt = excluded.excerpt"
+    )
+    with connection.cursor() as cursor:
+        if is_postgresql():
+            cursor.execute(
+                f"INSERT INTO incidents_evidence {columns} SELECT * FROM unnest(%s::bigint[], %s::smallint[],"  # noqa: S608
+                f" %s::text[], %s::text[], %s::timestamptz[], %s::text[]){over}",
+                [
+                    [one.fault for one in excerpts],
+                    [one.slot for one in excerpts],
+                    [_position(one) for one in excerpts],
+                    [one.source for one in excerpts],
+                    [one.occurred_at for one in excerpts],
+                    [one.text for one in excerpts],
+                ],
+            )
+            return
+        cursor.executemany(
+            f"INSERT INTO incidents_evidence {columns} VALUES (%s, %s, %s, %s, %s, %s){over}",  # noqa: S608
+            [(one.fault, one.slot, _position(one), one.source, _text(one.occurred_at), one.text) for one in excerpts],
+        )
+
+
+def slots(already: int, brought: int) -> list[tuple[int, int]]:
+    """Where `brought` new excerpts go when a fault has had `already`: (index among the new, slot) pairs.
+
+    An excerpt that a later one of the same batch would overwrite is left out.
+    """
+    placed: dict[int, int] = {}
+    for index in range(brought):
+        ordinal = already + index
+        slot = ordinal if ordinal < FIRST_EXCERPTS else FIRST_EXCERPTS + (ordinal - FIRST_EXCERPTS) % LAST_EXCERPTS
+        placed[slot] = index
+    return sorted((index, slot) for slot, index in placed.items())
+
+
+def _position(excerpt: Excerpt) -> str:
+    return "first" if excerpt.slot < FIRST_EXCERPTS else "last"
+
+
+def _chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
+
+
+def _marks(part: Sequence[str]) -> str:
+    return ", ".join(["%s"] * len(part))
+
+
+def _rows(cursor: CursorWrapper, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    cursor.execute(statement, list(parameters))
+    return list(cursor.fetchall())
+
+
+def _text(moment: datetime | None) -> Any:
+    """As Django stores it in SQLite, so that the database compares like with like."""
+    return connection.ops.adapt_datetimefield_value(moment)
