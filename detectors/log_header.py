@@ -158,6 +158,12 @@ def _offset(offset: str, name: str) -> tzinfo | None:
     return timezone(timedelta(minutes=-minutes if offset[0] == "-" else minutes)) if minutes < 1440 else None
 
 
+def parse_stamp(text: str, *, observed_at: datetime, zone: tzinfo) -> datetime | None:
+    """The UTC time of a stamp alone, such as `Jan 12 03:04:05`; None when it is none. As `parse_header` reads it."""
+    stamp = _stamp(text, 0, _Clock(observed_at, zone, None))
+    return None if stamp is None else stamp.at
+
+
 def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
     """The wall-clock stamp at `start`, brackets of `dmesg -T` included."""
     bracket = text.startswith("[", start)

@@ -33,18 +33,16 @@ class LineMatcher(Protocol):
 
     def match(self, line: bytes) -> list[int]: ...
 
+    def occurs(self, block: bytes) -> bool:
+        """Whether a line of `block` (LF between them) may match. False is certain; True asks for each line."""
+        ...
+
 
 class _Hyperscan:
     def __init__(self, engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
-        flags = [engine.HS_FLAG_SINGLEMATCH | engine.HS_FLAG_ALLOWEMPTY] * len(patterns)
-        database = engine.Database(mode=engine.HS_MODE_BLOCK)
-        try:
-            database.compile(
-                expressions=[pattern for _, pattern in patterns], ids=[number for number, _ in patterns], flags=flags
-            )
-        except engine.error as error:
-            raise PatternError(f"hyperscan: {error}") from error
-        self._scan = database.scan
+        flags = engine.HS_FLAG_SINGLEMATCH | engine.HS_FLAG_ALLOWEMPTY
+        self._scan = _hyperscan(engine, patterns, flags).scan
+        self._scan_block = _hyperscan(engine, patterns, flags | engine.HS_FLAG_MULTILINE).scan
         self._found: list[int] = []
 
     def match(self, line: bytes) -> list[int]:
@@ -52,8 +50,23 @@ class _Hyperscan:
         self._scan(line, match_event_handler=self._keep)
         return sorted(self._found) if self._found else []
 
+    def occurs(self, block: bytes) -> bool:
+        self._found.clear()
+        self._scan_block(block, match_event_handler=self._keep)
+        return bool(self._found)
+
     def _keep(self, number: int, _start: int, _end: int, _flags: int, _context: object) -> None:
         self._found.append(number)
+
+
+def _hyperscan(engine: Any, patterns: Sequence[tuple[int, bytes]], flags: int) -> Any:
+    database = engine.Database(mode=engine.HS_MODE_BLOCK)
+    expressions, numbers = [pattern for _, pattern in patterns], [number for number, _ in patterns]
+    try:
+        database.compile(expressions=expressions, ids=numbers, flags=[flags] * len(patterns))
+    except engine.error as error:
+        raise PatternError(f"hyperscan: {error}") from error
+    return database
 
 
 class _Re2:
@@ -63,26 +76,36 @@ class _Re2:
         options.never_nl = False
         self._numbers = [number for number, _ in patterns]
         self._set = engine.Set.SearchSet(options)
+        self._of_block = engine.Set.SearchSet(options)
         for number, pattern in patterns:
             try:
                 self._set.Add(pattern)
+                self._of_block.Add(b"(?m)" + pattern)
             except engine.error as error:
                 raise PatternError(f"re2: pattern {number}: {error}") from error
         self._set.Compile()
+        self._of_block.Compile()
 
     def match(self, line: bytes) -> list[int]:
         return sorted(self._numbers[index] for index in self._set.Match(line) or ())
+
+    def occurs(self, block: bytes) -> bool:
+        return bool(self._of_block.Match(block))
 
 
 class _Plain:
     def __init__(self, _engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
         try:
             self._patterns = [(number, re.compile(pattern)) for number, pattern in patterns]
+            self._of_block = [re.compile(pattern, re.MULTILINE) for _, pattern in patterns]
         except re.error as error:
             raise PatternError(f"re: {error}") from error
 
     def match(self, line: bytes) -> list[int]:
         return sorted(number for number, pattern in self._patterns if pattern.search(line))
+
+    def occurs(self, block: bytes) -> bool:
+        return any(pattern.search(block) for pattern in self._of_block)
 
 
 _CLASSES: dict[str, Callable[[Any, Sequence[tuple[int, bytes]]], LineMatcher]] = {

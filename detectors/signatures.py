@@ -41,6 +41,11 @@ class Fact:
     attributes: dict[str, str] = field(default_factory=dict)
 
 
+def excerpt_of(line: bytes) -> str:
+    """A line as a fact shows it: text that a database takes, bounded."""
+    return _text(line.strip(b"\0\r\n "))[:_EXCERPT]
+
+
 def to_event(fact: Fact, *, event_id: str, observed_at: datetime, source: str) -> FaultEvent:
     """The fact as the event that travels to the database. `source` names the receiver or the path."""
     return FaultEvent(
@@ -84,7 +89,13 @@ class Matcher:
             for signature in catalog.signatures
         ]
         patterns = [(number, item.signature.pattern.encode()) for number, item in enumerate(self._signatures)]
-        self._match = compile_patterns(patterns, engine=engine).match
+        lines = compile_patterns(patterns, engine=engine)
+        self._match = lines.match
+        self._occurs = lines.occurs
+
+    def may_hit(self, block: bytes) -> bool:
+        """Whether any line of a block (LF between them) deserves a closer look; one scan for the whole block."""
+        return self._occurs(block)
 
     def is_hit(self, line: bytes) -> bool:
         """Whether the line deserves a closer look. The hot path: nearly every line ends here."""
@@ -106,7 +117,7 @@ class Matcher:
             header = parse_header(line, observed_at=observed_at, zone=zone, year=year)
             groups = {name: _text(value) for name, value in found.groupdict().items() if value is not None}
             host = resources.short_host(groups.pop("host", "") or header.host or default_host)
-            said = _Said(item.signature, groups, host, header, _text(line.strip(b"\0\r\n "))[:_EXCERPT])
+            said = _Said(item.signature, groups, host, header, excerpt_of(line))
             return [self._fact(said, name) for name in item.signature.types]
         return []
 

@@ -1,0 +1,31 @@
+"""What a receiver counts: every line is accounted for. Never decides anything."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Counters:
+    """Since the start. A line that is no hit is benign; a hit became facts or a duplicate, or its pattern excludes it."""
+
+    lines: int = 0
+    bytes: int = 0
+    hits: int = 0
+    duplicates: int = 0  # came by two paths
+    repeats_unresolved: int = 0  # `last message repeated` whose message is not at hand
+    events: int = 0  # spooled, after folding
+    occurrences: int = 0  # the sum of their counts
+    cut_lines: int = 0  # longer than 64 KiB
+    framing_errors: int = 0  # connections closed for a wrong octet count
+    connections: int = 0
+    refused_connections: int = 0  # from outside the accepted networks, or over the limit
+    refused_datagrams: int = 0
+    lost_datagrams: int = 0  # dropped by the kernel before they could be read
+    batches: int = 0
+    offers_failed: int = 0  # the broker did not answer; offered again
+    offered_again: int = 0
+    spool_failures: int = 0  # the disk did not take a batch; kept in memory, senders held back
+
+    def snapshot(self) -> dict[str, int]:
+        return asdict(self)

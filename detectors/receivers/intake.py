@@ -1,0 +1,269 @@
+"""From blocks of lines to folded facts: the receiver's hot path. Counts every line; keeps none that is benign.
+
+Never reads a socket, a clock or a disk. What one line means is the matcher's word alone: what is remembered here of
+lines seen before (their shape: the line without its time stamps) only spares saying it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol
+
+from detectors.log_header import Header, Repeat, parse_header, parse_stamp
+from detectors.receivers.counters import Counters
+from detectors.receivers.folding import Folder
+from detectors.resources import short_host
+from detectors.signatures import Fact, excerpt_of
+
+# Blocks are looked at in parts of this size: at one fault in a thousand lines most parts hold none.
+_PART = 16 * 1024
+_SHAPES = 8192
+_STAMPS = 4096
+_KEYS = 50_000
+_TAIL = 8 * 1024
+_LAST_MESSAGE = b"ast message "
+_STAMP = re.compile(
+    rb"(?:<\d{1,3}>)?(?:1 )?((?:\d{4} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+    rb"(\.\d{1,6})?(Z|[+-]\d\d:\d\d|)(?= )"
+)
+_KERNEL = re.compile(rb"\[ {0,7}(\d{1,10}\.\d{6})\] ")
+_KERNEL_WITHIN = 160
+
+
+class Signatures(Protocol):
+    """What `detectors.signatures.Matcher` gives."""
+
+    def is_hit(self, line: bytes) -> bool: ...
+
+    def may_hit(self, block: bytes) -> bool: ...
+
+    def facts(
+        self, line: bytes, *, default_host: str, observed_at: datetime, zone: tzinfo, year: int | None = None
+    ) -> list[Fact]: ...
+
+
+@dataclass(frozen=True)
+class Zones:
+    """The zone of stamps that name none, by short host name; `*` for the rest."""
+
+    by_host: Mapping[str, tzinfo] = field(default_factory=dict)
+
+    def of(self, host: str) -> tzinfo:
+        return self.by_host.get(host) or self.by_host.get("*", UTC)
+
+    @property
+    def is_one(self) -> bool:
+        return not self.by_host.keys() - {"*"}
+
+
+@dataclass
+class Sender:
+    """One connection, or one address that sends datagrams. `host` is whose lines they are when they do not say.
+
+    `tail` is the last that it sent, to know what `last message repeated` repeats.
+    """
+
+    host: str
+    tail: bytes = b""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What lines that differ only in their stamps mean. `key` parts surround the kernel's stamp in a source key."""
+
+    facts: tuple[Fact, ...]
+    zone: tzinfo
+    key: tuple[str, str] | None
+
+
+@dataclass
+class _SeenKeys:
+    """Source keys seen lately: one line that comes by syslog and by the journal counts once. Bounded: two halves."""
+
+    _young: set[int] = field(default_factory=set)
+    _old: set[int] = field(default_factory=set)
+
+    def is_new(self, key: str) -> bool:
+        mark = hash(key)
+        if mark in self._young or mark in self._old:
+            return False
+        self._young.add(mark)
+        if len(self._young) >= _KEYS:
+            self._young, self._old = set(), self._young
+        return True
+
+
+class Intake:
+    """One thread's intake: `take` blocks, then `folder.take` the facts."""
+
+    def __init__(self, matcher: Signatures, *, zones: Zones, counters: Counters, folder: Folder) -> None:
+        self._matcher = matcher
+        self._zones = zones
+        self._counters = counters
+        self._folder = folder
+        self._shapes: dict[tuple[bytes, ...], _Shape | None] = {}
+        self._stamps: dict[tuple[bytes, bytes, tzinfo], datetime] = {}
+        self._stamps_of: tuple[int, int] = (0, 0)
+        self._seen = _SeenKeys()
+
+    def take(self, block: bytes, sender: Sender, *, observed_at: datetime, now: float) -> None:
+        """A block of whole lines, LF between them."""
+        self._counters.lines += block.count(b"\n") + 1
+        self._counters.bytes += len(block) + 1
+        has_repeat = _LAST_MESSAGE in block
+        start, size = 0, len(block)
+        while start < size:
+            end = block.rfind(b"\n", start, start + _PART) if size - start > _PART else size
+            if end < 0:
+                end = block.find(b"\n", start)
+                end = size if end < 0 else end
+            part = block if end - start == size else block[start:end]
+            if has_repeat or self._matcher.may_hit(part):
+                self._look_at(part, sender, observed_at, now)
+            start = end + 1
+        sender.tail = block[-_TAIL:]
+
+    def _look_at(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+        is_hit = self._matcher.is_hit
+        if self._hour(observed_at) != self._stamps_of:
+            self._stamps.clear()
+            self._stamps_of = self._hour(observed_at)
+        for line in part.split(b"\n"):
+            if is_hit(line):
+                self._counters.hits += 1
+                self._hit(line, sender, observed_at, now)
+            elif _LAST_MESSAGE in line:
+                self._repeat_of_last(line, part, sender, observed_at, now)
+
+    def _hit(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+        stamp = _STAMP.match(line)
+        if stamp is None:
+            self._judge(line, sender, observed_at, now)
+            return
+        end = stamp.end()
+        kernel = _KERNEL.search(line, end, end + _KERNEL_WITHIN)
+        host = sender.host.encode()
+        if kernel is None:
+            identity: tuple[bytes, ...] = (host, line[: stamp.start(1)], stamp[3], line[end:])
+        else:
+            head, text = line[end : kernel.start()], line[kernel.end() :]
+            identity = (host, line[: stamp.start(1)], stamp[3], head, text)
+        if identity in self._shapes:
+            shape = self._shapes[identity]
+        else:
+            shape = self._learn(identity, line, sender, observed_at, stamp, kernel)
+        if shape is None:
+            self._judge(line, sender, observed_at, now)
+            return
+        if not shape.facts:
+            return
+        key = ""
+        if shape.key is not None and kernel is not None:
+            key = f"{shape.key[0]}{kernel[1].decode()}{shape.key[1]}"
+            if not self._seen.is_new(key):
+                self._counters.duplicates += 1
+                return
+        for number, fact in enumerate(shape.facts):
+            if self._folder.repeat((number, identity), fact.count, now=now):
+                continue
+            at = self._time(stamp, shape.zone, observed_at) or fact.occurred_at
+            whole = replace(fact, occurred_at=at, source_key=key, excerpt=excerpt_of(line))
+            self._folder.add((number, identity), whole, now=now)
+
+    def _learn(
+        self,
+        identity: tuple[bytes, ...],
+        line: bytes,
+        sender: Sender,
+        observed_at: datetime,
+        stamp: re.Match[bytes],
+        kernel: re.Match[bytes] | None,
+    ) -> _Shape | None:  # fmt: skip
+        """Judges the first line of a shape. None where our short reading of its stamps differs from the header's."""
+        zone = self._zone(line, sender, observed_at)
+        facts = self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone)
+        at = self._time(stamp, zone, observed_at)
+        keys = {fact.source_key for fact in facts}
+        seconds = kernel[1].decode() if kernel is not None else ""
+        shape: _Shape | None
+        if len(keys) > 1 or at is None or any(fact.occurred_at != at for fact in facts):
+            shape = None
+        elif keys <= {""}:
+            # A stamp that is not the kernel's belongs to the text: no part of the line may be left out of its shape.
+            shape = None if kernel is not None and facts else _Shape(tuple(facts), zone, None)
+        else:
+            before, found, after = keys.pop().partition(f"|{seconds}|")
+            shape = _Shape(tuple(facts), zone, (f"{before}|", f"|{after}")) if found and seconds else None
+        if len(self._shapes) >= _SHAPES:
+            self._shapes.clear()
+        self._shapes[identity] = shape
+        return shape
+
+    def _judge(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+        """The long way, for lines whose header has an unusual shape."""
+        zone = self._zone(line, sender, observed_at)
+        facts = self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone)
+        keys = {fact.source_key for fact in facts} - {""}
+        if any(not self._seen.is_new(key) for key in keys):
+            self._counters.duplicates += 1
+            return
+        for fact in facts:
+            self._folder.add(_identity(fact), fact, now=now)
+
+    def _repeat_of_last(self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+        header = self._header(line, sender, observed_at)
+        if header.repeat is not Repeat.LAST:
+            return
+        before = part[: part.find(line)].rstrip(b"\n") or sender.tail
+        repeated = self._line_before(before, header.host, sender, observed_at)
+        if repeated is None:
+            self._counters.repeats_unresolved += 1
+            return
+        if not self._matcher.is_hit(repeated):
+            return
+        self._counters.hits += 1
+        zone = self._zone(repeated, sender, observed_at)
+        for fact in self._matcher.facts(repeated, default_host=sender.host, observed_at=observed_at, zone=zone):
+            again = replace(fact, count=header.repeats, occurred_at=header.occurred_at, source_key="")
+            self._folder.add(_identity(again), again, now=now)
+
+    def _line_before(self, before: bytes, host: str | None, sender: Sender, observed_at: datetime) -> bytes | None:
+        """The last line of the same host that is no repeat itself; None when it is not at hand any more."""
+        for line in reversed(before[-_TAIL:].split(b"\n")[-200:]):
+            header = self._header(line, sender, observed_at)
+            if line and header.repeat is not Repeat.LAST and header.host == host:
+                return line
+        return None
+
+    def _header(self, line: bytes, sender: Sender, observed_at: datetime) -> Header:
+        zone = self._zone(line, sender, observed_at)
+        return parse_header(line, observed_at=observed_at, zone=zone)
+
+    def _zone(self, line: bytes, sender: Sender, observed_at: datetime) -> tzinfo:
+        if self._zones.is_one:
+            return self._zones.of("*")
+        return self._zones.of(short_host(parse_header(line, observed_at=observed_at, zone=UTC).host or sender.host))
+
+    def _time(self, stamp: re.Match[bytes], zone: tzinfo, observed_at: datetime) -> datetime | None:
+        """The stamp's time; its whole seconds are remembered, since a storm's lines share them."""
+        second, fraction, offset = stamp[1], stamp[2], stamp[3]
+        at = self._stamps.get((second, offset, zone))
+        if at is None:
+            at = parse_stamp((second + offset).decode("ascii"), observed_at=observed_at, zone=zone)
+            if at is None:
+                return None
+            if len(self._stamps) >= _STAMPS:
+                self._stamps.clear()
+            self._stamps[(second, offset, zone)] = at
+        return at + timedelta(microseconds=int(fraction[1:].ljust(6, b"0"))) if fraction else at
+
+    def _hour(self, observed_at: datetime) -> tuple[int, int]:
+        """A stamp without a year means another time as time goes on."""
+        return observed_at.toordinal(), observed_at.hour
+
+
+def _identity(fact: Fact) -> tuple[object, ...]:
+    return (fact.fault_type, fact.event, fact.resource, fact.qualifier, fact.code, fact.excerpt)
