@@ -51,7 +51,7 @@ FORM_REFUSALS: frozenset[str] = frozenset({"invalid_blocks", "invalid_blocks_for
 
 # The message to update, or the card to answer to, is no longer there for us.
 GONE: frozenset[str] = frozenset(
-    {"message_not_found", "cant_update_message", "edit_window_closed", "thread_not_found", "message_not_owned_by_app"}
+    {"message_not_found", "cant_update_message", "edit_window_closed", "thread_not_found", "cannot_reply_to_message"}
 )
 
 # "It's possible some aspect of the operation succeeded before the error was raised."
