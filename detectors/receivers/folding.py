@@ -50,6 +50,10 @@ class Folder:
         """How many facts need not wait."""
         return len(self._ready)
 
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._ready or self._held)
+
     def repeat(self, identity: Hashable, count: int, *, now: float) -> bool:
         """Counts a repeat of a line whose fact is already waiting; False when the fact itself is needed (`add`)."""
         line = self._lines.get(identity)

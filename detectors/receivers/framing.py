@@ -25,7 +25,7 @@ class FramingError(Exception):
 
 
 class Framer:
-    """One connection's framing. `feed` gives whole lines as one block, separated by LF; `cut_lines` counts the cut.
+    """One connection's framing. `feed` gives whole lines as one block, separated by LF.
 
     A line feed inside an octet-counted message becomes a space: one message stays one line.
     """
@@ -36,6 +36,7 @@ class Framer:
         self._rest = b""
         self._skip = 0  # octet-counted: bytes of an oversized message still to come
         self._is_skipping = False  # LF: the rest of an oversized line, up to its line feed
+        self._before_error = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """Whole lines that `chunk` completes, LF between them. Raises FramingError at a wrong count.
@@ -62,7 +63,10 @@ class Framer:
         block, self._before_error = self._before_error, b""
         return block
 
-    _before_error = b""
+    def taken_cuts(self) -> int:
+        """How many lines were cut since the last call."""
+        cuts, self.cut_lines = self.cut_lines, 0
+        return cuts
 
     def _feed_lf(self, rest: bytes) -> bytes:
         if self._is_skipping:

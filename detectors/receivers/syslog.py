@@ -1,0 +1,319 @@
+"""Receives syslog over UDP and TCP, and hands folded fault events to the spool. Never parses a line itself.
+
+One event loop in one thread; the courier (queue, database) and the disk's syncs run beside it. What a full disk or a
+full spool cannot take holds the senders back: reading stops, and their queues fill instead of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from detectors.faults import FaultEvent
+from detectors.receivers.counters import Counters
+from detectors.receivers.datagrams import Datagrams
+from detectors.receivers.folding import Folder
+from detectors.receivers.framing import Framer, FramingError
+from detectors.receivers.intake import Intake, Sender, Signatures, Zones
+from detectors.receivers.redelivery import Courier, Ledger
+from detectors.receivers.senders import Senders
+from detectors.receivers.spool import Batch, Spool, SpoolFull
+from detectors.signatures import to_event
+
+_log = logging.getLogger(__name__)
+BATCH_EVENTS = 500
+GROUP_S = 0.1
+_TICK_S = 1.0
+_TOLD_EVERY_S = 60.0
+# Past this the database has been away for long: hold the senders back rather than fill the disk.
+MAX_SPOOL_BYTES = 2 * 1024**3
+# Events in memory while the disk takes none.
+_BACKLOG = 20_000
+MAX_CONNECTIONS = 10_000
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where to listen; port 0 takes a free one. UDP and TCP share the number."""
+
+    host: str = "127.0.0.1"
+    port: int = 5514
+
+
+class Receiver:
+    """`run` blocks until `stop`, which any thread may call. `senders` is asked again every minute."""
+
+    def __init__(
+        self,
+        *,
+        matcher: Callable[[], Signatures],
+        spool: Spool,
+        ledger: Ledger,
+        listen: Listen,
+        senders: Callable[[], Senders],
+        zones: Zones,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.counters = Counters()
+        self.ready = threading.Event()
+        self.address = (listen.host, listen.port)
+        self.spool = spool
+        self._matcher = matcher
+        self._listen = listen
+        self._ask_senders = senders
+        self._senders = senders()
+        self._zones = zones
+        self._now = now
+        self._folder = Folder()
+        self._courier = Courier(spool, ledger, counters=self.counters, clock=time.monotonic)
+        self._connections: set[_Connection] = set()
+        self._backlog: list[FaultEvent] = []
+        self._flushed_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_held_back = False
+        self._stopped: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # -- life
+
+    def run(self) -> None:
+        """Receives until `stop`. Raises OSError when the address cannot be had."""
+        courier = threading.Thread(target=self._courier.run, name="courier", daemon=True)
+        courier.start()
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._courier.stop()
+            courier.join(10.0)
+            self.spool.close()
+
+    def stop(self) -> None:
+        loop, stopped = self._loop, self._stopped
+        if loop is not None and stopped is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(stopped.set)
+
+    async def _serve(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        self._intake = Intake(self._matcher(), zones=self._zones, counters=self.counters, folder=self._folder)
+        host = self._listen.host
+        server = await self._loop.create_server(lambda: _Connection(self), host, self._listen.port, backlog=1024)
+        self.address = server.sockets[0].getsockname()[:2]
+        self._datagrams = Datagrams(self.address, self.counters, self._take_datagrams)
+        self._datagrams.start(self._loop)
+        housekeeping = asyncio.create_task(self._keep_house())
+        _log.info("receiver %s listens on %s port %d, UDP and TCP", self.spool.receiver, *self.address)
+        self.ready.set()
+        try:
+            await self._stopped.wait()
+        finally:
+            server.close()
+            housekeeping.cancel()
+            self._datagrams.drain_and_close()
+            for connection in list(self._connections):
+                connection.finish()
+            self._flush(everything=True)
+            self._write_counters()
+
+    # -- the way in
+
+    def connected(self, connection: _Connection, address: str) -> Sender | None:
+        """The sender of a new connection; None refuses it."""
+        if not self._senders.accepts(address) or len(self._connections) >= MAX_CONNECTIONS:
+            if not self.counters.refused_connections:
+                _log.warning("refused a connection from %s: it is outside the accepted networks", address)
+            self.counters.refused_connections += 1
+            return None
+        self.counters.connections += 1
+        self._connections.add(connection)
+        if self._is_held_back:
+            connection.hold_back()
+        return Sender(self._senders.host(address))
+
+    def disconnected(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+
+    def take(self, block: bytes, sender: Sender) -> None:
+        """Whole lines of one sender."""
+        now = time.monotonic()
+        self._intake.take(block, sender, observed_at=self._now(), now=now)
+        if self._folder.is_waiting:
+            self._schedule(now)
+
+    def _take_datagrams(self, blocks: dict[str, bytes]) -> None:
+        for address, block in blocks.items():
+            if self._senders.accepts(address):
+                self.take(block, self._datagrams.sender(address, self._senders))
+            else:
+                if not self.counters.refused_datagrams:
+                    _log.warning("refused datagrams from %s: it is outside the accepted networks", address)
+                self.counters.refused_datagrams += block.count(b"\n") + 1
+
+    # -- the way out
+
+    def _schedule(self, now: float) -> None:
+        """At once after idle; within 100 ms under load; held repeats when they are due."""
+        if self._folder.ready:
+            due: float | None = self._flushed_s + GROUP_S
+            if now >= self._flushed_s + GROUP_S or self._folder.ready >= BATCH_EVENTS:
+                self._flush()
+                return
+        else:
+            due = self._folder.next_due() if self._timer is None else None
+        if self._loop is not None and due is not None and (self._timer is None or self._timer.when() > due):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._flush)
+
+    def _flush(self, *, everything: bool = False) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = time.monotonic()
+        facts = self._folder.take(now, everything=everything)
+        if facts:
+            self._flushed_s = now
+            observed_at = self._now()
+            self._backlog += [to_event(fact, event_id="", observed_at=observed_at, source="syslog") for fact in facts]
+        self._spool_backlog()
+        if self._folder.is_waiting:
+            self._schedule(now)
+
+    def _spool_backlog(self) -> None:
+        while self._backlog:
+            events = self._backlog[:BATCH_EVENTS]
+            batch = self._append(events)
+            if batch is None:
+                break
+            del self._backlog[: len(events)]
+            self.counters.batches += 1
+            self.counters.events += len(events)
+            self.counters.occurrences += sum(event.count for event in events)
+            self._courier.post(batch)
+        self._hold_back_or_go_on()
+
+    def _append(self, events: list[FaultEvent]) -> Batch | None:
+        try:
+            return self.spool.append(events)
+        except SpoolFull as error:
+            if not self.counters.spool_failures:
+                _log.error("%s Senders are held back until then.", error)
+            self.counters.spool_failures += 1
+            return None
+
+    def _hold_back_or_go_on(self) -> None:
+        is_full = bool(self._backlog) or self.spool.size >= MAX_SPOOL_BYTES
+        if is_full is self._is_held_back:
+            return
+        self._is_held_back = is_full
+        for connection in self._connections:
+            if is_full:
+                connection.hold_back()
+            else:
+                connection.go_on()
+        self._datagrams.hold_back(is_full)
+        _log.warning("senders are %s", "held back" if is_full else "read again")
+
+    # -- once a second
+
+    async def _keep_house(self) -> None:
+        told_s, told = time.monotonic(), self.counters.snapshot()
+        while True:
+            await asyncio.sleep(_TICK_S)
+            await asyncio.to_thread(self._sync)
+            self._spool_backlog()
+            self._datagrams.count_lost()
+            self._write_counters()
+            if time.monotonic() - told_s < _TOLD_EVERY_S:
+                continue
+            told_s, before, told = time.monotonic(), told, self.counters.snapshot()
+            self._senders = await asyncio.to_thread(self._ask_senders)
+            if told != before:
+                _log.info("%s", " ".join(f"{name}={told[name]}" for name in told if told[name]))
+
+    def _sync(self) -> None:
+        try:
+            self.spool.sync()
+        except OSError as error:
+            _log.error("the spool %s cannot be synced: %s", self.spool.directory, error)
+
+    def _write_counters(self) -> None:
+        """For people and monitoring: `counters.json` beside the segments, replaced whole."""
+        path: Path = self.spool.directory / "counters.json"
+        values = {**self.counters.snapshot(), "folded": self._folder.folded, "outstanding": self._courier.outstanding}
+        values |= {"damaged_records": self.spool.damaged_records, "torn_bytes": self.spool.torn_bytes}
+        with contextlib.suppress(OSError):  # a full disk is told by spool_failures in the log
+            path.with_suffix(".new").write_text(json.dumps(values))
+            path.with_suffix(".new").replace(path)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """A sender that vanished without a word is found after about two minutes instead of two hours."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+class _Connection(asyncio.Protocol):
+    """One TCP sender."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._framer = Framer()
+        self._sender: Sender | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a TCP transport is expected")
+        peer = transport.get_extra_info("peername") or ("",)
+        self._transport = transport
+        self._sender = self._receiver.connected(self, peer[0])
+        if self._sender is None:
+            transport.abort()
+            return
+        keep_alive(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        if self._sender is None or self._transport is None:
+            return
+        try:
+            block = self._framer.feed(data)
+        except FramingError as error:
+            counters = self._receiver.counters
+            counters.framing_errors += 1
+            if counters.framing_errors == 1:
+                _log.warning("closed the connection of %s: %s", self._sender.host, error)
+            block = self._framer.pending()
+            self._transport.abort()
+        self._receiver.counters.cut_lines += self._framer.taken_cuts()
+        if block:
+            self._receiver.take(block, self._sender)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.finish()
+        self._receiver.disconnected(self)
+
+    def finish(self) -> None:
+        """The last line of a sender that closed without a line feed."""
+        block = self._framer.finish()
+        if block and self._sender is not None:
+            self._receiver.take(block, self._sender)
+
+    def hold_back(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
