@@ -1,8 +1,25 @@
-"""The app that wires."""
+"""The app that wires, and the admin site that it puts in Django's place."""
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.contrib.admin import apps as admin_apps
+from django.core.checks import register
+from django.db.models.signals import post_migrate
+
+from kintsugi import checks, roles
 
 
 class KintsugiConfig(AppConfig):
     name = "kintsugi"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        register(checks.redis_keeps_what_it_is_given)
+        # The last app with tables: every permission exists by then. This app has none, and Django tells such of nothing.
+        post_migrate.connect(roles.after_migrate, sender=apps.get_app_config("runbooks"))
+
+
+class ConsoleAdminConfig(admin_apps.AdminConfig):
+    """`django.contrib.admin` with our site."""
+
+    default = False
+    default_site = "kintsugi.site.ConsoleSite"

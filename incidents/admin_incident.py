@@ -1,0 +1,216 @@
+"""The incident list and what people do to an incident. The page itself is joined with its runs in `kintsugi.console`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Case, F, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models.functions import Concat, TruncMonth
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_POST
+from unfold.decorators import display
+
+from detectors.faults import Severity
+from incidents import services, wording
+from incidents.admin_pages import ReadOnlyAdmin
+from incidents.forms import ACTS, Act, WordForm, acts_in
+from incidents.lifecycle import CLOSED, State, Trigger
+from incidents.models import Gpu, Incident
+from incidents.templatetags import console
+
+SEVERITY_RANK = Case(*(When(severity=str(s), then=s.rank) for s in Severity), output_field=IntegerField())
+_GPU_INDEX = Subquery(
+    Gpu.objects.filter(node=OuterRef("node"))
+    .annotate(path=Concat(Value("node/"), F("node__name"), Value("/gpu/"), F("pci_address")))
+    .filter(path=OuterRef("root_resource"))
+    .values("index")[:1]
+)
+
+
+def with_place(incidents: QuerySet[Incident]) -> QuerySet[Any]:
+    """Incidents with `rank`, how severe in order, and `gpu_index`, which GPU of its node the root is."""
+    return incidents.annotate(rank=SEVERITY_RANK, gpu_index=_GPU_INDEX)
+
+
+class StateFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("unfinished", "all that are not closed"), *((s.value, wording.STATES[s]) for s in State)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
+        if self.value() == "unfinished":
+            return queryset.exclude(state__in=CLOSED)
+        return queryset.filter(state=self.value()) if self.value() else queryset
+
+
+class MonthFilter(admin.SimpleListFilter):
+    """By the month of onset, in the console's time zone, newest first."""
+
+    title = "month"
+    parameter_name = "month"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        months = Incident.objects.annotate(month=TruncMonth("onset_at")).values_list("month", flat=True)
+        found = sorted({month for month in months.order_by().distinct() if month}, reverse=True)
+        return [(month.strftime("%Y-%m"), month.strftime("%B %Y")) for month in found]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
+        year, _, month = (self.value() or "").partition("-")
+        if not (year.isdecimal() and month.isdecimal()):
+            return queryset
+        return queryset.filter(onset_at__year=int(year), onset_at__month=int(month))
+
+
+class NodeFilter(admin.SimpleListFilter):
+    """Machines that ever had an incident: the list stays short however large the fleet is."""
+
+    title = "node or switch"
+    parameter_name = "machine"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        owners = Incident.objects.order_by("owner").values_list("owner", flat=True).distinct()
+        return [(owner, wording.resource(owner)) for owner in owners]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
+        return queryset.filter(owner=self.value()) if self.value() else queryset
+
+
+def matching(text: str) -> Q:
+    """Incidents that a word speaks of: number, title, fault type, machine or part, GPU serial or UUID."""
+    found = Q(title__icontains=text) | Q(fault_type__icontains=text) | Q(root_resource__icontains=text)
+    number = text.removeprefix("#")
+    if number.isdecimal() and len(number) < 10:
+        found |= Q(pk=int(number))
+    gpus = Gpu.objects.filter(Q(serial__iexact=text) | Q(uuid__icontains=text)).select_related("node")[:50]
+    for gpu in gpus:
+        path = f"node/{gpu.node.name}/gpu/{gpu.pci_address}"
+        found |= Q(root_resource=path) | Q(pk__in=Incident.objects.filter(members__fault__resource=path).values("pk"))
+    return found
+
+
+class IncidentAdmin(ReadOnlyAdmin):
+    """The list, the actions, and the part of the page that incidents know by themselves."""
+
+    list_display = ("severity_word", "name", "where", "state_word", "since", "seen_by", "asked")
+    list_display_links = ("name",)
+    list_filter: ClassVar = [StateFilter, "severity", "component", NodeFilter, MonthFilter]
+    search_fields = ("title",)
+    search_help_text = "Number, node, GPU serial, title or fault type"
+    page_template = "kintsugi/incident.html"
+    empty_title = "No incident"
+    empty_text = "Nothing has been seen that needs a response. Reports by people become incidents here too."
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return with_place(Incident.objects.all())
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Incident], search_term: str
+    ) -> tuple[QuerySet[Incident], bool]:
+        for word in search_term.split():
+            queryset = queryset.filter(matching(word))
+        return queryset, False
+
+    def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return self.get_queryset(request).select_related("node", "root_fault", "duplicate_of")
+
+    @display(description="Severity", ordering="rank")
+    def severity_word(self, incident: Incident) -> SafeString:
+        return console.severity(incident.severity)
+
+    @display(description="Incident", ordering="pk")
+    def name(self, incident: Incident) -> SafeString:
+        return format_html('<span class="k-muted">#{}</span> {}', incident.pk, incident.title)
+
+    @display(description="Where", ordering="root_resource")
+    def where(self, incident: Any) -> SafeString:
+        return console.place(incident)
+
+    @display(description="State", ordering="state")
+    def state_word(self, incident: Incident) -> SafeString:
+        return console.state(incident.state)
+
+    @display(description="Since, and for how long", ordering="onset_at")
+    def since(self, incident: Incident) -> SafeString:
+        return format_html(
+            "{} <span class='k-muted'>{}</span>", console.when(incident.onset_at), console.lasted(incident)
+        )
+
+    @display(description="Seen by")
+    def seen_by(self, incident: Incident) -> str:
+        return console.channels(incident.channels)
+
+    @display(description="Asked of a person", ordering="needs_human")
+    def asked(self, incident: Incident) -> SafeString:
+        if not incident.needs_human or not incident.is_open:
+            return format_html('<span class="k-muted">{}</span>', "nothing")
+        return format_html('<span class="k-asks">{}{}</span>', console.icon("back_hand"), incident.needs_human)
+
+    def page_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_POST(self.act_view))
+        return [path("<int:object_id>/act/", view, name="incidents_incident_act")]
+
+    def act_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        """What a person does: by `incidents.services.act`, which writes the timeline; a refusal is shown with why."""
+        if not request.user.has_perm("incidents.act_on_incident"):
+            raise PermissionDenied
+        incident = self.find(request, str(object_id))
+        act = next((act for act in ACTS if act.trigger == request.POST.get("trigger")), None)
+        if incident is None or act is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(object_id))
+        form = act.form(request.POST, incident=incident, prefix=act.trigger)
+        if form.is_valid():
+            refusal = carry_out(incident, act, form, request)
+            if not refusal:
+                messages.success(request, f"{act.label}: written to the timeline of incident {incident.pk}.")
+                return HttpResponseRedirect(reverse("admin:incidents_incident_change", args=[incident.pk]))
+            form.add_error(None, refusal)
+        return self.render_page(request, str(object_id), status=409, forms=act_forms(incident, form, act.trigger))
+
+    def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
+        return {
+            "title": f"Incident {row.pk}",
+            "members": row.members.select_related("fault").prefetch_related("fault__evidence"),
+            "timeline": row.timeline.order_by("-id"),
+            "reports": row.reports.order_by("id"),
+            "notifications": row.notifications.select_related("entry"),
+            "duplicates": row.duplicates.order_by("id"),
+            "can_act": request.user.has_perm("incidents.act_on_incident"),
+            "forms": act_forms(row),
+            "act_address": reverse("admin:incidents_incident_act", args=[row.pk]),
+        }
+
+
+def act_forms(
+    incident: Incident, bound: WordForm | None = None, trigger: Trigger | None = None
+) -> list[tuple[Act, WordForm, bool]]:
+    """Each action that the state allows, its form, and whether it stands open; a refused one stays with its text."""
+    offered = acts_in(State(incident.state))
+    if trigger is not None and trigger not in {act.trigger for act in offered}:
+        offered = [*offered, next(act for act in ACTS if act.trigger == trigger)]
+    return [
+        (act, bound, True)
+        if bound is not None and act.trigger == trigger
+        else (act, act.form(incident=incident, prefix=act.trigger), False)
+        for act in offered
+    ]
+
+
+def carry_out(incident: Incident, act: Act, form: WordForm, request: HttpRequest) -> str:
+    """Empty when done, else why it was refused."""
+    outcome = services.act(
+        incident.pk,
+        act.trigger,
+        actor=request.user.get_username(),
+        note=form.cleaned_data["note"],
+        now=timezone.now(),
+        **form.changes(),
+    )
+    return outcome.reason if isinstance(outcome, services.Refused) else ""

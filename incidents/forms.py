@@ -1,0 +1,199 @@
+"""What people may tell Kintsugi about an incident, as forms: an action with its word, and a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django import forms
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
+from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
+
+from detectors import resources
+from detectors.faults import Component
+from incidents import wording
+from incidents.lifecycle import State, Trigger, next_state
+from incidents.models import Incident, Node, Switch
+
+NOTE_LENGTH = 2000
+
+
+class WordForm(forms.Form):
+    """The word that goes into the timeline with an action."""
+
+    note = forms.CharField(
+        label="A word for the timeline",
+        max_length=NOTE_LENGTH,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+        error_messages={"required": "Say in a few words why: the timeline keeps it for whoever comes next."},
+    )
+
+    def __init__(self, *args: Any, incident: Incident, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.incident = incident
+
+    def changes(self) -> dict[str, Any]:
+        """What the action sets besides the state, as `incidents.services.act` takes it."""
+        return {}
+
+
+class OptionalWordForm(WordForm):
+    """For what says enough by itself, so that nobody has to think of a word at three in the morning."""
+
+    def __init__(self, *args: Any, incident: Incident, **kwargs: Any) -> None:
+        super().__init__(*args, incident=incident, **kwargs)
+        self.fields["note"].required = False
+
+
+class ResolveForm(WordForm):
+    recovery = forms.ChoiceField(
+        label="What brought it back",
+        choices=[("", "Choose what was done"), *((str(word), text) for word, text in wording.RECOVERIES.items())],
+        widget=UnfoldAdminSelectWidget,
+        error_messages={"required": "Choose what brought the service back; the statistics count it."},
+    )
+    field_order: ClassVar = ["recovery", "note"]
+
+    def changes(self) -> dict[str, Any]:
+        return {"recovery": self.cleaned_data["recovery"]}
+
+
+class DuplicateForm(OptionalWordForm):
+    original = forms.IntegerField(
+        label="Number of the incident that it repeats",
+        min_value=1,
+        widget=UnfoldAdminIntegerFieldWidget(attrs={"placeholder": "such as 17"}),
+        error_messages={"required": "Give the number of the incident that stays."},
+    )
+    field_order: ClassVar = ["original", "note"]
+
+    def clean_original(self) -> Incident:
+        number: int = self.cleaned_data["original"]
+        other = Incident.objects.filter(pk=number).first()
+        if other is None:
+            raise forms.ValidationError(f"There is no incident #{number}; look its number up in the list of incidents.")
+        return other
+
+    def changes(self) -> dict[str, Any]:
+        return {"duplicate_of": self.cleaned_data["original"]}
+
+
+@dataclass(frozen=True)
+class Act:
+    """One thing a person may do to an incident: its trigger, its button, what it means, its form."""
+
+    trigger: Trigger
+    label: str
+    icon: str
+    meaning: str
+    form: type[WordForm]
+    field: ClassVar = "trigger"
+
+    @property
+    def value(self) -> str:
+        return self.trigger.value
+
+
+ACTS: tuple[Act, ...] = (
+    Act(
+        Trigger.ACKNOWLEDGE,
+        "Acknowledge",
+        "visibility",
+        "You look after it from now on. Repairs go on as before.",
+        OptionalWordForm,
+    ),
+    Act(Trigger.CONFIRM, "Confirm", "verified", "It is a real fault; you have seen for yourself.", OptionalWordForm),
+    Act(
+        Trigger.HANDED_TO_VENDOR,
+        "Hand to the vendor",
+        "local_shipping",
+        "The hardware waits for the vendor. Name the ticket.",
+        WordForm,
+    ),
+    Act(
+        Trigger.RESOLVE,
+        "Resolve",
+        "check_circle",
+        "It is over. A repair that still runs is withdrawn; a drained node is yours to resume.",
+        ResolveForm,
+    ),
+    Act(
+        Trigger.MARK_FALSE_POSITIVE,
+        "False positive",
+        "cancel",
+        "Nothing was wrong. It leaves the statistics; a repair that still runs is withdrawn.",
+        WordForm,
+    ),
+    Act(
+        Trigger.MARK_DUPLICATE,
+        "Duplicate of another",
+        "content_copy",
+        "Another incident tells the same story and stays; this one is closed.",
+        DuplicateForm,
+    ),
+)
+
+
+def acts_in(state: State) -> list[Act]:
+    """What the life cycle allows a person to do in `state`."""
+    return [act for act in ACTS if next_state(state, act.trigger) is not None]
+
+
+class ReportForm(forms.Form):
+    """A problem as a person saw it: where, what, since when."""
+
+    machine = forms.CharField(
+        label="Where",
+        max_length=64,
+        help_text="The node or switch, such as gn042 or leaf-03.",
+        widget=TextInput(attrs={"list": "machines", "autocomplete": "off", "spellcheck": "false"}),
+        error_messages={"required": "Name the node or switch; without it nobody knows where to look."},
+    )
+    gpu = forms.IntegerField(
+        label="GPU",
+        required=False,
+        min_value=0,
+        help_text="Its index as nvidia-smi counts, from 0; leave it empty when you do not know.",
+        widget=UnfoldAdminIntegerFieldWidget,
+    )
+    component = forms.ChoiceField(
+        label="What seems to be affected",
+        choices=[
+            ("unknown", "I do not know"),
+            *((str(c), t) for c, t in wording.COMPONENTS.items() if c != Component.UNKNOWN),
+        ],
+        widget=UnfoldAdminSelectWidget,
+        required=False,
+    )
+    text = forms.CharField(
+        label="What you saw",
+        max_length=4000,
+        help_text="Error text, job number, what you did before. It is kept word for word.",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 6}),
+        error_messages={"required": "Say what you saw; one sentence is enough."},
+    )
+
+    def clean_machine(self) -> str:
+        name = resources.short_host(self.cleaned_data["machine"])
+        if Node.objects.filter(name=name).exists():
+            return resources.node(name)
+        if Switch.objects.filter(name=name).exists():
+            return resources.switch(name)
+        raise forms.ValidationError(
+            f"The inventory knows no node or switch named {name}. Check the name; "
+            "an administrator adds machines with `manage.py inventory import`."
+        )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        index, machine = cleaned.get("gpu"), cleaned.get("machine")
+        if index is None or machine is None:
+            return cleaned
+        host = resources.host_of(machine)
+        node = Node.objects.filter(name=host).prefetch_related("gpus").first() if host else None
+        gpu = next((gpu for gpu in node.gpus.all() if gpu.index == index), None) if node else None
+        if gpu is None or host is None:
+            self.add_error("gpu", f"{machine.split('/')[1]} has no GPU {index} in the inventory.")
+        else:
+            cleaned["machine"] = resources.gpu(host, gpu.pci_address)
+        return cleaned

@@ -1,0 +1,48 @@
+"""Template tags of runs: states and outcomes with a symbol beside the word."""
+
+from __future__ import annotations
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from incidents.templatetags.console import icon
+from runbooks.models import RunState, StepRun
+
+register = template.Library()
+
+RUN_ICONS: dict[RunState, str] = {
+    RunState.RUNNING: "play_circle",
+    RunState.AWAITING_APPROVAL: "back_hand",
+    RunState.PAUSED: "pause_circle",
+    RunState.SUCCEEDED: "check_circle",
+    RunState.FAILED: "error",
+    RunState.WITHDRAWN: "undo",
+    RunState.ABORTED: "cancel",
+    RunState.SHADOWED: "visibility",
+}
+STEP_ICONS: dict[StepRun.Outcome, str] = {
+    StepRun.Outcome.ATTEMPTED: "help",
+    StepRun.Outcome.DONE: "check_circle",
+    StepRun.Outcome.WAITING: "hourglass_top",
+    StepRun.Outcome.FAILED: "error",
+    StepRun.Outcome.REFUSED: "block",
+    StepRun.Outcome.ALREADY_DONE: "done_all",
+    StepRun.Outcome.WOULD_RUN: "visibility",
+}
+
+
+@register.filter
+def run_state(value: str) -> SafeString:
+    word = RunState(value)
+    return _badge("run", word.value, RUN_ICONS[word])
+
+
+@register.filter
+def step_outcome(value: str) -> SafeString:
+    word = StepRun.Outcome(value)
+    return _badge("step", word.value, STEP_ICONS[word])
+
+
+def _badge(kind: str, value: str, symbol: str) -> SafeString:
+    return format_html('<span class="k-badge k-{}-{}">{}{}</span>', kind, value, icon(symbol), value.replace("_", " "))
