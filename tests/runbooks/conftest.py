@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from fixtures.cluster.control import ControlServer
+from fixtures.cluster.slurm import BIN, StandInSlurm, reply_of
 from fixtures.cluster.slurm_daemons import SlurmDaemons, SlurmOptions
+from fixtures.memory_slurm import MemorySlurm
 
 CLUSTER = "kintsugi-test"
 _NODES = tuple(f"gn{number:03d}" for number in range(1, 41))
@@ -25,6 +32,24 @@ def slurm_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmDae
     options = SlurmOptions(gpus_per_node=2, boot_takes=timedelta(seconds=0.3), reboot_hook=(str(hook),))
     with SlurmDaemons(directory, nodes=_NODES, cluster_name=CLUSTER, options=options) as daemons:
         yield daemons
+
+
+@pytest.fixture
+def stand_in_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[MemorySlurm, str], Path]]:
+    """scontrol, squeue and sinfo of the stand-in on PATH; called with a Slurm, it gives their SLURM_CONF."""
+    monkeypatch.setenv("PATH", os.pathsep.join((str(BIN), str(Path(sys.executable).parent), os.environ["PATH"])))
+    with ExitStack() as served, TemporaryDirectory(prefix="kintsugi-") as directory:
+
+        def serve(slurm: MemorySlurm, cluster_name: str) -> Path:
+            socket = Path(directory) / "control"
+            stand_in = StandInSlurm(slurm, Path(directory), cluster_name=cluster_name, socket=socket)
+            server = ControlServer(socket, lambda order: reply_of(stand_in, order["argv"]))
+            server.start()
+            served.callback(server.stop)
+            stand_in.start()
+            return stand_in.conf
+
+        yield serve
 
 
 @pytest.fixture(scope="session")

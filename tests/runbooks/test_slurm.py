@@ -1,4 +1,5 @@
-"""What every Slurm promises: the one in memory, the real client over it, and the real client over a real Slurm."""
+"""What every Slurm promises: the one in memory, the real client over it (also through the stand-in's programs),
+and the real client over a real Slurm."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -84,7 +86,9 @@ def _memory() -> MemorySlurm:
     )
 
 
-@pytest.fixture(params=["memory", "commands", pytest.param("real", marks=pytest.mark.needs("slurmctld", "slurmd"))])
+@pytest.fixture(
+    params=["memory", "commands", "programs", pytest.param("real", marks=pytest.mark.needs("slurmctld", "slurmd"))]
+)
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     if request.param == "real":
         daemons: SlurmDaemons = request.getfixturevalue("slurm_daemons")
@@ -93,6 +97,10 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         return
     memory = _memory()
     client: Slurm = memory
+    if request.param == "programs":
+        serve: Callable[[MemorySlurm, str], Path] = request.getfixturevalue("stand_in_programs")
+        conf = serve(memory, CLUSTER)
+        client = ScontrolSlurm(LocalShell(), _HOST, cluster_name=CLUSTER, conf=str(conf))
     if request.param == "commands":
         client = ScontrolSlurm(CommandShell(memory), _HOST, cluster_name=CLUSTER)
     yield MemorySite(client, memory)
