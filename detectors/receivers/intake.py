@@ -170,7 +170,7 @@ class Intake:
             if self._folder.repeat((number, identity), fact.count, now=now):
                 continue
             at = self._time(stamp, shape.zone, observed_at) or fact.occurred_at
-            whole = replace(fact, occurred_at=at, source_key=key, excerpt=excerpt_of(line))
+            whole = replace(fact, occurred_at=at, source_key=_own_key(key, number), excerpt=excerpt_of(line))
             self._folder.add((number, identity), whole, now=now)
 
     def _learn(
@@ -210,8 +210,9 @@ class Intake:
         if any(not self._seen.is_new(key) for key in keys):
             self._counters.duplicates += 1
             return
-        for fact in facts:
-            self._folder.add(_identity(fact), fact, now=now)
+        for number, fact in enumerate(facts):
+            own = replace(fact, source_key=_own_key(fact.source_key, number)) if number else fact
+            self._folder.add(_identity(fact), own, now=now)
 
     def _repeat_of_last(self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         header = self._header(line, sender, observed_at)
@@ -263,6 +264,11 @@ class Intake:
     def _hour(self, observed_at: datetime) -> tuple[int, int]:
         """A stamp without a year means another time as time goes on."""
         return observed_at.toordinal(), observed_at.hour
+
+
+def _own_key(key: str, number: int) -> str:
+    """A line that states several facts has one key for each, or the second would count as the first's copy."""
+    return f"{key}|{number + 1}" if key and number else key
 
 
 def _identity(fact: Fact) -> tuple[object, ...]:

@@ -24,7 +24,8 @@ _CHECK_EVERY_S = 1.0
 _CHECK_BEHIND_S = 0.25
 # In memory at most; what exceeds it stays on disk and is read when there is room.
 _FRESH = 256
-_OUTSTANDING = 20_000
+# Offered and not committed at most: the queue's memory is bounded too, also where the broker lives in our process.
+_OUTSTANDING = 1000
 _AGAIN_PER_CHECK = 500
 
 
@@ -86,7 +87,7 @@ class Courier:
     def post(self, batch: Batch) -> None:
         with self._lock:
             self._newest = batch.extent
-            if self._is_behind or len(self._fresh) >= _FRESH:
+            if self._is_behind or self.outstanding >= _OUTSTANDING or len(self._fresh) >= _FRESH:
                 self._is_behind = True
             else:
                 self._fresh.append(batch)

@@ -6,15 +6,18 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+LOOPBACK = ("127.0.0.0/8", "::1/128")
 _CACHED = 20_000
 
 
 @dataclass
 class Senders:
-    """Accepted networks, single addresses and the host name of each known address. Unknown senders are refused."""
+    """Accepted networks, and the host name of each known address (itself accepted unless the networks are a list
+    that somebody wrote). Everybody else is refused."""
 
-    networks: Iterable[str] = ("127.0.0.0/8", "::1/128")
+    networks: Iterable[str] = LOOPBACK
     hosts: Mapping[str, str] = field(default_factory=dict)
+    accepts_hosts: bool = True
     _verdicts: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -36,7 +39,7 @@ class Senders:
 
     def _judge(self, address: str) -> bool:
         plain = _plain(address)
-        if plain in self.hosts:
+        if self.accepts_hosts and plain in self.hosts:
             return True
         try:
             parsed = ipaddress.ip_address(plain)

@@ -80,6 +80,7 @@ class Receiver:
         self._flushed_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_held_back = False
+        self._is_stopping = False
         self._stopped: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -97,6 +98,7 @@ class Receiver:
             self.spool.close()
 
     def stop(self) -> None:
+        self._is_stopping = True
         loop, stopped = self._loop, self._stopped
         if loop is not None and stopped is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
@@ -114,7 +116,8 @@ class Receiver:
         _log.info("receiver %s listens on %s port %d, UDP and TCP", self.spool.receiver, *self.address)
         self.ready.set()
         try:
-            await self._stopped.wait()
+            if not self._is_stopping:  # asked before there was a loop to tell
+                await self._stopped.wait()
         finally:
             server.close()
             housekeeping.cancel()

@@ -1,0 +1,29 @@
+"""`manage.py receive`: syslog over UDP and TCP into the spool, and from there to the ingest queue."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from detectors.receivers.spool import SpoolError
+from kintsugi import receiving
+
+
+class Command(BaseCommand):
+    help = "Receives syslog over UDP and TCP (KINTSUGI_SYSLOG_LISTEN) until it is stopped. One per data directory."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            receiver = receiving.receiver()
+        except SpoolError as error:
+            raise CommandError(str(error)) from error
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: receiver.stop())
+        try:
+            receiver.run()
+        except OSError as error:
+            host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
+            raise CommandError(f"KINTSUGI_SYSLOG_LISTEN={host}:{port}: {error.strerror}; choose another") from error
