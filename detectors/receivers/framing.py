@@ -68,6 +68,11 @@ class Framer:
         cuts, self.cut_lines = self.cut_lines, 0
         return cuts
 
+    @property
+    def held(self) -> int:
+        """Bytes kept until the rest of their line comes."""
+        return len(self._rest)
+
     def _feed_lf(self, rest: bytes) -> bytes:
         if self._is_skipping:
             _, newline, rest = rest.partition(b"\n")
@@ -97,24 +102,27 @@ class Framer:
         find, append = rest.find, lines.append
         try:
             while position < size:
-                space = find(b" ", position, position + 9)
+                space = find(b" ", position, position + 8)
                 if space < 0:
                     if rest[position] == 10:  # some senders put a line feed after a counted message
                         position += 1
                         continue
-                    if size - position >= 9 or not _COUNT_START.match(rest, position):
+                    if size - position >= 8 or not _COUNT_START.match(rest, position):
                         raise FramingError(_shown(rest, position))
                     break
-                end = space + 1 + int(rest[position:space])
+                count = rest[position:space]
+                if not count.isdigit() or count < b"1":
+                    raise FramingError(_shown(rest, position))
+                end = space + 1 + int(count)
                 if end > size:
                     if end - space > MAX_LINE + 1:
                         position = self._oversized(rest, space + 1, end, lines)
                     break
                 append(rest[space + 1 : end])
                 position = end
-        except (ValueError, FramingError) as error:
+        except FramingError:
             self._before_error, self._rest = self._joined(lines), b""
-            raise FramingError(_shown(rest, position)) from error
+            raise
         self._rest = rest[position:]
         return self._joined(lines)
 
@@ -138,7 +146,7 @@ class Framer:
 def _decide(rest: bytes) -> Framing:
     if _COUNT.match(rest):
         return Framing.OCTET_COUNTED
-    return Framing.UNDECIDED if _COUNT_START.match(rest) else Framing.LF
+    return Framing.UNDECIDED if not rest or _COUNT_START.match(rest) else Framing.LF
 
 
 def _shown(rest: bytes, position: int) -> str:
