@@ -17,7 +17,16 @@ from incidents.notify import outbox
 
 # What a caller may set beside the state.
 _SETTABLE = frozenset(
-    {"recovery", "needs_human", "duplicate_of", "out_of_service_at", "restored_at", "last_known_good_at", "onset_at"}
+    {
+        "recovery",
+        "needs_human",
+        "duplicate_of",
+        "duplicate_of_id",
+        "out_of_service_at",
+        "restored_at",
+        "last_known_good_at",
+        "onset_at",
+    }
 )
 _NEEDS_NOTE = frozenset({Trigger.MARK_FALSE_POSITIVE})
 # Someone else may have moved the incident between our look and our write; then we look again.
@@ -106,8 +115,13 @@ def _refusal(incident: Incident, trigger: Trigger, note: str, changes: dict[str,
     if trigger in _NEEDS_NOTE and not note.strip():
         return Refused("A false positive needs a reason: write what was seen instead of a fault.")
     if trigger is Trigger.MARK_DUPLICATE:
-        return _duplicate_refusal(incident, changes.get("duplicate_of"))
+        target = changes.get("duplicate_of") or _other(changes.get("duplicate_of_id"))
+        return _duplicate_refusal(incident, target)
     return None
+
+
+def _other(incident_id: int | None) -> Incident | None:
+    return Incident.objects.filter(pk=incident_id).first() if incident_id is not None else None
 
 
 def _duplicate_refusal(incident: Incident, target: Incident | None) -> Refused | None:

@@ -73,32 +73,39 @@ class Board:
         near = set(owners)
         for cable in self.topology.cables:
             near.update((resources.owner(cable.a), resources.owner(cable.b)))
-        self._read_incidents(Q(owner__in=near))
+        self._read_incidents(Q(owner__in=near) | _holding([case.row.pk for case in self.faults.values()]))
         since = self.now - window()
-        known = {case.row.pk for case in self.faults.values()}
+        known = {case.row.pk: case for case in self.faults.values()}
         loose = Fault.objects.filter(owner__in=near, membership__isnull=True).filter(
             Q(is_active=True) | Q(raised_at__gte=since) | Q(observed_at__gte=since)
         )
-        for row in loose.order_by("id"):
-            if row.pk in known:
-                self.loose.append(next(case for case in self.faults.values() if case.row.pk == row.pk))
-            else:
-                self.loose.append(self.case(row))
+        self.loose = [known.get(row.pk) or self.case(row) for row in loose.order_by("id")]
+
+    def take(self, rows: Iterable[Fault]) -> list[FaultCase]:
+        """These faults, and the open incidents that they belong to."""
+        cases = [self.case(row) for row in rows]
+        self.faults.update({case.row.fingerprint: case for case in cases})
+        self._read_incidents(_holding([case.row.pk for case in cases]))
+        return cases
+
+    def read_incidents(self, ids: Iterable[int]) -> list[IncidentCase]:
+        """The open ones among these incidents."""
+        self._read_incidents(Q(pk__in=list(ids)))
+        return list(self.incidents.values())
 
     def _read_incidents(self, which: Q) -> None:
-        rows = (
-            Incident.objects.filter(which).exclude(state__in=_CLOSED).select_related("root_fault").order_by("id")
-        ).prefetch_related("members__fault")
+        """Open incidents with their faults; those of their duplicates count as theirs."""
+        ids = set(Incident.objects.filter(which).exclude(state__in=_CLOSED).values_list("pk", flat=True))
         by_pk = {case.row.pk: case for case in self.faults.values() if case.row.pk}
-        for row in rows:
-            if row.pk in self.incidents or row.root_fault is None:
-                continue
-            members = [by_pk.get(member.fault_id) or self.case(member.fault) for member in row.members.all()]
-            root = next((case for case in members if case.row.pk == row.root_fault_id), None)
+        rows = Incident.objects.filter(pk__in=ids - set(self.incidents), root_fault__isnull=False).order_by("id")
+        for row in rows.prefetch_related("members__fault", "duplicates__members__fault"):
+            links = [*row.members.all(), *(link for other in row.duplicates.all() for link in other.members.all())]
+            members = {link.fault_id: by_pk.get(link.fault_id) or self.case(link.fault) for link in links}
+            root = members.get(row.root_fault_id or 0)
             if root is None:
                 continue
-            incident = IncidentCase(row, key=row.pk, root=root, members=members)
-            for member in members:
+            incident = IncidentCase(row, key=row.pk, root=root, members=list(members.values()))
+            for member in incident.members:
                 member.member = incident
             self._put(incident)
 
@@ -111,16 +118,19 @@ class Board:
     def settle_in(self, fault: FaultCase, *, follows: Incident | None = None) -> None:
         """Gives a new fault its place: an incident of its own, one that is open, or none for now."""
         placed = self._place(fault)
+        fault.is_changed = True
         if isinstance(placed, correlate.Joins):
             self.join(fault, self.incidents[placed.incident], placed)
         elif isinstance(placed, correlate.Keeps):
             self.loose.append(fault)
             self.note(ChangeKind.RECORDED, fault, None, placed.reason)
-        elif fault.row.held_until is not None and fault.row.held_until > self.now:
+        elif fault.is_held(self.now):
             self.loose.append(fault)
-            held = fault.row.held_until.isoformat(timespec="seconds")
-            self.note(ChangeKind.RECORDED, fault, None, f"held down until {held}: it may pass by itself")
+            self.note(
+                ChangeKind.RECORDED, fault, None, f"held down until {fault.row.held_until}: it may pass by itself"
+            )
         else:
+            fault.row.held_until = None
             self.open(fault, placed.reason, follows)
 
     def _place(self, fault: FaultCase) -> correlate.Placement:
@@ -376,6 +386,11 @@ def _told_once(entries: Sequence[Entry]) -> list[Entry]:
         more = f"; and {len(run) - 3} more" if len(run) > 3 else ""
         told.append(Entry(kind, f"{len(run)} faults: {shown}{more}", run[0].occurred_at, group))
     return told
+
+
+def _holding(faults: Sequence[int]) -> Q:
+    """Incidents of which these faults are part, or are part of a duplicate."""
+    return Q(members__fault__in=faults) | Q(duplicates__members__fault__in=faults)
 
 
 def _cables(parts: set[str], owners: set[str]) -> Topology:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from detectors.catalog import Catalog, FaultType
 from detectors.faults import Action, ClearRule, Component, FaultEvent, Role, Severity
 from incidents.correlate import USER_REPORT, FaultView, IncidentView
 from incidents.dedup import Standing
@@ -16,10 +15,6 @@ from incidents.lifecycle import State
 from incidents.models import Fault, Incident
 
 _LONGEST_EXCERPT = 2000
-
-
-def fault_type_of(fault: Fault, catalog: Catalog) -> FaultType | None:
-    return catalog.get(fault.fault_type)
 
 
 @dataclass(eq=False)
@@ -50,6 +45,10 @@ class FaultCase:
             is_sympathetic=self.is_sympathetic,
             is_active=row.is_active,
         )
+
+    def is_held(self, now: datetime) -> bool:
+        """Whether the type's hold-down still runs."""
+        return self.row.held_until is not None and self.row.held_until > now
 
     def standing(self) -> Standing:
         row = self.row

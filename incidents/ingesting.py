@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -28,12 +28,13 @@ from detectors.faults import (
     Severity,
     Verdict,
     VerdictKind,
+    event_id,
     fingerprint,
     to_wire,
 )
 from incidents import dedup, naming, upsert
 from incidents.board import Board, new_fault, quiet_period
-from incidents.cases import Entry, FaultCase, IncidentCase
+from incidents.cases import Entry, FaultCase
 from incidents.changes import Change, ChangeKind
 from incidents.models import Fault, Node, QuarantinedEvent, SpoolMark, Switch
 from incidents.settling import settle
@@ -121,12 +122,15 @@ def _counted(events: list[FaultEvent], now: datetime) -> list[Change]:
 
 def _quarantine(event: FaultEvent, error: Exception, now: datetime) -> Change:
     text = f"{type(error).__name__}: {error}"
-    _log.error("An event was put aside: %s on %s: %s", event.fault_type, event.resource, text)
-    QuarantinedEvent.objects.get_or_create(
-        event_id=_key(event.event_id),
-        defaults={"wire": _storable(to_wire(event)), "error": _clean(text), "recorded_at": now},
-    )
+    _put_aside(_key(event.event_id), _storable(to_wire(event)), text, now)
     return Change(None, None, ChangeKind.QUARANTINED, text)
+
+
+def _put_aside(name: str, wire: Any, error: str, now: datetime) -> None:
+    _log.error("An event was put aside as %s: %s. The console shows it under quarantined events.", name, error)
+    QuarantinedEvent.objects.get_or_create(
+        event_id=name, defaults={"wire": wire, "error": _clean(error), "recorded_at": now}
+    )
 
 
 def _apply(events: list[FaultEvent], now: datetime, *, may_skip_lock: bool) -> list[Change]:
@@ -242,12 +246,12 @@ def _prepare(board: Board, items: Sequence[_Item], names: naming.Names) -> None:
     missing = sorted({item.fingerprint for item in items} - set(board.faults))
     _read_ended(board, missing)
     owners = {item.owner for item in items}
-    _provisional(names, owners)
+    add_provisional(names, owners)
     board.nodes = {f"node/{name}": node for name, node in names.nodes.items()}
     board.read_neighbourhood(owners, {item.resource for item in items})
 
 
-def _provisional(names: naming.Names, owners: set[str]) -> None:
+def add_provisional(names: naming.Names, owners: set[str]) -> None:
     """Machines that only spoke to us get a row of their own: full incidents, never acted upon."""
     for owner in sorted(owners):
         kind, _, name = owner.partition("/")
@@ -286,7 +290,7 @@ def _take(
     elif item.event.event is EventKind.CLEARED and case is not None:
         _end(board, case, item, verdict)
     elif verdict.kind is VerdictKind.REPEAT and case is not None:
-        case.count(item.event, item.kind.quiet)
+        case.count(item.event, _quiet(item))
         tally[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
     elif verdict.kind is VerdictKind.ESCALATED and case is not None:
         _escalate(board, case, item, verdict)
@@ -312,7 +316,7 @@ def _escalate(board: Board, case: FaultCase, item: _Item, verdict: Verdict) -> N
     row.severity = str(max(Severity(row.severity), event.severity, key=lambda word: word.rank))
     row.action = str(max(type(event.action)(row.action), event.action, key=lambda word: word.rank))
     case.is_changed = True
-    case.count(event, item.kind.quiet)
+    case.count(event, _quiet(item))
     if case.member is not None:
         case.member.raise_to(case)
         case.member.entries.append(Entry("escalated", f"{row.fault_type}: {verdict.reason}.", event.occurred_at))
@@ -320,18 +324,38 @@ def _escalate(board: Board, case: FaultCase, item: _Item, verdict: Verdict) -> N
 
 
 def _raise(board: Board, case: FaultCase | None, item: _Item, verdict: Verdict, names: naming.Names) -> None:
-    """A fault that did not stand: the same row again while its incident is open, else a new one."""
-    if case is not None and (case.member is not None or case.is_new):
-        case.come_back(is_flapping=verdict.kind is VerdictKind.FLAPPING)
-        case.count(item.event, item.kind.quiet)
-        if case.member is not None:
-            case.member.is_unsettled = True
+    """A fault that did not stand: the same row while its incident is open or its end is recent, else a new one."""
+    if case is None or not (case.member or case.is_new or _is_recent(case, item)):
+        earlier = _earlier_incident(case)
+        board.faults[item.fingerprint] = fresh = _new_case(board, item, names)
+        board.settle_in(fresh, follows=earlier)
+        return
+    case.come_back(is_flapping=verdict.kind is VerdictKind.FLAPPING)
+    case.count(item.event, _quiet(item))
+    if case.member is not None:
+        case.member.is_unsettled = True
         board.note(ChangeKind.RETURNED, case, case.member, verdict.reason)
         return
-    earlier = _earlier_incident(case)
-    fresh = _new_case(board, item, names)
-    board.faults[item.fingerprint] = fresh
-    board.settle_in(fresh, follows=earlier)
+    # What flaps is not held down: it would never be told.
+    case.row.held_until = None if case.row.is_flapping else _held_until(item)
+    if case in board.loose:
+        board.loose.remove(case)
+    board.settle_in(case)
+
+
+def _is_recent(case: FaultCase, item: _Item) -> bool:
+    """An end within the quiet period, of a fault that never had an incident."""
+    if getattr(case.row, "membership", None) is not None or case.row.cleared_at is None:
+        return False
+    return item.event.occurred_at - case.row.cleared_at <= quiet_period()
+
+
+def _held_until(item: _Item) -> datetime | None:
+    return item.event.observed_at + item.kind.hold_down if item.kind.hold_down > timedelta(0) else None
+
+
+def _quiet(item: _Item) -> timedelta | None:
+    return item.kind.quiet if item.kind.clears is ClearRule.AFTER_QUIET else None
 
 
 def _earlier_incident(case: FaultCase | None) -> Any:
@@ -349,12 +373,11 @@ def _new_case(board: Board, item: _Item, names: naming.Names) -> FaultCase:
     row.code = event.code if event.code is not None else kind.code
     row.raised_at = row.last_seen_at = event.occurred_at
     row.observed_at, row.recorded_at = event.observed_at, board.now
-    if kind.hold_down > timedelta(0):
-        row.held_until = event.observed_at + kind.hold_down
+    row.held_until = _held_until(item)
     good = event.attributes.get("last_known_good_at", "")
     row.last_known_good_at = datetime.fromisoformat(good) if good else None
     case = FaultCase(row, opens_incident=kind.opens_incident, is_sympathetic=kind.is_sympathetic, is_new=True)
-    case.count(event, kind.quiet if kind.clears is ClearRule.AFTER_QUIET else None)
+    case.count(event, _quiet(item))
     return case
 
 
@@ -391,4 +414,15 @@ def _storable(value: Any) -> Any:
     return value
 
 
-__all__ = ["EventRefused", "IncidentCase", "ingest"]
+def quarantine(broken: Sequence[tuple[Mapping[str, Any], str]], *, now: datetime) -> list[Change]:
+    """Puts records aside that are no events at all, each with what is wrong with it."""
+    with transaction.atomic():
+        for wire, error in broken:
+            name = _key(str(wire.get("event_id") or event_id(repr(sorted(wire.items(), key=str)))))
+            _put_aside(name, _storable(dict(wire)), error, now)
+    return [Change(None, None, ChangeKind.QUARANTINED, error) for _, error in broken]
+
+
+def active_fingerprints(owner: str) -> set[str]:
+    """What stands on one machine (`node/gn042`), for detectors to judge against."""
+    return set(Fault.objects.filter(owner=owner, is_active=True).values_list("fingerprint", flat=True))

@@ -56,7 +56,7 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
     },
     (State.OPEN, Trigger.FAULTS_CLEARED): State.MONITORING,
     (State.ACKNOWLEDGED, Trigger.FAULTS_CLEARED): State.MONITORING,
-    (State.AWAITING_VENDOR, Trigger.FAULTS_CLEARED): State.MONITORING,
+    # A reboot silences a broken part; only a person knows that the vendor replaced it.
     (State.MONITORING, Trigger.FAULT_RETURNED): State.OPEN,
     (State.MONITORING, Trigger.QUIET_ELAPSED): State.RESOLVED,
     **{(state, Trigger.RESOLVE): State.RESOLVED for state in _WORKING},

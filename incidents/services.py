@@ -7,6 +7,22 @@ from __future__ import annotations
 
 from incidents.acting import act, record
 from incidents.changes import Acted, Change, ChangeKind, Refused
-from incidents.ingesting import ingest
+from incidents.ingesting import EventRefused, active_fingerprints, ingest, quarantine
+from incidents.reporting import report
+from incidents.sweeping import node_restarted, sweep
 
-__all__ = ["Acted", "Change", "ChangeKind", "Refused", "act", "ingest", "record"]
+__all__ = [
+    "Acted",
+    "Change",
+    "ChangeKind",
+    "EventRefused",
+    "Refused",
+    "act",
+    "active_fingerprints",
+    "ingest",
+    "node_restarted",
+    "quarantine",
+    "record",
+    "report",
+    "sweep",
+]

@@ -1,0 +1,174 @@
+"""What time alone does: quiet faults clear, hold-downs end, watched incidents resolve, old ids are forgotten.
+
+Also what a node's restart does to the faults that ran before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+
+from detectors import catalog as fault_catalog
+from detectors import resources
+from detectors.faults import ClearRule
+from incidents import dedup, upsert
+from incidents.acting import move
+from incidents.board import KINTSUGI, Board, quiet_period
+from incidents.cases import Entry, FaultCase, blocks
+from incidents.changes import Acted, Change, ChangeKind
+from incidents.lifecycle import State, Trigger
+from incidents.models import Fault, Incident, Node, SeenEvent
+from incidents.settling import NODE_RESTARTED, settle
+from incidents.wording import duration
+
+# Rows per statement, so that no sweep holds its locks for long.
+_MOST_AT_ONCE = 500
+_MOST_FORGOTTEN = 20_000
+
+
+def sweep(*, now: datetime) -> list[Change]:
+    """Everything whose time has come. Safe to call at any time and by several at once."""
+    changes = [
+        *_in_one_go(_end_quiet_faults, _quiet_faults(now), now),
+        *_in_one_go(_end_hold_downs, _held_faults(now), now),
+        *_settle_forgotten(now),
+        *_resolve_quiet_incidents(now),
+    ]
+    _forget(now)
+    return changes
+
+
+def node_restarted(node: str, *, booted_at: datetime, boot_id: str, now: datetime) -> list[Change]:
+    """The node runs since `booted_at`: faults that a reboot ends, and were last seen before it, clear.
+
+    Events from before that time are stale from now on. The same boot told twice changes nothing.
+    """
+    with transaction.atomic():
+        upsert.lock_placement()
+        known = Node.objects.select_for_update().filter(name=node).first()
+        if known is None or (known.boot_id == boot_id and known.boot_seen_at is not None):
+            return []
+        if known.boot_seen_at is not None and booted_at < known.boot_seen_at:
+            return []
+        Node.objects.filter(pk=known.pk).update(boot_id=boot_id, boot_seen_at=booted_at)
+        standing = Fault.objects.filter(
+            owner=resources.node(node), is_active=True, clears=str(ClearRule.AFTER_REBOOT), last_seen_at__lt=booted_at
+        )
+        reason = f"{NODE_RESTARTED} {booted_at.isoformat(timespec='seconds')}"
+        return _clear(standing, now, lambda case: (booted_at, reason))
+
+
+def _in_one_go(
+    work: Callable[[QuerySet[Fault], datetime], list[Change]], due: QuerySet[Fault], now: datetime
+) -> list[Change]:
+    if not due.exists():
+        return []
+    with transaction.atomic():
+        upsert.lock_placement()
+        return work(due, now)
+
+
+def _quiet_faults(now: datetime) -> QuerySet[Fault]:
+    return Fault.objects.filter(is_active=True, clears_at__lte=now)
+
+
+def _held_faults(now: datetime) -> QuerySet[Fault]:
+    return Fault.objects.filter(is_active=True, held_until__lte=now)
+
+
+def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
+    """A fault that went quiet ended when it was last seen: that is what is known of its end."""
+
+    def ended(case: FaultCase) -> tuple[datetime, str]:
+        case.row.is_flapping = False
+        quiet = duration(now - case.row.last_seen_at)
+        return case.row.last_seen_at, f"not seen again for {quiet}"
+
+    return _clear(due, now, ended)
+
+
+def _clear(due: QuerySet[Fault], now: datetime, ended: Callable[[FaultCase], tuple[datetime, str]]) -> list[Change]:
+    """Clears these faults, under the placement lock, and settles their incidents."""
+    board = Board(fault_catalog.load(), now)
+    ids = list(due.order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    rows = Fault.objects.filter(pk__in=ids, is_active=True).order_by("fingerprint").select_for_update()
+    for case in board.take(rows):
+        at, reason = ended(case)
+        case.clear(at, reason)
+        if case.member is not None:
+            text = f"{case.row.fault_type} on {case.row.resource} has cleared: {reason}"
+            case.member.entries.append(Entry("cleared", text, at, "end"))
+        board.note(ChangeKind.CLEARED, case, case.member, reason)
+    board.write()
+    return board.changes + settle(board.incidents.values(), board=board, now=now)
+
+
+def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
+    """Faults that outlasted their hold-down get their place."""
+    board = Board(fault_catalog.load(), now)
+    rows = list(due.order_by("fingerprint").select_for_update()[:_MOST_AT_ONCE])
+    cases = board.take(rows)
+    hosts = {host for host in (resources.host_of(row.owner) for row in rows) if host is not None}
+    board.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
+    board.read_neighbourhood({row.owner for row in rows}, {row.resource for row in rows})
+    for case in cases:
+        case.row.held_until, case.is_changed = None, True
+        if case.member is None:
+            board.loose = [loose for loose in board.loose if loose is not case]
+            board.settle_in(case)
+    board.write()
+    unsettled = [case for case in board.incidents.values() if case.is_unsettled]
+    return board.changes + settle(unsettled, board=board, now=now)
+
+
+def _settle_forgotten(now: datetime) -> list[Change]:
+    """Incidents that came back to people after their faults had cleared, as when a repair was withdrawn."""
+    waiting = (
+        Incident.objects.filter(state__in=(State.OPEN.value, State.ACKNOWLEDGED.value), needs_human="")
+        .exclude(members__fault__is_active=True)
+        .exclude(duplicates__members__fault__is_active=True)
+    )
+    return _settled(waiting.values_list("pk", flat=True), now)
+
+
+def _settled(ids: Iterable[int], now: datetime) -> list[Change]:
+    chosen = list(ids)[:_MOST_AT_ONCE]
+    if not chosen:
+        return []
+    with transaction.atomic():
+        upsert.lock_placement()
+        board = Board(fault_catalog.load(), now)
+        return settle(board.read_incidents(chosen), board=board, now=now)
+
+
+def _resolve_quiet_incidents(now: datetime) -> list[Change]:
+    """Watched incidents whose quiet period has passed. One that asks a person for something waits for the answer."""
+    due = Incident.objects.filter(
+        Q(restored_at__lte=now - quiet_period()) | Q(restored_at=None), state=State.MONITORING.value, needs_human=""
+    )
+    ids = list(due.order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    if not ids:
+        return []
+    changes = []
+    with transaction.atomic():
+        upsert.lock_placement()
+        board = Board(fault_catalog.load(), now)
+        for case in board.read_incidents(ids):
+            if any(blocks(fault, case.root.row.pk) and fault.row.is_active for fault in case.members):
+                continue
+            if isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
+                text = f"quiet for {duration(quiet_period())}"
+                changes.append(Change(case.row.pk, case.root.row.pk, ChangeKind.RESOLVED, text))
+    return changes
+
+
+def _forget(now: datetime) -> None:
+    """Ids past their keeping time, in portions: a delete of millions would hold the table."""
+    old = SeenEvent.objects.filter(recorded_at__lt=now - dedup.KEPT - timedelta(hours=1))
+    keys = list(old.order_by("recorded_at").values_list("key", flat=True)[:_MOST_FORGOTTEN])
+    if keys:
+        with transaction.atomic():
+            SeenEvent.objects.filter(key__in=keys).delete()
