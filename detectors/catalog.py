@@ -91,8 +91,8 @@ class FaultType:
 class Signature:
     """How a log line shows a fault type. The first signature in load order that fits a line speaks for it.
 
-    `types` are ids; one with `{code}` is completed by the group `code`. `clears` ids get a cleared event of the
-    same resource. A line that fits `unless` too says something else. `qualifier` names groups that tell
+    `types` are ids, each of which the line raises or clears; `{code}` in one is completed by the group `code`. A line
+    that fits `unless` too says something else. `qualifier` names groups that tell
     two faults of one type on one resource apart.
     """
 
@@ -199,7 +199,7 @@ class _Reader:
         self.places[fault_type.id] = where
 
     def _add_signature(self, where: str, row: dict[str, Any]) -> None:
-        self.signatures.append(_signature(where, row))
+        self.signatures.extend(_signatures(where, row))
 
     def check_references(self) -> None:
         for signature in self.signatures:
@@ -265,26 +265,28 @@ def _duration(name: str, value: object, reasons: list[str]) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
-def _signature(where: str, row: Mapping[str, Any]) -> Signature:
-    """Raises ValueError with one reason per line."""
+def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
+    """One per pattern. Raises ValueError with one reason per line."""
     known = {"type", "event", "pattern", "on", "unless", "qualifier"}
     reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
     reasons += [f"missing {name}" for name in ("type", "event", "pattern", "on") if not row.get(name)]
     event = _member(EventKind, "event", row["event"], reasons) if "event" in row else None
     kind = _member(ResourceKind, "on", row["on"], reasons) if "on" in row else None
-    types = _names(row.get("type", ()))
-    qualifier = _names(row.get("qualifier", ()))
-    groups = _groups("pattern", row.get("pattern", ""), reasons)
+    types, qualifier, patterns = (_names(row.get(name, ())) for name in ("type", "qualifier", "pattern"))
+    all_groups: set[str] = set()
+    for pattern in patterns:
+        groups = _groups("pattern", pattern, reasons)
+        all_groups |= groups
+        if any("{code}" in name for name in types) and "code" not in groups:
+            reasons.append("the type has {code}, the pattern no group `code`")
+        needed = _NEEDED_GROUPS.get(kind, ()) if isinstance(kind, ResourceKind) else ()
+        if needed and not groups.intersection(needed):
+            reasons.append(f"a signature on {row['on']} needs a group named {' or '.join(needed)}: {pattern}")
     _groups("unless", row.get("unless", ""), reasons)
-    reasons += [f"qualifier {name} is no group of the pattern" for name in qualifier if name not in groups]
-    if any("{code}" in name for name in types) and "code" not in groups:
-        reasons.append("the type has {code}, the pattern no group `code`")
-    needed = _NEEDED_GROUPS.get(kind, ()) if isinstance(kind, ResourceKind) else ()
-    if needed and not groups.intersection(needed):
-        reasons.append(f"a signature on {row['on']} needs a group named {' or '.join(needed)}")
+    reasons += [f"qualifier {name} is no group of a pattern" for name in qualifier if name not in all_groups]
     if reasons or not isinstance(event, EventKind) or not isinstance(kind, ResourceKind):
         raise ValueError("\n".join(reasons))
-    return Signature(types, event, row["pattern"], kind, row.get("unless", ""), qualifier, where)
+    return [Signature(types, event, pattern, kind, row.get("unless", ""), qualifier, where) for pattern in patterns]
 
 
 def _names(value: object) -> tuple[str, ...]:

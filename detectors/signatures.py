@@ -181,7 +181,7 @@ _RESOURCE: dict[ResourceKind, Callable[[str, dict[str, str]], str]] = {
     ResourceKind.NIC: _nic,
     ResourceKind.NODE: lambda host, groups: resources.node(host),
     ResourceKind.SWITCH: lambda host, groups: resources.switch(host),
-    ResourceKind.PORT: lambda host, groups: resources.port(host, groups["port"]),
+    ResourceKind.PORT: lambda host, groups: resources.port(host, groups["port"].replace(" ", "")),
     ResourceKind.STORAGE: lambda host, groups: (
         f"{resources.node(host)}/storage/{groups['device']}" if groups.get("device") else resources.node(host)
     ),
