@@ -1,0 +1,36 @@
+"""`manage.py up`: everything in one process on the embedded default."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from kintsugi import embedded, receiving
+from kintsugi.celery import app
+
+
+class Command(BaseCommand):
+    help = "Runs web, worker, beat and receiver in one process. For one machine; larger sites run them apart."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        host, port = settings.KINTSUGI["KINTSUGI_WEB_LISTEN"]
+        parts = embedded.Parts()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: parts.ask_to_stop())
+        try:
+            embedded.start_web(parts, host, port)
+        except OSError as error:
+            raise CommandError(f"KINTSUGI_WEB_LISTEN={host}:{port}: {error.strerror}; choose another port") from error
+        embedded.start_worker(parts, app)
+        embedded.start_beat(parts, app)
+        receiver = receiving.receiver()
+        parts.start("receiver", receiver.run, receiver.stop)
+        self.stdout.write(f"Kintsugi is up: console on http://{host}:{port}/")
+        self.stdout.flush()
+        parts.wait()
+        parts.stop()
+        if parts.failed:
+            raise CommandError(f"{parts.failed} ended by itself; the log above says why")

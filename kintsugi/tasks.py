@@ -1,0 +1,101 @@
+"""The pipeline as Celery tasks, in order. What each does stands in `kintsugi.pipeline`; here it gets its queue.
+
+a line or a value  ->  ingest  ->  advance (one step of a repair)  ->  notify (one message)
+every few seconds: sweep finds what a lost ring dropped; every minute: poll_all rings a poll per node
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from celery import Task, shared_task
+from django.conf import settings
+from django.db import transaction
+from kombu.exceptions import OperationalError
+
+from detectors import catalog
+from kintsugi import clock, wiring
+from kintsugi.pipeline import Extent, Pipeline
+
+_log = logging.getLogger(__name__)
+# A ring further off than this is left to the sweep: Redis redelivers an ETA that outlives its visibility timeout.
+_LONGEST_COUNTDOWN = timedelta(seconds=60)
+
+
+@lru_cache(maxsize=1)
+def pipeline() -> Pipeline:
+    """One per process: connections to nodes and to Slack are kept."""
+    return Pipeline(
+        world=wiring.world(),
+        notifier=wiring.notifier(),
+        ring=CeleryRing(),
+        clock=clock.now,
+        catalog=catalog.load(),
+    )
+
+
+# 1. Events from the receiver's spool become faults and incidents; repairs start at once.
+@shared_task
+def ingest(wires: Sequence[Mapping[str, Any]], extent: Sequence[Any] | None = None) -> None:
+    pipeline().ingest(wires, Extent(*extent) if extent is not None else None)
+
+
+# 2. All detectors look at one node. A poll that waited a whole round is not worth making.
+@shared_task(expires=settings.KINTSUGI["KINTSUGI_POLL_EVERY"].total_seconds())
+def poll(node: str) -> None:
+    pipeline().poll(node)
+
+
+# 3. One step of one repair.
+@shared_task
+def advance(run_id: int) -> None:
+    pipeline().advance(run_id)
+
+
+# 4. One message to one channel.
+@shared_task
+def notify(notification_id: int) -> None:
+    pipeline().notify(notification_id)
+
+
+# 5. Whatever is due and was not rung.
+@shared_task(expires=settings.KINTSUGI["KINTSUGI_SWEEP_EVERY"].total_seconds())
+def sweep() -> None:
+    pipeline().sweep()
+
+
+# 6. The round of polls.
+@shared_task(expires=settings.KINTSUGI["KINTSUGI_POLL_EVERY"].total_seconds())
+def poll_all() -> None:
+    if wiring.has_node_access():
+        pipeline().poll_all()
+
+
+class CeleryRing:
+    """Rings once the transaction is committed. A broker that is down costs time: the sweep rings again."""
+
+    def advance(self, run_id: int) -> None:
+        _on_commit(advance, run_id)
+
+    def notify(self, notification_id: int, at: datetime | None = None) -> None:
+        wait = max(timedelta(0), at - clock.now()) if at is not None else timedelta(0)
+        if wait <= _LONGEST_COUNTDOWN:
+            _on_commit(notify, notification_id, countdown=wait)
+
+    def poll(self, node: str) -> None:
+        _on_commit(poll, node)
+
+
+def _on_commit(task: Task[Any, Any], argument: int | str, *, countdown: timedelta = timedelta(0)) -> None:
+    transaction.on_commit(lambda: _send(task, argument, countdown))
+
+
+def _send(task: Task[Any, Any], argument: int | str, countdown: timedelta) -> None:
+    try:
+        task.apply_async((argument,), countdown=countdown.total_seconds(), retry=False)
+    except (OperationalError, OSError) as error:
+        _log.warning("the broker does not answer (%s); the sweep rings again when it is back", error)
