@@ -45,6 +45,9 @@ class Run(models.Model):
     waiting_for = models.CharField(max_length=255, blank=True, help_text="one sentence for people")
     leased_until = models.DateTimeField(null=True, blank=True)
     fence = models.PositiveIntegerField(default=0, help_text="raised with each lease; a late worker is refused")
+    claimed_at = models.DateTimeField(
+        null=True, blank=True, help_text="when it was allowed to take the node out: it counts against the cap"
+    )
     facts = models.JSONField(default=dict, help_text="what steps must remember, such as boot_id_before")
     outcome = models.CharField(max_length=255, blank=True)
     approved_by = models.CharField(max_length=150, blank=True)
@@ -106,6 +109,15 @@ class RunbookMode(models.Model):
 
     def __str__(self) -> str:
         return f"{self.runbook}: {self.mode}"
+
+
+class FleetLock(models.Model):
+    """One row, locked while a run asks to take a node out: the cap holds however many ask at once."""
+
+    name = models.CharField(max_length=16, unique=True)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class StopSwitch(models.Model):

@@ -104,7 +104,7 @@ class ScontrolSlurm:
         return found
 
     def jobs(self, node: str) -> list[Job]:
-        argv = ("squeue", "--all", "--noheader", f"--nodelist={_checked(node)}", "--format=%A|%T|%u|%N|%j")
+        argv = ("squeue", "--all", "--noheader", f"--nodelist={_checked(node)}", "--format=%A|%T|%u|%N|%b|%j")
         return slurm_output.jobs(self._ask(*argv))
 
     def drain(self, node: str, reason: str) -> None:

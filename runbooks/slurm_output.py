@@ -66,11 +66,14 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Job:
+    """`gpus_per_node` is 0 where Slurm does not say."""
+
     job_id: str
     user: str
     name: str
     state: str
     nodes: tuple[str, ...]
+    gpus_per_node: int = 0
 
 
 def nodes(text: str) -> dict[str, NodeState]:
@@ -86,13 +89,26 @@ def config(text: str) -> dict[str, str]:
 
 
 def jobs(text: str) -> list[Job]:
-    """`squeue --noheader --format=%A|%T|%u|%N|%j`: the name comes last, since it may hold anything."""
-    rows = (line.split("|", 4) for line in text.splitlines())
+    """`squeue --noheader --format=%A|%T|%u|%N|%b|%j`: the name comes last, since it may hold anything."""
+    rows = (line.split("|", 5) for line in text.splitlines())
     return [
-        Job(job_id=row[0].strip(), state=row[1], user=row[2], nodes=tuple(hosts(row[3])), name=row[4])
+        Job(
+            job_id=row[0].strip(),
+            state=row[1],
+            user=row[2],
+            nodes=tuple(hosts(row[3])),
+            gpus_per_node=_gpus(row[4]),
+            name=row[5],
+        )
         for row in rows
-        if len(row) == 5
+        if len(row) == 6
     ]
+
+
+def _gpus(text: str) -> int:
+    """`gres:gpu:h100:8`, `gres/gpu:8` or `N/A`."""
+    found = re.search(r"\bgpu(?::[A-Za-z][\w.-]*)?[:=](\d+)", text)
+    return int(found[1]) if found else 0
 
 
 def hosts(text: str) -> Iterator[str]:

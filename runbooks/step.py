@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 from detectors.detector import Detector, Shell, Target
-from detectors.faults import FaultEvent
-from runbooks.slurm import Slurm
+from detectors.faults import Recovery
+from runbooks.guards import Act
+from runbooks.policy import Policy
+from runbooks.slurm import NodeState, Slurm
 
 
 class Effect(StrEnum):
-    """What a step does to the world; guards are asked again before each disruptive one."""
+    """What a step does to the world."""
 
     READ_ONLY = "read_only"
     REVERSIBLE = "reversible"
@@ -22,16 +24,33 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True)
+class Boot:
+    """A boot of the node that is over: ingest clears what a reboot clears."""
+
+    boot_id: str
+    booted_at: datetime
+
+
+@dataclass(frozen=True)
 class Done:
+    """Go on with the next step. `is_told`: it is worth a line in the timeline."""
+
     text: str
+    boot: Boot | None = None
+    is_told: bool = True
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Look again after `again_in`; `text` says for people what is being waited for."""
+    """Look again after `again_in`; `text` says for people what is being waited for.
+
+    `ask` is what a person is asked meanwhile. `is_told`: the timeline hears of it, once.
+    """
 
     text: str
     again_in: timedelta
+    ask: str = ""
+    is_told: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,47 +58,116 @@ class Failed:
     """Stop, leave the node as it is, ask a person. `ask` is what that person can do."""
 
     text: str
-    ask: str = ""
+    ask: str
 
 
-Result = Done | Wait | Failed
+@dataclass(frozen=True)
+class HandedOver:
+    """This runbook's part is done as meant; the rest is a person's. The node stays as it is."""
+
+    text: str
+    ask: str
+
+
+Result = Done | Wait | Failed | HandedOver
 
 
 @dataclass(frozen=True)
 class World:
     """The doors through which steps act and look; built once per process from the settings.
 
-    `detectors` are run by Verify; `policy` holds the operator's limits (runbooks.policy.Policy).
+    `detectors` are run on the node by the steps that confirm and verify.
     """
 
     slurm: Slurm
     shell: Shell
     detectors: Sequence[Detector]
-    policy: Any
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class StandingFault:
+    """A fault that stands on the node, as the database has it."""
+
+    fault_type: str
+    resource: str
+    last_seen_at: datetime
 
 
 @dataclass
 class Context:
-    """What a step may see: the run's stored facts (kept when changed), its node, the world, the time.
+    """What a step may see: its run's stored facts (kept when changed), its node, the world, the time.
 
-    `judge` turns one poll of the node by all detectors into events; `target` is the node over SSH.
+    `resource` is what the fault is on; `state` is the node as Slurm showed it a moment ago; `attempted_at` is the
+    time of an attempt at this step of which the outcome is not known; `known_boot_id` is the inventory's.
     """
 
     run_id: int
     incident_id: int
     fault_type: str
+    resource: str
     node: str
     target: Target
+    state: NodeState
     facts: dict[str, Any]
     world: World
     now: datetime
-    events: list[FaultEvent]
+    attempted_at: datetime | None = None
+    known_boot_id: str = ""
+    standing: Sequence[StandingFault] = field(default_factory=tuple)
 
 
 class Step(Protocol):
+    """`name` is its name in the library. `plan` completes "Kintsugi would ..."; `{node}` is filled in.
+
+    `act` is what the guards are asked for, None for a step they need not be asked for. `settles_in` is how long an
+    attempt of unknown outcome is watched before it is taken not to have happened. `needs_hold`: the node must
+    still be drained by us. `recovery`: what the incident was cured by, once the run has succeeded.
+    """
+
     name: ClassVar[str]
+    plan: ClassVar[str]
     effect: ClassVar[Effect]
+    act: ClassVar[Act | None]
+    settles_in: ClassVar[timedelta]
+    needs_hold: ClassVar[bool]
+    recovery: ClassVar[Recovery | None]
 
-    def is_done(self, ctx: Context) -> bool: ...
+    def is_done(self, ctx: Context) -> Done | None:
+        """Look: what makes it done already, or None."""
+        ...
 
-    def run(self, ctx: Context) -> Result: ...
+    def blocked(self, ctx: Context) -> Wait | Failed | None:
+        """Look: what stands in the way, or None."""
+        ...
+
+    def run(self, ctx: Context) -> Result:
+        """Start it. What it changes in `ctx.facts` is stored with the result."""
+        ...
+
+
+class Base:
+    """What most steps have in common; not a contract, only their defaults."""
+
+    effect: ClassVar[Effect] = Effect.READ_ONLY
+    act: ClassVar[Act | None] = None
+    settles_in: ClassVar[timedelta] = timedelta(0)
+    needs_hold: ClassVar[bool] = True
+    recovery: ClassVar[Recovery | None] = None
+
+    def is_done(self, ctx: Context) -> Done | None:
+        return None
+
+    def blocked(self, ctx: Context) -> Wait | Failed | None:
+        return None
+
+
+def told(at: datetime) -> str:
+    """A time as it is stored in facts."""
+    return at.isoformat()
+
+
+def remembered(ctx: Context, fact: str) -> datetime | None:
+    """A time from the facts, None when it was never stored."""
+    text = ctx.facts.get(fact)
+    return datetime.fromisoformat(text) if text else None

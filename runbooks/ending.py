@@ -1,0 +1,244 @@
+"""How a turn ends: the step's row, the run, the incident and its timeline, in one transaction under the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from detectors.faults import Recovery
+from incidents import services as incidents
+from incidents.changes import Refused as ActRefused
+from incidents.lifecycle import Trigger
+from runbooks import leasing
+from runbooks.guards import Refused
+from runbooks.models import Run, RunState, StepRun
+from runbooks.ownership import TakenOver
+from runbooks.starting import plan
+from runbooks.step import Done, Effect, Failed, HandedOver, Result, Step, Wait
+
+_KINTSUGI = "kintsugi"
+_LONGEST = 255
+
+
+@dataclass
+class Turn:
+    """One turn of a run at a step. `row` is the step's last attempt or wait, None at the first."""
+
+    run: Run
+    step: Step | None
+    now: datetime
+
+    def __post_init__(self) -> None:
+        self.row = self.run.steps.filter(index=self.run.step).order_by("-pk").first() if self.step else None
+
+    @property
+    def attempted_at(self) -> datetime | None:
+        """When an attempt was stored whose outcome is not known."""
+        is_open = self.row is not None and self.row.outcome == StepRun.Outcome.ATTEMPTED
+        return self.row.started_at if is_open and self.row is not None else None
+
+    def note_outcome(self, outcome: StepRun.Outcome, text: str, *, is_over: bool = True) -> None:
+        """On the row of the attempt or the wait; on a row of its own where there is none."""
+        if self.step is None:
+            return
+        if self.row is None or self.row.outcome not in (StepRun.Outcome.ATTEMPTED, StepRun.Outcome.WAITING):
+            self.row = StepRun(run=self.run, index=self.run.step, name=self.step.name, started_at=self.now)
+        self.row.outcome, self.row.text = outcome, text
+        self.row.finished_at = self.now if is_over else None
+        self.row.save()
+
+
+def attempt(turn: Turn) -> None:
+    """Before the act. A step that only looks needs no row: what it saw is stored afterwards."""
+    run, step = turn.run, turn.step
+    if step is None or step.effect is Effect.READ_ONLY:
+        return
+    with transaction.atomic():
+        leasing.keep(run, facts=run.facts)
+        if turn.attempted_at is not None:
+            turn.note_outcome(StepRun.Outcome.FAILED, "It did not take: nothing of it was seen on the node.")
+        turn.row = StepRun.objects.create(
+            run=run, index=run.step, name=step.name, outcome=StepRun.Outcome.ATTEMPTED, started_at=turn.now
+        )
+
+
+def store(turn: Turn, result: Result, *, is_last: bool, outcome: StepRun.Outcome = StepRun.Outcome.DONE) -> None:
+    """The step's result, and what follows from it."""
+    if isinstance(result, Wait):
+        wait(turn, result)
+    elif isinstance(result, Failed):
+        fail(turn, result)
+    elif isinstance(result, HandedOver):
+        _hand_over(turn, result)
+    else:
+        _go_on(turn, result, is_last=is_last, outcome=outcome)
+
+
+def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -> None:
+    run, step, now = turn.run, turn.step, turn.now
+    with transaction.atomic():
+        turn.note_outcome(outcome, done.text)
+        _forget_refusal(run)
+        if done.boot is not None:
+            booted = done.boot
+            incidents.node_restarted(run.node.name, booted_at=booted.booted_at, boot_id=booted.boot_id, now=now)
+        if is_last:
+            _succeed(turn, done.text, recovery=step.recovery if step is not None else None)
+            return
+        if run.step == 0:
+            _tell_started(turn, done.text)
+        elif done.is_told:
+            needs_human = "" if run.facts.pop("asked", None) else None
+            _record(turn, "step_done", done.text, needs_human=needs_human)
+        leasing.give_back(run, wake_at=now, step=run.step + 1, waiting_for="")
+
+
+def _tell_started(turn: Turn, text: str) -> None:
+    """The node is out: the repair has begun."""
+    acted = incidents.act(
+        turn.run.incident_id,
+        Trigger.REPAIR_STARTED,
+        actor=_KINTSUGI,
+        note=text,
+        now=turn.now,
+        out_of_service_at=turn.now,
+        needs_human="",
+    )
+    if isinstance(acted, ActRefused):  # a person closed it meanwhile; the next turn sees that
+        _record(turn, "step_done", text)
+
+
+def _succeed(turn: Turn, text: str, *, recovery: Recovery | None) -> None:
+    run = turn.run
+    changes: dict[str, Any] = {"recovery": recovery} if recovery is not None else {}
+    _finish(turn, RunState.SUCCEEDED, text)
+    _act(turn, Trigger.REPAIR_SUCCEEDED, text, restored_at=turn.now, **changes)
+    run.facts.pop("asked", None)
+
+
+def wait(turn: Turn, waiting: Wait) -> None:
+    """Look again later. A line for people only when the question or the sentence is new."""
+    run = turn.run
+    with transaction.atomic():
+        is_new = waiting.ask != run.facts.get("asked", "") or turn.row is None
+        turn.note_outcome(StepRun.Outcome.WAITING, waiting.text, is_over=False)
+        if waiting.is_told and is_new:
+            _record(turn, "run_waiting", waiting.text, needs_human=waiting.ask or None)
+        if waiting.ask:
+            run.facts["asked"] = waiting.ask
+        _forget_refusal(run)
+        leasing.give_back(run, wake_at=turn.now + waiting.again_in, waiting_for=waiting.text[:_LONGEST])
+
+
+def refuse(turn: Turn, refused: Refused) -> None:
+    """The guards said no: told once for each kind of reason, asked again at the time they name."""
+    run = turn.run
+    again = refused.ask_again_at or turn.now
+    text = f"{refused.reason}. Asked again at {again:%Y-%m-%d %H:%M:%S %Z}."
+    with transaction.atomic():
+        if run.facts.get("refused") != refused.kind:
+            StepRun.objects.create(
+                run=run,
+                index=run.step,
+                name=turn.step.name if turn.step else "",
+                outcome=StepRun.Outcome.REFUSED,
+                text=text,
+                started_at=turn.now,
+                finished_at=turn.now,
+            )
+            _record(turn, "run_refused", text)
+            run.facts["refused"] = str(refused.kind)
+        leasing.give_back(run, wake_at=again, waiting_for=text[:_LONGEST])
+
+
+def note(turn: Turn, text: str, *, again_in: timedelta) -> None:
+    """Something went on beside the steps. Told once while the sentence stays the same."""
+    run = turn.run
+    with transaction.atomic():
+        if run.facts.get("noted") != text:
+            _record(turn, "run_note", text)
+            run.facts["noted"] = text
+        leasing.give_back(run, wake_at=turn.now + again_in, waiting_for=text[:_LONGEST])
+
+
+def fail(turn: Turn, failed: Failed) -> None:
+    """Stop; the node stays as it is, and a person is asked."""
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.FAILED, failed.text)
+        _finish(turn, RunState.FAILED, failed.text)
+        _act(turn, Trigger.REPAIR_FAILED, failed.text, needs_human=failed.ask[:_LONGEST])
+
+
+def take_over(turn: Turn, taken: TakenOver) -> None:
+    """A person changed the node. Where they were asked to, the run has succeeded; else it stops."""
+    run = turn.run
+    with transaction.atomic():
+        if taken.is_resumed and run.facts.get("asked_to_resume"):
+            turn.note_outcome(StepRun.Outcome.DONE, f"{taken.text} after the reboot.")
+            _succeed(turn, f"{taken.text} after the reboot.", recovery=Recovery.NODE_RESTART)
+            return
+        text = f"{taken.text}. Kintsugi respects that and stops run {run.pk}."
+        turn.note_outcome(StepRun.Outcome.REFUSED, text)
+        _finish(turn, RunState.ABORTED, text)
+        _act(turn, Trigger.REPAIR_WITHDRAWN, text, needs_human="Resolve the incident when the fault is mended.")
+
+
+def withdraw(turn: Turn, done: Done) -> None:
+    with transaction.atomic():
+        _finish(turn, RunState.WITHDRAWN, done.text)
+        _record(turn, "run_withdrawn", done.text)
+
+
+def shadow(run: Run, steps: Sequence[Step], *, remark: str, now: datetime) -> None:
+    """What the run would do, told in one line; nothing was touched."""
+    text = f"Shadow mode: Kintsugi would {plan(run)}.{remark}"
+    with transaction.atomic():
+        StepRun.objects.bulk_create(
+            StepRun(
+                run=run,
+                index=index,
+                name=step.name,
+                outcome=StepRun.Outcome.WOULD_RUN,
+                text=f"would {step.plan.format(node=run.node.name)}",
+                started_at=now,
+                finished_at=now,
+            )
+            for index, step in enumerate(steps)
+        )
+        turn = Turn(run, None, now)
+        _finish(turn, RunState.SHADOWED, text)
+        _record(turn, "run_shadowed", text)
+
+
+def _hand_over(turn: Turn, handed: HandedOver) -> None:
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.DONE, handed.text)
+        turn.run.facts["handed_over"] = True
+        _finish(turn, RunState.SUCCEEDED, handed.text)
+        _act(turn, Trigger.REPAIR_WITHDRAWN, handed.text, needs_human=handed.ask[:_LONGEST])
+
+
+def _finish(turn: Turn, state: RunState, outcome: str) -> None:
+    leasing.give_back(
+        turn.run, wake_at=None, state=state, outcome=outcome[:_LONGEST], waiting_for="", finished_at=turn.now
+    )
+
+
+def _act(turn: Turn, trigger: Trigger, text: str, **changes: Any) -> None:
+    """Moves the incident; where its state does not allow that, the timeline and the question are written alone."""
+    acted = incidents.act(turn.run.incident_id, trigger, actor=_KINTSUGI, note=text, now=turn.now, **changes)
+    if isinstance(acted, ActRefused):
+        _record(turn, "run_ended", text, needs_human=changes.get("needs_human"))
+
+
+def _record(turn: Turn, kind: str, text: str, *, needs_human: str | None = None) -> None:
+    incidents.record(turn.run.incident_id, kind=kind, text=text, now=turn.now, needs_human=needs_human)
+
+
+def _forget_refusal(run: Run) -> None:
+    run.facts.pop("refused", None)
+    run.facts.pop("noted", None)

@@ -1,0 +1,61 @@
+"""What the guards are told: Slurm's nodes, our own claims on them, past reboots, stop switch and mode. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from django.db.models import Q
+
+from runbooks import guards
+from runbooks.guards import Fleet, PastReboot
+from runbooks.models import Mode, Run, RunbookMode, StepRun, StopSwitch
+from runbooks.slurm import NodeState
+from runbooks.steps.reboot import Reboot
+
+# Slurm was read before the claims: a run that ended in between may have left its node out.
+_JUST_ENDED = timedelta(minutes=2)
+
+
+def read(run: Run, nodes: Mapping[str, NodeState], *, stop_file: Path, now: datetime) -> Fleet:
+    """The fleet as this run's guards must see it."""
+    return Fleet(
+        nodes=nodes,
+        claimed=_claimed(run, now),
+        reboots=_reboots(run, now),
+        stopped=stopped(stop_file),
+        mode=mode_of(run.runbook),
+    )
+
+
+def mode_of(runbook: str) -> Mode:
+    """No row: shadow."""
+    row = RunbookMode.objects.filter(runbook=runbook).first()
+    return Mode(row.mode) if row is not None else Mode.SHADOW
+
+
+def stopped(stop_file: Path) -> str:
+    """Who stopped everything, and why; empty when nobody did."""
+    row = StopSwitch.objects.filter(released_at=None).order_by("engaged_at").first()
+    if row is not None:
+        return f"{row.engaged_by} at {row.engaged_at:%Y-%m-%d %H:%M %Z}: {row.reason}"
+    return f"the file {stop_file} exists" if stop_file.exists() else ""
+
+
+def _claimed(run: Run, now: datetime) -> frozenset[str]:
+    unended = Q(finished_at=None) | Q(finished_at__gte=now - _JUST_ENDED)
+    others = Run.objects.filter(unended, claimed_at__isnull=False).exclude(pk=run.pk)
+    return frozenset(others.values_list("node__name", flat=True))
+
+
+def _reboots(run: Run, now: datetime) -> tuple[PastReboot, ...]:
+    """Attempts count, whatever their outcome: an act of unknown outcome may have been done."""
+    attempts = StepRun.objects.filter(
+        run__node=run.node,
+        name=Reboot.name,
+        outcome__in=(StepRun.Outcome.ATTEMPTED, StepRun.Outcome.DONE, StepRun.Outcome.ALREADY_DONE),
+        started_at__gte=now - guards.REBOOT_INTERVAL,
+    ).exclude(run=run)
+    rows = attempts.values_list("run__node__name", "run__fault_type", "started_at")
+    return tuple(PastReboot(node=node, fault_type=fault_type, at=at) for node, fault_type, at in rows)

@@ -1,0 +1,44 @@
+"""Who works on a run: a lease with a fence. A worker that comes late, after its lease was taken over, is refused."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import F, Q, QuerySet
+
+from runbooks.models import Run, RunState
+
+# Longer than the longest step: four commands at 30 s each, which is also Celery's time limit for a task.
+LEASE = timedelta(seconds=150)
+# A person may pause a run while a step of it is under way: what the step did is stored all the same.
+_LIVE = (RunState.RUNNING, RunState.PAUSED)
+
+
+class LateWorker(Exception):
+    """The run was taken over, aborted or finished meanwhile: nothing of this turn is stored."""
+
+
+def due(now: datetime) -> QuerySet[Run]:
+    """Runs whose time has come and on which nobody works, or whose worker was not heard of again."""
+    free = Q(leased_until=None) | Q(leased_until__lt=now)
+    return Run.objects.filter(free, state=RunState.RUNNING, wake_at__lte=now)
+
+
+def take(run_id: int, now: datetime) -> Run | None:
+    """The run, leased to the caller; None when it is not due or somebody else was quicker."""
+    taken = due(now).filter(pk=run_id).update(leased_until=now + LEASE, fence=F("fence") + 1)
+    return Run.objects.select_related("incident", "node").get(pk=run_id) if taken else None
+
+
+def keep(run: Run, **values: Any) -> None:
+    """Stores values under the lease and goes on. Raises LateWorker."""
+    if Run.objects.filter(pk=run.pk, fence=run.fence, state__in=_LIVE).update(**values) != 1:
+        raise LateWorker(f"run {run.pk}, fence {run.fence}")
+    for name, value in values.items():
+        setattr(run, name, value)
+
+
+def give_back(run: Run, *, wake_at: datetime | None, **values: Any) -> None:
+    """Stores values and ends the lease; the run is due again at `wake_at`. Raises LateWorker."""
+    keep(run, leased_until=None, wake_at=wake_at, facts=run.facts, **values)

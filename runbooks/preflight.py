@@ -1,0 +1,138 @@
+"""What arming needs, looked at right now: each point with what was found and what to do about it. Only looks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from detectors.detector import DetectorError, Target
+from incidents import inventory
+from runbooks.slurm import SlurmError
+from runbooks.step import World
+
+_BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
+_TIMEOUT = timedelta(seconds=10)
+# Enough to see that key, host keys and addresses fit, without a round over ten thousand nodes.
+_SAMPLE = 5
+
+
+@dataclass(frozen=True)
+class Check:
+    """One point. `todo` is empty when it is well."""
+
+    name: str
+    is_ok: bool
+    found: str
+    todo: str = ""
+
+
+def check(world: World) -> list[Check]:
+    """Every point, in order. What cannot be asked for is a problem, never skipped."""
+    try:
+        config = world.slurm.config()
+    except SlurmError as error:
+        return [Check("slurm", False, str(error), "Set KINTSUGI_SLURM so that `scontrol show config` works from here.")]
+    points: list[Callable[[Mapping[str, str], World], Check]] = [
+        _cluster_name,
+        _reboot_program,
+        _return_to_service,
+        _resume_timeout,
+        _privileges,
+        _nodes_known,
+        _node_access,
+        _verify_command,
+    ]
+    return [point(config, world) for point in points]
+
+
+def _cluster_name(config: Mapping[str, str], world: World) -> Check:
+    found, wanted = config.get("ClusterName", ""), world.policy.cluster_name
+    if wanted and found == wanted:
+        return Check("cluster_name", True, f"Slurm is cluster {found}.")
+    text = f"Slurm is cluster {found or 'without a name'}; KINTSUGI_CLUSTER_NAME is {wanted or 'unset'}."
+    return Check(
+        "cluster_name", False, text, "Set KINTSUGI_CLUSTER_NAME to the ClusterName of the Slurm to be acted on."
+    )
+
+
+def _reboot_program(config: Mapping[str, str], world: World) -> Check:
+    program = config.get("RebootProgram", "")
+    if program:
+        return Check("reboot_program", True, f"RebootProgram is {program}.")
+    todo = "Set RebootProgram in slurm.conf, such as /usr/sbin/reboot, and run scontrol reconfigure."
+    return Check("reboot_program", False, "RebootProgram is not set: `scontrol reboot` would do nothing.", todo)
+
+
+def _return_to_service(config: Mapping[str, str], world: World) -> Check:
+    value = config.get("ReturnToService", "")
+    if value in ("0", "1"):
+        return Check("return_to_service", True, f"ReturnToService is {value}.")
+    todo = "Set ReturnToService=0 or 1: with 2 a node that boots takes jobs unverified, drained or not."
+    return Check("return_to_service", False, f"ReturnToService is {value or 'unknown'}.", todo)
+
+
+def _resume_timeout(config: Mapping[str, str], world: World) -> Check:
+    found = re.match(r"\d+", config.get("ResumeTimeout", ""))
+    limit = timedelta(seconds=int(found[0])) if found else timedelta(0)
+    boot = world.policy.boot_time
+    text = f"ResumeTimeout is {limit.total_seconds():.0f} s, KINTSUGI_BOOT_TIME {boot.total_seconds():.0f} s."
+    if limit > boot:
+        return Check("resume_timeout", True, text)
+    todo = "Set ResumeTimeout above the longest boot: past it Slurm sets a rebooting node down and drops its drain."
+    return Check("resume_timeout", False, text, todo)
+
+
+def _privileges(config: Mapping[str, str], world: World) -> Check:
+    try:
+        access = world.slurm.access()
+    except SlurmError as error:
+        return Check("privileges", False, str(error), "See that `id` and `sacctmgr` run where scontrol runs.")
+    todo = f"Give {access.user} the level: sacctmgr modify user {access.user} set AdminLevel=Operator"
+    return Check("privileges", access.is_operator, f"{access.reason}.", "" if access.is_operator else todo)
+
+
+def _nodes_known(config: Mapping[str, str], world: World) -> Check:
+    try:
+        known = world.slurm.nodes()
+    except SlurmError as error:
+        return Check("nodes", False, str(error), "See that `scontrol show node` works.")
+    ours = inventory.pollable()
+    both = [name for name in ours if name in known]
+    text = f"{len(both)} of {len(ours)} nodes of the inventory are in Slurm, which has {len(known)}."
+    todo = "Import the inventory (manage.py inventory import) with the names that Slurm uses."
+    return Check("nodes", bool(both), text, "" if both else todo)
+
+
+def _node_access(config: Mapping[str, str], world: World) -> Check:
+    """SSH to some nodes, spread over the inventory. One that is down does not stop arming; none that answers does."""
+    targets = [target for name in _spread(inventory.pollable()) if (target := inventory.target(name)) is not None]
+    answers = {target.name: _boot_id(world, target) for target in targets}
+    well = [name for name, complaint in answers.items() if not complaint]
+    if well:
+        return Check("node_access", True, f"{len(well)} of {len(answers)} nodes looked at give their boot id over SSH.")
+    complaint = next(iter(answers.values()), "there is no node with an address in the inventory")
+    todo = "Set KINTSUGI_SSH_USER, KINTSUGI_SSH_KEY and KINTSUGI_SSH_KNOWN_HOSTS, and the nodes' addresses."
+    return Check("node_access", False, f"No node gives its boot id over SSH: {complaint}.", todo)
+
+
+def _verify_command(config: Mapping[str, str], world: World) -> Check:
+    command = " ".join(world.policy.verify_command)
+    text = f"`{command}` verifies a node." if command else "No verify command: a person resumes each repaired node."
+    return Check("verify_command", True, text)
+
+
+def _spread(names: list[str]) -> list[str]:
+    return names[:: max(1, len(names) // _SAMPLE)][:_SAMPLE]
+
+
+def _boot_id(world: World, target: Target) -> str:
+    """The complaint; empty when the node gave a boot id."""
+    try:
+        output = world.shell.run(target, _BOOT_ID, _TIMEOUT)
+    except DetectorError as error:
+        return str(error)
+    if output.status == 0 and output.stdout.strip():
+        return ""
+    return f"{target.name} gave no boot id (status {output.status})"

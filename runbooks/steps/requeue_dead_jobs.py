@@ -1,0 +1,43 @@
+"""Requeue the jobs that a lost GPU has killed, where the operator's policy allows that; the others are waited for."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from runbooks import looking
+from runbooks.guards import Act
+from runbooks.slurm import Job
+from runbooks.step import Base, Context, Done, Effect, Result
+
+_LOST = frozenset({"gpu.lost"})
+
+
+class RequeueDeadJobs(Base):
+    """A job is provably dead when the node's own detector sees a GPU lost and the job holds every GPU of the node."""
+
+    name: ClassVar[str] = "requeue_dead_jobs"
+    plan: ClassVar[str] = "requeue the jobs that a lost GPU has killed, where the policy allows it"
+    effect: ClassVar[Effect] = Effect.DISRUPTIVE
+    act: ClassVar[Act | None] = Act.REQUEUE
+
+    def is_done(self, ctx: Context) -> Done | None:
+        if not ctx.world.policy.requeue_dead_jobs:
+            return Done("Jobs are waited for: the policy requeues none (KINTSUGI_REQUEUE_DEAD_JOBS).", is_told=False)
+        if not _dead(ctx):
+            return Done(f"No job on {ctx.node} is provably dead: those that run are waited for.", is_told=False)
+        return None
+
+    def run(self, ctx: Context) -> Result:
+        dead = _dead(ctx)
+        for job in dead:
+            ctx.world.slurm.requeue(job.job_id)
+        names = ", ".join(f"{job.job_id} ({job.user})" for job in dead)
+        return Done(f"Requeued {names}: a GPU under it is lost.")
+
+
+def _dead(ctx: Context) -> list[Job]:
+    gpus = len(ctx.target.expected.get("gpus", ()))
+    whole = [job for job in ctx.world.slurm.jobs(ctx.node) if job.state == "RUNNING" and job.gpus_per_node == gpus > 0]
+    if not whole or not any(event.fault_type in _LOST for event in looking.look(ctx).raised):
+        return []
+    return whole

@@ -1,0 +1,38 @@
+"""When a run has lost its reason: its incident was closed, cleared by itself, or went to the vendor. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from incidents.lifecycle import State
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """The incident still calls for the run."""
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """`hands_back`: what we drained and never rebooted is resumed."""
+
+    reason: str
+    hands_back: bool
+
+
+_BY_STATE: dict[State, GoOn | Withdraw] = {
+    State.OPEN: GoOn(),
+    State.ACKNOWLEDGED: GoOn(),
+    State.REPAIRING: GoOn(),
+    State.MONITORING: Withdraw("its faults have cleared by themselves", hands_back=True),
+    # Whoever called the vendor wants the node left as it is.
+    State.AWAITING_VENDOR: Withdraw("a person handed it to the vendor", hands_back=False),
+    State.RESOLVED: Withdraw("it is resolved", hands_back=True),
+    State.FALSE_POSITIVE: Withdraw("it was a false alarm", hands_back=True),
+    State.DUPLICATE: Withdraw("it is a duplicate", hands_back=True),
+}
+
+
+def consider(state: State) -> GoOn | Withdraw:
+    """What the incident's state means for its run, looked at before each step."""
+    return _BY_STATE[state]
