@@ -91,6 +91,8 @@ class Matcher:
         patterns = [(number, item.signature.pattern.encode()) for number, item in enumerate(self._signatures)]
         lines = compile_patterns(patterns, engine=engine)
         self._match = lines.match
+        # Bound once: nearly every line of a log ends in one of these.
+        self._has_match = lines.has_match
         self._occurs = lines.occurs
 
     def may_hit(self, block: bytes) -> bool:
@@ -99,7 +101,7 @@ class Matcher:
 
     def is_hit(self, line: bytes) -> bool:
         """Whether the line deserves a closer look. The hot path: nearly every line ends here."""
-        return bool(self._match(line))
+        return self._has_match(line)
 
     def facts(
         self, line: bytes, *, default_host: str, observed_at: datetime, zone: tzinfo, year: int | None = None
