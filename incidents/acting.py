@@ -60,13 +60,22 @@ def act(
     return Refused(f"Incident #{incident_id} is being changed by others; look at it again.")
 
 
-def record(incident_id: int, *, kind: str, text: str, actor: str = KINTSUGI, now: datetime) -> TimelineEntry:
-    """A timeline entry without a state change, told to people like any other."""
+def record(
+    incident_id: int,
+    *,
+    kind: str,
+    text: str,
+    actor: str = KINTSUGI,
+    now: datetime,
+    needs_human: str | None = None,
+) -> TimelineEntry:
+    """A timeline entry without a state change, told to people like any other. `needs_human` sets what is asked."""
     with transaction.atomic():
         entry = TimelineEntry.objects.create(
             incident_id=incident_id, kind=kind[:32], actor=actor[:150], text=text, occurred_at=now, recorded_at=now
         )
-        Incident.objects.filter(pk=incident_id).update(updated_at=now)
+        asked = {} if needs_human is None else {"needs_human": needs_human[:255]}
+        Incident.objects.filter(pk=incident_id).update(updated_at=now, **asked)
         outbox.enqueue([entry], now=now)
     return entry
 
