@@ -1,0 +1,223 @@
+"""From columns of incidents and a fleet to the numbers people read, each with its sentence and definition. Pure.
+
+Hours since 1970 throughout; a time that has not come is not-a-number. No clock, no database, no Django.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.faults import Component
+from incidents import reliability
+from incidents.reliability import Estimate, Floats, Trend
+
+ALL = "all"
+HORIZON = timedelta(days=30)  # covers the vendor lead times, "days to weeks", of arXiv 2604.13600
+_HOUR_S = 3600.0
+
+
+class Unit(StrEnum):
+    """The machines whose hours are a class's exposure."""
+
+    NODE = "node"
+    INTERCONNECT_SWITCH = "interconnect_switch"
+    STORAGE_SWITCH = "storage_switch"
+
+    @property
+    def hours(self) -> str:
+        return "node-hours" if self is Unit.NODE else "switch-hours"
+
+    @property
+    def machines(self) -> str:
+        return {Unit.NODE: "nodes", Unit.INTERCONNECT_SWITCH: "leaf or spine switches"}.get(self, "storage switches")
+
+
+UNITS: dict[Component, Unit] = dict.fromkeys(Component, Unit.NODE) | {
+    Component.INTERCONNECT_SWITCH: Unit.INTERCONNECT_SWITCH,
+    Component.STORAGE_SWITCH: Unit.STORAGE_SWITCH,
+}
+
+DEFINITIONS: dict[str, str] = {
+    "failure": "an incident whose onset lies in the window and whose state is neither false_positive nor duplicate,"
+    " whatever its severity",
+    "exposure": "hours that the inventory's machines were in service within the window, from Node.in_service_since"
+    " (unknown: from the window's start); leaf and spine switches for interconnect_switch, storage switches for"
+    " storage_switch, nodes for every other class and in all",
+    "mtbf": "exposure per failure, with the exact Poisson (chi-square) 95 % interval; without a failure the one-sided"
+    " 95 % bound exposure / 2.996",
+    "mttf": "the same without the time out of service: from out_of_service_at until restored_at, each hour once",
+    "restore": "from onset to service restored; incidents still open at the window's end are censored there, so that"
+    " long repairs count while they run; Kaplan-Meier median with the log-log 95 % interval",
+    "mttr": "the mean of the same restricted to the stated horizon (Kaplan-Meier): open repairs do not bias it low",
+    "mttd": "opened_at minus onset_at: from the first known bad (the device's clock) to our knowing",
+    "mtta": "acknowledged_at minus opened_at, over those that a person acknowledged",
+    "trend": "Laplace's test at 5 % from four failures on; where it finds a trend one mean misstates the present",
+}
+
+
+@dataclass(frozen=True)
+class Incidents:
+    """Columns of one shape (n,). `owner` numbers the machines, `owner_unit` says what they count as ('' for others)."""
+
+    component: npt.NDArray[np.str_]
+    is_failure: npt.NDArray[np.bool_]
+    owner: npt.NDArray[np.int64]
+    owner_unit: npt.NDArray[np.str_]
+    recovery: npt.NDArray[np.str_]
+    onset: Floats
+    opened: Floats
+    acknowledged: Floats
+    out: Floats
+    restored: Floats
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Incidents:
+        return Incidents(**{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """When each machine entered service, hours since 1970, by unit; `gpus` holds its node's time for each GPU."""
+
+    starts: dict[Unit, Floats]
+    gpus: Floats
+
+
+@dataclass(frozen=True)
+class Times:
+    """Hours: mean and median of `count` values; None without any."""
+
+    mean: float | None
+    median: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The numbers of one component class, or of `all`. Hours. `sentence` says the gist in words."""
+
+    component: str
+    unit: Unit
+    units: int
+    failures: int
+    exposure: float
+    gpu_exposure: float | None
+    up: float
+    mtbf: Estimate
+    mttf: Estimate
+    trend: Trend
+    open: int
+    restore_median: Estimate
+    mttr: Estimate
+    horizon: float
+    mttd: Times
+    mtta: Times
+    by_month: dict[str, int]
+    by_recovery: dict[str, int]
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the console's home page and `manage.py reliability` show.
+
+    `overall` first, then `classes` in the order of `detectors.faults.Component`; each has a ready `sentence`
+    such as "No failures in 40,000 node-hours: MTBF above 13,352 h (95 %).". `notice` is not empty where a
+    person must do something first, such as loading an inventory.
+    """
+
+    since: datetime
+    until: datetime
+    overall: Figures
+    classes: tuple[Figures, ...]
+    definitions: dict[str, str] = field(default_factory=lambda: dict(DEFINITIONS))
+    notice: str = ""
+
+
+@dataclass(frozen=True)
+class Window:
+    """From `since` to `until`, hours since 1970; `zone` is where months begin."""
+
+    since: float
+    until: float
+    zone: tzinfo
+
+
+def figures(component: str, incidents: Incidents, fleet: Fleet, window: Window) -> Figures:
+    """One class's numbers. `incidents` holds every class: a machine that is out for another reason cannot fail."""
+    unit = Unit.NODE if component == ALL else UNITS[Component(component)]
+    chosen = incidents.is_failure & (incidents.onset >= window.since) & (incidents.onset < window.until)
+    failed = incidents.where(chosen if component == ALL else chosen & (incidents.component == component))
+    starts, span = fleet.starts[unit], (window.since, window.until)
+    hours = reliability.exposure(starts, *span)
+    up = max(0.0, hours - _time_out(incidents, unit, window))
+    is_restored = failed.restored <= window.until  # False for not-a-number
+    durations = np.maximum(np.where(is_restored, failed.restored, window.until) - failed.onset, 0.0)
+    curve = reliability.kaplan_meier(durations, is_restored)
+    mttr, horizon = reliability.restricted_mean(curve, HORIZON.total_seconds() / _HOUR_S)
+    is_any, count = bool(failed.onset.size), int(failed.onset.size)
+    return Figures(
+        component=component,
+        unit=unit,
+        units=int((np.nan_to_num(starts, nan=window.since) < window.until).sum()),
+        failures=count,
+        exposure=hours,
+        gpu_exposure=reliability.exposure(fleet.gpus, *span) if component == Component.GPU else None,
+        up=up,
+        mtbf=_mean_time(count, hours),
+        mttf=_mean_time(count, up),
+        trend=reliability.laplace(failed.onset, *span),
+        open=int((~is_restored).sum()),
+        restore_median=reliability.median(curve),
+        mttr=mttr if is_any else Estimate(None, None, None),
+        horizon=horizon if is_any else HORIZON.total_seconds() / _HOUR_S,
+        mttd=_times(failed.opened - failed.onset),
+        mtta=_times(np.where(failed.acknowledged <= window.until, failed.acknowledged, np.nan) - failed.opened),
+        by_month=_by_month(failed.onset, window),
+        by_recovery=_counts(failed.recovery[is_restored]),
+    )
+
+
+def _mean_time(failures: int, hours: float) -> Estimate:
+    """Without hours in service there is nothing to divide by."""
+    return reliability.mean_time_between(failures, hours) if hours > 0 else Estimate(None, None, None)
+
+
+def _time_out(incidents: Incidents, unit: Unit, window: Window) -> float:
+    is_out = np.isfinite(incidents.out) & (incidents.owner_unit == str(unit))
+    rows = incidents.where(is_out)
+    ends = np.where(np.isfinite(rows.restored), rows.restored, window.until)
+    return reliability.covered(rows.owner, rows.out, ends, window.since, window.until)
+
+
+def _times(values: Floats) -> Times:
+    """Clocks of devices run ahead at times: what is known before it began is known at once."""
+    known = np.maximum(values[np.isfinite(values)], 0.0)
+    if not known.size:
+        return Times(None, None, 0)
+    return Times(float(known.mean()), float(np.median(known)), int(known.size))
+
+
+def _counts(words: npt.NDArray[np.str_]) -> dict[str, int]:
+    names, counts = np.unique(words, return_counts=True)
+    return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
+
+
+def _by_month(onsets: Floats, window: Window) -> dict[str, int]:
+    """Failures by month of the zone; months without any are left out."""
+    if not onsets.size:
+        return {}
+    month = datetime.fromtimestamp(float(onsets.min()) * _HOUR_S, UTC).astimezone(window.zone)
+    year, number = month.year, month.month
+    edges: list[float] = []
+    names: list[str] = []
+    while not edges or edges[-1] <= onsets.max():
+        names.append(f"{year:04d}-{number:02d}")
+        year, number = (year, number + 1) if number < 12 else (year + 1, 1)
+        edges.append(datetime(year, number, 1, tzinfo=window.zone).timestamp() / _HOUR_S)
+    counts = np.bincount(np.searchsorted(edges, onsets, side="right"), minlength=len(names))
+    return {name: int(count) for name, count in zip(names, counts, strict=True) if count}

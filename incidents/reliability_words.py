@@ -1,0 +1,73 @@
+"""The numbers of reliability as sentences and cells for people. Pure."""
+
+from __future__ import annotations
+
+from incidents.reliability import Direction, Estimate
+from incidents.reliability_summary import Figures
+
+_TRENDS = {
+    Direction.RISING: "Failures are becoming more frequent",
+    Direction.FALLING: "Failures are becoming rarer",
+}
+
+
+def hours(value: float) -> str:
+    """An exposure or a mean time between failures: `24,000 h`."""
+    return f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
+
+
+def span(value: float) -> str:
+    """A repair's duration, given in hours, in the unit a person would say: `40 s`, `25 min`, `5.2 h`, `3.1 d`."""
+    if value * 3600 < 90:
+        return f"{value * 3600:.0f} s"
+    if value < 2:
+        return f"{value * 60:.0f} min"
+    return f"{value:.1f} h" if value < 48 else f"{value / 24:.1f} d"
+
+
+def interval(estimate: Estimate, say: object = hours) -> str:
+    """`24,000 h (12,643 to 52,485 h)`, `above 13,352 h`, `not reached (25 min or more)`, or `-`."""
+    write = span if say is span else hours
+    low, high = estimate.low, estimate.high
+    if estimate.value is None and low is None:
+        return "not reached" if write is span else "-"
+    if estimate.value is None:
+        return f"above {write(low or 0.0)}"
+    upper = write(high) if high is not None else "not reached"
+    return f"{write(estimate.value)} ({write(low or 0.0)} to {upper})"
+
+
+def sentence(row: Figures) -> str:
+    """The gist of one class in one to three sentences."""
+    return " ".join(part for part in (_rate(row), _repair(row), _trend(row)) if part)
+
+
+def _rate(row: Figures) -> str:
+    failures = {0: "No failures", 1: "1 failure"}.get(row.failures, f"{row.failures:,} failures")
+    if row.exposure <= 0:
+        return f"{failures}; no {row.unit.machines} in the inventory, so no rate."
+    gpus = f" ({row.gpu_exposure:,.0f} GPU-hours)" if row.gpu_exposure else ""
+    seen = f"{failures} in {row.exposure:,.0f} {row.unit.hours}{gpus}"
+    if row.failures == 0:
+        return f"{seen}: MTBF above {hours(row.mtbf.low or 0.0)} (95 %)."
+    return f"{seen}: MTBF {hours(row.mtbf.value or 0.0)}, {_range(row.mtbf)} (95 %)."
+
+
+def _range(estimate: Estimate) -> str:
+    return f"between {hours(estimate.low or 0.0)} and {hours(estimate.high or 0.0)}"
+
+
+def _repair(row: Figures) -> str:
+    if row.failures == 0:
+        return ""
+    still = f"; {row.open} still open" if row.open else ""
+    if row.restore_median.value is None:
+        return f"Half are not restored yet{still}."
+    return f"Service was back after {span(row.restore_median.value)} in half of the cases{still}."
+
+
+def _trend(row: Figures) -> str:
+    words = _TRENDS.get(row.trend.direction)
+    if words is None:
+        return ""
+    return f"{words} (Laplace {row.trend.score:+.1f}, p {row.trend.p_value:.2g}): one mean misstates the present."

@@ -1,0 +1,120 @@
+"""`manage.py reliability`: the numbers, with the definitions beside them."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from datetime import datetime, time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+
+from incidents import reliability_words as words
+from incidents import statistics
+from incidents.reliability_summary import Figures, Summary, Times
+
+
+class Command(BaseCommand):
+    help = "MTBF, MTTF, MTTR, MTTD and MTTA per component class, with intervals and definitions."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        form = "a date such as 2025-01-31 (midnight in the site's zone) or a time such as 2025-01-31T12:00+09:00"
+        parser.add_argument("--since", metavar="D", help=f"{form}; default: the first machine's entry into service")
+        parser.add_argument("--until", metavar="D", help=f"{form}; default: now")
+        parser.add_argument("--json", action="store_true", help="one JSON object (docs/contracts.md)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        since = None if options["since"] is None else moment("--since", options["since"])
+        until = timezone.now() if options["until"] is None else moment("--until", options["until"])
+        if since is not None and since >= until:
+            raise CommandError(f"--since {since.isoformat()} is not before --until {until.isoformat()}.")
+        summary = statistics.summary(since, until)
+        if options["json"]:
+            self.stdout.write(json.dumps(statistics.as_json(summary), indent=2))
+            return
+        for line in report(summary):
+            self.stdout.write(line)
+
+
+def moment(option: str, text: str) -> datetime:
+    """The time that `text` names; a date or a time without zone is the site's. Raises CommandError."""
+    try:
+        found = parse_datetime(text)
+        day = None if found is not None else parse_date(text)
+    except ValueError as error:
+        raise CommandError(f"{option} {text}: there is no such day or time ({error}).") from error
+    if found is None and day is not None:
+        found = datetime.combine(day, time())
+    if found is None:
+        raise CommandError(f"{option} {text}: expected a date such as 2025-01-31 or a time such as 2025-01-31T12:00Z.")
+    return timezone.make_aware(found) if timezone.is_naive(found) else found
+
+
+def report(summary: Summary) -> list[str]:
+    """The page for people: what was counted, a table, and what each column means."""
+    since, until = (
+        timezone.localtime(moment).strftime("%Y-%m-%d %H:%M %Z") for moment in (summary.since, summary.until)
+    )
+    lines = [f"Reliability from {since} to {until}", ""]
+    if summary.notice:
+        lines += [summary.notice, ""]
+    rows = [row for row in summary.classes if row.failures] + [summary.overall]
+    lines += _table(_HEAD, [_cells(row) for row in rows])
+    quiet = [row for row in summary.classes if not row.failures]
+    if quiet:
+        lines += ["", "Classes without a failure:"]
+        lines += [f"  {row.component.replace('_', ' ')}: {row.sentence}" for row in quiet]
+    trends = [f"  {row.component.replace('_', ' ')}: {row.sentence}" for row in rows if row.trend.p_value is not None]
+    if trends:
+        lines += ["", "In words:", *trends]
+    lines += ["", "By month:      " + _counts(summary.overall.by_month)]
+    lines += ["Cured by:      " + _counts(summary.overall.by_recovery)]
+    lines += ["", "What the columns mean:"]
+    return lines + [f"  {name:9} {text}" for name, text in summary.definitions.items()]
+
+
+_HEAD = (
+    "class",
+    "failures",
+    "exposure",
+    "MTBF (95 %)",
+    "MTTF (95 %)",
+    "restored, median (95 %)",
+    "MTTR",
+    "MTTD",
+    "MTTA",
+)
+
+
+def _cells(row: Figures) -> tuple[str, ...]:
+    is_known = row.mttr.value is not None
+    return (
+        row.component.replace("_", " "),
+        f"{row.failures:,}" + (f" ({row.open} open)" if row.open else ""),
+        f"{row.exposure:,.0f} {row.unit.hours}",
+        words.interval(row.mtbf),
+        words.interval(row.mttf),
+        words.interval(row.restore_median, say=words.span) if row.failures else "-",
+        f"{words.span(row.mttr.value or 0.0)} within {words.span(row.horizon)}" if is_known else "-",
+        _mean(row.mttd),
+        _mean(row.mtta) + (f" ({row.mtta.count} of {row.failures})" if row.mtta.count else ""),
+    )
+
+
+def _mean(times: Times) -> str:
+    return "-" if times.mean is None else words.span(times.mean)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items()) or "none"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    ]
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
