@@ -1,0 +1,134 @@
+"""Every scenario is played and compared with its expected.toml: incidents, runs, and what was done in Slurm."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from pytest_django import DjangoDbBlocker
+
+from fixtures.replay import database, expect, reader, replay
+from fixtures.replay.replay import Performed
+
+SCENARIOS = Path(__file__).resolve().parent.parent / "fixtures" / "scenarios"
+QUARTER = "sakuraone_2025q1"
+SMALL = sorted(folder.name for folder in SCENARIOS.iterdir() if folder.is_dir() and folder.name != QUARTER)
+# The study's counts (arXiv 2604.13600): 21 faults by class, by month and by what cured them.
+BY_CLASS = {
+    "gpu": 9,
+    "nvlink": 4,
+    "nic": 1,
+    "interconnect_switch": 5,
+    "storage_switch": 1,
+    "misconfiguration": 1,
+}
+BY_MONTH = {"2025-01": 13, "2025-02": 5, "2025-03": 3}
+
+
+@pytest.fixture(autouse=True)
+def own_database(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """A replay brings its own database; the tests' one stays blocked."""
+    with django_db_blocker.unblock():
+        yield
+
+
+def perform(name: str, *, seed: int | None = None) -> tuple[Performed, list[str]]:
+    script = reader.read(SCENARIOS / name)
+    with database.temporary():
+        performed = replay.scenario(script, seed=seed)
+    return performed, expect.differences(script.expected, performed.played)
+
+
+def gist(row: dict[str, Any]) -> tuple[str, ...]:
+    """What must not depend on the seed."""
+    words = ("component", "fault_type", "root_resource", "state", "recovery")
+    return (row["opened_at"][:7], *(str(row[word]) for word in words))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_scenario_ends_as_it_says_when_it_is_played(name: str) -> None:
+    assert perform(name)[1] == []
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_scenario_ends_the_same_when_the_seed_is_another(name: str) -> None:
+    assert perform(name, seed=77)[1] == []
+
+
+def test_the_quarter_gives_the_published_counts_when_it_is_played() -> None:
+    performed, differences = perform(QUARTER)
+    true = performed.played.true_incidents
+    assert differences == []
+    assert Counter(row["component"] for row in true) == BY_CLASS
+    assert Counter(row["opened_at"][:7] for row in true) == BY_MONTH
+    recoveries = Counter(row["recovery"] for row in true)
+    assert (recoveries["node_restart"], recoveries["vendor_replacement"]) == (10, 3)
+    assert performed.played.lines > 10_000
+
+
+def test_the_quarter_ends_the_same_when_the_seed_is_another() -> None:
+    one, other = (sorted(map(gist, perform(QUARTER, seed=seed)[0].played.incidents)) for seed in (None, 404))
+    assert one == other
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    with redirect_stdout(io.StringIO()):
+        call_command("replay", *arguments, stdout=out, stderr=io.StringIO())
+    return out.getvalue()
+
+
+def test_replay_prints_the_promised_object_when_json_is_asked_for() -> None:
+    told = json.loads(run(str(SCENARIOS / "one_gpu_falls_off_the_bus"), "--json"))
+    assert list(told) == ["lines", "events", "faults", "incidents"]
+    assert list(told["incidents"][0]) == [
+        "id",
+        "component",
+        "fault_type",
+        "severity",
+        "root_resource",
+        "state",
+        "opened_at",
+        "restored_at",
+        "recovery",
+        "channels",
+        "faults",
+        "runs",
+    ]
+    assert list(told["incidents"][0]["faults"][0]) == ["resource", "fault_type", "role", "rule", "reason"]
+
+
+def test_a_plain_log_is_played_in_shadow_when_its_path_is_given(tmp_path: Path) -> None:
+    log = tmp_path / "messages"
+    log.write_text(
+        "Jan  7 03:12:44 cn1 kernel: NVRM: Xid (PCI:0000:5d:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"
+    )
+    (incident,) = json.loads(run(str(log), "--json", "--year", "2023"))["incidents"]
+    assert incident["root_resource"] == "node/cn1/gpu/0000:5d:00.0"
+    assert incident["opened_at"].startswith("2023-01-07T03:12:44")
+    assert incident["runs"] == []
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_replay_refuses_with_status_2_when_there_is_nothing_to_play(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "log"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(CommandError) as refused:
+        run(str(path))
+    assert refused.value.returncode == 2
+    assert str(path) in str(refused.value)
+
+
+def test_replay_names_file_and_line_when_a_scenario_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "scenario.toml").write_text('[scenario]\nname = "x"\nstarts_at = "soon"\n')
+    with pytest.raises(CommandError, match=r"scenario.toml:1 \[scenario\]: starts_at = 'soon': expected a time"):
+        run(str(tmp_path))
