@@ -1,4 +1,4 @@
-"""The incident list and what people do to an incident. The page itself is joined with its runs in `kintsugi.console`."""
+"""The incident list and what people do to an incident. `kintsugi.console` joins its page with its runs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from incidents.models import Gpu, Incident
 from incidents.templatetags import console
 
 SEVERITY_RANK = Case(*(When(severity=str(s), then=s.rank) for s in Severity), output_field=IntegerField())
+MEMBERS_SHOWN = 50
 _GPU_INDEX = Subquery(
     Gpu.objects.filter(node=OuterRef("node"))
     .annotate(path=Concat(Value("node/"), F("node__name"), Value("/gpu/"), F("pci_address")))
@@ -175,12 +176,17 @@ class IncidentAdmin(ReadOnlyAdmin):
         return self.render_page(request, str(object_id), status=409, forms=act_forms(incident, form, act.trigger))
 
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
+        notifications = list(row.notifications.order_by("sequence"))
         return {
             "title": f"Incident {row.pk}",
-            "members": row.members.select_related("fault").prefetch_related("fault__evidence"),
+            "members": row.members.select_related("fault")
+            .prefetch_related("fault__evidence")
+            .order_by("role", "joined_at", "pk")[:MEMBERS_SHOWN],
+            "member_count": row.members.count(),
             "timeline": row.timeline.order_by("-id"),
             "reports": row.reports.order_by("id"),
-            "notifications": row.notifications.select_related("entry"),
+            "notifications": notifications,
+            "sent_replies": sum(1 for message in notifications if message.sequence and message.sent_at),
             "duplicates": row.duplicates.order_by("id"),
             "can_act": request.user.has_perm("incidents.act_on_incident"),
             "forms": act_forms(row),

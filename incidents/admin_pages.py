@@ -14,6 +14,16 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 
 
+class Crumb:
+    """A row in the page's path at the top: the theme shows it with a capital, so it begins with a word, not a name."""
+
+    def __init__(self, row: Model, text: str) -> None:
+        self._meta, self.pk, self.text = row._meta, row.pk, text
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class ReadOnlyAdmin(ModelAdmin):
     """A list and a page per row. Nobody adds, changes or deletes here, not even a superuser.
 
@@ -24,7 +34,6 @@ class ReadOnlyAdmin(ModelAdmin):
     actions = None
     list_filter_sheet = False
     list_per_page = 50
-    show_full_result_count = False
     empty_title = "Nothing here yet"
     empty_text = "Rows appear by themselves as soon as there is something to show."
     change_list_template = "incidents/list.html"
@@ -74,15 +83,15 @@ class ReadOnlyAdmin(ModelAdmin):
         row = self.find(request, object_id)
         if row is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-        context = {
+        context: dict[str, Any] = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "original": row,
             "row": row,
-            "title": str(row),
+            "title": f"{self.opts.verbose_name} {row}",
             "now": timezone.now(),
             **self.page_context(request, row),
             **extra,
         }
+        context["original"] = Crumb(row, context["title"])
         request.current_app = self.admin_site.name
         return TemplateResponse(request, self.page_template, context, status=status)

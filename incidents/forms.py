@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django import forms
+from django.utils import timezone
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
 
-from detectors import resources
-from detectors.faults import Component
+from detectors import catalog, resources
 from incidents import wording
+from incidents.correlate import USER_REPORT
 from incidents.lifecycle import State, Trigger, next_state
-from incidents.models import Incident, Node, Switch
+from incidents.models import Gpu, Incident, Node, Switch
 
 NOTE_LENGTH = 2000
 
@@ -153,17 +155,8 @@ class ReportForm(forms.Form):
         label="GPU",
         required=False,
         min_value=0,
-        help_text="Its index as nvidia-smi counts, from 0; leave it empty when you do not know.",
+        help_text="Its index as nvidia-smi counts, from 0.",
         widget=UnfoldAdminIntegerFieldWidget,
-    )
-    component = forms.ChoiceField(
-        label="What seems to be affected",
-        choices=[
-            ("unknown", "I do not know"),
-            *((str(c), t) for c, t in wording.COMPONENTS.items() if c != Component.UNKNOWN),
-        ],
-        widget=UnfoldAdminSelectWidget,
-        required=False,
     )
     text = forms.CharField(
         label="What you saw",
@@ -172,6 +165,24 @@ class ReportForm(forms.Form):
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 6}),
         error_messages={"required": "Say what you saw; one sentence is enough."},
     )
+    since = forms.DateTimeField(
+        label="Since when",
+        required=False,
+        widget=TextInput(attrs={"type": "datetime-local"}),
+        error_messages={"invalid": "Give date and time as 2025-01-31 14:05, or leave it empty for now."},
+    )
+    fault_type = forms.CharField(
+        label="Fault type",
+        required=False,
+        max_length=96,
+        help_text="Only if a log line or tool named it, such as gpu.xid.79; the catalogue lists them.",
+        widget=TextInput(attrs={"list": "fault-types", "autocomplete": "off", "spellcheck": "false"}),
+    )
+
+    def __init__(self, *args: Any, now: datetime, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.now = now
+        self.fields["since"].help_text = f"Time zone {timezone.get_current_timezone_name()}; empty means now."
 
     def clean_machine(self) -> str:
         name = resources.short_host(self.cleaned_data["machine"])
@@ -184,16 +195,29 @@ class ReportForm(forms.Form):
             "an administrator adds machines with `manage.py inventory import`."
         )
 
+    def clean_since(self) -> datetime:
+        since: datetime = self.cleaned_data["since"] or self.now
+        if since > self.now:
+            raise forms.ValidationError("That lies in the future. Give the time when you first saw it.")
+        return since
+
+    def clean_fault_type(self) -> str:
+        named: str = self.cleaned_data["fault_type"].strip() or USER_REPORT
+        if catalog.load().get(named) is None:
+            raise forms.ValidationError(f"The catalogue has no fault type {named}; leave it empty if you are not sure.")
+        return named
+
     def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or {}
+        """The resource under `resource`: the machine, or its GPU by PCI address when an index is given."""
+        cleaned: dict[str, Any] = super().clean() or {}
         index, machine = cleaned.get("gpu"), cleaned.get("machine")
+        cleaned["resource"] = machine
         if index is None or machine is None:
             return cleaned
         host = resources.host_of(machine)
-        node = Node.objects.filter(name=host).prefetch_related("gpus").first() if host else None
-        gpu = next((gpu for gpu in node.gpus.all() if gpu.index == index), None) if node else None
+        gpu = Gpu.objects.filter(node__name=host, index=index).first() if host else None
         if gpu is None or host is None:
             self.add_error("gpu", f"{machine.split('/')[1]} has no GPU {index} in the inventory.")
         else:
-            cleaned["machine"] = resources.gpu(host, gpu.pci_address)
+            cleaned["resource"] = resources.gpu(host, gpu.pci_address)
         return cleaned

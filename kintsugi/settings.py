@@ -12,6 +12,7 @@ from celery.schedules import schedule
 from django.urls import reverse_lazy
 
 from kintsugi import config
+from kintsugi.appearance import UNFOLD as UNFOLD
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 KINTSUGI: dict[str, Any] = config.load(os.environ)
@@ -58,9 +59,9 @@ ALLOWED_HOSTS = KINTSUGI["KINTSUGI_ALLOWED_HOSTS"]
 CSRF_TRUSTED_ORIGINS = [KINTSUGI["KINTSUGI_BASE_URL"].rstrip("/")]
 
 INSTALLED_APPS = [
-    "unfold",
+    "unfold.apps.BasicAppConfig",
     "unfold.contrib.filters",
-    "django.contrib.admin",
+    "kintsugi.apps.ConsoleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -80,6 +81,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "kintsugi.security_headers.SecurityHeaders",
 ]
 TEMPLATES = [
     {
@@ -110,6 +112,7 @@ STATIC_ROOT = DATA_DIR / "static"
 STATIC_ROOT.mkdir(exist_ok=True)
 WHITENOISE_USE_FINDERS = True
 LOGIN_URL = reverse_lazy("admin:login")
+LOGIN_REDIRECT_URL = reverse_lazy("home")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = KINTSUGI["KINTSUGI_BASE_URL"].startswith("https:")
 SESSION_COOKIE_AGE = 12 * 3600  # one shift
 SECURE_REFERRER_POLICY = "same-origin"

@@ -1,6 +1,24 @@
-"""Every address of the web process."""
+"""Every address of the web process. The console's own pages stand before those that the models' admins give."""
 
 from django.contrib import admin
 from django.urls import path
+from django.views.generic import RedirectView
 
-urlpatterns = [path("", admin.site.urls)]
+from kintsugi import catalogue, console, controls, reports
+
+_signed_in = admin.site.admin_view
+
+urlpatterns = [
+    path("", _signed_in(console.home), name="home"),
+    path("report/", _signed_in(reports.report), name="report"),
+    path("stop/", _signed_in(controls.stop_switch), name="stop_switch"),
+    path("modes/", _signed_in(controls.modes), name="modes"),
+    path("catalogue/", _signed_in(catalogue.entries), name="catalogue"),
+    path("catalogue/<str:fault_type>/", _signed_in(catalogue.entry), name="catalogue_entry"),
+    path("machine/<path:resource>/", _signed_in(console.machine), name="machine"),
+    path("incidents/<int:number>/", _signed_in(console.incident), name="incident"),
+    path("incidents/", RedirectView.as_view(pattern_name="admin:incidents_incident_changelist")),
+    path("runbooks/", RedirectView.as_view(pattern_name="admin:runbooks_run_changelist")),
+    path("auth/", RedirectView.as_view(pattern_name="admin:auth_user_changelist")),
+    path("", admin.site.urls),
+]

@@ -9,13 +9,14 @@ from django import template
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 from detectors import resources
 from detectors.faults import Action, Channel, ClearRule, Component, Recovery, Role, Severity
-from incidents import wording
+from incidents import reliability_words, wording
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
+from incidents.reliability import Estimate
 
 register = template.Library()
 
@@ -87,7 +88,8 @@ def until(start: datetime | None, end: datetime | None) -> str:
 @register.filter
 def where(path: str) -> SafeString:
     """The resource by its people's name, leading to its machine's page."""
-    return format_html('<a href="{}">{}</a>', reverse("machine", args=[resources.owner(path)]), wording.resource(path))
+    address = reverse("machine", args=[resources.owner(path)])
+    return format_html('<a href="{}">{}</a>', address, wording.resource(path))
 
 
 @register.filter
@@ -127,20 +129,20 @@ def channels(values: list[str]) -> str:
 
 @register.filter
 def place(incident: Any) -> SafeString:
-    """Where, as people say it: `gn042 GPU 3`, with the PCI address that tells it for sure.
-
-    Takes an incident of `admin_incident.with_place`.
-    """
+    """Where, as people say it: `gn042 GPU 3`. Takes an incident of `admin_incident.with_place`."""
     if incident.gpu_index is None:
         return where(incident.root_resource)
-    machine, pci = incident.owner.split("/")[1], incident.root_resource.rsplit("/", 1)[1]
-    return format_html(
-        '<a href="{}">{} GPU {}</a> <span class="k-code k-muted">{}</span>',
-        reverse("machine", args=[incident.owner]),
-        machine,
-        incident.gpu_index,
-        pci,
-    )
+    address = reverse("machine", args=[incident.owner])
+    name = f"{incident.owner.split('/')[1]} GPU {incident.gpu_index}"
+    return format_html('<a class="k-place" href="{}">{}</a>', address, name)
+
+
+@register.filter
+def pci_address(incident: Any) -> SafeString:
+    """The GPU's PCI address, which tells it for sure where indexes may be counted anew after a reboot."""
+    if incident.gpu_index is None:
+        return mark_safe("")
+    return format_html('<span class="k-code k-muted k-place">{}</span>', incident.root_resource.rsplit("/", 1)[1])
 
 
 @register.filter
@@ -164,3 +166,15 @@ def activity(fault: Fault) -> SafeString:
     word, symbol = ("active", "radio_button_checked") if fault.is_active else ("cleared", "check_circle")
     flapping = " flapping" if fault.is_flapping else ""
     return format_html('<span class="k-badge k-fault-{}">{}{}{}</span>', word, icon(symbol), word, flapping)
+
+
+@register.filter
+def rate(estimate: Estimate) -> str:
+    """A mean time between failures with its interval."""
+    return reliability_words.interval(estimate)
+
+
+@register.filter
+def repair_time(estimate: Estimate) -> str:
+    """A repair time with its interval."""
+    return reliability_words.interval(estimate, reliability_words.span)

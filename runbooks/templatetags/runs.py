@@ -7,7 +7,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from incidents.templatetags.console import icon
-from runbooks.models import RunState, StepRun
+from runbooks import library
+from runbooks.models import UNFINISHED, Run, RunState, StepRun
 
 register = template.Library()
 
@@ -42,6 +43,23 @@ def run_state(value: str) -> SafeString:
 def step_outcome(value: str) -> SafeString:
     word = StepRun.Outcome(value)
     return _badge("step", word.value, STEP_ICONS[word])
+
+
+@register.filter
+def ahead(run: Run) -> list[str]:
+    """The steps that an unfinished run has not come to yet, by name."""
+    book = library.load().get(run.runbook)
+    if book is None or run.state not in UNFINISHED:
+        return []
+    tried = max((step.index for step in run.steps.all()), default=-1)
+    return [step.name for step in book.steps[tried + 1 :]]
+
+
+@register.filter
+def runbook_title(runbook: str) -> str:
+    """A runbook's title; its name where the library no longer has it."""
+    book = library.load().get(runbook)
+    return book.title if book is not None else runbook
 
 
 def _badge(kind: str, value: str, symbol: str) -> SafeString:

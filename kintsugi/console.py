@@ -1,0 +1,212 @@
+"""Pages that show incidents and runs together: home, the incident's page, the node's page. Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from incidents import statistics
+from incidents.admin import NodeAdmin
+from incidents.admin_incident import IncidentAdmin, with_place
+from incidents.lifecycle import CLOSED, State
+from incidents.models import Incident, Node, Notification, QuarantinedEvent, Switch
+from incidents.notify.story import ASKED, DOING
+from kintsugi import controls
+from runbooks import library
+from runbooks.models import UNFINISHED, Mode, Run, RunState
+
+HOME_ROWS = 25
+STATISTICS_SPAN = timedelta(days=90)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Something that waits for a person: what, since when, and where it is done."""
+
+    icon: str
+    text: str
+    about: str
+    address: str
+    since: datetime | None = None
+
+
+def home(request: HttpRequest) -> HttpResponse:
+    """The index: what is open, what waits for a person, the fleet, the last runs, the numbers."""
+    context = {**admin.site.each_context(request), "title": "Home", **overview(request, timezone.now())}
+    return TemplateResponse(request, "kintsugi/home.html", context)
+
+
+def overview(request: HttpRequest, now: datetime) -> dict[str, Any]:
+    """What the home page shows. A fixed number of queries, however many rows there are."""
+    open_incidents = with_place(Incident.objects.exclude(state__in=CLOSED)).order_by("-rank", "onset_at", "pk")
+    shown = list(open_incidents[:HOME_ROWS])
+    numbers = statistics.summary(now - STATISTICS_SPAN, now)
+    return {
+        "now": now,
+        "open_incidents": shown,
+        "open_count": len(shown) if len(shown) < HOME_ROWS else open_incidents.count(),
+        "closed_lately": with_place(Incident.objects.filter(state__in=CLOSED)).order_by("-closed_at")[:5],
+        "asks": asks(),
+        "pods": pods(),
+        "switch_roles": switch_roles(),
+        "provisional": Node.objects.filter(is_provisional=True).count(),
+        "runs": Run.objects.select_related("node", "incident")[:8],
+        "numbers": numbers,
+        "figures": [numbers.overall, *(row for row in numbers.classes if row.failures)],
+        "modes": controls.runbook_modes(),
+        "can_report": request.user.has_perm("incidents.add_userreport"),
+    }
+
+
+def asks() -> list[Ask]:
+    """What waits for a person, oldest first within its kind: approvals, incidents, messages, quarantine."""
+    approvals = Run.objects.filter(state=RunState.AWAITING_APPROVAL).select_related("node").order_by("started_at")
+    incidents = Incident.objects.exclude(state__in=CLOSED).exclude(needs_human="").order_by("onset_at")
+    found = [
+        Ask(
+            "back_hand",
+            f"Approve or abort: {title_of(run)} on {run.node.name}",
+            f"run #{run.pk}",
+            _page(run),
+            run.started_at,
+        )
+        for run in approvals[:HOME_ROWS]
+    ]
+    found += [
+        Ask("back_hand", incident.needs_human, str(incident), _page(incident), incident.onset_at)
+        for incident in incidents[:HOME_ROWS]
+    ]
+    if failed := Notification.objects.filter(state=Notification.SendState.FAILED).count():
+        address = reverse("admin:incidents_notification_changelist") + "?state__exact=failed"
+        found.append(Ask("mail", f"{failed} messages could not be sent; each says what to mend", "messages", address))
+    if held := QuarantinedEvent.objects.count():
+        address = reverse("admin:incidents_quarantinedevent_changelist")
+        found.append(
+            Ask("report", f"{held} events could not be ingested and are kept to be looked at", "quarantine", address)
+        )
+    return found
+
+
+def _page(row: Incident | Run) -> str:
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def pods() -> list[dict[str, Any]]:
+    """Nodes of the inventory per pod: total, out of service, under repair, in service.
+
+    Out of service: an open incident says since when the node is out and not yet restored. Under repair: an
+    unfinished run. Under repair counts as out.
+    """
+    out = Incident.objects.filter(node=OuterRef("pk"), out_of_service_at__isnull=False, restored_at=None).exclude(
+        state__in=CLOSED
+    )
+    repair = Run.objects.filter(node=OuterRef("pk"), state__in=UNFINISHED).exclude(mode=Mode.SHADOW)
+    rows = (
+        Node.objects.filter(is_provisional=False)
+        .annotate(is_out=Exists(out), is_repaired=Exists(repair))
+        .order_by("pod")
+        .values("pod")
+        .annotate(
+            total=Count("pk"),
+            repaired=Count("pk", filter=Q(is_repaired=True)),
+            out=Count("pk", filter=Q(is_out=True, is_repaired=False)),
+        )
+    )
+    return [{**row, "serving": row["total"] - row["repaired"] - row["out"]} for row in rows]
+
+
+def switch_roles() -> list[dict[str, Any]]:
+    """Switches per role: total, and how many have an open incident."""
+    troubled = set(
+        Incident.objects.filter(owner__startswith="switch/").exclude(state__in=CLOSED).values_list("owner", flat=True)
+    )
+    roles: dict[str, dict[str, Any]] = {}
+    for name, role in Switch.objects.order_by("role").values_list("name", "role"):
+        row = roles.setdefault(role, {"role": role, "total": 0, "troubled": 0, "untroubled": 0})
+        row["total"] += 1
+        row["troubled" if f"switch/{name}" in troubled else "untroubled"] += 1
+    return list(roles.values())
+
+
+def title_of(run: Run) -> str:
+    book = library.load().get(run.runbook)
+    return f"“{book.title}”" if book is not None else run.runbook
+
+
+def doing(incident: Incident, run: Run | None) -> str:
+    """What Kintsugi does about the incident now, in one or two sentences."""
+    if run is None or not incident.is_open:
+        return DOING[State(incident.state)]
+    state = RunState(run.state)
+    what = f"{title_of(run)} on {run.node.name}"
+    if state == RunState.RUNNING:
+        return f"Runs {what}. {run.waiting_for}".strip()
+    sentences = {
+        RunState.AWAITING_APPROVAL: f"Waits for a person to approve {what}. Nothing is done to the node before.",
+        RunState.PAUSED: f"A person paused {what}. Nothing more is done until it is resumed.",
+        RunState.SHADOWED: f"Shadow mode: wrote down what {what} would do, and did nothing.",
+    }
+    return sentences.get(state, DOING[State(incident.state)])
+
+
+def asked(incident: Incident, run: Run | None) -> str:
+    """What a person is asked to do, or may do."""
+    if run is not None and incident.is_open and run.state == RunState.AWAITING_APPROVAL:
+        return f"Approve or abort run #{run.pk}."
+    if incident.needs_human and incident.is_open:
+        return incident.needs_human
+    return ASKED[State(incident.state)]
+
+
+class IncidentPage(IncidentAdmin):
+    """The incident's page with its runs."""
+
+    def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
+        runs = list(Run.objects.filter(incident=row).select_related("node").prefetch_related("steps"))
+        latest = runs[0] if runs else None
+        return {
+            **super().page_context(request, row),
+            "runs": runs,
+            "doing": doing(row, latest),
+            "asked": asked(row, latest),
+            "open_run": latest if latest is not None and latest.state in UNFINISHED else None,
+            "asks": bool(row.needs_human and row.is_open)
+            or (latest is not None and latest.state == RunState.AWAITING_APPROVAL and row.is_open),
+        }
+
+
+class NodePage(NodeAdmin):
+    """The node's page with its runs."""
+
+    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        return {**super().page_context(request, row), "runs": _runs(row)}
+
+
+def _runs(node: Node) -> QuerySet[Run]:
+    return Run.objects.filter(node=node).select_related("incident", "node")[:20]
+
+
+def machine(request: HttpRequest, resource: str) -> HttpResponse:
+    """Leads from a resource path to its machine's page."""
+    kind, _, name = resource.partition("/")
+    model: type[Node] | type[Switch] | None = {"node": Node, "switch": Switch}.get(kind)  # type: ignore[assignment]
+    row = model.objects.filter(name=name.split("/")[0]).first() if model else None
+    if row is None:
+        raise Http404(f"The inventory has no machine {resource}.")
+    return HttpResponseRedirect(reverse(f"admin:incidents_{row._meta.model_name}_change", args=[row.pk]))
+
+
+def incident(request: HttpRequest, number: int) -> HttpResponse:
+    """The short address of an incident's page."""
+    if not request.user.has_perm("incidents.view_incident"):
+        raise PermissionDenied
+    return HttpResponseRedirect(reverse("admin:incidents_incident_change", args=[number]))

@@ -1,0 +1,166 @@
+"""Pages of what is done: runs with their steps, and what people do to a run through `runbooks.services`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_POST
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from incidents.admin_pages import ReadOnlyAdmin
+from incidents.templatetags import console
+from runbooks import services
+from runbooks.models import UNFINISHED, Run, RunState
+from runbooks.templatetags.runs import run_state
+
+
+@dataclass(frozen=True)
+class Control:
+    """One thing a person may do to a run, and in which states."""
+
+    name: str
+    label: str
+    icon: str
+    meaning: str
+    states: tuple[RunState, ...]
+    field: ClassVar = "control"
+
+    @property
+    def value(self) -> str:
+        return self.name
+
+
+CONTROLS: tuple[Control, ...] = (
+    Control(
+        "approve",
+        "Approve",
+        "thumb_up",
+        "The next step may act on the node.",
+        (RunState.AWAITING_APPROVAL,),
+    ),
+    Control("pause", "Pause", "pause_circle", "No further step until a person resumes it.", (RunState.RUNNING,)),
+    Control("resume", "Resume", "play_circle", "It goes on with the step where it stopped.", (RunState.PAUSED,)),
+    Control(
+        "abort",
+        "Abort",
+        "cancel",
+        "It ends here. The node stays as it is: drained if it was drained.",
+        UNFINISHED,
+    ),
+)
+
+
+class ControlForm(forms.Form):
+    note = forms.CharField(
+        label="A word for the timeline",
+        max_length=2000,
+        widget=UnfoldAdminTextInputWidget,
+        error_messages={"required": "Say in a few words why: the timeline keeps it for whoever comes next."},
+    )
+
+
+@admin.register(Run)
+class RunAdmin(ReadOnlyAdmin):
+    list_display = ("name", "node", "about", "state_word", "mode", "doing", "started", "took")
+    list_display_links = ("name",)
+    list_filter: ClassVar = ["state", "runbook", "mode"]
+    list_select_related = ("node", "incident")
+    search_fields = ("node__name", "runbook", "fault_type")
+    search_help_text = "Node, runbook or fault type"
+    page_template = "runbooks/run.html"
+    empty_title = "No run"
+    empty_text = "A runbook starts by itself when an incident's fault type has one. Modes decide how far it goes."
+
+    def page_queryset(self, request: HttpRequest) -> QuerySet[Run]:
+        return Run.objects.select_related("node", "incident").prefetch_related("steps")
+
+    @display(description="Run", ordering="pk")
+    def name(self, run: Run) -> SafeString:
+        return format_html('<span class="k-muted">#{}</span> {}', run.pk, run.runbook)
+
+    @display(description="Incident", ordering="incident")
+    def about(self, run: Run) -> SafeString:
+        address = reverse("admin:incidents_incident_change", args=[run.incident_id])
+        return format_html('<a href="{}">{}</a>', address, run.incident)
+
+    @display(description="State", ordering="state")
+    def state_word(self, run: Run) -> SafeString:
+        return run_state(run.state)
+
+    @display(description="Waits for, or came to")
+    def doing(self, run: Run) -> str:
+        return run.waiting_for if run.state in UNFINISHED else run.outcome
+
+    @display(description="Started", ordering="started_at")
+    def started(self, run: Run) -> SafeString:
+        return console.when(run.started_at)
+
+    @display(description="Took")
+    def took(self, run: Run) -> str:
+        return console.until(run.started_at, run.finished_at or timezone.now())
+
+    def page_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_POST(self.control_view))
+        return [path("<int:object_id>/control/", view, name="runbooks_run_control")]
+
+    def page_context(self, request: HttpRequest, row: Run) -> dict[str, Any]:
+        return {
+            "title": f"Run {row.pk}",
+            "is_unfinished": row.state in UNFINISHED,
+            "can_control": request.user.has_perm("runbooks.control_run"),
+            "forms": control_forms(row),
+            "act_address": reverse("admin:runbooks_run_control", args=[row.pk]),
+        }
+
+    def control_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        """Approve, pause, resume or abort, by the service of that name; a refusal is shown with why."""
+        if not request.user.has_perm("runbooks.control_run"):
+            raise PermissionDenied
+        run = self.find(request, str(object_id))
+        control = next((control for control in CONTROLS if control.name == request.POST.get("control")), None)
+        if run is None or control is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(object_id))
+        form = ControlForm(request.POST, prefix=control.name)
+        if form.is_valid():
+            refusal = carry_out(run, control, form.cleaned_data["note"], request)
+            if not refusal:
+                messages.success(request, f"{control.label}: done, and written to the timeline.")
+                return HttpResponseRedirect(reverse("admin:runbooks_run_change", args=[run.pk]))
+            form.add_error(None, refusal)
+        return self.render_page(request, str(object_id), status=409, forms=control_forms(run, form, control))
+
+
+def control_forms(
+    run: Run, bound: ControlForm | None = None, refused: Control | None = None
+) -> list[tuple[Control, ControlForm, bool]]:
+    """What the state allows, each with its form; a refused one stays open with its text."""
+    return [
+        (control, bound, True)
+        if bound is not None and control == refused
+        else (control, ControlForm(prefix=control.name), False)
+        for control in CONTROLS
+        if run.state in control.states or control == refused
+    ]
+
+
+def carry_out(run: Run, control: Control, note: str, request: HttpRequest) -> str:
+    """Empty when done, else why it was refused."""
+    act = {
+        "approve": services.approve,
+        "pause": services.pause,
+        "resume": services.resume,
+        "abort": services.abort,
+    }[control.name]
+    outcome = act(run.pk, actor=request.user.get_username(), note=note, now=timezone.now())
+    return outcome.reason if isinstance(outcome, services.ControlRefused) else ""
