@@ -16,14 +16,14 @@ from django.db.models import Q
 
 from detectors import resources
 from detectors.catalog import Catalog, FaultType
-from detectors.faults import Action, ClearRule, Component, Role, Severity
-from incidents import correlate, upsert
+from detectors.faults import Action, Role, Severity
+from incidents import cabling, correlate, upsert
 from incidents.cases import Entry, FaultCase, IncidentCase
 from incidents.changes import Change, ChangeKind
 from incidents.lifecycle import CLOSED, State
-from incidents.models import Cable, Fault, Incident, IncidentFault, Node, TimelineEntry
+from incidents.models import Fault, Incident, IncidentFault, Node, TimelineEntry
 from incidents.notify import outbox
-from incidents.topology import CablePlace, Topology
+from incidents.topology import Topology
 from incidents.wording import resource as spoken
 
 KINTSUGI = "kintsugi"
@@ -67,12 +67,15 @@ class Board:
             excerpts_before=row.excerpts,
         )
 
-    def read_neighbourhood(self, owners: Iterable[str], parts: Iterable[str]) -> None:
-        """Open incidents and loose faults on these machines and on what the named parts are cabled to."""
-        self.topology = _cables(set(parts), set(owners))
-        near = set(owners)
-        for cable in self.topology.cables:
-            near.update((resources.owner(cable.a), resources.owner(cable.b)))
+    def read_neighbourhood(self, faults: Iterable[tuple[str, str]]) -> None:
+        """Open incidents and loose faults near these (fault type, resource) pairs: on their machines, and for
+        what runs over the network also on the machines that are cabled to them."""
+        near = set()
+        for fault_type, resource in faults:
+            near.add(resources.owner(resource))
+            if correlate.is_networked(fault_type, resource):
+                self.topology = cabling.current()
+                near |= self.topology.machines_near(resource)
         self._read_incidents(Q(owner__in=near) | _holding([case.row.pk for case in self.faults.values()]))
         since = self.now - window()
         known = {case.row.pk: case for case in self.faults.values()}
@@ -109,6 +112,12 @@ class Board:
                 member.member = incident
             self._put(incident)
 
+    def _machines_near(self, fault: FaultCase) -> set[str]:
+        row = fault.row
+        if correlate.is_networked(row.fault_type, row.resource):
+            return self.topology.machines_near(row.resource)
+        return {row.owner}
+
     def _put(self, incident: IncidentCase) -> None:
         self.incidents[incident.key] = incident
         self._by_owner[incident.root.row.owner].append(incident)
@@ -138,7 +147,7 @@ class Board:
         return correlate.place(fault.view(), [incident.view() for incident in self._near(fault)], setting)
 
     def _near(self, fault: FaultCase) -> list[IncidentCase]:
-        near = self.topology.machines_near(fault.row.resource)
+        near = self._machines_near(fault)
         found = {incident.key: incident for owner in near for incident in self._by_owner.get(owner, ())}
         return list(found.values())
 
@@ -227,7 +236,7 @@ class Board:
     def _gather(self, incident: IncidentCase) -> None:
         """Loose faults that the new root explains join it."""
         setting = correlate.Setting(self.topology, window())
-        near = self.topology.machines_near(incident.root.row.resource)
+        near = self._machines_near(incident.root)
         for fault in [fault for fault in self.loose if fault.row.owner in near and fault.member is None]:
             placed = correlate.place(fault.view(), [incident.view()], setting)
             if isinstance(placed, correlate.Joins) and placed.role is Role.SYMPTOM:
@@ -391,21 +400,3 @@ def _told_once(entries: Sequence[Entry]) -> list[Entry]:
 def _holding(faults: Sequence[int]) -> Q:
     """Incidents of which these faults are part, or are part of a duplicate."""
     return Q(members__fault__in=faults) | Q(duplicates__members__fault__in=faults)
-
-
-def _cables(parts: set[str], owners: set[str]) -> Topology:
-    """The cables of these parts and, where they end at a switch, all cables of that switch."""
-    ends = {part for part in parts if "/nic/" in part or "/port/" in part}
-    switches = {owner for owner in owners if owner.startswith("switch/")}
-    if not ends and not switches:
-        return Topology()
-    rows = list(Cable.objects.filter(Q(a__in=ends) | Q(b__in=ends)).values_list("a", "b"))
-    for row in rows:
-        switches.update(resources.owner(end) for end in row if end.startswith("switch/"))
-    for switch in switches:
-        near = Q(a__startswith=f"{switch}/port/") | Q(b__startswith=f"{switch}/port/")
-        rows.extend(Cable.objects.filter(near).values_list("a", "b"))
-    return Topology(cables=tuple(CablePlace(a, b) for a, b in dict.fromkeys(rows)))
-
-
-__all__ = ["KINTSUGI", "Board", "ClearRule", "Component", "new_fault", "quiet_period", "window"]

@@ -23,8 +23,20 @@ GPU_LOST = ("gpu.xid.79", "gpu.lost")
 FOLLOWS_HARDWARE = ("gpu.xid.154", "gpu.count_mismatch", "gpu.unresponsive")
 UNREACHABLE = ("target.unreachable", "detector.silent")
 NVSWITCH = ("nvlink.sxid.*",)
-LINK = ("nic.link.*", "nic.transceiver.*", "switch.port.*", "switch.link.*", "switch.transceiver.*")
+LINK = ("nic.link.*", "nic.port_error", "nic.module.*", "nic.transceiver.*", "switch.port.*", "switch.transceiver.*")
+# What a switch loses when its neighbour is gone, and what a node loses when its network is.
+ROUTING = ("switch.bgp.*", "switch.routing.*")
+NETWORK_CLIENT = ("storage.lustre.*", "storage.nfs.*")
 _IN_THE_MACHINE = frozenset({Component.GPU, Component.NVLINK, Component.NODE, Component.NIC})
+
+
+def is_networked(fault_type: str, resource: str) -> bool:
+    """Whether a fault's cause may lie in another machine, so that cables are looked at."""
+    return resource.startswith("switch/") or _is_one_of(fault_type, LINK) or _is_one_of(fault_type, NETWORK_CLIENT)
+
+
+def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(fault_type, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class FaultView:
         return resources.owner(self.resource)
 
     def is_one_of(self, patterns: Sequence[str]) -> bool:
-        return any(fnmatchcase(self.fault_type, pattern) for pattern in patterns)
+        return _is_one_of(self.fault_type, patterns)
 
     @property
     def is_link(self) -> bool:
@@ -64,8 +76,8 @@ class FaultView:
 
     @property
     def is_of_switch(self) -> bool:
-        """Of a switch as a whole, not of one of its ports."""
-        return self.resource.startswith("switch/") and not self.is_link
+        """Of a switch as a whole: not of one of its ports, and not what it says of its neighbours."""
+        return self.resource.startswith("switch/") and not self.is_link and not self.is_one_of(ROUTING)
 
 
 @dataclass(frozen=True)
@@ -197,8 +209,10 @@ def takes_root(fault: FaultView, root: FaultView) -> bool:
         return fault.is_hardware
     if root.is_one_of(NVSWITCH):
         return fault.is_one_of(GPU_LOST)
+    if root.is_one_of(NETWORK_CLIENT) or root.is_one_of(ROUTING):
+        return fault.is_hardware or fault.is_link or fault.is_of_switch
     if root.is_link:
-        return not fault.is_link
+        return fault.is_hardware or fault.is_of_switch
     return root.action.rank <= Action.WATCH.rank < fault.action.rank
 
 
@@ -223,31 +237,35 @@ def _is_reported(fault: FaultView, incident: IncidentView, setting: Setting) -> 
     )
 
 
-def _is_switch_behind_links(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
+def _is_switch_behind(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
     return (
-        fault.is_of_switch
-        and incident.root.is_link
-        and setting.topology.switch_of(incident.root.resource) == fault.owner
+        fault.is_of_switch and _depends_on(incident.root, fault.owner, setting) and _is_near(fault, incident, setting)
+    )
+
+
+def _is_behind_switch(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
+    return (
+        incident.root.is_of_switch
+        and _depends_on(fault, incident.owner, setting)
         and _is_near(fault, incident, setting)
     )
 
 
-def _is_link_of_switch(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return (
-        fault.is_link
-        and incident.root.is_of_switch
-        and setting.topology.switch_of(fault.resource) == incident.owner
-        and _is_near(fault, incident, setting)
-    )
+def _depends_on(fault: FaultView, switch: str, setting: Setting) -> bool:
+    """A link that ends at the switch; a neighbour's routing or a node's network file system that needs it."""
+    if fault.is_link:
+        return switch in setting.topology.ends(fault.resource)
+    if fault.is_one_of(ROUTING) or fault.is_one_of(NETWORK_CLIENT):
+        return switch in setting.topology.neighbours(fault.owner)
+    return False
 
 
-def _is_link_beside_links(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    switch = setting.topology.switch_of(fault.resource)
+def _is_link_beside_link(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
+    """Two links that share a machine: both ends of one cable, the links of one switch, the links of one node."""
     return (
         fault.is_link
         and incident.root.is_link
-        and switch is not None
-        and setting.topology.switch_of(incident.root.resource) == switch
+        and not setting.topology.ends(fault.resource).isdisjoint(setting.topology.ends(incident.root.resource))
         and _is_near(fault, incident, setting)
     )
 
@@ -321,9 +339,9 @@ def _is_same_node(fault: FaultView, incident: IncidentView, setting: Setting) ->
 RULES: tuple[Rule, ...] = (
     Rule("confirms_report", "the platform sees what a user reported on this machine", _confirms_report, _by_strength),
     Rule("user_report", "a user reported trouble on this machine", _is_reported, _symptom),
-    Rule("switch_behind_links", "the links end at this switch", _is_switch_behind_links, _root),
-    Rule("link_of_switch", "the link ends at that switch", _is_link_of_switch, _symptom),
-    Rule("links_of_one_switch", "both links end at one switch", _is_link_beside_links, _symptom),
+    Rule("switch_behind", "it ran over this switch", _is_switch_behind, _root),
+    Rule("behind_switch", "it runs over that switch", _is_behind_switch, _symptom),
+    Rule("link_beside_link", "both links end at one machine", _is_link_beside_link, _symptom),
     Rule("far_end_of_repair", "the machine at the other end is being repaired", _is_far_end_of_repair, _symptom),
     Rule("same_part", "the same part, whose incident is still open", _is_same_part, _by_strength),
     Rule("count_after_loss", "the count is short by the GPU that was lost", _is_count_after_loss, _symptom),

@@ -248,7 +248,7 @@ def _prepare(board: Board, items: Sequence[_Item], names: naming.Names) -> None:
     owners = {item.owner for item in items}
     add_provisional(names, owners)
     board.nodes = {f"node/{name}": node for name, node in names.nodes.items()}
-    board.read_neighbourhood(owners, {item.resource for item in items})
+    board.read_neighbourhood({(item.event.fault_type, item.resource) for item in items})
 
 
 def add_provisional(names: naming.Names, owners: set[str]) -> None:

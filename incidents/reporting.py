@@ -56,7 +56,7 @@ def _reported(board: Board, kind: FaultType, name: str, occurred_at: datetime, t
     board.nodes = {f"node/{node.name}": node for node in names.nodes.values()}
     mark = fingerprint(resource, kind.id)
     standing = board.take(Fault.objects.filter(fingerprint=mark, is_active=True).select_for_update())
-    board.read_neighbourhood({owner}, {resource})
+    board.read_neighbourhood({(kind.id, resource)})
     if standing:
         standing[0].added += 1
         standing[0].excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))

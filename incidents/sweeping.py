@@ -113,7 +113,7 @@ def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
     cases = board.take(rows)
     hosts = {host for host in (resources.host_of(row.owner) for row in rows) if host is not None}
     board.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
-    board.read_neighbourhood({row.owner for row in rows}, {row.resource for row in rows})
+    board.read_neighbourhood({(row.fault_type, row.resource) for row in rows})
     for case in cases:
         case.row.held_until, case.is_changed = None, True
         if case.member is None:

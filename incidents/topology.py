@@ -40,6 +40,8 @@ class NodePlace:
     gpus: tuple[GpuPlace, ...] = ()
     nics: tuple[tuple[str, str], ...] = ()
     """(device, PCI address or empty), such as ("mlx5_0", "0000:18:00.0")."""
+    given: frozenset[str] | None = None
+    """The fields that the inventory gave, None for all: the rest stays as it is known."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class SwitchPlace:
 class CablePlace:
     a: str
     b: str
+    speed_gbps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,27 +89,26 @@ class Topology:
         """The resource at the other end of this one's cable; None when no cable is known."""
         return self._far_ends.get(resource)
 
-    def switch_of(self, resource: str) -> str | None:
-        """The switch (`switch/leaf-03`) that a port belongs to or a NIC is cabled to; a switch is its own."""
-        if resource.startswith("switch/"):
-            return resources.owner(resource)
+    def ends(self, resource: str) -> set[str]:
+        """The machines at both ends of this resource's cable; only its own where no cable is known."""
         far = self.peer(resource)
-        return resources.owner(far) if far is not None and far.startswith("switch/") else None
+        return {resources.owner(resource)} | (set() if far is None else {resources.owner(far)})
+
+    def neighbours(self, machine: str) -> frozenset[str]:
+        """The machines that are cabled to this one."""
+        return self._around.get(machine, frozenset())
 
     def machines_near(self, resource: str) -> set[str]:
-        """The resource's machine, what it is cabled to, and what else is cabled to that switch."""
-        switch = self.switch_of(resource)
-        near = {resources.owner(resource)}
-        return near if switch is None else near | {switch} | self._around.get(switch, set())
+        """Both ends of the resource's cable, and what is cabled to either."""
+        ends = self.ends(resource)
+        return ends.union(*(self.neighbours(end) for end in ends))
 
     @cached_property
-    def _around(self) -> dict[str, set[str]]:
-        """By switch, the machines cabled to it."""
+    def _around(self) -> dict[str, frozenset[str]]:
         around: dict[str, set[str]] = {}
         for near, far in self._far_ends.items():
-            if near.startswith("switch/"):
-                around.setdefault(resources.owner(near), set()).add(resources.owner(far))
-        return around
+            around.setdefault(resources.owner(near), set()).add(resources.owner(far))
+        return {machine: frozenset(others) for machine, others in around.items()}
 
     def node(self, name: str) -> NodePlace | None:
         return self._nodes.get(name)

@@ -129,13 +129,13 @@ def test_worse_event_escalates_fault_and_incident() -> None:
 
 
 def test_incident_is_watched_when_its_fault_has_cleared() -> None:
-    services.ingest([an_event("nic.link.down", "node/gn042/nic/mlx5_0")], now=NOW)
+    services.ingest([an_event("gpu.lost", GPU)], now=NOW)
     end = NOW + 30 * SECOND
-    changes = services.ingest([a_clear("nic.link.down", "node/gn042/nic/mlx5_0", at=end)], now=end)
+    changes = services.ingest([a_clear("gpu.lost", GPU, at=end)], now=end)
     incident = Incident.objects.get()
     assert kinds(changes) == [ChangeKind.CLEARED, ChangeKind.MONITORING]
     assert (incident.state, incident.restored_at) == ("monitoring", end)
-    services.ingest([an_event("nic.link.down", "node/gn042/nic/mlx5_0", at=end + SECOND)], now=end + SECOND)
+    services.ingest([an_event("gpu.lost", GPU, at=end + SECOND)], now=end + SECOND)
     incident.refresh_from_db()
     assert (incident.state, incident.restored_at) == ("open", None)
     assert Fault.objects.count() == 1
