@@ -14,6 +14,9 @@ _COUNT = re.compile(rb"[1-9]\d{0,6} (?=<)")
 _COUNT_START = re.compile(rb"[1-9]\d{0,6}(?: <?)?\Z")
 
 
+_LF = 10
+
+
 class Framing(StrEnum):
     UNDECIDED = "undecided"
     OCTET_COUNTED = "octet_counted"
@@ -103,10 +106,10 @@ class Framer:
         try:
             while position < size:
                 space = find(b" ", position, position + 8)
+                if rest[position] == _LF:  # some senders put one after a counted message
+                    position += 1
+                    continue
                 if space < 0:
-                    if rest[position] == 10:  # some senders put a line feed after a counted message
-                        position += 1
-                        continue
                     if size - position >= 8 or not _COUNT_START.match(rest, position):
                         raise FramingError(_shown(rest, position))
                     break

@@ -103,7 +103,7 @@ class Intake:
         self._matcher = matcher
         self._zones = zones
         self._counters = counters
-        self._folder = folder
+        self.folder = folder
         self._shapes: dict[tuple[bytes, ...], _Shape | None] = {}
         self._stamps: dict[tuple[bytes, bytes, tzinfo], datetime] = {}
         self._stamps_of: tuple[int, int] = (0, 0)
@@ -167,11 +167,11 @@ class Intake:
                 self._counters.duplicates += 1
                 return
         for number, fact in enumerate(shape.facts):
-            if self._folder.repeat((number, identity), fact.count, now=now):
+            if self.folder.repeat((number, identity), fact.count, now=now):
                 continue
             at = self._time(stamp, shape.zone, observed_at) or fact.occurred_at
             whole = replace(fact, occurred_at=at, source_key=_own_key(key, number), excerpt=excerpt_of(line))
-            self._folder.add((number, identity), whole, now=now)
+            self.folder.add((number, identity), whole, now=now)
 
     def _learn(
         self,
@@ -212,7 +212,7 @@ class Intake:
             return
         for number, fact in enumerate(facts):
             own = replace(fact, source_key=_own_key(fact.source_key, number)) if number else fact
-            self._folder.add(_identity(fact), own, now=now)
+            self.folder.add(_identity(fact), own, now=now)
 
     def _repeat_of_last(self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         header = self._header(line, sender, observed_at)
@@ -229,7 +229,7 @@ class Intake:
         zone = self._zone(repeated, sender, observed_at)
         for fact in self._matcher.facts(repeated, default_host=sender.host, observed_at=observed_at, zone=zone):
             again = replace(fact, count=header.repeats, occurred_at=header.occurred_at, source_key="")
-            self._folder.add(_identity(again), again, now=now)
+            self.folder.add(_identity(again), again, now=now)
 
     def _line_before(self, before: bytes, host: str | None, sender: Sender, observed_at: datetime) -> bytes | None:
         """The last line of the same host that is no repeat itself; None when it is not at hand any more."""

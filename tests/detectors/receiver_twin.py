@@ -1,0 +1,117 @@
+"""A receiver in a thread with an in-memory ledger, for the tests that speak to it over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from detectors import catalog
+from detectors.receivers.intake import Zones
+from detectors.receivers.redelivery import CommittedUnknown, OfferError
+from detectors.receivers.senders import Senders
+from detectors.receivers.spool import Batch, Extent, Spool
+from detectors.receivers.syslog import Listen, Receiver
+from detectors.signatures import Matcher
+from tests.services.ports import wait_until
+
+# Compiled once for all tests: they use it in one thread after the other.
+MATCHER = Matcher(catalog.load())
+AT = datetime(2025, 1, 12, 3, 4, 5, tzinfo=UTC)
+
+
+class MemoryLedger:
+    """Queue and database in one: what is offered is committed at once, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.marks: set[Extent] = set()
+        self.is_queue_up = True
+        self.is_database_up = True
+        self.is_committing = True
+
+    def offer(self, batch: Batch) -> None:
+        if not self.is_queue_up:
+            raise OfferError("the queue is away")
+        self.batches.append(batch)
+        if self.is_committing:
+            self.marks.add(batch.extent)
+
+    def committed(self, receiver: str, prefixes: Mapping[int, int]) -> Sequence[Extent]:
+        if not self.is_database_up:
+            raise CommittedUnknown("the database is away")
+        return [mark for mark in self.marks if mark.start >= prefixes.get(mark.segment, 1 << 60)]
+
+    def released(self, receiver: str, segments: Sequence[int]) -> None:
+        self.marks = {mark for mark in self.marks if mark.segment not in segments}
+
+    def counts(self) -> Counter[tuple[str, int | None]]:
+        """Occurrences by resource and code, each event id once, as ingest counts."""
+        seen: dict[str, dict[str, object]] = {
+            str(wire["event_id"]): wire for batch in list(self.batches) for wire in batch.wires
+        }
+        total: Counter[tuple[str, int | None]] = Counter()
+        for wire in seen.values():
+            total[str(wire["resource"]), wire["code"]] += wire["count"]  # type: ignore[index,operator]
+        return total
+
+
+class RunningReceiver:
+    """A real receiver on a free loopback port."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        ledger: MemoryLedger | None = None,
+        senders: Senders | None = None,
+        zones: Zones | None = None,
+    ) -> None:
+        self.ledger = ledger or MemoryLedger()
+        self.receiver = Receiver(
+            matcher=lambda: MATCHER,
+            spool=Spool(home / "spool"),
+            ledger=self.ledger,
+            listen=Listen("127.0.0.1", 0),
+            senders=lambda: senders or Senders(),
+            zones=zones or Zones(),
+            now=lambda: AT,
+        )
+        self._thread = threading.Thread(target=self.receiver.run)
+
+    def __enter__(self) -> RunningReceiver:
+        self._thread.start()
+        assert self.receiver.ready.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self.receiver.stop()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.receiver.address)
+
+    def send(self, *lines: bytes) -> None:
+        """Each line LF-framed on one connection."""
+        with self.connect() as connection:
+            connection.sendall(b"".join(line + b"\n" for line in lines))
+
+    def send_datagrams(self, *lines: bytes) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for line in lines:
+                sender.sendto(line, self.receiver.address)
+
+    def wait_for_lines(self, count: int) -> None:
+        counters = self.receiver.counters
+        wait_until(lambda: counters.lines >= count, within_s=20, what=f"{count} lines received")
+
+    def wait_for_occurrences(self, count: int) -> None:
+        counts = self.ledger.counts
+        wait_until(lambda: counts().total() >= count, within_s=20, what=f"{count} occurrences delivered")
