@@ -44,6 +44,8 @@ _WORKING = (State.OPEN, State.ACKNOWLEDGED, State.REPAIRING, State.MONITORING, S
 # (state, trigger) -> state. What is not here is refused; `docs/contracts.md` shows the same table.
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.OPEN, Trigger.ACKNOWLEDGE): State.ACKNOWLEDGED,
+    # Taken by a person while Kintsugi or the vendor works on it: that goes on.
+    **{(s, Trigger.ACKNOWLEDGE): s for s in (State.REPAIRING, State.MONITORING, State.AWAITING_VENDOR)},
     **{(state, Trigger.CONFIRM): state for state in _WORKING},
     (State.OPEN, Trigger.REPAIR_STARTED): State.REPAIRING,
     (State.ACKNOWLEDGED, Trigger.REPAIR_STARTED): State.REPAIRING,
