@@ -8,6 +8,7 @@ from datetime import datetime
 from django.db import transaction
 
 from incidents import services as incidents
+from incidents.lifecycle import Trigger
 from runbooks import library, preflight
 from runbooks.models import UNFINISHED, Mode, Run, RunbookMode, RunState, StopSwitch
 from runbooks.step import World
@@ -106,16 +107,22 @@ def _move(
             return ControlRefused(f"There is no run {run_id}.")
         if not moved:
             return ControlRefused(f"Run {run_id} is {run.get_state_display().lower()} and cannot be {word}.")
-        drained = " It stays drained." if to is RunState.ABORTED and "drained_at" in run.facts else ""
-        text = f"Run {run_id} on {run.node.name} is {word} by {actor}.{drained} {note}".strip()
-        asked = f"Resume {run.node.name} when it is well, and resolve the incident." if drained else ""
-        is_asked = run.facts.get("asked") and to is not RunState.ABORTED
-        incidents.record(
-            run.incident_id,
-            kind=f"run_{word}",
-            text=text,
-            actor=actor,
-            now=now,
-            needs_human=None if is_asked else asked,
-        )
+        text = f"Run {run_id} on {run.node.name} is {word} by {actor}. {note}".strip()
+        if to is RunState.ABORTED:
+            _tell_aborted(run, text, actor=actor, now=now)
+        else:
+            needs_human = "" if word == "approved" else None
+            incidents.record(
+                run.incident_id, kind=f"run_{word}", text=text, actor=actor, now=now, needs_human=needs_human
+            )
         return Controlled(text)
+
+
+def _tell_aborted(run: Run, text: str, *, actor: str, now: datetime) -> None:
+    node = run.node.name
+    is_drained = "drained_at" in run.facts
+    ask = f"Resume {node} when it is well, and resolve the incident." if is_drained else ""
+    told = f"{text} {node} stays drained." if is_drained else text
+    acted = incidents.act(run.incident_id, Trigger.REPAIR_WITHDRAWN, actor=actor, note=told, now=now, needs_human=ask)
+    if isinstance(acted, incidents.Refused):
+        incidents.record(run.incident_id, kind="run_aborted", text=told, actor=actor, now=now, needs_human=ask)

@@ -26,30 +26,48 @@ _LONGEST = 255
 
 @dataclass
 class Turn:
-    """One turn of a run at a step. `row` is the step's last attempt or wait, None at the first."""
+    """One turn of a run at a step; without a step when the turn is about the whole run.
+
+    `tried` is the step's attempt whose outcome is not known, `waiting` the row of what it waits for.
+    """
 
     run: Run
     step: Step | None
     now: datetime
+    tried: StepRun | None = None
+    waiting: StepRun | None = None
 
     def __post_init__(self) -> None:
-        self.row = self.run.steps.filter(index=self.run.step).order_by("-pk").first() if self.step else None
+        if self.step is not None:
+            rows = self.run.steps.filter(index=self.run.step).order_by("pk")
+            for row in rows:
+                self.tried = row if row.outcome == StepRun.Outcome.ATTEMPTED else self.tried
+                self.waiting = row if row.outcome == StepRun.Outcome.WAITING else self.waiting
 
     @property
     def attempted_at(self) -> datetime | None:
         """When an attempt was stored whose outcome is not known."""
-        is_open = self.row is not None and self.row.outcome == StepRun.Outcome.ATTEMPTED
-        return self.row.started_at if is_open and self.row is not None else None
+        return self.tried.started_at if self.tried is not None else None
 
-    def note_outcome(self, outcome: StepRun.Outcome, text: str, *, is_over: bool = True) -> None:
-        """On the row of the attempt or the wait; on a row of its own where there is none."""
+    def note_outcome(self, outcome: StepRun.Outcome, text: str) -> None:
+        """On the row of the attempt, else of the wait, else on a row of its own."""
         if self.step is None:
             return
-        if self.row is None or self.row.outcome not in (StepRun.Outcome.ATTEMPTED, StepRun.Outcome.WAITING):
-            self.row = StepRun(run=self.run, index=self.run.step, name=self.step.name, started_at=self.now)
-        self.row.outcome, self.row.text = outcome, text
-        self.row.finished_at = self.now if is_over else None
-        self.row.save()
+        row = self.tried or self.waiting or self.new_row()
+        row.outcome, row.text, row.finished_at = outcome, text, self.now
+        row.save()
+
+    def note_wait(self, text: str) -> None:
+        """An attempt of unknown outcome stays what it is while it is waited for."""
+        if self.step is None:
+            return
+        self.waiting = self.waiting or self.new_row()
+        self.waiting.outcome, self.waiting.text = StepRun.Outcome.WAITING, text
+        self.waiting.save()
+
+    def new_row(self) -> StepRun:
+        name = self.step.name if self.step is not None else ""
+        return StepRun(run=self.run, index=self.run.step, name=name, started_at=self.now)
 
 
 def attempt(turn: Turn) -> None:
@@ -59,11 +77,11 @@ def attempt(turn: Turn) -> None:
         return
     with transaction.atomic():
         leasing.keep(run, facts=run.facts)
-        if turn.attempted_at is not None:
+        if turn.tried is not None:
             turn.note_outcome(StepRun.Outcome.FAILED, "It did not take: nothing of it was seen on the node.")
-        turn.row = StepRun.objects.create(
-            run=run, index=run.step, name=step.name, outcome=StepRun.Outcome.ATTEMPTED, started_at=turn.now
-        )
+        turn.tried = turn.new_row()
+        turn.tried.outcome = StepRun.Outcome.ATTEMPTED
+        turn.tried.save()
 
 
 def store(turn: Turn, result: Result, *, is_last: bool, outcome: StepRun.Outcome = StepRun.Outcome.DONE) -> None:
@@ -124,8 +142,8 @@ def wait(turn: Turn, waiting: Wait) -> None:
     """Look again later. A line for people only when the question or the sentence is new."""
     run = turn.run
     with transaction.atomic():
-        is_new = waiting.ask != run.facts.get("asked", "") or turn.row is None
-        turn.note_outcome(StepRun.Outcome.WAITING, waiting.text, is_over=False)
+        is_new = waiting.ask != run.facts.get("asked", "") or turn.waiting is None
+        turn.note_wait(waiting.text)
         if waiting.is_told and is_new:
             _record(turn, "run_waiting", waiting.text, needs_human=waiting.ask or None)
         if waiting.ask:
@@ -141,15 +159,9 @@ def refuse(turn: Turn, refused: Refused) -> None:
     text = f"{refused.reason}. Asked again at {again:%Y-%m-%d %H:%M:%S %Z}."
     with transaction.atomic():
         if run.facts.get("refused") != refused.kind:
-            StepRun.objects.create(
-                run=run,
-                index=run.step,
-                name=turn.step.name if turn.step else "",
-                outcome=StepRun.Outcome.REFUSED,
-                text=text,
-                started_at=turn.now,
-                finished_at=turn.now,
-            )
+            row = turn.new_row()
+            row.outcome, row.text, row.finished_at = StepRun.Outcome.REFUSED, text, turn.now
+            row.save()
             _record(turn, "run_refused", text)
             run.facts["refused"] = str(refused.kind)
         leasing.give_back(run, wake_at=again, waiting_for=text[:_LONGEST])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
 from datetime import UTC, timedelta
@@ -12,9 +13,9 @@ from detectors.detector import DetectorError, Transports
 from detectors.faults import EventKind, FaultEvent
 from detectors.polling import observe
 from detectors.signatures import Fact, Matcher
-from runbooks.step import Context
+from runbooks.step import Boot, Context
 
-_BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
+_BOOT = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime")
 # Of this boot alone; a storm of lines does not fill memory.
 _KERNEL_LOG = ("journalctl", "--dmesg", "--no-pager", "--output=short-iso", "--lines=20000")
 _TIMEOUT = timedelta(seconds=20)
@@ -57,13 +58,16 @@ def look(ctx: Context) -> Look:
     return Look(tuple(e for e in events if e is not None and e.event is EventKind.RAISED), "")
 
 
-def boot_id(ctx: Context) -> str:
-    """The kernel's random id of this boot; empty when the node cannot be asked."""
+def boot(ctx: Context) -> Boot | None:
+    """The kernel's random id of this boot, and when it was by our clock; None when the node cannot be asked."""
     try:
-        output = ctx.world.shell.run(ctx.target, _BOOT_ID, _TIMEOUT)
+        output = ctx.world.shell.run(ctx.target, _BOOT, _TIMEOUT)
     except DetectorError:
-        return ""
-    return output.stdout.decode(errors="replace").strip() if output.status == 0 else ""
+        return None
+    words = output.stdout.decode(errors="replace").split()
+    if output.status != 0 or len(words) < 2 or not re.fullmatch(r"\d+(\.\d+)?", words[1]):
+        return None
+    return Boot(words[0], ctx.now - timedelta(seconds=float(words[1])))
 
 
 def in_kernel_log(ctx: Context) -> Fact | None:

@@ -47,6 +47,12 @@ def owner(state: NodeState, incident_id: int) -> Owner:
     return Owner.SLURM if is_slurms else Owner.PERSON
 
 
+def incident_of(state: NodeState) -> int | None:
+    """The incident that a reason of ours names."""
+    found = re.match(rf"{_OURS}(\d+) ", state.reason)
+    return int(found[1]) if found else None
+
+
 def says_reboot_issued(state: NodeState) -> bool:
     """Slurm appends to the reason when it sends the reboot; our drain wrote the reason anew."""
     return _REBOOT_ISSUED.search(state.reason) is not None

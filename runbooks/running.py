@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -16,8 +17,8 @@ from django.db import transaction
 from detectors import resources
 from incidents import inventory
 from incidents.lifecycle import State
-from incidents.models import Fault
-from runbooks import ending, fleet, guards, leasing, library, ownership, withdrawing
+from incidents.models import Fault, Incident
+from runbooks import ending, fleet, guards, leasing, library, ownership, starting, withdrawing
 from runbooks.ending import Turn
 from runbooks.guards import Allowed, Refused, Request
 from runbooks.leasing import LateWorker
@@ -25,6 +26,8 @@ from runbooks.models import FleetLock, Mode, Run, StepRun
 from runbooks.ownership import Dropped, TakenOver
 from runbooks.slurm import NodeState, SlurmError, SlurmRefusal
 from runbooks.step import Context, Done, Failed, StandingFault, Step, Wait, World
+from runbooks.steps.drain import Drain
+from runbooks.steps.reboot import Reboot
 
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE = timedelta(seconds=30)
@@ -43,12 +46,20 @@ def advance(run_id: int, *, now: datetime, world: World, at: Point = _pass) -> N
         return
     at("leased")
     try:
-        _turn(run, now=now, world=world, at=at)
+        _attended(run, now=now, world=world, at=at)
     except LateWorker as late:
         _log.warning("%s was taken over or ended by someone else while a step was under way", late)
+
+
+def _attended(run: Run, *, now: datetime, world: World, at: Point) -> None:
+    """A turn whose troubles are kept: nothing that goes wrong in a step is lost or repeated blindly."""
+    try:
+        _turn(run, now=now, world=world, at=at)
+    except LateWorker:
+        raise
     except SlurmRefusal as refusal:
         ask = f"Look at {run.node.name} and finish the repair by hand."
-        ending.fail(Turn(run, None, now), Failed(f"Slurm cannot do it: {refusal}", ask))
+        ending.fail(Turn(run, _step(run), now), Failed(f"Slurm cannot do it: {refusal}", ask))
     except SlurmError as error:
         _look_again(run, str(error), now)
     except Exception as error:  # noqa: BLE001 - one of the four named places: around one advance
@@ -57,19 +68,18 @@ def advance(run_id: int, *, now: datetime, world: World, at: Point = _pass) -> N
 
 
 def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
-    steps = library.load()[run.runbook].steps
-    step = steps[run.step]
+    step = _step(run)
     verdict = withdrawing.consider(State(run.incident.state))
     if isinstance(verdict, withdrawing.Withdraw):
         _withdraw(run, verdict, now=now, world=world)
+        return
+    if run.mode == Mode.SHADOW:
+        _shadow(run, now=now, world=world)
         return
     # Guards need the whole fleet, other steps only their node.
     nodes = world.slurm.nodes(() if step.act else (run.node.name,))
     if run.node.name not in nodes:
         raise SlurmRefusal(f"{run.node.name}: Slurm knows no such node.")
-    if run.mode == Mode.SHADOW:
-        _shadow(run, nodes, now=now, world=world)
-        return
     turn = Turn(run, step, now)
     ctx = _context(run, nodes[run.node.name], turn.attempted_at, now=now, world=world)
     if _settled_by_looking(turn, ctx):
@@ -79,13 +89,13 @@ def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     at("allowed")
     if turn.attempted_at is not None and now < turn.attempted_at + step.settles_in:
         since = f"{turn.attempted_at:%H:%M:%S %Z}"
-        ending.wait(turn, Wait(f"Whether the attempt of {since} took is not known yet.", timedelta(seconds=5)))
+        ending.note(turn, f"Whether the attempt of {since} took is not known yet.", again_in=timedelta(seconds=5))
         return
     ending.attempt(turn)
     at("attempted")
     result = step.run(ctx)
     at("acted")
-    ending.store(turn, result, is_last=run.step + 1 == len(steps))
+    ending.store(turn, result, is_last=_is_last(run, step))
     at("stored")
 
 
@@ -112,6 +122,10 @@ def _settled_by_looking(turn: Turn, ctx: Context) -> bool:
     elif isinstance(blocked, Wait):
         ending.wait(turn, blocked)
     return blocked is not None
+
+
+def _step(run: Run) -> Step:
+    return library.load()[run.runbook].steps[run.step]
 
 
 def _is_last(run: Run, step: Step) -> bool:
@@ -168,18 +182,29 @@ def _context(run: Run, state: NodeState, attempted_at: datetime | None, *, now: 
         now=now,
         attempted_at=attempted_at,
         known_boot_id=run.node.boot_id,
+        may_adopt=_may_adopt(state),
         standing=[StandingFault(fault.fault_type, fault.resource, fault.last_seen_at) for fault in standing],
     )
+
+
+def _may_adopt(state: NodeState) -> bool:
+    """A drain left by another incident is ours to take over unless that incident still waits for a person."""
+    other = ownership.incident_of(state)
+    incident = Incident.objects.filter(pk=other).first() if other is not None else None
+    return incident is None or not incident.is_open or not starting.is_over(incident)
 
 
 def _withdraw(run: Run, verdict: withdrawing.Withdraw, *, now: datetime, world: World) -> None:
     """Hands back what this run drained and never rebooted; what was rebooted and not verified stays drained."""
     node = run.node.name
-    is_ours = "drained_at" in run.facts and isinstance(
+    has_drained = run.steps.filter(name=Drain.name).exists()
+    is_ours = has_drained and isinstance(
         ownership.hold(world.slurm.nodes((node,))[node], run.incident_id), ownership.Held
     )
-    was_rebooted = "reboot_at" in run.facts or run.steps.filter(name="reboot").exists()
-    if is_ours and verdict.hands_back and not was_rebooted:
+    other = starting.calling_for(run.node).exclude(pk=run.incident_id).first()
+    if is_ours and other is not None:
+        text = f"{node} stays drained for incident #{other.pk}."
+    elif is_ours and verdict.hands_back and not run.steps.filter(name=Reboot.name).exists():
         world.slurm.resume(node)
         text = f"{node} is handed back: it takes jobs again."
     elif is_ours:
@@ -189,18 +214,21 @@ def _withdraw(run: Run, verdict: withdrawing.Withdraw, *, now: datetime, world: 
     ending.withdraw(Turn(run, None, now), Done(f"Run {run.pk} is withdrawn, because {verdict.reason}. {text}"))
 
 
-def _shadow(run: Run, nodes: dict[str, NodeState], *, now: datetime, world: World) -> None:
-    request = Request(act=guards.Act.DRAIN, node=run.node.name, fault_type=run.fault_type)
-    state = fleet.read(run, nodes, stop_file=world.policy.stop_file, now=now)
-    verdict = guards.check(request, _as_if_armed(state), now)
-    would = f" The guards would refuse that now: {verdict.reason}." if isinstance(verdict, Refused) else ""
-    ending.shadow(run, library.load()[run.runbook].steps, remark=would, now=now)
+def _shadow(run: Run, *, now: datetime, world: World) -> None:
+    ending.shadow(run, library.load()[run.runbook].steps, remark=_objection(run, now=now, world=world), now=now)
 
 
-def _as_if_armed(state: guards.Fleet) -> guards.Fleet:
-    return guards.Fleet(
-        nodes=state.nodes, claimed=state.claimed, reboots=state.reboots, stopped=state.stopped, mode=Mode.ARMED
-    )
+def _objection(run: Run, *, now: datetime, world: World) -> str:
+    """What would stand against the run right now, as a sentence of its own; empty when nothing would."""
+    try:
+        nodes = world.slurm.nodes()
+    except SlurmError as error:
+        return f" Slurm cannot be looked at: {error}"
+    if run.node.name not in nodes:
+        return f" Slurm knows no node {run.node.name}."
+    state = replace(fleet.read(run, nodes, stop_file=world.policy.stop_file, now=now), mode=Mode.ARMED)
+    verdict = guards.check(Request(guards.Act.DRAIN, run.node.name, run.fault_type), state, now)
+    return f" The guards would refuse that now: {verdict.reason}." if isinstance(verdict, Refused) else ""
 
 
 def _look_again(run: Run, text: str, now: datetime) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from detectors import catalog
 from detectors.faults import Action, Component
 from incidents import services as incidents
-from incidents.lifecycle import State
-from incidents.models import Fault, Incident
-from runbooks import fleet, library, policy
+from incidents.lifecycle import CLOSED, State
+from incidents.models import Fault, Incident, Node
+from runbooks import fleet, library, policy, withdrawing
 from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.step import World
 
@@ -26,16 +27,37 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
 
     One unfinished run per node is a constraint: of several workers that start one, one does.
     """
-    waiting = Incident.objects.filter(
-        state__in=_WAITS_FOR_RUN,
-        action__in=list(policy.RUNBOOK_FOR),
-        component__in=list(policy.COMPONENTS),
-        node__is_provisional=False,
-    ).exclude(node__runs__state__in=UNFINISHED)
+    waiting = _calling().filter(state__in=_WAITS_FOR_RUN).exclude(node__runs__state__in=UNFINISHED)
     if incident_ids is not None:
         waiting = waiting.filter(pk__in=list(incident_ids))
+    else:
+        _withdraw_unapproved(now)
     started = (_start(incident, now) for incident in waiting.select_related("node", "root_fault").order_by("pk"))
     return [run.pk for run in started if run is not None and run.wake_at is not None and run.wake_at <= now]
+
+
+def calling_for(node: Node) -> QuerySet[Incident]:
+    """Open incidents that call for a runbook on the node."""
+    return _calling().exclude(state__in=CLOSED).filter(node=node)
+
+
+def _calling() -> QuerySet[Incident]:
+    return Incident.objects.filter(
+        action__in=list(policy.RUNBOOK_FOR), component__in=list(policy.COMPONENTS), node__is_provisional=False
+    )
+
+
+def _withdraw_unapproved(now: datetime) -> None:
+    """A run that waits for approval is looked at by no worker: its incident may have ended meanwhile."""
+    ended = Run.objects.filter(state=RunState.AWAITING_APPROVAL).exclude(incident__state__in=_WAITS_FOR_RUN)
+    for run in ended.select_related("incident"):
+        verdict = withdrawing.consider(State(run.incident.state))
+        if isinstance(verdict, withdrawing.Withdraw):
+            text = f"Run {run.pk}, never approved, is withdrawn, because {verdict.reason}."
+            with transaction.atomic():
+                values = {"state": RunState.WITHDRAWN, "outcome": text, "finished_at": now}
+                if Run.objects.filter(pk=run.pk, state=RunState.AWAITING_APPROVAL).update(**values):
+                    incidents.record(run.incident_id, kind="run_withdrawn", text=text, now=now, needs_human="")
 
 
 def _start(incident: Incident, now: datetime) -> Run | None:
@@ -45,7 +67,7 @@ def _start(incident: Incident, now: datetime) -> Run | None:
         is_node=incident.node is not None,
         is_provisional=incident.node is not None and incident.node.is_provisional,
     )
-    if isinstance(chosen, policy.NoRunbook) or incident.node is None or _is_over(incident):
+    if isinstance(chosen, policy.NoRunbook) or incident.node is None or is_over(incident):
         return None
     mode = fleet.mode_of(chosen)
     if mode is Mode.OFF:
@@ -71,7 +93,8 @@ def _start(incident: Incident, now: datetime) -> Run | None:
     return run
 
 
-def _is_over(incident: Incident) -> bool:
+def is_over(incident: Incident) -> bool:
+    """Whether the incident's last run ended in asking a person, or by one: then no run comes by itself."""
     last = incident.runs.order_by("-pk").first()
     return last is not None and (RunState(last.state) in _FINAL or bool(last.facts.get("handed_over")))
 

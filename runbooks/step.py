@@ -99,7 +99,8 @@ class Context:
     """What a step may see: its run's stored facts (kept when changed), its node, the world, the time.
 
     `resource` is what the fault is on; `state` is the node as Slurm showed it a moment ago; `attempted_at` is the
-    time of an attempt at this step of which the outcome is not known; `known_boot_id` is the inventory's.
+    time of an attempt at this step of which the outcome is not known; `known_boot_id` is the inventory's; `may_adopt`
+    says whether a drain of another incident may be taken over.
     """
 
     run_id: int
@@ -114,6 +115,7 @@ class Context:
     now: datetime
     attempted_at: datetime | None = None
     known_boot_id: str = ""
+    may_adopt: bool = True
     standing: Sequence[StandingFault] = field(default_factory=tuple)
 
 

@@ -30,7 +30,8 @@ class ConfirmOnNode(Base):
         seen = looking.look(ctx)
         if not seen.is_reachable:
             return _unreachable(ctx, seen)
-        ctx.facts["boot_id_before"] = looking.boot_id(ctx) or ctx.known_boot_id
+        boot = looking.boot(ctx)
+        ctx.facts["boot_id_before"] = boot.boot_id if boot is not None else ctx.known_boot_id
         row = catalog.load().get(ctx.fault_type)
         if row is not None and row.confirmed_by:
             event = next((event for event in seen.raised if _confirms(event, ctx)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar
 
+from detectors import catalog
 from runbooks import ownership
 from runbooks.guards import Act
 from runbooks.ownership import Owner
@@ -27,7 +28,14 @@ class Drain(Base):
         return None
 
     def blocked(self, ctx: Context) -> Wait | Failed | None:
-        if ownership.owner(ctx.state, ctx.incident_id) is Owner.PERSON:
+        whose = ownership.owner(ctx.state, ctx.incident_id)
+        if whose is Owner.OTHER_INCIDENT and not ctx.may_adopt:
+            return Wait(
+                f"{ctx.node} is drained for incident #{ownership.incident_of(ctx.state)}, which waits for a person.",
+                _LOOK_AGAIN,
+                is_told=True,
+            )
+        if whose is Owner.PERSON:
             ctx.facts["persons_reason"] = ctx.state.reason
             who = ctx.state.reason_set_by or "someone"
             return Wait(
@@ -45,7 +53,8 @@ class Drain(Base):
 
     def run(self, ctx: Context) -> Result:
         before = ctx.state
-        text = "drained by Kintsugi"
+        row = catalog.load().get(ctx.fault_type)
+        text = row.title if row is not None else "drained by Kintsugi"
         adopted = ""
         if ownership.owner(before, ctx.incident_id) in (Owner.SLURM, Owner.OTHER_INCIDENT):
             adopted = f' It was out already, with the reason "{before.reason}", which is kept in this timeline.'

@@ -42,5 +42,5 @@ class Reboot(Base):
 
 def _is_another_boot(ctx: Context) -> bool:
     before = ctx.facts.get("boot_id_before")
-    after = looking.boot_id(ctx) if before else ""
-    return bool(after) and after != before
+    boot = looking.boot(ctx) if before else None
+    return boot is not None and boot.boot_id != before

@@ -38,11 +38,13 @@ class WaitForBoot(Base):
 
 def _new_boot(ctx: Context, asked_at: datetime) -> Boot | None:
     before = ctx.facts.get("boot_id_before")
+    boot = looking.boot(ctx)
     if before:
-        after = looking.boot_id(ctx)
-        return Boot(after, ctx.now) if after and after != before else None
+        return boot if boot is not None and boot.boot_id != before else None
     since = ctx.state.boot_time
-    return Boot(looking.boot_id(ctx), since) if since is not None and since > asked_at else None
+    if since is None or since <= asked_at:
+        return None
+    return boot or Boot("", since)
 
 
 def _too_late(ctx: Context, waited: timedelta, *, has_booted: bool) -> Failed:

@@ -1,0 +1,41 @@
+"""`manage.py mode RUNBOOK [off|shadow|approval|armed]`: how far a runbook may go. Arming runs preflight first."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from kintsugi import wiring
+from runbooks import services
+from runbooks.models import Mode
+
+
+class Command(BaseCommand):
+    help = "Shows how far each runbook may go, or sets it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("runbook", nargs="?", help="its name; without it, all are listed")
+        parser.add_argument("mode", nargs="?", choices=Mode.values)
+        parser.add_argument("--actor", default=getpass.getuser(), help="who sets it, for the record")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["mode"] is None:
+            self._list(options["runbook"])
+            return
+        outcome = services.set_mode(
+            options["runbook"], options["mode"], actor=options["actor"], now=timezone.now(), world=wiring.world()
+        )
+        if isinstance(outcome, services.ControlRefused):
+            raise CommandError(outcome.reason)
+        self.stdout.write(outcome.text)
+
+    def _list(self, wanted: str | None) -> None:
+        books = services.runbooks()
+        if wanted is not None and wanted not in books:
+            raise CommandError(f"There is no runbook {wanted}; there are {', '.join(books)}.")
+        for name, title in books.items():
+            if wanted in (None, name):
+                self.stdout.write(f"{name}: {services.mode_of(name)} ({title})")

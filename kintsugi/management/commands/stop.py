@@ -1,0 +1,30 @@
+"""`manage.py stop --reason WHY`: nothing disruptive is done anywhere until `manage.py stop --release`."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from runbooks import services
+
+
+class Command(BaseCommand):
+    help = "Engages the stop switch, or releases it: while it is engaged no node is drained or rebooted."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--release", action="store_true", help="let runs go on")
+        parser.add_argument("--reason", default="", help="why; everyone who sees the switch will ask")
+        parser.add_argument("--actor", default=getpass.getuser(), help="who does it, for the record")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        now, actor, reason = timezone.now(), options["actor"], options["reason"]
+        if options["release"]:
+            outcome = services.release(actor=actor, note=reason, now=now)
+        else:
+            outcome = services.stop(reason, actor=actor, now=now)
+        if isinstance(outcome, services.ControlRefused):
+            raise CommandError(outcome.reason)
+        self.stdout.write(outcome.text)

@@ -1,0 +1,143 @@
+"""A site in memory for the tests of runs: inventory, incident, Slurm, nodes, and a clock that tests turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from detectors import registry, resources
+from detectors.catalog import load
+from detectors.detector import DetectorError, Output, Target
+from detectors.faults import EventKind, FaultEvent, event_id
+from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
+from fixtures.memory_slurm import MemorySlurm
+from incidents import services as incidents
+from incidents.models import Gpu, Incident, Node
+from runbooks import services
+from runbooks.models import Mode, Run, RunbookMode
+from runbooks.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY, Policy
+from runbooks.step import World
+
+CLUSTER = "kintsugi-test"
+EPOCH = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
+BOOT = timedelta(minutes=5)
+
+
+def a_policy(**changes: Any) -> Policy:
+    policy = Policy(
+        cluster_name=CLUSTER,
+        boot_time=timedelta(minutes=20),
+        verify_command=("dcgmi", "diag", "-r", "2"),
+        verify_timeout=timedelta(minutes=20),
+        requeue_dead_jobs=False,
+        stop_file=Path("/nonexistent/stop"),
+    )
+    return replace(policy, **changes)
+
+
+class Unplugged(SimulatedShell):
+    """SSH that some nodes do not answer."""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self.silent: set[str] = set()
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        if target.name in self.silent:
+            raise DetectorError(f"{target.name}: no route to host")
+        return super().run(target, argv, timeout)
+
+
+class Site:
+    """Twenty nodes of one partition. `boot_takes` of Slurm and of the nodes is the same."""
+
+    def __init__(self, *, nodes: int = 20, mode: Mode = Mode.ARMED, **policy: Any) -> None:
+        self.now = EPOCH
+        self.names = [f"gn{number:03d}" for number in range(1, nodes + 1)]
+        clock: Callable[[], datetime] = lambda: self.now  # noqa: E731
+        self.nodes = SimulatedWorld([SimulatedNode(n, clock=clock, boot_takes=BOOT) for n in self.names], clock=clock)
+        self.slurm = MemorySlurm(
+            {name: ["gpu"] for name in self.names},
+            cluster_name=CLUSTER,
+            now=clock,
+            on_reboot=lambda node: None if self.nodes.reboot(node) else None,
+            boot_takes=BOOT,
+        )
+        self.shell = Unplugged(self.nodes)
+        self.world = World(slurm=self.slurm, shell=self.shell, detectors=registry.DETECTORS, policy=a_policy(**policy))
+        for name in self.names:
+            node = Node.objects.create(name=name, address=name, pod="pod-a", partitions=["gpu"])
+            Gpu.objects.bulk_create(
+                Gpu(node=node, index=gpu.index, pci_address=gpu.pci, uuid=gpu.uuid)
+                for gpu in self.nodes.nodes[name].gpus
+            )
+        for runbook in (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK):
+            self.set_mode(mode, runbook)
+
+    def set_mode(self, mode: Mode, runbook: str = DRAIN_REBOOT_VERIFY) -> None:
+        RunbookMode.objects.update_or_create(
+            runbook=runbook, defaults={"mode": mode, "set_by": "test", "set_at": self.now}
+        )
+
+    def gpu(self, node: str, index: int = 0) -> str:
+        return resources.gpu(node, self.nodes.nodes[node].gpus[index].pci)
+
+    def raise_fault(self, node: str = "gn001", fault_type: str = "gpu.xid.79", resource: str = "") -> Incident:
+        """A log line came: the fault stands in the database, whatever the node is really like."""
+        row = load()[fault_type]
+        where = resource or self.gpu(node)
+        event = FaultEvent(
+            event_id=event_id(fault_type, where, self.now),
+            fault_type=fault_type,
+            event=EventKind.RAISED,
+            resource=where,
+            source="test",
+            occurred_at=self.now,
+            observed_at=self.now,
+            severity=row.severity,
+            action=row.action,
+            component=row.component,
+            code=row.code,
+            excerpt=f"{fault_type} on {where}",
+        )
+        incidents.ingest([event], now=self.now)
+        return Incident.objects.filter(members__fault__resource=where).latest("pk")
+
+    def lose_gpu(self, node: str = "gn001", *, is_dead: bool = False) -> Incident:
+        """A GPU really falls off the bus, and its line comes."""
+        self.nodes.inject("gpu_dead" if is_dead else "gpu_lost", f"{node}/gpu/0")
+        return self.raise_fault(node)
+
+    def start(self) -> list[int]:
+        return services.start_due(None, now=self.now, world=self.world)
+
+    def advance(self, run: Run, times: int = 1) -> Run:
+        for _ in range(times):
+            services.advance(run.pk, now=self.now, world=self.world)
+        run.refresh_from_db()
+        return run
+
+    def play(
+        self, run: Run, *, until: Callable[[Run], bool] = lambda run: False, limit: timedelta = timedelta(hours=2)
+    ) -> Run:
+        """Turns the clock to each time the run wants to be woken, until it ends, `until` holds, or time is over."""
+        ends_at = self.now + limit
+        run.refresh_from_db()
+        while run.finished_at is None and not until(run) and run.wake_at is not None and run.wake_at <= ends_at:
+            self.now = max(self.now, run.wake_at)
+            services.advance(run.pk, now=self.now, world=self.world)
+            run.refresh_from_db()
+        return run
+
+    def run_of(self, incident: Incident) -> Run:
+        return Run.objects.get(incident=incident)
+
+    def begin(self, incident: Incident) -> Run:
+        self.start()
+        return self.run_of(incident)
+
+    def story(self, incident: Incident) -> list[str]:
+        return list(incident.timeline.values_list("text", flat=True))
