@@ -61,7 +61,7 @@ _BIT_ACTION = {
     for bit in bits
 }
 _FATAL_WORD = re.compile(r"\b(?P<non>non-?\s?)?fatal\b", re.IGNORECASE)
-_LINK = re.compile(r"\blink\s*(?P<link>-?\d+)", re.IGNORECASE)
+_LINK = re.compile(r"\b(?:link|port)\s*(?P<link>-?\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
