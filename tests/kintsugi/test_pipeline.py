@@ -1,0 +1,165 @@
+"""The pipeline on one page: a lost GPU goes from its log line to a node back in service, rung by rung."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from detectors import catalog, resources
+from detectors.faults import to_wire
+from fixtures.cluster.log_line import LogLine
+from fixtures.replay import stage
+from incidents import inventory
+from incidents.lifecycle import State
+from incidents.models import Fault, Incident, Notification, QuarantinedEvent, SpoolMark
+from kintsugi.pipeline import Extent, Pipeline
+from runbooks.models import Mode, Run, RunbookMode, RunState
+from runbooks.policy import DRAIN_REBOOT_VERIFY, Policy
+from tests.builders import an_event
+
+pytestmark = pytest.mark.django_db
+TOPOLOGY = Path(__file__).resolve().parents[2] / "fixtures" / "topology" / "sakuraone.toml"
+START = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
+NODE, LOST_INDEX = "gn017", 2
+
+
+@dataclass
+class Deque:
+    """A ring that a test answers in order."""
+
+    calls: deque[tuple[str, int | str]] = field(default_factory=deque)
+
+    def advance(self, run_id: int) -> None:
+        self.calls.append(("advance", run_id))
+
+    def notify(self, notification_id: int, at: datetime | None = None) -> None:
+        self.calls.append(("notify", notification_id))
+
+    def poll(self, node: str) -> None:
+        self.calls.append(("poll", node))
+
+
+class House:
+    """The whole product on a virtual clock, an in-memory Slurm and simulated nodes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.now = START
+        topology = inventory.load(TOPOLOGY)
+        inventory.apply(topology, self.now)
+        policy = Policy(
+            cluster_name=topology.site.cluster_name,
+            boot_time=timedelta(minutes=20),
+            verify_command=("dcgmi", "diag", "-r", "2"),
+            verify_timeout=timedelta(minutes=20),
+            requeue_dead_jobs=False,
+            stop_file=directory / "stop",
+        )
+        clock: Callable[[], datetime] = lambda: self.now  # noqa: E731 - the stage keeps it
+        boots: list[tuple[str, list[LogLine]]] = []
+        self.stage = stage.build(
+            topology,
+            clock=clock,
+            boot_takes=timedelta(minutes=5),
+            policy=policy,
+            on_boot=lambda node, lines: boots.append((node, lines)),
+        )
+        self.ring = Deque()
+        self.pipeline = Pipeline(self.stage.doors, self.stage.notifier, self.ring, clock, catalog.load())
+
+    def answer(self) -> None:
+        """Every rung call, until nothing rings."""
+        while self.ring.calls:
+            name, argument = self.ring.calls.popleft()
+            getattr(self.pipeline, name)(argument)
+
+    def let_pass(self, duration: timedelta) -> None:
+        until = self.now + duration
+        while self.now < until:
+            self.now = min(until, self.now + timedelta(seconds=30))
+            self.pipeline.sweep()
+            self.answer()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+@pytest.fixture
+def armed(house: House) -> House:
+    RunbookMode.objects.create(runbook=DRAIN_REBOOT_VERIFY, mode=Mode.ARMED, set_by="test", set_at=START)
+    return house
+
+
+def _lose_gpu(house: House) -> dict[str, object]:
+    node = house.stage.world.nodes[NODE]
+    house.stage.world.inject("gpu_lost", f"node/{NODE}/gpu/{LOST_INDEX}")
+    resource = resources.gpu(NODE, node.gpus[LOST_INDEX].pci)
+    house.now += timedelta(seconds=1)  # the line was written a second before it reaches the pipeline
+    return to_wire(an_event("gpu.xid.79", resource, at=house.now - timedelta(seconds=1)))
+
+
+def test_a_lost_gpu_has_its_node_drained_at_once_and_back_in_service_in_the_end(armed: House) -> None:
+    armed.pipeline.ingest([_lose_gpu(armed)], Extent("r1", 1, 0, 400))
+    armed.answer()
+    assert armed.stage.slurm.nodes((NODE,))[NODE].reason.startswith("kintsugi:")
+    armed.let_pass(timedelta(hours=2))
+    incident = Incident.objects.get()
+    run = Run.objects.get()
+    assert (run.state, incident.state, incident.recovery) == (RunState.SUCCEEDED, State.RESOLVED, "node_restart")
+    assert not armed.stage.slurm.nodes((NODE,))[NODE].is_out
+    assert [act for act in armed.stage.slurm.journal if act[0] == "reboot"] == [("reboot", NODE)]
+    assert not Notification.objects.exclude(state=Notification.SendState.SENT).exists()
+
+
+def test_shadow_is_the_default_and_touches_nothing(house: House) -> None:
+    house.pipeline.ingest([_lose_gpu(house)])
+    house.answer()
+    house.let_pass(timedelta(minutes=30))
+    assert house.stage.slurm.journal == []
+    assert Run.objects.get().state == RunState.SHADOWED
+
+
+def test_the_same_extent_offered_twice_counts_once(house: House) -> None:
+    wire = _lose_gpu(house)
+    for _ in range(2):
+        house.pipeline.ingest([wire], Extent("r1", 1, 0, 400))
+    assert Fault.objects.get(fault_type="gpu.xid.79").count == 1
+    assert SpoolMark.objects.count() == 1
+
+
+def test_a_record_that_is_no_event_is_put_aside_and_the_rest_goes_on(house: House) -> None:
+    house.pipeline.ingest([{"event_id": "x", "event": "exploded"}, _lose_gpu(house)], Extent("r1", 1, 0, 400))
+    assert QuarantinedEvent.objects.count() == 1
+    assert Fault.objects.filter(fault_type="gpu.xid.79").exists()
+
+
+def test_a_poll_sees_the_lost_gpu_without_any_log_line(house: House) -> None:
+    _lose_gpu(house)
+    house.pipeline.poll(NODE)
+    lost = Fault.objects.get(fault_type="gpu.lost")
+    assert lost.owner == f"node/{NODE}"
+
+
+def test_a_node_that_does_not_answer_is_a_fault_that_ends_when_it_answers(house: House) -> None:
+    house.stage.shell.unreachable.add(NODE)
+    house.pipeline.poll(NODE)
+    assert Fault.objects.get().fault_type == "target.unreachable"
+    house.stage.shell.unreachable.clear()
+    house.now += timedelta(minutes=1)
+    house.pipeline.poll(NODE)
+    assert not Fault.objects.get().is_active
+
+
+def test_the_sweep_goes_on_with_a_run_whose_ring_was_lost(armed: House) -> None:
+    armed.pipeline.ingest([_lose_gpu(armed)])
+    armed.ring.calls.clear()
+    armed.now += timedelta(seconds=5)
+    armed.pipeline.sweep()
+    armed.answer()
+    assert armed.stage.slurm.nodes((NODE,))[NODE].is_draining
