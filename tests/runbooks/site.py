@@ -63,7 +63,7 @@ class Site:
             {name: ["gpu"] for name in self.names},
             cluster_name=CLUSTER,
             now=clock,
-            on_reboot=lambda node: None if self.nodes.reboot(node) else None,
+            on_reboot=self._power_goes,
             boot_takes=BOOT,
         )
         self.shell = Unplugged(self.nodes)
@@ -76,6 +76,9 @@ class Site:
             )
         for runbook in (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK):
             self.set_mode(mode, runbook)
+
+    def _power_goes(self, node: str) -> None:
+        self.nodes.reboot(node)
 
     def set_mode(self, mode: Mode, runbook: str = DRAIN_REBOOT_VERIFY) -> None:
         RunbookMode.objects.update_or_create(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from incidents.lifecycle import State
@@ -17,8 +16,6 @@ def test_node_is_drained_rebooted_verified_and_resumed_when_its_gpu_is_lost() ->
     incident = site.lose_gpu()
     run = site.play(site.begin(incident))
     incident.refresh_from_db()
-        print(t)
-        print(s.name, s.outcome, s.text)
     assert run.state == RunState.SUCCEEDED
     assert [act[0] for act in site.slurm.journal] == ["drain", "reboot", "resume"]
     assert incident.state == State.MONITORING
