@@ -1,0 +1,122 @@
+"""One leaf reboot is one incident, in whichever order fifty nodes and the leaf tell of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from detectors.faults import FaultEvent
+from incidents import services
+from incidents.models import Fault, Incident
+from tests.builders import NOW, a_cable, a_clear, a_node, a_switch, an_event
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+LEAF = "switch/leaf-05"
+NODES = 8
+
+
+@pytest.fixture(autouse=True)
+def pod() -> None:
+    a_switch("leaf-05", pod="pod-a", rail=4)
+    for number in range(1, NODES + 1):
+        a_node(f"gn{number:03}")
+        a_cable(f"node/gn{number:03}/nic/mlx5_5", f"{LEAF}/port/Ethernet{4 * number}")
+
+
+def links(at: timedelta) -> list[FaultEvent]:
+    return [
+        an_event("nic.link.down", f"node/gn{number:03}/nic/mlx5_5", at=NOW + at + number * SECOND / 10)
+        for number in range(1, NODES + 1)
+    ]
+
+
+def ports(at: timedelta) -> list[FaultEvent]:
+    return [an_event("switch.port.down", f"{LEAF}/port/Ethernet{4 * n}", at=NOW + at) for n in range(1, NODES + 1)]
+
+
+def rebooted(at: timedelta) -> list[FaultEvent]:
+    return [an_event("switch.rebooted", LEAF, at=NOW + at)]
+
+
+def play(*batches: list[FaultEvent], sweeping: bool = True) -> None:
+    for batch in batches:
+        for event in batch:
+            now = event.observed_at
+            services.ingest([event], now=now)
+            if sweeping:
+                services.sweep(now=now)
+
+
+def the_incident() -> Incident:
+    incident = Incident.objects.get()
+    assert (incident.root_resource, incident.component) == (LEAF, "interconnect_switch")
+    assert incident.members.filter(role="root").count() == 1
+    assert incident.node is None
+    return incident
+
+
+def test_one_incident_when_the_leaf_speaks_first() -> None:
+    play(rebooted(timedelta(0)), links(2 * SECOND), ports(3 * SECOND))
+    assert the_incident().members.count() == 1 + 2 * NODES
+
+
+def test_one_incident_when_the_leaf_speaks_within_the_hold_down() -> None:
+    play(links(timedelta(0)), rebooted(30 * SECOND))
+    assert the_incident().members.count() == 1 + NODES
+
+
+def test_one_incident_when_the_leaf_speaks_minutes_later() -> None:
+    play(links(timedelta(0)), ports(SECOND))
+    services.sweep(now=NOW + 70 * SECOND)
+    before = Incident.objects.get()
+    assert before.fault_type == "nic.link.down"
+    play(rebooted(180 * SECOND))
+    incident = the_incident()
+    assert incident.pk == before.pk
+    assert incident.members.count() == 1 + 2 * NODES
+    told = incident.timeline.get(kind="root_changed").text
+    assert "switch.rebooted" in told
+    assert "nic.link.down" in told
+
+
+def test_one_incident_when_everything_comes_in_one_batch() -> None:
+    events = [*links(timedelta(0)), *rebooted(SECOND), *ports(2 * SECOND)]
+    services.ingest(events, now=NOW + 3 * SECOND)
+    incident = the_incident()
+    assert incident.members.count() == 1 + 2 * NODES
+    joins = incident.timeline.filter(kind="joined")
+    assert joins.count() <= 2
+
+
+def test_short_flap_of_a_link_opens_nothing() -> None:
+    play([an_event("nic.link.down", "node/gn001/nic/mlx5_5")])
+    services.ingest([a_clear("nic.link.down", "node/gn001/nic/mlx5_5", at=NOW + 5 * SECOND)], now=NOW + 5 * SECOND)
+    services.sweep(now=NOW + 120 * SECOND)
+    assert not Incident.objects.exists()
+    assert Fault.objects.get().is_active is False
+
+
+def test_link_that_flaps_within_its_hold_down_is_told_all_the_same() -> None:
+    nic = "node/gn001/nic/mlx5_5"
+    for number in range(4):
+        down = NOW + 20 * number * SECOND
+        services.ingest([an_event("nic.link.down", nic, at=down)], now=down)
+        services.ingest([a_clear("nic.link.down", nic, at=down + 5 * SECOND)], now=down + 5 * SECOND)
+    fault = Fault.objects.get()
+    assert fault.is_flapping
+    assert Incident.objects.count() == 1
+    services.sweep(now=NOW + timedelta(hours=2))
+    fault.refresh_from_db()
+    assert (fault.is_active, fault.is_flapping) == (False, False)
+
+
+def test_link_that_stays_down_opens_an_incident_after_its_hold_down() -> None:
+    play([an_event("nic.link.down", "node/gn001/nic/mlx5_5")])
+    assert not Incident.objects.exists()
+    services.sweep(now=NOW + 61 * SECOND)
+    incident = Incident.objects.get()
+    assert incident.fault_type == "nic.link.down"
+    assert incident.node is not None
