@@ -21,10 +21,13 @@ from incidents import services, wording
 from incidents.admin_pages import ReadOnlyAdmin
 from incidents.forms import ACTS, Act, WordForm, acts_in
 from incidents.lifecycle import CLOSED, State, Trigger
-from incidents.models import Gpu, Incident
+from incidents.models import Gpu, Incident, Notification
 from incidents.templatetags import console
 
 SEVERITY_RANK = Case(*(When(severity=str(s), then=s.rank) for s in Severity), output_field=IntegerField())
+SendState = Notification.SendState
+TROUBLED = (SendState.FAILED, SendState.UNKNOWN)
+WAITING = (SendState.WAITING, SendState.SENDING)
 MEMBERS_SHOWN = 50
 _GPU_INDEX = Subquery(
     Gpu.objects.filter(node=OuterRef("node"))
@@ -138,7 +141,7 @@ class IncidentAdmin(ReadOnlyAdmin):
     def state_word(self, incident: Incident) -> SafeString:
         return console.state(incident.state)
 
-    @display(description="Since, and for how long", ordering="onset_at")
+    @display(description="Since", ordering="onset_at")
     def since(self, incident: Incident) -> SafeString:
         return format_html(
             "{} <span class='k-muted'>{}</span>", console.when(incident.onset_at), console.lasted(incident)
@@ -185,8 +188,9 @@ class IncidentAdmin(ReadOnlyAdmin):
             "member_count": row.members.count(),
             "timeline": row.timeline.order_by("-id"),
             "reports": row.reports.order_by("id"),
-            "notifications": notifications,
-            "sent_replies": sum(1 for message in notifications if message.sequence and message.sent_at),
+            "notifications": [m for m in notifications if not m.sequence or m.state in TROUBLED],
+            "replies_sent": sum(1 for m in notifications if m.sequence and m.state == SendState.SENT),
+            "replies_waiting": sum(1 for m in notifications if m.sequence and m.state in WAITING),
             "duplicates": row.duplicates.order_by("id"),
             "can_act": request.user.has_perm("incidents.act_on_incident"),
             "forms": act_forms(row),

@@ -14,7 +14,7 @@ class KintsugiConfig(AppConfig):
 
     def ready(self) -> None:
         register(checks.redis_keeps_what_it_is_given)
-        # The last app with tables: every permission exists by then. This app has none, and Django tells such of nothing.
+        # Sent for the last app with tables: by then every permission exists. This app has none and is never sent for.
         post_migrate.connect(roles.after_migrate, sender=apps.get_app_config("runbooks"))
 
 

@@ -87,12 +87,10 @@ def asks() -> list[Ask]:
     ]
     if failed := Notification.objects.filter(state=Notification.SendState.FAILED).count():
         address = reverse("admin:incidents_notification_changelist") + "?state__exact=failed"
-        found.append(Ask("mail", f"{failed} messages could not be sent; each says what to mend", "messages", address))
+        found.append(Ask("mail", f"See what keeps messages from being sent: {failed} failed", "messages", address))
     if held := QuarantinedEvent.objects.count():
         address = reverse("admin:incidents_quarantinedevent_changelist")
-        found.append(
-            Ask("report", f"{held} events could not be ingested and are kept to be looked at", "quarantine", address)
-        )
+        found.append(Ask("report", f"Look at what could not be ingested: {held} held back", "quarantine", address))
     return found
 
 
