@@ -5,7 +5,7 @@ Pure values. A notifier sends and looks, once per call; it never waits, repeats 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -49,18 +49,19 @@ class Card:
     needs_human: bool = False
     restored_at: datetime | None = None
     closed_at: datetime | None = None
-    latest: tuple[str, ...] = field(default=())
+    latest: str = ""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One timeline entry in an incident's thread."""
+    """One timeline entry in an incident's thread; `is_loud`: shown in the channel as well, for it asks a person."""
 
     incident: int
     kind: str
     text: str
     actor: str
     occurred_at: datetime
+    is_loud: bool = False
 
 
 @dataclass(frozen=True)

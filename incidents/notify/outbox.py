@@ -28,6 +28,9 @@ NOT_TOLD: dict[str, str] = {
     "notified": "a message about a message",
 }
 
+# Kinds that ask a person for something: told in the channel as well, since nobody may be watching the thread yet.
+LOUD: frozenset[str] = frozenset({"approval_asked", "repair_failed"})
+
 _State = Notification.SendState
 
 

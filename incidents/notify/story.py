@@ -5,6 +5,8 @@ Plain text only; markup and limits belong to the notifier that renders it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.conf import settings
 
 from detectors import resources
@@ -12,9 +14,7 @@ from detectors.faults import Severity
 from incidents.lifecycle import State
 from incidents.models import Gpu, Incident, Notification, Switch, TimelineEntry
 from incidents.notify.notifier import Card, Key, Message, Reply
-from incidents.notify.outbox import CARD_SEQUENCE, NOT_TOLD
-
-_LATEST = 3
+from incidents.notify.outbox import CARD_SEQUENCE, LOUD, NOT_TOLD
 
 # What Kintsugi does by itself in each state, when the timeline has nothing newer to say.
 DOING: dict[State, str] = {
@@ -39,6 +39,9 @@ ASKED: dict[State, str] = {
     State.FALSE_POSITIVE: "Nothing is needed.",
     State.DUPLICATE: "Nothing is needed.",
 }
+
+
+STOPPED = "Kintsugi has stopped here and waits for a person."
 
 
 def console_url(incident: int) -> str:
@@ -80,7 +83,7 @@ def _rail(switch: Switch) -> str:
 def card(incident: Incident) -> Card:
     """The incident as its card tells it now. Four queries."""
     state = State(incident.state)
-    told = list(incident.timeline.exclude(kind__in=NOT_TOLD).order_by("-id")[:_LATEST])
+    told = list(incident.timeline.exclude(kind__in=NOT_TOLD).order_by("-id")[:1])
     return Card(
         incident=incident.pk,
         title=incident.title,
@@ -92,20 +95,35 @@ def card(incident: Incident) -> Card:
         channels=tuple(incident.channels),
         onset_at=incident.onset_at,
         opened_at=incident.opened_at,
-        now=DOING[state],
+        now=doing(incident, [entry.text for entry in told]),
         asked=incident.needs_human if incident.needs_human and incident.is_open else ASKED[state],
         url=console_url(incident.pk),
         faults=incident.members.count() or 1,
         needs_human=bool(incident.needs_human) and incident.is_open,
         restored_at=incident.restored_at,
         closed_at=incident.closed_at,
-        latest=tuple(entry.text for entry in reversed(told)),
+        latest="" if state is State.REPAIRING or not told else told[0].text,
     )
+
+
+def doing(incident: Incident, told: Sequence[str]) -> str:
+    """What Kintsugi does now; `told` is what the thread said, newest first."""
+    state = State(incident.state)
+    if incident.needs_human and incident.is_open:
+        return STOPPED
+    if state is State.REPAIRING and told:
+        return f"Kintsugi is repairing it. {told[0]}"
+    return DOING[state]
 
 
 def reply(entry: TimelineEntry) -> Reply:
     return Reply(
-        incident=entry.incident_id, kind=entry.kind, text=entry.text, actor=entry.actor, occurred_at=entry.occurred_at
+        incident=entry.incident_id,
+        kind=entry.kind,
+        text=entry.text,
+        actor=entry.actor,
+        occurred_at=entry.occurred_at,
+        is_loud=entry.kind in LOUD,
     )
 
 

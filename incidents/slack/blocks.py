@@ -32,9 +32,18 @@ CLOSED_SIGNS: dict[State, str] = {
 REPLY_SIGNS: dict[str, str] = {
     "joined": ":link:",
     "escalated": ":arrow_up:",
+    "returned": ":arrow_up:",
+    "fault_returned": ":arrow_up:",
     "cleared": ":white_check_mark:",
-    "resolved": ":white_check_mark:",
+    "faults_cleared": ":white_check_mark:",
+    "repair_succeeded": ":white_check_mark:",
+    "quiet_elapsed": ":white_check_mark:",
+    "resolve": ":white_check_mark:",
     "report": ":speech_balloon:",
+    "note": ":speech_balloon:",
+    "repair_started": ":wrench:",
+    "step_done": ":wrench:",
+    "approval_asked": ":raised_hand:",
     "repair_failed": ":raised_hand:",
 }
 _OTHER_SIGN = ":small_blue_diamond:"
@@ -64,62 +73,57 @@ def words(state: State) -> str:
 
 
 def card_blocks(card: Card) -> list[Block]:
+    """What it is; where and since when; what happens now beside what to do; the rest in small print."""
     sign = CLOSED_SIGNS.get(card.state, SIGNS[card.severity])
     return [
         {"type": "header", "text": _plain(f"{sign} {mrkdwn.plain(headline(card), 110)}")},
-        {"type": "section", "text": _mrkdwn(_where(card)), "fields": _fields(card)},
-        {"type": "section", "text": _mrkdwn(_doing(card))},
-        *_latest(card),
+        {"type": "section", "text": _mrkdwn(_place(card))},
+        {"type": "section", "fields": [_mrkdwn(_doing(card)), _mrkdwn(_asking(card))]},
+        {"type": "context", "elements": [_mrkdwn(_small_print(card)), *_latest(card)]},
     ]
 
 
 def reply_blocks(reply: Reply) -> list[Block]:
     sign = REPLY_SIGNS.get(reply.kind, _OTHER_SIGN)
-    said = f"{mrkdwn.date(reply.occurred_at)}, by {mrkdwn.escape(reply.actor, 150)}"
+    by = "" if reply.actor == "kintsugi" else f", by {mrkdwn.escape(reply.actor, 150)}"
     return [
         {"type": "section", "text": _mrkdwn(f"{sign} {mrkdwn.escape(reply.text, 2900)}")},
-        {"type": "context", "elements": [_mrkdwn(said)]},
+        {"type": "context", "elements": [_mrkdwn(f"{mrkdwn.date(reply.occurred_at)}{by}")]},
     ]
 
 
-def _where(card: Card) -> str:
-    return f"*{mrkdwn.escape(card.resource, 300)}*\n{mrkdwn.escape(card.where, 300)}"
-
-
-def _fields(card: Card) -> list[Block]:
-    pairs = [
-        ("Since", mrkdwn.date(card.onset_at)),
-        ("State", _state(card)),
-        ("Severity", f"{SIGNS[card.severity]} {card.severity}"),
-        ("Component", mrkdwn.escape(card.component, 100)),
-        ("Seen by", _seen_by(card)),
-        ("Faults", "1" if card.faults == 1 else f"{card.faults}, joined into this incident"),
-    ]
-    return [_mrkdwn(f"*{name}*\n{value}") for name, value in pairs]
-
-
-def _state(card: Card) -> str:
-    closed = f" at {mrkdwn.date(card.closed_at)}" if card.closed_at is not None else ""
-    return words(card.state) + closed
-
-
-def _seen_by(card: Card) -> str:
-    known = {"platform": "monitoring", "user": "a user's report"}
-    return mrkdwn.escape(" and ".join(known.get(channel, channel) for channel in card.channels), 200) or "unknown"
-
-
-def _doing(card: Card) -> str:
-    asks = ":raised_hand: *A person is needed*" if card.needs_human else "*What you can do*"
-    page = mrkdwn.link(card.url, f"Open incident #{card.incident} in the console")
+def _place(card: Card) -> str:
+    ended = card.closed_at if card.state in CLOSED else None
+    until = f", {words(card.state)} {mrkdwn.date(ended)}" if ended is not None else f", now *{words(card.state)}*"
     return (
-        f"*What Kintsugi does now*\n{mrkdwn.escape(card.now, 600)}\n\n{asks}\n{mrkdwn.escape(card.asked, 600)}\n{page}"
+        f"*{mrkdwn.escape(card.resource, 300)}*, {mrkdwn.escape(card.where, 300)}\n"
+        f"Since {mrkdwn.date(card.onset_at)}{until}"
     )
 
 
+def _doing(card: Card) -> str:
+    return f"*What Kintsugi does now*\n{mrkdwn.escape(card.now, 600)}"
+
+
+def _asking(card: Card) -> str:
+    asks = ":raised_hand: *A person is needed*" if card.needs_human else "*What you can do*"
+    page = mrkdwn.link(card.url, f"Open incident #{card.incident}")
+    return f"{asks}\n{mrkdwn.escape(card.asked, 600)}\n{page}"
+
+
+def _small_print(card: Card) -> str:
+    faults = "1 fault" if card.faults == 1 else f"{card.faults} faults joined into one incident"
+    component = mrkdwn.escape(card.component, 100)
+    return f"{SIGNS[card.severity]} {card.severity} | {component} | seen by {_seen_by(card)} | {faults}"
+
+
+def _seen_by(card: Card) -> str:
+    known = {"platform": "monitoring", "user": "a user"}
+    return mrkdwn.escape(" and ".join(known.get(channel, channel) for channel in card.channels), 200) or "nobody yet"
+
+
 def _latest(card: Card) -> list[Block]:
-    if not card.latest:
-        return []
-    return [{"type": "context", "elements": [_mrkdwn(f"Latest: {mrkdwn.escape(card.latest[-1], 600)}")]}]
+    return [_mrkdwn(f"Latest: {mrkdwn.escape(card.latest, 600)}")] if card.latest else []
 
 
 def _mrkdwn(value: str) -> Block:

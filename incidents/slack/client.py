@@ -30,6 +30,7 @@ from incidents.notify.notifier import (
     Posted,
     RateLimited,
     Refused,
+    Reply,
     Unreachable,
 )
 from incidents.slack import blocks, errors
@@ -142,9 +143,11 @@ def _body(message: Message) -> dict[str, Any]:
 
 
 def _post_body(message: Message) -> dict[str, Any]:
+    is_loud = isinstance(message.content, Reply) and message.content.is_loud
     return {
         **_body(message),
         "thread_ts": message.thread_ts or None,
+        "reply_broadcast": True if message.thread_ts and is_loud else None,
         "unfurl_links": False,
         "unfurl_media": False,
     }

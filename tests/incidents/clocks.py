@@ -22,9 +22,9 @@ class Clock:
         self.now += by
 
 
-def drain(notifier: Notifier, clock: Clock, *, step: timedelta = timedelta(seconds=1), limit: int = 400) -> int:
+def drain(notifier: Notifier, clock: Clock, *, limit: int = 400) -> int:
     """Sends what is due, second by second, until nothing is owed soon; returns how many calls were made."""
-    calls = 0
+    calls, idle = 0, 1
     for _ in range(limit):
         ids = services.due(clock.now)
         if not ids and not services.due(clock.now + timedelta(hours=1)):
@@ -32,5 +32,6 @@ def drain(notifier: Notifier, clock: Clock, *, step: timedelta = timedelta(secon
         for notification_id in ids:
             services.send(notification_id, notifier, now=clock.now)
             calls += 1
-        clock.turn(step)
+        idle = 1 if ids else min(2 * idle, 60)
+        clock.turn(timedelta(seconds=idle))
     return calls
