@@ -12,7 +12,6 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.decorators import display
 
 from incidents.admin_incident import SEVERITY_RANK, with_place
 from incidents.admin_pages import ReadOnlyAdmin
@@ -42,31 +41,31 @@ class FaultAdmin(ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: Fault) -> dict[str, Any]:
         return {"title": f"Fault {row.pk}", "membership": getattr(row, "membership", None)}
 
-    @display(description="Severity", ordering="rank")
+    @admin.display(description="Severity", ordering="rank")
     def severity_word(self, fault: Fault) -> SafeString:
         return console.severity(fault.severity)
 
-    @display(description="Fault type", ordering="fault_type")
+    @admin.display(description="Fault type", ordering="fault_type")
     def type(self, fault: Fault) -> SafeString:
         return format_html('<a class="k-code" href="{}/change/">{}</a>', fault.pk, fault.fault_type)
 
-    @display(description="Where", ordering="resource")
+    @admin.display(description="Where", ordering="resource")
     def where(self, fault: Fault) -> SafeString:
         return console.where(fault.resource)
 
-    @display(description="State", ordering="is_active")
+    @admin.display(description="State", ordering="is_active")
     def activity(self, fault: Fault) -> SafeString:
         return console.activity(fault)
 
-    @display(description="Times seen", ordering="count")
+    @admin.display(description="Times seen", ordering="count")
     def times(self, fault: Fault) -> str:
         return f"{fault.count:,}"
 
-    @display(description="Raised", ordering="raised_at")
+    @admin.display(description="Raised", ordering="raised_at")
     def raised(self, fault: Fault) -> SafeString:
         return console.when(fault.raised_at)
 
-    @display(description="Last seen", ordering="last_seen_at")
+    @admin.display(description="Last seen", ordering="last_seen_at")
     def last_seen(self, fault: Fault) -> SafeString:
         return console.when(fault.last_seen_at)
 
@@ -94,9 +93,9 @@ def with_open_incidents(machines: QuerySet[Any], kind: str) -> QuerySet[Any]:
         .annotate(n=Count("pk"))
         .values("n")
     )
-    return machines.annotate(path=Concat(Value(f"{kind}/"), "name")).annotate(
-        open_incidents=Coalesce(Subquery(rooted, output_field=IntegerField()), 0)
-    )
+    found: QuerySet[Any] = machines.annotate(path=Concat(Value(f"{kind}/"), "name"))
+    counted: QuerySet[Any] = found.annotate(open_incidents=Coalesce(Subquery(rooted, output_field=IntegerField()), 0))
+    return counted
 
 
 class MachineAdmin(ReadOnlyAdmin):
@@ -104,7 +103,7 @@ class MachineAdmin(ReadOnlyAdmin):
 
     kind = ""
     list_display_links = ("name",)
-    search_fields = ("name", "address")
+    search_fields: tuple[str, ...] = ("name", "address")
     empty_title = "No machine in the inventory"
     empty_text = "Import the inventory: `manage.py inventory import FILE.toml`."
 
@@ -124,13 +123,13 @@ class MachineAdmin(ReadOnlyAdmin):
             "can_report": request.user.has_perm("incidents.add_userreport"),
         }
 
-    @display(description="Open incidents", ordering="open_incidents")
+    @admin.display(description="Open incidents", ordering="open_incidents")
     def incidents(self, row: Any) -> SafeString:
         if not row.open_incidents:
             return format_html('<span class="k-muted">{}</span>', "none")
         return format_html('<span class="k-asks">{}{}</span>', console.icon("error"), row.open_incidents)
 
-    @display(description="Inventory", ordering="is_provisional")
+    @admin.display(description="Inventory", ordering="is_provisional")
     def known(self, row: Any) -> str:
         return "provisional: only ever spoke to us" if row.is_provisional else "listed"
 
@@ -146,7 +145,7 @@ class NodeAdmin(MachineAdmin):
     def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().page_queryset(request).prefetch_related("gpus")
 
-    @display(description="Last boot seen", ordering="boot_seen_at")
+    @admin.display(description="Last boot seen", ordering="boot_seen_at")
     def booted(self, node: Node) -> SafeString:
         return console.when(node.boot_seen_at)
 
@@ -180,19 +179,19 @@ class NotificationAdmin(ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: Notification) -> dict[str, Any]:
         return {"title": f"Message {row.pk}", "todo": todo(row)}
 
-    @display(description="Message", ordering="id")
+    @admin.display(description="Message", ordering="id")
     def number(self, row: Notification) -> str:
         return f"#{row.pk}"
 
-    @display(description="State", ordering="state")
+    @admin.display(description="State", ordering="state")
     def send_state(self, row: Notification) -> SafeString:
         return console.send_state(row.state)
 
-    @display(description="Written", ordering="recorded_at")
+    @admin.display(description="Written", ordering="recorded_at")
     def recorded(self, row: Notification) -> SafeString:
         return console.when(row.recorded_at)
 
-    @display(description="What to do")
+    @admin.display(description="What to do")
     def todo(self, row: Notification) -> str:
         return todo(row)
 
@@ -222,10 +221,10 @@ class QuarantinedEventAdmin(ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: QuarantinedEvent) -> dict[str, Any]:
         return {"title": "Quarantined event", "wire": json.dumps(row.wire, indent=2, ensure_ascii=False)}
 
-    @display(description="Event", ordering="event_id")
+    @admin.display(description="Event", ordering="event_id")
     def event(self, row: QuarantinedEvent) -> str:
         return row.event_id
 
-    @display(description="Recorded", ordering="recorded_at")
+    @admin.display(description="Recorded", ordering="recorded_at")
     def recorded(self, row: QuarantinedEvent) -> SafeString:
         return console.when(row.recorded_at)

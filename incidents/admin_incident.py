@@ -14,7 +14,6 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
-from unfold.decorators import display
 
 from detectors.faults import Severity
 from incidents import services, wording
@@ -125,33 +124,33 @@ class IncidentAdmin(ReadOnlyAdmin):
     def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return self.get_queryset(request).select_related("node", "root_fault", "duplicate_of")
 
-    @display(description="Severity", ordering="rank")
+    @admin.display(description="Severity", ordering="rank")
     def severity_word(self, incident: Incident) -> SafeString:
         return console.severity(incident.severity)
 
-    @display(description="Incident", ordering="pk")
+    @admin.display(description="Incident", ordering="pk")
     def name(self, incident: Incident) -> SafeString:
         return format_html('<span class="k-muted">#{}</span> {}', incident.pk, incident.title)
 
-    @display(description="Where", ordering="root_resource")
+    @admin.display(description="Where", ordering="root_resource")
     def where(self, incident: Any) -> SafeString:
         return console.place(incident)
 
-    @display(description="State", ordering="state")
+    @admin.display(description="State", ordering="state")
     def state_word(self, incident: Incident) -> SafeString:
         return console.state(incident.state)
 
-    @display(description="Since", ordering="onset_at")
+    @admin.display(description="Since", ordering="onset_at")
     def since(self, incident: Incident) -> SafeString:
         return format_html(
             "{} <span class='k-muted'>{}</span>", console.when(incident.onset_at), console.lasted(incident)
         )
 
-    @display(description="Seen by")
+    @admin.display(description="Seen by")
     def seen_by(self, incident: Incident) -> str:
         return console.channels(incident.channels)
 
-    @display(description="Asked of a person", ordering="needs_human")
+    @admin.display(description="Asked of a person", ordering="needs_human")
     def asked(self, incident: Incident) -> SafeString:
         if not incident.needs_human or not incident.is_open:
             return format_html('<span class="k-muted">{}</span>', "nothing")
@@ -168,7 +167,7 @@ class IncidentAdmin(ReadOnlyAdmin):
         incident = self.find(request, str(object_id))
         act = next((act for act in ACTS if act.trigger == request.POST.get("trigger")), None)
         if incident is None or act is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(object_id))
+            return self.missing(request, str(object_id))
         form = act.form(request.POST, incident=incident, prefix=act.trigger)
         if form.is_valid():
             refusal = carry_out(incident, act, form, request)

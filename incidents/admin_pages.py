@@ -24,7 +24,7 @@ class Crumb:
         return self.text
 
 
-class ReadOnlyAdmin(ModelAdmin):
+class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
     """A list and a page per row. Nobody adds, changes or deletes here, not even a superuser.
 
     A subclass names its `page_template` and gives `page_context`; `page_queryset` fetches what one page needs.
@@ -79,10 +79,15 @@ class ReadOnlyAdmin(ModelAdmin):
         key = unquote(object_id)
         return self.page_queryset(request).filter(pk=int(key)).first() if key.isdecimal() else None
 
+    def missing(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Back to the home page with a word about what does not exist."""
+        answer: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        return answer
+
     def render_page(self, request: HttpRequest, object_id: str, *, status: int = 200, **extra: object) -> HttpResponse:
         row = self.find(request, object_id)
         if row is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            return self.missing(request, object_id)
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
             "opts": self.opts,

@@ -54,7 +54,7 @@ class ResolveForm(WordForm):
         widget=UnfoldAdminSelectWidget,
         error_messages={"required": "Choose what brought the service back; the statistics count it."},
     )
-    field_order: ClassVar = ["recovery", "note"]
+    field_order = ("recovery", "note")
 
     def changes(self) -> dict[str, Any]:
         return {"recovery": self.cleaned_data["recovery"]}
@@ -67,7 +67,7 @@ class DuplicateForm(OptionalWordForm):
         widget=UnfoldAdminIntegerFieldWidget(attrs={"placeholder": "such as 17"}),
         error_messages={"required": "Give the number of the incident that stays."},
     )
-    field_order: ClassVar = ["original", "note"]
+    field_order = ("original", "note")
 
     def clean_original(self) -> Incident:
         number: int = self.cleaned_data["original"]

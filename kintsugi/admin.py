@@ -21,7 +21,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class PeopleAdmin(UserAdmin, ModelAdmin):
+class PeopleAdmin(UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]
     """People and their roles. Groups alone give rights here: nobody makes himself a superuser on this page."""
 
     form = UserChangeForm

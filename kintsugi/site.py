@@ -14,7 +14,7 @@ from unfold.sites import UnfoldAdminSite
 from kintsugi import banners, roles
 
 
-class SignInForm(AuthenticationForm):
+class SignInForm(AuthenticationForm):  # type: ignore[misc]
     """Signs in whoever has a role, and tells who has none whom to ask."""
 
     def confirm_login_allowed(self, user: User) -> None:
@@ -26,7 +26,7 @@ class SignInForm(AuthenticationForm):
             )
 
 
-class ConsoleSite(UnfoldAdminSite):
+class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]
     site_title = "Kintsugi"
     index_title = "Home"
     login_form = SignInForm
@@ -35,7 +35,7 @@ class ConsoleSite(UnfoldAdminSite):
         return roles.may_enter(request.user)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        context = super().each_context(request)
+        context: dict[str, Any] = super().each_context(request)
         if self.has_permission(request):
             context["banners"] = banners.standing()
         context["is_demo"] = settings.KINTSUGI["KINTSUGI_IS_DEMO"]

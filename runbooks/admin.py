@@ -15,7 +15,6 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
-from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from incidents.admin_pages import ReadOnlyAdmin
@@ -85,28 +84,28 @@ class RunAdmin(ReadOnlyAdmin):
     def page_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         return Run.objects.select_related("node", "incident").prefetch_related("steps")
 
-    @display(description="Run", ordering="pk")
+    @admin.display(description="Run", ordering="pk")
     def name(self, run: Run) -> SafeString:
         return format_html('<span class="k-muted">#{}</span> {}', run.pk, run.runbook)
 
-    @display(description="Incident", ordering="incident")
+    @admin.display(description="Incident", ordering="incident")
     def about(self, run: Run) -> SafeString:
         address = reverse("admin:incidents_incident_change", args=[run.incident_id])
         return format_html('<a href="{}">{}</a>', address, run.incident)
 
-    @display(description="State", ordering="state")
+    @admin.display(description="State", ordering="state")
     def state_word(self, run: Run) -> SafeString:
         return run_state(run.state)
 
-    @display(description="Waits for, or came to")
+    @admin.display(description="Waits for, or came to")
     def doing(self, run: Run) -> str:
         return run.waiting_for if run.state in UNFINISHED else run.outcome
 
-    @display(description="Started", ordering="started_at")
+    @admin.display(description="Started", ordering="started_at")
     def started(self, run: Run) -> SafeString:
         return console.when(run.started_at)
 
-    @display(description="Took")
+    @admin.display(description="Took")
     def took(self, run: Run) -> str:
         return console.until(run.started_at, run.finished_at or timezone.now())
 
@@ -130,7 +129,7 @@ class RunAdmin(ReadOnlyAdmin):
         run = self.find(request, str(object_id))
         control = next((control for control in CONTROLS if control.name == request.POST.get("control")), None)
         if run is None or control is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(object_id))
+            return self.missing(request, str(object_id))
         form = ControlForm(request.POST, prefix=control.name)
         if form.is_valid():
             refusal = carry_out(run, control, form.cleaned_data["note"], request)
