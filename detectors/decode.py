@@ -33,31 +33,35 @@ _RECOVERY: dict[str, Action] = {
 _RECOVERY_TEXT = re.compile(r"changed from\s+\S+\s*\([^)]*\)\s+to\s+\S+\s*\((?P<word>[^)]*)\)", re.IGNORECASE)
 _SEVERITY_OF = {
     Action.NONE: Severity.WARNING,
-    Action.RESTART_APP: Severity.WARNING,
     Action.WATCH: Severity.WARNING,
-    Action.CHECK_CABLE: Severity.MAJOR,
     Action.RESET_GPU: Severity.MAJOR,
     Action.REBOOT: Severity.MAJOR,
 }
 
 # Seven register words stand in brackets after an Xid 74; Hopper fills the first, third, fourth and fifth.
-# NVIDIA's Xid catalogue, workflow for NVLink errors: (register, counted from 0) -> what each bit asks for.
+# NVIDIA's Xid catalogue, workflow for NVLink errors: register (counted from 0) to what each bit asks for. What is to be
+# reported to NVIDIA is minor; a threshold of corrected errors, after which work goes on, is a warning.
 _REGISTERS = re.compile(r"\((0x[0-9a-fA-F]+(?:,\s*0x[0-9a-fA-F]+){6})\)")
-_HOPPER_BITS: dict[int, dict[Action, tuple[int, ...]]] = {
+_IGNORE = (Action.NONE, Severity.WARNING)
+_CORRECTED = (Action.WATCH, Severity.WARNING)
+_REPORT = (Action.WATCH, Severity.MINOR)
+_LOOK_AT_LINK = (Action.CHECK_CABLE, Severity.MAJOR)
+_RESET = (Action.RESET_GPU, Severity.MAJOR)
+_HOPPER_BITS: dict[int, dict[tuple[Action, Severity], tuple[int, ...]]] = {
     0: {
-        Action.NONE: (0, 23, 30),
-        Action.WATCH: (1, 20, 27, 29),
-        Action.CHECK_CABLE: (8, 9, 12, 16, 17, 21, 22, 24, 28),
-        Action.RESET_GPU: (4, 5),
+        _IGNORE: (0, 23, 30),
+        _REPORT: (1, 20, 27, 29),
+        _LOOK_AT_LINK: (8, 9, 12, 16, 17, 21, 22, 24, 28),
+        _RESET: (4, 5),
     },
-    2: {Action.WATCH: (13, 16, 17, 18, 19), Action.RESET_GPU: (0, 1, 2, 6)},
-    3: {Action.WATCH: (16, 17), Action.RESET_GPU: (18,)},
-    4: {Action.WATCH: (20, 23, 26, 29), Action.RESET_GPU: (18, 19, 21, 22, 24, 25, 27, 28)},
+    2: {_REPORT: (13, 16, 17, 18, 19), _RESET: (0, 1, 2, 6)},
+    3: {_REPORT: (16, 17), _RESET: (18,)},
+    4: {_CORRECTED: (20, 23, 26, 29), _RESET: (18, 19, 21, 22, 24, 25, 27, 28)},
 }
-_BIT_ACTION = {
-    (register, bit): action
-    for register, actions in _HOPPER_BITS.items()
-    for action, bits in actions.items()
+_BITS = {
+    (register, bit): meaning
+    for register, meanings in _HOPPER_BITS.items()
+    for meaning, bits in meanings.items()
     for bit in bits
 }
 _FATAL_WORD = re.compile(r"\b(?P<non>non-?\s?)?fatal\b", re.IGNORECASE)
@@ -73,10 +77,6 @@ class Decoded:
     attributes: tuple[tuple[str, str], ...] = ()
 
 
-def _to(row: FaultType, action: Action) -> FaultType:
-    return replace(row, action=action, severity=_SEVERITY_OF[action])
-
-
 def _recovery_action(row: FaultType, text: str) -> Decoded:
     """Xid 154: the action that the driver now asks for. An unknown word leaves the row: a warning to look at."""
     found = _RECOVERY_TEXT.search(text)
@@ -84,37 +84,40 @@ def _recovery_action(row: FaultType, text: str) -> Decoded:
         return Decoded(row)
     word = " ".join(found["word"].split())
     action = _RECOVERY.get(word.lower())
-    return Decoded(row if action is None else _to(row, action), "", (("recovery_action", word),))
+    if action is not None:
+        row = replace(row, action=action, severity=_SEVERITY_OF[action])
+    return Decoded(row, "", (("recovery_action", word),))
 
 
 def _nvlink_registers(row: FaultType, text: str) -> Decoded:
     """Xid 74: the strongest of what its bits ask for; a bit that NVIDIA does not list is for a person."""
-    link = _link(text)
+    qualifier = link(text)
     found = _REGISTERS.search(text)
     if found is None:
-        return Decoded(row, link)
+        return Decoded(row, qualifier)
     words = [int(word, 16) for word in found[1].split(",")]
     bits = [(register, bit) for register, word in enumerate(words) for bit in range(32) if word >> bit & 1]
     if not bits:
-        return Decoded(row, link)
-    action = max((_BIT_ACTION.get(bit, Action.WATCH) for bit in bits), key=lambda action: action.rank)
+        return Decoded(row, qualifier)
+    meanings = [_BITS.get(bit, _REPORT) for bit in bits]
+    action, severity = max(meanings, key=lambda meaning: (meaning[0].rank, meaning[1].rank))
     shown = " ".join(f"{register + 1}:{bit}" for register, bit in bits)
-    return Decoded(_to(row, action), link, (("register_bits", shown),))
+    return Decoded(replace(row, action=action, severity=severity), qualifier, (("register_bits", shown),))
 
 
 def _nvlink5(row: FaultType, text: str) -> Decoded:
     """Xid 144 to 150 of NVLink 5: NVIDIA's decode table resets the GPU for what the line itself calls fatal."""
     found = _FATAL_WORD.search(text)
     if found is None or found["non"]:
-        return Decoded(row, _link(text))
-    return Decoded(replace(row, action=Action.RESET_GPU, severity=Severity.CRITICAL, is_fatal=True), _link(text))
+        return Decoded(row, link(text))
+    return Decoded(replace(row, action=Action.RESET_GPU, severity=Severity.CRITICAL, is_fatal=True), link(text))
 
 
 def _about_nvlink(row: FaultType, text: str) -> Decoded:
     """Any other Xid whose text speaks of an NVLink is a fault of that link, whatever its number was meant for."""
     if not text.lstrip().lower().startswith("nvlink"):
         return Decoded(row)
-    return Decoded(replace(row, component=Component.NVLINK), _link(text))
+    return Decoded(replace(row, component=Component.NVLINK), link(text))
 
 
 _XID: dict[int, Callable[[FaultType, str], Decoded]] = {
@@ -135,11 +138,7 @@ def is_fatal(text: str) -> bool | None:
     return None if found is None else not found["non"]
 
 
-def _link(text: str) -> str:
-    found = _LINK.search(text)
-    return f"link {int(found['link'])}" if found is not None else ""
-
-
 def link(text: str) -> str:
     """`link 4` when the text names an NVLink, else empty: the qualifier of NVLink faults."""
-    return _link(text)
+    found = _LINK.search(text)
+    return f"link {int(found['link'])}" if found is not None else ""
