@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from detectors.faults import Component
+from detectors.faults import Component, Recovery
 from incidents import reliability
 from incidents.reliability import Estimate, Floats, Trend
 
@@ -36,6 +36,11 @@ class Unit(StrEnum):
     def machines(self) -> str:
         return {Unit.NODE: "nodes", Unit.INTERCONNECT_SWITCH: "leaf or spine switches"}.get(self, "storage switches")
 
+
+Codes = npt.NDArray[np.int8]
+COMPONENTS = tuple(Component)
+RECOVERIES = tuple(Recovery)
+UNIT_ORDER = tuple(Unit)
 
 UNITS: dict[Component, Unit] = dict.fromkeys(Component, Unit.NODE) | {
     Component.INTERCONNECT_SWITCH: Unit.INTERCONNECT_SWITCH,
@@ -62,13 +67,16 @@ DEFINITIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Incidents:
-    """Columns of one shape (n,). `owner` numbers the machines, `owner_unit` says what they count as ('' for others)."""
+    """Columns of one shape (n,). Words are numbers, their places in `COMPONENTS`, `RECOVERIES` and `UNIT_ORDER`.
 
-    component: npt.NDArray[np.str_]
+    `owner` numbers the machines; `owner_unit` is -1 for a machine that is not in the inventory.
+    """
+
+    component: Codes
     is_failure: npt.NDArray[np.bool_]
     owner: npt.NDArray[np.int64]
-    owner_unit: npt.NDArray[np.str_]
-    recovery: npt.NDArray[np.str_]
+    owner_unit: Codes
+    recovery: Codes
     onset: Floats
     opened: Floats
     acknowledged: Floats
@@ -147,26 +155,37 @@ class Window:
     zone: tzinfo
 
 
-def figures(component: str, incidents: Incidents, fleet: Fleet, window: Window) -> Figures:
-    """One class's numbers. `incidents` holds every class: a machine that is out for another reason cannot fail."""
-    unit = Unit.NODE if component == ALL else UNITS[Component(component)]
-    chosen = incidents.is_failure & (incidents.onset >= window.since) & (incidents.onset < window.until)
-    failed = incidents.where(chosen if component == ALL else chosen & (incidents.component == component))
+def all_figures(incidents: Incidents, fleet: Fleet, window: Window) -> list[Figures]:
+    """The numbers of `all`, then of each class in the order of `Component`. Nothing is computed twice."""
+    lost = {unit: _time_out(incidents, unit, window) for unit in Unit}
+    failed = incidents.where(
+        incidents.is_failure & (incidents.onset >= window.since) & (incidents.onset < window.until)
+    )
+    rows = [figures(ALL, Unit.NODE, failed, fleet, window, lost=lost[Unit.NODE])]
+    for code, component in enumerate(COMPONENTS):
+        unit = UNITS[component]
+        of_class = failed.where(failed.component == code)
+        rows.append(figures(str(component), unit, of_class, fleet, window, lost=lost[unit]))
+    return rows
+
+
+def figures(name: str, unit: Unit, failed: Incidents, fleet: Fleet, window: Window, *, lost: float) -> Figures:
+    """The numbers of these failures; `lost` are the hours that the unit's machines were out, whatever the reason."""
     starts, span = fleet.starts[unit], (window.since, window.until)
     hours = reliability.exposure(starts, *span)
-    up = max(0.0, hours - _time_out(incidents, unit, window))
+    up = max(0.0, hours - lost)
     is_restored = failed.restored <= window.until  # False for not-a-number
     durations = np.maximum(np.where(is_restored, failed.restored, window.until) - failed.onset, 0.0)
     curve = reliability.kaplan_meier(durations, is_restored)
     mttr, horizon = reliability.restricted_mean(curve, HORIZON.total_seconds() / _HOUR_S)
     is_any, count = bool(failed.onset.size), int(failed.onset.size)
     return Figures(
-        component=component,
+        component=name,
         unit=unit,
         units=int((np.nan_to_num(starts, nan=window.since) < window.until).sum()),
         failures=count,
         exposure=hours,
-        gpu_exposure=reliability.exposure(fleet.gpus, *span) if component == Component.GPU else None,
+        gpu_exposure=reliability.exposure(fleet.gpus, *span) if name == Component.GPU else None,
         up=up,
         mtbf=_mean_time(count, hours),
         mttf=_mean_time(count, up),
@@ -178,7 +197,7 @@ def figures(component: str, incidents: Incidents, fleet: Fleet, window: Window) 
         mttd=_times(failed.opened - failed.onset),
         mtta=_times(np.where(failed.acknowledged <= window.until, failed.acknowledged, np.nan) - failed.opened),
         by_month=_by_month(failed.onset, window),
-        by_recovery=_counts(failed.recovery[is_restored]),
+        by_recovery=_by_recovery(failed.recovery[is_restored]),
     )
 
 
@@ -188,7 +207,7 @@ def _mean_time(failures: int, hours: float) -> Estimate:
 
 
 def _time_out(incidents: Incidents, unit: Unit, window: Window) -> float:
-    is_out = np.isfinite(incidents.out) & (incidents.owner_unit == str(unit))
+    is_out = np.isfinite(incidents.out) & (incidents.owner_unit == UNIT_ORDER.index(unit))
     rows = incidents.where(is_out)
     ends = np.where(np.isfinite(rows.restored), rows.restored, window.until)
     return reliability.covered(rows.owner, rows.out, ends, window.since, window.until)
@@ -202,9 +221,9 @@ def _times(values: Floats) -> Times:
     return Times(float(known.mean()), float(np.median(known)), int(known.size))
 
 
-def _counts(words: npt.NDArray[np.str_]) -> dict[str, int]:
-    names, counts = np.unique(words, return_counts=True)
-    return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
+def _by_recovery(codes: Codes) -> dict[str, int]:
+    counts = np.bincount(codes, minlength=len(RECOVERIES))
+    return {str(word): int(count) for word, count in zip(RECOVERIES, counts, strict=True) if count}
 
 
 def _by_month(onsets: Floats, window: Window) -> dict[str, int]:

@@ -17,11 +17,22 @@ from django.db.models import F, FloatField, Func, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from detectors.faults import Component
 from incidents.lifecycle import State
 from incidents.models import Gpu, Incident, Node, Switch
 from incidents.reliability import CONFIDENCE, Floats
-from incidents.reliability_summary import ALL, Figures, Fleet, Incidents, Summary, Unit, Window, figures
+from incidents.reliability_summary import (
+    COMPONENTS,
+    RECOVERIES,
+    UNIT_ORDER,
+    Codes,
+    Figures,
+    Fleet,
+    Incidents,
+    Summary,
+    Unit,
+    Window,
+    all_figures,
+)
 from incidents.reliability_words import sentence
 
 _HOUR_S = 3600.0
@@ -53,8 +64,7 @@ def summary(since: datetime | None, until: datetime) -> Summary:
     if since is not None and since >= until:
         raise ValueError(f"since {since.isoformat()} is not before until {until.isoformat()}")
     window = Window(_hours(begin), _hours(until), timezone.get_default_timezone())
-    rows = [figures(name, incidents, fleet, window) for name in (ALL, *map(str, Component))]
-    told = [replace(row, sentence=sentence(row)) for row in rows]
+    told = [replace(row, sentence=sentence(row)) for row in all_figures(incidents, fleet, window)]
     return Summary(
         since=begin,
         until=until,
@@ -95,15 +105,15 @@ def _incidents() -> Incidents:
         )
     )
     columns: tuple[tuple[Any, ...], ...] = tuple(zip(*rows, strict=True)) if rows else ((),) * 9
-    names, owner = np.unique(np.array(columns[2], dtype=str), return_inverse=True)
+    owners = {name: number for number, name in enumerate(dict.fromkeys(columns[2]))}
     units = _units_by_owner()
-    unit_of_name = np.array([units.get(str(name), "") for name in names], dtype=str)
+    counts = {state.value: state.value not in _NOT_FAILURES for state in State}
     return Incidents(
-        component=np.array(columns[0], dtype=str),
-        is_failure=~np.isin(np.array(columns[1], dtype=str), _NOT_FAILURES),
-        owner=owner.astype(np.int64),
-        owner_unit=unit_of_name[owner] if names.size else np.array([], dtype=str),
-        recovery=np.array(columns[3], dtype=str),
+        component=_codes(columns[0], {str(word): code for code, word in enumerate(COMPONENTS)}),
+        is_failure=np.array([counts[state] for state in columns[1]], dtype=bool),
+        owner=np.array([owners[name] for name in columns[2]], dtype=np.int64),
+        owner_unit=_codes(columns[2], {name: units.get(name, -1) for name in owners}),
+        recovery=_codes(columns[3], {str(word): code for code, word in enumerate(RECOVERIES)}),
         onset=_column(columns[4]),
         opened=_column(columns[5]),
         acknowledged=_column(columns[6]),
@@ -112,12 +122,16 @@ def _incidents() -> Incidents:
     )
 
 
-def _units_by_owner() -> dict[str, str]:
+def _codes(words: Iterable[str], numbers: dict[str, int]) -> Codes:
+    return np.array([numbers[word] for word in words], dtype=np.int8)
+
+
+def _units_by_owner() -> dict[str, int]:
     """The unit of each machine in the inventory, by its resource path; machines outside count for none."""
     nodes = Node.objects.filter(is_provisional=False).values_list("name", flat=True)
     switches = Switch.objects.filter(is_provisional=False, role__in=_SWITCH_UNITS).values_list("name", "role")
-    return {f"node/{name}": str(Unit.NODE) for name in nodes} | {
-        f"switch/{name}": str(_SWITCH_UNITS[role]) for name, role in switches
+    return {f"node/{name}": UNIT_ORDER.index(Unit.NODE) for name in nodes} | {
+        f"switch/{name}": UNIT_ORDER.index(_SWITCH_UNITS[role]) for name, role in switches
     }
 
 
