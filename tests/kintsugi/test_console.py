@@ -14,13 +14,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from incidents.lifecycle import State
-from incidents.models import Evidence, Fault, Incident, IncidentFault, Node, Notification, QuarantinedEvent, Switch
+from incidents.models import Evidence, Fault, Incident, IncidentFault, Node, Notification, Switch
 from kintsugi.roles import PERMISSIONS, Role
 from runbooks.models import Mode, Run, RunbookMode, RunState, StepRun, StopSwitch
 from tests.builders import NOW, a_fault, a_node, a_switch, an_incident
+from tests.kintsugi.pages import a_run, pages
 from tests.kintsugi.people import People, people
 
-__all__ = ["people"]
+__all__ = ["pages", "people"]
 
 pytestmark = pytest.mark.django_db
 RUNBOOK = "drain_reboot_verify"
@@ -30,49 +31,6 @@ RUNBOOK = "drain_reboot_verify"
 def own_stop_file_and_quick_passwords(settings: LazySettings, tmp_path: Path) -> None:
     settings.KINTSUGI = settings.KINTSUGI | {"KINTSUGI_STOP_FILE": str(tmp_path / "stop")}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-
-
-def a_run(incident: Incident, state: RunState = RunState.RUNNING, **values: object) -> Run:
-    assert incident.node is not None
-    defaults = {"runbook": RUNBOOK, "fault_type": incident.fault_type, "mode": Mode.ARMED, "started_at": NOW}
-    return Run.objects.create(incident=incident, node=incident.node, state=state, **{**defaults, **values})
-
-
-@pytest.fixture
-def pages(db: None) -> list[str]:
-    """Every page of the console, with something on it."""
-    a_node()
-    leaf = a_switch()
-    incident = an_incident()
-    run = a_run(incident)
-    StepRun.objects.create(run=run, index=0, name="drain", outcome="done", text="Drained.", started_at=NOW)
-    fault = Fault.objects.get()
-    Evidence.objects.create(fault=fault, position="first", slot=0, source="syslog", occurred_at=NOW, excerpt="Xid 79")
-    message = Notification.objects.create(
-        incident=incident, channel="console", reason="card", sequence=0, due_at=NOW, recorded_at=NOW
-    )
-    held = QuarantinedEvent.objects.create(event_id="e1", wire={"x": 1}, error="no resource", recorded_at=NOW)
-    return [
-        "/",
-        "/incidents/incident/",
-        f"/incidents/incident/{incident.pk}/change/",
-        "/incidents/fault/",
-        f"/incidents/fault/{fault.pk}/change/",
-        "/incidents/node/",
-        f"/incidents/node/{incident.node_id}/change/",
-        "/incidents/switch/",
-        f"/incidents/switch/{leaf.pk}/change/",
-        "/incidents/notification/",
-        f"/incidents/notification/{message.pk}/change/",
-        "/incidents/quarantinedevent/",
-        f"/incidents/quarantinedevent/{held.pk}/change/",
-        "/runbooks/run/",
-        f"/runbooks/run/{run.pk}/change/",
-        "/catalogue/",
-        "/catalogue/gpu.xid.79/",
-        "/stop/",
-        "/modes/",
-    ]
 
 
 def acts(incident: Incident, run: Run) -> list[tuple[str, dict[str, str]]]:

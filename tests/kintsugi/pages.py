@@ -1,0 +1,65 @@
+"""Every page of the console with something on it, for the tests that walk them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from incidents.models import Evidence, Fault, Incident, Notification, QuarantinedEvent, TimelineEntry, UserReport
+from runbooks.models import Mode, Run, RunState, StepRun
+from tests.builders import NOW, a_node, a_switch, an_incident
+
+RUNBOOK = "drain_reboot_verify"
+
+
+def a_run(incident: Incident, state: RunState = RunState.RUNNING, **values: object) -> Run:
+    assert incident.node is not None
+    defaults = {"runbook": RUNBOOK, "fault_type": incident.fault_type, "mode": Mode.ARMED, "started_at": NOW}
+    return Run.objects.create(incident=incident, node=incident.node, state=state, **{**defaults, **values})
+
+
+@pytest.fixture
+def pages(db: None) -> list[str]:
+    """Every page of the console, with something on it."""
+    a_node()
+    leaf = a_switch()
+    incident = an_incident()
+    run = a_run(incident)
+    StepRun.objects.create(run=run, index=0, name="drain", outcome="done", text="Drained.", started_at=NOW)
+    fault = Fault.objects.get()
+    Evidence.objects.create(fault=fault, position="first", slot=0, source="syslog", occurred_at=NOW, excerpt="Xid 79")
+    TimelineEntry.objects.create(
+        incident=incident,
+        kind="opened",
+        actor="kintsugi",
+        text="No open incident explains it.",
+        occurred_at=NOW,
+        recorded_at=NOW,
+    )
+    UserReport.objects.create(
+        incident=incident, author="sato", text="It hangs.", resource="node/gn042", reported_at=NOW, recorded_at=NOW
+    )
+    message = Notification.objects.create(
+        incident=incident, channel="console", reason="card", sequence=0, due_at=NOW, recorded_at=NOW
+    )
+    held = QuarantinedEvent.objects.create(event_id="e1", wire={"x": 1}, error="no resource", recorded_at=NOW)
+    return [
+        "/",
+        "/incidents/incident/",
+        f"/incidents/incident/{incident.pk}/change/",
+        "/incidents/fault/",
+        f"/incidents/fault/{fault.pk}/change/",
+        "/incidents/node/",
+        f"/incidents/node/{incident.node_id}/change/",
+        "/incidents/switch/",
+        f"/incidents/switch/{leaf.pk}/change/",
+        "/incidents/notification/",
+        f"/incidents/notification/{message.pk}/change/",
+        "/incidents/quarantinedevent/",
+        f"/incidents/quarantinedevent/{held.pk}/change/",
+        "/runbooks/run/",
+        f"/runbooks/run/{run.pk}/change/",
+        "/catalogue/",
+        "/catalogue/gpu.xid.79/",
+        "/stop/",
+        "/modes/",
+    ]
