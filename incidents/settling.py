@@ -28,8 +28,11 @@ def _settled(case: IncidentCase, board: Board, now: datetime) -> list[Change]:
     waiting = [fault for fault in case.members if blocks(fault, case.root.row.pk)]
     standing = [fault for fault in waiting if fault.row.is_active]
     state = State(incident.state)
-    if standing and state is State.MONITORING:
-        what = standing[0].row
+    back = [
+        fault for fault in standing if incident.restored_at is None or fault.row.last_seen_at > incident.restored_at
+    ]
+    if back and state is State.MONITORING:
+        what = back[0].row
         note = f"{what.fault_type} on {what.resource}."
         if isinstance(move(incident, Trigger.FAULT_RETURNED, actor=KINTSUGI, note=note, now=now), Acted):
             return [Change(incident.pk, what.pk, ChangeKind.RETURNED, note)]
