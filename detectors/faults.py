@@ -24,7 +24,7 @@ class _Ranked(_Word):
 
     @property
     def rank(self) -> int:
-        return list(type(self)).index(self)
+        return type(self)._member_names_.index(self._name_)
 
     def at_least(self, other: _Ranked) -> bool:
         return self.rank >= other.rank

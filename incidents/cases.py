@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 
 from detectors.faults import Action, ClearRule, Component, FaultEvent, Role, Severity
 from incidents.correlate import USER_REPORT, FaultView, IncidentView
+from incidents.counting import LONGEST_EXCERPT
 from incidents.dedup import Standing
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
-
-_LONGEST_EXCERPT = 2000
 
 
 @dataclass(eq=False)
@@ -75,7 +74,7 @@ class FaultCase:
             until = event.observed_at + quiet
             row.clears_at = max(row.clears_at, until) if row.clears_at else until
         if event.excerpt:
-            self.excerpts.append((event.source[:64], event.occurred_at, event.excerpt[:_LONGEST_EXCERPT]))
+            self.excerpts.append((event.source[:64], event.occurred_at, event.excerpt[:LONGEST_EXCERPT]))
 
     def clear(self, at: datetime, reason: str) -> None:
         row = self.row

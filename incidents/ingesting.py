@@ -5,12 +5,11 @@ An event that breaks its batch is found by halving and put aside with its error;
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Protocol
 
 from django.db import OperationalError, transaction
@@ -18,34 +17,19 @@ from django.db.models import Max
 
 from detectors import catalog as fault_catalog
 from detectors import resources
-from detectors.catalog import Catalog, FaultType
-from detectors.faults import (
-    ClearRule,
-    Component,
-    EventKind,
-    EventType,
-    FaultEvent,
-    Severity,
-    Verdict,
-    VerdictKind,
-    event_id,
-    fingerprint,
-    to_wire,
-)
+from detectors.faults import EventKind, FaultEvent, Severity, Verdict, VerdictKind, event_id, to_wire
 from incidents import dedup, naming, upsert
 from incidents.board import Board, new_fault, quiet_period
 from incidents.cases import Entry, FaultCase
 from incidents.changes import Change, ChangeKind
+from incidents.counting import NotOnlyRepeats, count_repeats
+from incidents.items import Item, clean, component, key, prepared, seen, storable
 from incidents.models import Fault, Node, QuarantinedEvent, SpoolMark, Switch
 from incidents.settling import settle
 
 _log = logging.getLogger("kintsugi.ingest")
 
-# Columns of the fault table; PostgreSQL would refuse longer values, SQLite would not.
-_LONGEST_PATH = 160
-_LONGEST_TYPE = 96
 _LONGEST_NAME = 64
-_LARGEST_COUNT = 2**48
 
 
 class ExtentLike(Protocol):
@@ -59,29 +43,6 @@ class ExtentLike(Protocol):
     def start(self) -> int: ...
     @property
     def end(self) -> int: ...
-
-
-class EventRefused(ValueError):
-    """An event that cannot be counted; the message says what is wrong with it."""
-
-
-class _Raced(Exception):
-    """A fault that stood when we looked has ended meanwhile: placing needs the lock after all."""
-
-
-@dataclass(frozen=True)
-class _Item:
-    """An event with its resolved resource, its type and its keys."""
-
-    event: FaultEvent
-    kind: FaultType
-    resource: str
-    fingerprint: str
-    keys: tuple[str, ...]
-
-    @property
-    def owner(self) -> str:
-        return resources.owner(self.resource)
 
 
 def ingest(events: Sequence[FaultEvent], *, now: datetime, extent: ExtentLike | None = None) -> list[Change]:
@@ -99,130 +60,60 @@ def ingest(events: Sequence[FaultEvent], *, now: datetime, extent: ExtentLike | 
     return changes
 
 
-def _halving(events: list[FaultEvent], now: datetime) -> list[Change]:
+def _halving(events: list[FaultEvent], now: datetime, *, is_whole: bool = True) -> list[Change]:
+    if not events:
+        return []
     try:
-        return _counted(events, now)
+        return _counted(events, now, may_be_short=is_whole)
     except OperationalError:
         raise  # the database, not the event
     except Exception as error:  # noqa: BLE001  one ingest batch: halve it, put the culprit aside
+        # Nothing is locked now. The halves share a transaction, so the first lock is taken for all of them.
+        upsert.lock_placement()
         if len(events) == 1:
             return [_quarantine(events[0], error, now)]
         middle = len(events) // 2
-        return _halving(events[:middle], now) + _halving(events[middle:], now)
+        return _halving(events[:middle], now, is_whole=False) + _halving(events[middle:], now, is_whole=False)
 
 
-def _counted(events: list[FaultEvent], now: datetime) -> list[Change]:
-    try:
-        with transaction.atomic():
-            return _apply(events, now, may_skip_lock=True)
-    except _Raced:
-        with transaction.atomic():
-            return _apply(events, now, may_skip_lock=False)
+def _counted(events: list[FaultEvent], now: datetime, *, may_be_short: bool) -> list[Change]:
+    """Counts repeats the short way when they are nothing else, anything the long way."""
+    catalog = fault_catalog.load()
+    names = naming.load({event.resource for event in events})
+    items = prepared(events, catalog, names)
+    if may_be_short:
+        with contextlib.suppress(NotOnlyRepeats), transaction.atomic():
+            return count_repeats(items, names, now=now, quiet=quiet_period())
+    with transaction.atomic():
+        return _placed(items, names, Board(catalog, now))
 
 
 def _quarantine(event: FaultEvent, error: Exception, now: datetime) -> Change:
     text = f"{type(error).__name__}: {error}"
-    _put_aside(_key(event.event_id), _storable(to_wire(event)), text, now)
+    _put_aside(key(event.event_id), storable(to_wire(event)), text, now)
     return Change(None, None, ChangeKind.QUARANTINED, text)
 
 
 def _put_aside(name: str, wire: Any, error: str, now: datetime) -> None:
     _log.error("An event was put aside as %s: %s. The console shows it under quarantined events.", name, error)
     QuarantinedEvent.objects.get_or_create(
-        event_id=name, defaults={"wire": wire, "error": _clean(error), "recorded_at": now}
+        event_id=name, defaults={"wire": wire, "error": clean(error), "recorded_at": now}
     )
 
 
-def _apply(events: list[FaultEvent], now: datetime, *, may_skip_lock: bool) -> list[Change]:
-    catalog = fault_catalog.load()
-    names = naming.load({event.resource for event in events})
-    items = [_item(event, catalog, names) for event in events]
-    fresh = upsert.remember(sorted({key for item in items for key in item.keys}), now)
-    fingerprints = sorted({item.fingerprint for item in items})
-    is_structural = not may_skip_lock or _is_structural(items, fingerprints)
-    if is_structural:
-        upsert.lock_placement()
-    board = Board(catalog, now)
-    _read_standing(board, fingerprints)
-    if not is_structural and len(board.faults) < len(fingerprints):
-        raise _Raced
-    if is_structural:
-        _prepare(board, items, names)
+def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Change]:
+    """The long way: new, cleared and escalated faults change incidents, one batch at a time."""
+    upsert.lock_placement()
+    _read_standing(board, sorted({item.fingerprint for item in items}))
+    fresh = upsert.remember(sorted({key for item in items for key in item.keys}), board.now)
+    _prepare(board, items, names)
     tally: Counter[tuple[VerdictKind, str, str]] = Counter()
     for item in items:
-        _take(board, item, _seen(item, fresh), names, tally)
+        _take(board, item, seen(item, fresh), names, tally)
     board.write()
     touched = [case for case in board.incidents.values() if case.is_unsettled]
-    settled = settle(touched, board=board, now=now) if touched else []
+    settled = settle(touched, board=board, now=board.now) if touched else []
     return board.changes + settled + _tallied(board, tally)
-
-
-def _item(event: FaultEvent, catalog: Catalog, names: naming.Names) -> _Item:
-    """Raises EventRefused for what must not reach a table."""
-    for name, value, longest in (
-        ("fault_type", event.fault_type, _LONGEST_TYPE),
-        ("qualifier", event.qualifier, _LONGEST_TYPE),
-        ("resource", event.resource, _LONGEST_PATH),
-    ):
-        if len(value) > longest or "\x00" in value:
-            raise EventRefused(f"{name} is longer than {longest} characters or holds a NUL")
-    if not event.event_id or not event.fault_type:
-        raise EventRefused("an event needs an event_id and a fault_type")
-    if event.occurred_at.utcoffset() is None or event.observed_at.utcoffset() is None:
-        raise EventRefused("times need a UTC offset")
-    if not 1 <= event.count <= _LARGEST_COUNT:
-        raise EventRefused(f"count is {event.count}; expected 1 to {_LARGEST_COUNT}")
-    resource = names.resolve(event.resource)
-    kind = catalog.get(event.fault_type) or _unlisted(event)
-    keys = [_key(event.event_id)]
-    if event.source_key:
-        keys.append(f"k:{hashlib.sha256(event.source_key.encode()).hexdigest()[:32]}")
-    if "\x00" in event.excerpt:
-        event = replace(event, excerpt=_clean(event.excerpt))
-    return _Item(event, kind, resource, fingerprint(resource, event.fault_type, event.qualifier), tuple(keys))
-
-
-def _key(event_id: str) -> str:
-    """Ids of our own making stand as they are; a caller's own may be longer than the column."""
-    if len(event_id) <= 36 and ":" not in event_id and "\x00" not in event_id:
-        return event_id
-    return f"e:{hashlib.sha256(event_id.encode()).hexdigest()[:32]}"
-
-
-def _unlisted(event: FaultEvent) -> FaultType:
-    """A type that this catalogue does not have, as a newer detector may send: kept, for a person to close."""
-    return FaultType(
-        id=event.fault_type,
-        title=event.fault_type,
-        component=event.component,
-        event_type=EventType.EQUIPMENT,
-        severity=event.severity,
-        action=event.action,
-        clears=ClearRule.BY_OPERATOR,
-        meaning="not in the catalogue",
-        source="the event itself",
-        code=event.code,
-    )
-
-
-def _is_structural(items: Sequence[_Item], fingerprints: Sequence[str]) -> bool:
-    """Whether anything but counting may happen: only then the placement lock is taken."""
-    if any(item.event.event is EventKind.CLEARED for item in items):
-        return True
-    standing = {
-        mark: (Severity(severity).rank, action, flapping)
-        for mark, severity, action, flapping in Fault.objects.filter(
-            fingerprint__in=fingerprints, is_active=True
-        ).values_list("fingerprint", "severity", "action", "is_flapping")
-    }
-    if len(standing) < len(fingerprints):
-        return True
-    return any(_exceeds(item.event, standing[item.fingerprint]) for item in items)
-
-
-def _exceeds(event: FaultEvent, standing: tuple[int, str, bool]) -> bool:
-    rank, action, is_flapping = standing
-    return is_flapping or event.severity.rank > rank or event.action.rank > type(event.action)(action).rank
 
 
 def _read_standing(board: Board, fingerprints: Sequence[str]) -> None:
@@ -241,7 +132,7 @@ def _read_ended(board: Board, fingerprints: Sequence[str]) -> None:
         board.faults[row.fingerprint] = board.case(row)
 
 
-def _prepare(board: Board, items: Sequence[_Item], names: naming.Names) -> None:
+def _prepare(board: Board, items: Sequence[Item], names: naming.Names) -> None:
     """Reads what placing needs: ended faults, the neighbourhood's incidents, the machines."""
     missing = sorted({item.fingerprint for item in items} - set(board.faults))
     _read_ended(board, missing)
@@ -253,33 +144,28 @@ def _prepare(board: Board, items: Sequence[_Item], names: naming.Names) -> None:
 
 def add_provisional(names: naming.Names, owners: set[str]) -> None:
     """Machines that only spoke to us get a row of their own: full incidents, never acted upon."""
-    for owner in sorted(owners):
-        kind, _, name = owner.partition("/")
-        if name == resources.UNKNOWN_HOST or len(name) > _LONGEST_NAME:
-            continue
-        if kind == "node" and names.node_of(owner) is None:
-            names.nodes[name] = Node.objects.get_or_create(
-                name=name, defaults={"is_provisional": True, "role": "unknown"}
-            )[0]
-        elif kind == "switch" and names.switch_of(owner) is None:
-            names.switches[name] = Switch.objects.get_or_create(
-                name=name, defaults={"is_provisional": True, "role": "unknown"}
-            )[0]
+    unknown = [owner.partition("/") for owner in sorted(owners) if _is_unknown(names, owner)]
+    nodes = [name for kind, _, name in unknown if kind == "node"]
+    switches = [name for kind, _, name in unknown if kind == "switch"]
+    if nodes:
+        fresh = [Node(name=name, is_provisional=True, role="unknown") for name in nodes]
+        Node.objects.bulk_create(fresh, ignore_conflicts=True)
+        names.nodes.update({node.name: node for node in Node.objects.filter(name__in=nodes)})
+    if switches:
+        rows = [Switch(name=name, is_provisional=True, role="unknown") for name in switches]
+        Switch.objects.bulk_create(rows, ignore_conflicts=True)
+        names.switches.update({switch.name: switch for switch in Switch.objects.filter(name__in=switches)})
 
 
-def _seen(item: _Item, fresh: set[str]) -> str:
-    """Empty for an event that counts; its keys are used up, so that a twin in the same batch does not."""
-    told = ""
-    if item.keys[0] not in fresh:
-        told = "delivered before: counted once"
-    elif any(key not in fresh for key in item.keys[1:]):
-        told = "the same line came by another path: counted once"
-    fresh.difference_update(item.keys)
-    return told
+def _is_unknown(names: naming.Names, owner: str) -> bool:
+    name = owner.partition("/")[2]
+    if name == resources.UNKNOWN_HOST or len(name) > _LONGEST_NAME:
+        return False
+    return names.node_of(owner) is None and names.switch_of(owner) is None
 
 
 def _take(
-    board: Board, item: _Item, seen: str, names: naming.Names, tally: Counter[tuple[VerdictKind, str, str]]
+    board: Board, item: Item, seen: str, names: naming.Names, tally: Counter[tuple[VerdictKind, str, str]]
 ) -> None:
     case = board.faults.get(item.fingerprint)
     node = names.node_of(item.owner)
@@ -290,7 +176,7 @@ def _take(
     elif item.event.event is EventKind.CLEARED and case is not None:
         _end(board, case, item, verdict)
     elif verdict.kind is VerdictKind.REPEAT and case is not None:
-        case.count(item.event, _quiet(item))
+        case.count(item.event, item.quiet)
         tally[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
     elif verdict.kind is VerdictKind.ESCALATED and case is not None:
         _escalate(board, case, item, verdict)
@@ -298,7 +184,7 @@ def _take(
         _raise(board, case, item, verdict, names)
 
 
-def _end(board: Board, case: FaultCase, item: _Item, verdict: Verdict) -> None:
+def _end(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
     if verdict.kind is VerdictKind.FLAPPING:
         case.row.clears_at, case.is_changed = item.event.observed_at + quiet_period(), True
         return
@@ -311,19 +197,19 @@ def _end(board: Board, case: FaultCase, item: _Item, verdict: Verdict) -> None:
     board.note(ChangeKind.CLEARED, case, case.member, verdict.reason)
 
 
-def _escalate(board: Board, case: FaultCase, item: _Item, verdict: Verdict) -> None:
+def _escalate(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
     row, event = case.row, item.event
     row.severity = str(max(Severity(row.severity), event.severity, key=lambda word: word.rank))
     row.action = str(max(type(event.action)(row.action), event.action, key=lambda word: word.rank))
     case.is_changed = True
-    case.count(event, _quiet(item))
+    case.count(event, item.quiet)
     if case.member is not None:
         case.member.raise_to(case)
         case.member.entries.append(Entry("escalated", f"{row.fault_type}: {verdict.reason}.", event.occurred_at))
     board.note(ChangeKind.ESCALATED, case, case.member, verdict.reason)
 
 
-def _raise(board: Board, case: FaultCase | None, item: _Item, verdict: Verdict, names: naming.Names) -> None:
+def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, names: naming.Names) -> None:
     """A fault that did not stand: the same row while its incident is open or its end is recent, else a new one."""
     if case is None or not (case.member or case.is_new or _is_recent(case, item)):
         earlier = _earlier_incident(case)
@@ -331,31 +217,23 @@ def _raise(board: Board, case: FaultCase | None, item: _Item, verdict: Verdict, 
         board.settle_in(fresh, follows=earlier)
         return
     case.come_back(is_flapping=verdict.kind is VerdictKind.FLAPPING)
-    case.count(item.event, _quiet(item))
+    case.count(item.event, item.quiet)
     if case.member is not None:
         case.member.is_unsettled = True
         board.note(ChangeKind.RETURNED, case, case.member, verdict.reason)
         return
     # What flaps is not held down: it would never be told.
-    case.row.held_until = None if case.row.is_flapping else _held_until(item)
+    case.row.held_until = None if case.row.is_flapping else item.held_until
     if case in board.loose:
         board.loose.remove(case)
     board.settle_in(case)
 
 
-def _is_recent(case: FaultCase, item: _Item) -> bool:
+def _is_recent(case: FaultCase, item: Item) -> bool:
     """An end within the quiet period, of a fault that never had an incident."""
     if getattr(case.row, "membership", None) is not None or case.row.cleared_at is None:
         return False
     return item.event.occurred_at - case.row.cleared_at <= quiet_period()
-
-
-def _held_until(item: _Item) -> datetime | None:
-    return item.event.observed_at + item.kind.hold_down if item.kind.hold_down > timedelta(0) else None
-
-
-def _quiet(item: _Item) -> timedelta | None:
-    return item.kind.quiet if item.kind.clears is ClearRule.AFTER_QUIET else None
 
 
 def _earlier_incident(case: FaultCase | None) -> Any:
@@ -365,29 +243,20 @@ def _earlier_incident(case: FaultCase | None) -> Any:
     return membership.incident.duplicate_of or membership.incident
 
 
-def _new_case(board: Board, item: _Item, names: naming.Names) -> FaultCase:
+def _new_case(board: Board, item: Item, names: naming.Names) -> FaultCase:
     event, kind = item.event, item.kind
     row = new_fault(kind, fingerprint=item.fingerprint, resource=item.resource, qualifier=event.qualifier)
-    row.component = str(_component(item, names))
+    row.component = str(component(item, names))
     row.severity, row.action = str(event.severity), str(event.action)
     row.code = event.code if event.code is not None else kind.code
     row.raised_at = row.last_seen_at = event.occurred_at
     row.observed_at, row.recorded_at = event.observed_at, board.now
-    row.held_until = _held_until(item)
+    row.held_until = item.held_until
     good = event.attributes.get("last_known_good_at", "")
     row.last_known_good_at = datetime.fromisoformat(good) if good else None
     case = FaultCase(row, opens_incident=kind.opens_incident, is_sympathetic=kind.is_sympathetic, is_new=True)
-    case.count(event, _quiet(item))
+    case.count(event, item.quiet)
     return case
-
-
-def _component(item: _Item, names: naming.Names) -> Component:
-    """A switch's faults take their class from its role."""
-    switch = names.switch_of(item.owner)
-    if not item.event.fault_type.startswith("switch.") or switch is None:
-        return item.event.component
-    roles = {"storage": Component.STORAGE_SWITCH, "management": Component.FACILITY}
-    return roles.get(switch.role, Component.INTERCONNECT_SWITCH)
 
 
 def _tallied(board: Board, tally: Counter[tuple[VerdictKind, str, str]]) -> list[Change]:
@@ -401,25 +270,12 @@ def _tallied(board: Board, tally: Counter[tuple[VerdictKind, str, str]]) -> list
     return changes
 
 
-def _clean(text: str) -> str:
-    """PostgreSQL stores no NUL."""
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-
-
-def _storable(value: Any) -> Any:
-    if isinstance(value, str):
-        return _clean(value)
-    if isinstance(value, dict):
-        return {_clean(str(name)): _storable(inner) for name, inner in value.items()}
-    return value
-
-
 def quarantine(broken: Sequence[tuple[Mapping[str, Any], str]], *, now: datetime) -> list[Change]:
     """Puts records aside that are no events at all, each with what is wrong with it."""
     with transaction.atomic():
         for wire, error in broken:
-            name = _key(str(wire.get("event_id") or event_id(repr(sorted(wire.items(), key=str)))))
-            _put_aside(name, _storable(dict(wire)), error, now)
+            name = key(str(wire.get("event_id") or event_id(repr(sorted(wire.items(), key=str)))))
+            _put_aside(name, storable(dict(wire)), error, now)
     return [Change(None, None, ChangeKind.QUARANTINED, error) for _, error in broken]
 
 

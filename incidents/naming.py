@@ -6,10 +6,9 @@ inventory does not hold keeps the name that was reported.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-from django.db.models import Q
 
 from detectors import resources
 from incidents.models import Alias, Gpu, Node, Switch
@@ -23,6 +22,14 @@ class Names:
     switches: dict[str, Switch] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
+
+    def add_node(self, node: Node) -> None:
+        self.nodes[node.name] = node
+        self.owners[node.name] = f"node/{node.name}"
+
+    def add_switch(self, switch: Switch) -> None:
+        self.switches[switch.name] = switch
+        self.owners[switch.name] = f"switch/{switch.name}"
 
     def resolve(self, path: str) -> str:
         """The canonical path of what was reported as `path`."""
@@ -39,22 +46,47 @@ class Names:
 
 
 def load(paths: Iterable[str]) -> Names:
-    """The names that these paths may need: three queries, five when parts have other names. Raises ValueError."""
+    """The names that these paths may need. One query when all are names of nodes. Raises ValueError."""
     split = {path: _split(path) for path in paths}
-    hosts = {host for _, host, _ in split.values()}
     names = Names()
-    aliases = dict(Alias.objects.filter(name__in=hosts).values_list("name", "resource"))
-    machines = {*hosts, *(resource.partition("/")[2] for resource in aliases.values())}
-    for node in Node.objects.filter(Q(name__in=machines) | Q(address__in=machines)):
-        names.nodes[node.name] = node
-        names.owners.update(dict.fromkeys((node.address, node.name), f"node/{node.name}"))
-    for switch in Switch.objects.filter(Q(name__in=machines) | Q(address__in=machines)):
-        names.switches[switch.name] = switch
-        names.owners.update(dict.fromkeys((switch.address, switch.name), f"switch/{switch.name}"))
-    names.owners.pop("", None)
-    names.owners.update({host: resource for host, resource in aliases.items() if host not in names.nodes})
+    unknown = {host for _, host, _ in split.values()}
+    for node in Node.objects.filter(name__in=unknown):
+        names.add_node(node)
+    unknown -= names.owners.keys()
+    if unknown:
+        _load_others(names, unknown)
     _load_parts(names, split.values())
     return names
+
+
+def _load_others(names: Names, unknown: set[str]) -> None:
+    """Switches, addresses, and other names of machines."""
+    for switch in Switch.objects.filter(name__in=unknown):
+        names.add_switch(switch)
+    _load_addresses(names, unknown - names.owners.keys())
+    aliases = dict(Alias.objects.filter(name__in=unknown - names.owners.keys()).values_list("name", "resource"))
+    if not aliases:
+        return
+    machines = {resource.partition("/")[2] for resource in aliases.values()}
+    for node in Node.objects.filter(name__in=machines):
+        names.add_node(node)
+    for switch in Switch.objects.filter(name__in=machines):
+        names.add_switch(switch)
+    names.owners.update(aliases)
+
+
+def _load_addresses(names: Names, unknown: set[str]) -> None:
+    """An address that several machines share, told apart by their ports, names none of them."""
+    nodes, switches = Node.objects.filter(address__in=unknown), Switch.objects.filter(address__in=unknown)
+    shared = Counter([*(node.address for node in nodes), *(switch.address for switch in switches)])
+    for node in nodes:
+        if shared[node.address] == 1:
+            names.add_node(node)
+            names.owners[node.address] = f"node/{node.name}"
+    for switch in switches:
+        if shared[switch.address] == 1:
+            names.add_switch(switch)
+            names.owners[switch.address] = f"switch/{switch.name}"
 
 
 def _load_parts(names: Names, split: Iterable[tuple[str, str, str]]) -> None:

@@ -14,7 +14,8 @@ from incidents import naming, upsert
 from incidents.board import Board, new_fault, window
 from incidents.cases import FaultCase, IncidentCase
 from incidents.correlate import USER_REPORT, Joins
-from incidents.ingesting import EventRefused, add_provisional
+from incidents.ingesting import add_provisional
+from incidents.items import EventRefused
 from incidents.models import Fault, Incident, TimelineEntry, UserReport
 from incidents.notify import outbox
 

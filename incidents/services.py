@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from incidents.acting import act, record
 from incidents.changes import Acted, Change, ChangeKind, Refused
-from incidents.ingesting import EventRefused, active_fingerprints, ingest, quarantine
+from incidents.ingesting import active_fingerprints, ingest, quarantine
+from incidents.items import EventRefused
 from incidents.reporting import report
 from incidents.sweeping import node_restarted, sweep
 

@@ -1,0 +1,136 @@
+"""The short way of ingest: a batch that only repeats faults that stand needs no placement, and no lock for it.
+
+Most batches of a storm are of this sort. Anything else raises `NotOnlyRepeats`, and nothing was written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from detectors.faults import Action, ClearRule, EventKind, Severity, VerdictKind
+from incidents import dedup, upsert
+from incidents.changes import Change, ChangeKind
+from incidents.items import Item, seen
+from incidents.models import Fault
+from incidents.naming import Names
+
+_COLUMNS = (
+    "pk",
+    "fingerprint",
+    "severity",
+    "action",
+    "clears",
+    "raised_at",
+    "last_seen_at",
+    "excerpts",
+    "membership__incident_id",
+)
+LONGEST_EXCERPT = 2000
+
+
+class NotOnlyRepeats(Exception):
+    """The batch may raise, clear or escalate a fault: it takes the long way."""
+
+
+@dataclass
+class _Tally:
+    """One active fault and what the batch adds to it."""
+
+    fault: int
+    standing: dedup.Standing
+    excerpts_before: int
+    incident: int | None
+    count: int = 0
+    last_seen_at: datetime | None = None
+    clears_at: datetime | None = None
+    excerpts: list[tuple[str, datetime, str]] = field(default_factory=list)
+
+    def add(self, item: Item) -> None:
+        event = item.event
+        self.count += event.count
+        if self.last_seen_at is None or event.occurred_at > self.last_seen_at:
+            self.last_seen_at = event.occurred_at
+        if item.quiet is not None:
+            until = event.observed_at + item.quiet
+            self.clears_at = until if self.clears_at is None else max(self.clears_at, until)
+        if event.excerpt:
+            self.excerpts.append((event.source[:64], event.occurred_at, event.excerpt[:LONGEST_EXCERPT]))
+
+
+def count_repeats(items: Sequence[Item], names: Names, *, now: datetime, quiet: timedelta) -> list[Change]:
+    """Counts a batch of repeats inside the caller's savepoint. Raises NotOnlyRepeats.
+
+    Locks are taken in one order everywhere: placement, faults by fingerprint, ids of events.
+    """
+    if any(item.event.event is not EventKind.RAISED for item in items):
+        raise NotOnlyRepeats
+    tallies = _locked(sorted({item.fingerprint for item in items}))
+    if any(not _repeats(item, tallies.get(item.fingerprint)) for item in items):
+        raise NotOnlyRepeats
+    fresh = upsert.remember(sorted({key for item in items for key in item.keys}), now)
+    told: Counter[tuple[VerdictKind, str, str]] = Counter()
+    for item in items:
+        tally = tallies[item.fingerprint]
+        node = names.node_of(item.owner)
+        known = dedup.Known(tally.standing, seen(item, fresh), node.boot_seen_at if node else None)
+        verdict = dedup.decide(item.event, known, now=now, quiet=quiet)
+        told[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
+        if verdict.kind is VerdictKind.REPEAT:
+            tally.add(item)
+    _write([tally for tally in tallies.values() if tally.count])
+    return [
+        Change(
+            tallies[mark].incident,
+            tallies[mark].fault,
+            ChangeKind.REPEATED if kind is VerdictKind.REPEAT else ChangeKind.IGNORED,
+            f"{count} x {reason}",
+        )
+        for (kind, mark, reason), count in told.items()
+    ]
+
+
+def _locked(fingerprints: Sequence[str]) -> dict[str, _Tally]:
+    """The active faults, locked; one whose row is flapping is left out, since its events mean more."""
+    rows = (
+        Fault.objects.filter(fingerprint__in=fingerprints, is_active=True, is_flapping=False)
+        .order_by("fingerprint")
+        .select_for_update(of=("self",))
+        .values_list(*_COLUMNS)
+    )
+    tallies = {}
+    for pk, mark, severity, action, clears, raised_at, last_seen_at, excerpts, incident in rows:
+        standing = dedup.Standing(True, Severity(severity), Action(action), ClearRule(clears), raised_at, last_seen_at)
+        tallies[mark] = _Tally(pk, standing, excerpts, incident)
+    return tallies
+
+
+def _repeats(item: Item, tally: _Tally | None) -> bool:
+    if tally is None:
+        return False
+    event, standing = item.event, tally.standing
+    return event.severity.rank <= standing.severity.rank and event.action.rank <= standing.action.rank
+
+
+def _write(tallies: Sequence[_Tally]) -> None:
+    upsert.add_repeats(
+        [
+            upsert.Repeat(
+                tally.fault,
+                tally.count,
+                tally.last_seen_at or tally.standing.last_seen_at,
+                tally.clears_at,
+                len(tally.excerpts),
+            )
+            for tally in tallies
+        ]
+    )
+    upsert.put_excerpts(
+        [
+            upsert.Excerpt(tally.fault, slot, *tally.excerpts[index])
+            for tally in tallies
+            for index, slot in upsert.slots(tally.excerpts_before, len(tally.excerpts))
+        ]
+    )

@@ -1,0 +1,134 @@
+"""Events made ready to be counted: checked, their names resolved, their identities worked out. Writes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from detectors import resources
+from detectors.catalog import Catalog, FaultType
+from detectors.faults import ClearRule, Component, EventType, FaultEvent, fingerprint
+from incidents.naming import Names
+
+# Columns of the fault table; PostgreSQL would refuse longer values, SQLite would not.
+_LONGEST_PATH = 160
+_LONGEST_TYPE = 96
+_LARGEST_COUNT = 2**48
+
+
+class EventRefused(ValueError):
+    """An event that cannot be counted; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An event with its resolved resource, its type, its identity, and the keys by which it counts once."""
+
+    event: FaultEvent
+    kind: FaultType
+    resource: str
+    fingerprint: str
+    keys: tuple[str, ...]
+
+    @property
+    def owner(self) -> str:
+        return resources.owner(self.resource)
+
+    @property
+    def quiet(self) -> timedelta | None:
+        """The period of a type that clears after it."""
+        return self.kind.quiet if self.kind.clears is ClearRule.AFTER_QUIET else None
+
+    @property
+    def held_until(self) -> datetime | None:
+        hold = self.kind.hold_down
+        return self.event.observed_at + hold if hold > timedelta(0) else None
+
+
+def prepared(events: Sequence[FaultEvent], catalog: Catalog, names: Names) -> list[Item]:
+    """Raises EventRefused for an event that must not reach a table."""
+    return [_item(event, catalog, names) for event in events]
+
+
+def seen(item: Item, fresh: set[str]) -> str:
+    """Empty for an event that counts; its keys are used up, so that a twin in the same batch does not."""
+    told = ""
+    if item.keys[0] not in fresh:
+        told = "delivered before: counted once"
+    elif len(item.keys) > 1 and item.keys[1] not in fresh:
+        told = "the same line came by another path: counted once"
+    fresh.difference_update(item.keys)
+    return told
+
+
+def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
+    """Raises EventRefused for what must not reach a table."""
+    for name, value, longest in (
+        ("fault_type", event.fault_type, _LONGEST_TYPE),
+        ("qualifier", event.qualifier, _LONGEST_TYPE),
+        ("resource", event.resource, _LONGEST_PATH),
+    ):
+        if len(value) > longest or "\x00" in value:
+            raise EventRefused(f"{name} is longer than {longest} characters or holds a NUL")
+    if not event.event_id or not event.fault_type:
+        raise EventRefused("an event needs an event_id and a fault_type")
+    if event.occurred_at.utcoffset() is None or event.observed_at.utcoffset() is None:
+        raise EventRefused("times need a UTC offset")
+    if not 1 <= event.count <= _LARGEST_COUNT:
+        raise EventRefused(f"count is {event.count}; expected 1 to {_LARGEST_COUNT}")
+    resource = names.resolve(event.resource)
+    kind = catalog.get(event.fault_type) or _unlisted(event)
+    keys = [key(event.event_id)]
+    if event.source_key:
+        keys.append(f"k:{hashlib.sha256(event.source_key.encode()).hexdigest()[:32]}")
+    if "\x00" in event.excerpt:
+        event = replace(event, excerpt=clean(event.excerpt))
+    return Item(event, kind, resource, fingerprint(resource, event.fault_type, event.qualifier), tuple(keys))
+
+
+def key(event_id: str) -> str:
+    """Ids of our own making stand as they are; a caller's own may be longer than the column."""
+    if len(event_id) <= 36 and ":" not in event_id and "\x00" not in event_id:
+        return event_id
+    return f"e:{hashlib.sha256(event_id.encode()).hexdigest()[:32]}"
+
+
+def _unlisted(event: FaultEvent) -> FaultType:
+    """A type that this catalogue does not have, as a newer detector may send: kept, for a person to close."""
+    return FaultType(
+        id=event.fault_type,
+        title=event.fault_type,
+        component=event.component,
+        event_type=EventType.EQUIPMENT,
+        severity=event.severity,
+        action=event.action,
+        clears=ClearRule.BY_OPERATOR,
+        meaning="not in the catalogue",
+        source="the event itself",
+        code=event.code,
+    )
+
+
+def component(item: Item, names: Names) -> Component:
+    """A switch's faults take their class from its role."""
+    switch = names.switch_of(item.owner)
+    if not item.event.fault_type.startswith("switch.") or switch is None:
+        return item.event.component
+    roles = {"storage": Component.STORAGE_SWITCH, "management": Component.FACILITY}
+    return roles.get(switch.role, Component.INTERCONNECT_SWITCH)
+
+
+def clean(text: str) -> str:
+    """PostgreSQL stores no NUL."""
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(str(name)): storable(inner) for name, inner in value.items()}
+    return value
