@@ -41,7 +41,7 @@ LOW_CONTRAST = """() => {
   const found = [];
   for (const part of document.querySelectorAll("#main *")) {
     const hasText = [...part.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!hasText || part.closest("[aria-hidden], .material-symbols-outlined, option, script") || !part.offsetParent) continue;
+    if (!hasText || !part.offsetParent || part.closest(".material-symbols-outlined, option, script")) continue;
     const under = ground(part);
     const [a, b] = [light(over(read(getComputedStyle(part).color), under)), light(under)].sort((x, y) => y - x);
     const ratio = (a + 0.05) / (b + 0.05);
