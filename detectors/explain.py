@@ -10,19 +10,25 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import IO, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from detectors.catalog import CatalogError, load
+from detectors.faults import EventKind
 from detectors.resources import UNKNOWN_HOST
 from detectors.signatures import Fact, Matcher
 
 # A line beyond this is cut, as the receiver does (docs/contracts.md).
 _LONGEST = 64 * 1024
-_BINARY_SAMPLE = 8192
+_SAMPLE = 8192
+_SHOWN = 160
+_CALM = "nothing that Kintsugi would record"
+# The first bytes of gzip, bzip2, xz and zstd files.
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
 class _Refused(Exception):
@@ -78,21 +84,30 @@ def explain(
             yield Explained(number, text, None)
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
+def _opened(path: str) -> AbstractContextManager[IO[bytes]]:
+    """The log, at its first byte. Raises _Refused."""
     if path == "-":
-        yield sys.stdin.buffer
-        return
+        return nullcontext(sys.stdin.buffer)
     try:
-        with open(path, "rb") as stream:
-            if b"\0\0\0" in stream.read(_BINARY_SAMPLE):
-                raise _Refused(f"{path}: this is a binary file, not a log. Write it out as text first.")
-            stream.seek(0)
-            yield stream
+        stream = open(path, "rb")  # noqa: SIM115 (the caller closes it)
     except IsADirectoryError as error:
         raise _Refused(f"{path}: this is a directory. Name a log file in it, or `-` for standard input.") from error
     except OSError as error:
         raise _Refused(f"{path}: cannot be read ({error.strerror}).") from error
+    complaint = _complaint(stream.peek(_SAMPLE))  # a pipe cannot be sought back in
+    if complaint:
+        stream.close()
+        raise _Refused(f"{path}: {complaint}")
+    return stream
+
+
+def _complaint(sample: bytes) -> str:
+    """Why this is no log, or nothing. A few NULs occur in logs after a crash; a file full of them is none."""
+    if sample.startswith(_PACKED):
+        return "this is a compressed file. Unpack it first: `zcat FILE | python -m detectors explain`."
+    if sample.count(0) * 10 > len(sample):
+        return "this is a binary file, not a log. Write it out as text first."
+    return ""
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -115,11 +130,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@lru_cache(maxsize=1)
+def _matcher() -> Matcher:
+    return Matcher(load())
+
+
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0, or 2 for input or a catalogue that cannot be read."""
     chosen = _parser().parse_args(arguments)
     try:
-        matcher = Matcher(load())
+        matcher = _matcher()
         with _opened(chosen.file) as stream:
             results = explain(
                 stream, matcher, host=chosen.host, observed_at=datetime.now(UTC), zone=chosen.zone, year=chosen.year
@@ -134,26 +154,32 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(results: Iterable[Explained], *, as_json: bool, with_benign: bool) -> None:
-    lines = facts = last = 0
+    lines = facts = benign = last = 0
     for result in results:
         lines, last = lines + (result.line != last), result.line
         facts += result.fact is not None
+        benign += result.fact is None
         if result.fact is None and not with_benign:
             continue
         print(json.dumps(result.as_json(), ensure_ascii=False) if as_json else _prose(result))
     if not as_json:
-        print(f"{lines} lines, {facts} facts." if facts else f"{lines} lines, nothing that Kintsugi would act upon.")
+        told = f"{_number(facts, 'fact')}, {_number(benign, 'line')} benign" if facts else _CALM
+        print(f"{_number(lines, 'line')}: {told}.")
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _prose(result: Explained) -> str:
     fact = result.fact
     if fact is None:
-        return f"line {result.line}: benign: {result.text[:120]}\n"
+        return f"line {result.line}: benign\n  > {result.text[:_SHOWN]}\n"
     times = f", {fact.count} times" if fact.count > 1 else ""
-    at = f"{fact.occurred_at:%Y-%m-%d %H:%M:%S %Z}"
+    what = "over" if fact.event is EventKind.CLEARED else f"{fact.severity}, asks for: {fact.action}"
     return (
-        f"line {result.line}: {fact.fault_type} {fact.event} on {fact.resource}{times}\n"
-        f"  {fact.severity} {fact.component} fault at {at}; asks for: {fact.action}\n"
+        f"line {result.line}: {load()[fact.fault_type].title} ({fact.fault_type})\n"
+        f"  {what}; on {fact.resource}, {fact.occurred_at:%Y-%m-%d %H:%M:%S %Z}{times}\n"
         f"  {fact.meaning}\n"
-        f"  > {result.text[:160]}\n"
+        f"  > {result.text[:_SHOWN]}\n"
     )
