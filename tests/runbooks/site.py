@@ -11,7 +11,7 @@ from typing import Any
 from detectors import registry, resources
 from detectors.catalog import load
 from detectors.detector import DetectorError, Output, Target
-from detectors.faults import EventKind, FaultEvent, event_id
+from detectors.faults import Action, EventKind, FaultEvent, event_id
 from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
 from fixtures.memory_slurm import MemorySlurm
 from incidents import services as incidents
@@ -23,13 +23,13 @@ from runbooks.step import World
 
 CLUSTER = "kintsugi-test"
 EPOCH = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
-BOOT = timedelta(minutes=5)
+BOOT = timedelta(seconds=40)
 
 
 def a_policy(**changes: Any) -> Policy:
     policy = Policy(
         cluster_name=CLUSTER,
-        boot_time=timedelta(minutes=20),
+        boot_time=timedelta(minutes=3),
         verify_command=("dcgmi", "diag", "-r", "2"),
         verify_timeout=timedelta(minutes=20),
         requeue_dead_jobs=False,
@@ -88,7 +88,9 @@ class Site:
     def gpu(self, node: str, index: int = 0) -> str:
         return resources.gpu(node, self.nodes.nodes[node].gpus[index].pci)
 
-    def raise_fault(self, node: str = "gn001", fault_type: str = "gpu.xid.79", resource: str = "") -> Incident:
+    def raise_fault(
+        self, node: str = "gn001", *, fault_type: str = "gpu.xid.79", resource: str = "", action: Action | None = None
+    ) -> Incident:
         """A log line came: the fault stands in the database, whatever the node is really like."""
         row = load()[fault_type]
         where = resource or self.gpu(node)
@@ -101,7 +103,7 @@ class Site:
             occurred_at=self.now,
             observed_at=self.now,
             severity=row.severity,
-            action=row.action,
+            action=action or row.action,
             component=row.component,
             code=row.code,
             excerpt=f"{fault_type} on {where}",
@@ -124,7 +126,7 @@ class Site:
         return run
 
     def play(
-        self, run: Run, *, until: Callable[[Run], bool] = lambda run: False, limit: timedelta = timedelta(hours=2)
+        self, run: Run, *, until: Callable[[Run], bool] = lambda run: False, limit: timedelta = timedelta(minutes=10)
     ) -> Run:
         """Turns the clock to each time the run wants to be woken, until it ends, `until` holds, or time is over."""
         ends_at = self.now + limit

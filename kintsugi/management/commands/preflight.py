@@ -28,7 +28,7 @@ class Command(BaseCommand):
         else:
             for check in checks:
                 self.stdout.write(
-                    f"{'ok      ' if check.is_ok else 'problem '} {check.name}: {check.found} {check.todo}".rstrip()
+                    f"{'ok' if check.is_ok else 'problem':<8} {check.name}: {check.found} {check.todo}".rstrip()
                 )
             self.stdout.write("Ready to be armed." if is_ready else "Not ready: runbooks stay in shadow or approval.")
         if not is_ready:

@@ -1,0 +1,97 @@
+"""What arming needs, point by point: each problem says what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from django.core.management import call_command
+
+from incidents.models import Node
+from runbooks import preflight
+from runbooks.preflight import Check
+from tests.runbooks.site import Site
+
+pytestmark = pytest.mark.django_db
+
+
+def found(site: Site) -> dict[str, Check]:
+    return {check.name: check for check in preflight.check(site.world)}
+
+
+def test_every_point_is_well_on_a_site_that_is_ready() -> None:
+    assert [check for check in preflight.check(Site(nodes=2).world) if not check.is_ok] == []
+
+
+def _set(key: str, value: str) -> Callable[[Site], None]:
+    def change(site: Site) -> None:
+        site.slurm._config[key] = value
+
+    return change
+
+
+def _no_nodes(site: Site) -> None:
+    Node.objects.all().delete()
+
+
+def _silence(site: Site) -> None:
+    site.shell.silent.update(site.names)
+
+
+def _not_root(site: Site) -> None:
+    site.slurm.user = "alice"
+
+
+@pytest.mark.parametrize(
+    ("change", "point", "text", "todo"),
+    [
+        (_set("ClusterName", "production"), "cluster_name", "Slurm is cluster production", "KINTSUGI_CLUSTER_NAME"),
+        (_set("RebootProgram", ""), "reboot_program", "would do nothing", "Set RebootProgram"),
+        (_set("ReturnToService", "2"), "return_to_service", "is 2", "ReturnToService=0 or 1"),
+        (_set("ReturnToService", ""), "return_to_service", "is unknown", "ReturnToService=0 or 1"),
+        (_set("ResumeTimeout", "60 sec"), "resume_timeout", "ResumeTimeout is 60 s", "above the longest boot"),
+        (_set("ResumeTimeout", "180 sec"), "resume_timeout", "KINTSUGI_BOOT_TIME 180 s", "above the longest boot"),
+        (_not_root, "privileges", "alice", "AdminLevel=Operator"),
+        (_no_nodes, "nodes", "0 of 0 nodes", "inventory import"),
+        (_silence, "node_access", "no route to host", "KINTSUGI_SSH_KEY"),
+    ],
+)
+def test_problem_says_what_was_found_and_what_to_do(
+    change: Callable[[Site], None], point: str, text: str, todo: str
+) -> None:
+    site = Site(nodes=2)
+    change(site)
+    check = found(site)[point]
+    assert not check.is_ok
+    assert text in check.found
+    assert todo in check.todo
+
+
+def test_one_silent_node_does_not_stop_arming() -> None:
+    site = Site(nodes=3)
+    site.shell.silent.add("gn001")
+    assert found(site)["node_access"].is_ok
+
+
+def test_slurm_that_does_not_answer_is_the_only_point() -> None:
+    site = Site(nodes=2)
+    site.slurm.is_answering = False
+    assert [check.name for check in preflight.check(site.world)] == ["slurm"]
+
+
+def test_command_exits_1_and_prints_what_to_do_when_slurm_is_off(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command("preflight")
+    assert ended.value.code == 1
+    shown = capsys.readouterr().out
+    assert "problem  slurm: KINTSUGI_SLURM is off" in shown
+    assert "Set KINTSUGI_SLURM" in shown
+
+
+def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call_command("preflight", json=True)
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["is_ready"] is False
+    assert set(answer["checks"][0]) == {"name", "is_ok", "found", "todo"}

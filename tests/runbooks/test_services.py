@@ -1,0 +1,191 @@
+"""Starting runs: for which incidents, once per node, and never more nodes out than the cap, however many ask."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from detectors.faults import Action
+from incidents import services as incidents
+from incidents.lifecycle import Trigger
+from incidents.models import Node
+from runbooks import services
+from runbooks.guards import cap
+from runbooks.models import Mode, Run, RunState
+from tests.runbooks.site import Site
+
+
+@pytest.mark.django_db
+def test_run_starts_at_once_for_the_incident_that_was_touched() -> None:
+    site = Site(nodes=2)
+    first, second = site.lose_gpu("gn001"), site.lose_gpu("gn002")
+    started = services.start_due([second.pk], now=site.now, world=site.world)
+    run = Run.objects.get()
+    assert started == [run.pk]
+    assert run.incident == second
+    assert run.fault_type == "gpu.xid.79"
+    assert services.is_due(run.pk, now=site.now)
+    assert site.start() == [Run.objects.get(incident=first).pk]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fault_type", "resource"),
+    [
+        ("switch.rebooted", "switch/leaf-03"),
+        ("nic.firmware.unhealthy", "node/gn001/nic/mlx5_0"),
+        ("report.user", "node/gn001"),
+        ("gpu.xid.79", "node/unheard-of/gpu/0000:19:00.0"),
+        ("gpu.xid.79", "node/-/gpu/0000:19:00.0"),
+    ],
+)
+def test_no_run_starts_for_what_a_node_cannot_be_cured_of(fault_type: str, resource: str) -> None:
+    site = Site(nodes=2)
+    site.raise_fault(fault_type=fault_type, resource=resource)
+    assert site.start() == []
+    assert not Run.objects.exists()
+
+
+@pytest.mark.django_db
+def test_no_run_starts_on_a_provisional_node() -> None:
+    site = Site(nodes=2)
+    incident = site.lose_gpu()
+    Node.objects.filter(name="gn001").update(is_provisional=True)
+    assert site.start() == []
+    assert not incident.runs.exists()
+
+
+@pytest.mark.django_db
+def test_second_incident_of_a_node_waits_for_the_first_ones_run() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+    site.advance(run)
+    site.now += timedelta(hours=1)
+    other = site.raise_fault(fault_type="gpu.xid.119", resource=site.gpu("gn001", 4))
+    assert site.start() == []
+    services.abort(run.pk, actor="alice", now=site.now)
+    assert site.start() == [Run.objects.get(incident=other).pk]
+
+
+@pytest.mark.django_db
+def test_run_is_held_for_the_fault_types_hold_down_and_withdrawn_when_it_clears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(nodes=2)
+    incident = site.lose_gpu()
+    held = timedelta(minutes=3)
+    monkeypatch.setattr("runbooks.starting._hold_down", lambda cause: held)
+    assert site.start() == []
+    run = site.run_of(incident)
+    assert run.wake_at == incident.opened_at + held
+    assert "begins at 03:03:00 UTC, unless the fault clears before" in site.story(incident)[-1]
+    incidents.act(incident.pk, Trigger.FAULTS_CLEARED, actor="kintsugi", now=site.now)
+    run = site.play(run)
+    assert run.state == RunState.WITHDRAWN
+    assert site.slurm.journal == []
+
+
+@pytest.mark.django_db
+def test_unapproved_run_is_withdrawn_when_its_incident_ends() -> None:
+    site = Site(nodes=2, mode=Mode.APPROVAL)
+    incident = site.lose_gpu()
+    site.start()
+    incidents.act(incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="alice", note="a drill", now=site.now)
+    site.start()
+    assert site.run_of(incident).state == RunState.WITHDRAWN
+
+
+@pytest.mark.django_db
+def test_due_runs_are_those_whose_time_has_come_or_whose_worker_is_gone() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+    assert services.due(site.now) == [run.pk]
+    Run.objects.update(leased_until=site.now + timedelta(seconds=10))
+    assert services.due(site.now) == []
+    assert services.due(site.now + timedelta(seconds=11)) == [run.pk]
+    Run.objects.update(wake_at=site.now + timedelta(minutes=1))
+    assert services.due(site.now + timedelta(seconds=11)) == []
+
+
+@pytest.mark.django_db
+def test_incident_that_asks_for_more_than_a_reboot_gets_the_runbook_that_asks() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.raise_fault(action=Action.COLD_CYCLE))
+    assert run.runbook == "drain_and_ask"
+
+
+def at_once(count: int, work: Callable[[int], object]) -> list[object]:
+    """Runs `work(0..count-1)` in as many threads that start together. Raises what any of them raises."""
+    gate = threading.Barrier(count)
+
+    def one(number: int) -> object:
+        try:
+            gate.wait(timeout=30)
+            return work(number)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.mark.usefixtures("database_on_disk")
+@pytest.mark.django_db(transaction=True)
+def test_cap_holds_when_twenty_workers_drain_twenty_nodes_at_once() -> None:
+    site = Site(nodes=60)
+    runs = [site.begin(site.lose_gpu(name)) for name in site.names[:20]]
+    at_once(20, lambda number: services.advance(runs[number].pk, now=site.now, world=site.world))
+    out = [name for name, node in site.slurm.nodes().items() if node.is_out]
+    assert len(out) == cap(60) == 3
+    assert Run.objects.filter(claimed_at__isnull=False).count() == 3
+    refused = Run.objects.get(pk=runs[19].pk) if runs[19].node.name not in out else None
+    assert refused is None or "the cap is 3" in refused.waiting_for
+
+
+@pytest.mark.usefixtures("database_on_disk")
+@pytest.mark.django_db(transaction=True)
+def test_one_run_starts_when_twenty_workers_start_it_at_once() -> None:
+    site = Site(nodes=2)
+    incident = site.lose_gpu()
+    started = at_once(20, lambda _: services.start_due([incident.pk], now=site.now, world=site.world))
+    assert Run.objects.count() == 1
+    assert sum(len(ids) for ids in started if isinstance(ids, list)) == 1
+
+
+@pytest.mark.usefixtures("database_on_disk")
+@pytest.mark.django_db(transaction=True)
+def test_one_worker_drains_when_twenty_are_rung_for_one_run() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+    at_once(20, lambda _: services.advance(run.pk, now=site.now, world=site.world))
+    assert [act[0] for act in site.slurm.journal].count("drain") == 1
+
+
+@pytest.mark.django_db
+def test_next_node_is_drained_when_one_comes_back() -> None:
+    site = Site(nodes=20)
+    first, second = site.begin(site.lose_gpu("gn001")), site.begin(site.lose_gpu("gn002"))
+    site.advance(first)
+    second = site.advance(second)
+    assert "1 of 20 nodes of partition gpu are out (gn001), and the cap is 1" in second.waiting_for
+    assert second.steps.get().outcome == "refused"
+    site.play(first)
+    second = site.play(second, limit=timedelta(minutes=20))
+    assert second.state == RunState.SUCCEEDED
+    told = [line for line in site.story(second.incident) if "the cap is" in line]
+    assert len(told) == 1
+    assert "Asked again at" in told[0]
+
+
+@pytest.mark.django_db
+def test_drains_of_people_and_of_slurm_count_against_the_cap() -> None:
+    site = Site(nodes=20)
+    site.slurm.human_drain("gn009", "bob tests")
+    run = site.advance(site.begin(site.lose_gpu("gn001")))
+    assert "(gn009)" in run.waiting_for
+    assert site.slurm.journal == []
