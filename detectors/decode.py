@@ -65,6 +65,7 @@ _BITS = {
     for bit in bits
 }
 _FATAL_WORD = re.compile(r"\b(?P<non>non-?\s?)?fatal\b", re.IGNORECASE)
+_LINK_MEANING = "The driver reported an NVLink error under a number that is meant for something else; see Xid 74."
 _LINK = re.compile(r"\b(?:link|port)\s*(?P<link>-?\d+)", re.IGNORECASE)
 
 
@@ -117,7 +118,11 @@ def _about_nvlink(row: FaultType, text: str) -> Decoded:
     """Any other Xid whose text speaks of an NVLink is a fault of that link, whatever its number was meant for."""
     if not text.lstrip().lower().startswith("nvlink"):
         return Decoded(row)
-    return Decoded(replace(row, component=Component.NVLINK), link(text))
+    row = replace(row, component=Component.NVLINK, meaning=_LINK_MEANING)
+    fatal = _FATAL_WORD.search(text)
+    if fatal is not None and not fatal["non"] and not row.action.at_least(_RESET[0]):
+        row = replace(row, action=_RESET[0], severity=_RESET[1], is_fatal=True)
+    return Decoded(row, link(text))
 
 
 _XID: dict[int, Callable[[FaultType, str], Decoded]] = {

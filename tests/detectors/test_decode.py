@@ -103,6 +103,9 @@ def test_nvlink_5_is_reset_only_where_the_line_says_fatal(code):
 def test_a_copy_engine_code_about_an_nvlink_is_of_the_link():
     decoded = xid(71, "NVLink: fatal error detected on link 6")
     assert (decoded.fault_type.component, decoded.qualifier) == (Component.NVLINK, "link 6")
+    assert decoded.fault_type.action is Action.RESET_GPU
+    assert xid(71, "NVLink: link 6 recovered").fault_type.action is load().xid(71).action
+    assert xid(79, "NVLink: fatal error detected on link 6").fault_type.action is Action.REBOOT
     assert xid(71, "Ch 00000008").fault_type.component is Component.GPU
 
 
