@@ -15,7 +15,7 @@ from tests.browser.story import tell
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 LARGEST = 200_000  # bytes of one picture in the README
-FOLDED = 940  # pixels of a page that a reader looks at
+FOLDED = 880  # pixels of a page that a reader looks at
 
 pytestmark = pytest.mark.needs("chromium")
 
