@@ -68,7 +68,7 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime, quiet: 
     if any(item.event.event is not EventKind.RAISED for item in items):
         raise NotOnlyRepeats
     tallies = _locked(sorted({item.fingerprint for item in items}))
-    if any(not _repeats(item, tallies.get(item.fingerprint)) for item in items):
+    if any(item.fingerprint not in tallies for item in items):
         raise NotOnlyRepeats
     fresh = upsert.remember(sorted({key for item in items for key in item.keys}), now)
     told: Counter[tuple[VerdictKind, str, str]] = Counter()
@@ -77,6 +77,8 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime, quiet: 
         node = names.node_of(item.owner)
         known = dedup.Known(tally.standing, seen(item, fresh), node.boot_seen_at if node else None)
         verdict = dedup.decide(item.event, known, now=now, quiet=quiet)
+        if verdict.kind is VerdictKind.ESCALATED:
+            raise NotOnlyRepeats
         told[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
         if verdict.kind is VerdictKind.REPEAT:
             tally.add(item)
@@ -105,13 +107,6 @@ def _locked(fingerprints: Sequence[str]) -> dict[str, _Tally]:
         standing = dedup.Standing(True, Severity(severity), Action(action), ClearRule(clears), raised_at, last_seen_at)
         tallies[mark] = _Tally(pk, standing, excerpts, incident)
     return tallies
-
-
-def _repeats(item: Item, tally: _Tally | None) -> bool:
-    if tally is None:
-        return False
-    event, standing = item.event, tally.standing
-    return event.severity.rank <= standing.severity.rank and event.action.rank <= standing.action.rank
 
 
 def _write(tallies: Sequence[_Tally]) -> None:

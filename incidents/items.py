@@ -33,14 +33,12 @@ class Item:
     fingerprint: str
     keys: tuple[str, ...]
 
+    quiet: timedelta | None
+    """The period of a type that clears after it."""
+
     @property
     def owner(self) -> str:
         return resources.owner(self.resource)
-
-    @property
-    def quiet(self) -> timedelta | None:
-        """The period of a type that clears after it."""
-        return self.kind.quiet if self.kind.clears is ClearRule.AFTER_QUIET else None
 
     @property
     def held_until(self) -> datetime | None:
@@ -86,7 +84,8 @@ def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
         keys.append(f"k:{hashlib.sha256(event.source_key.encode()).hexdigest()[:32]}")
     if "\x00" in event.excerpt:
         event = replace(event, excerpt=clean(event.excerpt))
-    return Item(event, kind, resource, fingerprint(resource, event.fault_type, event.qualifier), tuple(keys))
+    quiet = kind.quiet if kind.clears is ClearRule.AFTER_QUIET else None
+    return Item(event, kind, resource, fingerprint(resource, event.fault_type, event.qualifier), tuple(keys), quiet)
 
 
 def key(event_id: str) -> str:

@@ -22,6 +22,7 @@ class Names:
     switches: dict[str, Switch] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
+    resolved: dict[str, str] = field(default_factory=dict)
 
     def add_node(self, node: Node) -> None:
         self.nodes[node.name] = node
@@ -32,11 +33,8 @@ class Names:
         self.owners[switch.name] = f"switch/{switch.name}"
 
     def resolve(self, path: str) -> str:
-        """The canonical path of what was reported as `path`."""
-        kind, host, rest = _split(path)
-        owner = self.owners.get(host, f"{kind}/{host}")
-        whole = f"{owner}/{rest}" if rest else owner
-        return self.parts.get(whole, whole)
+        """The canonical path of what was reported as `path`, one of those that were loaded."""
+        return self.resolved[path]
 
     def node_of(self, owner: str) -> Node | None:
         return self.nodes.get(owner.partition("/")[2]) if owner.startswith("node/") else None
@@ -55,8 +53,15 @@ def load(paths: Iterable[str]) -> Names:
     unknown -= names.owners.keys()
     if unknown:
         _load_others(names, unknown)
-    _load_parts(names, split.values())
+    wholes = {path: _whole(names, *parts) for path, parts in split.items()}
+    _load_parts(names, {whole for whole in wholes.values() if not _is_canonical(whole)})
+    names.resolved = {path: names.parts.get(whole, whole) for path, whole in wholes.items()}
     return names
+
+
+def _whole(names: Names, kind: str, host: str, rest: str) -> str:
+    owner = names.owners.get(host, f"{kind}/{host}")
+    return f"{owner}/{rest}" if rest else owner
 
 
 def _load_others(names: Names, unknown: set[str]) -> None:
@@ -89,12 +94,8 @@ def _load_addresses(names: Names, unknown: set[str]) -> None:
             names.owners[switch.address] = f"switch/{switch.name}"
 
 
-def _load_parts(names: Names, split: Iterable[tuple[str, str, str]]) -> None:
-    wholes = set()
-    for kind, host, rest in split:
-        # A GPU by PCI address and a NIC by device name are canonical already.
-        if rest and not _is_canonical(rest):
-            wholes.add(f"{names.owners.get(host, f'{kind}/{host}')}/{rest}")
+def _load_parts(names: Names, wholes: set[str]) -> None:
+    """Parts by another name: a GPU by index, UUID or serial, a NIC by its PCI address."""
     if not wholes:
         return
     names.parts.update(Alias.objects.filter(name__in=wholes).values_list("name", "resource"))
@@ -105,11 +106,14 @@ def _load_parts(names: Names, split: Iterable[tuple[str, str, str]]) -> None:
             names.parts[f"node/{gpu.node.name}/gpu/{other}"] = canonical
 
 
-def _is_canonical(rest: str) -> bool:
-    kind, _, name = rest.partition("/")
-    if kind == "gpu":
-        return resources.pci_address(name) is not None
-    return kind not in ("nic", "pci") or resources.pci_address(name) is None
+def _is_canonical(whole: str) -> bool:
+    """A whole machine, a GPU by PCI address, a NIC by its device name."""
+    parts = whole.split("/", 3)
+    if len(parts) < 4:
+        return True
+    if parts[2] == "gpu":
+        return resources.pci_address(parts[3]) is not None
+    return parts[2] not in ("nic", "pci") or resources.pci_address(parts[3]) is None
 
 
 def _split(path: str) -> tuple[str, str, str]:

@@ -36,6 +36,7 @@ def database_on_disk(transactional_db: None, tmp_path: Path) -> Iterator[None]:
         keeper.execute("VACUUM INTO ?", [str(tmp_path / "races.sqlite3")])
         connection.settings_dict["NAME"] = tmp_path / "races.sqlite3"
         connection.close()
+        connection.ensure_connection()  # switches the file to WAL, which needs it alone
         yield
         connection.close()
         connection.settings_dict["NAME"] = in_memory
