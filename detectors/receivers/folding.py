@@ -1,4 +1,4 @@
-"""Folds repeats of one line into one fact with a count, so that storage follows facts and not lines.
+"""Folds repeats of one line into one event with a count, so that storage follows facts and not lines.
 
 Pure: the time is an argument (seconds of a monotonic clock), and nothing here reads, writes or waits.
 """
@@ -6,16 +6,20 @@ Pure: the time is an argument (seconds of a monotonic clock), and nothing here r
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from datetime import datetime
 
-from detectors.faults import EventKind
-from detectors.signatures import Fact
+from detectors.faults import EventKind, FaultEvent
+from detectors.signatures import Fact, excerpt_of
 
 # A line's first occurrences go out one by one: what a person reads first is exact and at once. From then on its
 # repeats are held, twice as long each time: 800,000 lines a minute of one node must not become 800,000 rows.
 BURST = 4
 SHORTEST_HOLD_S = 0.1
 LONGEST_HOLD_S = 2.0
+# More new events than this within a second is a storm: from then on repeats are held from the second occurrence, for
+# the longest time at once. Ingest commits some 10,000 a second at best, and new faults must not queue behind repeats.
+STORM_EVENTS_PER_S = 1000
 # A line that was quiet for this long starts anew, at once again.
 _FORGET_AFTER_S = 10.0
 # Lines remembered; about 1 KiB each.
@@ -23,12 +27,43 @@ _CAPACITY = 20_000
 
 
 @dataclass(slots=True)
+class Folded:
+    """Occurrences of one line that count as one event: the first one's time, text and key, and how many."""
+
+    fact: Fact
+    at: datetime
+    line: bytes
+    source_key: str
+    count: int
+
+    def event(self, observed_at: datetime, source: str) -> FaultEvent:
+        fact = self.fact
+        return FaultEvent(
+            event_id="",
+            fault_type=fact.fault_type,
+            event=fact.event,
+            resource=fact.resource,
+            source=source,
+            occurred_at=self.at,
+            observed_at=observed_at,
+            severity=fact.severity,
+            action=fact.action,
+            component=fact.component,
+            qualifier=fact.qualifier,
+            source_key=self.source_key,
+            count=self.count,
+            code=fact.code,
+            excerpt=excerpt_of(self.line),
+            attributes=fact.attributes,
+        )
+
+
+@dataclass(slots=True)
 class _Line:
-    """What is known of one repeating line: `waiting` facts not taken yet, and how long its repeats are held."""
+    """What is known of one repeating line: what waits to be taken, and how long its repeats are held."""
 
     emitted: int = 0
-    waiting: Fact | None = None
-    count: int = 0
+    waiting: Folded | None = None
     due_s: float = 0.0
     seen_s: float = 0.0
 
@@ -42,12 +77,14 @@ class Folder:
     _lines: dict[Hashable, _Line] = field(default_factory=dict)
     _ready: list[_Line] = field(default_factory=list)
     _held: list[_Line] = field(default_factory=list)
-    _standing: dict[tuple[str, str], tuple[EventKind, list[_Line]]] = field(default_factory=dict)
+    _standing: dict[tuple[str, str], tuple[EventKind, dict[int, _Line]]] = field(default_factory=dict)
     _swept_s: float = 0.0
+    _emitted_since_sweep: int = 0
+    _is_storm: bool = False
 
     @property
     def ready(self) -> int:
-        """How many facts need not wait."""
+        """How many events need not wait."""
         return len(self._ready)
 
     @property
@@ -55,69 +92,78 @@ class Folder:
         return bool(self._ready or self._held)
 
     def repeat(self, identity: Hashable, count: int, *, now: float) -> bool:
-        """Counts a repeat of a line whose fact is already waiting; False when the fact itself is needed (`add`)."""
+        """Counts a repeat of a line that is already waiting; False when the occurrence itself is needed (`add`)."""
         line = self._lines.get(identity)
         if line is None or line.waiting is None or (line.waiting.source_key and line.emitted < BURST):
             return False
-        line.count += count
+        self._count(line, line.waiting, count)
         line.seen_s = now
-        self.folded += 1
         return True
 
-    def add(self, identity: Hashable, fact: Fact, *, now: float) -> None:
-        """One fact. `identity` is equal for lines that say the same but for their time stamps."""
-        self._keep_order(fact)
+    def add(self, identity: Hashable, new: Folded, *, now: float) -> None:
+        """One occurrence. `identity` is equal for lines that say the same but for their time stamps."""
+        self._keep_order(new.fact)
         line = self._lines.get(identity)
         if line is None:
             line = self._remember(identity, now)
         line.seen_s = now
         is_flood = line.emitted >= BURST
         if line.waiting is not None and (is_flood or not line.waiting.source_key):
-            line.count += fact.count
-            self.folded += 1
+            self._count(line, line.waiting, new.count)
         elif is_flood:
-            self._wait(line, replace(fact, source_key=""), self._held)
+            new.source_key = ""
+            self._wait(line, new, self._held)
         else:
             # An occurrence with a key of its own can be told from its copy on another path: it goes alone.
-            self._wait(_Line() if line.waiting is not None else line, fact, self._ready)
+            self._wait(_Line() if line.waiting is not None else line, new, self._ready)
             line.emitted += 1
 
-    def take(self, now: float, *, everything: bool = False) -> list[Fact]:
-        """The facts that are due; `everything` also those that are held (when the receiver stops)."""
+    def take(self, now: float, *, everything: bool = False) -> list[Folded]:
+        """What is due; `everything` also what is held (when the receiver stops)."""
         due = [line for line in self._held if everything or line.due_s <= now]
         self._held = [] if everything else [line for line in self._held if line.due_s > now]
-        facts = [_emit(line, now) for line in self._ready + due]
+        taken = [self._emit(line, now) for line in self._ready + due]
         self._ready = []
-        self._standing = {}
-        for line in self._held:
-            self._note(line)
+        self._emitted_since_sweep += len(taken)
+        self._is_storm = self._is_storm or self._emitted_since_sweep > STORM_EVENTS_PER_S
         if now - self._swept_s > 1.0:
             self._sweep(now)
-        return facts
+        return taken
 
     def next_due(self) -> float | None:
-        """When the first held fact is due; None when none is held."""
+        """When the first held event is due; None when none is held."""
         return min((line.due_s for line in self._held), default=None)
 
-    def _wait(self, line: _Line, fact: Fact, queue: list[_Line]) -> None:
-        line.waiting, line.count = fact, fact.count
-        queue.append(line)
-        self._note(line)
+    def _count(self, line: _Line, waiting: Folded, count: int) -> None:
+        waiting.count += count
+        waiting.source_key = ""
+        self.folded += 1
 
-    def _note(self, line: _Line) -> None:
-        if line.waiting is not None:
-            condition = (line.waiting.fault_type, line.waiting.resource)
-            self._standing.setdefault(condition, (line.waiting.event, []))[1].append(line)
+    def _wait(self, line: _Line, new: Folded, queue: list[_Line]) -> None:
+        line.waiting = new
+        queue.append(line)
+        condition = (new.fact.fault_type, new.fact.resource)
+        standing = self._standing.get(condition)
+        if standing is None:
+            self._standing[condition] = (new.fact.event, {id(line): line})
+        else:
+            standing[1][id(line)] = line
+
+    def _no_longer_waits(self, line: _Line, fact: Fact) -> None:
+        condition = (fact.fault_type, fact.resource)
+        standing = self._standing.get(condition)
+        if standing is not None and standing[1].pop(id(line), None) is not None and not standing[1]:
+            del self._standing[condition]
 
     def _keep_order(self, fact: Fact) -> None:
         """Down, up, down must end down: an opposite event closes what waits, so that nothing folds across it."""
         condition = (fact.fault_type, fact.resource)
-        event, lines = self._standing.get(condition, (fact.event, []))
-        if event is fact.event:
+        standing = self._standing.get(condition)
+        if standing is None or standing[0] is fact.event:
             return
         del self._standing[condition]
-        for line in lines:
-            self._ready.append(_Line(line.emitted, line.waiting, line.count))
+        for line in standing[1].values():
+            self._ready.append(_Line(line.emitted, line.waiting))
             line.waiting = None
         self._ready = [line for line in self._ready if line.waiting is not None]
         self._held = [line for line in self._held if line.waiting is not None]
@@ -133,16 +179,21 @@ class Folder:
         return line
 
     def _sweep(self, now: float) -> None:
-        self._swept_s = now
+        rate = self._emitted_since_sweep / max(now - self._swept_s, 1.0)
+        self._is_storm = rate > STORM_EVENTS_PER_S
+        self._swept_s, self._emitted_since_sweep = now, 0
         quiet = now - _FORGET_AFTER_S
         self._lines = {key: line for key, line in self._lines.items() if line.waiting or line.seen_s > quiet}
 
-
-def _emit(line: _Line, now: float) -> Fact:
-    fact, line.waiting = line.waiting, None
-    if fact is None:
-        raise AssertionError("a listed line has a waiting fact")
-    if line.emitted >= BURST:
-        line.due_s = now + min(SHORTEST_HOLD_S * 2.0 ** min(line.emitted - BURST, 10), LONGEST_HOLD_S)
-        line.emitted += 1
-    return fact if fact.count == line.count else replace(fact, count=line.count, source_key="")
+    def _emit(self, line: _Line, now: float) -> Folded:
+        folded, line.waiting = line.waiting, None
+        if folded is None:
+            raise AssertionError("a listed line has an event waiting")
+        self._no_longer_waits(line, folded.fact)
+        if self._is_storm and line.emitted < BURST:
+            line.emitted = BURST
+        if line.emitted >= BURST:
+            hold = SHORTEST_HOLD_S * 2.0 ** min(line.emitted - BURST, 10)
+            line.due_s = now + (LONGEST_HOLD_S if self._is_storm else min(hold, LONGEST_HOLD_S))
+            line.emitted += 1
+        return folded

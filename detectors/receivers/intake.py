@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
 from detectors.log_header import Header, Repeat, parse_header, parse_stamp
 from detectors.receivers.counters import Counters
-from detectors.receivers.folding import Folder
+from detectors.receivers.folding import Folded, Folder
 from detectors.resources import short_host
-from detectors.signatures import Fact, excerpt_of
+from detectors.signatures import Fact
 
 # Blocks are looked at in parts of this size: at one fault in a thousand lines most parts hold none.
 _PART = 16 * 1024
-_SHAPES = 8192
+_SHAPES = 16_384
 _STAMPS = 4096
 _KEYS = 50_000
 _TAIL = 8 * 1024
@@ -167,11 +167,10 @@ class Intake:
                 self._counters.duplicates += 1
                 return
         for number, fact in enumerate(shape.facts):
-            if self.folder.repeat((number, identity), fact.count, now=now):
-                continue
-            at = self._time(stamp, shape.zone, observed_at) or fact.occurred_at
-            whole = replace(fact, occurred_at=at, source_key=_own_key(key, number), excerpt=excerpt_of(line))
-            self.folder.add((number, identity), whole, now=now)
+            same = (number, identity) if number else identity
+            if not self.folder.repeat(same, fact.count, now=now):
+                at = self._time(stamp, shape.zone, observed_at) or fact.occurred_at
+                self.folder.add(same, Folded(fact, at, line, _own_key(key, number), fact.count), now=now)
 
     def _learn(
         self,
@@ -211,8 +210,7 @@ class Intake:
             self._counters.duplicates += 1
             return
         for number, fact in enumerate(facts):
-            own = replace(fact, source_key=_own_key(fact.source_key, number)) if number else fact
-            self.folder.add(_identity(fact), own, now=now)
+            self.folder.add(_identity(fact), _folded(fact, line, _own_key(fact.source_key, number)), now=now)
 
     def _repeat_of_last(self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         header = self._header(line, sender, observed_at)
@@ -228,8 +226,8 @@ class Intake:
         self._counters.hits += 1
         zone = self._zone(repeated, sender, observed_at)
         for fact in self._matcher.facts(repeated, default_host=sender.host, observed_at=observed_at, zone=zone):
-            again = replace(fact, count=header.repeats, occurred_at=header.occurred_at, source_key="")
-            self.folder.add(_identity(again), again, now=now)
+            again = Folded(fact, header.occurred_at, repeated, "", header.repeats)
+            self.folder.add(_identity(fact), again, now=now)
 
     def _line_before(self, before: bytes, host: str | None, sender: Sender, observed_at: datetime) -> bytes | None:
         """The last line of the same host that is no repeat itself; None when it is not at hand any more."""
@@ -264,6 +262,10 @@ class Intake:
     def _hour(self, observed_at: datetime) -> tuple[int, int]:
         """A stamp without a year means another time as time goes on."""
         return observed_at.toordinal(), observed_at.hour
+
+
+def _folded(fact: Fact, line: bytes, key: str) -> Folded:
+    return Folded(fact, fact.occurred_at, line, key, fact.count)
 
 
 def _own_key(key: str, number: int) -> str:

@@ -27,7 +27,6 @@ from detectors.receivers.intake import Intake, Sender, Signatures, Zones
 from detectors.receivers.redelivery import Courier, Ledger
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Spool, SpoolFull
-from detectors.signatures import to_event
 
 _log = logging.getLogger(__name__)
 BATCH_EVENTS = 500
@@ -182,11 +181,11 @@ class Receiver:
             self._timer.cancel()
             self._timer = None
         now = time.monotonic()
-        facts = self._folder.take(now, everything=everything)
-        if facts:
+        taken = self._folder.take(now, everything=everything)
+        if taken:
             self._flushed_s = now
             observed_at = self._now()
-            self._backlog += [to_event(fact, event_id="", observed_at=observed_at, source="syslog") for fact in facts]
+            self._backlog += [folded.event(observed_at, "syslog") for folded in taken]
         self._spool_backlog()
         if self._folder.is_waiting:
             self._schedule(now)

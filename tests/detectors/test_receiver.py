@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors import catalog
+from detectors.faults import FaultEvent
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
 from detectors.receivers.senders import Senders
-from detectors.signatures import Fact
+from detectors.signatures import to_event
 from tests.detectors.receiver_twin import AT, MATCHER, MemoryLedger, RunningReceiver
 from tests.services.ports import wait_until
 
@@ -280,26 +281,26 @@ LINE = st.tuples(
 ).map(b"".join)
 
 
-def judged(lines: list[bytes]) -> list[Fact]:
-    """Facts of the lines in order, unfolded, with the shapes of earlier lines remembered."""
+def judged(lines: list[bytes]) -> list[FaultEvent]:
+    """Events of the lines in order, unfolded, with the shapes of earlier lines remembered."""
     intake = Intake(MATCHER, zones=Zones(), counters=Counters(), folder=Folder())
-    facts = []
+    events = []
     for line in lines:
         intake.folder = Folder()
         intake.take(line, Sender("gn042"), observed_at=AT, now=1.0)
-        facts += intake.folder.take(1.0, everything=True)
-    return facts
+        events += [folded.event(AT, "syslog") for folded in intake.folder.take(1.0, everything=True)]
+    return events
 
 
 @settings(max_examples=60)
 @given(st.lists(LINE, min_size=1, max_size=12))
 def test_remembered_shapes_say_what_the_matcher_says(lines: list[bytes]) -> None:
     seen: set[str] = set()
-    expected: list[Fact] = []
+    expected: list[FaultEvent] = []
     for line in lines:
         facts = MATCHER.facts(line, default_host="gn042", observed_at=AT, zone=UTC)
         keys = {fact.source_key for fact in facts} - {""}
         if not keys & seen:
-            expected += facts
+            expected += [to_event(fact, event_id="", observed_at=AT, source="syslog") for fact in facts]
         seen |= keys
     assert judged(lines) == expected
