@@ -46,6 +46,7 @@ class Card:
     asked: str
     url: str
     faults: int = 1
+    active_faults: int = 1
     needs_human: bool = False
     restored_at: datetime | None = None
     closed_at: datetime | None = None

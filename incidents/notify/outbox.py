@@ -23,6 +23,7 @@ CARD_SEQUENCE = 0
 NOT_TOLD: dict[str, str] = {
     "opened": "the card itself says so",
     "repeated": "the card counts it; a line per repeat would bury what matters",
+    "cleared": "the card counts what still stands; that all have cleared is told once, not fifty times",
     "ignored": "nothing changed",
     "stale": "nothing changed",
     "notified": "a message about a message",

@@ -41,6 +41,8 @@ LONGEST_BACKOFF = timedelta(minutes=5)
 # A refusal is mended by a person; a look once a minute costs nothing and shows the mending at once.
 RETRY_REFUSED_CHANNEL = timedelta(minutes=1)
 RETRY_REFUSED_MESSAGE = timedelta(minutes=30)
+# A ring that waits in the broker must be short against its visibility timeout.
+LONGEST_RING = timedelta(seconds=10)
 _BATCH = 500
 
 
@@ -284,8 +286,10 @@ def _close(channel: str, until: datetime, reason: str) -> None:
 
 
 def _next(channel: str, now: datetime) -> tuple[int | None, datetime | None]:
-    """The row to ring next and when the channel takes it."""
+    """The row to ring next and when the channel takes it; what is farther off is the sweep's to find."""
     state = NotificationChannel.objects.get(name=channel)
     at = max(state.open_at, now)
+    if at - now > LONGEST_RING:
+        return None, None
     following = _candidates(channel, at).values_list("pk", flat=True).first()
     return (None, None) if following is None else (following, at)

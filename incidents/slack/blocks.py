@@ -39,7 +39,8 @@ REPLY_SIGNS: dict[str, str] = {
     "repair_succeeded": ":white_check_mark:",
     "quiet_elapsed": ":white_check_mark:",
     "resolve": ":white_check_mark:",
-    "report": ":speech_balloon:",
+    "same_fault_back": ":arrow_up:",
+    "user_report": ":speech_balloon:",
     "note": ":speech_balloon:",
     "repair_started": ":wrench:",
     "step_done": ":wrench:",
@@ -112,9 +113,13 @@ def _asking(card: Card) -> str:
 
 
 def _small_print(card: Card) -> str:
-    faults = "1 fault" if card.faults == 1 else f"{card.faults} faults joined into one incident"
     component = mrkdwn.escape(card.component, 100)
-    return f"{SIGNS[card.severity]} {card.severity} | {component} | seen by {_seen_by(card)} | {faults}"
+    return f"{SIGNS[card.severity]} {card.severity} | {component} | seen by {_seen_by(card)} | {_faults(card)}"
+
+
+def _faults(card: Card) -> str:
+    joined = "1 fault" if card.faults == 1 else f"{card.faults} faults joined into one incident"
+    return f"{joined}, {card.active_faults or 'none'} still active" if card.state not in CLOSED else joined
 
 
 def _seen_by(card: Card) -> str:
