@@ -238,6 +238,13 @@ class TestAddresses:
         assert people.viewer.get("/machine/switch/leaf-03/")["Location"] == f"/incidents/switch/{leaf.pk}/change/"
         assert people.viewer.get("/machine/node/gn999/").status_code == 404
 
+    def test_a_page_that_does_not_exist_and_one_that_is_not_allowed_say_what_to_do(self, people: People) -> None:
+        missing = people.viewer.get("/catalogue/gpu.gone/")
+        assert (missing.status_code, "There is no such page" in missing.content.decode()) == (404, True)
+        assert "no fault type gpu.gone" in missing.content.decode()
+        refused = people.viewer.get("/auth/user/")
+        assert (refused.status_code, "Your role does not allow this" in refused.content.decode()) == (403, True)
+
     def test_every_answer_forbids_other_hosts(self, people: People, pages: list[str]) -> None:
         for page in [*pages, "/login/"]:
             policy = people.viewer.get(page)["Content-Security-Policy"]
