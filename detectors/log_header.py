@@ -19,6 +19,8 @@ MAX_TEXT = 64 * 1024
 # Enough of a line to tell it from the next one; a key is a hash in the database anyway.
 _KEY_TEXT = 1024
 _BOM = "\ufeff"
+# A stamp without a year is of the past: no clock of a watched machine runs further ahead than a day.
+_AHEAD = timedelta(days=1)
 
 # RFC 5424 section 6.2.1, and the words that SONiC's template and journald print for them.
 _SEVERITIES = {
@@ -71,7 +73,9 @@ _NO_HOST = re.compile(
 )
 _LAST_REPEATED = re.compile(r"last message (?:buffered )?repeated (\d{1,9}) times?", re.IGNORECASE)
 _QUOTED_REPEAT = re.compile(r"message repeated (\d{1,9}) times?: \[ ?(.*?)\]?$", re.IGNORECASE | re.DOTALL)
-_SUFFIX_REPEAT = re.compile(r"(.*\S)\s+\(message repeated (\d{1,9}) times?\)$", re.IGNORECASE | re.DOTALL)
+_SUFFIX_REPEAT = re.compile(
+    r"(.*\S)\s+\(message repeated (\d{1,9}) times?(?: in [\d.]+ secs?)?\)$", re.IGNORECASE | re.DOTALL
+)
 
 
 class Repeat(StrEnum):
@@ -126,7 +130,8 @@ class _Clock:
         clock = [int(fields[unit] or 0) for unit in ("day", "h", "m", "s")]
         micros = int((fields["frac"] or "")[:6].ljust(6, "0"))
         times = [time for year in years for time in _readings(year, month, clock, micros, zone)]
-        return min(times, key=lambda time: abs(time - self.observed_at), default=None)
+        now = self.observed_at
+        return min(times, key=lambda time: (time - now > _AHEAD, abs(time - now)), default=None)
 
 
 def _readings(year: int, month: int, clock: list[int], micros: int, zone: tzinfo) -> list[datetime]:

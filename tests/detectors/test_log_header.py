@@ -103,6 +103,12 @@ def test_year_is_the_nearest_when_the_stamp_has_none() -> None:
     assert header("Feb 29 12:00:00 gn001 kernel: x", now=NOW, year=2023).has_stamp is False
 
 
+def test_a_stamp_without_a_year_is_not_of_the_future_when_an_old_log_is_read() -> None:
+    november = datetime(2026, 11, 21, tzinfo=UTC)
+    assert header("Mar  4 03:04:05 gn001 kernel: x", now=november).occurred_at.year == 2026
+    assert header("Dec  4 03:04:05 gn001 kernel: x", now=november).occurred_at.year == 2025
+
+
 def test_year_is_the_one_given_when_old_logs_are_read() -> None:
     assert header("Mar  4 03:04:05 gn001 kernel: x", year=2019).occurred_at == datetime(2019, 3, 4, 3, 4, 5, tzinfo=UTC)
 
@@ -173,3 +179,7 @@ def test_any_bytes_give_a_header(noise: bytes, form: tuple[str, ...], cut: int) 
 @given(st.from_regex(r"[\[*<0-9: ]{0,6}[A-Z][a-z]{2} [ 0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}[ .,0-9A-Z:+-]{0,12}"))
 def test_any_digits_in_a_stamp_give_a_time(text: str) -> None:
     assert header(text, zone=TOKYO).occurred_at.tzinfo is not None
+
+
+def test_a_repeat_that_says_over_how_long_counts_too() -> None:
+    assert header("%ETH-4-HOST_FLAPPING: Host is flapping (message repeated 12 times in 60.5 secs)").repeats == 12
