@@ -27,7 +27,7 @@ _QUEUES = {"ingest": "ingest,sweep", "runbook": "runbook,notify,poll"}
 class ClusterSite:
     """`start` leaves everything running and the runbook armed; `log` holds what all processes say."""
 
-    def __init__(self, *, is_durable: bool = False, slurm: str = "real", **settings: str) -> None:
+    def __init__(self, *, is_durable: bool = False, slurm: str = "real", path: str = "", **settings: str) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-site-", ignore_cleanup_errors=True)
         self.home = Path(self._directory.name)
         self.log = self.home / "log"
@@ -35,6 +35,7 @@ class ClusterSite:
         self.redis = Redis()
         self.port = free_port()
         self._slurm = slurm
+        self._path = path  # goes before everything else on PATH
         self._settings = settings
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environment: dict[str, str] = {}
@@ -51,6 +52,7 @@ class ClusterSite:
         wait_until(self._is_cluster_up, within_s=60, what="the simulated cluster")
         state = read_state(self.home)
         self._environment |= place.cluster_settings(state)
+        self._environment["PATH"] = os.pathsep.join(filter(None, (self._path, self._environment["PATH"])))
         self.manage("migrate", "--verbosity", "0")
         self.manage("demo", "prepare", state["inventory"])
         for name, queues in _QUEUES.items():

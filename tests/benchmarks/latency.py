@@ -1,0 +1,119 @@
+"""From the last byte of an Xid 79 line on the socket to the return of `scontrol update`, on real parts.
+
+Real Slurm with 100 nodes, PostgreSQL with fsync, Redis, one process for each part of Kintsugi; 200 lines, one
+after the other. A bare `scontrol update` of the same Slurm, timed the same way, stands beside it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.services.ports import wait_until
+from tests.services.site import ClusterSite
+
+SAMPLES = 12
+_GPUS = ("0000:19:00", "0000:3b:00", "0000:4c:00", "0000:5d:00")
+# Writes down when an update returned; costs one process more than the bare command.
+_WRAPPER = """#!/bin/sh
+{real} "$@"
+status=$?
+[ "$1" = update ] && echo "$(date +%s%N) $2 $3" >> {record}
+exit $status
+"""
+
+
+class Watch:
+    """A `scontrol` before the real one on PATH, and what it wrote down."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.record = directory / "updates"
+        self.record.touch()
+        wrapper = directory / "scontrol"
+        wrapper.write_text(_WRAPPER.format(real=shutil.which("scontrol"), record=self.record))
+        wrapper.chmod(0o755)
+
+    def returned_at_ns(self, node: str, *, after_ns: int) -> int | None:
+        for line in self.record.read_text().splitlines():
+            at, target, state = line.split()
+            if int(at) > after_ns and target == f"NodeName={node}" and state == "State=DRAIN":
+                return int(at)
+        return None
+
+
+def _line(node: str, pci: str, number: int) -> bytes:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    text = (
+        f"<3>1 {stamp}.{number % 1000:03d}Z {node} kernel - - - [{time.monotonic():.6f}] "
+        f"NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    ).encode()
+    return b"%d %s" % (len(text), text)
+
+
+def _release(site: ClusterSite, node: str) -> None:
+    """Back to where the sample began: the run aborted, its incident closed, the node in service."""
+    site.query("update runbooks_run set state = 'aborted', leased_until = null, claimed_at = null returning id")
+    site.query("update incidents_incident set state = 'false_positive', closed_at = now() returning id")
+    site.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def _bare(site: ClusterSite, watch: Watch) -> list[float]:
+    took = []
+    for _ in range(20):
+        begun = time.time_ns()
+        site.slurm("scontrol", "update", "NodeName=gn100", "State=DRAIN", "Reason=benchmark")
+        returned = watch.returned_at_ns("gn100", after_ns=begun)
+        took.append(((returned or time.time_ns()) - begun) / 1e6)
+        site.slurm("scontrol", "update", "NodeName=gn100", "State=RESUME")
+    return took
+
+
+def _quantiles(name: str, took: list[float]) -> None:
+    cuts = statistics.quantiles(took, n=100)
+    print(f"{name}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, of {len(took)}")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="kintsugi-latency-") as name:
+        watch = Watch(Path(name))
+        site = ClusterSite(is_durable=True, path=name, KINTSUGI_POLL_EVERY="1h").start()
+        try:
+            _measure(site, watch)
+        finally:
+            site.remove()
+
+
+def _measure(site: ClusterSite, watch: Watch) -> None:
+    nodes = [f"gn{number:03d}" for number in range(1, 100)]
+    for node in nodes:  # a job each, so that a run waits after its drain
+        site.slurm("sbatch", "--quiet", "--chdir=/", "--output=/dev/null", f"--nodelist={node}", "--wrap=sleep 3600")
+    took = []
+    with socket.create_connection(("127.0.0.1", site.port)) as sender:
+        for number in range(SAMPLES):
+            node = nodes[number % len(nodes)]
+            took.append(_sample(sender, watch, node, _line(node, _GPUS[number // len(nodes)], number)))
+            _release(site, node)
+    _quantiles("bare scontrol update", _bare(site, watch))
+    _quantiles("Xid 79 line to scontrol update", took)
+    print(f"the first one, on cold processes, took {took[0]:.0f} ms and is counted")
+
+
+def _sample(sender: socket.socket, watch: Watch, node: str, line: bytes) -> float:
+    """Milliseconds from the last byte to the return of the update."""
+    sender.sendall(line[:-1])
+    begun = time.time_ns()
+    sender.sendall(line[-1:])
+    wait_until(lambda: watch.returned_at_ns(node, after_ns=begun), within_s=30, what=f"the drain of {node}")
+    return ((watch.returned_at_ns(node, after_ns=begun) or 0) - begun) / 1e6
+
+
+if __name__ == "__main__":
+    if shutil.which("slurmctld") is None:
+        sys.exit("This benchmark needs Slurm: apt-get install slurmctld slurmd slurm-client munge")
+    main()
