@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Case, F, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
-from django.db.models.functions import Concat, TruncMonth
+from django.db.models import Case, F, IntegerField, Max, Min, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models.functions import Concat
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
@@ -28,6 +29,8 @@ SendState = Notification.SendState
 TROUBLED = (SendState.FAILED, SendState.UNKNOWN)
 WAITING = (SendState.WAITING, SendState.SENDING)
 MEMBERS_SHOWN = 50
+MONTHS_OFFERED = 36
+LATEST_MACHINES = 200
 _GPU_INDEX = Subquery(
     Gpu.objects.filter(node=OuterRef("node"))
     .annotate(path=Concat(Value("node/"), F("node__name"), Value("/gpu/"), F("pci_address")))
@@ -61,9 +64,13 @@ class MonthFilter(admin.SimpleListFilter):
     parameter_name = "month"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        months = Incident.objects.annotate(month=TruncMonth("onset_at")).values_list("month", flat=True)
-        found = sorted({month for month in months.order_by().distinct() if month}, reverse=True)
-        return [(month.strftime("%Y-%m"), month.strftime("%B %Y")) for month in found]
+        span = Incident.objects.aggregate(first=Min("onset_at"), last=Max("onset_at"))
+        if span["first"] is None:
+            return []
+        first, last = timezone.localtime(span["first"]), timezone.localtime(span["last"])
+        numbers = range(last.year * 12 + last.month - 1, first.year * 12 + first.month - 2, -1)
+        months = [date(number // 12, number % 12 + 1, 1) for number in numbers[:MONTHS_OFFERED]]
+        return [(f"{month:%Y-%m}", f"{month:%B %Y}") for month in months]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
         year, _, month = (self.value() or "").partition("-")
@@ -72,15 +79,16 @@ class MonthFilter(admin.SimpleListFilter):
         return queryset.filter(onset_at__year=int(year), onset_at__month=int(month))
 
 
-class NodeFilter(admin.SimpleListFilter):
-    """Machines that ever had an incident: the list stays short however large the fleet is."""
+class MachineFilter(admin.SimpleListFilter):
+    """The machines of the latest incidents: short however large the fleet is. Any other is found by the search."""
 
     title = "node or switch"
     parameter_name = "machine"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        owners = Incident.objects.order_by("owner").values_list("owner", flat=True).distinct()
-        return [(owner, wording.resource(owner)) for owner in owners]
+        latest = Incident.objects.order_by("-pk").values_list("owner", flat=True)[:LATEST_MACHINES]
+        owners = {*latest, *request.GET.getlist(self.parameter_name)}
+        return [(owner, wording.resource(owner)) for owner in sorted(owners)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
         return queryset.filter(owner=self.value()) if self.value() else queryset
@@ -104,7 +112,7 @@ class IncidentAdmin(ReadOnlyAdmin):
 
     list_display = ("severity_word", "name", "where", "state_word", "since", "seen_by", "asked")
     list_display_links = ("name",)
-    list_filter: ClassVar = [StateFilter, "severity", "component", NodeFilter, MonthFilter]
+    list_filter: ClassVar = [StateFilter, "severity", "component", MachineFilter, MonthFilter]
     search_fields = ("title",)
     search_help_text = "Number, node, GPU serial, title or fault type"
     page_template = "kintsugi/incident.html"
