@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Case, F, Value, When
 
 from incidents.models import Notification, TimelineEntry
@@ -49,8 +50,13 @@ def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
     """
     if not entries:
         return
-    name = channel()
-    incidents = sorted({entry.incident_id for entry in entries})
+    with transaction.atomic(savepoint=False):
+        incidents = sorted({entry.incident_id for entry in entries})
+        _owe_cards(incidents, channel(), now)
+        _owe_replies(entries, channel(), now)
+
+
+def _owe_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
     cards = Notification.objects.filter(channel=name, sequence=CARD_SEQUENCE, incident_id__in=incidents)
     Notification.objects.bulk_create(
         [
@@ -68,6 +74,9 @@ def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
         due_at=Case(When(state=_State.SENT, then=Value(now)), default=F("due_at")),
         state=Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state")),
     )
+
+
+def _owe_replies(entries: Sequence[TimelineEntry], name: str, now: datetime) -> None:
     Notification.objects.bulk_create(
         [
             Notification(
