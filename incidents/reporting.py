@@ -43,6 +43,8 @@ def report(
         case = _reported(board, kind, resource, occurred_at, text)
         incident = case.member or board.open(case, f"reported by {author}", None)
         incident.row.has_user_report, incident.is_changed = True, True
+        if incident.is_new and case.is_new:
+            incident.row.has_platform_signal = False  # whatever type the reporter chose: nothing but people told it
         board.write()
         _write_down(incident.row, author=author, text=text, resource=case.row.resource, at=occurred_at, now=now)
     return incident.row
@@ -86,8 +88,8 @@ def _place(board: Board, case: FaultCase) -> None:
 
 
 def _is_meant(incident: IncidentCase, case: FaultCase) -> bool:
-    """People tell late: a fault that still stands is what they mean."""
-    return incident.root.row.is_active or abs(incident.row.onset_at - case.row.raised_at) <= window()
+    """People tell late: what still stands is what they mean, such as a GPU that a reboot did not bring back."""
+    return any(fault.row.is_active for fault in incident.members) or abs(incident.row.onset_at - case.row.raised_at) <= window()
 
 
 def _write_down(incident: Incident, *, author: str, text: str, resource: str, at: datetime, now: datetime) -> None:

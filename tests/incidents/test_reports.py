@@ -65,6 +65,17 @@ def test_second_report_of_one_node_joins_the_first() -> None:
     assert Fault.objects.get().count == 2
 
 
+def test_report_of_a_type_that_its_author_chose_is_still_told_by_people_alone() -> None:
+    incident = told(resource="switch/leaf-14", fault_type="switch.mac_learning_anomaly")
+    assert (incident.fault_type, incident.channels) == ("switch.mac_learning_anomaly", ["user"])
+
+
+def test_report_joins_when_a_member_stands_though_the_root_has_cleared() -> None:
+    services.ingest([an_event(), an_event(fault_type="gpu.lost")], now=NOW)
+    Fault.objects.filter(fault_type="gpu.xid.79").update(is_active=False, cleared_at=NOW + MINUTE)
+    assert told(90 * MINUTE).pk == Incident.objects.get().pk
+
+
 def test_report_without_words_or_of_an_unknown_type_is_refused() -> None:
     with pytest.raises(services.EventRefused, match="sentence"):
         told(text="  ")
