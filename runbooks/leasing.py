@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import F, Q, QuerySet
 
+from runbooks import withdrawing
 from runbooks.models import Run, RunState
 
 # Longer than the longest step: four commands at 30 s each, which is also Celery's time limit for a task.
@@ -20,9 +21,10 @@ class LateWorker(Exception):
 
 
 def due(now: datetime) -> QuerySet[Run]:
-    """Runs whose time has come and on which nobody works, or whose worker was not heard of again."""
+    """Runs whose time has come, or whose incident no longer wants them, and on which nobody works any more."""
     free = Q(leased_until=None) | Q(leased_until__lt=now)
-    return Run.objects.filter(free, state=RunState.RUNNING, wake_at__lte=now)
+    called = Q(wake_at__lte=now) | Q(incident__state__in=withdrawing.STATES)
+    return Run.objects.filter(free & called, state=RunState.RUNNING)
 
 
 def take(run_id: int, now: datetime) -> Run | None:

@@ -14,6 +14,8 @@ from runbooks.guards import Act
 from runbooks.policy import Policy
 from runbooks.slurm import NodeState, Slurm
 
+_SHORTEST_LOOK = timedelta(seconds=2)
+
 
 class Effect(StrEnum):
     """What a step does to the world."""
@@ -162,6 +164,12 @@ class Base:
 
     def blocked(self, ctx: Context) -> Wait | Failed | None:
         return None
+
+
+def patience(since: datetime | None, now: datetime, *, longest: timedelta) -> timedelta:
+    """How long until the next look at something that others end: a tenth of the time waited so far."""
+    waited = now - since if since is not None else timedelta(0)
+    return min(longest, max(_SHORTEST_LOOK, waited / 10))
 
 
 def told(at: datetime) -> str:

@@ -33,6 +33,9 @@ _BY_STATE: dict[State, GoOn | Withdraw] = {
 }
 
 
+STATES = tuple(state for state, verdict in _BY_STATE.items() if isinstance(verdict, Withdraw))
+
+
 def consider(state: State) -> GoOn | Withdraw:
     """What the incident's state means for its run, looked at before each step."""
     return _BY_STATE[state]

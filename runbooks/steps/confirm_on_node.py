@@ -15,9 +15,9 @@ from detectors import catalog
 from detectors.faults import Action, FaultEvent
 from runbooks import looking
 from runbooks.looking import Look
-from runbooks.step import Base, Context, Done, Result, Wait, told
+from runbooks.step import Base, Context, Done, Result, Wait, patience, remembered, told
 
-_LOOK_AGAIN = timedelta(minutes=1)
+_LONGEST = timedelta(minutes=5)
 
 
 class ConfirmOnNode(Base):
@@ -59,7 +59,7 @@ def _confirmed(ctx: Context, how: str) -> Done:
 def _unconfirmed(ctx: Context, why: str) -> Wait:
     return Wait(
         f"{ctx.fault_type} is not confirmed on {ctx.node}: {why}. It stays drained and is not rebooted.",
-        _LOOK_AGAIN,
+        patience(remembered(ctx, "drained_at"), ctx.now, longest=_LONGEST),
         ask=f"Look at {ctx.node}. If nothing is wrong with it, mark the incident a false alarm: Kintsugi then hands"
         " the node back.",
         is_told=True,

@@ -9,7 +9,7 @@ from detectors import catalog
 from detectors.detector import DetectorError
 from detectors.faults import Action
 from runbooks import looking
-from runbooks.step import Base, Context, Done, Failed, Result, Wait, remembered, told
+from runbooks.step import Base, Context, Done, Failed, Result, Wait, patience, remembered, told
 
 # Drivers load and links train after a boot: trouble counts when it outlasts a grace period, since one site condemned
 # 214 of 288 nodes without one (docs/runbooks.md). Its length is our choice, not a measurement.
@@ -53,7 +53,7 @@ class Verify(Base):
             return Wait(
                 f"{ctx.node} is up and its detectors find no fault. No verify command is configured"
                 " (KINTSUGI_VERIFY_COMMAND), so a person decides.",
-                timedelta(seconds=15),
+                patience(booted_at, ctx.now, longest=timedelta(minutes=1)),
                 ask=f"Test {ctx.node} and resume it: scontrol update NodeName={ctx.node} State=RESUME",
                 is_told=True,
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar
 
-from runbooks.step import Base, Context, Done, Result, Wait
+from runbooks.step import Base, Context, Done, Result, Wait, patience, remembered
 
-_LOOK_AGAIN = timedelta(seconds=30)
+_LONGEST = timedelta(minutes=1)
 _NAMED = 3
 
 
@@ -23,4 +23,5 @@ class WaitForJobs(Base):
             return Wait(f"{ctx.node} is finishing its last job.", timedelta(seconds=2))
         names = ", ".join(f"{job.job_id} of {job.user}" for job in jobs[:_NAMED]) + (" ..." if jobs[_NAMED:] else "")
         count = "1 job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
-        return Wait(f"{count} still on {ctx.node} ({names}). Kintsugi waits for the end.", _LOOK_AGAIN, is_told=True)
+        again_in = patience(remembered(ctx, "drained_at"), ctx.now, longest=_LONGEST)
+        return Wait(f"{count} still on {ctx.node} ({names}). Kintsugi waits for the end.", again_in, is_told=True)

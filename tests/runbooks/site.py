@@ -69,13 +69,15 @@ class Site:
         self.shell = Unplugged(self.nodes)
         self.world = World(slurm=self.slurm, shell=self.shell, detectors=registry.DETECTORS, policy=a_policy(**policy))
         for name in self.names:
-            node = Node.objects.create(name=name, address=name, pod="pod-a", partitions=["gpu"])
-            Gpu.objects.bulk_create(
-                Gpu(node=node, index=gpu.index, pci_address=gpu.pci, uuid=gpu.uuid)
-                for gpu in self.nodes.nodes[name].gpus
-            )
+            self.add_node(name)
         for runbook in (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK):
             self.set_mode(mode, runbook)
+
+    def add_node(self, name: str) -> None:
+        """To the inventory."""
+        node = Node.objects.create(name=name, address=name, pod="pod-a", partitions=["gpu"])
+        gpus = SimulatedNode(name, clock=lambda: self.now).gpus
+        Gpu.objects.bulk_create(Gpu(node=node, index=gpu.index, pci_address=gpu.pci, uuid=gpu.uuid) for gpu in gpus)
 
     def _power_goes(self, node: str) -> None:
         self.nodes.reboot(node)

@@ -9,6 +9,7 @@ import pytest
 from detectors.faults import Action
 from incidents import services as incidents
 from incidents.lifecycle import State, Trigger
+from runbooks import services
 from runbooks.models import Mode, Run, RunState, StepRun
 from tests.runbooks.site import Site
 
@@ -85,6 +86,15 @@ def test_job_is_left_alone_when_no_gpu_is_lost_on_the_node_itself() -> None:
     site.slurm.add_job("17", nodes=["gn001"], gpus_per_node=8)
     site.play(site.begin(site.raise_fault()))
     assert acts(site) == ["drain"]
+
+
+def test_false_alarm_hands_the_node_back_without_waiting_for_the_next_look() -> None:
+    site = Site(nodes=2)
+    run = site.play(site.begin(site.raise_fault()), limit=timedelta(minutes=4))
+    say(site, run, Trigger.MARK_FALSE_POSITIVE)
+    assert run.wake_at is not None
+    assert run.wake_at > site.now
+    assert services.due(site.now) == [run.pk]
 
 
 def test_log_line_alone_drains_and_asks_but_never_reboots() -> None:

@@ -1,0 +1,72 @@
+"""The doors to a real Slurm and to nodes that boot when it reboots them; used in this process and in workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from detectors import registry
+from detectors.detector import Output, Target
+from detectors.transport import LocalShell
+from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
+from runbooks import running, services
+from runbooks.models import Run
+from runbooks.running import Point
+from runbooks.slurm import ScontrolSlurm, controller
+from runbooks.step import World
+from tests.runbooks.site import CLUSTER, a_policy
+
+
+class BootingShell(SimulatedShell):
+    """Nodes that have booted as often as `boots`, the file that Slurm's RebootProgram writes, says."""
+
+    def __init__(self, world: SimulatedWorld, boots: Path) -> None:
+        super().__init__(world)
+        self._boots = boots
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        asked = self._boots.read_text().split().count(target.name) if self._boots.exists() else 0
+        node = self.world.node(target.name)
+        while node.boots < asked:
+            self.world.reboot(target.name)
+        return super().run(target, argv, timeout)
+
+
+@dataclass
+class RealSite:
+    """`ahead` turns the clock, so that a dead worker's lease has run out. Lost GPUs are given as `node/gpu`."""
+
+    conf: Path
+    boots: Path
+    nodes: Sequence[str]
+    ahead: timedelta = timedelta(0)
+    lost: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        model = SimulatedWorld([SimulatedNode(name, clock=self.now) for name in self.nodes], clock=self.now)
+        for resource in self.lost:
+            model.inject("gpu_lost", resource)
+        self.world = World(
+            slurm=ScontrolSlurm(LocalShell(), controller("local"), cluster_name=CLUSTER, conf=str(self.conf)),
+            shell=BootingShell(model, self.boots),
+            detectors=registry.DETECTORS,
+            policy=a_policy(),
+        )
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def play(self, run_id: int, *, within: timedelta = timedelta(seconds=40), at: Point = lambda point: None) -> Run:
+        """As the pipeline does: advances whenever the run is due, until it ends."""
+        deadline = time.monotonic() + within.total_seconds()
+        while time.monotonic() < deadline:
+            if services.is_due(run_id, now=self.now()):
+                running.advance(run_id, now=self.now(), world=self.world, at=at)
+            run = Run.objects.get(pk=run_id)
+            if run.finished_at is not None:
+                return run
+            time.sleep(0.02)
+        raise AssertionError(f"run {run_id} did not end within {within}: {Run.objects.get(pk=run_id).waiting_for}")

@@ -1,0 +1,140 @@
+"""Runs on a real Slurm: what slurmctld's own log says was done to the nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from fixtures.cluster.slurm_daemons import SlurmDaemons
+from incidents.lifecycle import State
+from incidents.models import Incident
+from runbooks import services
+from runbooks.guards import cap
+from runbooks.leasing import LEASE
+from runbooks.models import Run, RunState
+from tests.runbooks.conftest import boots, reboots_asked
+from tests.runbooks.real_site import RealSite
+from tests.runbooks.site import Site
+from tests.runbooks.test_services import at_once
+
+pytestmark = [
+    pytest.mark.needs("slurmctld", "slurmd", "munged"),
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("database_on_disk"),
+]
+
+
+def deeds(daemons: SlurmDaemons, node: str) -> list[str]:
+    """What slurmctld logged about the node, without its time stamps."""
+    lines = (line.partition("] ")[2] for line in daemons.log.read_text().splitlines())
+    return [line for line in lines if f"node {node} " in f"{line} " or line.endswith(f"nodes {node}")]
+
+
+def a_run(site: RealSite, node: str) -> tuple[Run, Incident]:
+    """The inventory, the incident of a lost GPU, and its run, all made on the wall clock."""
+    tables = Site(nodes=0)
+    tables.now = site.now()
+    tables.add_node(node)
+    incident = tables.raise_fault(node, resource=f"node/{node}/gpu/0000:19:00.0")
+    services.start_due([incident.pk], now=site.now(), world=site.world)
+    return Run.objects.get(incident=incident), incident
+
+
+def a_site(daemons: SlurmDaemons, *nodes: str, **changes: object) -> RealSite:
+    lost = [f"{node}/gpu/0" for node in nodes]
+    return RealSite(daemons.conf, daemons.directory / "boots", nodes, lost=lost, **changes)  # type: ignore[arg-type]
+
+
+def test_slurm_drains_waits_reboots_once_and_resumes(slurm_daemons: SlurmDaemons, take_node: Callable[[], str]) -> None:
+    node = take_node()
+    site = a_site(slurm_daemons, node)
+    slurm_daemons.command("sbatch", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 2")
+    slurm_daemons.wait_until(lambda: bool(site.world.slurm.jobs(node)), what="the job is on the node")
+    run, incident = a_run(site, node)
+    ended = site.play(run.pk)
+    incident.refresh_from_db()
+    assert ended.state == RunState.SUCCEEDED, ended.outcome
+    assert incident.state == State.MONITORING
+    reason = f"kintsugi:{incident.pk} gpu.xid.79: GPU has fallen off the bus"
+    done = deeds(slurm_daemons, node)
+    assert done.index(f"update_node: node {node} reason set to: {reason}") < done.index(
+        f"reboot request queued for nodes {node}"
+    )
+    assert done.count(f"reboot request queued for nodes {node}") == 1
+    assert f"update_node: node {node} state set to DRAINING" in done
+    assert f"update_node: node {node} state set to IDLE" in done
+    assert boots(slurm_daemons, node) == 1
+    assert not site.world.slurm.nodes((node,))[node].is_draining
+
+
+@pytest.mark.parametrize(("step", "point"), [("reboot", "attempted"), ("reboot", "acted"), ("resume", "acted")])
+def test_another_worker_ends_the_run_with_one_reboot_when_one_is_killed(
+    slurm_daemons: SlurmDaemons, take_node: Callable[[], str], tmp_path: Path, step: str, point: str
+) -> None:
+    node = take_node()
+    run, incident = a_run(a_site(slurm_daemons, node), node)
+    arguments = [str(run.pk), step, point, str(slurm_daemons.conf), str(slurm_daemons.directory / "boots"), node]
+    worker = subprocess.run(
+        [sys.executable, "-m", "tests.chaos.worker", *arguments],
+        env=_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert worker.returncode == -signal.SIGKILL, worker.stderr
+    ended = a_site(slurm_daemons, node, ahead=LEASE + timedelta(seconds=1)).play(run.pk)
+    incident.refresh_from_db()
+    assert ended.state == RunState.SUCCEEDED, ended.outcome
+    assert incident.state == State.MONITORING
+    assert reboots_asked(slurm_daemons, node) == 1
+    assert boots(slurm_daemons, node) == 1
+    assert not a_site(slurm_daemons, node).world.slurm.nodes((node,))[node].is_draining
+
+
+def _environment(tmp_path: Path) -> dict[str, str]:
+    """The worker's settings: the database of this test."""
+    values = {**os.environ, "DJANGO_SETTINGS_MODULE": "kintsugi.settings", "KINTSUGI_DATA_DIR": str(tmp_path / "data")}
+    place = connection.settings_dict
+    if connection.vendor == "postgresql":
+        url = f"postgresql://{place['USER']}@{place['HOST']}:{place['PORT']}/{place['NAME']}"
+        return values | {"DATABASE_URL": url}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "kintsugi.sqlite3").symlink_to(place["NAME"])
+    return values
+
+
+def test_persons_drain_stays_as_it_is(slurm_daemons: SlurmDaemons, take_node: Callable[[], str]) -> None:
+    node = take_node()
+    slurm_daemons.command("scontrol", "update", f"NodeName={node}", "State=DRAIN", 'Reason=bob: tray | 3="x" out')
+    site = a_site(slurm_daemons, node)
+    run, _ = a_run(site, node)
+    services.advance(run.pk, now=site.now(), world=site.world)
+    run.refresh_from_db()
+    assert 'is taken out by root: "bob: tray | 3="x" out"' in run.waiting_for
+    assert [line for line in deeds(slurm_daemons, node) if "reason set" in line] == [
+        f'update_node: node {node} reason set to: bob: tray | 3="x" out'
+    ]
+
+
+def test_cap_holds_when_twenty_workers_drain_through_slurm_at_once(
+    slurm_daemons: SlurmDaemons, take_node: Callable[[], str]
+) -> None:
+    nodes = [take_node() for _ in range(20)]
+    site = a_site(slurm_daemons, *nodes)
+    runs = [a_run(site, node)[0] for node in nodes]
+    limit = cap(len(slurm_daemons.nodes))
+    before = sum(state.is_out for state in site.world.slurm.nodes().values())
+    at_once(20, lambda number: services.advance(runs[number].pk, now=site.now(), world=site.world))
+    after = [name for name, state in site.world.slurm.nodes().items() if state.is_out]
+    assert len(after) == max(limit, before)
+    for name in set(after) & set(nodes):
+        site.world.slurm.resume(name)
