@@ -25,16 +25,27 @@ def span(value: float) -> str:
     return f"{value:.1f} h" if value < 48 else f"{value / 24:.1f} d"
 
 
-def interval(estimate: Estimate, say: object = hours) -> str:
-    """`24,000 h (12,643 to 52,485 h)`, `above 13,352 h`, `not reached (25 min or more)`, or `-`."""
-    write = span if say is span else hours
-    low, high = estimate.low, estimate.high
-    if estimate.value is None and low is None:
-        return "not reached" if write is span else "-"
+def between_failures(estimate: Estimate) -> str:
+    """`24,240 h (12,769 to 53,011)`, `above 72,824 h`, or `-` without hours to divide."""
+    if estimate.low is None:
+        return "-"
+    if estimate.value is None or estimate.high is None:
+        return f"above {hours(estimate.low)}"
+    return f"{hours(estimate.value)} ({_bare(estimate.low)} to {_bare(estimate.high)})"
+
+
+def to_restore(estimate: Estimate) -> str:
+    """`9 min (6 min to 41 min)`, `6.0 d` where so few say nothing of an interval, or `not reached`."""
     if estimate.value is None:
-        return f"above {write(low or 0.0)}"
-    upper = write(high) if high is not None else "not reached"
-    return f"{write(estimate.value)} ({write(low or 0.0)} to {upper})"
+        return "not reached" if estimate.low is None else f"not reached (at least {span(estimate.low)})"
+    if estimate.low is None and estimate.high is None:
+        return f"{span(estimate.value)} (no interval from so few)"
+    low = span(estimate.low) if estimate.low is not None else "0 s"
+    return f"{span(estimate.value)} ({low} to {span(estimate.high) if estimate.high is not None else 'not reached'})"
+
+
+def _bare(value: float) -> str:
+    return hours(value).removesuffix(" h")
 
 
 def sentence(row: Figures) -> str:

@@ -171,10 +171,10 @@ def activity(fault: Fault) -> SafeString:
 @register.filter
 def rate(estimate: Estimate) -> str:
     """A mean time between failures with its interval."""
-    return reliability_words.interval(estimate)
+    return reliability_words.between_failures(estimate)
 
 
 @register.filter
 def repair_time(estimate: Estimate) -> str:
     """A repair time with its interval."""
-    return reliability_words.interval(estimate, reliability_words.span)
+    return reliability_words.to_restore(estimate)

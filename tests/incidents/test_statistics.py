@@ -168,7 +168,8 @@ def test_the_page_states_its_definitions_and_its_numbers() -> None:
     _failure(10, recovery=Recovery.NODE_RESTART)
     page = _run("--since", "2025-01-01", "--until", "2025-02-01")
     assert "gpu" in page
-    assert "neither false_positive nor duplicate" in page
+    assert "neither false_positive nor duplicate" in " ".join(page.split())
+    assert max(map(len, page.splitlines())) <= 120
     assert "7,440 node-hours" in page
     assert "node restart 1" in page
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from datetime import datetime, time
@@ -54,54 +55,66 @@ def moment(option: str, text: str) -> datetime:
 
 
 def report(summary: Summary) -> list[str]:
-    """The page for people: what was counted, a table, and what each column means."""
-    since, until = (
-        timezone.localtime(moment).strftime("%Y-%m-%d %H:%M %Z") for moment in (summary.since, summary.until)
-    )
+    """The page for people: what was counted, two tables, the same in words, and what each number means."""
+    since, until = (_local(moment) for moment in (summary.since, summary.until))
     lines = [f"Reliability from {since} to {until}", ""]
     if summary.notice:
         lines += [summary.notice, ""]
-    rows = [row for row in summary.classes if row.failures] + [summary.overall]
-    lines += _table(_HEAD, [_cells(row) for row in rows])
-    quiet = [row for row in summary.classes if not row.failures]
-    if quiet:
-        lines += ["", "Classes without a failure:"]
-        lines += [f"  {row.component.replace('_', ' ')}: {row.sentence}" for row in quiet]
-    trends = [f"  {row.component.replace('_', ' ')}: {row.sentence}" for row in rows if row.trend.p_value is not None]
-    if trends:
-        lines += ["", "In words:", *trends]
-    lines += ["", "By month:      " + _counts(summary.overall.by_month)]
-    lines += ["Cured by:      " + _counts(summary.overall.by_recovery)]
-    lines += ["", "What the columns mean:"]
-    return lines + [f"  {name:9} {text}" for name, text in summary.definitions.items()]
+    rows = [*(row for row in summary.classes if row.failures), summary.overall]
+    lines += _table(_HOW_OFTEN, [_how_often(row) for row in rows])
+    if summary.overall.failures:
+        lines += ["", *_table(_HOW_LONG, [_how_long(row) for row in rows])]
+    lines += ["", "In words:"]
+    for row in (summary.overall, *summary.classes):
+        lines += _wrapped(_name(row), row.sentence)
+    lines += ["", *_wrapped("by month", _counts(summary.overall.by_month))]
+    lines += _wrapped("cured by", _counts(summary.overall.by_recovery))
+    lines += ["", "What the numbers mean:"]
+    for name, text in summary.definitions.items():
+        lines += _wrapped(name, text)
+    return lines
 
 
-_HEAD = (
-    "class",
-    "failures",
-    "exposure",
-    "MTBF (95 %)",
-    "MTTF (95 %)",
-    "restored, median (95 %)",
-    "MTTR",
-    "MTTD",
-    "MTTA",
-)
+_HOW_OFTEN = ("class", "failures", "exposure", "MTBF (95 %)", "MTTF (95 %)")
+_HOW_LONG = ("class", "restored: median (95 %)", "MTTR (95 %)", "within", "MTTD", "MTTA")
+_WIDTH, _MARGIN = 110, 22
 
 
-def _cells(row: Figures) -> tuple[str, ...]:
-    is_known = row.mttr.value is not None
+def _local(moment: datetime) -> str:
+    return timezone.localtime(moment).strftime("%Y-%m-%d %H:%M %Z")
+
+
+def _name(row: Figures) -> str:
+    return row.component.replace("_", " ")
+
+
+def _how_often(row: Figures) -> tuple[str, ...]:
     return (
-        row.component.replace("_", " "),
+        _name(row),
         f"{row.failures:,}" + (f" ({row.open} open)" if row.open else ""),
         f"{row.exposure:,.0f} {row.unit.hours}",
-        words.interval(row.mtbf),
-        words.interval(row.mttf),
-        words.interval(row.restore_median, say=words.span) if row.failures else "-",
-        f"{words.span(row.mttr.value or 0.0)} within {words.span(row.horizon)}" if is_known else "-",
+        words.between_failures(row.mtbf),
+        words.between_failures(row.mttf),
+    )
+
+
+def _how_long(row: Figures) -> tuple[str, ...]:
+    if not row.failures:
+        return (_name(row), "-", "-", "-", "-", "-")
+    return (
+        _name(row),
+        words.to_restore(row.restore_median),
+        words.to_restore(row.mttr),
+        words.span(row.horizon),
         _mean(row.mttd),
         _mean(row.mtta) + (f" ({row.mtta.count} of {row.failures})" if row.mtta.count else ""),
     )
+
+
+def _wrapped(name: str, text: str) -> list[str]:
+    """`name` in a column of its own, `text` beside it in lines that fit a terminal."""
+    label = f"  {name}".ljust(_MARGIN)
+    return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=" " * _MARGIN)
 
 
 def _mean(times: Times) -> str:
