@@ -9,11 +9,11 @@ from django.db import transaction
 
 from detectors.faults import Recovery
 from incidents import upsert
-from incidents.board import KINTSUGI
 from incidents.changes import Acted, Refused
 from incidents.lifecycle import CLOSED, State, Trigger, next_state
 from incidents.models import Fault, Incident, TimelineEntry
 from incidents.notify import outbox
+from incidents.writing import KINTSUGI
 
 # What a caller may set beside the state.
 _SETTABLE = frozenset(

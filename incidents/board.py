@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import groupby
 
 from django.conf import settings
 from django.db.models import Q
@@ -17,17 +16,15 @@ from django.db.models import Q
 from detectors import resources
 from detectors.catalog import Catalog, FaultType
 from detectors.faults import Action, Role, Severity
-from incidents import cabling, correlate, upsert
+from incidents import cabling, correlate, writing
 from incidents.cases import Entry, FaultCase, IncidentCase
 from incidents.changes import Change, ChangeKind
-from incidents.lifecycle import CLOSED, State
-from incidents.models import Fault, Incident, IncidentFault, Node, TimelineEntry
-from incidents.notify import outbox
+from incidents.lifecycle import OPEN, State
+from incidents.models import Fault, Incident, IncidentFault, Node
 from incidents.topology import Topology
 from incidents.wording import resource as spoken
 
-KINTSUGI = "kintsugi"
-_CLOSED = [state.value for state in CLOSED]
+_OPEN = [state.value for state in OPEN]
 
 
 def window() -> timedelta:
@@ -76,7 +73,8 @@ class Board:
             if correlate.is_networked(fault_type, resource):
                 self.topology = cabling.current()
                 near |= self.topology.machines_near(resource)
-        self._read_incidents(Q(owner__in=near) | _holding([case.row.pk for case in self.faults.values()]))
+        there = Incident.objects.filter(owner__in=near, state__in=_OPEN).values_list("pk", flat=True)
+        self.read_incidents([*there, *_holding([case.row.pk for case in self.faults.values()])])
         since = self.now - window()
         known = {case.row.pk: case for case in self.faults.values()}
         loose = Fault.objects.filter(owner__in=near, membership__isnull=True).filter(
@@ -88,19 +86,14 @@ class Board:
         """These faults, and the open incidents that they belong to."""
         cases = [self.case(row) for row in rows]
         self.faults.update({case.row.fingerprint: case for case in cases})
-        self._read_incidents(_holding([case.row.pk for case in cases]))
+        self.read_incidents(_holding([case.row.pk for case in cases]))
         return cases
 
     def read_incidents(self, ids: Iterable[int]) -> list[IncidentCase]:
-        """The open ones among these incidents."""
-        self._read_incidents(Q(pk__in=list(ids)))
-        return list(self.incidents.values())
-
-    def _read_incidents(self, which: Q) -> None:
-        """Open incidents with their faults; those of their duplicates count as theirs."""
-        ids = set(Incident.objects.filter(which).exclude(state__in=_CLOSED).values_list("pk", flat=True))
+        """The open ones among these, with their faults; those of their duplicates count as theirs."""
         by_pk = {case.row.pk: case for case in self.faults.values() if case.row.pk}
-        rows = Incident.objects.filter(pk__in=ids - set(self.incidents), root_fault__isnull=False).order_by("id")
+        wanted = set(ids) - set(self.incidents)
+        rows = Incident.objects.filter(pk__in=wanted, state__in=_OPEN, root_fault__isnull=False).order_by("id")
         for row in rows.prefetch_related("members__fault", "duplicates__members__fault"):
             links = [*row.members.all(), *(link for other in row.duplicates.all() for link in other.members.all())]
             members = {link.fault_id: by_pk.get(link.fault_id) or self.case(link.fault) for link in links}
@@ -111,6 +104,7 @@ class Board:
             for member in incident.members:
                 member.member = incident
             self._put(incident)
+        return list(self.incidents.values())
 
     def _machines_near(self, fault: FaultCase) -> set[str]:
         row = fault.row
@@ -248,117 +242,16 @@ class Board:
 
     # Writing -----------------------------------------------------------------------------------------------
 
-    def write(self) -> list[TimelineEntry]:
-        """Everything, in the order that keys need; the timeline entries, to be told."""
-        self._write_faults()
-        self._write_incidents()
-        entries = self._write_timeline()
+    def write(self) -> None:
+        """Everything that changed, and what came of it into `changes`."""
+        cases = {id(case): case for case in self.faults.values()}
+        cases.update({id(case): case for incident in self.incidents.values() for case in incident.members})
+        writing.write(list(cases.values()), list(self.incidents.values()), now=self.now)
         self.changes += [
             Change(incident.row.pk if incident else None, fault.row.pk, kind, text)
             for kind, fault, incident, text in self._pending
         ]
         self._pending.clear()
-        return entries
-
-    def _touched(self) -> list[FaultCase]:
-        cases = {id(case): case for case in self.faults.values()}
-        cases.update({id(case): case for incident in self.incidents.values() for case in incident.members})
-        return list(cases.values())
-
-    def _write_faults(self) -> None:
-        cases = self._touched()
-        new = [case for case in cases if case.is_new]
-        for case in new:
-            case.row.count, case.row.excerpts = case.added, len(case.excerpts)
-        Fault.objects.bulk_create([case.row for case in new])
-        grown = [case for case in cases if case.added and not case.is_new]
-        upsert.add_repeats(
-            [
-                upsert.Repeat(case.row.pk, case.added, case.row.last_seen_at, case.row.clears_at, len(case.excerpts))
-                for case in grown
-            ]
-        )
-        changed = [case.row for case in cases if case.is_changed and not case.is_new]
-        if changed:
-            Fault.objects.bulk_update(sorted(changed, key=lambda row: row.fingerprint), _CHANGING)
-        upsert.put_excerpts([one for case in cases for one in _excerpts(case)])
-
-    def _write_incidents(self) -> None:
-        new = [incident for incident in self.incidents.values() if incident.is_new]
-        for incident in new:
-            incident.row.root_fault = incident.root.row
-        Incident.objects.bulk_create([incident.row for incident in new])
-        for incident in self.incidents.values():
-            if incident.is_changed and not incident.is_new:
-                incident.row.root_fault = incident.root.row
-                incident.row.updated_at = self.now
-                incident.row.save(update_fields=_INCIDENT_CHANGING)
-            for fault, rule, reason in incident.demoted:
-                IncidentFault.objects.filter(fault_id=fault.row.pk).update(
-                    role=str(Role.SYMPTOM), rule=rule, reason=reason
-                )
-        IncidentFault.objects.bulk_create([link for case in self.incidents.values() for link in self._links(case)])
-
-    def _links(self, incident: IncidentCase) -> Iterable[IncidentFault]:
-        gone = {id(fault): (rule, reason) for fault, rule, reason in incident.demoted}
-        for fault, role, rule, reason in incident.joins:
-            if id(fault) in gone:
-                role, (rule, reason) = Role.SYMPTOM, gone[id(fault)]
-            yield IncidentFault(
-                incident=incident.row,
-                fault=fault.row,
-                role=str(role),
-                rule=rule,
-                reason=reason[:255],
-                joined_at=self.now,
-            )
-
-    def _write_timeline(self) -> list[TimelineEntry]:
-        entries = [
-            TimelineEntry(
-                incident=incident.row,
-                kind=entry.kind,
-                actor=KINTSUGI,
-                text=entry.text,
-                occurred_at=entry.occurred_at,
-                recorded_at=self.now,
-            )
-            for incident in self.incidents.values()
-            for entry in _told_once(incident.entries)
-        ]
-        TimelineEntry.objects.bulk_create(entries)
-        outbox.enqueue(entries, now=self.now)
-        return entries
-
-
-_CHANGING = [
-    "severity",
-    "action",
-    "is_active",
-    "is_flapping",
-    "returns",
-    "last_seen_at",
-    "cleared_at",
-    "cleared_reason",
-    "clears_at",
-    "held_until",
-]
-# The state is not among them: it changes by compare-and-swap alone.
-_INCIDENT_CHANGING = [
-    "title",
-    "component",
-    "fault_type",
-    "severity",
-    "action",
-    "root_resource",
-    "owner",
-    "node",
-    "root_fault",
-    "has_platform_signal",
-    "has_user_report",
-    "onset_at",
-    "updated_at",
-]
 
 
 def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: str) -> Fault:
@@ -375,28 +268,7 @@ def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: st
     )
 
 
-def _excerpts(case: FaultCase) -> list[upsert.Excerpt]:
-    before = 0 if case.is_new else case.excerpts_before
-    return [
-        upsert.Excerpt(case.row.pk, slot, *case.excerpts[index])
-        for index, slot in upsert.slots(before, len(case.excerpts))
-    ]
-
-
-def _told_once(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries as given; neighbours of one kind and group become one that says how many."""
-    told: list[Entry] = []
-    for (kind, group), same in groupby(entries, key=lambda entry: (entry.kind, entry.group)):
-        run = list(same)
-        if not group or len(run) == 1:
-            told.extend(run)
-            continue
-        shown = "; ".join(entry.text for entry in run[:3])
-        more = f"; and {len(run) - 3} more" if len(run) > 3 else ""
-        told.append(Entry(kind, f"{len(run)} faults: {shown}{more}", run[0].occurred_at, group))
-    return told
-
-
-def _holding(faults: Sequence[int]) -> Q:
-    """Incidents of which these faults are part, or are part of a duplicate."""
-    return Q(members__fault__in=faults) | Q(duplicates__members__fault__in=faults)
+def _holding(faults: Sequence[int]) -> set[int]:
+    """Incidents of which these faults are part; for a duplicate the incident that it repeats too."""
+    rows = IncidentFault.objects.filter(fault_id__in=faults).values_list("incident_id", "incident__duplicate_of_id")
+    return {pk for row in rows for pk in row if pk is not None}

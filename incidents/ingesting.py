@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -26,10 +27,13 @@ from incidents.counting import NotOnlyRepeats, count_repeats
 from incidents.items import Item, clean, component, key, prepared, seen, storable
 from incidents.models import Fault, Node, QuarantinedEvent, SpoolMark, Switch
 from incidents.settling import settle
+from incidents.writing import KINTSUGI
 
 _log = logging.getLogger("kintsugi.ingest")
 
 _LONGEST_NAME = 64
+QUARANTINED = "kintsugi.event_quarantined"
+OURSELVES = "kintsugi/ingest"
 
 
 class ExtentLike(Protocol):
@@ -53,11 +57,35 @@ def ingest(events: Sequence[FaultEvent], *, now: datetime, extent: ExtentLike | 
     """
     with transaction.atomic():
         changes = _halving(list(events), now)
+        changes += _told_of(changes, now)
         if extent is not None:
             SpoolMark.objects.get_or_create(
                 receiver=extent.receiver, segment=extent.segment, start=extent.start, defaults={"end": extent.end}
             )
     return changes
+
+
+def _told_of(changes: Sequence[Change], now: datetime) -> list[Change]:
+    """What was put aside is a fault of its own, so that a person hears of it as of any other."""
+    errors = [change.text for change in changes if change.kind is ChangeKind.QUARANTINED]
+    if not errors:
+        return []
+    kind = fault_catalog.load()[QUARANTINED]
+    alarm = FaultEvent(
+        event_id=event_id(QUARANTINED, secrets.token_hex(16)),
+        fault_type=kind.id,
+        event=EventKind.RAISED,
+        resource=OURSELVES,
+        source=KINTSUGI,
+        occurred_at=now,
+        observed_at=now,
+        severity=kind.severity,
+        action=kind.action,
+        component=kind.component,
+        count=len(errors),
+        excerpt=clean(errors[0]),
+    )
+    return _halving([alarm], now, is_whole=False)
 
 
 def _halving(events: list[FaultEvent], now: datetime, *, is_whole: bool = True) -> list[Change]:
@@ -89,16 +117,18 @@ def _counted(events: list[FaultEvent], now: datetime, *, may_be_short: bool) -> 
 
 
 def _quarantine(event: FaultEvent, error: Exception, now: datetime) -> Change:
-    text = f"{type(error).__name__}: {error}"
-    _put_aside(key(event.event_id), storable(to_wire(event)), text, now)
-    return Change(None, None, ChangeKind.QUARANTINED, text)
+    return _put_aside(key(event.event_id), storable(to_wire(event)), f"{type(error).__name__}: {error}", now)
 
 
-def _put_aside(name: str, wire: Any, error: str, now: datetime) -> None:
-    _log.error("An event was put aside as %s: %s. The console shows it under quarantined events.", name, error)
-    QuarantinedEvent.objects.get_or_create(
+def _put_aside(name: str, wire: Any, error: str, now: datetime) -> Change:
+    """Keeps the whole record. One that was put aside before is not told again."""
+    is_new = QuarantinedEvent.objects.get_or_create(
         event_id=name, defaults={"wire": wire, "error": clean(error), "recorded_at": now}
-    )
+    )[1]
+    if not is_new:
+        return Change(None, None, ChangeKind.IGNORED, f"put aside before: {error}")
+    _log.error("An event was put aside as %s: %s. The console shows it under quarantined events.", name, error)
+    return Change(None, None, ChangeKind.QUARANTINED, error)
 
 
 def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Change]:
@@ -273,10 +303,12 @@ def _tallied(board: Board, tally: Counter[tuple[VerdictKind, str, str]]) -> list
 def quarantine(broken: Sequence[tuple[Mapping[str, Any], str]], *, now: datetime) -> list[Change]:
     """Puts records aside that are no events at all, each with what is wrong with it."""
     with transaction.atomic():
-        for wire, error in broken:
-            name = key(str(wire.get("event_id") or event_id(repr(sorted(wire.items(), key=str)))))
-            _put_aside(name, storable(dict(wire)), error, now)
-    return [Change(None, None, ChangeKind.QUARANTINED, error) for _, error in broken]
+        changes = [_put_aside(_name(wire), storable(dict(wire)), error, now) for wire, error in broken]
+        return changes + _told_of(changes, now)
+
+
+def _name(wire: Mapping[str, Any]) -> str:
+    return key(str(wire.get("event_id") or event_id(repr(sorted(wire.items(), key=str)))))
 
 
 def active_fingerprints(owner: str) -> set[str]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 from detectors.faults import Recovery
 from incidents.acting import move
-from incidents.board import KINTSUGI, Board
+from incidents.board import Board
 from incidents.cases import IncidentCase, blocks
 from incidents.changes import Acted, Change, ChangeKind
-from incidents.lifecycle import State, Trigger
+from incidents.lifecycle import State, Trigger, next_state
+from incidents.models import Incident
+from incidents.wording import resource as spoken
+from incidents.writing import KINTSUGI
 
 NODE_RESTARTED = "the node restarted"
+_ATTEMPTS = 3
 
 
 def settle(cases: Iterable[IncidentCase], *, board: Board, now: datetime) -> list[Change]:
@@ -24,24 +29,28 @@ def settle(cases: Iterable[IncidentCase], *, board: Board, now: datetime) -> lis
 
 
 def _settled(case: IncidentCase, board: Board, now: datetime) -> list[Change]:
-    incident = case.row
     waiting = [fault for fault in case.members if blocks(fault, case.root.row.pk)]
     standing = [fault for fault in waiting if fault.row.is_active]
-    state = State(incident.state)
-    back = [
-        fault for fault in standing if incident.restored_at is None or fault.row.last_seen_at > incident.restored_at
-    ]
-    if back and state is State.MONITORING:
-        what = back[0].row
-        note = f"{what.fault_type} on {what.resource}."
-        if isinstance(move(incident, Trigger.FAULT_RETURNED, actor=KINTSUGI, note=note, now=now), Acted):
-            return [Change(incident.pk, what.pk, ChangeKind.RETURNED, note)]
-    if not standing and state in (State.OPEN, State.ACKNOWLEDGED):
-        ended = max((fault.row.cleared_at or now for fault in waiting), default=now)
-        changes = {"restored_at": ended}
-        restarted = any(fault.row.cleared_reason.startswith(NODE_RESTARTED) for fault in waiting)
-        values = {**changes, "recovery": str(Recovery.NODE_RESTART)} if restarted else changes
-        moved = move(incident, Trigger.FAULTS_CLEARED, actor=KINTSUGI, now=now, **values)
-        if isinstance(moved, Acted):
-            return [Change(incident.pk, case.root.row.pk, ChangeKind.MONITORING, "all faults have cleared")]
+    if standing:
+        what = standing[0].row
+        note = f"{what.fault_type} on {spoken(what.resource)}."
+        if _moved(case.row, Trigger.FAULT_RETURNED, note=note, now=now):
+            return [Change(case.row.pk, what.pk, ChangeKind.RETURNED, note)]
+        return []
+    values = {"restored_at": max((fault.row.cleared_at or now for fault in waiting), default=now)}
+    restarted = any(fault.row.cleared_reason.startswith(NODE_RESTARTED) for fault in waiting)
+    cured = {"recovery": str(Recovery.NODE_RESTART)} if restarted else {}
+    if _moved(case.row, Trigger.FAULTS_CLEARED, now=now, **values, **cured):
+        return [Change(case.row.pk, case.root.row.pk, ChangeKind.MONITORING, "all faults have cleared")]
     return []
+
+
+def _moved(incident: Incident, trigger: Trigger, *, now: datetime, **values: Any) -> bool:
+    """Where the state allows it. Looks again when someone moved the incident between our look and our write."""
+    for _ in range(_ATTEMPTS):
+        if next_state(State(incident.state), trigger) is None:
+            return False
+        if isinstance(move(incident, trigger, actor=KINTSUGI, now=now, **values), Acted):
+            return True
+        incident.refresh_from_db(fields=["state"])
+    return False

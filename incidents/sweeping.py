@@ -16,13 +16,14 @@ from detectors import resources
 from detectors.faults import ClearRule
 from incidents import dedup, upsert
 from incidents.acting import move
-from incidents.board import KINTSUGI, Board, quiet_period
+from incidents.board import Board, quiet_period
 from incidents.cases import Entry, FaultCase, blocks
 from incidents.changes import Acted, Change, ChangeKind
 from incidents.lifecycle import State, Trigger
 from incidents.models import Fault, Incident, Node, SeenEvent
 from incidents.settling import NODE_RESTARTED, settle
 from incidents.wording import duration
+from incidents.writing import KINTSUGI
 
 # Rows per statement, so that no sweep holds its locks for long.
 _MOST_AT_ONCE = 500

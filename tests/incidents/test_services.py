@@ -80,6 +80,8 @@ def test_broken_event_is_put_aside_and_the_rest_commits() -> None:
     assert ChangeKind.QUARANTINED in kinds(changes)
     assert Fault.objects.filter(fault_type="gpu.xid.79").count() == 2
     assert "resource path" in QuarantinedEvent.objects.get().error
+    told = Incident.objects.get(fault_type="kintsugi.event_quarantined")
+    assert told.notifications.exists()
     assert SpoolMark.objects.count() == 1
 
 
