@@ -200,7 +200,7 @@ def todo(row: Notification) -> str:
     """What a person can do about a message, in one sentence."""
     state = Notification.SendState(row.state)
     if state == Notification.SendState.FAILED:
-        return f"{row.error or 'Refused'}. Mend that; the next event of the incident is sent again."
+        return f"Mend this, then it is sent by itself: {row.error or 'refused without a reason'}"
     if state == Notification.SendState.UNKNOWN:
         return "Nothing: it is looked up in the channel before it is sent again."
     if state == Notification.SendState.WAITING and row.error:

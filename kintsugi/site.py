@@ -30,6 +30,7 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]
     site_title = "Kintsugi"
     index_title = "Home"
     login_form = SignInForm
+    login_template = "kintsugi/login.html"
 
     def has_permission(self, request: HttpRequest) -> bool:
         return roles.may_enter(request.user)
