@@ -40,6 +40,8 @@ _ZONE_HOURS = {
     "PDT": -7, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9, "AEST": 10, "AEDT": 11,
 }  # fmt: skip
 
+_HALF_A_YEAR = timedelta(days=182)
+
 _CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:(?P<point>[.,])(?P<frac>\d+)(?:\.\d+)?)?"
 _ISO = re.compile(
     r"(?P<year>\d{4})[-/](?P<month>\d{1,2})[-/](?P<day>\d{1,2})[Tt ]\s?"

@@ -82,7 +82,7 @@ class Framer:
             self._is_skipping = not newline
         end = rest.rfind(b"\n")
         block, self._rest = (rest[:end], rest[end + 1 :]) if end >= 0 else (b"", rest)
-        if len(block) > MAX_LINE:
+        if len(block) > MAX_LINE and _has_long_line(block):
             block = self._cut(block)
         if len(self._rest) > MAX_LINE:
             line, self._rest, self._is_skipping = self._rest[:MAX_LINE], b"", True
@@ -92,8 +92,6 @@ class Framer:
 
     def _cut(self, block: bytes) -> bytes:
         lines = block.split(b"\n")
-        if max(map(len, lines)) <= MAX_LINE:
-            return block
         self.cut_lines += sum(len(line) > MAX_LINE for line in lines)
         return b"\n".join(line[:MAX_LINE] for line in lines)
 
@@ -140,7 +138,7 @@ class Framer:
 
     def _joined(self, lines: list[bytes]) -> bytes:
         block = b"\n".join(lines)
-        if lines and (block.count(b"\n") != len(lines) - 1 or len(block) > MAX_LINE):
+        if lines and (block.count(b"\n") != len(lines) - 1 or _has_long_line(block)):
             self.cut_lines += sum(len(line) > MAX_LINE for line in lines)
             block = b"\n".join(line[:MAX_LINE].rstrip(b"\n").replace(b"\n", b" ") for line in lines)
         return block
@@ -150,6 +148,17 @@ def _decide(rest: bytes) -> Framing:
     if _COUNT.match(rest):
         return Framing.OCTET_COUNTED
     return Framing.UNDECIDED if not rest or _COUNT_START.match(rest) else Framing.LF
+
+
+def _has_long_line(block: bytes) -> bool:
+    """Whether a line is over 64 KiB, in as many looks as the block has 64 KiB."""
+    start, size = 0, len(block)
+    while size - start > MAX_LINE:
+        newline = block.rfind(b"\n", start, start + MAX_LINE + 1)
+        if newline < 0:
+            return True
+        start = newline + 1
+    return False
 
 
 def _shown(rest: bytes, position: int) -> str:
