@@ -10,14 +10,14 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special  # scipy.stats is the same functions behind a second of imports
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.95
 _ALPHA = 1 - CONFIDENCE
-_Z = float(stats.norm.ppf(1 - _ALPHA / 2))
+_Z = float(special.ndtri(1 - _ALPHA / 2))
 # Zero failures: -ln(0.05) = 2.996, the upper 95 % bound of a Poisson mean when nothing was seen.
 ZERO_FAILURES_DIVISOR = float(-np.log(_ALPHA))
 # The normal approximation of Laplace's test is adequate at 5 % from four events on (Ascher and Feingold 1984).
@@ -74,8 +74,8 @@ def mean_time_between(failures: int, exposure: float) -> Estimate:
         raise ValueError(f"failures {failures} and exposure {exposure} must not be negative")
     if failures == 0:
         return Estimate(None, exposure / ZERO_FAILURES_DIVISOR, None)
-    low = 2 * exposure / float(stats.chi2.ppf(1 - _ALPHA / 2, 2 * failures + 2))
-    high = 2 * exposure / float(stats.chi2.ppf(_ALPHA / 2, 2 * failures))
+    low = 2 * exposure / float(special.chdtri(2 * failures + 2, _ALPHA / 2))
+    high = 2 * exposure / float(special.chdtri(2 * failures, 1 - _ALPHA / 2))
     return Estimate(exposure / failures, low, high)
 
 
@@ -130,7 +130,7 @@ def laplace(times: Floats, start: float, end: float) -> Trend:
         return Trend(Direction.TOO_FEW, None, None)
     length = end - start
     score = float((times.mean() - start - length / 2) / (length * np.sqrt(1 / (12 * times.size))))
-    p_value = float(2 * stats.norm.sf(abs(score)))
+    p_value = float(2 * special.ndtr(-abs(score)))
     if p_value >= _ALPHA:
         return Trend(Direction.NONE, score, p_value)
     return Trend(Direction.RISING if score > 0 else Direction.FALLING, score, p_value)
