@@ -44,6 +44,13 @@ def to_restore(estimate: Estimate) -> str:
     return f"{span(estimate.value)} ({low} to {span(estimate.high) if estimate.high is not None else 'not reached'})"
 
 
+def trend(row: Figures) -> str:
+    """One word or two for a table, with the p value where the test found something."""
+    words = {Direction.RISING: "more frequent", Direction.FALLING: "rarer", Direction.NONE: "none found"}
+    found = words.get(row.trend.direction, "too few to tell")
+    return f"{found}, p {row.trend.p_value:.2g}" if row.trend.direction in _TRENDS else found
+
+
 def _bare(value: float) -> str:
     return hours(value).removesuffix(" h")
 

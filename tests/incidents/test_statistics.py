@@ -134,6 +134,7 @@ def test_a_trend_is_told_beside_the_mean() -> None:
     row = statistics.summary(SINCE, UNTIL).overall
     assert row.trend.direction is Direction.FALLING
     assert "becoming rarer" in row.sentence
+    assert "rarer, p " in _run("--since", "2025-01-01", "--until", "2025-02-11")
 
 
 @pytest.mark.usefixtures("fleet")

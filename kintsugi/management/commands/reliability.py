@@ -75,7 +75,7 @@ def report(summary: Summary) -> list[str]:
     return lines
 
 
-_HOW_OFTEN = ("class", "failures", "exposure", "MTBF (95 %)", "MTTF (95 %)")
+_HOW_OFTEN = ("class", "failures", "exposure", "MTBF (95 %)", "MTTF (95 %)", "trend")
 _HOW_LONG = ("class", "restored: median (95 %)", "MTTR (95 %)", "within", "MTTD", "MTTA")
 _WIDTH, _MARGIN = 110, 22
 
@@ -95,6 +95,7 @@ def _how_often(row: Figures) -> tuple[str, ...]:
         f"{row.exposure:,.0f} {row.unit.hours}",
         words.between_failures(row.mtbf),
         words.between_failures(row.mttf),
+        words.trend(row),
     )
 
 
