@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
@@ -83,7 +83,7 @@ def _start(incident: Incident, now: datetime) -> Run | None:
                 fault_type=cause.fault_type if cause else incident.fault_type,
                 mode=mode,
                 state=RunState.AWAITING_APPROVAL if awaits else RunState.RUNNING,
-                wake_at=None if awaits else max(now, incident.opened_at + _hold_down(cause)),
+                wake_at=None if awaits else max(now, _held_until(cause) or now),
                 facts={"resource": cause.resource if cause else incident.root_resource},
                 started_at=now,
             )
@@ -108,9 +108,10 @@ def _cause(incident: Incident) -> Fault | None:
     return next((fault for fault in members if fault.action == incident.action), root)
 
 
-def _hold_down(cause: Fault | None) -> timedelta:
+def _held_until(cause: Fault | None) -> datetime | None:
+    """The end of the fault type's hold-down; mostly it is over before an incident opens."""
     row = catalog.load().get(cause.fault_type) if cause else None
-    return row.hold_down if row is not None else timedelta(0)
+    return cause.observed_at + row.hold_down if row is not None and cause is not None else None
 
 
 def _tell(run: Run, now: datetime) -> None:

@@ -78,11 +78,11 @@ def test_run_is_held_for_the_fault_types_hold_down_and_withdrawn_when_it_clears(
 ) -> None:
     site = Site(nodes=2)
     incident = site.lose_gpu()
-    held = timedelta(minutes=3)
-    monkeypatch.setattr("runbooks.starting._hold_down", lambda cause: held)
+    until = site.now + timedelta(minutes=3)
+    monkeypatch.setattr("runbooks.starting._held_until", lambda cause: until)
     assert site.start() == []
     run = site.run_of(incident)
-    assert run.wake_at == incident.opened_at + held
+    assert run.wake_at == until
     assert "begins at 03:03:00 UTC, unless the fault clears before" in site.story(incident)[-1]
     incidents.act(incident.pk, Trigger.FAULTS_CLEARED, actor="kintsugi", now=site.now)
     run = site.play(run)
