@@ -134,14 +134,14 @@ def _candidates(channel: str, now: datetime) -> QuerySet[Notification]:
 
 def _take_slot(channel: str, notifier: Notifier, now: datetime) -> datetime | None:
     """None: the slot is ours. Otherwise when the channel opens."""
-    NotificationChannel.objects.bulk_create(
-        [NotificationChannel(name=channel, open_at=now)],
-        ignore_conflicts=True,
-    )
     pace = notifier.pace(channel) if notifier.serves(channel) else timedelta(0)
-    if NotificationChannel.objects.filter(name=channel, open_at__lte=now).update(open_at=now + pace) == 1:
+    rows = NotificationChannel.objects.filter(name=channel)
+    if rows.filter(open_at__lte=now).update(open_at=now + pace) == 1:
         return None
-    return NotificationChannel.objects.get(name=channel).open_at
+    NotificationChannel.objects.bulk_create([NotificationChannel(name=channel, open_at=now)], ignore_conflicts=True)
+    if rows.filter(open_at__lte=now).update(open_at=now + pace) == 1:
+        return None
+    return rows.get().open_at
 
 
 def _claim(row: Notification, attempted_at: datetime | None, now: datetime) -> bool:
