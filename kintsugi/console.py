@@ -88,8 +88,10 @@ def reliability(now: datetime) -> Summary:
 
 def asks() -> list[Ask]:
     """What waits for a person, oldest first within its kind: approvals, incidents, messages, quarantine."""
-    approvals = Run.objects.filter(state=RunState.AWAITING_APPROVAL).select_related("node").order_by("started_at")
-    incidents = Incident.objects.exclude(state__in=CLOSED).exclude(needs_human="").order_by("onset_at")
+    waiting = Run.objects.filter(state=RunState.AWAITING_APPROVAL).select_related("node").order_by("started_at")
+    approvals = list(waiting[:HOME_ROWS])
+    asking = Incident.objects.exclude(state__in=CLOSED).exclude(needs_human="")
+    incidents = asking.exclude(pk__in=[run.incident_id for run in approvals]).order_by("onset_at")
     found = [
         Ask(
             "back_hand",
@@ -98,7 +100,7 @@ def asks() -> list[Ask]:
             _page(run),
             run.started_at,
         )
-        for run in approvals[:HOME_ROWS]
+        for run in approvals
     ]
     found += [
         Ask("back_hand", incident.needs_human, str(incident), _page(incident), incident.onset_at)

@@ -179,7 +179,6 @@ class TestHome:
 
     def test_what_waits_for_a_person_is_listed(self, people: People) -> None:
         incident = an_incident(needs_human="Ask the vendor for a new tray.")
-        a_run(incident, RunState.AWAITING_APPROVAL)
         Notification.objects.create(
             incident=incident,
             channel="slack:C1",
@@ -191,8 +190,12 @@ class TestHome:
         )
         page = people.viewer.get("/").content.decode()
         assert "Ask the vendor for a new tray." in page
-        assert "Approve or abort" in page
         assert "1 failed" in page
+
+    def test_an_approval_is_asked_for_once_though_its_incident_asks_for_it_too(self, people: People) -> None:
+        incident = an_incident(needs_human="Approve run 1.")
+        run = a_run(incident, RunState.AWAITING_APPROVAL)
+        assert [ask.address for ask in people.viewer.get("/").context["asks"]] == [f"/runbooks/run/{run.pk}/change/"]
 
     def test_the_fleet_is_counted_by_pod_as_in_service_out_and_under_repair(self, people: People) -> None:
         for number in range(1, 5):
