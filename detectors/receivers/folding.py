@@ -88,6 +88,11 @@ class Folder:
         return len(self._ready)
 
     @property
+    def remembered(self) -> int:
+        """How many lines are known."""
+        return len(self._lines)
+
+    @property
     def is_waiting(self) -> bool:
         return bool(self._ready or self._held)
 
@@ -122,10 +127,11 @@ class Folder:
         """What is due; `everything` also what is held (when the receiver stops)."""
         due = [line for line in self._held if everything or line.due_s <= now]
         self._held = [] if everything else [line for line in self._held if line.due_s > now]
-        taken = [self._emit(line, now) for line in self._ready + due]
+        leaving = self._ready + due
         self._ready = []
-        self._emitted_since_sweep += len(taken)
+        self._emitted_since_sweep += len(leaving)
         self._is_storm = self._is_storm or self._emitted_since_sweep > STORM_EVENTS_PER_S
+        taken = [self._emit(line, now) for line in leaving]
         if now - self._swept_s > 1.0:
             self._sweep(now)
         return taken

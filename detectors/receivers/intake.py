@@ -218,8 +218,9 @@ class Intake:
         if any(not self._seen.is_new(key) for key in keys):
             self._counters.duplicates += 1
             return
+        body = self._header(line, sender, observed_at).body if facts else ""
         for number, fact in enumerate(facts):
-            self.folder.add(_identity(fact), _folded(fact, line, _own_key(fact.source_key, number)), now=now)
+            self.folder.add(_identity(fact, body), _folded(fact, line, _own_key(fact.source_key, number)), now=now)
 
     def _repeat_of_last(self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         header = self._header(line, sender, observed_at)
@@ -236,7 +237,7 @@ class Intake:
         zone = self._zone(repeated, sender, observed_at)
         for fact in self._matcher.facts(repeated, default_host=sender.host, observed_at=observed_at, zone=zone):
             again = Folded(fact, header.occurred_at, repeated, "", header.repeats)
-            self.folder.add(_identity(fact), again, now=now)
+            self.folder.add(_identity(fact, self._header(repeated, sender, observed_at).body), again, now=now)
 
     def _line_before(self, before: bytes, host: str | None, sender: Sender, observed_at: datetime) -> bytes | None:
         """The last line of the same host that is no repeat itself; None when it is not at hand any more."""
@@ -297,5 +298,5 @@ def _own_key(key: str, number: int) -> str:
     return f"{key}|{number + 1}" if key and number else key
 
 
-def _identity(fact: Fact) -> tuple[object, ...]:
-    return (fact.fault_type, fact.event, fact.resource, fact.qualifier, fact.code, fact.excerpt)
+def _identity(fact: Fact, body: str) -> tuple[object, ...]:
+    return (fact.fault_type, fact.event, fact.resource, fact.qualifier, fact.code, body)
