@@ -140,7 +140,6 @@ class NodeAdmin(MachineAdmin):
     list_filter: ClassVar = [OpenIncidentsFilter, "pod", "role", "is_provisional"]
     search_fields = ("name", "address", "gpus__serial", "gpus__uuid")
     search_help_text = "Name, address, GPU serial or UUID"
-    page_template = "kintsugi/node.html"
 
     def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().page_queryset(request).prefetch_related("gpus")

@@ -115,7 +115,6 @@ class IncidentAdmin(ReadOnlyAdmin):
     list_filter: ClassVar = [StateFilter, "severity", "component", MachineFilter, MonthFilter]
     search_fields = ("title",)
     search_help_text = "Number, node, GPU serial, title or fault type"
-    page_template = "kintsugi/incident.html"
     empty_title = "No incident"
     empty_text = "Nothing has been seen that needs a response. Reports by people become incidents here too."
 

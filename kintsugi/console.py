@@ -189,6 +189,8 @@ def asked(incident: Incident, run: Run | None) -> str:
 class IncidentPage(IncidentAdmin):
     """The incident's page with its runs."""
 
+    page_template = "kintsugi/incident.html"
+
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
         runs = list(Run.objects.filter(incident=row).select_related("node").prefetch_related("steps"))
         latest = runs[0] if runs else None
@@ -205,6 +207,8 @@ class IncidentPage(IncidentAdmin):
 
 class NodePage(NodeAdmin):
     """The node's page with its runs."""
+
+    page_template = "kintsugi/node.html"
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         return {**super().page_context(request, row), "runs": _runs(row)}
