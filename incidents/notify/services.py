@@ -260,9 +260,12 @@ def _record_failure(row: Notification, answer: Failure, *, is_unsure: bool, now:
         _postpone(row, waits, now, answer.reason)
         _close(row.channel, now + backoff, answer.reason)
         return Result.POSTPONED, answer.reason
+    # A look-up that is refused says nothing of posting: that row waits alone, never repeated blindly.
+    closes = answer.blocks_channel and not is_unsure
+    wait = RETRY_REFUSED_CHANNEL if answer.blocks_channel else RETRY_REFUSED_MESSAGE
     state = _State.UNKNOWN if is_unsure else _State.FAILED
-    _postpone(row, state, now if answer.blocks_channel else now + RETRY_REFUSED_MESSAGE, answer.reason)
-    if answer.blocks_channel:
+    _postpone(row, state, now if closes else now + wait, answer.reason)
+    if closes:
         _close(row.channel, now + RETRY_REFUSED_CHANNEL, answer.reason)
     _log.error("notification %s to %s was refused: %s", row.pk, row.channel, answer.reason)
     return Result.REFUSED, answer.reason

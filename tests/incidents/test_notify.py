@@ -305,6 +305,26 @@ def test_other_messages_go_out_when_one_is_refused_for_itself(
     assert len(_sequences(slack)) == 4
 
 
+def test_a_row_that_cannot_be_looked_up_waits_alone_and_is_never_repeated_blindly(
+    slack: SlackServer, notifier: SlackNotifier, clock: Clock
+) -> None:
+    told(an_incident(), kind="opened")
+    slack.workspace.scopes.discard("channels:history")
+    slack.workspace.expect("chat.postMessage", Fault.DROP_RESPONSE)
+    services.send(services.due(clock.now)[0], notifier, now=clock.now)
+    told(an_incident(), kind="opened", at=clock.now)
+    for _ in range(90):
+        for notification_id in services.due(clock.now):
+            services.send(notification_id, notifier, now=clock.now)
+        clock.turn(timedelta(seconds=1))
+    assert len(_cards(slack)) == 2, "the lost one and the other"
+    assert "channels:history" in Notification.objects.get(state="unknown").error
+    slack.workspace.scopes.add("channels:history")
+    drain(notifier, clock)
+    assert len(_cards(slack)) == 2
+    assert set(Notification.objects.values_list("state", flat=True)) == {"sent"}
+
+
 def test_the_card_is_posted_anew_when_a_person_deleted_it(
     slack: SlackServer, notifier: SlackNotifier, clock: Clock
 ) -> None:
