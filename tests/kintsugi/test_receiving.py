@@ -1,0 +1,81 @@
+"""The receiver's glue: who may send by the inventory, what is committed by the marks, one receiver per directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
+from django.test import override_settings
+
+from detectors.receivers.redelivery import CommittedUnknown
+from detectors.receivers.spool import Extent, Spool
+from incidents.models import Node, SpoolMark, Switch
+from kintsugi import receiving
+
+pytestmark = pytest.mark.django_db
+
+
+@contextmanager
+def database_away() -> Iterator[None]:
+    def refuse(*_: Any) -> None:
+        raise OperationalError("the server closed the connection")
+
+    with connection.execute_wrapper(refuse):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def connection_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The glue closes its thread's connection; here that is the test's own, with its transaction."""
+    monkeypatch.setattr(receiving, "close_old_connections", lambda: None)
+    monkeypatch.setattr(connection, "close", lambda: None)
+
+
+def test_senders_are_loopback_and_the_inventory_when_no_network_is_listed(tmp_path: Path) -> None:
+    Node.objects.create(name="gn001", address="10.1.0.1")
+    Switch.objects.create(name="leaf-01", role="leaf", address="10.2.0.1")
+    senders = receiving.accepted_senders(tmp_path / "senders.json")
+    assert [senders.accepts(each) for each in ("127.0.0.1", "10.1.0.1", "10.2.0.1", "10.1.0.2")] == [True] * 3 + [False]
+    assert senders.host("10.2.0.1") == "leaf-01"
+
+
+def test_senders_are_the_listed_networks_alone_when_there_is_a_list(tmp_path: Path, settings: Any) -> None:
+    Node.objects.create(name="gn001", address="10.1.0.1")
+    with override_settings(KINTSUGI=settings.KINTSUGI | {"KINTSUGI_SYSLOG_NETWORKS": ["10.9.0.0/16"]}):
+        senders = receiving.accepted_senders(tmp_path / "senders.json")
+    assert [senders.accepts(each) for each in ("10.9.3.4", "10.1.0.1", "127.0.0.1")] == [True, False, False]
+
+
+def test_senders_are_those_known_last_time_when_the_database_is_away(tmp_path: Path) -> None:
+    Node.objects.create(name="gn001", address="10.1.0.1")
+    cache = tmp_path / "senders.json"
+    receiving.accepted_senders(cache)
+    with database_away():
+        assert receiving.accepted_senders(cache).accepts("10.1.0.1")
+        assert not receiving.accepted_senders(tmp_path / "none.json").accepts("10.1.0.1")
+
+
+def test_committed_are_the_marks_of_this_receiver_from_the_prefix_on() -> None:
+    for receiver, segment, start, end in (("a", 1, 0, 10), ("a", 1, 10, 25), ("a", 2, 0, 9), ("b", 1, 25, 30)):
+        SpoolMark.objects.create(receiver=receiver, segment=segment, start=start, end=end)
+    ledger = receiving.QueueAndMarks()
+    assert set(ledger.committed("a", {1: 10, 2: 0})) == {Extent(1, 10, 25), Extent(2, 0, 9)}
+    assert list(ledger.committed("a", {})) == []
+    ledger.released("a", [1])
+    assert SpoolMark.objects.count() == 2
+    with database_away(), pytest.raises(CommittedUnknown, match="closed the connection"):
+        ledger.committed("a", {1: 0})
+
+
+def test_a_second_receiver_on_one_data_directory_is_refused(settings: Any) -> None:
+    spool = Spool(settings.DATA_DIR / "spool")
+    try:
+        with pytest.raises(CommandError, match="in use by another receiver"):
+            call_command("receive")
+    finally:
+        spool.close()
