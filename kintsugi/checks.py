@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import redis
 from django.conf import settings
 from django.core import checks
+
+from detectors.detector import DetectorError
+from detectors.transport import SshShell
 
 _SAFE_POLICY = "noeviction"
 _TIMEOUT_S = 2.0
@@ -30,3 +34,18 @@ def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.
         return []
     words = f"REDIS_URL: this Redis may evict queues (maxmemory-policy is {policy})."
     return [checks.Error(words, hint=f"Set `maxmemory-policy {_SAFE_POLICY}` in redis.conf.", id="kintsugi.E001")]
+
+
+def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+    """A key or a list of host keys that cannot be read would make every node look unreachable."""
+    values = settings.KINTSUGI
+    if not values["KINTSUGI_SSH_KEY"]:
+        return []
+    known_hosts = Path(values["KINTSUGI_SSH_KNOWN_HOSTS"] or Path.home() / ".ssh" / "known_hosts")
+    try:
+        SshShell(user="", key_file=Path(values["KINTSUGI_SSH_KEY"]), known_hosts=known_hosts)
+    except DetectorError as error:
+        return [
+            checks.Error(str(error), hint="Correct KINTSUGI_SSH_KEY or the host keys.", id="kintsugi.E002")
+        ]
+    return []

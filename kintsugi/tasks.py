@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from celery import Task, shared_task
+from celery.signals import worker_process_init
 from django.conf import settings
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -36,6 +37,12 @@ def pipeline() -> Pipeline:
         clock=clock.now,
         catalog=catalog.load(),
     )
+
+
+@worker_process_init.connect
+def _open_doors(**_: Any) -> None:
+    """Before the first task, so that the first fault does not wait for what every fault needs."""
+    pipeline()
 
 
 # 1. Events from the receiver's spool become faults and incidents; repairs start at once.

@@ -37,14 +37,15 @@ class Look:
         return "; ".join(f"{event.fault_type} on {event.resource}: {event.excerpt}" for event in self.raised)
 
 
-class _PerThread(threading.local):
-    """A matcher is not thread-safe, and dear to make."""
-
-    def __init__(self) -> None:
-        self.matcher = Matcher(catalog.load())
+_own = threading.local()
 
 
-_own = _PerThread()
+def _matcher() -> Matcher:
+    """One per thread: it is not thread-safe. Made when first needed: that takes a second."""
+    if not hasattr(_own, "matcher"):
+        _own.matcher = Matcher(catalog.load())
+    matcher: Matcher = _own.matcher
+    return matcher
 
 
 def look(ctx: Context) -> Look:
@@ -78,7 +79,7 @@ def in_kernel_log(ctx: Context) -> Fact | None:
         return None
     found = None
     for line in output.stdout.splitlines():
-        for fact in _own.matcher.facts(line, default_host=ctx.node, observed_at=ctx.now, zone=UTC):
+        for fact in _matcher().facts(line, default_host=ctx.node, observed_at=ctx.now, zone=UTC):
             is_it = fact.fault_type == ctx.fault_type and fact.event is EventKind.RAISED
             if is_it and ctx.resource in (fact.resource, f"node/{ctx.node}"):
                 found = fact

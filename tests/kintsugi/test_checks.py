@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kintsugi.checks import redis_keeps_what_it_is_given
+from kintsugi.checks import node_access_is_usable, redis_keeps_what_it_is_given
 from tests.services.ports import free_port
 from tests.services.redis import Redis
 
-pytestmark = pytest.mark.needs("redis-server")
+needs_redis = pytest.mark.needs("redis-server")
 
 
 @pytest.fixture
@@ -26,10 +27,12 @@ def _ids(settings: Any, url: str | None) -> list[str | None]:
     return [message.id for message in redis_keeps_what_it_is_given(None)]
 
 
+@needs_redis
 def test_a_redis_that_may_evict_stops_the_start(settings: Any, evicting: Redis) -> None:
     assert _ids(settings, evicting.url) == ["kintsugi.E001"]
 
 
+@needs_redis
 def test_a_redis_that_evicts_nothing_is_accepted(settings: Any, redis_url: str) -> None:
     assert _ids(settings, redis_url) == []
 
@@ -40,3 +43,12 @@ def test_a_redis_that_does_not_answer_is_a_warning_because_the_spool_keeps_every
 
 def test_the_embedded_default_needs_no_redis(settings: Any) -> None:
     assert _ids(settings, None) == []
+
+
+def test_a_key_that_cannot_be_read_stops_the_start(settings: Any, tmp_path: Path) -> None:
+    settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_SSH_KEY": str(tmp_path / "none")}
+    assert [message.id for message in node_access_is_usable(None)] == ["kintsugi.E002"]
+
+
+def test_no_key_is_no_error_because_a_site_may_start_without_node_access(settings: Any) -> None:
+    assert list(node_access_is_usable(None)) == []
