@@ -1,5 +1,7 @@
 """From raw lines of nodes to facts. The lines are our own, in the shapes that kernels and drivers print."""
 
+import re
+import time
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -202,3 +204,14 @@ def test_everyday_words_never_make_a_fault(words):
 def test_every_xid_line_is_a_fault_of_its_number_on_its_gpu(pci, code):
     found = fact(f"NVRM: Xid (PCI:{pci}): {code}, pid=1, name=x, text")
     assert (found.fault_type, found.code, found.resource) == (f"gpu.xid.{code}", code, f"node/gn042/gpu/{pci}.0")
+
+
+def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
+    """A search that grows with the square of the line would let one sender stop a receiver."""
+    for signature in load().signatures:
+        words = re.findall(r"[A-Za-z_%:. -]{4,}", re.sub(r"\\[a-zA-Z]|\(\?P<\w+>|\(\?[:i]\)?", "\0", signature.pattern))
+        for word in words[:3]:
+            line = (word * (8000 // len(word) + 1)).encode()
+            started = time.process_time()
+            re.search(signature.pattern.encode(), line)
+            assert time.process_time() - started < 1, (signature.where, word)
