@@ -9,6 +9,7 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
+from incidents.notify.services import troubles
 from runbooks.models import StopSwitch
 
 
@@ -48,4 +49,6 @@ def standing() -> list[Banner]:
                 reverse("stop_switch"),
             )
         )
+    messages = reverse("admin:incidents_notification_changelist")
+    found += [Banner("mode", "error", text, messages, "Messages") for text in troubles(timezone.now())]
     return found

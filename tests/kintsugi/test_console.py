@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from incidents import services
 from incidents.lifecycle import State, Trigger
-from incidents.models import Evidence, Fault, Incident, IncidentFault, Node, Notification, Switch
+from incidents.models import Evidence, Fault, Incident, IncidentFault, Node, Notification, NotificationChannel, Switch
 from kintsugi.roles import PERMISSIONS, Role
 from runbooks.models import Mode, Run, RunbookMode, RunState, StepRun, StopSwitch
 from tests.builders import NOW, a_fault, a_node, a_switch, an_incident
@@ -233,6 +233,11 @@ class TestHome:
         StopSwitch.objects.create(reason="Power work", engaged_by="omar", engaged_at=NOW)
         for page in pages:
             assert "Stopped by omar" in people.viewer.get(page).content.decode(), page
+
+    def test_a_channel_that_takes_no_messages_stands_above_every_page(self, people: People, pages: list[str]) -> None:
+        NotificationChannel.objects.create(name="console", open_at=NOW, error="Invite the bot.")
+        for page in pages:
+            assert "Messages to console wait: Invite the bot." in people.viewer.get(page).content.decode(), page
 
     def test_the_stop_file_stands_above_every_page(self, people: People, tmp_path: Path) -> None:
         (tmp_path / "stop").touch()
