@@ -3,7 +3,8 @@
     node/<short host>                       switch/<name>
     node/<host>/gpu/<dddd:bb:dd.f>          switch/<name>/port/<port>
     node/<host>/nic/<device>                storage/<name>
-    node/<host>/nvswitch/<dddd:bb:dd.f>     node/-/... when the host is unknown
+    node/<host>/nvswitch/<dddd:bb:dd.f>     node/<host>/pci/<dddd:bb:dd.f>, node/<host>/storage/<device>
+    node/-/... when the host is unknown
 
 Python 3.9, standard library alone.
 """
