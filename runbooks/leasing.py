@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 
 from runbooks import withdrawing
 from runbooks.models import Run, RunState
@@ -29,8 +29,15 @@ def due(now: datetime) -> QuerySet[Run]:
 
 def take(run_id: int, now: datetime) -> Run | None:
     """The run, leased to the caller; None when it is not due or somebody else was quicker."""
-    taken = due(now).filter(pk=run_id).update(leased_until=now + LEASE, fence=F("fence") + 1)
-    return Run.objects.select_related("incident", "node").get(pk=run_id) if taken else None
+    fence = due(now).filter(pk=run_id).values_list("fence", flat=True).first()
+    if fence is None:
+        return None
+    # By the fence alone: `due` joins the incident, and PostgreSQL does not look at a joined condition again after
+    # it has waited for the row.
+    mine = Run.objects.filter(pk=run_id, fence=fence, state=RunState.RUNNING)
+    if mine.update(leased_until=now + LEASE, fence=fence + 1) != 1:
+        return None
+    return Run.objects.select_related("incident", "node").get(pk=run_id)
 
 
 def keep(run: Run, **values: Any) -> None:
