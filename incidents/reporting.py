@@ -89,7 +89,8 @@ def _place(board: Board, case: FaultCase) -> None:
 
 def _is_meant(incident: IncidentCase, case: FaultCase) -> bool:
     """People tell late: what still stands is what they mean, such as a GPU that a reboot did not bring back."""
-    return any(fault.row.is_active for fault in incident.members) or abs(incident.row.onset_at - case.row.raised_at) <= window()
+    is_standing = any(fault.row.is_active for fault in incident.members)
+    return is_standing or abs(incident.row.onset_at - case.row.raised_at) <= window()
 
 
 def _write_down(incident: Incident, *, author: str, text: str, resource: str, at: datetime, now: datetime) -> None:
