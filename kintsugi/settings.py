@@ -130,7 +130,13 @@ LOGGING = {
 # The settings that lose nothing: a task whose worker dies comes back, and no task waits in the broker.
 CELERY_BROKER_URL = KINTSUGI["REDIS_URL"] or "memory://localhost/"
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = (
-    {"visibility_timeout": 300, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    {
+        "visibility_timeout": 300,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+        "socket_connect_timeout": 3,
+        "socket_timeout": 30,  # a Redis that hangs must not hang the receiver
+    }
     if KINTSUGI["REDIS_URL"]
     else {"polling_interval": 0.01}
 )

@@ -8,7 +8,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from kintsugi import embedded, receiving
+from detectors.receivers.spool import SpoolError
+from kintsugi import embedded, receiving, tasks
 from kintsugi.celery import app
 
 
@@ -16,6 +17,10 @@ class Command(BaseCommand):
     help = "Runs web, worker, beat and receiver in one process. For one machine; larger sites run them apart."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            receiver = receiving.receiver()
+        except SpoolError as error:
+            raise CommandError(str(error)) from error
         host, port = settings.KINTSUGI["KINTSUGI_WEB_LISTEN"]
         parts = embedded.Parts()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -24,9 +29,9 @@ class Command(BaseCommand):
             embedded.start_web(parts, host, port)
         except OSError as error:
             raise CommandError(f"KINTSUGI_WEB_LISTEN={host}:{port}: {error.strerror}; choose another port") from error
+        tasks.pipeline()  # before the first fault comes, not with it
         embedded.start_worker(parts, app)
         embedded.start_beat(parts, app)
-        receiver = receiving.receiver()
         parts.start("receiver", receiver.run, receiver.stop)
         self.stdout.write(f"Kintsugi is up: console on http://{host}:{port}/")
         self.stdout.flush()
