@@ -124,7 +124,11 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
-    "loggers": {name: {"level": "WARNING"} for name in ("paramiko", "waitress", "celery", "kombu")},
+    "loggers": {
+        **{name: {"level": "WARNING"} for name in ("waitress", "celery", "kombu")},
+        # A node that reboots is no error of ours: what SSH and Slack answer is recorded where it is used.
+        **{name: {"level": "CRITICAL"} for name in ("paramiko", "slack_sdk")},
+    },
 }
 
 # The settings that lose nothing: a task whose worker dies comes back, and no task waits in the broker.
