@@ -32,10 +32,17 @@ def _settled(case: IncidentCase, board: Board, now: datetime) -> list[Change]:
     waiting = [fault for fault in case.members if blocks(fault, case.root.row.pk)]
     standing = [fault for fault in waiting if fault.row.is_active]
     if standing:
-        what = standing[0].row
+        restored_at = case.row.restored_at
+        back = [fault for fault in standing if restored_at is None or fault.row.last_seen_at > restored_at]
+        if not back:  # it stands, but was not seen since the repair: it has not returned
+            return []
+        what = back[0].row
         note = f"{what.fault_type} on {spoken(what.resource)}."
         if _moved(case.row, Trigger.FAULT_RETURNED, note=note, now=now):
             return [Change(case.row.pk, what.pk, ChangeKind.RETURNED, note)]
+        return []
+    if case.row.needs_human:
+        # A failed repair asks a person, and its node stays drained: no fault stands there, but service is not back.
         return []
     values = {"restored_at": max((fault.row.cleared_at or now for fault in waiting), default=now)}
     restarted = any(fault.row.cleared_reason.startswith(NODE_RESTARTED) for fault in waiting)
