@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 from tests.services.redis import Redis
 
@@ -38,6 +41,24 @@ def shared() -> Path:
     if not (folder / "corpus").is_dir():
         pytest.skip("no folder of real captures at ../shared")
     return folder
+
+
+@pytest.fixture
+def database_on_disk(transactional_db: None, tmp_path: Path) -> Iterator[None]:
+    """SQLite as it runs in production, in a file: the one in memory locks whole tables and waits for nobody."""
+    if connection.vendor != "sqlite":
+        yield
+        return
+    in_memory = connection.settings_dict["NAME"]
+    with contextlib.closing(sqlite3.connect(str(in_memory), uri=True)) as keeper:
+        keeper.execute("VACUUM INTO ?", [str(tmp_path / "races.sqlite3")])
+        connection.settings_dict["NAME"] = tmp_path / "races.sqlite3"
+        connection.close()
+        connection.ensure_connection()  # switches the file to WAL, which needs it alone
+        yield
+        connection.close()
+        connection.settings_dict["NAME"] = in_memory
+        connection.ensure_connection()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -23,24 +20,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 SECOND = timedelta(seconds=1)
 HUNDRED = 100
 SOME = 20
-
-
-@pytest.fixture
-def database_on_disk(transactional_db: None, tmp_path: Path) -> Iterator[None]:
-    """SQLite as it runs in production, in a file: the one in memory locks whole tables and waits for nobody."""
-    if connection.vendor != "sqlite":
-        yield
-        return
-    in_memory = connection.settings_dict["NAME"]
-    with contextlib.closing(sqlite3.connect(str(in_memory), uri=True)) as keeper:
-        keeper.execute("VACUUM INTO ?", [str(tmp_path / "races.sqlite3")])
-        connection.settings_dict["NAME"] = tmp_path / "races.sqlite3"
-        connection.close()
-        connection.ensure_connection()  # switches the file to WAL, which needs it alone
-        yield
-        connection.close()
-        connection.settings_dict["NAME"] = in_memory
-        connection.ensure_connection()
 
 
 def at_once(jobs: list[Callable[[], object]]) -> list[object]:

@@ -17,9 +17,6 @@ from fixtures.cluster.control import ControlServer
 from fixtures.cluster.slurm import BIN, StandInSlurm, reply_of
 from fixtures.cluster.slurm_daemons import SlurmDaemons, SlurmOptions
 from fixtures.memory_slurm import MemorySlurm
-from tests.incidents.test_races import database_on_disk
-
-__all__ = ["database_on_disk"]
 
 CLUSTER = "kintsugi-test"
 _NODES = tuple(f"gn{number:03d}" for number in range(1, 41))
