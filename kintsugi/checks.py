@@ -45,7 +45,5 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     try:
         SshShell(user="", key_file=Path(values["KINTSUGI_SSH_KEY"]), known_hosts=known_hosts)
     except DetectorError as error:
-        return [
-            checks.Error(str(error), hint="Correct KINTSUGI_SSH_KEY or the host keys.", id="kintsugi.E002")
-        ]
+        return [checks.Error(str(error), hint="Correct KINTSUGI_SSH_KEY or the host keys.", id="kintsugi.E002")]
     return []
