@@ -28,13 +28,17 @@ _CAPACITY = 20_000
 
 @dataclass(slots=True)
 class Folded:
-    """Occurrences of one line that count as one event: the first one's time, text and key, and how many."""
+    """Occurrences of one line that count as one event: the first one's time, text and key, and how many.
+
+    While `is_open` and without a key, an occurrence of the same line may be counted here as well as by the folder.
+    """
 
     fact: Fact
     at: datetime
     line: bytes
     source_key: str
     count: int
+    is_open: bool = True
 
     def event(self, observed_at: datetime, source: str) -> FaultEvent:
         fact = self.fact
@@ -96,17 +100,17 @@ class Folder:
     def is_waiting(self) -> bool:
         return bool(self._ready or self._held)
 
-    def repeat(self, identity: Hashable, count: int, *, now: float) -> bool:
-        """Counts a repeat of a line that is already waiting; False when the occurrence itself is needed (`add`)."""
+    def repeat(self, identity: Hashable, count: int, *, now: float) -> Folded | None:
+        """Counts a repeat where its line is already waiting; None when the occurrence itself is needed (`add`)."""
         line = self._lines.get(identity)
         if line is None or line.waiting is None or (line.waiting.source_key and line.emitted < BURST):
-            return False
-        self._count(line, line.waiting, count)
+            return None
+        self._count(line.waiting, count)
         line.seen_s = now
-        return True
+        return line.waiting
 
-    def add(self, identity: Hashable, new: Folded, *, now: float) -> None:
-        """One occurrence. `identity` is equal for lines that say the same but for their time stamps."""
+    def add(self, identity: Hashable, new: Folded, *, now: float) -> Folded:
+        """One occurrence; returns where it waits. `identity` is equal for lines that differ in their stamps alone."""
         self._keep_order(new.fact)
         line = self._lines.get(identity)
         if line is None:
@@ -114,14 +118,16 @@ class Folder:
         line.seen_s = now
         is_flood = line.emitted >= BURST
         if line.waiting is not None and (is_flood or not line.waiting.source_key):
-            self._count(line, line.waiting, new.count)
-        elif is_flood:
+            self._count(line.waiting, new.count)
+            return line.waiting
+        if is_flood:
             new.source_key = ""
             self._wait(line, new, self._held)
         else:
             # An occurrence with a key of its own can be told from its copy on another path: it goes alone.
             self._wait(_Line() if line.waiting is not None else line, new, self._ready)
             line.emitted += 1
+        return new
 
     def take(self, now: float, *, everything: bool = False) -> list[Folded]:
         """What is due; `everything` also what is held (when the receiver stops)."""
@@ -140,7 +146,7 @@ class Folder:
         """When the first held event is due; None when none is held."""
         return min((line.due_s for line in self._held), default=None)
 
-    def _count(self, line: _Line, waiting: Folded, count: int) -> None:
+    def _count(self, waiting: Folded, count: int) -> None:
         waiting.count += count
         waiting.source_key = ""
         self.folded += 1
@@ -169,6 +175,8 @@ class Folder:
             return
         del self._standing[condition]
         for line in standing[1].values():
+            if line.waiting is not None:
+                line.waiting.is_open = False
             self._ready.append(_Line(line.emitted, line.waiting))
             line.waiting = None
         self._ready = [line for line in self._ready if line.waiting is not None]
@@ -195,6 +203,7 @@ class Folder:
         folded, line.waiting = line.waiting, None
         if folded is None:
             raise AssertionError("a listed line has an event waiting")
+        folded.is_open = False
         self._no_longer_waits(line, folded.fact)
         if self._is_storm and line.emitted < BURST:
             line.emitted = BURST

@@ -15,6 +15,7 @@ from typing import Protocol
 from detectors.log_header import Header, Repeat, parse_header, parse_stamp
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folded, Folder
+from detectors.receivers.shapes import Reading, Shape, Shapes, kernel_stamp
 from detectors.resources import short_host
 from detectors.signatures import Fact
 
@@ -22,17 +23,12 @@ from detectors.signatures import Fact
 _PART = 16 * 1024
 _SMALL_PART = 2 * 1024
 _DENSE = 4
-_SHAPES = 16_384
+# Lines that are asked one by one rather than as a block.
+_GROUP = 4
 _STAMPS = 4096
 _KEYS = 50_000
 _TAIL = 8 * 1024
 _LAST_MESSAGE = b"ast message "
-_STAMP = re.compile(
-    rb"(?:<\d{1,3}>)?(?:1 )?((?:\d{4} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
-    rb"(\.\d{1,6})?(Z|[+-]\d\d:\d\d|)(?= )"
-)
-_KERNEL = re.compile(rb"\[ {0,7}(\d{1,10}\.\d{6})\] ")
-_KERNEL_WITHIN = 160
 
 
 class Signatures(Protocol):
@@ -72,15 +68,6 @@ class Sender:
     tail: bytes = b""
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What lines that differ only in their stamps mean. `key` parts surround the kernel's stamp in a source key."""
-
-    facts: tuple[Fact, ...]
-    zone: tzinfo
-    key: tuple[str, str] | None
-
-
 @dataclass
 class _SeenKeys:
     """Source keys seen lately: one line that comes by syslog and by the journal counts once. Bounded: two halves."""
@@ -106,7 +93,7 @@ class Intake:
         self._zones = zones
         self._counters = counters
         self.folder = folder
-        self._shapes: dict[tuple[bytes, ...], _Shape | None] = {}
+        self._shapes = Shapes()
         self._stamps: dict[tuple[bytes, bytes, tzinfo], datetime] = {}
         self._stamps_of: tuple[int, int] = (0, 0)
         self._seen = _SeenKeys()
@@ -118,17 +105,18 @@ class Intake:
         self._counters.bytes += len(block) + 1
         if self._hour(observed_at) != self._stamps_of:
             self._stamps.clear()
+            self._shapes.forget_heads()
             self._stamps_of = self._hour(observed_at)
         if _LAST_MESSAGE in block:
             self._look_at(block, sender, observed_at, now)
         else:
             for part in _parts(block, _PART):
-                if self._matcher.may_hit(part):
+                if self._is_dense or self._matcher.may_hit(part):
                     self._narrow(part, sender, observed_at, now)
         sender.tail = block[-_TAIL:]
 
     def _narrow(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
-        """One fault among a hundred lines is found in smaller parts first; a storm's lines are looked at one by one."""
+        """One fault among a hundred lines is found in smaller parts first; of a storm's lines most are known."""
         before = self._counters.hits
         if self._is_dense:
             self._look_at(part, sender, observed_at, now)
@@ -139,75 +127,90 @@ class Intake:
         self._is_dense = self._counters.hits - before > _DENSE
 
     def _look_at(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
-        is_hit = self._matcher.is_hit
-        for line in part.split(b"\n"):
-            if is_hit(line):
+        """In the order of the lines: known shapes are counted, the others are asked for together."""
+        lines = part.split(b"\n")
+        if self._is_dense:
+            shapes = self._shapes.known(lines, sender.host, observed_at)
+            hits = self._hits([line for line, shape in zip(lines, shapes, strict=True) if shape is None])
+        else:
+            shapes, hits = [None] * len(lines), self._hits(lines)
+        has_repeats = _LAST_MESSAGE in part
+        known = folded = 0
+        for line, shape in zip(lines, shapes, strict=True):
+            if shape is not None:
+                known += 1
+                waiting = shape.waiting
+                if waiting is not None and waiting.is_open and not shape.key:
+                    waiting.count += waiting.fact.count
+                    folded += 1
+                else:
+                    self._occurs(shape, line, sender, observed_at, now)
+            elif line in hits:
                 self._counters.hits += 1
                 self._hit(line, sender, observed_at, now)
-            elif _LAST_MESSAGE in line:
+            elif has_repeats and _LAST_MESSAGE in line:
                 self._repeat_of_last(line, part, sender, observed_at, now)
+        self._counters.hits += known
+        self.folder.folded += folded
+
+    def _hits(self, lines: list[bytes]) -> set[bytes]:
+        """Those that a signature matches, found by halves: one scan of many lines costs little more than of one."""
+        if len(lines) <= _GROUP:
+            is_hit = self._matcher.is_hit
+            return {line for line in lines if is_hit(line)}
+        if not self._matcher.may_hit(b"\n".join(lines)):
+            return set()
+        half = len(lines) // 2
+        return self._hits(lines[:half]) | self._hits(lines[half:])
 
     def _hit(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
-        stamp = _STAMP.match(line)
-        if stamp is None:
+        reading = self._shapes.read(line, sender.host, observed_at)
+        if reading is None:
             self._judge(line, sender, observed_at, now)
             return
-        end = stamp.end()
-        kernel = _KERNEL.search(line, end, end + _KERNEL_WITHIN)
-        host = sender.host.encode()
-        if kernel is None:
-            identity: tuple[bytes, ...] = (host, line[: stamp.start(1)], stamp[3], line[end:])
+        if reading.text in reading.form:
+            shape = reading.form[reading.text]
         else:
-            head, text = line[end : kernel.start()], line[kernel.end() :]
-            identity = (host, line[: stamp.start(1)], stamp[3], head, text)
-        if identity in self._shapes:
-            shape = self._shapes[identity]
-        else:
-            shape = self._learn(identity, line, sender, observed_at, stamp, kernel)
+            shape = self._learn(reading, line, sender, observed_at)
         if shape is None:
             self._judge(line, sender, observed_at, now)
-            return
-        if not shape.facts:
-            return
+        else:
+            self._occurs(shape, line, sender, observed_at, now)
+
+    def _occurs(self, shape: Shape, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+        """One line of a shape."""
         key = ""
-        if shape.key is not None and kernel is not None:
-            key = f"{shape.key[0]}{kernel[1].decode()}{shape.key[1]}"
+        if shape.key is not None:
+            key = f"{shape.key[0]}{kernel_stamp(line)}{shape.key[1]}"
             if not self._seen.is_new(key):
                 self._counters.duplicates += 1
                 return
         for number, fact in enumerate(shape.facts):
-            same = (number, identity) if number else identity
-            if not self.folder.repeat(same, fact.count, now=now):
-                at = self._time(stamp, shape.zone, observed_at) or fact.occurred_at
-                self.folder.add(same, Folded(fact, at, line, _own_key(key, number), fact.count), now=now)
+            same = (number, shape.identity) if number else shape.identity
+            waiting = self.folder.repeat(same, fact.count, now=now)
+            if waiting is None:
+                reading = self._shapes.read(line, sender.host, observed_at)
+                at = self._time(reading.stamp, shape.zone, observed_at) if reading is not None else None
+                new = Folded(fact, at or fact.occurred_at, line, _own_key(key, number), fact.count)
+                waiting = self.folder.add(same, new, now=now)
+            shape.waiting = waiting if len(shape.facts) == 1 else None
 
-    def _learn(
-        self,
-        identity: tuple[bytes, ...],
-        line: bytes,
-        sender: Sender,
-        observed_at: datetime,
-        stamp: re.Match[bytes],
-        kernel: re.Match[bytes] | None,
-    ) -> _Shape | None:  # fmt: skip
+    def _learn(self, reading: Reading, line: bytes, sender: Sender, observed_at: datetime) -> Shape | None:
         """Judges the first line of a shape. None where our short reading of its stamps differs from the header's."""
         zone = self._zone(line, sender, observed_at)
-        facts = self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone)
-        at = self._time(stamp, zone, observed_at)
+        facts = tuple(self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone))
+        at = self._time(reading.stamp, zone, observed_at)
         keys = {fact.source_key for fact in facts}
-        seconds = kernel[1].decode() if kernel is not None else ""
-        shape: _Shape | None
-        if len(keys) > 1 or at is None or any(fact.occurred_at != at for fact in facts):
-            shape = None
-        elif keys <= {""}:
-            # A stamp that is not the kernel's belongs to the text: no part of the line may be left out of its shape.
-            shape = None if kernel is not None and facts else _Shape(tuple(facts), zone, None)
-        else:
-            before, found, after = keys.pop().partition(f"|{seconds}|")
-            shape = _Shape(tuple(facts), zone, (f"{before}|", f"|{after}")) if found and seconds else None
-        if len(self._shapes) >= _SHAPES:
-            self._shapes.clear()
-        self._shapes[identity] = shape
+        kernel = reading.kernel
+        shape: Shape | None = None
+        if at is not None and len(keys) <= 1 and all(fact.occurred_at == at for fact in facts):
+            if keys <= {""}:
+                # A stamp that is not the kernel's belongs to the text: no part of it may be left out of the shape.
+                shape = Shape(facts, zone, None, reading.identity) if kernel is None or not facts else None
+            elif kernel is not None:
+                before, found, after = keys.pop().partition(f"|{kernel[1].decode()}|")
+                shape = Shape(facts, zone, (f"{before}|", f"|{after}"), reading.identity) if found else None
+        self._shapes.remember(reading, shape)
         return shape
 
     def _judge(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detectors import catalog
@@ -294,6 +294,12 @@ def judged(lines: list[bytes]) -> list[FaultEvent]:
 
 @settings(max_examples=60)
 @given(st.lists(LINE, min_size=1, max_size=12))
+@example(
+    [
+        stamp + b" leaf-03 ERR kernel: " + xid().split(b"kernel: ")[1]
+        for stamp in (b"Jan 12 03:04:05", b"Feb 31 03:04:05")
+    ]
+)
 def test_remembered_shapes_say_what_the_matcher_says(lines: list[bytes]) -> None:
     seen: set[str] = set()
     expected: list[FaultEvent] = []
