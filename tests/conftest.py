@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import hypothesis
 import pytest
 from django.db import connection
 
 from tests.services.redis import Redis
+
+# The same examples on every run in CI, so that a failure there is the change's own; elsewhere new ones each time.
+# The explain phase traces every line and takes longer than all others together.
+hypothesis.settings.register_profile(
+    "ours",
+    derandomize=os.environ.get("CI") == "true",
+    deadline=None,
+    phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],
+)
+hypothesis.settings.load_profile("ours")
 
 ROOT = Path(__file__).resolve().parent.parent
 
