@@ -16,13 +16,13 @@ from django.db.models import Q
 from detectors import resources
 from detectors.catalog import Catalog, FaultType
 from detectors.faults import Action, Role, Severity
-from incidents import cabling, correlate, writing
+from incidents import cabling, correlate, naming, wording, writing
 from incidents.cases import Entry, FaultCase, IncidentCase
 from incidents.changes import Change, ChangeKind
 from incidents.lifecycle import OPEN, State
 from incidents.models import Fault, Incident, IncidentFault, Node
 from incidents.topology import Topology
-from incidents.wording import resource as spoken
+from incidents.views import USER_REPORT, is_networked
 
 _OPEN = [state.value for state in OPEN]
 
@@ -50,6 +50,8 @@ class Board:
     changes: list[Change] = field(default_factory=list)
     topology: Topology = field(default_factory=Topology)
     _by_owner: dict[str, list[IncidentCase]] = field(default_factory=lambda: defaultdict(list))
+    _gpus: dict[str, int] = field(default_factory=dict)
+    _looked_up: set[str] = field(default_factory=set)
     _pending: list[tuple[ChangeKind, FaultCase, IncidentCase | None, str]] = field(default_factory=list)
 
     # Reading -----------------------------------------------------------------------------------------------
@@ -70,7 +72,7 @@ class Board:
         near = set()
         for fault_type, resource in faults:
             near.add(resources.owner(resource))
-            if correlate.is_networked(fault_type, resource):
+            if is_networked(fault_type, resource):
                 self.topology = cabling.current()
                 near |= self.topology.machines_near(resource)
         there = Incident.objects.filter(owner__in=near, state__in=_OPEN).values_list("pk", flat=True)
@@ -108,9 +110,23 @@ class Board:
 
     def _machines_near(self, fault: FaultCase) -> set[str]:
         row = fault.row
-        if correlate.is_networked(row.fault_type, row.resource):
+        if is_networked(row.fault_type, row.resource):
             return self.topology.machines_near(row.resource)
         return {row.owner}
+
+    def said(self, path: str) -> str:
+        """A resource as people say it, its GPU by index; one query for all nodes of the batch."""
+        if "/gpu/" in path and resources.owner(path) not in self._looked_up:
+            owners = {resources.owner(path), *(case.row.owner for case in self.faults.values())} - self._looked_up
+            self._looked_up |= owners
+            self._gpus.update(naming.gpu_indexes({owner.partition("/")[2] for owner in owners}))
+        return wording.resource(path, self._gpus)
+
+    def named(self, row: Fault) -> str:
+        """`GPU has fallen off the bus (gpu.xid.79) on gn017 GPU 3`."""
+        known = self.catalog.get(row.fault_type)
+        what = f"{known.title} ({row.fault_type})" if known else row.fault_type
+        return f"{what} on {self.said(row.resource)}"
 
     def _put(self, incident: IncidentCase) -> None:
         self.incidents[incident.key] = incident
@@ -122,23 +138,28 @@ class Board:
         """Gives a new fault its place: an incident of its own, one that is open, or none for now."""
         placed = self._place(fault)
         fault.is_changed = True
-        if isinstance(placed, correlate.Joins):
-            self.join(fault, self.incidents[placed.incident], placed)
-        elif isinstance(placed, correlate.Keeps):
+        if isinstance(placed, correlate.Keeps):
             self.loose.append(fault)
             self.note(ChangeKind.RECORDED, fault, None, placed.reason)
-        elif fault.is_held(self.now):
+        elif fault.row.held_until is not None and fault.is_held(self.now) and self._waits_for(placed):
             self.loose.append(fault)
-            self.note(
-                ChangeKind.RECORDED, fault, None, f"held down until {fault.row.held_until}: it may pass by itself"
-            )
+            reason = f"held down until {wording.clock(fault.row.held_until)}: it may pass by itself"
+            self.note(ChangeKind.RECORDED, fault, None, reason)
+        elif isinstance(placed, correlate.Joins):
+            self.join(fault, self.incidents[placed.incident], placed)
         else:
             fault.row.held_until = None
             self.open(fault, placed.reason, follows)
 
+    def _waits_for(self, placed: correlate.Placement) -> bool:
+        """A hold-down is waited out before anything is opened, and before an incident that seemed over is joined."""
+        return not isinstance(placed, correlate.Joins) or self.incidents[placed.incident].is_watched
+
+    def _setting(self) -> correlate.Setting:
+        return correlate.Setting(self.topology, window(), self.said)
+
     def _place(self, fault: FaultCase) -> correlate.Placement:
-        setting = correlate.Setting(self.topology, window())
-        return correlate.place(fault.view(), [incident.view() for incident in self._near(fault)], setting)
+        return correlate.place(fault.view(), [incident.view() for incident in self._near(fault)], self._setting())
 
     def _near(self, fault: FaultCase) -> list[IncidentCase]:
         near = self._machines_near(fault)
@@ -151,7 +172,7 @@ class Board:
         incident = IncidentCase(
             Incident(
                 state=State.OPEN.value,
-                has_platform_signal=row.fault_type != correlate.USER_REPORT,
+                has_platform_signal=row.fault_type != USER_REPORT,
                 follows=follows,
                 onset_at=row.raised_at,
                 last_known_good_at=row.last_known_good_at,
@@ -170,8 +191,8 @@ class Board:
             Entry("opened", f"{title} ({row.fault_type}, {row.severity}): {reason}.", row.raised_at)
         )
         if follows is not None:
-            when = follows.closed_at.isoformat(timespec="seconds") if follows.closed_at else "still open"
-            text = f"The same fault was incident #{follows.pk}, closed {when} as {follows.state.replace('_', ' ')}."
+            when = f"closed {wording.moment(follows.closed_at)}" if follows.closed_at else "still open"
+            text = f"The same fault was incident #{follows.pk}, {when} as {follows.state.replace('_', ' ')}."
             incident.entries.append(Entry("same_fault_back", text, row.raised_at))
         fault.member = incident
         self._put(incident)
@@ -182,19 +203,21 @@ class Board:
     def join(self, fault: FaultCase, incident: IncidentCase, placed: correlate.Joins) -> None:
         row = incident.row
         fault.member = incident
-        fault.row.held_until = None
+        fault.row.held_until, fault.has_come = None, True
         incident.members.append(fault)
         incident.joins.append((fault, placed.role, placed.rule, placed.reason))
-        if fault.row.fault_type != correlate.USER_REPORT:
+        if fault.row.fault_type != USER_REPORT:
             row.has_platform_signal = True
         row.onset_at = min(row.onset_at, fault.row.raised_at)
         incident.is_changed = True
-        what = f"{fault.row.fault_type} on {spoken(fault.row.resource)}"
         if placed.role is Role.ROOT:
             self._take_root(incident, fault, placed)
         else:
             incident.raise_to(fault)
-            incident.entries.append(Entry("joined", f"{what}, {placed.reason}", fault.row.raised_at, placed.rule))
+            kind = "noted" if fault.view().is_detail else "joined"
+            text = f"{self.named(fault.row)}, {placed.reason}"
+            group = placed.rule if kind == "joined" else kind
+            incident.entries.append(Entry(kind, text, fault.row.raised_at, group))
         incident.is_unsettled = True
         self.note(ChangeKind.JOINED, fault, incident, placed.reason)
         if placed.role is Role.ROOT:
@@ -206,8 +229,7 @@ class Board:
         incident.demoted.append((old, placed.rule, f"was the root until {fault.row.fault_type} came"[:255]))
         self._root_is(incident, fault)
         text = (
-            f"The root cause is now {fault.row.fault_type} on {spoken(fault.row.resource)}, {placed.reason};"
-            f" {old.row.fault_type} on {spoken(old.row.resource)} is a symptom of it."
+            f"The root cause is now {self.named(fault.row)}, {placed.reason}; {self.named(old.row)} is a symptom of it."
         )
         incident.entries.append(Entry("root_changed", text, fault.row.raised_at))
 
@@ -225,17 +247,28 @@ class Board:
 
     def title_of(self, fault: FaultCase) -> str:
         known = self.catalog.get(fault.row.fault_type)
-        return f"{spoken(fault.row.resource)}: {known.title if known else fault.row.fault_type}"
+        return f"{self.said(fault.row.resource)}: {known.title if known else fault.row.fault_type}"
 
     def _gather(self, incident: IncidentCase) -> None:
         """Loose faults that the new root explains join it."""
-        setting = correlate.Setting(self.topology, window())
+        setting = self._setting()
         near = self._machines_near(incident.root)
         for fault in [fault for fault in self.loose if fault.row.owner in near and fault.member is None]:
             placed = correlate.place(fault.view(), [incident.view()], setting)
             if isinstance(placed, correlate.Joins) and placed.role is Role.SYMPTOM:
                 self.loose.remove(fault)
                 self.join(fault, incident, placed)
+
+    def ended(self, fault: FaultCase, at: datetime, reason: str) -> None:
+        """Clears a fault. Its root's end is told at once, its symptoms' ends when all have ended."""
+        fault.clear(at, reason)
+        incident = fault.member
+        if incident is not None:
+            incident.is_unsettled = True
+            if fault is incident.root:
+                text = f"{self.named(fault.row)} has cleared: {reason}."
+                incident.entries.append(Entry("cleared", text, at))
+        self.note(ChangeKind.CLEARED, fault, incident, reason)
 
     def note(self, kind: ChangeKind, fault: FaultCase, incident: IncidentCase | None, text: str) -> None:
         self._pending.append((kind, fault, incident, text))

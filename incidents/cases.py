@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from detectors.faults import Action, ClearRule, Component, FaultEvent, Role, Severity
-from incidents.correlate import USER_REPORT, FaultView, IncidentView
 from incidents.counting import LONGEST_EXCERPT
 from incidents.dedup import Standing
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
+from incidents.views import USER_REPORT, FaultView, IncidentView
 
 
 @dataclass(eq=False)
@@ -29,6 +29,8 @@ class FaultCase:
     excerpts: list[tuple[str, datetime, str]] = field(default_factory=list)
     excerpts_before: int = 0
     member: IncidentCase | None = None
+    has_come: bool = False
+    """Whether this batch brought it: raised, back, or past its hold-down."""
 
     def view(self) -> FaultView:
         row = self.row
@@ -87,7 +89,7 @@ class FaultCase:
         row.is_active, row.cleared_at, row.cleared_reason = True, None, ""
         row.returns += 1
         row.is_flapping = is_flapping
-        self.is_changed = True
+        self.is_changed = self.has_come = True
 
 
 @dataclass
@@ -123,6 +125,10 @@ class IncidentCase:
             members=tuple(member.view() for member in self.members),
             has_platform_signal=self.row.has_platform_signal,
         )
+
+    @property
+    def is_watched(self) -> bool:
+        return self.row.state == State.MONITORING.value
 
     def raise_to(self, fault: FaultCase) -> bool:
         """Takes the fault's severity and action where they are higher; True when they were."""

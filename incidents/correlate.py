@@ -8,91 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
+from datetime import timedelta
 
 from detectors import resources
-from detectors.faults import Action, Component, Role, Severity
+from detectors.faults import Action, Component, Role
+from incidents import wording
 from incidents.lifecycle import State
 from incidents.topology import Topology
+from incidents.views import (
+    FOLLOWS_HARDWARE,
+    GPU_LOST,
+    NETWORK_CLIENT,
+    NVSWITCH,
+    ROUTING,
+    UNREACHABLE,
+    USER_REPORT,
+    FaultView,
+    IncidentView,
+)
 
-USER_REPORT = "report.user"
-
-# Fault types by what they say about their cause. Patterns, so that a later type of the same sort takes part.
-GPU_LOST = ("gpu.xid.79", "gpu.lost")
-FOLLOWS_HARDWARE = ("gpu.xid.154", "gpu.count_mismatch", "gpu.unresponsive")
-UNREACHABLE = ("target.unreachable", "detector.silent")
-NVSWITCH = ("nvlink.sxid.*",)
-LINK = ("nic.link.*", "nic.port_error", "nic.module.*", "nic.transceiver.*", "switch.port.*", "switch.transceiver.*")
-# What a switch loses when its neighbour is gone, and what a node loses when its network is.
-ROUTING = ("switch.bgp.*", "switch.routing.*")
-NETWORK_CLIENT = ("storage.lustre.*", "storage.nfs.*")
-_IN_THE_MACHINE = frozenset({Component.GPU, Component.NVLINK, Component.NODE, Component.NIC})
-
-
-def is_networked(fault_type: str, resource: str) -> bool:
-    """Whether a fault's cause may lie in another machine, so that cables are looked at."""
-    return resource.startswith("switch/") or _is_one_of(fault_type, LINK) or _is_one_of(fault_type, NETWORK_CLIENT)
-
-
-def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(fault_type, pattern) for pattern in patterns)
-
-
-@dataclass(frozen=True)
-class FaultView:
-    """What correlation looks at in a fault. `occurred_at` is the device's clock, `observed_at` ours."""
-
-    fault_type: str
-    resource: str
-    component: Component
-    severity: Severity
-    action: Action
-    occurred_at: datetime
-    observed_at: datetime
-    opens_incident: bool = True
-    is_sympathetic: bool = False
-    is_active: bool = True
-
-    @property
-    def owner(self) -> str:
-        return resources.owner(self.resource)
-
-    def is_one_of(self, patterns: Sequence[str]) -> bool:
-        return _is_one_of(self.fault_type, patterns)
-
-    @property
-    def is_link(self) -> bool:
-        return self.is_one_of(LINK)
-
-    @property
-    def is_hardware(self) -> bool:
-        """A fault inside a machine that can be the cause of others."""
-        return (
-            self.component in _IN_THE_MACHINE
-            and self.opens_incident
-            and not (self.is_sympathetic or self.is_link or self.is_one_of(UNREACHABLE))
-        )
-
-    @property
-    def is_of_switch(self) -> bool:
-        """Of a switch as a whole: not of one of its ports, and not what it says of its neighbours."""
-        return self.resource.startswith("switch/") and not self.is_link and not self.is_one_of(ROUTING)
-
-
-@dataclass(frozen=True)
-class IncidentView:
-    """An open incident as correlation sees it. `key` is the caller's own; `members` include the root."""
-
-    key: int
-    state: State
-    root: FaultView
-    members: tuple[FaultView, ...] = ()
-    has_platform_signal: bool = True
-
-    @property
-    def owner(self) -> str:
-        return self.root.owner
+_GPUS = frozenset({Component.GPU, Component.NVLINK})
+# What no GPU breaks, and what breaks no GPU: cards and cables, file systems, settings, the room.
+_BESIDE_GPUS = frozenset(Component) - _GPUS - {Component.NODE, Component.UNKNOWN}
 
 
 @dataclass(frozen=True)
@@ -126,6 +63,8 @@ class Setting:
 
     topology: Topology
     window: timedelta
+    said: Callable[[str], str] = wording.resource
+    """A resource path as people say it."""
 
 
 @dataclass(frozen=True)
@@ -148,18 +87,50 @@ def place(fault: FaultView, incidents: Sequence[IncidentView], setting: Setting)
     )
     for rule in RULES:
         for incident in nearest:
-            if rule.fits(fault, incident, setting):
-                return Joins(incident.key, rule.role(fault, incident), rule.name, _reason(rule, fault, incident))
+            if takes(incident, fault) and rule.fits(fault, incident, setting):
+                reason = _reason(rule, fault, incident, setting)
+                return Joins(incident.key, rule.role(fault, incident), rule.name, reason)
     if fault.opens_incident:
         return Opens("no open incident explains it")
     return Keeps("recorded: a fault of this type opens no incident by itself")
 
 
-def _reason(rule: Rule, fault: FaultView, incident: IncidentView) -> str:
+def takes(incident: IncidentView, fault: FaultView) -> bool:
+    """Whether the incident is open to this fault at all.
+
+    One that is watched after its repair is not, for a fault that calls for a repair of its own: hidden there, the
+    fault would start none, and the repaired part did nothing to be repaired again.
+    """
+    return incident.state is not State.MONITORING or not fault.calls_for_repair or is_back(fault, incident)
+
+
+def is_back(fault: FaultView, incident: IncidentView) -> bool:
+    """Whether this is what the incident was about, come again: its root's own fault, or what called for its repair.
+
+    The latter is a hardware fault that asks for as much as the incident did, on the root's part, or one that was
+    there before. A symptom, or a fault of another part, is not.
+    """
+    root = incident.root
+    if _identity(fault) == _identity(root):
+        return True
+    asked = max(member.action.rank for member in (root, *incident.members) if member.is_hardware or member is root)
+    if not fault.is_hardware or fault.action.rank < asked:
+        return False
+    is_known = any(_identity(fault) == _identity(member) for member in incident.members)
+    return is_known or (fault.resource == root.resource and fault.resource != fault.owner)
+
+
+def _identity(fault: FaultView) -> tuple[str, str]:
+    return fault.fault_type, fault.resource
+
+
+def _reason(rule: Rule, fault: FaultView, incident: IncidentView, setting: Setting) -> str:
     root = incident.root
     seconds = (fault.occurred_at - root.occurred_at).total_seconds()
-    when = f"{abs(seconds):.0f} s {'before' if seconds < 0 else 'after'}"
-    return f"{when} {root.fault_type} on {root.resource}: {rule.because}"[:255]
+    when = f"{wording.duration(timedelta(seconds=abs(seconds)))} {'before' if seconds < 0 else 'after'}"
+    if abs(seconds) < 1:
+        when = "at the same moment as"
+    return f"{when} {root.fault_type} on {setting.said(root.resource)}: {rule.because}"[:255]
 
 
 def _apart(one: FaultView, other: FaultView) -> timedelta:
@@ -252,10 +223,13 @@ def _is_behind_switch(fault: FaultView, incident: IncidentView, setting: Setting
 
 
 def _depends_on(fault: FaultView, switch: str, setting: Setting) -> bool:
-    """A link that ends at the switch; a neighbour's routing or a node's network file system that needs it."""
-    if fault.is_link:
+    """A link that ends at the switch; a neighbour's routing or a node's network file system that needs it.
+
+    A person may tell of a node's link without knowing which: then any of its cables counts.
+    """
+    if fault.is_link and fault.resource != fault.owner:
         return switch in setting.topology.ends(fault.resource)
-    if fault.is_one_of(ROUTING) or fault.is_one_of(NETWORK_CLIENT):
+    if fault.is_link or fault.is_one_of(ROUTING) or fault.is_one_of(NETWORK_CLIENT):
         return switch in setting.topology.neighbours(fault.owner)
     return False
 
@@ -327,13 +301,20 @@ def _is_same_switch(fault: FaultView, incident: IncidentView, setting: Setting) 
 
 
 def _is_same_node(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    """Not when the incident spans machines: then its cause lies outside of this node."""
+    """Not when the incident spans machines: then its cause lies outside of this node. Nor do a GPU and a network
+    card, a file system or a setting explain each other, for being in one node."""
     return (
         fault.owner.startswith("node/")
+        and not _are_strangers(fault, incident.root)
         and _is_same_machine(fault, incident)
         and all(member.owner == incident.owner for member in incident.members)
         and _is_near(fault, incident, setting)
     )
+
+
+def _are_strangers(one: FaultView, other: FaultView) -> bool:
+    pair = {one.component, other.component}
+    return not (pair.isdisjoint(_GPUS) or pair.isdisjoint(_BESIDE_GPUS))
 
 
 RULES: tuple[Rule, ...] = (

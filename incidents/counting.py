@@ -75,7 +75,10 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime, quiet: 
     for item in items:
         tally = tallies[item.fingerprint]
         node = names.node_of(item.owner)
-        known = dedup.Known(tally.standing, seen(item, fresh), node.boot_seen_at if node else None)
+        booted_at = node.boot_seen_at if node else None
+        if booted_at is not None and item.event.occurred_at < booted_at:
+            raise NotOnlyRepeats
+        known = dedup.Known(tally.standing, seen(item, fresh), booted_at)
         verdict = dedup.decide(item.event, known, now=now, quiet=quiet)
         if verdict.kind is VerdictKind.ESCALATED:
             raise NotOnlyRepeats

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from detectors.faults import Action, ClearRule, EventKind, FaultEvent, Severity, Verdict, VerdictKind
+from incidents.wording import clock, moment
 
 # Ids of events are kept this long (DESIGN section 2): an older event may have been counted already.
 KEPT = timedelta(days=7)
@@ -36,12 +37,14 @@ class Known:
     """What is known when an event arrives.
 
     `seen` is empty, or the sentence that says how the event was counted before. `booted_at` is the last
-    confirmed boot of the event's node, None when there was none or it is no node.
+    confirmed boot of the event's node, None when there was none or it is no node; `is_of_this_boot` is true when
+    an earlier date only shows that the node's clock is behind (incidents.boots).
     """
 
     standing: Standing | None = None
     seen: str = ""
     booted_at: datetime | None = None
+    is_of_this_boot: bool = False
 
 
 def decide(event: FaultEvent, known: Known, *, now: datetime, quiet: timedelta) -> Verdict:
@@ -67,16 +70,16 @@ def _too_old(event: FaultEvent, now: datetime) -> Verdict | None:
         return None
     return Verdict(
         VerdictKind.STALE,
-        f"first seen {_at(event.observed_at)}: ids are kept {KEPT.days} days, so it may have been counted before",
+        f"first seen {moment(event.observed_at)}: ids are kept {KEPT.days} days, so it may have been counted before",
     )
 
 
 def _before_boot(event: FaultEvent, known: Known) -> Verdict | None:
     booted = known.booted_at
-    if booted is None or event.occurred_at >= booted:
+    if booted is None or event.occurred_at >= booted or known.is_of_this_boot:
         return None
     return Verdict(
-        VerdictKind.STALE, f"happened {_at(event.occurred_at)}, before the node's last boot at {_at(booted)}"
+        VerdictKind.STALE, f"happened {moment(event.occurred_at)}, before the node's last boot at {moment(booted)}"
     )
 
 
@@ -86,11 +89,11 @@ def _cleared(event: FaultEvent, standing: Standing | None) -> Verdict:
     if event.occurred_at < standing.last_seen_at:
         return Verdict(
             VerdictKind.STALE,
-            f"ended {_at(event.occurred_at)}, but the fault was seen again at {_at(standing.last_seen_at)}",
+            f"ended {moment(event.occurred_at)}, but the fault was seen again at {moment(standing.last_seen_at)}",
         )
     if standing.is_flapping:
         return Verdict(VerdictKind.FLAPPING, f"came back {standing.returns} times: stays until it has been quiet")
-    return Verdict(VerdictKind.CLEARED, f"ended {_at(event.occurred_at)}, reported by {event.source}")
+    return Verdict(VerdictKind.CLEARED, f"ended at {clock(event.occurred_at)}, reported by {event.source}")
 
 
 def _raised(event: FaultEvent, standing: Standing | None, quiet: timedelta) -> Verdict:
@@ -105,18 +108,16 @@ def _raised(event: FaultEvent, standing: Standing | None, quiet: timedelta) -> V
         return Verdict(VerdictKind.REPEAT, "the fault stands already")
     ended = standing.cleared_at or standing.last_seen_at
     if standing.clears is ClearRule.BY_EVENT and event.occurred_at < ended:
-        return Verdict(VerdictKind.STALE, f"happened {_at(event.occurred_at)}, before its reported end {_at(ended)}")
+        return Verdict(
+            VerdictKind.STALE, f"happened {moment(event.occurred_at)}, before its reported end {moment(ended)}"
+        )
     if event.occurred_at - ended <= quiet and standing.returns + 1 >= RETURNS_OF_A_FLAPPING_FAULT:
-        return Verdict(VerdictKind.FLAPPING, f"back for the {_times(standing.returns + 1)}, last ended {_at(ended)}")
-    return Verdict(VerdictKind.NEW, f"it had ended {_at(ended)} and is back")
+        return Verdict(VerdictKind.FLAPPING, f"back for the {_times(standing.returns + 1)}, last ended {moment(ended)}")
+    return Verdict(VerdictKind.NEW, f"it had ended {moment(ended)} and is back")
 
 
 def _is_worse(event: FaultEvent, standing: Standing) -> bool:
     return event.severity.rank > standing.severity.rank or event.action.rank > standing.action.rank
-
-
-def _at(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds")
 
 
 def _times(count: int) -> str:

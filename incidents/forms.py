@@ -13,9 +13,9 @@ from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
 
 from detectors import catalog, resources
 from incidents import wording
-from incidents.correlate import USER_REPORT
 from incidents.lifecycle import State, Trigger, next_state
 from incidents.models import Gpu, Incident, Node, Switch
+from incidents.views import USER_REPORT
 
 NOTE_LENGTH = 2000
 

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -19,9 +20,9 @@ from django.db.models import Max
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import EventKind, FaultEvent, Severity, Verdict, VerdictKind, event_id, to_wire
-from incidents import dedup, naming, upsert
+from incidents import boots, correlate, dedup, naming, upsert
 from incidents.board import Board, new_fault, quiet_period
-from incidents.cases import Entry, FaultCase
+from incidents.cases import Entry, FaultCase, blocks
 from incidents.changes import Change, ChangeKind
 from incidents.counting import NotOnlyRepeats, count_repeats
 from incidents.items import Item, clean, component, key, prepared, seen, storable
@@ -134,12 +135,17 @@ def _put_aside(name: str, wire: Any, error: str, now: datetime) -> Change:
 def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Change]:
     """The long way: new, cleared and escalated faults change incidents, one batch at a time."""
     upsert.lock_placement()
+    of_boots = boots.judged(items, names)
+    items = [*items, *prepared(boots.alarms(items, of_boots, board.catalog), board.catalog, names)]
     _read_standing(board, sorted({item.fingerprint for item in items}))
     fresh = upsert.remember(sorted({key for item in items for key in item.keys}), board.now)
     _prepare(board, items, names)
     tally: Counter[tuple[VerdictKind, str, str]] = Counter()
     for item in items:
-        _take(board, item, seen(item, fresh), names, tally)
+        node = names.node_of(item.owner)
+        is_of_this_boot = of_boots.get(item.event.event_id) is boots.Boot.THIS
+        known = dedup.Known(None, seen(item, fresh), node.boot_seen_at if node else None, is_of_this_boot)
+        _take(board, item, known, names, tally)
     board.write()
     touched = [case for case in board.incidents.values() if case.is_unsettled]
     settled = settle(touched, board=board, now=board.now) if touched else []
@@ -195,11 +201,10 @@ def _is_unknown(names: naming.Names, owner: str) -> bool:
 
 
 def _take(
-    board: Board, item: Item, seen: str, names: naming.Names, tally: Counter[tuple[VerdictKind, str, str]]
+    board: Board, item: Item, known: dedup.Known, names: naming.Names, tally: Counter[tuple[VerdictKind, str, str]]
 ) -> None:
     case = board.faults.get(item.fingerprint)
-    node = names.node_of(item.owner)
-    known = dedup.Known(case.standing() if case else None, seen, node.boot_seen_at if node else None)
+    known = replace(known, standing=case.standing() if case else None)
     verdict = dedup.decide(item.event, known, now=board.now, quiet=quiet_period())
     if verdict.kind in (VerdictKind.IGNORED, VerdictKind.STALE):
         tally[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
@@ -218,13 +223,7 @@ def _end(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
     if verdict.kind is VerdictKind.FLAPPING:
         case.row.clears_at, case.is_changed = item.event.observed_at + quiet_period(), True
         return
-    case.clear(item.event.occurred_at, verdict.reason)
-    if case.member is not None:
-        case.member.entries.append(
-            Entry("cleared", f"{case.row.fault_type} on {case.row.resource} has cleared", item.event.occurred_at, "end")
-        )
-        case.member.is_unsettled = True
-    board.note(ChangeKind.CLEARED, case, case.member, verdict.reason)
+    board.ended(case, item.event.occurred_at, verdict.reason)
 
 
 def _escalate(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
@@ -235,20 +234,22 @@ def _escalate(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> No
     case.count(event, item.quiet)
     if case.member is not None:
         case.member.raise_to(case)
-        case.member.entries.append(Entry("escalated", f"{row.fault_type}: {verdict.reason}.", event.occurred_at))
+        case.member.entries.append(Entry("escalated", f"{board.named(row)}: {verdict.reason}.", event.occurred_at))
     board.note(ChangeKind.ESCALATED, case, case.member, verdict.reason)
 
 
 def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, names: naming.Names) -> None:
     """A fault that did not stand: the same row while its incident is open or its end is recent, else a new one."""
-    if case is None or not (case.member or case.is_new or _is_recent(case, item)):
-        earlier = _earlier_incident(case)
+    if case is None or _is_other_trouble(case) or not (case.member or case.is_new or _is_recent(case, item)):
+        earlier = None if case is not None and case.member else _earlier_incident(case)
         board.faults[item.fingerprint] = fresh = _new_case(board, item, names)
         board.settle_in(fresh, follows=earlier)
         return
     case.come_back(is_flapping=verdict.kind is VerdictKind.FLAPPING)
     case.count(item.event, item.quiet)
     if case.member is not None:
+        if case.member.is_watched and not case.row.is_flapping:
+            case.row.held_until = item.held_until
         case.member.is_unsettled = True
         board.note(ChangeKind.RETURNED, case, case.member, verdict.reason)
         return
@@ -257,6 +258,14 @@ def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, n
     if case in board.loose:
         board.loose.remove(case)
     board.settle_in(case)
+
+
+def _is_other_trouble(case: FaultCase) -> bool:
+    """A symptom of an incident that is watched after its repair, come again: that incident says no longer why."""
+    incident = case.member
+    if incident is None or not incident.is_watched or not blocks(case, incident.root.row.pk):
+        return False
+    return not correlate.is_back(case.view(), incident.view())
 
 
 def _is_recent(case: FaultCase, item: Item) -> bool:

@@ -14,6 +14,12 @@ from detectors import resources
 from incidents.models import Alias, Gpu, Node, Switch
 
 
+def gpu_indexes(hosts: Iterable[str]) -> dict[str, int]:
+    """The index of each GPU of these nodes, by resource path."""
+    rows = Gpu.objects.filter(node__name__in=hosts).values_list("node__name", "pci_address", "index")
+    return {resources.gpu(host, pci): index for host, pci, index in rows}
+
+
 @dataclass
 class Names:
     """What the inventory says about the machines of one batch."""
@@ -34,7 +40,7 @@ class Names:
 
     def resolve(self, path: str) -> str:
         """The canonical path of what was reported as `path`, one of those that were loaded."""
-        return self.resolved[path]
+        return self.resolved.get(path, path)
 
     def node_of(self, owner: str) -> Node | None:
         return self.nodes.get(owner.partition("/")[2]) if owner.startswith("node/") else None

@@ -13,11 +13,13 @@ from detectors.faults import Role, fingerprint
 from incidents import naming, upsert
 from incidents.board import Board, new_fault, window
 from incidents.cases import FaultCase, IncidentCase
-from incidents.correlate import USER_REPORT, Joins
+from incidents.correlate import Joins
 from incidents.ingesting import add_provisional
 from incidents.items import EventRefused
+from incidents.lifecycle import State
 from incidents.models import Fault, Incident, TimelineEntry, UserReport
 from incidents.notify import outbox
+from incidents.views import USER_REPORT
 
 _LONGEST_TEXT = 10_000
 
@@ -58,6 +60,7 @@ def _reported(board: Board, kind: FaultType, name: str, occurred_at: datetime, t
     add_provisional(names, {owner})
     board.nodes = {f"node/{node.name}": node for node in names.nodes.values()}
     mark = fingerprint(resource, kind.id)
+    _end_what_was_closed(mark, board.now)
     standing = board.take(Fault.objects.filter(fingerprint=mark, is_active=True).select_for_update())
     board.read_neighbourhood({(kind.id, resource)})
     if standing:
@@ -73,6 +76,14 @@ def _reported(board: Board, kind: FaultType, name: str, occurred_at: datetime, t
     board.faults[mark] = case
     _place(board, case)
     return case
+
+
+def _end_what_was_closed(mark: str, now: datetime) -> None:
+    """A false positive leaves its fault standing, so that no poll opens it again. A person who tells it again does."""
+    closed = Fault.objects.filter(fingerprint=mark, is_active=True, membership__incident__state=State.FALSE_POSITIVE)
+    Fault.objects.filter(pk__in=list(closed.values_list("pk", flat=True))).update(
+        is_active=False, cleared_at=now, cleared_reason="reported again after its incident was closed"
+    )
 
 
 def _place(board: Board, case: FaultCase) -> None:

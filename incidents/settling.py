@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from detectors.faults import Recovery
+from incidents import correlate
 from incidents.acting import move
 from incidents.board import Board
-from incidents.cases import IncidentCase, blocks
+from incidents.cases import FaultCase, IncidentCase, blocks
 from incidents.changes import Acted, Change, ChangeKind
 from incidents.lifecycle import State, Trigger, next_state
 from incidents.models import Incident
-from incidents.wording import resource as spoken
+from incidents.wording import clock
 from incidents.writing import KINTSUGI
 
 NODE_RESTARTED = "the node restarted"
@@ -30,16 +31,12 @@ def settle(cases: Iterable[IncidentCase], *, board: Board, now: datetime) -> lis
 
 def _settled(case: IncidentCase, board: Board, now: datetime) -> list[Change]:
     waiting = [fault for fault in case.members if blocks(fault, case.root.row.pk)]
-    standing = [fault for fault in waiting if fault.row.is_active]
-    if standing:
-        restored_at = case.row.restored_at
-        back = [fault for fault in standing if restored_at is None or fault.row.last_seen_at > restored_at]
-        if not back:  # it stands, but was not seen since the repair: it has not returned
-            return []
-        what = back[0].row
-        note = f"{what.fault_type} on {spoken(what.resource)}."
+    back = next((fault for fault in waiting if _is_back(fault, case, now)), None)
+    if back is not None:
+        note = f"{board.named(back.row)}."
         if _moved(case.row, Trigger.FAULT_RETURNED, note=note, now=now):
-            return [Change(case.row.pk, what.pk, ChangeKind.RETURNED, note)]
+            return [Change(case.row.pk, back.row.pk, ChangeKind.RETURNED, note)]
+    if any(fault.row.is_active for fault in waiting):
         return []
     if case.row.needs_human:
         # A failed repair asks a person, and its node stays drained: no fault stands there, but service is not back.
@@ -47,9 +44,18 @@ def _settled(case: IncidentCase, board: Board, now: datetime) -> list[Change]:
     values = {"restored_at": max((fault.row.cleared_at or now for fault in waiting), default=now)}
     restarted = any(fault.row.cleared_reason.startswith(NODE_RESTARTED) for fault in waiting)
     cured = {"recovery": str(Recovery.NODE_RESTART)} if restarted else {}
-    if _moved(case.row, Trigger.FAULTS_CLEARED, now=now, **values, **cured):
+    note = f"There were {len(case.members)}; the last ended at {clock(values['restored_at'])}."
+    if len(case.members) == 1:
+        note = ""
+    if _moved(case.row, Trigger.FAULTS_CLEARED, note=note, now=now, **values, **cured):
         return [Change(case.row.pk, case.root.row.pk, ChangeKind.MONITORING, "all faults have cleared")]
     return []
+
+
+def _is_back(fault: FaultCase, incident: IncidentCase, now: datetime) -> bool:
+    """Whether this batch brought back what the incident was about. What merely still stands has not returned."""
+    is_here = fault.has_come and fault.row.is_active and not fault.is_held(now)
+    return is_here and correlate.is_back(fault.view(), incident.view())
 
 
 def _moved(incident: Incident, trigger: Trigger, *, now: datetime, **values: Any) -> bool:

@@ -15,14 +15,14 @@ from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import ClearRule
 from incidents import dedup, upsert
-from incidents.acting import move
+from incidents.acting import move, record
 from incidents.board import Board, quiet_period
-from incidents.cases import Entry, FaultCase, blocks
+from incidents.cases import FaultCase, IncidentCase, blocks
 from incidents.changes import Acted, Change, ChangeKind
 from incidents.lifecycle import State, Trigger
 from incidents.models import Fault, Incident, Node, SeenEvent
 from incidents.settling import NODE_RESTARTED, settle
-from incidents.wording import duration
+from incidents.wording import clock, duration
 from incidents.writing import KINTSUGI
 
 # Rows per statement, so that no sweep holds its locks for long.
@@ -58,7 +58,7 @@ def node_restarted(node: str, *, booted_at: datetime, boot_id: str, now: datetim
         standing = Fault.objects.filter(
             owner=resources.node(node), is_active=True, clears=str(ClearRule.AFTER_REBOOT), last_seen_at__lt=booted_at
         )
-        reason = f"{NODE_RESTARTED} {booted_at.isoformat(timespec='seconds')}"
+        reason = f"{NODE_RESTARTED} at {clock(booted_at)}"
         return _clear(standing, now, lambda case: (booted_at, reason))
 
 
@@ -98,11 +98,7 @@ def _clear(due: QuerySet[Fault], now: datetime, ended: Callable[[FaultCase], tup
     rows = Fault.objects.filter(pk__in=ids, is_active=True).order_by("fingerprint").select_for_update()
     for case in board.take(rows):
         at, reason = ended(case)
-        case.clear(at, reason)
-        if case.member is not None:
-            text = f"{case.row.fault_type} on {case.row.resource} has cleared: {reason}"
-            case.member.entries.append(Entry("cleared", text, at, "end"))
-        board.note(ChangeKind.CLEARED, case, case.member, reason)
+        board.ended(case, at, reason)
     board.write()
     return board.changes + settle(board.incidents.values(), board=board, now=now)
 
@@ -120,6 +116,8 @@ def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
         if case.member is None:
             board.loose = [loose for loose in board.loose if loose is not case]
             board.settle_in(case)
+        else:  # it came back while its incident was watched, and stays
+            case.has_come = case.member.is_unsettled = True
     board.write()
     unsettled = [case for case in board.incidents.values() if case.is_unsettled]
     return board.changes + settle(unsettled, board=board, now=now)
@@ -158,12 +156,22 @@ def _resolve_quiet_incidents(now: datetime) -> list[Change]:
         upsert.lock_placement()
         board = Board(fault_catalog.load(), now)
         for case in board.read_incidents(ids):
-            if any(blocks(fault, case.root.row.pk) and fault.row.is_active for fault in case.members):
-                continue
-            if isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
+            standing = [f for f in case.members if blocks(f, case.root.row.pk) and f.row.is_active]
+            if standing:
+                _ask_about(case, standing, board)
+            elif isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
                 text = f"quiet for {duration(quiet_period())}"
                 changes.append(Change(case.row.pk, case.root.row.pk, ChangeKind.RESOLVED, text))
     return changes
+
+
+def _ask_about(case: IncidentCase, standing: list[FaultCase], board: Board) -> None:
+    """What still stands when all should be over is for a person: nothing but a person knows what it belongs to."""
+    first = standing[0].row
+    more = f" and {len(standing) - 1} more" if len(standing) > 1 else ""
+    text = f"After the quiet period this still stands: {board.named(first)}{more}. It stays open until a person looks."
+    asked = f"Look at {board.said(first.resource)}: {first.fault_type} still stands{more}. Then resolve."
+    record(case.row.pk, kind="still_standing", text=text, now=board.now, needs_human=asked)
 
 
 def _forget(now: datetime) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from detectors.faults import Action, Channel, ClearRule, Component, Recovery, Role, Severity
 from incidents.lifecycle import State
@@ -85,13 +87,26 @@ def duration(length: timedelta) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def resource(path: str) -> str:
-    """`node/gn042/gpu/0000:5d:00.0` as `gn042 GPU 0000:5d:00.0`; the host alone for `node/gn042`."""
+def clock(moment: datetime) -> str:
+    """`05:03:42 UTC`, where the day is plain from where it stands."""
+    return f"{moment.astimezone(UTC):%H:%M:%S} UTC"
+
+
+def moment(at: datetime) -> str:
+    """`2025-01-15 05:03:42 UTC`."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def resource(path: str, gpus: Mapping[str, int] = MappingProxyType({})) -> str:
+    """`node/gn042/gpu/0000:5d:00.0` as `gn042 GPU 3` where `gpus` knows its index, else `gn042 GPU 0000:5d:00.0`;
+    the host alone for `node/gn042`."""
     parts = path.split("/", 3)
     if len(parts) < 2:
         return path
     machine = "unknown host" if parts[1] == "-" else parts[1]
     if len(parts) < 4:
         return machine
+    if path in gpus:
+        return f"{machine} GPU {gpus[path]}"
     kind = {"gpu": "GPU", "nic": "NIC", "pci": "PCI device", "nvswitch": "NVSwitch"}.get(parts[2], parts[2])
     return f"{machine} {kind} {parts[3]}"

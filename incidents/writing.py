@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import groupby
 
 from detectors.faults import Role
 from incidents import upsert
@@ -128,11 +127,13 @@ def _write_timeline(incidents: Sequence[IncidentCase], now: datetime) -> None:
 
 
 def _told_once(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries as given; neighbours of one kind and group become one that says how many."""
+    """Entries in order; those of one kind and group become one, at the first's place, that says how many."""
+    runs: dict[tuple[str, str, int], list[Entry]] = {}
+    for number, entry in enumerate(entries):
+        runs.setdefault((entry.kind, entry.group, 0 if entry.group else number), []).append(entry)
     told: list[Entry] = []
-    for (kind, group), same in groupby(entries, key=lambda entry: (entry.kind, entry.group)):
-        run = list(same)
-        if not group or len(run) == 1:
+    for (kind, group, _), run in runs.items():
+        if len(run) == 1:
             told.extend(run)
             continue
         shown = "; ".join(entry.text for entry in run[:_TOLD])

@@ -25,6 +25,7 @@ NOT_TOLD: dict[str, str] = {
     "opened": "the card itself says so",
     "repeated": "the card counts it; a line per repeat would bury what matters",
     "cleared": "the card counts what still stands; that all have cleared is told once, not fifty times",
+    "noted": "it details a line that is told; the incident's page lists it",
     "ignored": "nothing changed",
     "stale": "nothing changed",
     "notified": "a message about a message",

@@ -9,9 +9,10 @@ import pytest
 
 from detectors import catalog
 from detectors.faults import Role
-from incidents.correlate import RULES, FaultView, IncidentView, Joins, Keeps, Opens, Placement, Setting, place
+from incidents.correlate import RULES, Joins, Keeps, Opens, Placement, Setting, place
 from incidents.lifecycle import State
 from incidents.topology import CablePlace, Topology
+from incidents.views import FaultView, IncidentView
 from tests.builders import GPU, NOW, OTHER_GPU
 
 SECOND = timedelta(seconds=1)
@@ -97,6 +98,11 @@ def test_fault_joins(root: tuple[str, str], fault: tuple[str, str], rule: str, r
     [
         (("gpu.xid.79", GPU), ("gpu.xid.79", "node/gn043/gpu/0000:19:00.0")),
         (("nic.link.down", NIC), ("nic.link.down", "node/gn044/nic/mlx5_0")),
+        # One node, but neither can be the other's cause.
+        (("gpu.xid.79", GPU), ("nic.link.down", NIC)),
+        (("nic.link.down", NIC), ("gpu.xid.79", GPU)),
+        (("nvlink.sxid.20034", NVSWITCH), ("nic.firmware.unhealthy", NIC)),
+        (("gpu.xid.79", GPU), ("storage.lustre.connection_lost", "node/gn042")),
         (("switch.rebooted", LEAF), ("gpu.xid.79", GPU)),
         (("nic.link.down", NIC), ("switch.rebooted", "switch/leaf-02")),
         (("switch.rebooted", LEAF), ("storage.lustre.connection_lost", "node/gn099")),
@@ -173,7 +179,14 @@ def test_nearest_incident_wins_when_two_fit() -> None:
 def test_reason_says_when_after_what_and_why() -> None:
     found = placed(a_view("nvlink.sxid.20034", NVSWITCH, after=12 * SECOND), an_open(a_view("gpu.xid.79")))
     assert isinstance(found, Joins)
-    assert found.reason == f"12 s after gpu.xid.79 on {GPU}: NVSwitches see the links of the lost GPU"
+    assert found.reason == "12 s after gpu.xid.79 on gn042 GPU 0000:19:00.0: NVSwitches see the links of the lost GPU"
+
+
+def test_reason_says_at_the_same_moment_when_less_than_a_second_lies_between() -> None:
+    for after in (-SECOND / 2, SECOND / 2):
+        found = placed(a_view("gpu.xid.154", after=after), an_open(a_view("gpu.xid.79")))
+        assert isinstance(found, Joins)
+        assert found.reason.startswith("at the same moment as gpu.xid.79 on gn042 GPU 0000:19:00.0: ")
 
 
 def test_every_rule_has_its_own_name_and_fits_its_column() -> None:

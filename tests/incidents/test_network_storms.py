@@ -91,6 +91,43 @@ def test_one_incident_when_everything_comes_in_one_batch() -> None:
     assert joins.count() <= 2
 
 
+def test_ends_of_symptoms_are_told_once_when_all_have_ended_however_they_come() -> None:
+    play(rebooted(timedelta(0)), links(2 * SECOND))
+    services.sweep(now=NOW + timedelta(hours=3))  # the leaf's own fault has been quiet
+    for number in range(1, NODES + 1):
+        at = NOW + timedelta(hours=3) + number * SECOND
+        services.ingest([a_clear("nic.link.down", f"node/gn{number:03}/nic/mlx5_5", at=at)], now=at)
+    told = the_incident().timeline.filter(kind__in=("cleared", "faults_cleared")).values_list("text", flat=True)
+    assert len(told) == 2
+    assert told[0].startswith("Switch rebooted (switch.rebooted) on leaf-05 has cleared: ")
+    assert told[1].endswith(f"There were {NODES + 1}; the last ended at 06:00:08 UTC.")
+    assert Fault.objects.filter(cleared_at__isnull=False).count() == NODES + 1
+
+
+@pytest.mark.parametrize(
+    ("fault_type", "resource"),
+    [
+        ("storage.lustre.connection_lost", "node/gn003"),
+        ("nic.link.down", "node/gn003"),
+        ("nic.link.down", "node/gn003/nic/mlx5_5"),
+    ],
+)
+def test_report_joins_the_switchs_incident_when_its_type_is_of_the_network(fault_type: str, resource: str) -> None:
+    play(rebooted(timedelta(0)))
+    at = NOW + 60 * SECOND
+    found = services.report(
+        author="sato", text="No file system.", resource=resource, fault_type=fault_type, occurred_at=at, now=at
+    )
+    assert found.pk == the_incident().pk
+    assert found.members.get(role="symptom").rule == "behind_switch"
+
+
+def test_report_in_words_alone_stays_the_nodes_own_beside_its_switchs_incident() -> None:
+    play(rebooted(timedelta(0)))
+    services.report(author="sato", text="Slow.", resource="node/gn003", occurred_at=NOW, now=NOW + SECOND)
+    assert Incident.objects.count() == 2
+
+
 def test_short_flap_of_a_link_opens_nothing() -> None:
     play([an_event("nic.link.down", "node/gn001/nic/mlx5_5")])
     services.ingest([a_clear("nic.link.down", "node/gn001/nic/mlx5_5", at=NOW + 5 * SECOND)], now=NOW + 5 * SECOND)

@@ -65,6 +65,21 @@ def test_second_report_of_one_node_joins_the_first() -> None:
     assert Fault.objects.get().count == 2
 
 
+def test_reports_of_two_people_about_one_node_are_one_incident_whatever_they_chose() -> None:
+    a_node()
+    first = told()
+    second = told(MINUTE, author="k.ito", text="GPU 0 is gone.", resource=GPU, fault_type="gpu.lost")
+    assert (second.pk, Incident.objects.count(), first.reports.count()) == (first.pk, 1, 2)
+
+
+def test_report_after_a_false_positive_is_heard() -> None:
+    first = told()
+    services.act(first.pk, Trigger.MARK_FALSE_POSITIVE, actor="ada", note="test job", now=NOW + MINUTE)
+    second = told(2 * MINUTE, author="k.ito", text="Mine hangs too.")
+    assert (second.state, second.fault_type) == ("open", "report.user")
+    assert second.pk != first.pk
+
+
 def test_report_of_a_type_that_its_author_chose_is_still_told_by_people_alone() -> None:
     incident = told(resource="switch/leaf-14", fault_type="switch.mac_learning_anomaly")
     assert (incident.fault_type, incident.channels) == ("switch.mac_learning_anomaly", ["user"])

@@ -120,7 +120,7 @@ def test_second_gpu_within_the_window_joins() -> None:
     incident = Incident.objects.get()
     member = incident.members.get(role="symptom")
     assert member.rule == "same_node"
-    assert "60 s after gpu.xid.79" in member.reason
+    assert member.reason == "1 min after gpu.xid.79 on gn042 GPU 0000:19:00.0: the same node within the join window"
 
 
 def test_worse_event_escalates_fault_and_incident() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 
 import pytest
@@ -62,3 +62,14 @@ def test_a_duration_is_said_in_its_two_largest_units(length: timedelta, said: st
 )
 def test_a_resource_is_said_as_people_say_it(path: str, said: str) -> None:
     assert wording.resource(path) == said
+
+
+def test_a_gpu_is_said_by_its_index_where_it_is_known() -> None:
+    gpus = {"node/gn042/gpu/0000:5d:00.0": 3}
+    assert wording.resource("node/gn042/gpu/0000:5d:00.0", gpus) == "gn042 GPU 3"
+    assert wording.resource("node/gn042/gpu/0000:9b:00.0", gpus) == "gn042 GPU 0000:9b:00.0"
+
+
+def test_a_time_is_said_in_utc_without_its_fractions() -> None:
+    tokyo = datetime(2025, 1, 15, 14, 3, 42, 123456, tzinfo=timezone(timedelta(hours=9)))
+    assert (wording.clock(tokyo), wording.moment(tokyo)) == ("05:03:42 UTC", "2025-01-15 05:03:42 UTC")

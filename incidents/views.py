@@ -1,0 +1,100 @@
+"""Faults and incidents as correlation looks at them, and what their types say about their cause. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from detectors import resources
+from detectors.faults import Action, Component, Severity
+from incidents.lifecycle import State
+
+USER_REPORT = "report.user"
+
+# Fault types by what they say about their cause. Patterns, so that a later type of the same sort takes part.
+GPU_LOST = ("gpu.xid.79", "gpu.lost")
+FOLLOWS_HARDWARE = ("gpu.xid.154", "gpu.count_mismatch", "gpu.unresponsive")
+UNREACHABLE = ("target.unreachable", "detector.silent")
+NVSWITCH = ("nvlink.sxid.*",)
+LINK = ("nic.link.*", "nic.port_error", "nic.module.*", "nic.transceiver.*", "switch.port.*", "switch.transceiver.*")
+# What a switch loses when its neighbour is gone, and what a node loses when its network is.
+ROUTING = ("switch.bgp.*", "switch.routing.*")
+NETWORK_CLIENT = ("storage.lustre.*", "storage.nfs.*")
+# What a driver prints beside a line that says what is wrong: evidence, and nothing to tell anybody of.
+DETAIL = ("*.detail",)
+_IN_THE_MACHINE = frozenset({Component.GPU, Component.NVLINK, Component.NODE, Component.NIC})
+
+
+def is_networked(fault_type: str, resource: str) -> bool:
+    """Whether a fault's cause may lie in another machine, so that cables are looked at."""
+    return resource.startswith("switch/") or _is_one_of(fault_type, LINK) or _is_one_of(fault_type, NETWORK_CLIENT)
+
+
+def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(fault_type, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True)
+class FaultView:
+    """What correlation looks at in a fault. `occurred_at` is the device's clock, `observed_at` ours."""
+
+    fault_type: str
+    resource: str
+    component: Component
+    severity: Severity
+    action: Action
+    occurred_at: datetime
+    observed_at: datetime
+    opens_incident: bool = True
+    is_sympathetic: bool = False
+    is_active: bool = True
+
+    @property
+    def owner(self) -> str:
+        return resources.owner(self.resource)
+
+    def is_one_of(self, patterns: Sequence[str]) -> bool:
+        return _is_one_of(self.fault_type, patterns)
+
+    @property
+    def is_link(self) -> bool:
+        return self.is_one_of(LINK)
+
+    @property
+    def is_hardware(self) -> bool:
+        """A fault inside a machine that can be the cause of others."""
+        return (
+            self.component in _IN_THE_MACHINE
+            and self.opens_incident
+            and not (self.is_sympathetic or self.is_link or self.is_one_of(UNREACHABLE))
+        )
+
+    @property
+    def calls_for_repair(self) -> bool:
+        return self.opens_incident and not self.is_sympathetic and self.action.at_least(Action.RESET_GPU)
+
+    @property
+    def is_detail(self) -> bool:
+        return self.is_one_of(DETAIL)
+
+    @property
+    def is_of_switch(self) -> bool:
+        """Of a switch as a whole: not of one of its ports, and not what it says of its neighbours."""
+        return self.resource.startswith("switch/") and not self.is_link and not self.is_one_of(ROUTING)
+
+
+@dataclass(frozen=True)
+class IncidentView:
+    """An open incident as correlation sees it. `key` is the caller's own; `members` include the root."""
+
+    key: int
+    state: State
+    root: FaultView
+    members: tuple[FaultView, ...] = ()
+    has_platform_signal: bool = True
+
+    @property
+    def owner(self) -> str:
+        return self.root.owner
