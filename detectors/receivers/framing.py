@@ -12,8 +12,9 @@ from enum import StrEnum
 MAX_LINE = 64 * 1024
 _COUNT = re.compile(rb"[1-9]\d{0,6} (?=<)")
 _COUNT_START = re.compile(rb"[1-9]\d{0,6}(?: <?)?\Z")
-
-
+# Nearly every frame is 10 to 999 bytes long: by its first four bytes, the bytes of count, space and message.
+_SIZES = {b"%d <" % count: count + 3 for count in range(10, 100)} | {b"%d " % n: n + 4 for n in range(100, 1000)}
+_LARGEST_OF_TWO_DIGITS = 99 + 3
 _LF = 10
 
 
@@ -102,7 +103,7 @@ class Framer:
         size = len(rest)
         find, append = rest.find, lines.append
         try:
-            while position < size:
+            while (position := _take_usual(rest, position, lines)) < size:
                 space = find(b" ", position, position + 8)
                 if rest[position] == _LF:  # some senders put one after a counted message
                     position += 1
@@ -148,6 +149,17 @@ def _decide(rest: bytes) -> Framing:
     if _COUNT.match(rest):
         return Framing.OCTET_COUNTED
     return Framing.UNDECIDED if not rest or _COUNT_START.match(rest) else Framing.LF
+
+
+def _take_usual(rest: bytes, position: int, lines: list[bytes]) -> int:
+    """Takes whole frames of usual sizes from `position` on; returns where the first other one begins."""
+    append, size_of, size = lines.append, _SIZES.get, len(rest)
+    while True:
+        frame = size_of(rest[position : position + 4])
+        if frame is None or position + frame > size:
+            return position
+        append(rest[position + (3 if frame <= _LARGEST_OF_TWO_DIGITS else 4) : position + frame])
+        position += frame
 
 
 def _has_long_line(block: bytes) -> bool:
