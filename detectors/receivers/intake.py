@@ -185,6 +185,11 @@ class Intake:
             if not self._seen.is_new(key):
                 self._counters.duplicates += 1
                 return
+            waiting = shape.waiting
+            if waiting is not None and waiting.is_open and not waiting.source_key:
+                waiting.count += waiting.fact.count
+                self.folder.folded += 1
+                return
         for number, fact in enumerate(shape.facts):
             same = (number, shape.identity) if number else shape.identity
             waiting = self.folder.repeat(same, fact.count, now=now)
