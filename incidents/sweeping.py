@@ -157,9 +157,10 @@ def _resolve_quiet_incidents(now: datetime) -> list[Change]:
         board = Board(fault_catalog.load(), now)
         for case in board.read_incidents(ids):
             standing = [f for f in case.members if blocks(f, case.root.row.pk) and f.row.is_active]
-            if standing:
-                _ask_about(case, standing, board)
-            elif isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
+            lasting = [fault for fault in standing if fault.row.clears_at is None]
+            if lasting:
+                _ask_about(case, lasting, board)
+            elif not standing and isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
                 text = f"quiet for {duration(quiet_period())}"
                 changes.append(Change(case.row.pk, case.root.row.pk, ChangeKind.RESOLVED, text))
     return changes

@@ -46,6 +46,7 @@ REPLY_SIGNS: dict[str, str] = {
     "step_done": ":wrench:",
     "approval_asked": ":raised_hand:",
     "repair_failed": ":raised_hand:",
+    "still_standing": ":raised_hand:",
 }
 _OTHER_SIGN = ":small_blue_diamond:"
 

@@ -133,6 +133,15 @@ def test_a_person_is_asked_when_a_symptom_still_stands_after_the_quiet_period() 
     assert incident.timeline.filter(kind="still_standing").count() == 1
 
 
+def test_nobody_is_asked_about_a_symptom_that_ends_by_going_quiet() -> None:
+    incident = repaired(an_event("pcie.aer.nonfatal", OTHER_GPU, at=NOW + 2 * MINUTE))
+    services.sweep(now=NOW + 5 * MINUTE + QUIET)
+    assert state_of(incident) == "monitoring"
+    services.sweep(now=NOW + 3 * MINUTE + timedelta(days=1))
+    incident.refresh_from_db()
+    assert (incident.state, incident.needs_human) == ("resolved", "")
+
+
 def link_incident() -> Incident:
     """One node's link, down for two minutes and up again."""
     told(an_event("nic.link.down", NIC))
