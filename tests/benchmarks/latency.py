@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.services.ports import wait_until
 from tests.services.site import ClusterSite
 
-SAMPLES = 12
+SAMPLES = 200
 _GPUS = ("0000:19:00", "0000:3b:00", "0000:4c:00", "0000:5d:00")
 # Writes down when an update returned; costs one process more than the bare command.
 _WRAPPER = """#!/bin/sh
@@ -58,9 +58,21 @@ def _line(node: str, pci: str, number: int) -> bytes:
 
 def _release(site: ClusterSite, node: str) -> None:
     """Back to where the sample began: the run aborted, its incident closed, the node in service."""
+    wait_until(lambda: _has_drained(site), within_s=30, what=f"the end of the drain of {node}")
     site.query("update runbooks_run set state = 'aborted', leased_until = null, claimed_at = null returning id")
     site.query("update incidents_incident set state = 'false_positive', closed_at = now() returning id")
     site.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    # Just after a resume a node shows as not responding for a moment, and the guards count it as out.
+    wait_until(
+        lambda: "*" not in site.slurm("sinfo", "--noheader", f"--nodes={node}", "--format=%t"),
+        within_s=30,
+        what=f"{node} in service",
+    )
+
+
+def _has_drained(site: ClusterSite) -> bool:
+    newest = "select outcome from runbooks_steprun where name = 'drain' order by id desc limit 1"
+    return site.query(newest) == [("done",)]
 
 
 def _bare(site: ClusterSite, watch: Watch) -> list[float]:
