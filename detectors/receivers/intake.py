@@ -16,6 +16,7 @@ from detectors.log_header import Header, Repeat, parse_header, parse_stamp
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folded, Folder
 from detectors.receivers.shapes import Reading, Shape, Shapes, kernel_stamp
+from detectors.receivers.texts import Texts
 from detectors.resources import short_host
 from detectors.signatures import Fact
 
@@ -94,6 +95,7 @@ class Intake:
         self._counters = counters
         self.folder = folder
         self._shapes = Shapes()
+        self._texts = Texts()
         self._stamps: dict[tuple[bytes, bytes, tzinfo], datetime] = {}
         self._stamps_of: tuple[int, int] = (0, 0)
         self._seen = _SeenKeys()
@@ -202,12 +204,15 @@ class Intake:
 
     def _learn(self, reading: Reading, line: bytes, sender: Sender, observed_at: datetime) -> Shape | None:
         """Judges the first line of a shape. None where our short reading of its stamps differs from the header's."""
+        shape = self._texts.shape(reading) if self._zones.is_one else None
+        if shape is not None:
+            self._shapes.remember(reading, shape)
+            return shape
         zone = self._zone(line, sender, observed_at)
         facts = tuple(self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone))
         at = self._time(reading.stamp, zone, observed_at)
         keys = {fact.source_key for fact in facts}
         kernel = reading.kernel
-        shape: Shape | None = None
         if at is not None and len(keys) <= 1 and all(fact.occurred_at == at for fact in facts):
             if keys <= {""}:
                 # A stamp that is not the kernel's belongs to the text: no part of it may be left out of the shape.
@@ -215,6 +220,8 @@ class Intake:
             elif kernel is not None:
                 before, found, after = keys.pop().partition(f"|{kernel[1].decode()}|")
                 shape = Shape(facts, zone, (f"{before}|", f"|{after}"), reading.identity) if found else None
+        if shape is not None and self._zones.is_one:
+            self._texts.learn(reading, shape)
         self._shapes.remember(reading, shape)
         return shape
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -18,7 +19,7 @@ from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
 from detectors.receivers.senders import Senders
-from detectors.signatures import to_event
+from detectors.signatures import Fact, Matcher, to_event
 from tests.detectors.receiver_twin import AT, MATCHER, MemoryLedger, RunningReceiver
 from tests.services.ports import wait_until
 
@@ -292,6 +293,19 @@ def judged(lines: list[bytes]) -> list[FaultEvent]:
     return events
 
 
+def said(lines: list[bytes]) -> list[FaultEvent]:
+    """What the matcher says of each line, a line that came twice left out."""
+    seen: set[str] = set()
+    expected: list[FaultEvent] = []
+    for line in lines:
+        facts = MATCHER.facts(line, default_host="gn042", observed_at=AT, zone=UTC)
+        keys = {fact.source_key for fact in facts} - {""}
+        if not keys & seen:
+            expected += [to_event(fact, event_id="", observed_at=AT, source="syslog") for fact in facts]
+        seen |= keys
+    return expected
+
+
 @settings(max_examples=60)
 @given(st.lists(LINE, min_size=1, max_size=12))
 @example(
@@ -301,12 +315,42 @@ def judged(lines: list[bytes]) -> list[FaultEvent]:
     ]
 )
 def test_remembered_shapes_say_what_the_matcher_says(lines: list[bytes]) -> None:
-    seen: set[str] = set()
-    expected: list[FaultEvent] = []
-    for line in lines:
-        facts = MATCHER.facts(line, default_host="gn042", observed_at=AT, zone=UTC)
-        keys = {fact.source_key for fact in facts} - {""}
-        if not keys & seen:
-            expected += [to_event(fact, event_id="", observed_at=AT, source="syslog") for fact in facts]
-        seen |= keys
-    assert judged(lines) == expected
+    assert judged(lines) == said(lines)
+
+
+HOSTS = st.sampled_from([b"gn042", b"gn043", b"gn044", b"gn04", b"sto-01", b"GN042", b"gn042.site.example"])
+TEXTS = st.sampled_from(
+    [
+        xid().split(b"kernel: ")[1],
+        b"[  390.306117] " + xid(48).split(b"kernel: ")[1],
+        b"NVRM: GPU at PCI:0000:19:00: GPU-gn043",
+        b"NIFF: node gn043 detected a failed network connection on network 0 via interface ib0",
+        b"LustreError: 11-0: gn043-OST0001-osc: operation ost_connect to node 10.0.0.9@o2ib failed: rc = -19",
+    ]
+)
+OF_HOSTS = st.tuples(HOSTS, st.sampled_from([b" kernel: ", b" "]), TEXTS).map(
+    lambda parts: b"<4>Jan 12 03:04:05 " + b"".join(parts)
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(OF_HOSTS, min_size=6, max_size=24))
+@example([xid(host=f"gn{number}") for number in range(40, 44)])
+@example([xid(host=f"gn{number}", seconds="390.306117") for number in range(40, 44)])
+def test_a_text_that_many_hosts_send_says_of_each_what_the_matcher_says(lines: list[bytes]) -> None:
+    assert judged(lines) == said(lines)
+
+
+def test_the_matcher_is_asked_for_two_hosts_of_a_thousand_that_send_one_text() -> None:
+    asked: list[bytes] = []
+
+    class Asked(Matcher):
+        def facts(self, line: bytes, **values: Any) -> list[Fact]:
+            asked.append(line)
+            return super().facts(line, **values)
+
+    intake = Intake(Asked(CATALOG), zones=Zones(), counters=Counters(), folder=Folder())
+    block = b"\n".join(xid(host=f"gn{number:03d}") for number in range(1000))
+    intake.take(block, Sender("relay"), observed_at=AT, now=1.0)
+    resources = {folded.fact.resource for folded in intake.folder.take(1.0, everything=True)}
+    assert (len(asked), len(resources)) == (2, 1000)
