@@ -183,7 +183,11 @@ def _context(run: Run, state: NodeState, attempted_at: datetime | None, *, now: 
         attempted_at=attempted_at,
         known_boot_id=run.node.boot_id,
         may_adopt=_may_adopt(state),
-        standing=[StandingFault(fault.fault_type, fault.resource, fault.last_seen_at) for fault in standing],
+        # The device's clock may be behind: a fault that we first saw after a boot was raised after it.
+        standing=[
+            StandingFault(fault.fault_type, fault.resource, max(fault.last_seen_at, fault.observed_at))
+            for fault in standing
+        ],
     )
 
 

@@ -6,11 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from detectors import resources
 from detectors.faults import Action
 from incidents import services as incidents
 from incidents.lifecycle import State, Trigger
 from runbooks import services
 from runbooks.models import Mode, Run, RunState, StepRun
+from tests.builders import a_fault
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -31,6 +33,10 @@ def at_step(name: str) -> object:
 
 def waiting_for(words: str) -> object:
     return lambda run: words in run.waiting_for
+
+
+def has_booted(run: Run) -> bool:
+    return run.steps.filter(name="wait_for_boot", outcome=StepRun.Outcome.DONE).exists()
 
 
 def say(site: Site, run: Run, trigger: Trigger, **changes: object) -> None:
@@ -402,3 +408,14 @@ def test_run_fails_and_asks_when_slurm_does_not_know_the_node() -> None:
     run = site.play(site.begin(incident))
     assert run.state == RunState.FAILED
     assert "Slurm knows no such node" in run.outcome
+
+
+def test_fault_logged_after_the_boot_fails_the_verification_when_the_clock_of_the_node_is_behind() -> None:
+    site = Site()
+    run = site.play(site.begin(site.lose_gpu()), until=has_booted)
+    behind = site.now - timedelta(hours=1)
+    a_fault("gpu.xid.95", resources.gpu("gn001", "0000:3b:00.0"), at=behind, observed_at=site.now)
+    run = site.play(run)
+    assert run.state == RunState.FAILED
+    assert "gpu.xid.95" in run.outcome
+    assert site.slurm.nodes(("gn001",))["gn001"].is_drained
