@@ -413,6 +413,7 @@ def test_run_fails_and_asks_when_slurm_does_not_know_the_node() -> None:
 def test_fault_logged_after_the_boot_fails_the_verification_when_the_clock_of_the_node_is_behind() -> None:
     site = Site()
     run = site.play(site.begin(site.lose_gpu()), until=has_booted)
+    site.now += timedelta(seconds=1)
     behind = site.now - timedelta(hours=1)
     a_fault("gpu.xid.95", resources.gpu("gn001", "0000:3b:00.0"), at=behind, observed_at=site.now)
     run = site.play(run)
