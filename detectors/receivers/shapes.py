@@ -75,9 +75,11 @@ class Shapes:
             end = line.find(b">", 0, _LONGEST_PRIORITY) + 1 + _BSD_STAMP
             form = head_of(line[:end])
             if form is None:
-                reading = self.read(line, sender, observed_at)
-                append(reading.form.get(reading.text) if reading is not None else None)
-                continue
+                stamp, form = self._stamped(line, sender, observed_at)
+                if stamp is None:
+                    append(None)
+                    continue
+                end = stamp.end()
             shape = form.get(line[end:])
             if shape is None:
                 kernel = kernel_in(line, end, end + _KERNEL_WITHIN)
@@ -88,14 +90,10 @@ class Shapes:
 
     def read(self, line: bytes, sender: str, observed_at: datetime) -> Reading | None:
         """None for a line whose stamp has an unusual form or names no time: it has no shape."""
-        stamp = _STAMP.match(line)
-        if stamp is None or (stamp[1] not in self._seconds and not self._is_time(stamp[1], observed_at)):
+        stamp, form = self._stamped(line, sender, observed_at)
+        if stamp is None:
             return None
-        end = stamp.end()
-        prefix, offset = line[: stamp.start(1)], stamp[3]
-        form = self._form(sender, prefix, offset)
-        if end == line.find(b">", 0, _LONGEST_PRIORITY) + 1 + _BSD_STAMP:
-            self._remember_head(sender, line[:end], form)
+        end, prefix, offset = stamp.end(), line[: stamp.start(1)], stamp[3]
         kernel = _KERNEL.search(line, end, end + _KERNEL_WITHIN)
         if kernel is None:
             text: bytes | Text = line[end:]
@@ -109,6 +107,17 @@ class Shapes:
             self._forget()
         self._remembered += 1
         reading.form[reading.text] = shape
+
+    def _stamped(self, line: bytes, sender: str, observed_at: datetime) -> tuple[re.Match[bytes] | None, _Form]:
+        """The stamp and the shapes of its form; no stamp where it has an unusual form or names no time."""
+        stamp = _STAMP.match(line)
+        if stamp is None or (stamp[1] not in self._seconds and not self._is_time(stamp[1], observed_at)):
+            return None, {}
+        end = stamp.end()
+        form = self._form(sender, line[: stamp.start(1)], stamp[3])
+        if end == line.find(b">", 0, _LONGEST_PRIORITY) + 1 + _BSD_STAMP:
+            self._remember_head(sender, line[:end], form)
+        return stamp, form
 
     def _form(self, sender: str, prefix: bytes, offset: bytes) -> _Form:
         form = self._forms.get((sender, prefix, offset))

@@ -337,6 +337,13 @@ OF_HOSTS = st.tuples(HOSTS, st.sampled_from([b" kernel: ", b" "]), TEXTS).map(
 @given(st.lists(OF_HOSTS, min_size=6, max_size=24))
 @example([xid(host=f"gn{number}") for number in range(40, 44)])
 @example([xid(host=f"gn{number}", seconds="390.306117") for number in range(40, 44)])
+@example(
+    [
+        b"<4>Jan 12 03:04:05 gn%03d kernel: NIFF: node gn043 detected a failed network connection on network 0 via "
+        b"interface ib0" % number
+        for number in (43, 44, 42)
+    ]
+)
 def test_a_text_that_many_hosts_send_says_of_each_what_the_matcher_says(lines: list[bytes]) -> None:
     assert judged(lines) == said(lines)
 
