@@ -131,7 +131,9 @@ LOGGING = {
     },
 }
 
-# The settings that lose nothing: a task whose worker dies comes back, and no task waits in the broker.
+# A task is a doorbell: spool and rows keep the work, and offer it again within seconds whoever dies with it. So tasks
+# are acknowledged early: a late acknowledgement that meets a restarted Redis ends the worker (kombu 5.7, AttributeError
+# in `ack`), and would protect nothing that is not kept already.
 CELERY_BROKER_URL = KINTSUGI["REDIS_URL"] or "memory://localhost/"
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = (
     {
@@ -145,8 +147,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = (
     else {"polling_interval": 0.01}
 )
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_TASK_ACKS_LATE = True
-CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_TIME_LIMIT = 120  # under half the visibility timeout
