@@ -1,4 +1,4 @@
-"""A real Slurm for the tests that ask for one: started once, its nodes handed out one by one."""
+"""A real Slurm for the tests that ask for one: started once a file, because nodes left out count against the cap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLUSTER = "kintsugi-test"
 _NODES = tuple(f"gn{number:03d}" for number in range(1, 41))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def slurm_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmDaemons]:
     """Forty nodes in the partition `gpu`; `boots` in its directory holds a line for each boot of a node."""
     directory = tmp_path_factory.mktemp("slurm")
@@ -52,7 +52,7 @@ def stand_in_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Mem
         yield serve
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _fresh_nodes() -> Iterator[str]:
     return iter(_NODES)
 
