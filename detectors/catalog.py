@@ -16,12 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional
 
+from detectors import rows, rules
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
 
 _DIRECTORY = Path(__file__).parent / "catalog"
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
-_DURATION = re.compile(r"(\d+)([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 # A character class or an escaped character says nothing about look-around; a back-reference is an escaped digit.
 _OPAQUE = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _REFUSED = re.compile(r"\(\?<?[=!]|\(\?P=|\(\?\(|\\[1-9]")
@@ -111,6 +110,8 @@ class Catalog:
 
     types: Mapping[str, FaultType]
     signatures: tuple[Signature, ...] = ()
+    rules: Mapping[str, tuple[rules.Rule, ...]] = field(default_factory=dict)
+    """How polled values raise and clear the types, by metric."""
 
     def __getitem__(self, fault_type: str) -> FaultType:
         """Raises KeyError for an id that is neither a row nor of a numbered family."""
@@ -166,6 +167,7 @@ class _Reader:
 
     types: dict[str, FaultType] = field(default_factory=dict)
     signatures: list[Signature] = field(default_factory=list)
+    rules: list[rules.Rule] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -176,13 +178,15 @@ class _Reader:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             self.problems.append(f"{path.name}: cannot be read: {error}")
             return
-        for name in sorted(set(tables) - {"defaults", "type", "signature"}):
+        for name in sorted(set(tables) - {"defaults", "type", "signature", "rule"}):
             self.problems.append(f"{path.name}: unknown table {name}")
         defaults = tables.get("defaults", {})
         for where, row in _placed(path, text, tables, "type"):
             self._take(where, {**defaults, **row}, self._add_type)
         for where, row in _placed(path, text, tables, "signature"):
             self._take(where, row, self._add_signature)
+        for where, row in _placed(path, text, tables, "rule"):
+            self._take(where, row, self._add_rule)
 
     def _take(self, where: str, row: dict[str, Any], add: Any) -> None:
         try:
@@ -201,7 +205,17 @@ class _Reader:
     def _add_signature(self, where: str, row: dict[str, Any]) -> None:
         self.signatures.extend(_signatures(where, row))
 
+    def _add_rule(self, where: str, row: dict[str, Any]) -> None:
+        rule = rules.read(where, row)
+        same = next((other for other in self.rules if (other.metric, other.key) == (rule.metric, rule.key)), None)
+        if same is not None:
+            raise ValueError(f"duplicate rule for {rule.metric}, first at {same.where}")
+        self.rules.append(rule)
+
     def check_references(self) -> None:
+        for rule in self.rules:
+            if rule.type not in self.types:
+                self.problems.append(f"{rule.where}: {rule.type}: no such fault type")
         for signature in self.signatures:
             for name in signature.types:
                 known = name.replace("{code}", "unknown")
@@ -226,10 +240,10 @@ def _fault_type(row: Mapping[str, Any]) -> FaultType:
     values: dict[str, Any] = {name: value for name, value in row.items() if name in known}
     for name, enum in _ENUMS.items():
         if name in values:
-            values[name] = _member(enum, name, values[name], reasons)
+            values[name] = rows.member(enum, name, values[name], reasons)
     for name in ("quiet", "hold_down"):
         if name in values:
-            values[name] = _duration(name, values[name], reasons)
+            values[name] = rows.duration(name, values[name], reasons)
     values["confirmed_by"] = tuple(values.get("confirmed_by", ()))
     if not _ID.fullmatch(str(row.get("id", ""))):
         reasons.append("the id is not dotted lower-case words")
@@ -249,29 +263,13 @@ _ENUMS: dict[str, type[Enum]] = {
 }
 
 
-def _member(enum: type[Enum], name: str, value: object, reasons: list[str]) -> Optional[Enum]:
-    try:
-        return enum(value)
-    except ValueError:
-        reasons.append(f"{name} {value!r} is none of {', '.join(str(member.value) for member in enum)}")
-        return None
-
-
-def _duration(name: str, value: object, reasons: list[str]) -> timedelta:
-    found = _DURATION.fullmatch(str(value))
-    if found is None:
-        reasons.append(f"{name} {value!r} is no duration such as 90s, 15m, 24h or 7d")
-        return timedelta(0)
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
-
-
 def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
     """One per pattern. Raises ValueError with one reason per line."""
     known = {"type", "event", "pattern", "on", "unless", "qualifier"}
     reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
     reasons += [f"missing {name}" for name in ("type", "event", "pattern", "on") if not row.get(name)]
-    event = _member(EventKind, "event", row["event"], reasons) if "event" in row else None
-    kind = _member(ResourceKind, "on", row["on"], reasons) if "on" in row else None
+    event = rows.member(EventKind, "event", row["event"], reasons) if "event" in row else None
+    kind = rows.member(ResourceKind, "on", row["on"], reasons) if "on" in row else None
     types, qualifier, patterns = (_names(row.get(name, ())) for name in ("type", "qualifier", "pattern"))
     all_groups: set[str] = set()
     for pattern in patterns:
@@ -315,7 +313,10 @@ def read(paths: Sequence[Path]) -> Catalog:
     reader.check_references()
     if reader.problems:
         raise CatalogError("\n".join(reader.problems))
-    return Catalog(reader.types, tuple(reader.signatures))
+    by_metric: dict[str, tuple[rules.Rule, ...]] = {}
+    for rule in reader.rules:
+        by_metric[rule.metric] = (*by_metric.get(rule.metric, ()), rule)
+    return Catalog(reader.types, tuple(reader.signatures), by_metric)
 
 
 @lru_cache(maxsize=1)

@@ -1,106 +1,77 @@
-"""From an observation of a poll to the fault event it means: a table keyed by metric, with hysteresis.
+"""What one observation means by itself, without a memory of earlier rounds: levels and flags, at once.
 
-Pure: no clock, no I/O. Python 3.9, standard library alone.
+Runbooks and captures look this way; polls go through `detectors.judge`. Pure. Python 3.9, standard library alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from dataclasses import dataclass
-from typing import Any, Optional
+from collections.abc import Container, Iterable, Iterator
+from typing import Optional
 
 from detectors.catalog import Catalog
-from detectors.faults import EventKind, FaultEvent, Observation, event_id, fingerprint
+from detectors.faults import ClearRule, EventKind, FaultEvent, Observation, event_id, fingerprint
+from detectors.rules import Opinion, Rule
 
 
-@dataclass(frozen=True)
-class Rule:
-    """`is_faulty(value, attributes)` raises while no fault stands; `is_well` clears one that does.
-
-    Between the two nothing changes. A value that is neither (unreadable) says nothing: the detector reports
-    that by `detector.answered`.
-    """
-
-    fault_type: str
-    is_faulty: Callable[[Any, dict[str, str]], bool]
-    is_well: Callable[[Any, dict[str, str]], bool]
+def fault_types_of(metric: str, catalog: Catalog) -> tuple[str, ...]:
+    """The fault types that a metric can raise or clear; none for a metric that is only recorded."""
+    return tuple(dict.fromkeys(rule.type for rule in catalog.rules.get(metric, ())))
 
 
-def _is_false(value: Any, _attributes: dict[str, str]) -> bool:
-    return value is False
-
-
-def _is_true(value: Any, _attributes: dict[str, str]) -> bool:
-    return value is True
-
-
-def _expected(attributes: dict[str, str]) -> Optional[int]:
-    text = attributes.get("expected", "")
-    return int(text) if text.isdecimal() else None
-
-
-def _differs(value: Any, attributes: dict[str, str]) -> bool:
-    expected = _expected(attributes)
-    return isinstance(value, int) and expected is not None and value != expected
-
-
-def _agrees(value: Any, attributes: dict[str, str]) -> bool:
-    return isinstance(value, int) and value == _expected(attributes)
-
-
-RULES: dict[str, Rule] = {
-    "gpu.present": Rule("gpu.lost", _is_false, _is_true),
-    "gpu.count": Rule("gpu.count_mismatch", _differs, _agrees),
-    "gpu.responsive": Rule("gpu.unresponsive", _is_false, _is_true),
-    "detector.answered": Rule("detector.silent", _is_false, _is_true),
-    "target.reachable": Rule("target.unreachable", _is_false, _is_true),
-}
-
-
-def fault_type_of(metric: str) -> Optional[str]:
-    """The fault type that a metric can raise or clear; None for a metric that is only recorded."""
-    rule = RULES.get(metric)
-    return None if rule is None else rule.fault_type
-
-
-def classify(observation: Observation, active: Container[str], catalog: Catalog) -> Optional[FaultEvent]:
-    """The event that the observation means, or None when nothing changes.
+def classify(observation: Observation, active: Container[str], catalog: Catalog) -> Iterator[FaultEvent]:
+    """The events that the observation means. No debounce, and counters say nothing: there is nothing to compare with.
 
     `active` holds the fingerprints of the faults that stand. A fault that stands is raised again by a faulty
-    value, so that its last-seen time moves; one that does not stand is not cleared again.
+    value; one that does not stand is not cleared again.
     """
-    rule = RULES.get(observation.metric)
-    if rule is None:
+    for fault_type in fault_types_of(observation.metric, catalog):
+        rules = [rule for rule in catalog.rules[observation.metric] if rule.type == fault_type]
+        opinions = [rule.opinion(observation.value, observation.attributes) for rule in rules]
+        faulty = [rule for rule, opinion in zip(rules, opinions) if opinion is Opinion.FAULTY]
+        if faulty:
+            yield to_event(observation, worst(faulty, catalog), EventKind.RAISED, catalog)
+        elif all(opinion is Opinion.WELL for opinion in opinions):
+            event = cleared(observation, rules[0], active, catalog)
+            if event is not None:
+                yield event
+
+
+def cleared(observation: Observation, rule: Rule, active: Container[str], catalog: Catalog) -> Optional[FaultEvent]:
+    """The end of a fault that stands; None where none stands, or where no poll may end its type."""
+    if catalog[rule.type].clears not in (ClearRule.BY_POLL, ClearRule.BY_EVENT):
         return None
-    if rule.is_faulty(observation.value, observation.attributes):
-        return _event(observation, rule.fault_type, EventKind.RAISED, catalog)
-    stands = fingerprint(observation.resource, rule.fault_type, _qualifier(observation)) in active
-    if stands and rule.is_well(observation.value, observation.attributes):
-        return _event(observation, rule.fault_type, EventKind.CLEARED, catalog)
-    return None
+    stands = fingerprint(observation.resource, rule.type, qualifier_of(observation)) in active
+    return to_event(observation, rule, EventKind.CLEARED, catalog) if stands else None
 
 
-def _qualifier(observation: Observation) -> str:
-    """Two silent detectors of one node are two faults."""
-    return observation.attributes.get("detector", "")
+def worst(rules: Iterable[Rule], catalog: Catalog) -> Rule:
+    """The rule that speaks: of the highest severity, its type's where it names none."""
+    return max(rules, key=lambda rule: (rule.severity or catalog[rule.type].severity).rank)
 
 
-def _event(observation: Observation, fault_type: str, kind: EventKind, catalog: Catalog) -> FaultEvent:
-    row = catalog[fault_type]
-    qualifier = _qualifier(observation)
-    identity = (observation.resource, fault_type, qualifier, observation.observed_at.isoformat(), kind)
+def qualifier_of(observation: Observation) -> str:
+    """What tells two faults of one type on one resource apart: the attribute `qualifier`, or the detector's name."""
+    return observation.attributes.get("qualifier") or observation.attributes.get("detector", "")
+
+
+def to_event(observation: Observation, rule: Rule, kind: EventKind, catalog: Catalog) -> FaultEvent:
+    row = catalog[rule.type]
+    qualifier = qualifier_of(observation)
+    identity = (observation.resource, rule.type, qualifier, observation.observed_at.isoformat(), kind)
+    is_raised = kind is EventKind.RAISED
     return FaultEvent(
         event_id=event_id("poll", *identity),
-        fault_type=fault_type,
+        fault_type=rule.type,
         event=kind,
         resource=observation.resource,
         source="poll",
         occurred_at=observation.observed_at,
         observed_at=observation.observed_at,
-        severity=row.severity,
-        action=row.action,
+        severity=(rule.severity if is_raised else None) or row.severity,
+        action=(rule.action if is_raised else None) or row.action,
         component=row.component,
         qualifier=qualifier,
+        code=row.code,
         excerpt=_excerpt(observation),
         attributes=dict(observation.attributes),
     )

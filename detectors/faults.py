@@ -12,14 +12,14 @@ from enum import Enum
 from typing import Any, Optional
 
 
-class _Word(str, Enum):
+class Word(str, Enum):
     """A closed set whose members are stored and printed as their value."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
-class _Ranked(_Word):
+class _Ranked(Word):
     """A closed set in rising order: the order of definition is the rank."""
 
     @property
@@ -53,7 +53,7 @@ class Action(_Ranked):
     VENDOR = "vendor"
 
 
-class Component(_Word):
+class Component(Word):
     """Component class: table 13 of arXiv 2604.13600, plus what that study did not see."""
 
     GPU = "gpu"
@@ -68,7 +68,7 @@ class Component(_Word):
     UNKNOWN = "unknown"
 
 
-class EventType(_Word):
+class EventType(Word):
     """X.733 section 8.1.1 event types."""
 
     COMMUNICATIONS = "communications"
@@ -78,7 +78,7 @@ class EventType(_Word):
     ENVIRONMENTAL = "environmental"
 
 
-class ClearRule(_Word):
+class ClearRule(Word):
     """How a fault of a type stops being active. A type without one does not load."""
 
     BY_POLL = "by_poll"
@@ -88,22 +88,22 @@ class ClearRule(_Word):
     BY_OPERATOR = "by_operator"
 
 
-class EventKind(_Word):
+class EventKind(Word):
     RAISED = "raised"
     CLEARED = "cleared"
 
 
-class Channel(_Word):
+class Channel(Word):
     PLATFORM = "platform"
     USER = "user"
 
 
-class Role(_Word):
+class Role(Word):
     ROOT = "root"
     SYMPTOM = "symptom"
 
 
-class Recovery(_Word):
+class Recovery(Word):
     NODE_RESTART = "node_restart"
     GPU_RESET = "gpu_reset"
     COLD_CYCLE = "cold_cycle"
@@ -114,7 +114,7 @@ class Recovery(_Word):
     NONE = "none"
 
 
-class VerdictKind(_Word):
+class VerdictKind(Word):
     """What deduplication makes of one event."""
 
     NEW = "new"
@@ -173,7 +173,7 @@ class FaultEvent:
     attributes: dict[str, str] = field(default_factory=dict)
 
 
-_ENUM_FIELDS: dict[str, type[_Word]] = {
+_ENUM_FIELDS: dict[str, type[Word]] = {
     "event": EventKind,
     "severity": Severity,
     "action": Action,

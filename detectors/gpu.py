@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors import resources
-from detectors.detector import Output, Reading, Target, Transports
+from detectors.detector import NothingToCompare, Output, Reading, Target, TargetKind, Transports
 from detectors.faults import Observation
 
 _COMMAND = ("nvidia-smi", "-q", "-x")
@@ -28,16 +28,20 @@ _FIELDS_THAT_TELL = ("product_name", "uuid", "serial")
 _EXCERPT = 200
 
 
-class GpuDetector:
+class GpuDetector(NothingToCompare):
     """Presence of the expected GPUs. Observes `detector.answered`, `gpu.responsive`, `gpu.count`, `gpu.present`."""
 
     name: ClassVar[str] = "gpu"
+    kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """One nvidia-smi call. Raises DetectorError when the node cannot be reached."""
         output = via.shell.run(target, _COMMAND, _TIMEOUT)
         return Reading(detector=self.name, target=target, taken_at=now, outputs={"nvidia-smi": output})
+
+    def sniff(self, text: bytes) -> str:
+        return "nvidia-smi"
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         output = reading.outputs["nvidia-smi"]
@@ -69,7 +73,7 @@ def _presence(reading: Reading, pci: str, loss: str) -> Observation:
 def _inventory(reading: Reading, states: dict[str, str]) -> Iterator[Observation]:
     """`states` maps each PCI address that nvidia-smi spoke of to "" (well) or the words of its loss."""
     target = reading.target
-    expected = [pci for _, pci in target.expected.get("gpus", ())]
+    expected = [pci for _, pci in target.expected.gpus]
     present = sum(1 for text in states.values() if not text)
     wanted = len(expected) or len(states)
     attributes = {"expected": str(wanted), "text": f"{present} of {wanted} GPUs answer"}

@@ -1,54 +1,27 @@
-"""The doors to the world: SSH with kept connections, and the machine we run on. Every time limit lives here."""
+"""SSH to the nodes, on connections that are kept. Every time limit of a command on a node lives here."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 import shlex
-import signal
 import socket
-import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import paramiko
 
-from detectors.detector import DetectorError, Output, Target
+from detectors import bundle
+from detectors.bundle import GRACE_S
+from detectors.detector import Command, DetectorError, Output, Target, Unreachable
+from detectors.local import LONGEST_OUTPUT, LocalShell
+
+__all__ = ["LocalShell", "SshShell"]
 
 _CONNECT_TIMEOUT_S = 10.0
-_GRACE_S = 5.0
-_LONGEST_OUTPUT = 8 * 1024 * 1024
-_TIMED_OUT = 124  # the status of coreutils' timeout
-
-
-class LocalShell:
-    """Commands on this machine. The whole process group is killed when its time is over."""
-
-    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        """Raises DetectorError when the program cannot be started."""
-        begun = time.monotonic()
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise DetectorError(f"{argv[0]} on {target.name}: cannot be started ({error.strerror})") from error
-        status: int | None
-        try:
-            stdout, stderr = process.communicate(timeout=timeout.total_seconds())
-            status = process.returncode
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            stdout, stderr = process.communicate()
-            status = None
-        return Output(status, stdout[:_LONGEST_OUTPUT], stderr[:_LONGEST_OUTPUT], _since(begun))
 
 
 class SshShell:
@@ -71,19 +44,35 @@ class SshShell:
         self._guard = threading.Lock()
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        """Raises DetectorError when the target cannot be reached or refuses us."""
-        begun = time.monotonic()
+        """Raises Unreachable when the target does not answer or refuses us."""
         limit_s = timeout.total_seconds()
+        return self._converse(target, argv[0], _bounded(argv, limit_s), limit_s)
+
+    def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
+        """One channel for all of them. Raises as `run` does, and DetectorError when the round before still runs."""
+        nonce = secrets.token_hex(8)
+        is_root = (target.user or self._user) == "root"
+        argv = bundle.wrapped(name, bundle.script(commands, nonce, is_root=is_root))
+        limit_s = sum(command.timeout.total_seconds() + GRACE_S for command in commands)
+        output = self._converse(target, name, f"LC_ALL=C {shlex.join(argv)}", limit_s)
+        if output.status == bundle.BUSY:
+            raise DetectorError(f"{name} on {target.name}: the round before still runs")
+        if nonce.encode() not in output.stdout:
+            raise DetectorError(f"{name} on {target.name}: its commands were not run: {output.complaint}")
+        return bundle.taken_apart(commands, nonce, output.stdout, output.stderr)
+
+    def _converse(self, target: Target, what: str, line: str, limit_s: float) -> Output:
+        begun = time.monotonic()
         try:
             channel = self._channel(target)
             try:
-                return _converse(channel, _bounded(argv, limit_s), begun, limit_s)
+                return _converse(channel, line, begun, limit_s)
             finally:
                 channel.close()
         except (OSError, EOFError, paramiko.SSHException) as error:
             self._forget(target)
             where = f"{target.name} ({target.address}:{target.port})"
-            raise DetectorError(f"{argv[0]} on {where}: {error or type(error).__name__}") from error
+            raise Unreachable(f"{what} on {where}: {error or type(error).__name__}") from error
 
     def close(self) -> None:
         with self._guard:
@@ -150,27 +139,27 @@ def _open(client: paramiko.SSHClient) -> paramiko.Channel:
 
 
 def _bounded(argv: tuple[str, ...], limit_s: float) -> str:
-    return shlex.join(("timeout", f"--kill-after={_GRACE_S:g}", f"{limit_s:g}", *argv))
+    return shlex.join(("timeout", f"--kill-after={GRACE_S:g}", f"{limit_s:g}", *argv))
 
 
 def _converse(channel: paramiko.Channel, command: str, begun: float, limit_s: float) -> Output:
     """Read until the far end closes or time is over. Both streams are bounded."""
-    deadline = begun + limit_s + _GRACE_S
+    deadline = begun + limit_s + GRACE_S
     channel.exec_command(command)
     stdout, stderr = bytearray(), bytearray()
     try:
         _drain(channel, stdout, deadline)
-        while len(stderr) < _LONGEST_OUTPUT and (chunk := channel.recv_stderr(65536)):
+        while len(stderr) < LONGEST_OUTPUT and (chunk := channel.recv_stderr(65536)):
             stderr += chunk
         channel.status_event.wait(max(0.0, deadline - time.monotonic()))
     except TimeoutError:
         return Output(None, bytes(stdout), bytes(stderr), _since(begun))
     status = channel.recv_exit_status() if channel.status_event.is_set() else None
-    return Output(None if status == _TIMED_OUT else status, bytes(stdout), bytes(stderr), _since(begun))
+    return Output(None if status == bundle.TIMED_OUT else status, bytes(stdout), bytes(stderr), _since(begun))
 
 
 def _drain(channel: paramiko.Channel, into: bytearray, deadline: float) -> None:
-    while len(into) < _LONGEST_OUTPUT:
+    while len(into) < LONGEST_OUTPUT:
         channel.settimeout(max(0.001, deadline - time.monotonic()))
         chunk = channel.recv(65536)
         if not chunk:

@@ -14,6 +14,7 @@ from django.db import transaction
 
 from detectors import resources
 from detectors.detector import Target
+from detectors.expected import Expected
 from incidents import cabling, inventory_file
 from incidents.inventory_file import InventoryError
 from incidents.models import Alias, Cable, Gpu, Node, Port, Switch
@@ -66,7 +67,7 @@ def target(node: str) -> Target | None:
         address=row.address or row.name,
         port=row.ssh_port,
         user=settings.KINTSUGI["KINTSUGI_SSH_USER"],
-        expected={"gpus": gpus},
+        expected=Expected(role=row.role, gpus=gpus),
     )
 
 

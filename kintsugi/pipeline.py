@@ -70,8 +70,8 @@ class Pipeline:
         now = self.clock()
         observations = observe(target, self.world.detectors, Transports(shell=self.world.shell), now)
         active = incidents.active_fingerprints(resources.node(node))
-        judged = (classify(observation, active, self.catalog) for observation in observations)
-        self._remember([event for event in judged if event is not None], None, now)
+        judged = [event for seen in observations for event in classify(seen, active, self.catalog)]
+        self._remember(judged, None, now)
 
     def advance(self, run_id: int) -> None:
         """At most one step of one run; rung again at once while it has more to do."""

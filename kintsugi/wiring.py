@@ -10,7 +10,7 @@ from typing import NoReturn
 from django.conf import settings
 
 from detectors import registry
-from detectors.detector import DetectorError, Output, Shell, Target
+from detectors.detector import DetectorError, OneByOne, Output, Shell, Target
 from detectors.transport import LocalShell, SshShell
 from incidents.notify import choice
 from incidents.notify.notifier import Notifier
@@ -63,7 +63,7 @@ def slurm(shell: Shell) -> Slurm:
     )
 
 
-class NoShell:
+class NoShell(OneByOne):
     """A site without node access: every look says so."""
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:

@@ -55,8 +55,8 @@ def look(ctx: Context) -> Look:
     if unreachable:
         return Look((), unreachable[0].attributes.get("text") or "it does not answer")
     rows = catalog.load()
-    events = (classify(seen, (), rows) for seen in observations)
-    return Look(tuple(e for e in events if e is not None and e.event is EventKind.RAISED), "")
+    events = (event for seen in observations for event in classify(seen, (), rows))
+    return Look(tuple(event for event in events if event.event is EventKind.RAISED), "")
 
 
 def boot(ctx: Context) -> Boot | None:

@@ -21,7 +21,10 @@ LONGEST_FUNCTION, USUAL_FUNCTION, LONGEST_FILE = 60, 40, 400
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "data", "info", "misc", "common"}
 # The four places where any exception is caught: around one poll, one ingest batch, one advance, one notification.
 BROAD_EXCEPTS = 4
-FOR_NODES = ("faults", "detector", "resources", "gpu", "polling", "classify", "matcher")
+FOR_NODES = (
+    *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
+    *("bundle", "local", "files", "captures", "gpu"),
+)
 
 
 def _sources() -> list[Path]:

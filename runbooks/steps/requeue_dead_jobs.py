@@ -36,7 +36,7 @@ class RequeueDeadJobs(Base):
 
 
 def _dead(ctx: Context) -> list[Job]:
-    gpus = len(ctx.target.expected.get("gpus", ()))
+    gpus = len(ctx.target.expected.gpus)
     whole = [job for job in ctx.world.slurm.jobs(ctx.node) if job.state == "RUNNING" and job.gpus_per_node == gpus > 0]
     if not whole or not any(event.fault_type in _LOST for event in looking.look(ctx).raised):
         return []

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors import registry
-from detectors.detector import DetectorError, Output, Reading, Target, Transports
+from detectors.detector import OneByOne, Output, Reading, Target, Transports, Unreachable
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 TARGET = Target("gn001", "127.0.0.1", expected={"gpus": (("0", "0000:19:00.0"), ("1", "0000:3b:00.0"))})
 each_detector = pytest.mark.parametrize("detector", registry.DETECTORS, ids=lambda detector: detector.name)
 
 
-class SameForAll:
+class SameForAll(OneByOne):
     """A Shell that gives one output to every command, and remembers the commands."""
 
     def __init__(self, output: Output) -> None:
@@ -29,9 +29,9 @@ class SameForAll:
         return self.output
 
 
-class Unreachable:
+class NoRoute(OneByOne):
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        raise DetectorError(f"{argv[0]} on {target.name}: no route to host")
+        raise Unreachable(f"{argv[0]} on {target.name}: no route to host")
 
 
 def _reading(detector: Any, output: Output) -> Reading:
@@ -55,8 +55,8 @@ def test_no_output_is_never_healthy(detector: Any, status: int | None) -> None:
 
 @each_detector
 def test_a_target_that_cannot_be_reached_is_an_error_not_a_reading(detector: Any) -> None:
-    with pytest.raises(DetectorError, match="gn001"):
-        detector.collect(TARGET, Transports(shell=Unreachable()), NOW)
+    with pytest.raises(Unreachable, match="gn001"):
+        detector.collect(TARGET, Transports(shell=NoRoute()), NOW)
 
 
 @each_detector

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
-from detectors.detector import DetectorError, Output, Reading, Target, Transports
+from detectors.detector import NothingToCompare, OneByOne, Output, Reading, Target, TargetKind, Transports, Unreachable
 from detectors.faults import Observation
 from detectors.polling import observe
 
@@ -14,13 +14,14 @@ NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 TARGET = Target("gn001", "127.0.0.1")
 
 
-class NoShell:
+class NoShell(OneByOne):
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        raise DetectorError("gn001: connection refused")
+        raise Unreachable("gn001: connection refused")
 
 
-class Well:
+class Well(NothingToCompare):
     name: ClassVar[str] = "well"
+    kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
@@ -28,6 +29,9 @@ class Well:
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         yield Observation("node/gn001", "well.is", True, reading.taken_at)
+
+    def sniff(self, text: bytes) -> str:
+        return "well"
 
 
 class Breaks(Well):

@@ -167,7 +167,7 @@ def test_target_is_where_the_node_answers_and_what_should_be_in_it() -> None:
     target = inventory.target("gn042")
     assert target is not None
     assert (target.address, target.port) == ("10.40.1.42", 22)
-    assert target.expected["gpus"][0] == ("0", "0000:19:00.0")
+    assert target.expected.gpus[0] == ("0", "0000:19:00.0")
     Node.objects.create(name="stranger", is_provisional=True)
     assert inventory.target("stranger") is None
     assert inventory.pollable()[0] == "gn001"

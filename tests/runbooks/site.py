@@ -10,7 +10,7 @@ from typing import Any
 
 from detectors import registry, resources
 from detectors.catalog import load
-from detectors.detector import DetectorError, Output, Target
+from detectors.detector import Output, Target, Unreachable
 from detectors.faults import Action, EventKind, FaultEvent, event_id
 from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
 from fixtures.memory_slurm import MemorySlurm
@@ -47,7 +47,7 @@ class Unplugged(SimulatedShell):
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         if target.name in self.silent:
-            raise DetectorError(f"{target.name}: no route to host")
+            raise Unreachable(f"{target.name}: no route to host")
         return super().run(target, argv, timeout)
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pytest
 
-from detectors.detector import DetectorError, Output, Target
+from detectors.detector import DetectorError, OneByOne, Output, Target
 from detectors.transport import LocalShell
 from fixtures.cluster.slurm_daemons import SlurmDaemons
 from fixtures.memory_slurm import MemorySlurm
@@ -221,7 +221,7 @@ def test_error_says_what_to_do_when_slurmctld_is_down() -> None:
         ScontrolSlurm(CommandShell(memory), _HOST, cluster_name=CLUSTER).nodes()
 
 
-class _Saying:
+class _Saying(OneByOne):
     """A shell whose commands all end so."""
 
     def __init__(self, output: Output | DetectorError) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from detectors.detector import Output, Target
+from detectors.expected import Expected
 from detectors.transport import LocalShell
 from fixtures.cluster.gpu import Presence
 from fixtures.cluster.world import SimulatedShell
@@ -36,7 +37,7 @@ def a_context(site: Site, **changes: object) -> Context:
         fault_type="gpu.xid.79",
         resource=site.gpu("gn001"),
         node="gn001",
-        target=Target("gn001", "gn001", expected={"gpus": expected}),
+        target=Target("gn001", "gn001", expected=Expected(gpus=expected)),
         state=site.slurm.nodes(("gn001",))["gn001"],
         facts={"drained_at": told(EPOCH), "booted_at": told(site.now)},
         world=site.world,

@@ -1,0 +1,87 @@
+"""The machine we run on as a transport. Python 3.9, standard library alone: it travels to nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Optional
+
+from detectors.bundle import lock_path
+from detectors.detector import Command, DetectorError, Output, Target
+
+LONGEST_OUTPUT = 8 * 1024 * 1024
+# What programs say is read by us: in their own language, not the site's.
+_ENVIRONMENT = {"LC_ALL": "C", "LANG": "C"}
+
+
+class LocalShell:
+    """Commands on this machine. The whole process group is killed when its time is over."""
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        """Raises DetectorError when the program cannot be started."""
+        begun = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, **_ENVIRONMENT},
+            )
+        except OSError as error:
+            raise DetectorError(f"{argv[0]} on {target.name}: cannot be started ({error.strerror})") from error
+        status: Optional[int]
+        try:
+            stdout, stderr = process.communicate(timeout=timeout.total_seconds())
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            stdout, stderr = _left_over(process)
+            status = None
+        took = timedelta(seconds=time.monotonic() - begun)
+        return Output(status, stdout[:LONGEST_OUTPUT], stderr[:LONGEST_OUTPUT], took)
+
+    def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
+        """Raises DetectorError when the round before still runs. A program that is not there ends with 127."""
+        with _locked(name, target):
+            return {command.name: self._one(target, command) for command in commands}
+
+    def _one(self, target: Target, command: Command) -> Output:
+        sudo = ("sudo", "-n") if command.as_root and os.geteuid() != 0 else ()
+        try:
+            return self.run(target, (*sudo, *command.argv), command.timeout)
+        except DetectorError as error:
+            return Output(127, b"", str(error).encode(), timedelta(0))
+
+
+def _left_over(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """What a killed group had written. A process in uninterruptible sleep does not even die: it is left behind."""
+    try:
+        return process.communicate(timeout=1)
+    except subprocess.TimeoutExpired:
+        return b"", b""
+
+
+@contextlib.contextmanager
+def _locked(name: str, target: Target) -> Iterator[None]:
+    path = Path(lock_path(name))
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise DetectorError(f"{name} on {target.name}: the lock {path} cannot be opened ({error.strerror})") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise DetectorError(f"{name} on {target.name}: the round before still runs") from error
+    finally:
+        os.close(descriptor)
