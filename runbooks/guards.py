@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from runbooks.slurm_output import NodeState
+from detectors.slurm_output import NodeState
 
 # At most this many nodes of a partition are out, and at most this share of it (issue 2, section 5).
 CAP = 5

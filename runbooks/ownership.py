@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runbooks.slurm_output import NodeState
+from detectors.slurm_output import NodeState
 
 _OURS = "kintsugi:"
 # What slurmctld and slurmd write themselves (Slurm 22.05: src/slurmctld/node_mgr.c, src/slurmd/slurmd/req.c).

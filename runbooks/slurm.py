@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from detectors import slurm_output
 from detectors.detector import DetectorError, Output, Shell, Target
-from runbooks import slurm_output
-from runbooks.slurm_output import Job, NodeState
+from detectors.slurm_output import Job, NodeState
 
 __all__ = ["Access", "Job", "NodeState", "ScontrolSlurm", "Slurm", "SlurmError", "SlurmRefusal", "controller"]
 

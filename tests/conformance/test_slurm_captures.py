@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runbooks import slurm_output
+from detectors import slurm_output
 
 FOLDER = "outputs/slurm"
 

@@ -2,7 +2,7 @@
 
 `scontrol show node` is read rather than `sinfo --json`: it exists in every version, costs half (11 ms against 22
 for 100 nodes) and the JSON changed its form between 22.05 and 23.11. One field a line is relied upon, never a
-separator inside a line: a drain's reason may hold `|`, `=` and quotes.
+separator inside a line: a drain's reason may hold `|`, `=` and quotes. Python 3.9, standard library alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
+from typing import Optional
 
 # The suffixes of a state in Slurm's short forms (sinfo(1), NODE STATE CODES), as the flags that later forms print.
 _SUFFIXES = {
@@ -40,8 +41,8 @@ class NodeState:
     flags: frozenset[str]
     reason: str
     reason_set_by: str
-    reason_changed_at: datetime | None
-    boot_time: datetime | None
+    reason_changed_at: Optional[datetime]
+    boot_time: Optional[datetime]
     partitions: tuple[str, ...]
 
     @property
@@ -158,17 +159,17 @@ def _word(lines: list[str], key: str) -> str:
     return ""
 
 
-def _reason(lines: list[str]) -> tuple[str, str, datetime | None]:
+def _reason(lines: list[str]) -> tuple[str, str, Optional[datetime]]:
     for line in lines:
         if line.startswith("Reason=") and (found := _REASON_STAMP.match(line.removeprefix("Reason="))):
             return found["reason"], found["user"] or "", _time(found["at"] or "")
     return "", "", None
 
 
-def _time(text: str) -> datetime | None:
+def _time(text: str) -> Optional[datetime]:
     """`None`, `Unknown` and Slurm's zero are no time."""
     try:
-        at = datetime.fromisoformat(text).replace(tzinfo=UTC)
+        at = datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
     except ValueError:
         return None
     return at if at.year > 1970 else None
