@@ -1,13 +1,13 @@
 """The catalogue: every type of fault as data, and the signatures by which log lines show them.
 
 Rows live in `catalog/*.toml`. Loading checks all of them and reports every problem at once, with file, line and
-reason. Never touches the world beyond these files. Python 3.9 and the standard library (tomllib: 3.11).
+reason. Never touches the world beyond these files. Python 3.9, standard library alone; where there is no tomllib
+(before 3.11) the rows come compiled, by `detectors.compiled`.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -19,7 +19,13 @@ from typing import Any, Optional
 from detectors import rows, rules
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python before 3.11: the node check, which brings the catalogue compiled
+    tomllib = None  # type: ignore[assignment]
+
 _DIRECTORY = Path(__file__).parent / "catalog"
+_TABLES = ("type", "signature", "rule")
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # A character class or an escaped character says nothing about look-around; a back-reference is an escaped digit.
 _OPAQUE = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]")
@@ -174,19 +180,21 @@ class _Reader:
     def read(self, path: Path) -> None:
         try:
             text = path.read_text(encoding="utf-8")
-            tables = tomllib.loads(text)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            found = tomllib.loads(text)
+        except (OSError, ValueError) as error:
             self.problems.append(f"{path.name}: cannot be read: {error}")
             return
-        for name in sorted(set(tables) - {"defaults", "type", "signature", "rule"}):
+        for name in sorted(set(found) - {"defaults", *_TABLES}):
             self.problems.append(f"{path.name}: unknown table {name}")
-        defaults = tables.get("defaults", {})
-        for where, row in _placed(path, text, tables, "type"):
-            self._take(where, {**defaults, **row}, self._add_type)
-        for where, row in _placed(path, text, tables, "signature"):
-            self._take(where, row, self._add_signature)
-        for where, row in _placed(path, text, tables, "rule"):
-            self._take(where, row, self._add_rule)
+        self.take(path.name, found, text)
+
+    def take(self, name: str, found: Mapping[str, Any], text: str = "") -> None:
+        """The rows of every table; `text` is what they were read from, for the line numbers of problems."""
+        adders = {"type": self._add_type, "signature": self._add_signature, "rule": self._add_rule}
+        for table, add in adders.items():
+            defaults = found.get("defaults", {}) if table == "type" else {}
+            for where, row in _placed(name, text, found, table):
+                self._take(where, {**defaults, **row}, add)
 
     def _take(self, where: str, row: dict[str, Any], add: Any) -> None:
         try:
@@ -223,12 +231,12 @@ class _Reader:
                     self.problems.append(f"{signature.where}: {name}: no such fault type")
 
 
-def _placed(path: Path, text: str, tables: Mapping[str, Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _placed(file: str, text: str, tables: Mapping[str, Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row of `[[name]]` with its file and line (1-based): tomllib keeps no lines."""
     header = f"[[{name}]]"
     numbers = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == header]
     for index, row in enumerate(tables.get(name, ())):
-        yield f"{path.name}:{numbers[index] if index < len(numbers) else '?'}", row
+        yield f"{file}:{numbers[index] if index < len(numbers) else '?'}", row
 
 
 def _fault_type(row: Mapping[str, Any]) -> FaultType:
@@ -310,6 +318,27 @@ def read(paths: Sequence[Path]) -> Catalog:
     reader = _Reader()
     for path in paths:
         reader.read(path)
+    return _whole(reader)
+
+
+def from_rows(found: Mapping[str, Any], name: str) -> Catalog:
+    """The catalogue of rows that were read before, by table. Raises CatalogError naming every problem."""
+    reader = _Reader()
+    reader.take(name, found)
+    return _whole(reader)
+
+
+def tables(path: Path) -> dict[str, Any]:
+    """The file's tables as they stand there. Raises OSError and ValueError."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def files() -> list[Path]:
+    """Those that ship with Kintsugi, in the order in which they are read."""
+    return sorted(_DIRECTORY.glob("*.toml"))
+
+
+def _whole(reader: _Reader) -> Catalog:
     reader.check_references()
     if reader.problems:
         raise CatalogError("\n".join(reader.problems))
@@ -322,4 +351,4 @@ def read(paths: Sequence[Path]) -> Catalog:
 @lru_cache(maxsize=1)
 def load() -> Catalog:
     """The catalogue that ships with Kintsugi, read once per process. Raises CatalogError."""
-    return read(sorted(_DIRECTORY.glob("*.toml")))
+    return read(files())

@@ -22,11 +22,20 @@ _ENVIRONMENT = {"LC_ALL": "C", "LANG": "C"}
 
 
 class LocalShell:
-    """Commands on this machine. The whole process group is killed when its time is over."""
+    """Commands on this machine. The whole process group is killed when its time is over.
+
+    `until`: a moment of `time.monotonic` that no command outlives.
+    """
+
+    def __init__(self, *, until: Optional[float] = None) -> None:
+        self._until = until
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         """Raises DetectorError when the program cannot be started."""
         begun = time.monotonic()
+        limit_s = timeout.total_seconds()
+        if self._until is not None:
+            limit_s = max(0.0, min(limit_s, self._until - begun))
         try:
             process = subprocess.Popen(
                 argv,
@@ -40,7 +49,7 @@ class LocalShell:
             raise DetectorError(f"{argv[0]} on {target.name}: cannot be started ({error.strerror})") from error
         status: Optional[int]
         try:
-            stdout, stderr = process.communicate(timeout=timeout.total_seconds())
+            stdout, stderr = process.communicate(timeout=limit_s)
             status = process.returncode
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
+from incidents.models import Node
 from runbooks import guards
 from runbooks.guards import Fleet, PastReboot
-from runbooks.models import Mode, Run, RunbookMode, StepRun, StopSwitch
+from runbooks.models import JobStop, Mode, Run, RunbookMode, StepRun, StopSwitch
 from runbooks.slurm import NodeState
 from runbooks.steps.reboot import Reboot
 
@@ -29,6 +30,12 @@ def read(run: Run, nodes: Mapping[str, NodeState], *, stop_file: Path, now: date
     )
 
 
+def for_node(node: Node, runbook: str, nodes: Mapping[str, NodeState], *, stop_file: Path, now: datetime) -> Fleet:
+    """The fleet as the guards must see it for a node on which no run of ours acts."""
+    claimed = _claims(Run.objects.exclude(node=node), now) | _job_stops(now)
+    return Fleet(nodes=nodes, claimed=claimed, stopped=stopped(stop_file), mode=mode_of(runbook))
+
+
 def mode_of(runbook: str) -> Mode:
     """No row: shadow."""
     row = RunbookMode.objects.filter(runbook=runbook).first()
@@ -44,9 +51,17 @@ def stopped(stop_file: Path) -> str:
 
 
 def _claimed(run: Run, now: datetime) -> frozenset[str]:
+    return _claims(Run.objects.exclude(pk=run.pk), now) | _job_stops(now)
+
+
+def _claims(runs: QuerySet[Run], now: datetime) -> frozenset[str]:
     unended = Q(finished_at=None) | Q(finished_at__gte=now - _JUST_ENDED)
-    others = Run.objects.filter(unended, claimed_at__isnull=False).exclude(pk=run.pk)
-    return frozenset(others.values_list("node__name", flat=True))
+    return frozenset(runs.filter(unended, claimed_at__isnull=False).values_list("node__name", flat=True))
+
+
+def _job_stops(now: datetime) -> frozenset[str]:
+    """Nodes whose own check was given leave to stop a job: Slurm is about to drain them."""
+    return frozenset(JobStop.objects.filter(expires_at__gt=now).values_list("node__name", flat=True))
 
 
 def _reboots(run: Run, now: datetime) -> tuple[PastReboot, ...]:

@@ -120,6 +120,22 @@ class FleetLock(models.Model):
         return self.name
 
 
+class JobStop(models.Model):
+    """A leave given to a node's own check to stop a job's start: the drain that follows counts against the cap."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="job_stops")
+    fault_type = models.CharField(max_length=96)
+    granted_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        ordering: ClassVar = ["-granted_at"]
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="job_stop_by_end")]
+
+    def __str__(self) -> str:
+        return f"{self.node.name}: {self.fault_type}"
+
+
 class StopSwitch(models.Model):
     """While a row stands unreleased, nothing disruptive is done anywhere."""
 

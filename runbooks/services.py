@@ -17,17 +17,20 @@ from runbooks.controls import (
     stop,
 )
 from runbooks.fleet import mode_of, stopped
+from runbooks.job_stops import Leave, may_stop_job
 from runbooks.running import advance
 from runbooks.starting import plan, start_due
 
 __all__ = [
     "ControlRefused",
     "Controlled",
+    "Leave",
     "abort",
     "advance",
     "approve",
     "due",
     "is_due",
+    "may_stop_job",
     "mode_of",
     "pause",
     "plan",

@@ -1,0 +1,87 @@
+"""Leave for a node's own check to stop a job's start, which makes Slurm drain the node: counted, capped, stoppable.
+
+Asks the same guards as a run's drain, and the mode of the runbook that the fault calls for. Touches no node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from detectors import catalog
+from detectors.faults import Severity
+from incidents import services as incidents
+from incidents.models import Incident, Node
+from runbooks import fleet, guards, policy
+from runbooks.guards import Act, Refused, Request
+from runbooks.models import FleetLock, JobStop, Mode
+from runbooks.slurm import NodeState, SlurmError, SlurmRefusal
+from runbooks.step import World
+
+# Long enough for Slurm to drain the node after its Prolog failed, and for us to see it.
+LEASE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Whether the job may be stopped; `reason` is for people."""
+
+    is_granted: bool
+    reason: str
+
+
+def may_stop_job(name: str, fault_types: Sequence[str], *, now: datetime, world: World) -> Leave:
+    """One answer for one node; what is granted counts against the cap until its lease ends."""
+    node = Node.objects.filter(name=name, is_provisional=False).first()
+    if node is None:
+        return Leave(False, f"{name} is not in the inventory, and what is not in the inventory is never acted upon")
+    chosen = _runbook_for(fault_types)
+    if chosen is None:
+        return Leave(False, f"none of {', '.join(fault_types) or 'no faults'} is a fault that stops a job")
+    fault_type, runbook = chosen
+    try:
+        nodes = world.slurm.nodes()
+    except (SlurmError, SlurmRefusal) as error:
+        return Leave(False, f"Slurm could not be asked how many nodes are out: {error}")
+    leave = _claim(node, fault_type, runbook, nodes=nodes, now=now, world=world)
+    _record(node, leave, now)
+    return leave
+
+
+def _runbook_for(fault_types: Sequence[str]) -> tuple[str, str] | None:
+    """The gravest fault that calls for a runbook, and the runbook."""
+    rows = [row for row in (catalog.load().get(name) for name in fault_types) if row is not None]
+    for row in sorted(rows, key=lambda row: -Severity(row.severity).rank):
+        chosen = policy.choose(row.action, row.component, is_node=True, is_provisional=False)
+        if isinstance(chosen, str):
+            return row.id, chosen
+    return None
+
+
+def _claim(
+    node: Node, fault_type: str, runbook: str, *, nodes: dict[str, NodeState], now: datetime, world: World
+) -> Leave:
+    mode = fleet.mode_of(runbook)
+    if mode is not Mode.ARMED:
+        return Leave(False, f"runbook {runbook} is not armed but {mode}: the fault is recorded, the job starts")
+    FleetLock.objects.get_or_create(name="fleet")
+    with transaction.atomic():
+        FleetLock.objects.select_for_update().get(name="fleet")
+        state = fleet.for_node(node, runbook, nodes, stop_file=world.policy.stop_file, now=now)
+        verdict = guards.check(Request(Act.DRAIN, node.name, fault_type), state, now)
+        if isinstance(verdict, Refused):
+            return Leave(False, verdict.reason)
+        JobStop.objects.create(node=node, fault_type=fault_type, granted_at=now, expires_at=now + LEASE)
+    return Leave(True, f"{fault_type} on {node.name}")
+
+
+def _record(node: Node, leave: Leave, now: datetime) -> None:
+    """On the node's open incident, where it has one: people see who stopped the job, or why nobody did."""
+    latest = Incident.objects.filter(node=node, closed_at=None).order_by("-pk").first()
+    if latest is not None:
+        what = "may stop the job that starts there" if leave.is_granted else "may not stop the job that starts there"
+        text = f"The check on {node.name} {what}: {leave.reason}."
+        incidents.record(latest.pk, kind="run_note", text=text, actor="kintsugi", now=now)
