@@ -23,7 +23,7 @@ VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "dat
 BROAD_EXCEPTS = 4
 FOR_NODES = (
     *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
-    *("bundle", "local", "files", "captures", "gpu"),
+    *("bundle", "local", "files", "captures", "gpu", "http"),
 )
 
 
