@@ -23,6 +23,10 @@ class Unreachable(DetectorError):
     """The target itself does not answer, or refuses us: says where and how it was asked."""
 
 
+class NotConfigured(DetectorError):
+    """The site has given no way to look: nothing is wrong with the target, and nothing is known of it."""
+
+
 class TargetKind(Word):
     """What is looked at. A site is what speaks for many machines: Slurm's controller, a Prometheus."""
 
@@ -131,15 +135,15 @@ class Http(Protocol):
 
 class _NoSnmp:
     def get(self, target: Target, oids: Sequence[str]) -> dict[str, SnmpValue]:
-        raise DetectorError(f"{target.name}: no SNMP credentials are configured")
+        raise NotConfigured(f"{target.name}: no SNMP credentials are configured")
 
     def walk(self, target: Target, columns: Sequence[str]) -> dict[str, SnmpValue]:
-        raise DetectorError(f"{target.name}: no SNMP credentials are configured")
+        raise NotConfigured(f"{target.name}: no SNMP credentials are configured")
 
 
 class _NoHttp:
     def get(self, target: Target, url: str, timeout: timedelta) -> Output:
-        raise DetectorError(f"{url}: no HTTP access is configured")
+        raise NotConfigured(f"{url}: no HTTP access is configured")
 
 
 @dataclass(frozen=True)
