@@ -1,13 +1,22 @@
-"""`python -m detectors explain | parse`: what Kintsugi makes of log lines and captures. No database, no Django."""
+"""`python -m detectors explain | parse | check`: what Kintsugi makes of log lines, captures, and this node.
+
+No database, no Django. Each command loads what it needs alone: `check` answers from its cache within milliseconds.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
 
-from detectors import explain, parse
+_COMMANDS = {"explain": "detectors.explain", "parse": "detectors.parse", "check": "detectors.check"}
 
-_COMMANDS = {"parse": parse.main}
+
+def main(words: list[str]) -> int:
+    """Exit code of the command; `explain` shows the usage of a word that is none."""
+    name = words[0] if words and words[0] in _COMMANDS else "explain"
+    rest = words[1:] if name != "explain" else words
+    return int(importlib.import_module(_COMMANDS[name]).main(rest))
+
 
 if __name__ == "__main__":
-    run = _COMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
-    sys.exit(run(sys.argv[2:]) if run is not None else explain.main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))
