@@ -2,7 +2,8 @@
 
     node/<short host>                       switch/<name>
     node/<host>/gpu/<dddd:bb:dd.f>          switch/<name>/port/<port>
-    node/<host>/nic/<device>                storage/<name>
+    node/<host>/nic/<device>                switch/<name>/module/<cage>
+    storage/<name>
     node/<host>/nvswitch/<dddd:bb:dd.f>     node/<host>/pci/<dddd:bb:dd.f>, node/<host>/storage/<device>
     node/-/... when the host is unknown
 
@@ -71,6 +72,11 @@ def switch(name: str) -> str:
 
 def port(switch_name: str, port_name: str) -> str:
     return f"{switch(switch_name)}/port/{port_name}"
+
+
+def module(switch_name: str, module_name: str) -> str:
+    """A transceiver in a switch by its cage, as printed on the front; it may hold several ports."""
+    return f"{switch(switch_name)}/module/{module_name}"
 
 
 def owner(resource: str) -> str:

@@ -7,28 +7,38 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from detectors import resources
-from incidents.topology import CablePlace, GpuPlace, NodePlace, Site, SwitchPlace, Topology, expand
+from incidents import inventory_rules
+from incidents.inventory_row import Row, given
+from incidents.topology import (
+    CablePlace,
+    FeedPlace,
+    ModulePlace,
+    NodePlace,
+    PortPlace,
+    RackPlace,
+    RolePlace,
+    Site,
+    StoragePlace,
+    SwitchPlace,
+    Topology,
+)
 
 SWITCH_ROLES = ("leaf", "spine", "storage", "management")
-_TABLES = ("site", "nodes", "node", "switches", "cables", "aliases")
+TARGET_KINDS = ("node", "switch", "site")
 _PATH = re.compile(r"(node|switch|storage)/[^/\s]+(/[a-z_]+/\S+)?")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
 _LONGEST_PATH = 160
+_SNMP = 161
 
 
 class InventoryError(Exception):
     """The inventory cannot be used. The message has one line per problem: file, line, reason."""
-
-
-class _Wrong(ValueError):
-    """One row's problems, one per line."""
 
 
 @dataclass
@@ -40,8 +50,16 @@ class _Reader:
     switches: dict[str, SwitchPlace] = field(default_factory=dict)
     cables: list[CablePlace] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
+    modules: dict[tuple[str, str], ModulePlace] = field(default_factory=dict)
+    ports: dict[tuple[str, str], PortPlace] = field(default_factory=dict)
+    racks: dict[str, RackPlace] = field(default_factory=dict)
+    feeds: dict[str, FeedPlace] = field(default_factory=dict)
+    storage: dict[str, StoragePlace] = field(default_factory=dict)
+    roles: dict[tuple[str, str], RolePlace] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _ends: dict[str, str] = field(default_factory=dict)
+    where: dict[str, str] = field(default_factory=dict)
+    ends: dict[str, str] = field(default_factory=dict)
+    """Where each machine, cable end and module was told: file, line, table."""
 
     def read(self, path: Path) -> None:
         try:
@@ -50,17 +68,24 @@ class _Reader:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             self.problems.append(f"{path}: cannot be read: {error}")
             return
-        known = ", ".join(_TABLES)
-        self.problems += [f"{path}: unknown table {name}; known are {known}" for name in set(tables) - set(_TABLES)]
-        if "site" in tables:
-            self._take(f"{path}: [site]", tables["site"], self._site)
-        takers: dict[str, Callable[[str, _Row], None]] = {
+        takers: dict[str, Callable[[str, Row], None]] = {
             "nodes": self._nodes,
             "node": self._node,
             "switches": self._switches,
+            "modules": self._modules,
+            "ports": self._ports,
             "cables": self._cables,
+            "racks": self._racks,
+            "feeds": self._feeds,
+            "storage": self._storage,
+            "expect": self._expect,
             "aliases": self._alias,
         }
+        known = ("site", *takers)
+        unknown = (name for name in tables if name not in known)
+        self.problems += [f"{path}: unknown table {name}; known are {', '.join(known)}" for name in unknown]
+        if "site" in tables:
+            self._take(f"{path}: [site]", tables["site"], self._site)
         for table, take in takers.items():
             rows = tables.get(table, [])
             if not isinstance(rows, list):
@@ -69,16 +94,16 @@ class _Reader:
             for line, row in zip(_lines_of(text, table, len(rows)), rows, strict=True):
                 self._take(f"{path}:{line}: [[{table}]]", row, take)
 
-    def _take(self, where: str, values: object, take: Callable[[str, _Row], None]) -> None:
+    def _take(self, where: str, values: object, take: Callable[[str, Row], None]) -> None:
         if not isinstance(values, dict):
             self.problems.append(f"{where} is no table")
             return
         try:
-            take(where, _Row(values))
+            take(where, Row(values))
         except ValueError as error:
             self.problems += [f"{where}: {reason}" for reason in str(error).splitlines()]
 
-    def _site(self, where: str, row: _Row) -> None:
+    def _site(self, where: str, row: Row) -> None:
         zone = row.text("time_zone", "UTC")
         try:
             ZoneInfo(zone)
@@ -87,9 +112,10 @@ class _Reader:
         self.site = Site(row.text("name", ""), row.text("cluster_name", ""), zone)
         row.done()
 
-    def _nodes(self, where: str, row: _Row) -> None:
+    def _nodes(self, where: str, row: Row) -> None:
         names = row.hosts("names")
         racks, addresses = row.spread("racks", names), row.paired("addresses", names)
+        nics = row.nics(names)
         node = NodePlace(
             name="",
             ssh_port=row.number("ssh_port", 22),
@@ -97,62 +123,130 @@ class _Reader:
             pod=row.text("pod", ""),
             partitions=tuple(row.words("partitions")),
             gpus=row.gpus(),
-            nics=row.nics(),
+            nvswitches=row.nvswitches(),
         )
         row.done()
         for number, name in enumerate(names):
-            if name in self.nodes:
-                self.problems.append(f"{where}: {name} stands in an earlier row too")
-            self.nodes[name] = replace(node, name=name, rack=racks[number], address=addresses[number])
+            self._once(f"node/{name}", where, name in self.nodes)
+            place = replace(node, name=name, rack=racks[number], address=addresses[number], nics=nics[number])
+            self.nodes[name] = place
 
-    def _node(self, where: str, row: _Row) -> None:
+    def _node(self, where: str, row: Row) -> None:
         """One node in particular: what the row gives replaces what is known of the node."""
         name = row.name("name")
-        given: dict[str, Any] = {}
-        for key in ("address", "role", "pod", "rack"):
-            if key in row.values:
-                given[key] = row.text(key, "")
-        if "ssh_port" in row.values:
-            given["ssh_port"] = row.number("ssh_port", 22)
-        if "partitions" in row.values:
-            given["partitions"] = tuple(row.words("partitions"))
-        if "gpus" in row.values:
-            given["gpus"] = row.gpus()
-        if "nics" in row.values:
-            given["nics"] = row.nics()
+        texts = {key: _reader(row.text, key, "") for key in ("address", "role", "pod", "rack", "serial")}
+        values = given(
+            row,
+            {
+                **texts,
+                "ssh_port": lambda: row.number("ssh_port", 22),
+                "partitions": lambda: tuple(row.words("partitions")),
+                "gpus": row.gpus,
+                "nvswitches": row.nvswitches,
+                "nics": lambda: row.nics([name])[0],
+            },
+        )
         row.done()
-        known = self.nodes.get(name)
-        place = known or NodePlace(name=name, given=frozenset())
-        fields = None if place.given is None else place.given | frozenset(given)
-        self.nodes[name] = replace(place, **given, given=fields)
+        place = self.nodes.get(name) or NodePlace(name=name, given=frozenset())
+        fields = None if place.given is None else place.given | frozenset(values)
+        self.nodes[name] = replace(place, **values, given=fields)
+        self.where[f"node/{name}"] = where
 
-    def _switches(self, where: str, row: _Row) -> None:
+    def _switches(self, where: str, row: Row) -> None:
         names = row.hosts("names")
-        role = row.text("role", "")
-        if role not in SWITCH_ROLES:
-            row.wrong.append(f"role {role!r} is none of {', '.join(SWITCH_ROLES)}")
+        role = row.choice("role", SWITCH_ROLES)
         rails = row.rails(names)
-        addresses = row.paired("addresses", names)
-        pod = row.text("pod", "")
+        paired = {key: row.paired(key, names) for key in ("addresses", "serials", "snmp_engine_ids")}
+        racks, pod = row.spread("racks", names), row.text("pod", "")
+        ssh_port, snmp_port = row.number("ssh_port", 22), row.number("snmp_port", 161)
         row.done()
         for number, name in enumerate(names):
-            if name in self.switches:
-                self.problems.append(f"{where}: {name} stands in an earlier row too")
-            self.switches[name] = SwitchPlace(name, role, addresses[number], pod, rails[number])
+            self._once(f"switch/{name}", where, name in self.switches)
+            self.switches[name] = SwitchPlace(
+                name,
+                role,
+                paired["addresses"][number],
+                pod,
+                rails[number],
+                rack=racks[number],
+                ssh_port=ssh_port,
+                snmp_port=snmp_port,
+                snmp_engine_id=paired["snmp_engine_ids"][number],
+                serial=paired["serials"][number],
+            )
 
-    def _cables(self, where: str, row: _Row) -> None:
+    def _once(self, machine: str, where: str, is_known: bool) -> None:
+        if is_known:
+            name = machine.partition("/")[2]
+            self.problems.append(f"{where}: {name} stands in an earlier row too: {self.where.get(machine, '')}")
+        self.where[machine] = where
+
+    def _modules(self, where: str, row: Row) -> None:
+        for module in inventory_rules.modules(row):
+            key = (module.switch, module.name)
+            if key in self.modules:
+                self.problems.append(f"{where}: module {module.name} of {module.switch} stands in an earlier row too")
+            self.modules[key] = module
+            self.where[resources.module(*key)] = where
+
+    def _ports(self, where: str, row: Row) -> None:
+        """A later row says more of a port; it does not take back what an earlier one said."""
+        for port in inventory_rules.ports(row):
+            earlier = self.ports.get((port.switch, port.name), port)
+            said = {key: value for key, value in vars(port).items() if value not in (None, "")}
+            self.ports[(port.switch, port.name)] = replace(earlier, **said)
+            self.where[resources.port(port.switch, port.name)] = where
+
+    def _cables(self, where: str, row: Row) -> None:
         speed = row.number("speed_gbps", 0)
-        for a, b in _cable_rule(row):
-            cable = CablePlace(a, b, speed or None)
+        for a, b in inventory_rules.cables(row):
             for end in (a, b):
                 if not _PATH.fullmatch(end) or len(end) > _LONGEST_PATH:
                     self.problems.append(f"{where}: {end!r} is no resource path such as switch/leaf-01/port/Ethernet0")
-                elif end in self._ends:
-                    self.problems.append(f"{where}: {end} has a cable already, to {self._ends[end]}")
-            self._ends.update({a: b, b: a})
-            self.cables.append(cable)
+                elif end in self.ends:
+                    self.problems.append(f"{where}: {end} has a cable already, to {self.ends[end]}")
+                self.where.setdefault(end, where)
+            self.ends.update({a: b, b: a})
+            self.cables.append(CablePlace(a, b, speed or None))
 
-    def _alias(self, where: str, row: _Row) -> None:
+    def _racks(self, where: str, row: Row) -> None:
+        names = row.hosts("names")
+        pod, feeds = row.text("pod", ""), tuple(row.words("feeds"))
+        switches = row.spread("management_switches", names)
+        row.done()
+        for name, switch in zip(names, switches, strict=True):
+            self.racks[name] = RackPlace(name, pod, feeds, switch)
+            self.where[f"rack/{name}"] = where
+
+    def _feeds(self, where: str, row: Row) -> None:
+        names, source = row.hosts("names"), row.text("source", "")
+        row.done()
+        self.feeds.update({name: FeedPlace(name, source) for name in names})
+
+    def _storage(self, where: str, row: Row) -> None:
+        place = StoragePlace(
+            mount=row.text("mount"),
+            source=row.text("source", ""),
+            servers=tuple(row.hosts_or_none("servers")),
+            switches=tuple(row.hosts_or_none("switches")),
+            nics=tuple(row.words("nics")),
+            roles=tuple(row.words("roles", ("compute",))),
+        )
+        row.done()
+        self.storage[place.mount] = place
+        self.where[f"mount/{place.mount}"] = where
+
+    def _expect(self, where: str, row: Row) -> None:
+        kind, roles = row.choice("kind", TARGET_KINDS), row.words("roles", ("",))
+        settings, urls = row.texts("settings"), row.texts("urls")
+        mounts, services = tuple(row.words("mounts")), tuple(row.words("services"))
+        row.done()
+        for role in roles:
+            if (kind, role) in self.roles:
+                self.problems.append(f"{where}: {kind} {role} stands in an earlier row too")
+            self.roles[(kind, role)] = RolePlace(kind, role, settings, urls, mounts, services)
+
+    def _alias(self, where: str, row: Row) -> None:
         name, resource = row.text("name"), row.text("resource")
         if not _PATH.fullmatch(resource):
             row.wrong.append(f"resource {resource!r} is no resource path such as node/gn001")
@@ -161,190 +255,9 @@ class _Reader:
             self.problems.append(f"{where}: {name} already means {self.aliases[name]}")
         self.aliases[name] = resource
 
-    def check_ends(self) -> None:
-        """Cables end at machines and NICs of this inventory; no address belongs to two machines."""
-        for end in self._ends:
-            kind, _, name = resources.owner(end).partition("/")
-            if kind == "switch" and name not in self.switches:
-                self.problems.append(f"{end}: no switch {name} in [[switches]]")
-            if kind == "node" and name not in self.nodes:
-                self.problems.append(f"{end}: no node {name} in [[nodes]]")
-            elif kind == "node" and self.nodes[name].nics and not self._has_nic(name, end):
-                self.problems.append(f"{end}: {name} has no such NIC in its row")
-        seen: dict[tuple[str, int], str] = {}
-        places = [(node.name, node.address, node.ssh_port) for node in self.nodes.values()]
-        for name, address, port in places + [(switch.name, switch.address, 0) for switch in self.switches.values()]:
-            other = seen.setdefault((address, port), name)
-            if address and other != name:
-                self.problems.append(f"{name}: the address {address} belongs to {other} too")
-        both = sorted(set(self.nodes) & set(self.switches))
-        self.problems += [f"{name} is a node and a switch" for name in both]
 
-    def _has_nic(self, node: str, end: str) -> bool:
-        return any(end == resources.nic(node, device) for device, _ in self.nodes[node].nics)
-
-
-@dataclass
-class _Row:
-    """One table of the file; reading a value checks it, `done` raises all that was wrong with the row."""
-
-    values: dict[str, Any]
-    wrong: list[str] = field(default_factory=list)
-    _read: set[str] = field(default_factory=set)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self._get(key, default)
-        if value is None or not isinstance(value, str):
-            self.wrong.append(f"missing {key}" if value is None else f"{key} is no text")
-            return ""
-        return str(value)
-
-    def number(self, key: str, default: int) -> int:
-        value = self._get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            self.wrong.append(f"{key} {value!r} is no whole number")
-            return default
-        return value
-
-    def name(self, key: str) -> str:
-        return self._checked(self.text(key))
-
-    def words(self, key: str) -> list[str]:
-        value = self._get(key, [])
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            self.wrong.append(f"{key} is a list of texts")
-            return []
-        return list(value)
-
-    def hosts(self, key: str) -> list[str]:
-        """A host list as names; the row cannot be read without it."""
-        text = self.text(key)
-        if not text:
-            raise _Wrong("\n".join(self.wrong or [f"{key} is empty"]))
-        try:
-            names = expand(text)
-        except ValueError as error:
-            raise _Wrong("\n".join([*self.wrong, f"{key}: {error}"])) from error
-        return [self._checked(name) for name in names]
-
-    def paired(self, key: str, names: Sequence[str]) -> list[str]:
-        """A host list with one entry for each name; empty texts when it is left out."""
-        if not self.values.get(key):
-            self._read.add(key)
-            return [""] * len(names)
-        values = self.hosts(key)
-        if len(values) != len(names):
-            self.wrong.append(f"{key} has {len(values)} entries for {len(names)} names")
-            return [""] * len(names)
-        return values
-
-    def spread(self, key: str, names: Sequence[str]) -> list[str]:
-        """A host list whose entries each hold the same number of the names, in order."""
-        if not self.values.get(key):
-            self._read.add(key)
-            return [""] * len(names)
-        values = self.hosts(key)
-        if len(names) % len(values):
-            self.wrong.append(f"{len(names)} names do not fill {len(values)} {key} evenly")
-            return [""] * len(names)
-        return [value for value in values for _ in range(len(names) // len(values))]
-
-    def rails(self, names: Sequence[str]) -> list[int | None]:
-        """`rail` for all of the names, or `rails` with one number for each."""
-        one, each = self._get("rail", None), self._get("rails", None)
-        if each is None:
-            return [one if isinstance(one, int) else None] * len(names)
-        if not isinstance(each, list) or len(each) != len(names) or not all(isinstance(n, int) for n in each):
-            self.wrong.append(f"rails needs one number for each of {len(names)} switches")
-            return [None] * len(names)
-        return list(each)
-
-    def gpus(self) -> tuple[GpuPlace, ...]:
-        """PCI addresses in index order, or tables with index, pci, uuid, serial."""
-        places = []
-        for number, value in enumerate(self._get("gpus", [])):
-            row = value if isinstance(value, dict) else {"index": number, "pci": value}
-            pci = resources.pci_address(str(row.get("pci", "")))
-            unknown = set(row) - {"index", "pci", "uuid", "serial"}
-            if pci is None or unknown or not isinstance(row.get("index", number), int):
-                self.wrong.append(f"gpus: {value!r} is no GPU: give its PCI address, such as 0000:19:00.0")
-                continue
-            index = row.get("index", number)
-            places.append(GpuPlace(index, pci, str(row.get("uuid", "")), str(row.get("serial", ""))))
-        for what in ("index", "pci"):
-            if len({getattr(place, what) for place in places}) < len(places):
-                self.wrong.append(f"gpus: one {what} stands twice")
-        return tuple(places)
-
-    def nics(self) -> tuple[tuple[str, str], ...]:
-        """Device names, or tables with device and pci."""
-        places = []
-        for value in self._get("nics", []):
-            row = value if isinstance(value, dict) else {"device": value}
-            pci = resources.pci_address(str(row["pci"])) if "pci" in row else ""
-            if not isinstance(row.get("device"), str) or pci is None:
-                self.wrong.append(f"nics: {value!r} is no NIC: give its device name, such as mlx5_0")
-                continue
-            places.append((row["device"], pci))
-        return tuple(places)
-
-    def ports(self, key: str) -> Callable[[int], str]:
-        """`{name = "Ethernet{}", first = 0, step = 4}` as the name of the port with a running number."""
-        value = self._get(key, None)
-        if not isinstance(value, dict) or "{}" not in str(value.get("name", "")):
-            raise _Wrong(f'{key} is written as {{name = "Ethernet{{}}", first = 0, step = 4}}')
-        first, step = int(value.get("first", 0)), int(value.get("step", 1))
-        return lambda number: str(value["name"]).replace("{}", str(first + step * number))
-
-    def done(self) -> None:
-        """Raises everything that was wrong, keys that nobody read included."""
-        self.wrong += [f"unknown key {key}" for key in sorted(set(self.values) - self._read)]
-        if self.wrong:
-            raise _Wrong("\n".join(self.wrong))
-
-    def _get(self, key: str, default: Any) -> Any:
-        self._read.add(key)
-        return self.values.get(key, default)
-
-    def _checked(self, name: str) -> str:
-        if not _NAME.fullmatch(name):
-            self.wrong.append(f"{name!r} is no short host name: lower-case letters, digits, - . _, 64 at most")
-        return name
-
-
-def _cable_rule(row: _Row) -> Iterable[tuple[str, str]]:
-    """The cables of one row: both ends, a rule for nodes, or a rule for two layers of switches."""
-    if "a" in row.values:
-        ends = [(row.text("a"), row.text("b"))]
-    elif "nodes" in row.values:
-        ends = list(_node_cables(row))
-    else:
-        ends = list(_layer_cables(row))
-    row.done()
-    return ends
-
-
-def _node_cables(row: _Row) -> Iterable[tuple[str, str]]:
-    """NIC number r of node number k goes to switch number r, port number k."""
-    nodes, switches, nics, port = row.hosts("nodes"), row.hosts("switches"), row.words("nics"), row.ports("ports")
-    if len(nics) != len(switches):
-        raise _Wrong(f"{len(nics)} nics for {len(switches)} switches: each NIC goes to one switch")
-    for number, node in enumerate(nodes):
-        for nic, switch in zip(nics, switches, strict=True):
-            yield resources.nic(node, nic), resources.port(switch, port(number))
-
-
-def _layer_cables(row: _Row) -> Iterable[tuple[str, str]]:
-    """Every lower switch has `links` cables to every upper one; ports count on across the other layer."""
-    lower, upper, links = row.hosts("lower"), row.hosts("upper"), row.number("links", 1)
-    lower_port, upper_port = row.ports("lower_ports"), row.ports("upper_ports")
-    for low, below in enumerate(lower):
-        for high, above in enumerate(upper):
-            for link in range(links):
-                yield (
-                    resources.port(below, lower_port(high * links + link)),
-                    resources.port(above, upper_port(low * links + link)),
-                )
+def _reader(read: Callable[..., Any], *words: Any) -> Callable[[], Any]:
+    return lambda: read(*words)
 
 
 def load(*paths: Path) -> Topology:
@@ -352,26 +265,95 @@ def load(*paths: Path) -> Topology:
     reader = _Reader()
     for path in paths:
         reader.read(path)
-    reader.check_ends()
-    if reader.problems:
-        raise InventoryError("\n".join(reader.problems))
+    problems = [*reader.problems, *_joints(reader)]
+    if problems:
+        raise InventoryError("\n".join(problems))
     return Topology(
         site=reader.site,
         nodes=tuple(reader.nodes.values()),
         switches=tuple(reader.switches.values()),
         cables=tuple(reader.cables),
         aliases={**_nic_aliases(reader.nodes.values()), **reader.aliases},
+        modules=tuple(reader.modules.values()),
+        ports=tuple(reader.ports.values()),
+        racks=tuple(reader.racks.values()),
+        feeds=tuple(reader.feeds.values()),
+        storage=tuple(reader.storage.values()),
+        roles=tuple(reader.roles.values()),
     )
 
 
+def _joints(reader: _Reader) -> Iterable[str]:
+    """What joins two rows: each end is there, no address or serial belongs to two. Told where it was written."""
+    for end in reader.ends:
+        kind, _, name = resources.owner(end).partition("/")
+        if kind == "switch" and name not in reader.switches:
+            yield f"{reader.where[end]}: {end}: no switch {name} in [[switches]]"
+        if kind == "node" and name not in reader.nodes:
+            yield f"{reader.where[end]}: {end}: no node {name} in [[nodes]]"
+        elif kind == "node" and "/nic/" in end and reader.nodes[name].nics and not _has_nic(reader.nodes[name], end):
+            yield f"{reader.where[end]}: {end}: {name} has no such NIC in its row"
+    owners = [*reader.modules, *reader.ports]
+    for name in sorted({switch for switch, _ in owners} - set(reader.switches)):
+        yield f"{_where(reader, f'switch/{name}/')}: no switch {name} in [[switches]]"
+    yield from _shared(reader)
+    for rack in reader.racks.values():
+        for feed in rack.feeds:
+            if feed not in reader.feeds:
+                yield f"{reader.where[f'rack/{rack.name}']}: {rack.name}: no feed {feed} in [[feeds]]"
+    for name in sorted(set(reader.nodes) & set(reader.switches)):
+        yield f"{reader.where[f'switch/{name}']}: {name} is a node and a switch"
+
+
+def _shared(reader: _Reader) -> Iterable[str]:
+    """Addresses and serials that stand in two places."""
+    seen: dict[tuple[object, ...], str] = {}
+    for node in reader.nodes.values():
+        own = f"node/{node.name}"
+        parts = [(own, ("address", node.address, node.ssh_port)), (own, ("chassis", node.serial))]
+        parts += [(resources.gpu(node.name, gpu.pci), ("GPU", gpu.serial)) for gpu in node.gpus]
+        parts += [(resources.nvswitch(node.name, item.pci), ("NVSwitch", item.serial)) for item in node.nvswitches]
+        parts += [(resources.nic(node.name, nic.device), ("NIC address", nic.address)) for nic in node.nics]
+        yield from _twice(reader, seen, parts)
+    for switch in reader.switches.values():
+        own = f"switch/{switch.name}"
+        # Several agents of one address are told apart by their ports.
+        port = switch.ssh_port if switch.snmp_port == _SNMP else switch.snmp_port
+        yield from _twice(reader, seen, [(own, ("address", switch.address, port)), (own, ("chassis", switch.serial))])
+
+
+def _twice(
+    reader: _Reader, seen: dict[tuple[object, ...], str], parts: Iterable[tuple[str, tuple[object, ...]]]
+) -> Iterable[str]:
+    for resource, key in parts:
+        other = seen.setdefault(key, resource)
+        if key[1] and other != resource:
+            what = f"the address {key[1]}" if "address" in str(key[0]) else f"the {key[0]} serial {key[1]}"
+            where = reader.where.get(resources.owner(resource), "")
+            yield f"{where}: {_short(resource)}: {what} belongs to {_short(other)} too"
+
+
+def _short(resource: str) -> str:
+    """A whole machine by its name, a part by its path."""
+    return resource.partition("/")[2] if resource.count("/") == 1 else resource
+
+
+def _where(reader: _Reader, prefix: str) -> str:
+    return next((where for path, where in reader.where.items() if path.startswith(prefix)), "")
+
+
+def _has_nic(node: NodePlace, end: str) -> bool:
+    return any(end == resources.nic(node.name, nic.device) for nic in node.nics)
+
+
 def _nic_aliases(nodes: Iterable[NodePlace]) -> Mapping[str, str]:
-    """mlx5_core speaks of PCI addresses: each is another name of the NIC."""
+    """mlx5_core speaks of PCI addresses: each is another name of the NIC, and so is its interface."""
     return {
-        f"node/{node.name}/{kind}/{pci}": resources.nic(node.name, device)
+        f"node/{node.name}/{kind}/{name}": resources.nic(node.name, nic.device)
         for node in nodes
-        for device, pci in node.nics
-        if pci
-        for kind in ("nic", "pci")
+        for nic in node.nics
+        for kind, name in (("nic", nic.pci), ("pci", nic.pci), ("nic", nic.netdev))
+        if name and name != nic.device
     }
 
 

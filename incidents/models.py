@@ -9,109 +9,57 @@ from django.db.models import Q
 
 from detectors.faults import Action, Channel, ClearRule, Component, Recovery, Role, Severity
 from incidents.lifecycle import CLOSED, State
+from incidents.models_inventory import (
+    Alias,
+    Cable,
+    Expectation,
+    Gpu,
+    InService,
+    Module,
+    Nic,
+    Node,
+    NvSwitch,
+    Port,
+    PowerFeed,
+    Rack,
+    StoragePath,
+    Switch,
+)
+from incidents.models_polling import PlannedWork, Poll
+
+__all__ = [
+    "Alias",
+    "Cable",
+    "Evidence",
+    "Expectation",
+    "Fault",
+    "Gpu",
+    "InService",
+    "Incident",
+    "IncidentFault",
+    "Module",
+    "Nic",
+    "Node",
+    "Notification",
+    "NotificationChannel",
+    "NvSwitch",
+    "PlannedWork",
+    "Poll",
+    "Port",
+    "PowerFeed",
+    "QuarantinedEvent",
+    "Rack",
+    "SeenEvent",
+    "SpoolMark",
+    "StoragePath",
+    "Switch",
+    "TimelineEntry",
+    "UserReport",
+]
 
 
 def _words(enum: type) -> list[tuple[str, str]]:
     return [(str(word), str(word).replace("_", " ")) for word in enum]  # type: ignore[attr-defined]
-
-
-class Node(models.Model):
-    """A machine that Slurm knows, or one that only spoke to us (`is_provisional`: never acted upon)."""
-
-    name = models.CharField(max_length=64, unique=True)
-    address = models.CharField(max_length=255, blank=True, help_text="where it answers SSH and sends syslog from")
-    ssh_port = models.PositiveIntegerField(default=22)
-    role = models.CharField(max_length=32, default="compute")
-    pod = models.CharField(max_length=32, blank=True)
-    rack = models.CharField(max_length=32, blank=True)
-    partitions = models.JSONField(default=list, blank=True)
-    is_provisional = models.BooleanField(default=False)
-    in_service_since = models.DateTimeField(null=True, blank=True)
-    boot_id = models.CharField(max_length=64, blank=True)
-    boot_seen_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        ordering: ClassVar = ["name"]
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Gpu(models.Model):
-    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
-    index = models.PositiveSmallIntegerField()
-    pci_address = models.CharField(max_length=16)
-    uuid = models.CharField(max_length=64, blank=True)
-    serial = models.CharField(max_length=64, blank=True)
-
-    class Meta:
-        ordering: ClassVar = ["node", "index"]
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["node", "index"], name="one_gpu_per_index"),
-            models.UniqueConstraint(fields=["node", "pci_address"], name="one_gpu_per_pci_address"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.node.name} GPU {self.index}"
-
-
-class Switch(models.Model):
-    name = models.CharField(max_length=64, unique=True)
-    role = models.CharField(max_length=16, help_text="leaf, spine, storage or management")
-    address = models.CharField(max_length=255, blank=True)
-    pod = models.CharField(max_length=32, blank=True)
-    rail = models.PositiveSmallIntegerField(null=True, blank=True)
-    is_provisional = models.BooleanField(default=False)
-    in_service_since = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        ordering: ClassVar = ["name"]
-        verbose_name_plural = "switches"
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Port(models.Model):
-    switch = models.ForeignKey(Switch, on_delete=models.CASCADE, related_name="ports")
-    name = models.CharField(max_length=64)
-    speed_gbps = models.PositiveIntegerField(null=True, blank=True)
-
-    class Meta:
-        ordering: ClassVar = ["switch", "name"]
-        constraints: ClassVar = [models.UniqueConstraint(fields=["switch", "name"], name="one_port_per_name")]
-
-    def __str__(self) -> str:
-        return f"{self.switch.name} {self.name}"
-
-
-class Cable(models.Model):
-    """Both ends as resource paths, such as node/gn001/nic/mlx5_0 and switch/leaf-01/port/Ethernet0."""
-
-    a = models.CharField(max_length=160)
-    b = models.CharField(max_length=160)
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["a"], name="one_cable_per_a_end"),
-            models.UniqueConstraint(fields=["b"], name="one_cable_per_b_end"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.a} to {self.b}"
-
-
-class Alias(models.Model):
-    """Another name of a resource: an address, a long host name, a GPU's UUID."""
-
-    name = models.CharField(max_length=160, unique=True)
-    resource = models.CharField(max_length=160)
-
-    class Meta:
-        verbose_name_plural = "aliases"
-
-    def __str__(self) -> str:
-        return f"{self.name} is {self.resource}"
 
 
 class Fault(models.Model):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 
 from detectors import resources
@@ -16,6 +17,26 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 # A typing error such as [1-1000000000] must not fill the memory; Slurm's own MAX_HOSTS limit is 64 K.
 _MOST_HOSTS = 65536
+
+
+class NicRole(StrEnum):
+    """What a NIC is for. A reserved one is not cabled, or not used: its being down is no fault."""
+
+    FABRIC = "fabric"
+    STORAGE = "storage"
+    MANAGEMENT = "management"
+    RESERVED = "reserved"
+
+
+class Part(StrEnum):
+    """Kinds of parts that are moved and replaced one by one."""
+
+    NODE = "node"
+    GPU = "gpu"
+    NVSWITCH = "nvswitch"
+    NIC = "nic"
+    TRANSCEIVER = "transceiver"
+    SWITCH = "switch"
 
 
 @dataclass(frozen=True)
@@ -29,6 +50,30 @@ class GpuPlace:
 
 
 @dataclass(frozen=True)
+class NvSwitchPlace:
+    pci: str
+    uuid: str = ""
+    serial: str = ""
+
+
+@dataclass(frozen=True)
+class NicPlace:
+    """One NIC. An empty `role` and a `rail` of None follow from its cable; `also` is what it serves beside its role."""
+
+    device: str
+    pci: str = ""
+    netdev: str = ""
+    role: str = ""
+    also: str = ""
+    rail: int | None = None
+    speed_gbps: int | None = None
+    mtu: int | None = None
+    address: str = ""
+    mac: str = ""
+    serial: str = ""
+
+
+@dataclass(frozen=True)
 class NodePlace:
     name: str
     address: str = ""
@@ -37,9 +82,10 @@ class NodePlace:
     pod: str = ""
     rack: str = ""
     partitions: tuple[str, ...] = ()
+    serial: str = ""
     gpus: tuple[GpuPlace, ...] = ()
-    nics: tuple[tuple[str, str], ...] = ()
-    """(device, PCI address or empty), such as ("mlx5_0", "0000:18:00.0")."""
+    nvswitches: tuple[NvSwitchPlace, ...] = ()
+    nics: tuple[NicPlace, ...] = ()
     given: frozenset[str] | None = None
     """The fields that the inventory gave, None for all: the rest stays as it is known."""
 
@@ -53,6 +99,36 @@ class SwitchPlace:
     address: str = ""
     pod: str = ""
     rail: int | None = None
+    rack: str = ""
+    ssh_port: int = 22
+    snmp_port: int = 161
+    snmp_engine_id: str = ""
+    serial: str = ""
+
+
+@dataclass(frozen=True)
+class ModulePlace:
+    """A transceiver in a switch and the ports that it holds, in order; each has the same share of its lanes."""
+
+    switch: str
+    name: str
+    ports: tuple[str, ...]
+    kind: str = ""
+    lanes: int = 8
+    serial: str = ""
+
+
+@dataclass(frozen=True)
+class PortPlace:
+    """What is declared of a port. None and empty: nothing is."""
+
+    switch: str
+    name: str
+    speed_gbps: int | None = None
+    mtu: int | None = None
+    fec: str = ""
+    is_autonegotiated: bool | None = None
+    is_admin_up: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +136,44 @@ class CablePlace:
     a: str
     b: str
     speed_gbps: int | None = None
+
+
+@dataclass(frozen=True)
+class RackPlace:
+    name: str
+    pod: str = ""
+    feeds: tuple[str, ...] = ()
+    management_switch: str = ""
+
+
+@dataclass(frozen=True)
+class FeedPlace:
+    name: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class StoragePlace:
+    """How machines of these roles reach one file system: by which NICs, over which switches, to which servers."""
+
+    mount: str
+    source: str = ""
+    servers: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ("compute",)
+
+
+@dataclass(frozen=True)
+class RolePlace:
+    """What is declared for every machine of one role. `kind` is node, switch or site."""
+
+    kind: str
+    role: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    urls: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +192,12 @@ class Topology:
     switches: tuple[SwitchPlace, ...] = ()
     cables: tuple[CablePlace, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    modules: tuple[ModulePlace, ...] = ()
+    ports: tuple[PortPlace, ...] = ()
+    racks: tuple[RackPlace, ...] = ()
+    feeds: tuple[FeedPlace, ...] = ()
+    storage: tuple[StoragePlace, ...] = ()
+    roles: tuple[RolePlace, ...] = ()
 
     @cached_property
     def _far_ends(self) -> dict[str, str]:
@@ -88,6 +208,14 @@ class Topology:
     def peer(self, resource: str) -> str | None:
         """The resource at the other end of this one's cable; None when no cable is known."""
         return self._far_ends.get(resource)
+
+    def speed(self, resource: str) -> int | None:
+        """Gb/s of this resource's cable; None when no cable, or no speed, is known."""
+        return self._speeds.get(resource)
+
+    @cached_property
+    def _speeds(self) -> dict[str, int | None]:
+        return {end: cable.speed_gbps for cable in self.cables for end in (cable.a, cable.b)}
 
     def ends(self, resource: str) -> set[str]:
         """The machines at both ends of this resource's cable; only its own where no cable is known."""

@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ('incidents', '0002_powerfeed_rack_storagepath_cable_speed_gbps_and_more'),
+        ('incidents', '0001_initial'),
     ]
 
     operations = [

@@ -34,7 +34,7 @@ def test_model_site_has_what_its_study_counts() -> None:
     roles = [switch.role for switch in site.switches]
     assert [roles.count(role) for role in ("leaf", "spine", "storage")] == [16, 8, 2]
     for node in compute:
-        leafs = {site.peer(f"node/{node.name}/nic/{nic}") for nic, _ in node.nics} - {None}
+        leafs = {site.peer(f"node/{node.name}/nic/{nic.device}") for nic in node.nics} - {None}
         assert len({end.split("/")[1] for end in leafs if end and "leaf" in end}) == 8
     for leaf in (f"switch/leaf-{number:02}" for number in range(1, 17)):
         assert {f"switch/spine-{number:02}" for number in range(1, 9)} <= site.neighbours(leaf)

@@ -44,8 +44,9 @@ class Command(BaseCommand):
 
 def _counted(lines: list[str]) -> str:
     """`101 nodes, 800 GPUs`: how many lines there are of each kind."""
-    kinds = Counter("GPU" if " GPU " in line else line.split(" ", 1)[0] for line in lines)
-    plurals = {"switch": "switches", "alias": "aliases"}
+    parts = ("GPU", "NVSwitch", "NIC", "module")
+    kinds = Counter(next((part for part in parts if f" {part} " in line), line.split(" ", 1)[0]) for line in lines)
+    plurals = {"switch": "switches", "alias": "aliases", "NVSwitch": "NVSwitches"}
     return ", ".join(
         f"{count} {kind if count == 1 else plurals.get(kind, kind + 's')}" for kind, count in kinds.items()
     )

@@ -1,0 +1,272 @@
+"""Which part was in which slot from when to when, and why it came and went. The only writer of `InService`.
+
+A serial that changes in a slot is a replacement, never overwritten; a part seen in another slot was moved. Each write
+is a compare-and-swap: of two that see the same change one writes it, and the constraints refuse a second open row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from detectors import resources
+from detectors.faults import Observation
+from incidents.models import Gpu, InService, Module, Nic, Node, NvSwitch, Port, Switch
+from incidents.topology import Part
+
+# What devices print where they have no serial number: nvidia-smi, SMBIOS, optics without an EEPROM.
+_NO_SERIAL = frozenset(
+    {"", "n/a", "[n/a]", "none", "unknown", "unknown error", "0", "default string", "to be filled by o.e.m.", "err!"}
+)
+
+
+class Happened(StrEnum):
+    """What the ledger made of a sighting."""
+
+    FIRST_SEEN = "first_seen"
+    REPLACED = "replaced"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A part as it shows itself in a slot. `uuid` is a GPU's, or a NIC's MAC address: it tells parts without serial."""
+
+    part: Part
+    slot: str
+    serial: str = ""
+    uuid: str = ""
+    firmware: str = ""
+
+    @property
+    def identity(self) -> str:
+        return self.serial or self.uuid
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of what was written, for people."""
+
+    happened: Happened
+    part: Part
+    slot: str
+    serial: str
+    text: str
+
+
+# Metric of an observation: which part it is of, and which field of a sighting it is.
+_METRICS: Mapping[str, tuple[Part, str]] = {
+    f"{part.value}.{metric}": (part, name)
+    for part in Part
+    for metric, name in (
+        ("serial", "serial"),
+        ("uuid", "uuid"),
+        ("mac", "uuid"),
+        ("firmware", "firmware"),
+        ("vbios", "firmware"),
+    )
+}
+
+
+def learn(observations: Iterable[Observation], now: datetime) -> list[Entry]:
+    """What polls saw of serials, UUIDs and firmware. One query while nothing has changed, two with optics of switches.
+
+    Observations of other metrics are passed over, so a whole round may be given.
+    """
+    seen: dict[tuple[Part, str], dict[str, str]] = defaultdict(dict)
+    for observation in observations:
+        found = _METRICS.get(observation.metric)
+        if found is not None and isinstance(observation.value, str):
+            part, name = found
+            seen[(part, observation.resource)][name] = observation.value
+    sightings = [Sighting(part, slot, **said) for (part, slot), said in seen.items()]
+    return settle(sightings, now, why="seen by a poll") if sightings else []
+
+
+def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[Entry]:
+    """Opens and closes rows so that they say what was sighted; returns what was new. Nothing new: one query."""
+    wanted = _told_apart(_in_modules([_cleaned(sighting) for sighting in sightings]))
+    if not wanted:
+        return []
+    owners = {resources.owner(sighting.slot) for sighting in wanted}
+    held = {(row.part, row.slot): row for row in InService.objects.filter(owner__in=owners, to_at__isnull=True)}
+    strange = [s for s in wanted if not _is_same(held.get((s.part, s.slot)), s)]
+    fuller = [(held[(s.part, s.slot)], s) for s in wanted if _says_more(held.get((s.part, s.slot)), s)]
+    strange = [s for s in strange if (row := held.get((s.part, s.slot))) is None or row.from_at <= now]
+    if not strange and not fuller:
+        return []
+    with transaction.atomic():
+        _say_more(fuller)
+        entries = _replace(strange, held, now, why)
+        _fill([*strange, *(sighting for _, sighting in fuller)])
+    return entries
+
+
+def remove(part: Part, slot: str, now: datetime, *, why: str) -> bool:
+    """The part was taken out and nothing is in its place. False: the slot was empty already."""
+    return InService.objects.filter(part=part, slot=slot, to_at__isnull=True).update(to_at=now, went=why) == 1
+
+
+def _cleaned(sighting: Sighting) -> Sighting:
+    serial = "" if sighting.serial.strip().lower() in _NO_SERIAL else sighting.serial.strip()[:64]
+    uuid = "" if sighting.uuid.strip().lower() in _NO_SERIAL else sighting.uuid.strip()[:64]
+    return replace(sighting, serial=serial, uuid=uuid, firmware=sighting.firmware.strip()[:64])
+
+
+def _in_modules(sightings: list[Sighting]) -> list[Sighting]:
+    """Optics that a switch tells by port are those of the port's module, which may hold another port too."""
+    ports = [s for s in sightings if s.part is Part.TRANSCEIVER and "/port/" in s.slot]
+    if not ports:
+        return sightings
+    switches = {s.slot.split("/")[1] for s in ports}
+    rows = Port.objects.filter(switch__name__in=switches, module__isnull=False).select_related(
+        "switch", "module__switch"
+    )
+    modules = {port.resource: port.module.resource for port in rows if port.module is not None}
+    return [replace(s, slot=modules.get(s.slot, s.slot)) if s.part is Part.TRANSCEIVER else s for s in sightings]
+
+
+def _told_apart(sightings: list[Sighting]) -> list[Sighting]:
+    """One sighting for each slot and part. A serial that several slots show is the board's: then the UUIDs tell.
+
+    Two ports of one module show its serial twice: where no module is known, the first port stands for both.
+    """
+    by_slot = {(s.part, s.slot): s for s in sightings if s.identity}
+    count = Counter((s.part, s.identity) for s in by_slot.values())
+    seen: set[tuple[Part, str]] = set()
+    found = []
+    for sighting in sorted(by_slot.values(), key=lambda s: s.slot):
+        if count[(sighting.part, sighting.identity)] > 1 and sighting.uuid:
+            sighting = replace(sighting, serial=sighting.uuid)
+        key = (sighting.part, sighting.identity)
+        if key not in seen:
+            seen.add(key)
+            found.append(sighting)
+    return found
+
+
+def _is_same(row: InService | None, sighting: Sighting) -> bool:
+    if row is None:
+        return False
+    return row.serial in (sighting.serial, sighting.uuid) or bool(sighting.uuid and row.uuid == sighting.uuid)
+
+
+def _says_more(row: InService | None, sighting: Sighting) -> bool:
+    return row is not None and _is_same(row, sighting) and bool(_news(row, sighting))
+
+
+def _news(row: InService, sighting: Sighting) -> dict[str, str]:
+    said = {"serial": sighting.identity, "uuid": sighting.uuid, "firmware": sighting.firmware}
+    if row.serial != sighting.serial and not sighting.serial:
+        said.pop("serial")  # a look that saw the UUID alone takes no serial back
+    return {name: value for name, value in said.items() if value and getattr(row, name) != value}
+
+
+def _say_more(fuller: Sequence[tuple[InService, Sighting]]) -> None:
+    for row, sighting in fuller:
+        news = _news(row, sighting)
+        taken = InService.objects.filter(part=row.part, serial=news.get("serial", ""), to_at__isnull=True)
+        if "serial" in news and taken.exists():
+            news.pop("serial")
+        if news:
+            InService.objects.filter(pk=row.pk, to_at__isnull=True, serial=row.serial).update(**news)
+
+
+def _replace(
+    strange: Sequence[Sighting], held: Mapping[tuple[str, str], InService], now: datetime, why: str
+) -> list[Entry]:
+    """Closes what was in these slots and where these parts were before, then opens the new rows."""
+    if not strange:
+        return []
+    serials = [s.identity for s in strange]
+    elsewhere = {
+        (row.part, row.serial): row for row in InService.objects.filter(serial__in=serials, to_at__isnull=True)
+    }
+    closing: dict[int, str] = {}
+    entries, fresh = [], []
+    for sighting in strange:
+        here, there = held.get((sighting.part, sighting.slot)), elsewhere.get((sighting.part, sighting.identity))
+        if here is not None:
+            closing.setdefault(here.pk, f"{sighting.identity} is in its place: {why}")
+        if there is not None:
+            closing[there.pk] = f"moved to {sighting.slot}: {why}"
+        entry = _entry(sighting, here, there, why)
+        entries.append(entry)
+        fresh.append(
+            InService(
+                part=sighting.part.value,
+                serial=sighting.identity,
+                uuid=sighting.uuid,
+                firmware=sighting.firmware,
+                slot=sighting.slot,
+                owner=resources.owner(sighting.slot),
+                from_at=now,
+                came=entry.text[:255],
+            )
+        )
+    by_reason: dict[str, list[int]] = defaultdict(list)
+    for pk, reason in closing.items():
+        by_reason[reason[:255]].append(pk)
+    for reason, pks in by_reason.items():
+        InService.objects.filter(pk__in=pks, to_at__isnull=True).update(to_at=now, went=reason)
+    InService.objects.bulk_create(fresh, ignore_conflicts=True)  # another worker may have seen the same
+    return entries
+
+
+def _entry(sighting: Sighting, here: InService | None, there: InService | None, why: str) -> Entry:
+    part, slot, serial = sighting.part, sighting.slot, sighting.identity
+    if there is not None:
+        text = f"{part} {serial} was moved from {there.slot} to {slot}"
+        happened = Happened.MOVED
+    elif here is not None:
+        text = f"{part} {serial} replaces {here.serial} in {slot}"
+        happened = Happened.REPLACED
+    else:
+        text = f"{part} {serial} is in {slot}"
+        happened = Happened.FIRST_SEEN
+    return Entry(happened, part, slot, serial, f"{text}: {why}")
+
+
+class _Column(NamedTuple):
+    """Where the inventory's own rows keep what is there now: column, and the field of a sighting."""
+
+    name: str
+    said: str
+
+
+_SERIAL, _UUID = _Column("serial", "serial"), _Column("uuid", "uuid")
+_TABLES: Mapping[Part, tuple[Any, str, tuple[_Column, ...]]] = {
+    Part.NODE: (Node, "", (_SERIAL,)),
+    Part.SWITCH: (Switch, "", (_SERIAL,)),
+    Part.GPU: (Gpu, "node", (_SERIAL, _UUID)),
+    Part.NVSWITCH: (NvSwitch, "node", (_SERIAL, _UUID)),
+    Part.NIC: (Nic, "node", (_SERIAL, _Column("mac", "uuid"), _Column("firmware", "firmware"))),
+    Part.TRANSCEIVER: (Module, "switch", (_SERIAL,)),
+}
+
+
+def _fill(sightings: Sequence[Sighting]) -> None:
+    for part in {sighting.part for sighting in sightings}:
+        table, machine, columns = _TABLES[part]
+        wanted = {sighting.slot: sighting for sighting in sightings if sighting.part is part}
+        names = {slot.split("/")[1] for slot in wanted}
+        rows = table.objects.filter(**{f"{machine}__name__in" if machine else "name__in": names})
+        rows = rows.select_related(machine) if machine else rows
+        changed = [row for row in rows if row.resource in wanted and _set(row, wanted[row.resource], columns)]
+        table.objects.bulk_update(changed, [column.name for column in columns], batch_size=500)
+
+
+def _set(row: Any, sighting: Sighting, columns: Iterable[_Column]) -> bool:
+    """Whether the row changed. A serial that is only the UUID again is left empty."""
+    before = [getattr(row, column.name) for column in columns]
+    for column in columns:
+        value = getattr(sighting, column.said)
+        if value and not (column.said == "serial" and value == sighting.uuid):
+            setattr(row, column.name, value)
+    return before != [getattr(row, column.name) for column in columns]
