@@ -1,35 +1,42 @@
-"""GPUs of a node by `nvidia-smi -q -x`: how many there are, and which of the expected ones are lost.
+"""GPUs of a node by `nvidia-smi -q -x`: which are there, and what each says of its memory, clocks, links and repair.
 
-Python 3.9, standard library alone. Issue of meaning only; thresholds and severities are the catalogue's.
+Python 3.9, standard library alone. Facts only; thresholds and severities are the catalogue's (polled_gpu.toml).
 """
 
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, Optional
 
-from detectors import resources
-from detectors.detector import NothingToCompare, Output, Reading, Target, TargetKind, Transports
+from detectors import gpu_forms, resources
+from detectors.detector import Command, NothingToCompare, Output, Reading, Target, TargetKind, Transports
 from detectors.faults import Observation
+from detectors.gpu_forms import Card, Printed
 
-_COMMAND = ("nvidia-smi", "-q", "-x")
 # A healthy HGX node answers in 2 to 8 s without the persistence daemon; gpud gives up after 30 s as well
 # (https://github.com/leptonai/gpud, components/accelerator/nvidia/query).
-_TIMEOUT = timedelta(seconds=30)
-# `GPU 0000:09:00.0:`, `GPU0000:17:00.0:` and a domain of three digits all occur; fixtures/signals/gpu.
-_NO_HANDLE = re.compile(
-    r"Unable to determine the device handle for (?:GPU|gpu)\s?(?P<pci>[0-9A-Fa-f:.]+):\s*(?P<text>[^\r\n]{0,120})"
+_COMMAND = Command("nvidia-smi", ("nvidia-smi", "-q", "-x"), timeout=timedelta(seconds=30))
+# What the driver prints in place of a value that it cannot read. A healthy H100 prints `Unknown Error` under its
+# addressing mode, so that only fields named below are asked.
+_UNREAD = ("gpu is lost", "unknown error", "err!")
+_NEEDS_RESET = "gpu requires reset"
+_IDENTITY = ("product", "uuid", "serial")
+_SENSORS = ("fan_speed", "temperature", "performance_state", "power_draw", "sm_clock", "memory_used", "ecc_mode")
+_FACTS = ("uuid", "serial", "product", "vbios_version")
+# NVML's words for one thing: its library in user space is not of the version of the module in the kernel.
+_MISMATCH = re.compile(r"driver/library version mismatch", re.IGNORECASE)
+_NO_DRIVER = re.compile(
+    r"couldn't communicate with the NVIDIA driver|driver not loaded|NVML: Unknown Error", re.IGNORECASE
 )
-_LOST_WORDS = ("gpu is lost", "unknown error", "err!")
-_FIELDS_THAT_TELL = ("product_name", "uuid", "serial")
-_EXCERPT = 200
+_NO_DEVICES = re.compile(r"^No devices were found", re.MULTILINE)
+# An idle GPU runs its link slower on purpose: the link is asked only of one that works in a state for work.
+_AT_WORK = ("P0", "P1", "P2")
 
 
 class GpuDetector(NothingToCompare):
-    """Presence of the expected GPUs. Observes `detector.answered`, `gpu.responsive`, `gpu.count`, `gpu.present`."""
+    """The expected GPUs and their own word on their health. Metrics: docs/detectors/gpu.md."""
 
     name: ClassVar[str] = "gpu"
     kind: ClassVar[TargetKind] = TargetKind.NODE
@@ -37,96 +44,246 @@ class GpuDetector(NothingToCompare):
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """One nvidia-smi call. Raises DetectorError when the node cannot be reached."""
-        output = via.shell.run(target, _COMMAND, _TIMEOUT)
-        return Reading(detector=self.name, target=target, taken_at=now, outputs={"nvidia-smi": output})
+        outputs = via.shell.run_all(target, self.name, (_COMMAND,))
+        return Reading(detector=self.name, target=target, taken_at=now, outputs=outputs)
 
     def sniff(self, text: bytes) -> str:
-        return "nvidia-smi"
+        return _COMMAND.name
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        output = reading.outputs["nvidia-smi"]
-        node = resources.node(reading.target.name)
+        output = reading.outputs[_COMMAND.name]
         if output.status is None:
-            text = f"nvidia-smi gave no answer within {_TIMEOUT.seconds} s"
-            yield Observation(node, "gpu.responsive", False, reading.taken_at, {"text": text})
+            text = f"nvidia-smi gave no answer within {_COMMAND.timeout.seconds} s"
+            yield reading.saw("gpu.responsive", False, text=text)
             return
-        yield Observation(node, "gpu.responsive", True, reading.taken_at)
-        lost = _without_handle(output)
-        listed = _listed(output)
-        if listed is None:
-            # Of GPUs that were not spoken of nothing is known: that is a fault of the look, not of the GPUs.
-            silent = {"detector": self.name, "text": _complaint(output)}
-            yield Observation(node, "detector.answered", False, reading.taken_at, silent)
-            for pci, text in lost.items():
-                yield _presence(reading, pci, text)
+        yield reading.saw("gpu.responsive", True)
+        printed = gpu_forms.read(output.stdout, output.stderr)
+        if printed.cards is None and _NO_DEVICES.search(_words(output)):
+            printed = Printed([], printed.lost)
+        if printed.cards is None:
+            yield from _without_list(reading, output, printed.lost)
             return
-        yield Observation(node, "detector.answered", True, reading.taken_at, {"detector": self.name})
-        yield from _inventory(reading, {**listed, **lost})
+        yield reading.answered()
+        yield from _driver(reading, True, "")
+        if printed.driver_version:
+            yield reading.saw("gpu.driver_version", printed.driver_version)
+        yield from _inventory(reading, printed)
+        for card in printed.cards:
+            if not _words_of_loss(card):
+                yield from _condition(reading, card)
 
 
-def _presence(reading: Reading, pci: str, loss: str) -> Observation:
+def _words(output: Output) -> str:
+    return (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")
+
+
+def _without_list(reading: Reading, output: Output, lost: Mapping[str, str]) -> Iterator[Observation]:
+    """Of GPUs that were not spoken of nothing is known: that is a fault of the look, or of the driver."""
+    words = _words(output)
+    is_driver = bool(_MISMATCH.search(words) or _NO_DRIVER.search(words))
+    # A node that is not known to have GPUs may well be one without: its driver is nobody's fault.
+    if is_driver and reading.target.expected.gpus:
+        yield reading.answered()
+        yield from _driver(reading, False, output.complaint, mismatch=bool(_MISMATCH.search(words)))
+    else:
+        yield reading.silent(f"nvidia-smi ended with {output.complaint}")
+    for pci, text in lost.items():
+        yield _presence(reading, resources.gpu(reading.target.name, pci), text)
+
+
+def _driver(reading: Reading, is_well: bool, text: str, *, mismatch: bool = False) -> Iterator[Observation]:
+    attributes = {"text": text} if text else {}
+    yield reading.saw("gpu.driver_fits", not mismatch, **(attributes if mismatch else {}))
+    if not mismatch:
+        yield reading.saw("gpu.driver_runs", is_well, **attributes)
+
+
+def _presence(reading: Reading, resource: str, loss: str) -> Observation:
     """`loss` is empty for a GPU that answers, else the words of its loss."""
-    attributes = {"text": loss} if loss else {}
-    return Observation(resources.gpu(reading.target.name, pci), "gpu.present", not loss, reading.taken_at, attributes)
+    return reading.saw("gpu.present", not loss, resource, **({"text": loss} if loss else {}))
 
 
-def _inventory(reading: Reading, states: dict[str, str]) -> Iterator[Observation]:
-    """`states` maps each PCI address that nvidia-smi spoke of to "" (well) or the words of its loss."""
-    target = reading.target
-    expected = [pci for _, pci in target.expected.gpus]
+def _resource(reading: Reading, card: Card) -> str:
+    """By address; in the list, which has none, by the inventory's address of its index, else by UUID."""
+    index = card.values.get("index", "")
+    known = dict(reading.target.expected.gpus) if not card.pci else {}
+    return resources.gpu(reading.target.name, card.pci or known.get(index) or card.text("uuid") or f"index:{index}")
+
+
+def _inventory(reading: Reading, printed: Printed) -> Iterator[Observation]:
+    """Each GPU that nvidia-smi spoke of, well or lost, and each that the inventory knows and it did not name."""
+    states = {_resource(reading, card): _words_of_loss(card) for card in printed.cards or ()}
+    states.update((resources.gpu(reading.target.name, pci), text) for pci, text in printed.lost.items())
+    expected = [resources.gpu(reading.target.name, pci) for _, pci in reading.target.expected.gpus]
     present = sum(1 for text in states.values() if not text)
     wanted = len(expected) or len(states)
-    attributes = {"expected": str(wanted), "text": f"{present} of {wanted} GPUs answer"}
-    yield Observation(resources.node(target.name), "gpu.count", present, reading.taken_at, attributes)
-    for pci in [*expected, *(pci for pci in states if pci not in expected)]:
-        yield _presence(reading, pci, states.get(pci, "nvidia-smi does not list it"))
+    yield reading.saw("gpu.count", present, expected=str(wanted), text=f"{present} of {wanted} GPUs answer")
+    for resource in dict.fromkeys([*expected, *states]):
+        yield _presence(reading, resource, states.get(resource, "nvidia-smi does not list it"))
 
 
-def _without_handle(output: Output) -> dict[str, str]:
-    """PCI address to the driver's words, of each GPU that it names but cannot open."""
-    text = (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")
-    return {
-        _full_address(found["pci"]): found["text"].strip() or "no device handle" for found in _NO_HANDLE.finditer(text)
-    }
+def _is_unread(value: str) -> bool:
+    return any(word in value.lower() for word in _UNREAD)
 
 
-def _listed(output: Output) -> dict[str, str] | None:
-    """PCI address to "" or words of loss, of each GPU in the XML; None when there is no XML."""
-    root = _document(output.stdout)
-    if root is None:
-        return None
-    addresses = ((resources.pci_address(gpu.get("id", "")), gpu) for gpu in root.iter("gpu"))
-    return {pci: _words_of_loss(gpu) for pci, gpu in addresses if pci is not None}
+def _words_of_loss(card: Card) -> str:
+    """A GPU whose identity cannot be read, or of whose sensors none can."""
+    identity = next((value for value in map(card.text, _IDENTITY) if _is_unread(value)), "")
+    sensors = [value for value in map(card.text, _SENSORS) if value]
+    is_mute = len(sensors) > 1 and all(map(_is_unread, sensors))
+    return identity or (sensors[0] if is_mute else "")
 
 
-def _document(stdout: bytes) -> ElementTree.Element | None:
-    """The XML from its first tag on: sites print banners and warnings before it."""
-    start = stdout.find(b"<nvidia_smi_log")
-    end = stdout.rfind(b"</nvidia_smi_log>")
-    if start < 0 or end < start:
-        return None
-    try:
-        # Read from the root tag on: without a DTD there are no entities to blow up.
-        return ElementTree.fromstring(stdout[start : end + len(b"</nvidia_smi_log>")])  # noqa: S314
-    except ElementTree.ParseError:
-        return None
+def _condition(reading: Reading, card: Card) -> Iterator[Observation]:
+    resource = _resource(reading, card)
+    for name in _FACTS:
+        if card.text(name):
+            yield reading.saw(f"gpu.{name}", card.text(name), resource)
+    yield from _sensors(reading, card, resource)
+    yield from _memory(reading, card, resource)
+    yield from _clocks(reading, card, resource)
+    yield from _link(reading, card, resource)
+    yield from _fabric(reading, card, resource)
+    yield from _recovery(reading, card, resource)
 
 
-def _words_of_loss(gpu: ElementTree.Element) -> str:
-    """Only identity fields are read: a healthy H100 prints `Unknown Error` under its addressing mode."""
-    for name in _FIELDS_THAT_TELL:
-        value = (gpu.findtext(name) or "").strip()
-        if any(word in value.lower() for word in _LOST_WORDS):
-            return value
-    return ""
+def _sensors(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
+    unread = [f"{name.replace('_', ' ')}: {card.text(name)}" for name in _SENSORS if _is_unread(card.text(name))]
+    if unread:
+        yield reading.saw("gpu.readable", False, resource, text="; ".join(unread))
+    elif any(map(card.text, _SENSORS)):
+        yield reading.saw("gpu.readable", True, resource)
 
 
-def _full_address(pci: str) -> str:
-    """A domain of three digits occurs (dcgm-exporter issue 604)."""
-    return resources.pci_address(pci) or resources.pci_address(pci.rjust(12, "0")) or pci.lower()
+def _memory(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
+    """Errors that ECC could not mend, and the repairs that wait, were refused, or ran out."""
+    for part in ("dram", "sram"):
+        since_reset = _uncorrected(card, "volatile", part)
+        if since_reset is not None:
+            text = f"{since_reset} uncorrectable {part.upper()} errors since the last reset"
+            yield reading.saw(f"gpu.ecc.{part}_uncorrected", since_reset, resource, qualifier=part, text=text)
+        ever = _uncorrected(card, "aggregate", part)
+        if ever is not None:
+            yield reading.saw(f"gpu.ecc.{part}_uncorrected_ever", ever, resource, qualifier=part)
+    table = gpu_forms.whole(card.values.get("table/ecc", ""))
+    if table is not None:
+        yield reading.saw("gpu.ecc.uncorrected", table, resource, text=f"{table} uncorrectable errors")
+    for flag in _MEMORY_FLAGS:
+        value = card.flag(flag)
+        if value is not None:
+            yield reading.saw(f"gpu.ecc.{flag}", value, resource, **_MEMORY_FLAGS[flag])
+    for name in ("remapped_correctable", "remapped_uncorrectable"):
+        rows = card.number(name)
+        if rows is not None:
+            yield reading.saw(f"gpu.ecc.{name}", rows, resource)
+    retired = [card.number(name) for name in ("retired_single_bit", "retired_double_bit")]
+    if retired[0] is not None and retired[1] is not None:
+        pages = retired[0] + retired[1]
+        yield reading.saw("gpu.ecc.retired_pages", pages, resource, text=f"{pages} retired pages")
 
 
-def _complaint(output: Output) -> str:
-    words = (output.stderr.strip() or output.stdout.strip()).decode("utf-8", "replace")
-    shown = " ".join(words.split())[:_EXCERPT] or "no output"
-    return f"nvidia-smi ended with status {output.status}: {shown}"
+# Flags of the driver, and what tells two of them that raise one type apart.
+_MEMORY_FLAGS: Mapping[str, Mapping[str, str]] = {
+    "sram_threshold": {},
+    "remap_pending": {},
+    "remap_failure": {},
+    "retirement_pending": {"qualifier": "pages"},
+    "channel_repair_pending": {"qualifier": "channel"},
+    "tpc_repair_pending": {"qualifier": "tpc"},
+    "unrepairable_memory": {},
+}
+# Generations of the ECC table: to Volta by unit and bits, then SRAM and DRAM, then SRAM by the kind of its check.
+_OLD_SRAM = ("register_file", "l1_cache", "l2_cache", "texture_memory", "texture_shm", "cbu")
+_ECC_PATHS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "dram": (("dram_uncorrectable",), ("double_bit/device_memory",)),
+    "sram": (
+        ("sram_uncorrectable_parity", "sram_uncorrectable_secded"),
+        ("sram_uncorrectable",),
+        tuple(f"double_bit/{unit}" for unit in _OLD_SRAM),
+    ),
+}
+_ECC_CSV: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "dram": (("dram",), ("device_memory",)),
+    "sram": (("sram/parity", "sram/secded"), ("sram",), ("register_file", "l1_cache", "l2_cache", "texture_memory")),
+}
+
+
+def _uncorrected(card: Card, period: str, part: str) -> Optional[int]:
+    """The sum over the units of the generation that has values; None without ECC."""
+    for prefix, table in ((f"ecc_errors/{period}", _ECC_PATHS), (f"ecc/errors/uncorrected/{period}", _ECC_CSV)):
+        for names in table[part]:
+            counts = [gpu_forms.whole(card.raw(f"{prefix}/{name}")) for name in names]
+            known = [count for count in counts if count is not None]
+            if known:
+                return sum(known)
+    return None
+
+
+def _clocks(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
+    """Hardware slowdowns by their cause. Held down by software to keep to its power limit is normal, and not told."""
+    causes = {name: card.is_active(f"hw_{name}_slowdown") for name in ("thermal", "power_brake")}
+    for name, is_active in causes.items():
+        if is_active is not None:
+            yield reading.saw(f"gpu.slowdown.{name}", is_active, resource)
+    hardware = card.is_active("hw_slowdown")
+    if hardware is not None:
+        yield reading.saw("gpu.slowdown.unexplained", hardware and not any(causes.values()), resource)
+
+
+def _link(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
+    """PCI Express generation and width against the lesser of device's and slot's best, at work alone."""
+    replays = card.number("replays")
+    if replays is not None:
+        yield reading.saw("pcie.replays", replays, resource, text=f"{replays} replays since the last reset")
+    is_at_work = card.text("performance_state") in _AT_WORK and (card.number("gpu_utilization") or 0) > 0
+    # A guest does not see the slot: clouds give half of a card's lanes on purpose.
+    is_guest = card.text("virtualization").lower() not in ("", "none")
+    pairs = [("generation", "gen_current", "gen_max"), ("width", "width_current", "width_max")]
+    measured = [(what, card.number(now), card.number(best)) for what, now, best in pairs]
+    if not is_at_work or is_guest or any(now is None or best is None for _, now, best in measured):
+        return
+    short = [f"{what} {now} of {best}" for what, now, best in measured if now and best and now < best]
+    text = ", ".join(short) + f" at {card.text('gpu_utilization')} utilisation"
+    yield reading.saw("pcie.full_link", not short, resource, **({"text": text} if short else {}))
+
+
+def _fabric(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
+    """Whether the GPU has joined its NVLink fabric; a GPU without one says N/A."""
+    state, status = card.text("fabric_state"), card.text("fabric_status")
+    if state:
+        is_joined = state.lower() == "completed" and status.lower() in ("", "success")
+        text = {} if is_joined else {"text": f"fabric state {state}, status {status or 'not given'}"}
+        yield reading.saw("gpu.fabric_joined", is_joined, resource, **text)
+    health = {"summary": card.text("fabric_health"), "bandwidth": card.text("fabric_bandwidth")}
+    said = {name: value for name, value in health.items() if value}
+    if said:
+        bad = [f"{name} {value}" for name, value in said.items() if value.lower() not in ("healthy", "full")]
+        yield reading.saw("gpu.fabric_healthy", not bad, resource, **({"text": ", ".join(bad)} if bad else {}))
+
+
+# NVML's recovery actions (nvml.h, nvmlDeviceGpuRecoveryAction_t) by how much they ask for.
+_RECOVERY: Mapping[str, int] = {
+    "none": 0,
+    "drain p2p": 1,
+    "reset": 2,
+    "gpu reset required": 2,
+    "drain and reset": 2,
+    "reset bus": 2,
+    "reboot": 3,
+    "node reboot required": 3,
+}
+_UNKNOWN_RECOVERY = 1
+
+
+def _recovery(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
+    """What the driver itself asks for: 0 nothing, 1 a look, 2 a reset, 3 a reboot; a word not known asks for a look."""
+    words = card.text("recovery_action")
+    required = [name for name in ("reset_required", "drain_recommended") if card.flag(name)]
+    if any(_NEEDS_RESET in card.text(name).lower() for name in (*_IDENTITY, *_SENSORS)):
+        required, words = [*required, "reset_required"], words or "GPU requires reset"
+    level = _RECOVERY.get(words.lower(), _UNKNOWN_RECOVERY) if words else 0
+    if required:
+        level = max(level, _RECOVERY["reset"])
+    if words or card.flag("reset_required") is not None:
+        text = words if words and words.lower() != "none" else ", ".join(required).replace("_", " ") or "none"
+        yield reading.saw("gpu.recovery_wanted", level, resource, text=text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors import registry
-from detectors.detector import OneByOne, Output, Reading, Target, Transports, Unreachable
+from detectors.detector import OneByOne, Output, Reading, SnmpValue, Target, Transports, Unreachable
+from detectors.expected import Expected
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
-TARGET = Target("gn001", "127.0.0.1", expected={"gpus": (("0", "0000:19:00.0"), ("1", "0000:3b:00.0"))})
+TARGET = Target("gn001", "127.0.0.1", expected=Expected(gpus=(("0", "0000:19:00.0"), ("1", "0000:3b:00.0"))))
 each_detector = pytest.mark.parametrize("detector", registry.DETECTORS, ids=lambda detector: detector.name)
 
 
@@ -29,7 +32,23 @@ class SameForAll(OneByOne):
         return self.output
 
 
+class SameObject:
+    """An agent whose every object is what a command would have printed; none for a command that failed."""
+
+    def __init__(self, output: Output) -> None:
+        self.value = output.stdout if output.status == 0 else None
+
+    def get(self, target: Target, oids: Sequence[str]) -> dict[str, SnmpValue]:
+        return dict.fromkeys(oids, self.value)
+
+    def walk(self, target: Target, columns: Sequence[str]) -> dict[str, SnmpValue]:
+        return {} if self.value is None else {f"{column}.{row}": self.value for column in columns for row in (1, 2)}
+
+
 class NoRoute(OneByOne):
+    def get(self, target: Target, *_: object) -> Any:
+        raise Unreachable(f"SNMP or HTTP on {target.name}: no route to host")
+
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         raise Unreachable(f"{argv[0]} on {target.name}: no route to host")
 
