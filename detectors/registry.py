@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from detectors.detector import Detector
 from detectors.gpu import GpuDetector
+from detectors.slurm_nodes import SlurmNodesDetector
 
-DETECTORS: tuple[Detector, ...] = (GpuDetector(),)
+DETECTORS: tuple[Detector, ...] = (
+    GpuDetector(),
+    SlurmNodesDetector(),
+)
 
 
 def by_name(name: str) -> Detector:

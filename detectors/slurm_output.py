@@ -28,6 +28,8 @@ _SUFFIXES = {
 # Names that changed over the versions.
 _SAME_FLAG = {"MAINT": "MAINTENANCE", "REBOOT": "REBOOT_REQUESTED", "NO_RESPOND": "NOT_RESPONDING"}
 _REASON_STAMP = re.compile(r"^(?P<reason>.*?)(?: \[(?P<user>[^\s\[\]@]*)@(?P<at>[0-9T:-]+)\])?$", re.DOTALL)
+# No range of a cluster's host list is longer; one that says so is garbage.
+_MOST_HOSTS = 65_536
 _HOSTS = re.compile(r"(?P<prefix>[^\[\],]+)(?:\[(?P<ranges>[^\]]*)\])?(?:,|$)")
 
 
@@ -120,7 +122,7 @@ def hosts(text: str) -> Iterator[str]:
             continue
         for span in part["ranges"].split(","):
             first, _, last = span.partition("-")
-            if first.isdigit() and (last or first).isdigit():
+            if first.isdecimal() and (last or first).isdecimal() and int(last or first) - int(first) < _MOST_HOSTS:
                 for number in range(int(first), int(last or first) + 1):
                     yield f"{part['prefix']}{number:0{len(first)}d}"
 

@@ -25,6 +25,7 @@ BROAD_EXCEPTS = 5
 FOR_NODES = (
     *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
+    *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes"),
 )
 
 
