@@ -18,6 +18,8 @@ from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ImproperlyConfigured
 
+from detectors import registry
+
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _PREFIX = "KINTSUGI_"
 
@@ -28,6 +30,18 @@ def duration(text: str) -> timedelta:
     if found is None:
         raise ValueError(text)
     return timedelta(**{_UNITS[found[2]]: float(found[1])})
+
+
+def positive_duration(text: str) -> timedelta:
+    found = duration(text)
+    if found < timedelta(seconds=1):
+        raise ValueError(text)
+    return found
+
+
+def detector_names(text: str) -> list[str]:
+    """Raises KeyError for a detector that does not exist."""
+    return [registry.by_name(name).name for name in words(text)]
 
 
 def flag(text: str) -> bool:
@@ -218,7 +232,22 @@ KEYS: tuple[Key, ...] = (
         "faults of one node or GPU this close in time are one incident",
     ),
     Key("KINTSUGI_BOOT_TIME", duration, "20m", _DURATION, "the longest a node takes to boot"),
-    Key("KINTSUGI_POLL_EVERY", duration, "60s", _DURATION, "between two polls of a node"),
+    Key(
+        "KINTSUGI_CREDENTIALS",
+        Path,
+        "",
+        "a path to a TOML file with [[group]] tables",
+        "how groups of targets are entered over SSH, SNMP and HTTP",
+    ),
+    Key("KINTSUGI_DETECTORS", detector_names, "", "names of detectors, comma-separated", "unset: all of them"),
+    Key("KINTSUGI_PROMETHEUS_URL", url("http", "https"), "", "http(s)://HOST[:PORT]", "a query API; unset: none"),
+    Key(
+        "KINTSUGI_POLL_EVERY",
+        positive_duration,
+        "30s",
+        _DURATION,
+        "no detector looks at a target more often; most look every minute by themselves",
+    ),
     Key("KINTSUGI_SWEEP_EVERY", duration, "5s", _DURATION, "between two looks for what a lost ring dropped"),
     Key("KINTSUGI_IS_DEMO", flag, "no", "yes or no", "marks the pages of the simulated cluster"),
 )

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from detectors import faults, resources
+from django.db import transaction
+
+from detectors import faults
 from detectors.catalog import Catalog
-from detectors.classify import classify
-from detectors.detector import Transports
-from detectors.faults import FaultEvent
-from detectors.polling import observe
-from incidents import inventory
+from detectors.detector import TargetKind, Transports
+from detectors.faults import FaultEvent, Observation
+from detectors.polling import observe_one
+from incidents import inventory, polling
 from incidents import services as incidents
+from incidents.changes import Change
 from incidents.notify import services as notifications
 from incidents.notify.notifier import Notifier
+from incidents.polling import Chunk
+from kintsugi.polling import Round, Watch, is_unreachable, judged
 from runbooks import services as runbooks
 from runbooks.step import World
 
@@ -41,18 +46,19 @@ class Ring(Protocol):
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None: ...
 
-    def poll(self, node: str) -> None: ...
+    def poll(self, chunk: Chunk) -> None: ...
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The five tasks over one set of doors to the world."""
+    """The tasks over one set of doors to the world. `watch`: what polls look at; without it the world's detectors."""
 
     world: World
     notifier: Notifier
     ring: Ring
     clock: Callable[[], datetime]
     catalog: Catalog
+    watch: Watch | None = None
 
     def ingest(self, wires: Sequence[Mapping[str, Any]], extent: Extent | None = None) -> None:
         """Events from a spool or a caller: remember them, start what they call for, tell people."""
@@ -62,16 +68,53 @@ class Pipeline:
             incidents.quarantine(broken, now=now)
         self._remember(events, extent, now)
 
-    def poll(self, node: str) -> None:
-        """One round of all detectors on one node; what they see takes the same way as a log line."""
-        target = inventory.target(node)
-        if target is None:
-            return
+    def poll_due(self, tick: timedelta) -> None:
+        """Rings the polls that are due. `tick` is the time between two calls."""
         now = self.clock()
-        observations = observe(target, self.world.detectors, Transports(shell=self.world.shell), now)
-        active = incidents.active_fingerprints(resources.node(node))
-        judged = [event for seen in observations for event in classify(seen, active, self.catalog)]
-        self._remember(judged, None, now)
+        for chunk in polling.claim(self._watch.schedule.paces(self._watch, now), now, tick=tick):
+            self.ring.poll(chunk)
+
+    def poll(self, chunk: Chunk) -> None:
+        """One detector looks at some targets; what it sees takes the same way as a log line."""
+        detector = self._watch.detector(chunk.detector)
+        if detector is None:
+            return
+        chunk = polling.begin(chunk, self.clock())
+        for seen in self._watch.looks(detector, chunk.targets, self.clock):
+            now = self.clock()
+            with transaction.atomic():
+                kept = polling.kept(chunk, [target.name for target, _ in seen])
+                rounds = [
+                    Round(detector, target, told, kept[target.name]) for target, told in seen if target.name in kept
+                ]
+                changes = self._judged(rounds, now, lease=chunk.lease)
+            self._after(changes, now)
+
+    def look_at(self, node: str) -> None:
+        """One round of all detectors on one node, now and in this process; ends at the first that cannot reach it."""
+        seen: dict[str, list[Observation]] = {}
+        for target in inventory.targets(TargetKind.NODE, [node]):
+            for detector in self._watch.detectors:
+                if detector.kind is TargetKind.NODE and detector.wants(target):
+                    seen[detector.name] = observe_one(target, detector, self._watch.via, self.clock())
+                    if is_unreachable(seen[detector.name]):
+                        break
+        self.take(node, seen)
+
+    def take(self, node: str, seen: Mapping[str, Sequence[Observation]]) -> None:
+        """What detectors saw of one node, by their names, out of turn: here, or in a check that the node ran itself."""
+        now = self.clock()
+        with transaction.atomic():
+            kept = polling.kept_of(node, TargetKind.NODE.value, sorted(seen), now)
+            targets = inventory.targets(TargetKind.NODE, [node])
+            known = [(detector, seen[name]) for name in seen if (detector := self._watch.detector(name)) is not None]
+            rounds = [
+                Round(detector, target, list(told), kept[detector.name])
+                for target in targets
+                for detector, told in known
+            ]
+            changes = self._judged(rounds, now, lease=None)
+        self._after(changes, now)
 
     def advance(self, run_id: int) -> None:
         """At most one step of one run; rung again at once while it has more to do."""
@@ -97,18 +140,35 @@ class Pipeline:
             self.ring.advance(run_id)
         self._tell(now)
 
-    def poll_all(self) -> None:
-        """Rings a poll of each node that can be reached over SSH."""
-        for node in inventory.pollable():
-            self.ring.poll(node)
+    @cached_property
+    def _watch(self) -> Watch:
+        return self.watch or Watch(Transports(shell=self.world.shell), self.world.detectors)
+
+    def _judged(self, rounds: Sequence[Round], now: datetime, *, lease: datetime | None) -> list[Change]:
+        """In one transaction: what is remembered, when the next look comes, and what became of the events."""
+        if not rounds:
+            return []
+        were_dead = {one.target.name for one in rounds if one.kept.failures}
+        events, changes = judged(rounds, self.catalog, now)
+        for detector in {id(one.detector): one.detector for one in rounds}.values():
+            mine = [one.kept for one in rounds if one.detector is detector]
+            polling.finish(mine, self._watch.every(detector), now, lease=lease)
+        living = sorted(were_dead & {one.target.name for one in rounds if one.is_reachable})
+        if living:
+            polling.answered(rounds[0].target.kind.value, living, now)
+        return [*changes, *(incidents.ingest(events, now=now) if events else [])]
 
     def _remember(self, events: Sequence[FaultEvent], extent: Extent | None, now: datetime) -> None:
-        changes = incidents.ingest(events, now=now, extent=extent)
+        self._after(incidents.ingest(events, now=now, extent=extent), now)
+
+    def _after(self, changes: Sequence[Change], now: datetime) -> None:
+        """Starts the repairs that the changes call for, and tells people."""
         touched = sorted({change.incident_id for change in changes if change.incident_id is not None})
         if touched:
             for run_id in runbooks.start_due(touched, now=now, world=self.world):
                 self.ring.advance(run_id)
-        self._tell(now)
+        if changes:
+            self._tell(now)
 
     def _tell(self, now: datetime) -> None:
         for notification_id in notifications.due(now):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -160,8 +161,9 @@ CELERY_TASK_ROUTES = {
 }
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"  # nothing to remember between starts: what is due stands in rows
+POLL_TICK = timedelta(seconds=5)  # a poll comes at most this much late; each look for what is due is a few statements
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "kintsugi.tasks.sweep", "schedule": schedule(KINTSUGI["KINTSUGI_SWEEP_EVERY"])},
-    "poll_all": {"task": "kintsugi.tasks.poll_all", "schedule": schedule(KINTSUGI["KINTSUGI_POLL_EVERY"])},
+    "poll_due": {"task": "kintsugi.tasks.poll_due", "schedule": schedule(POLL_TICK)},
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False

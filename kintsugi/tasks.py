@@ -1,7 +1,7 @@
 """The pipeline as Celery tasks, in order. What each does stands in `kintsugi.pipeline`; here it gets its queue.
 
 a line or a value  ->  ingest  ->  advance (one step of a repair)  ->  notify (one message)
-every few seconds: sweep finds what a lost ring dropped; every minute: poll_all rings a poll per node
+every few seconds: sweep finds what a lost ring dropped; poll_due rings the polls whose time has come
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from django.db import transaction
 from kombu.exceptions import OperationalError
 
 from detectors import catalog
+from incidents.polling import LEASE, Chunk
 from kintsugi import clock, wiring
 from kintsugi.pipeline import Extent, Pipeline
 
@@ -36,6 +37,7 @@ def pipeline() -> Pipeline:
         ring=CeleryRing(),
         clock=clock.now,
         catalog=catalog.load(),
+        watch=wiring.watch(),
     )
 
 
@@ -51,10 +53,10 @@ def ingest(wires: Sequence[Mapping[str, Any]], extent: Sequence[Any] | None = No
     pipeline().ingest(wires, Extent(*extent) if extent is not None else None)
 
 
-# 2. All detectors look at one node. A poll that waited a whole round is not worth making.
-@shared_task(expires=settings.KINTSUGI["KINTSUGI_POLL_EVERY"].total_seconds())
-def poll(node: str) -> None:
-    pipeline().poll(node)
+# 2. One detector looks at a chunk of targets. What waited until its lease has run out is no longer asked.
+@shared_task(expires=LEASE.total_seconds())
+def poll(detector: str, targets: Sequence[str], lease: str) -> None:
+    pipeline().poll(Chunk(detector, tuple(targets), datetime.fromisoformat(lease)))
 
 
 # 3. One step of one repair.
@@ -75,11 +77,10 @@ def sweep() -> None:
     pipeline().sweep()
 
 
-# 6. The round of polls.
-@shared_task(expires=settings.KINTSUGI["KINTSUGI_POLL_EVERY"].total_seconds())
-def poll_all() -> None:
-    if wiring.has_node_access():
-        pipeline().poll_all()
+# 6. The polls that are due.
+@shared_task(expires=settings.POLL_TICK.total_seconds())
+def poll_due() -> None:
+    pipeline().poll_due(settings.POLL_TICK)
 
 
 class CeleryRing:
@@ -93,16 +94,16 @@ class CeleryRing:
         if wait <= _LONGEST_COUNTDOWN:
             _on_commit(notify, notification_id, countdown=wait)
 
-    def poll(self, node: str) -> None:
-        _on_commit(poll, node)
+    def poll(self, chunk: Chunk) -> None:
+        _on_commit(poll, chunk.detector, list(chunk.targets), chunk.lease.isoformat())
 
 
-def _on_commit(task: Task[Any, Any], argument: int | str, *, countdown: timedelta = timedelta(0)) -> None:
-    transaction.on_commit(lambda: _send(task, argument, countdown))
+def _on_commit(task: Task[Any, Any], *arguments: Any, countdown: timedelta = timedelta(0)) -> None:
+    transaction.on_commit(lambda: _send(task, arguments, countdown))
 
 
-def _send(task: Task[Any, Any], argument: int | str, countdown: timedelta) -> None:
+def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta) -> None:
     try:
-        task.apply_async((argument,), countdown=countdown.total_seconds(), retry=False)
+        task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False)
     except (OperationalError, OSError) as error:
         _log.warning("the broker does not answer (%s); the sweep rings again when it is back", error)

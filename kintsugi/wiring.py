@@ -10,10 +10,11 @@ from typing import NoReturn
 from django.conf import settings
 
 from detectors import registry
-from detectors.detector import DetectorError, OneByOne, Output, Shell, Target
+from detectors.detector import Detector, NotConfigured, OneByOne, Output, Shell, Target, Transports
 from detectors.transport import LocalShell, SshShell
 from incidents.notify import choice
 from incidents.notify.notifier import Notifier
+from kintsugi.polling import Watch
 from runbooks.policy import Policy
 from runbooks.slurm import Access, Job, NodeState, ScontrolSlurm, Slurm, SlurmRefusal, controller
 from runbooks.step import World
@@ -25,9 +26,21 @@ def world() -> World:
     return World(
         slurm=slurm(shell),
         shell=shell,
-        detectors=registry.DETECTORS,
+        detectors=detectors(),
         policy=Policy.from_settings(settings.KINTSUGI | {"KINTSUGI_DATA_DIR": settings.DATA_DIR}),
     )
+
+
+def watch() -> Watch:
+    """What polls look at and through which doors."""
+    values = settings.KINTSUGI
+    return Watch(via=Transports(shell=node_shell()), detectors=detectors(), shortest=values["KINTSUGI_POLL_EVERY"])
+
+
+def detectors() -> tuple[Detector, ...]:
+    """Those that the site wants, all by default."""
+    wanted = settings.KINTSUGI["KINTSUGI_DETECTORS"]
+    return tuple(detector for detector in registry.DETECTORS if not wanted or detector.name in wanted)
 
 
 def notifier() -> Notifier:
@@ -67,7 +80,7 @@ class NoShell(OneByOne):
     """A site without node access: every look says so."""
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        raise DetectorError(f"{argv[0]} on {target.name}: KINTSUGI_SSH_KEY is unset, so there is no node access")
+        raise NotConfigured(f"{argv[0]} on {target.name}: KINTSUGI_SSH_KEY is unset, so there is no node access")
 
 
 class NoSlurm:

@@ -17,6 +17,7 @@ from fixtures.replay import stage
 from incidents import inventory
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident, Notification, QuarantinedEvent, SpoolMark
+from incidents.polling import Chunk
 from kintsugi.pipeline import Extent, Pipeline
 from runbooks.models import Mode, Run, RunbookMode, RunState
 from runbooks.policy import DRAIN_REBOOT_VERIFY, Policy
@@ -32,7 +33,7 @@ NODE, LOST_INDEX = "gn017", 2
 class Deque:
     """A ring that a test answers in order."""
 
-    calls: deque[tuple[str, int | str]] = field(default_factory=deque)
+    calls: deque[tuple[str, int | Chunk]] = field(default_factory=deque)
 
     def advance(self, run_id: int) -> None:
         self.calls.append(("advance", run_id))
@@ -40,8 +41,8 @@ class Deque:
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
         self.calls.append(("notify", notification_id))
 
-    def poll(self, node: str) -> None:
-        self.calls.append(("poll", node))
+    def poll(self, chunk: Chunk) -> None:
+        self.calls.append(("poll", chunk))
 
 
 class House:
@@ -141,18 +142,18 @@ def test_a_record_that_is_no_event_is_put_aside_and_the_rest_goes_on(house: Hous
 
 def test_a_poll_sees_the_lost_gpu_without_any_log_line(house: House) -> None:
     _lose_gpu(house)
-    house.pipeline.poll(NODE)
+    house.pipeline.look_at(NODE)
     lost = Fault.objects.get(fault_type="gpu.lost")
     assert lost.owner == f"node/{NODE}"
 
 
 def test_a_node_that_does_not_answer_is_a_fault_that_ends_when_it_answers(house: House) -> None:
     house.stage.shell.unreachable.add(NODE)
-    house.pipeline.poll(NODE)
+    house.pipeline.look_at(NODE)
     assert Fault.objects.get().fault_type == "target.unreachable"
     house.stage.shell.unreachable.clear()
     house.now += timedelta(minutes=1)
-    house.pipeline.poll(NODE)
+    house.pipeline.look_at(NODE)
     assert not Fault.objects.get().is_active
 
 

@@ -1,0 +1,49 @@
+"""Tables of polling: when each detector looks at each target next, what it remembers, and which nodes are worked on.
+
+Data and constraints only; `incidents.polling` alone writes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class Poll(models.Model):
+    """One detector on one target. A poll under way holds the row until `leased_until`."""
+
+    detector = models.CharField(max_length=64)
+    kind = models.CharField(max_length=8, help_text="node, switch or site")
+    target = models.CharField(max_length=64)
+    next_poll_at = models.DateTimeField()
+    leased_until = models.DateTimeField(null=True, blank=True)
+    polled_at = models.DateTimeField(null=True, blank=True)
+    failures = models.PositiveIntegerField(default=0, help_text="polls in a row that the target did not answer")
+    memory = models.BinaryField(default=bytes, help_text="detectors.judge.Memory as zlib-packed JSON")
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["detector", "kind", "target"], name="one_poll_per_detector_and_target")
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["detector", "next_poll_at"], name="poll_by_due"),
+            models.Index(fields=["kind", "target"], name="poll_by_target"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.detector} on {self.kind}/{self.target}"
+
+
+class PlannedWork(models.Model):
+    """A node that Slurm says is in maintenance or planned to be: polls go on, its faults are not raised."""
+
+    node = models.CharField(max_length=64, primary_key=True)
+    since = models.DateTimeField()
+    seen_at = models.DateTimeField(help_text="when Slurm last said so")
+
+    class Meta:
+        verbose_name_plural = "planned work"
+
+    def __str__(self) -> str:
+        return self.node

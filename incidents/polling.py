@@ -1,0 +1,263 @@
+"""When each detector looks at each target next, and what it remembers. The only writer of `Poll` and `PlannedWork`.
+
+Polls are spread over their period by a hash of detector and target, so that the same poll always falls on the same
+moment of the period. A poll under way holds its row by a lease that is longer than a task may take: what is written
+at its end is written only by its holder. After a stop everything is overdue, and no more is handed out at a time than
+one and a half times what usually falls due: it catches up within a period and a half, and nothing is stormed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from django.db import connection, transaction
+from django.db.models import Count, Q, QuerySet
+
+from detectors import judge
+from detectors.judge import Memory
+from incidents.models import Fault, Node, PlannedWork, Poll, Switch
+
+_log = logging.getLogger(__name__)
+
+CHUNK = 50
+# A task ends or is ended after two minutes (CELERY_TASK_TIME_LIMIT); one that waited so long in its queue is dropped.
+LEASE = timedelta(seconds=180)
+_CATCHING_UP = 1.5
+# Dead targets are asked as usual until their fault can stand (three polls), then ever more seldom.
+_PATIENCE = 3
+_LONGEST_WAIT = timedelta(minutes=5)
+# Slurm is asked every minute; what it said longer ago than this holds no fault back.
+_PLANNED_FOR = timedelta(minutes=15)
+_ROWS = 2000
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often one detector looks, and at what."""
+
+    detector: str
+    kind: str
+    every: timedelta
+    targets: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Targets that one detector looks at in one task. `lease` is what it holds their rows by."""
+
+    detector: str
+    targets: tuple[str, ...]
+    lease: datetime
+
+
+@dataclass
+class Kept:
+    """A row as a round finds it, and as it leaves it."""
+
+    pk: int
+    detector: str
+    target: str
+    failures: int = 0
+    memory: Memory = field(default_factory=Memory)
+
+
+def plan(paces: Sequence[Pace], now: datetime) -> None:
+    """Brings the schedule up to the inventory. What is new is first looked at within one period from now."""
+    named = {pace.detector for pace in paces}
+    Poll.objects.exclude(detector__in=named).delete()
+    for pace in paces:
+        known = set(Poll.objects.filter(detector=pace.detector, kind=pace.kind).values_list("target", flat=True))
+        gone = sorted(known - pace.targets)
+        for start in range(0, len(gone), _ROWS):
+            Poll.objects.filter(detector=pace.detector, target__in=gone[start : start + _ROWS]).delete()
+        fresh = (
+            Poll(
+                detector=pace.detector,
+                kind=pace.kind,
+                target=name,
+                next_poll_at=_on_grid(pace.detector, name, pace.every, now),
+            )
+            for name in sorted(pace.targets - known)
+        )
+        Poll.objects.bulk_create(fresh, batch_size=_ROWS, ignore_conflicts=True)
+
+
+def marks() -> tuple[object, ...]:
+    """Other than last time when a machine has come or gone: then the schedule is brought up to the inventory."""
+    counts = [model.objects.aggregate(n=Count("pk", filter=Q(is_provisional=False))) for model in (Node, Switch)]
+    return tuple(count["n"] for count in counts)
+
+
+def claim(paces: Sequence[Pace], now: datetime, *, tick: timedelta) -> list[Chunk]:
+    """What is due, leased to the caller, in chunks; the longest overdue first. `tick`: the time between two calls."""
+    free = Q(next_poll_at__lte=now) & (Q(leased_until=None) | Q(leased_until__lte=now))
+    counts = Poll.objects.values("detector").annotate(total=Count("pk"), due=Count("pk", filter=free)).order_by()
+    waiting = {row["detector"]: row["total"] for row in counts if row["due"]}
+    chunks: list[Chunk] = []
+    for pace in paces:
+        if pace.detector in waiting:
+            usual = waiting[pace.detector] * (tick / pace.every)
+            most = max(CHUNK, math.ceil(usual * _CATCHING_UP))
+            chunks += _claimed(Poll.objects.filter(free, detector=pace.detector), pace.detector, most, now)
+    return chunks
+
+
+def _claimed(due: QuerySet[Poll], detector: str, most: int, now: datetime) -> list[Chunk]:
+    """Dead targets go in chunks of their own: the others do not wait for their time limits."""
+    lease = now + LEASE
+    with transaction.atomic():
+        rows = list(
+            due.order_by("next_poll_at")
+            .select_for_update(skip_locked=True)
+            .values_list("pk", "target", "failures")[:most]
+        )
+        for start in range(0, len(rows), _ROWS):
+            ids = [pk for pk, _, _ in rows[start : start + _ROWS]]
+            Poll.objects.filter(pk__in=ids).update(leased_until=lease)
+    living = [target for _, target, failures in rows if not failures]
+    dead = [target for _, target, failures in rows if failures]
+    return [
+        Chunk(detector, tuple(names[start : start + CHUNK]), lease)
+        for names in (living, dead)
+        for start in range(0, len(names), CHUNK)
+    ]
+
+
+def begin(chunk: Chunk, now: datetime) -> Chunk:
+    """Takes the chunk over from whoever rang. Empty when another has it already, or its lease has run out."""
+    lease = now + LEASE
+    with transaction.atomic():
+        rows = Poll.objects.filter(detector=chunk.detector, target__in=chunk.targets, leased_until=chunk.lease)
+        held = dict(rows.select_for_update().values_list("pk", "target")) if now < chunk.lease else {}
+        Poll.objects.filter(pk__in=held).update(leased_until=lease)
+    return Chunk(chunk.detector, tuple(held.values()), lease)
+
+
+def kept(chunk: Chunk, targets: Iterable[str]) -> dict[str, Kept]:
+    """What was remembered of these targets, locked until the caller's transaction ends; only rows that it holds."""
+    rows = Poll.objects.filter(detector=chunk.detector, target__in=list(targets), leased_until=chunk.lease)
+    return {row.target: _kept(row) for row in rows.order_by("pk").select_for_update()}
+
+
+def kept_of(target: str, kind: str, detectors: Sequence[str], now: datetime) -> dict[str, Kept]:
+    """By detector, for a round of one target out of turn; locked, missing rows made, in the caller's transaction."""
+    rows = Poll.objects.filter(target=target, kind=kind, detector__in=detectors).order_by("pk").select_for_update()
+    known = {row.detector: _kept(row) for row in rows}
+    missing = [name for name in detectors if name not in known]
+    if missing:
+        fresh = [Poll(detector=name, kind=kind, target=target, next_poll_at=now) for name in missing]
+        Poll.objects.bulk_create(fresh, ignore_conflicts=True)
+        known = {row.detector: _kept(row) for row in rows.all()}
+    return known
+
+
+def _kept(row: Poll) -> Kept:
+    return Kept(row.pk, row.detector, row.target, row.failures, unpacked(bytes(row.memory)))
+
+
+def finish(rounds: Sequence[Kept], every: timedelta, now: datetime, *, lease: datetime | None) -> None:
+    """Writes what is remembered and when the next round comes, and lets the rows go that are held by `lease`.
+
+    None: rows of a round out of turn, which holds none.
+    """
+    values = [
+        (
+            packed(one.memory),
+            one.failures,
+            _stored(now),
+            _stored(_next(one.detector, one.target, every, one.failures, now)),
+            one.pk,
+        )
+        for one in rounds
+    ]
+    held = "" if lease is None else " AND leased_until = %s"
+    holder: tuple[Any, ...] = () if lease is None else (_stored(lease),)
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "UPDATE incidents_poll SET memory = %s, failures = %s, polled_at = %s, next_poll_at = %s,"  # noqa: S608
+            f" leased_until = NULL WHERE id = %s{held}",
+            [(*value, *holder) for value in values],
+        )
+
+
+def answered(kind: str, targets: Sequence[str], now: datetime) -> None:
+    """These targets answer again: detectors that had given them up look soon."""
+    Poll.objects.filter(kind=kind, target__in=targets, failures__gt=0).update(failures=0, next_poll_at=now)
+
+
+def _stored(moment: datetime) -> Any:
+    """As Django stores it, so that the database compares like with like."""
+    return connection.ops.adapt_datetimefield_value(moment)
+
+
+def _next(detector: str, target: str, every: timedelta, failures: int, now: datetime) -> datetime:
+    """A moment of the usual grid, at least half a period off; further off the longer the target has been dead."""
+    waits = every * (2 ** min(max(0, failures - _PATIENCE), 10)) - every
+    waits = min(waits, max(timedelta(0), _LONGEST_WAIT - every))
+    usual = _on_grid(detector, target, every, now + every / 2)
+    return usual + every * math.floor(waits / every)
+
+
+def _on_grid(detector: str, target: str, every: timedelta, after: datetime) -> datetime:
+    """The next moment after `after` that is this poll's own in the period."""
+    digest = hashlib.blake2b(f"{detector}/{target}".encode(), digest_size=8).digest()
+    period_s = every.total_seconds()
+    phase_s = int.from_bytes(digest, "big") / 2**64 * period_s
+    passed = math.floor((after.timestamp() - phase_s) / period_s) + 1
+    return datetime.fromtimestamp(phase_s + passed * period_s, tz=UTC)
+
+
+def packed(memory: Memory) -> bytes:
+    return zlib.compress(msgspec.json.encode(judge.to_json(memory)), 1)
+
+
+def unpacked(text: bytes) -> Memory:
+    """What cannot be read is forgotten, as at first sight: counters then start from a new baseline."""
+    if not text:
+        return Memory()
+    try:
+        return judge.from_json(msgspec.json.decode(zlib.decompress(text)), UTC)
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        _log.warning("the memory of a poll cannot be read and is begun anew: %r", error)
+        return Memory()
+
+
+# What a round needs to know of its machines -----------------------------------------------------------------------
+
+
+def standing(owners: Iterable[str]) -> set[str]:
+    """Fingerprints of the active faults of these machines (`node/gn042`), in one query."""
+    return set(Fault.objects.filter(owner__in=set(owners), is_active=True).values_list("fingerprint", flat=True))
+
+
+def boots(nodes: Sequence[str]) -> dict[str, tuple[str, datetime | None]]:
+    """Boot id, and when that boot was by our clock, of each of these nodes."""
+    rows = Node.objects.filter(name__in=nodes).values_list("name", "boot_id", "boot_seen_at")
+    return {name: (boot_id, seen_at) for name, boot_id, seen_at in rows}
+
+
+def planned(nodes: Sequence[str], now: datetime) -> set[str]:
+    """Those that are worked on as planned, as far as Slurm has said so lately."""
+    rows = PlannedWork.objects.filter(node__in=nodes, seen_at__gt=now - _PLANNED_FOR)
+    return set(rows.values_list("node", flat=True))
+
+
+def learn_plans(plans: Mapping[str, bool], now: datetime) -> None:
+    """What Slurm said of these nodes: planned or in maintenance, or not."""
+    if not plans:
+        return
+    known = set(PlannedWork.objects.values_list("node", flat=True))
+    working = sorted(name for name, is_planned in plans.items() if is_planned)
+    over = known - set(working) if known else set()
+    PlannedWork.objects.filter(node__in=[name for name in over if name in plans]).delete()
+    PlannedWork.objects.filter(node__in=working).update(seen_at=now)
+    fresh = [PlannedWork(node=name, since=now, seen_at=now) for name in working if name not in known]
+    PlannedWork.objects.bulk_create(fresh, ignore_conflicts=True)

@@ -1,0 +1,198 @@
+"""Rounds of polls: many targets at once through the doors, then judged and remembered together. Decides nothing.
+
+Only the looks run in threads; the database is asked in the caller's own, once for a whole batch of targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from time import monotonic
+
+from detectors import judge, resources
+from detectors.catalog import Catalog
+from detectors.detector import Detector, Target, TargetKind, Transports
+from detectors.faults import EventKind, FaultEvent, Observation
+from detectors.polling import observe_one
+from incidents import inventory, polling
+from incidents import services as incidents
+from incidents.changes import Change
+from incidents.polling import Kept, Pace
+
+# A task is ended after two minutes (CELERY_TASK_TIME_LIMIT): what has not come back by then is said to hang.
+_WITHIN = timedelta(seconds=100)
+# What has come back waits for the others this long: a batch costs the database a few statements, whatever its size.
+_GATHER_S = 0.5
+_PLAN_AGAIN = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is watched through which doors. `shortest`: no detector looks more often; `sites`: Slurm, Prometheus."""
+
+    via: Transports
+    detectors: Sequence[Detector]
+    shortest: timedelta = timedelta(0)
+    sites: Sequence[Target] = ()
+    schedule: Schedule = field(default_factory=lambda: Schedule())
+
+    def detector(self, name: str) -> Detector | None:
+        """None for one that this process does not have: a task of another version rang."""
+        return next((detector for detector in self.detectors if detector.name == name), None)
+
+    def every(self, detector: Detector) -> timedelta:
+        return max(detector.every, self.shortest)
+
+    def paces(self) -> list[Pace]:
+        """Which detector looks at what, by the inventory and by what each detector wants; one without targets too."""
+        by_kind = {kind: self.targets(kind) for kind in {detector.kind for detector in self.detectors}}
+        return [
+            Pace(
+                detector.name,
+                detector.kind.value,
+                self.every(detector),
+                frozenset(target.name for target in by_kind[detector.kind] if detector.wants(target)),
+            )
+            for detector in self.detectors
+        ]
+
+    def targets(self, kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
+        if kind is TargetKind.SITE:
+            return [site for site in self.sites if names is None or site.name in names]
+        return inventory.targets(kind, names)
+
+    def looks(
+        self, detector: Detector, names: Sequence[str], clock: Callable[[], datetime]
+    ) -> Iterator[list[tuple[Target, list[Observation]]]]:
+        """What a detector sees of these targets, in batches as they answer: a dead one holds no other up."""
+        targets = self.targets(detector.kind, names) if names else []
+        if len(targets) == 1:
+            yield [(targets[0], observe_one(targets[0], detector, self.via, clock()))]
+            return
+        pool = ThreadPoolExecutor(max_workers=max(1, len(targets)), thread_name_prefix=f"poll-{detector.name}")
+        try:
+            waiting = {pool.submit(_look, target, detector, self.via, clock): target for target in targets}
+            yield from _gathered(waiting, detector, clock)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass
+class Schedule:
+    """Which paces this process has brought the schedule in the database up to, by which inventory, and when."""
+
+    marks: tuple[object, ...] = ()
+    planned_at: datetime | None = None
+    planned: list[Pace] = field(default_factory=list)
+
+    def paces(self, watch: Watch, now: datetime) -> list[Pace]:
+        """Planned anew when a machine has come or gone, and from time to time: what detectors want changes too."""
+        marks = polling.marks()
+        if self.planned_at is None or marks != self.marks or now - self.planned_at >= _PLAN_AGAIN:
+            self.planned = watch.paces()
+            polling.plan(self.planned, now)
+            self.marks, self.planned_at = marks, now
+        return self.planned
+
+
+def _look(target: Target, detector: Detector, via: Transports, clock: Callable[[], datetime]) -> list[Observation]:
+    return observe_one(target, detector, via, clock())
+
+
+def _gathered(
+    waiting: dict[Future[list[Observation]], Target], detector: Detector, clock: Callable[[], datetime]
+) -> Iterator[list[tuple[Target, list[Observation]]]]:
+    deadline = monotonic() + _WITHIN.total_seconds()
+    while waiting and monotonic() < deadline:
+        wait(waiting, timeout=_GATHER_S)
+        if not any(future.done() for future in waiting):
+            wait(waiting, timeout=max(0.0, deadline - monotonic()), return_when=FIRST_COMPLETED)
+        batch = [(waiting.pop(future), future.result()) for future in list(waiting) if future.done()]
+        if batch:
+            yield batch
+    if waiting:
+        text = f"it did not come back within {_WITHIN.total_seconds():g} s"
+        attributes = {"detector": detector.name, "text": text}
+        yield [
+            (target, [Observation(target.resource, "detector.answered", False, clock(), attributes)])
+            for target in waiting.values()
+        ]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one detector saw of one target, and what it remembered of the round before."""
+
+    detector: Detector
+    target: Target
+    observations: list[Observation]
+    kept: Kept
+
+    @property
+    def is_reachable(self) -> bool | None:
+        """None: it was not asked, since the site has configured no way to; it is asked ever more seldom too."""
+        return not is_unreachable(self.observations) if self.observations else None
+
+
+def is_unreachable(observations: Sequence[Observation]) -> bool:
+    """`observe_one` says it last."""
+    last = observations[-1] if observations else None
+    return last is not None and last.metric == "target.reachable" and last.value is False
+
+
+def judged(rounds: Sequence[Round], catalog: Catalog, now: datetime) -> tuple[list[FaultEvent], list[Change]]:
+    """The fault events of these rounds, whose rows now hold what is to be remembered, and what a new boot changed.
+
+    In the caller's transaction. Faults of nodes that are worked on as planned are not raised; they are when it is over.
+    """
+    seen = [observation for one in rounds for observation in one.observations]
+    active = polling.standing({resources.owner(observation.resource) for observation in seen})
+    hosts = sorted({one.target.name for one in rounds if one.target.kind is TargetKind.NODE})
+    known = polling.boots(hosts) if hosts else {}
+    changes, booted = _boots(seen, known, now)
+    events: list[FaultEvent] = []
+    for one in rounds:
+        result = judge.judge_round(
+            one.detector,
+            one.observations,
+            one.kept.memory,
+            active=active,
+            catalog=catalog,
+            booted_at=booted.get(one.target.name) if one.target.kind is TargetKind.NODE else None,
+        )
+        one.kept.memory = result.memory
+        one.kept.failures = 0 if one.is_reachable else one.kept.failures + 1
+        events += result.events
+    polling.learn_plans(_plans(seen), now)
+    inventory.learn(seen, now)
+    return _unplanned(events, now), changes
+
+
+def _boots(
+    seen: Sequence[Observation], known: Mapping[str, tuple[str, datetime | None]], now: datetime
+) -> tuple[list[Change], dict[str, datetime]]:
+    """When each node booted, and what a boot that was not known yet has changed (node.boot_id, node.uptime_s)."""
+    booted = {name: at for name, (_, at) in known.items() if at is not None}
+    uptimes = {o.resource: o for o in seen if o.metric == "node.uptime_s"}
+    changes: list[Change] = []
+    for told in seen:
+        name, uptime = resources.host_of(told.resource) or "", uptimes.get(told.resource)
+        if told.metric != "node.boot_id" or name not in known or uptime is None or not told.value:
+            continue
+        if str(told.value) != known[name][0]:
+            booted[name] = uptime.observed_at - timedelta(seconds=float(uptime.value))
+            changes += incidents.node_restarted(name, booted_at=booted[name], boot_id=str(told.value), now=now)
+    return changes, booted
+
+
+def _plans(seen: Sequence[Observation]) -> dict[str, bool]:
+    told = [o for o in seen if o.metric == "slurm.is_planned" and isinstance(o.value, bool)]
+    return {host: o.value for o in told if (host := resources.host_of(o.resource)) is not None}
+
+
+def _unplanned(events: Sequence[FaultEvent], now: datetime) -> list[FaultEvent]:
+    hosts = {resources.host_of(event.resource) for event in events if event.event is EventKind.RAISED} - {None}
+    planned = polling.planned(sorted(host for host in hosts if host is not None), now) if hosts else set()
+    return [e for e in events if e.event is not EventKind.RAISED or resources.host_of(e.resource) not in planned]
