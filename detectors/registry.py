@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from detectors.detector import Detector
+from detectors.disks import DisksDetector
 from detectors.gpu import GpuDetector
+from detectors.host import HostDetector
+from detectors.nic import NicDetector
 from detectors.slurm_nodes import SlurmNodesDetector
+from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
 
 DETECTORS: tuple[Detector, ...] = (
     GpuDetector(),
+    HostDetector(),
+    NicDetector(),
+    DisksDetector(),
     SlurmNodesDetector(),
+    SwitchSnmpDetector(),
+    SwitchSensorsDetector(),
 )
 
 

@@ -47,14 +47,17 @@ class SameObject:
 
 class NoRoute(OneByOne):
     def get(self, target: Target, *_: object) -> Any:
-        raise Unreachable(f"SNMP or HTTP on {target.name}: no route to host")
+        raise Unreachable(f"{target.name}: no route to host")
+
+    walk = get
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         raise Unreachable(f"{argv[0]} on {target.name}: no route to host")
 
 
 def _reading(detector: Any, output: Output) -> Reading:
-    reading: Reading = detector.collect(TARGET, Transports(shell=SameForAll(output)), NOW)
+    via = Transports(shell=SameForAll(output), snmp=SameObject(output))
+    reading: Reading = detector.collect(replace(TARGET, kind=detector.kind), via, NOW)
     return reading
 
 
@@ -62,7 +65,9 @@ def _reading(detector: Any, output: Output) -> Reading:
 @given(stdout=st.binary(max_size=400), stderr=st.binary(max_size=200), status=st.sampled_from([None, 0, 1, 255]))
 def test_parse_is_total_on_any_bytes(detector: Any, stdout: bytes, stderr: bytes, status: int | None) -> None:
     reading = _reading(detector, Output(status, stdout, stderr, timedelta(0)))
-    assert all(o.observed_at == NOW and o.resource.startswith("node/gn001") for o in detector.parse(reading))
+    assert all(
+        o.observed_at == NOW and o.resource.startswith(f"{detector.kind}/gn001") for o in detector.parse(reading)
+    )
 
 
 @each_detector
@@ -75,7 +80,7 @@ def test_no_output_is_never_healthy(detector: Any, status: int | None) -> None:
 @each_detector
 def test_a_target_that_cannot_be_reached_is_an_error_not_a_reading(detector: Any) -> None:
     with pytest.raises(Unreachable, match="gn001"):
-        detector.collect(TARGET, Transports(shell=NoRoute()), NOW)
+        detector.collect(replace(TARGET, kind=detector.kind), Transports(shell=NoRoute(), snmp=NoRoute()), NOW)
 
 
 @each_detector

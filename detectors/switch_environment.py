@@ -1,0 +1,230 @@
+"""What a switch says of its own parts: optics, temperatures, fans, power supplies, processor, memory, disks. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from detectors import resources, switch_ports, switch_tables
+from detectors.detector import Reading
+from detectors.faults import Observation
+from detectors.switch_tables import Tables
+
+# ENTITY-SENSOR-MIB (RFC 3433): EntitySensorDataType, -Scale (9 is units, each step a factor of 1,000), -Status.
+_UNKNOWN, _VOLTS_DC, _AMPERES, _WATTS, _CELSIUS, _RPM = 2, 4, 5, 6, 8, 10
+_UNITS = 9
+_OPERATIONAL = 1
+# ENTITY-MIB (RFC 4133) PhysicalClass; ENTITY-STATE-MIB (RFC 4268): a part that cannot do its work is disabled(2).
+_CHASSIS, _POWER_SUPPLY, _FAN, _PORT = 3, 6, 7, 10
+_DISABLED = 2
+# CISCO-ENTITY-FRU-CONTROL-MIB: PowerOperType on(2) and offAdmin(3) are wanted states, on with a failed fan(9) gives
+# power too. SONiC says ok(2), failed(7) and missing(8) in the same column, by number of the supply.
+_POWER_STATES = {
+    1: "off",
+    4: "denied power",
+    5: "without input power",
+    6: "off, too hot",
+    7: "failed",
+    8: "missing or failed",
+    10: "off, cooling lost",
+    11: "off, connector overloaded",
+    12: "on, inline power failed",
+}
+_FAN_STATES = {3: "down", 4: "not as it should be"}
+
+# Arista and SONiC: `DOM RX Power Sensor for Ethernet1`, with the lane behind a slash where a module has several.
+_OPTICS = re.compile(r"^DOM (?P<what>RX Power|TX Power|TX Bias|Temperature|Voltage) Sensor for (?P<port>.+)$")
+_METRICS = {
+    "RX Power": "optics.rx_power_dbm",
+    "TX Power": "optics.tx_power_dbm",
+    "TX Bias": "optics.bias_ma",
+    "Temperature": "optics.temperature_celsius",
+    "Voltage": "optics.voltage_v",
+}
+# SFF-8636 and CMIS modules, and ethtool, give -40 dBm for no light at all; 0 mW has no logarithm.
+_DARK_DBM = -40.0
+# `DOM ... for Eth1/1`: SONiC numbers a port's sensors 1 + ifIndex in seven digits + kind + lane.
+_SONIC_PORT_BASE = 1_000_000_000
+_RAM = "1.3.6.1.2.1.25.2.1.2"
+_FIXED_DISK = "1.3.6.1.2.1.25.2.1.4"
+# File systems that grow. A switch's others are memory, images that are always full, or single files.
+_WATCHED_DISKS = frozenset({"/", "/host", "/var", "/var/log", "/mnt/flash", "/mnt/disk", "/config"})
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """One operational sensor with its value in units (watts, amperes, degrees Celsius, volts, RPM)."""
+
+    row: str
+    name: str
+    kind: int
+    value: float
+
+
+def sensors(tables: Tables) -> Iterator[Sensor]:
+    """Those that say they work. Status unavailable(2) comes with a value of 0, which means nothing."""
+    for row in tables.column(switch_tables.SENSOR_VALUE):
+        value = tables.number(switch_tables.SENSOR_VALUE, row)
+        status = tables.number(switch_tables.SENSOR_STATUS, row)
+        kind = tables.number(switch_tables.SENSOR_TYPE, row)
+        scale = tables.number(switch_tables.SENSOR_SCALE, row) or _UNITS
+        precision = tables.number(switch_tables.SENSOR_PRECISION, row) or 0
+        if value is not None and kind is not None and status == _OPERATIONAL and abs(precision) <= 9:
+            exponent = 3 * (min(max(scale, 1), 17) - _UNITS) - precision
+            yield Sensor(row, _name(tables, row), kind, value * 10.0**exponent)
+
+
+def _name(tables: Tables, row: str) -> str:
+    """What the part is called; the description goes first for sensors, as names are short or missing."""
+    described = tables.text(switch_tables.ENTITY_DESCR, row)
+    named = tables.text(switch_tables.ENTITY_NAME, row)
+    return described if described.startswith("DOM ") else named or described or f"sensor {row}"
+
+
+def observed(reading: Reading, tables: Tables) -> Iterator[Observation]:
+    """Everything that the entity and sensor tables hold."""
+    named = switch_ports.names(tables, reading.target.expected)
+    for sensor in sensors(tables):
+        optics = _OPTICS.match(sensor.name)
+        if optics is not None:
+            yield from _optics(reading, sensor, optics, _Places(tables, named))
+        elif sensor.kind == _CELSIUS:
+            text = f"{sensor.name} is at {sensor.value:.1f} degrees Celsius"
+            yield reading.saw(
+                "switch.temperature_celsius", round(sensor.value, 1), qualifier=_unit(sensor.name), text=text
+            )
+        elif sensor.kind == _RPM or (sensor.kind == _UNKNOWN and _is_fan(sensor.name)):
+            text = f"{sensor.name} {'turns' if sensor.value > 0 else 'stands still'}"
+            yield reading.saw("fan.well", sensor.value > 0, qualifier=_unit(sensor.name), text=text)
+    yield from _states(reading, tables)
+    yield from _parts(reading, tables, named)
+
+
+def _is_fan(name: str) -> bool:
+    return "fan" in name.lower() or "tach" in name.lower()
+
+
+def _unit(name: str) -> str:
+    return re.sub(r"^(?:Tachometers|RPM sensor) for ", "", name)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where a sensor sits: ports by the names that the switch gives them."""
+
+    tables: Tables
+    named: Mapping[str, str]
+
+    def of(self, sensor: Sensor, told: str) -> tuple[str, str]:
+        """Port name and lane ("" where the sensor is the module's). The lane follows the port behind a slash."""
+        number = int(sensor.row) if sensor.row.isdigit() else 0
+        if number >= _SONIC_PORT_BASE:
+            index, lane = str((number - _SONIC_PORT_BASE) // 100), number % 10
+            if index in self.named:
+                return self.named[index], str(lane) if lane else ""
+        whole = self._known(told)
+        if whole:
+            return whole, ""
+        port, _, lane_text = told.rpartition("/")
+        return (self._known(port) or port, lane_text) if port and lane_text.isdigit() else (told, "")
+
+    def _known(self, told: str) -> str:
+        for index, name in self.named.items():
+            if told in (name, self.tables.text(switch_tables.IF_NAME, index)):
+                return name
+        return ""
+
+
+def _optics(reading: Reading, sensor: Sensor, found: re.Match[str], places: _Places) -> Iterator[Observation]:
+    port, lane = places.of(sensor, found["port"])
+    what = found["what"]
+    value = sensor.value
+    if sensor.kind == _WATTS:
+        # SONiC and Arista: milliwatts with four decimals, so 5310 is -2.75 dBm.
+        value = 10 * math.log10(value * 1000) if value > 0 else _DARK_DBM
+    elif sensor.kind == _AMPERES:
+        value *= 1000
+    attributes = {"lane": lane, "qualifier": f"lane {lane}"} if lane else {}
+    yield reading.saw(_METRICS[what], round(value, 2), resources.port(reading.target.name, port), **attributes)
+
+
+def _states(reading: Reading, tables: Tables) -> Iterator[Observation]:
+    """Power supplies and fans by ENTITY-STATE-MIB and by Cisco's table of replaceable units."""
+    for row, state in tables.column(switch_tables.ENTITY_OPER).items():
+        kind = tables.number(switch_tables.ENTITY_CLASS, row)
+        metric = {_POWER_SUPPLY: "psu.well", _FAN: "fan.well"}.get(kind or 0)
+        if metric is not None:
+            name = _name(tables, row)
+            text = f"{name} is {'not working' if state == _DISABLED else 'working'}"
+            yield reading.saw(metric, state != _DISABLED, qualifier=f"{name} {row}", text=text)
+    for row, state in tables.column(switch_tables.FRU_POWER_STATUS).items():
+        wrong = _POWER_STATES.get(state) if isinstance(state, int) else None
+        name = tables.text(switch_tables.ENTITY_NAME, row) if len(row) > 2 else f"PSU {row}"
+        name = name or f"PSU {row}"
+        yield reading.saw("psu.well", wrong is None, qualifier=name, text=f"{name} is {wrong or 'on'}")
+    for row, state in tables.column(switch_tables.FRU_FAN_STATUS).items():
+        wrong = _FAN_STATES.get(state) if isinstance(state, int) else None
+        name = tables.text(switch_tables.ENTITY_NAME, row) or f"fan tray {row}"
+        yield reading.saw("fan.well", wrong is None, qualifier=name, text=f"{name} is {wrong or 'up'}")
+
+
+def _parts(reading: Reading, tables: Tables, named: Mapping[str, str]) -> Iterator[Observation]:
+    """Serials for the inventory: the switch's own, and those of the transceivers in its ports."""
+    for row in tables.column(switch_tables.ENTITY_CLASS):
+        serial = tables.text(switch_tables.ENTITY_SERIAL, row)
+        kind = tables.number(switch_tables.ENTITY_CLASS, row)
+        model = tables.text(switch_tables.ENTITY_MODEL, row)
+        if serial and kind == _CHASSIS:
+            yield reading.saw("switch.serial", serial, model=model)
+        if serial and kind == _PORT and row.isdigit() and int(row) >= _SONIC_PORT_BASE:
+            index = str((int(row) - _SONIC_PORT_BASE) // 100)
+            if index in named:
+                resource = resources.port(reading.target.name, named[index])
+                yield reading.saw("module.serial", serial, resource, model=model)
+
+
+def load(reading: Reading, tables: Tables) -> Iterator[Observation]:
+    """Processor and memory in percent."""
+    loads = [value for value in tables.column(switch_tables.PROCESSOR_LOAD).values() if isinstance(value, int)]
+    if loads:
+        share = round(sum(loads) / len(loads), 1)
+        text = f"its processor is {share:.0f} % busy"
+        yield reading.saw("switch.cpu_percent", share, qualifier="processor", text=text)
+    total, free = tables.scalar(switch_tables.MEMORY_TOTAL), tables.scalar(switch_tables.MEMORY_FREE)
+    if total and free is not None:
+        spare = sum(tables.scalar(oid) or 0 for oid in (switch_tables.MEMORY_BUFFERS, switch_tables.MEMORY_CACHED))
+        yield _memory(reading, total, total - free - spare)
+
+
+def storage(reading: Reading, tables: Tables) -> Iterator[Observation]:
+    """Memory and disks by HOST-RESOURCES-MIB. Linux counts its buffers and cache as used: they are subtracted.
+
+    Some agents (EOS, OcNOS) count the cache as memory of its own; then nothing is left to subtract.
+    """
+    spare = 0
+    ram: dict[str, tuple[int, int]] = {}
+    for row, kind in tables.column(switch_tables.STORAGE_TYPE).items():
+        name = tables.text(switch_tables.STORAGE_NAME, row)
+        size = tables.number(switch_tables.STORAGE_SIZE, row)
+        used = tables.number(switch_tables.STORAGE_USED, row)
+        if size is None or used is None or size <= 0:
+            continue
+        if name.lower() in ("memory buffers", "cached memory"):
+            spare += used
+        elif kind == _RAM:
+            ram[name] = (size, used)
+        elif kind == _FIXED_DISK and name in _WATCHED_DISKS:
+            share = round(100 * used / size, 1)
+            text = f"its disk {name} is {share:.0f} % full"
+            yield reading.saw("switch.disk_percent", share, qualifier=f"disk {name}", text=text)
+    if ram and not tables.scalar(switch_tables.MEMORY_TOTAL):
+        size, used = ram.get("Physical memory") or next(iter(ram.values()))
+        yield _memory(reading, size, used - spare if used >= spare else used)
+
+
+def _memory(reading: Reading, total: int, used: int) -> Observation:
+    share = round(min(max(100 * used / total, 0.0), 100.0), 1)
+    text = f"its memory is {share:.0f} % used"
+    return reading.saw("switch.memory_percent", share, qualifier="memory", text=text)

@@ -1,0 +1,158 @@
+"""Switches over SNMP: `switch_snmp` looks at ports and protocols often, `switch_sensors` at parts and neighbours.
+
+`collect` asks for whole columns, and only for those that are read; meaning is in the switch_*.py modules by MIB table.
+Thresholds, severities and their sources are in catalog/polled_switch.toml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from detectors import switch_environment, switch_forwarding, switch_ports, switch_tables
+from detectors.detector import NothingToCompare, Reading, Samples, Target, TargetKind, Transports
+from detectors.faults import Observation
+from detectors.switch_tables import Tables
+
+_TICKS_PER_SECOND = 100
+# TimeTicks come round after 497 days.
+_TICKS_WRAP_S = 2**32 / _TICKS_PER_SECOND
+# An uptime this much behind what it should be is a restart; clocks drift by less.
+_SLACK_S = 30.0
+# After a boot all byte counters begin anew; after an agent's restart none does.
+_MOST = 0.5
+
+
+class SwitchSnmpDetector(NothingToCompare):
+    """Restarts, ports, counters, learned addresses, BGP sessions, processor and memory."""
+
+    name: ClassVar[str] = "switch_snmp"
+    kind: ClassVar[TargetKind] = TargetKind.SWITCH
+    every: ClassVar[timedelta] = timedelta(seconds=30)
+    keeps: ClassVar[frozenset[str]] = frozenset(
+        {"switch.uptime", "port.counters", "port.in_use", "port.learns", "fdb.entries", "fdb.collapses", "bgp.known"}
+    )
+
+    def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
+        """Raises Unreachable where no agent answers, DetectorError where one stops in the middle."""
+        values = via.snmp.get(target, switch_tables.SYSTEM)
+        values |= via.snmp.walk(target, switch_tables.PORTS)
+        values |= via.snmp.walk(target, switch_tables.CONTROL)
+        learned = via.snmp.walk(target, switch_tables.FORWARDING)
+        values |= learned or via.snmp.walk(target, switch_tables.FORWARDING_OLD)
+        return Reading(self.name, target, now, values=values)
+
+    def sniff(self, text: bytes) -> str:
+        return "snmpwalk"
+
+    def parse(self, reading: Reading) -> Iterator[Observation]:
+        tables = Tables(reading.values)
+        if not tables.column(switch_tables.IF_OPER):
+            yield reading.silent(
+                f"the agent of {reading.target.name} shows no interfaces (ifOperStatus): check that the view of the "
+                "community or user includes 1.3.6.1.2.1.2 and 1.3.6.1.2.1.31"
+            )
+        else:
+            yield reading.answered()
+        yield from _system(reading, tables)
+        learned = switch_forwarding.learned(tables)
+        yield from switch_ports.observed(reading, tables, learned)
+        if tables.column(switch_tables.IF_OPER):
+            yield from switch_forwarding.fdb(reading, learned)
+        yield from switch_forwarding.bgp(reading, tables)
+        yield from switch_environment.load(reading, tables)
+
+    def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+        restarts = list(_restarts(now, before))
+        yield from restarts
+        is_restarted = any(seen.metric == "switch.restarted" and seen.value is True for seen in restarts)
+        yield from switch_ports.states(now, before)
+        rates = list(switch_ports.rates(now, before, is_restarted=is_restarted))
+        yield from rates
+        yield from switch_forwarding.forgetting([*now, *rates], before)
+        yield from switch_forwarding.sessions(now, before)
+
+
+class SwitchSensorsDetector(NothingToCompare):
+    """Optics, temperatures, fans, power supplies, disks, serials, and the neighbours that LLDP tells."""
+
+    name: ClassVar[str] = "switch_sensors"
+    kind: ClassVar[TargetKind] = TargetKind.SWITCH
+    # Reading the optics of a port costs the switch a slow bus access each: never more often than this.
+    every: ClassVar[timedelta] = timedelta(minutes=5)
+
+    def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
+        """Raises Unreachable where no agent answers, DetectorError where one stops in the middle."""
+        values = via.snmp.get(target, switch_tables.SYSTEM)
+        for columns in (
+            *(switch_tables.NAMES, switch_tables.ENTITIES, switch_tables.SENSORS),
+            *(switch_tables.PARTS, switch_tables.STORAGE, switch_tables.NEIGHBOURS),
+        ):
+            values |= via.snmp.walk(target, columns)
+        return Reading(self.name, target, now, values=values)
+
+    def sniff(self, text: bytes) -> str:
+        return "snmpwalk"
+
+    def parse(self, reading: Reading) -> Iterator[Observation]:
+        tables = Tables(reading.values)
+        watched = (switch_tables.SENSOR_VALUE, switch_tables.FRU_POWER_STATUS, switch_tables.ENTITY_CLASS)
+        if not any(tables.column(column) for column in watched):
+            yield reading.silent(
+                f"the agent of {reading.target.name} shows none of its parts (ENTITY-MIB, ENTITY-SENSOR-MIB): check "
+                "that the view of the community or user includes 1.3.6.1.2.1.47 and 1.3.6.1.2.1.99"
+            )
+        else:
+            yield reading.answered()
+        yield from switch_environment.observed(reading, tables)
+        yield from switch_environment.storage(reading, tables)
+        yield from switch_forwarding.neighbours(reading, tables)
+
+
+def _system(reading: Reading, tables: Tables) -> Iterator[Observation]:
+    described = tables.scalar_text(switch_tables.SYS_DESCR)
+    if described:
+        yield reading.saw("switch.software", described)
+    agent = tables.scalar(switch_tables.SYS_UPTIME)
+    machine = tables.scalar(switch_tables.HR_UPTIME)
+    if agent is not None or machine is not None:
+        uptimes = [None if ticks is None else ticks / _TICKS_PER_SECOND for ticks in (machine, agent)]
+        yield reading.saw("switch.uptime", uptimes)
+
+
+def _restarts(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+    """The switch's own restart and that of its agent alone, told apart.
+
+    hrSystemUptime counts from the boot of the machine, sysUpTime from the start of the agent, which a SONiC switch
+    restarts with its container. Without the first, the byte counters tell: a boot sets them to zero.
+    """
+    for seen in now:
+        last = before.get((seen.resource, "switch.uptime")) if seen.metric == "switch.uptime" else None
+        if last is None or not isinstance(last.value, list):
+            continue
+        passed_s = (seen.observed_at - last.at).total_seconds()
+        machine = _began_anew(seen.value[0], last.value[0], passed_s)
+        agent = _began_anew(seen.value[1], last.value[1], passed_s)
+        if machine is None:
+            machine = bool(agent) and switch_ports.fallen_share(now, before) > _MOST
+        up_s = seen.value[0] if seen.value[0] is not None else seen.value[1]
+        if machine:
+            text = f"the switch started anew {timedelta(seconds=int(up_s or 0))} ago"
+            yield Observation(seen.resource, "switch.restarted", True, seen.observed_at, {"text": text})
+        else:
+            yield Observation(seen.resource, "switch.restarted", False, seen.observed_at)
+            if agent:
+                text = "its SNMP agent was started anew; the switch itself runs on"
+                yield Observation(seen.resource, "switch.agent_restarted", True, seen.observed_at, {"text": text})
+
+
+def _began_anew(uptime_s: object, last_s: object, passed_s: float) -> bool | None:
+    """None where one of the two is not known. An uptime that came round after 497 days is no restart."""
+    if not isinstance(uptime_s, (int, float)) or not isinstance(last_s, (int, float)):
+        return None
+    should_be = last_s + passed_s
+    slack = _SLACK_S + 0.01 * passed_s
+    if should_be >= _TICKS_WRAP_S and abs(should_be - _TICKS_WRAP_S - uptime_s) <= slack:
+        return False
+    return uptime_s < should_be - slack
