@@ -5,6 +5,7 @@ Every problem of every file is told in one go, with file, line and reason. `docs
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from detectors import resources
-from incidents import inventory_rules
+from incidents import inventory_joints, inventory_rules
 from incidents.inventory_row import Row, given
 from incidents.topology import (
     CablePlace,
@@ -28,13 +29,13 @@ from incidents.topology import (
     StoragePlace,
     SwitchPlace,
     Topology,
+    expand,
 )
 
 SWITCH_ROLES = ("leaf", "spine", "storage", "management")
 TARGET_KINDS = ("node", "switch", "site")
 _PATH = re.compile(r"(node|switch|storage)/[^/\s]+(/[a-z_]+/\S+)?")
 _LONGEST_PATH = 160
-_SNMP = 161
 
 
 class InventoryError(Exception):
@@ -58,8 +59,10 @@ class _Reader:
     roles: dict[tuple[str, str], RolePlace] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     where: dict[str, str] = field(default_factory=dict)
-    ends: dict[str, str] = field(default_factory=dict)
     """Where each machine, cable end and module was told: file, line, table."""
+    ends: dict[str, str] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
+    """Names of rows that were wrong: what else they miss is no problem of its own."""
 
     def read(self, path: Path) -> None:
         try:
@@ -102,6 +105,8 @@ class _Reader:
             take(where, Row(values))
         except ValueError as error:
             self.problems += [f"{where}: {reason}" for reason in str(error).splitlines()]
+            with contextlib.suppress(ValueError):
+                self.unread |= set(expand(str(values.get("names", values.get("name", "")))))
 
     def _site(self, where: str, row: Row) -> None:
         zone = row.text("time_zone", "UTC")
@@ -265,9 +270,14 @@ def load(*paths: Path) -> Topology:
     reader = _Reader()
     for path in paths:
         reader.read(path)
-    problems = [*reader.problems, *_joints(reader)]
+    found = _topology(reader)
+    problems = [*reader.problems, *inventory_joints.problems(found, reader.where, reader.unread)]
     if problems:
         raise InventoryError("\n".join(problems))
+    return found
+
+
+def _topology(reader: _Reader) -> Topology:
     return Topology(
         site=reader.site,
         nodes=tuple(reader.nodes.values()),
@@ -281,69 +291,6 @@ def load(*paths: Path) -> Topology:
         storage=tuple(reader.storage.values()),
         roles=tuple(reader.roles.values()),
     )
-
-
-def _joints(reader: _Reader) -> Iterable[str]:
-    """What joins two rows: each end is there, no address or serial belongs to two. Told where it was written."""
-    for end in reader.ends:
-        kind, _, name = resources.owner(end).partition("/")
-        if kind == "switch" and name not in reader.switches:
-            yield f"{reader.where[end]}: {end}: no switch {name} in [[switches]]"
-        if kind == "node" and name not in reader.nodes:
-            yield f"{reader.where[end]}: {end}: no node {name} in [[nodes]]"
-        elif kind == "node" and "/nic/" in end and reader.nodes[name].nics and not _has_nic(reader.nodes[name], end):
-            yield f"{reader.where[end]}: {end}: {name} has no such NIC in its row"
-    owners = [*reader.modules, *reader.ports]
-    for name in sorted({switch for switch, _ in owners} - set(reader.switches)):
-        yield f"{_where(reader, f'switch/{name}/')}: no switch {name} in [[switches]]"
-    yield from _shared(reader)
-    for rack in reader.racks.values():
-        for feed in rack.feeds:
-            if feed not in reader.feeds:
-                yield f"{reader.where[f'rack/{rack.name}']}: {rack.name}: no feed {feed} in [[feeds]]"
-    for name in sorted(set(reader.nodes) & set(reader.switches)):
-        yield f"{reader.where[f'switch/{name}']}: {name} is a node and a switch"
-
-
-def _shared(reader: _Reader) -> Iterable[str]:
-    """Addresses and serials that stand in two places."""
-    seen: dict[tuple[object, ...], str] = {}
-    for node in reader.nodes.values():
-        own = f"node/{node.name}"
-        parts = [(own, ("address", node.address, node.ssh_port)), (own, ("chassis", node.serial))]
-        parts += [(resources.gpu(node.name, gpu.pci), ("GPU", gpu.serial)) for gpu in node.gpus]
-        parts += [(resources.nvswitch(node.name, item.pci), ("NVSwitch", item.serial)) for item in node.nvswitches]
-        parts += [(resources.nic(node.name, nic.device), ("NIC address", nic.address)) for nic in node.nics]
-        yield from _twice(reader, seen, parts)
-    for switch in reader.switches.values():
-        own = f"switch/{switch.name}"
-        # Several agents of one address are told apart by their ports.
-        port = switch.ssh_port if switch.snmp_port == _SNMP else switch.snmp_port
-        yield from _twice(reader, seen, [(own, ("address", switch.address, port)), (own, ("chassis", switch.serial))])
-
-
-def _twice(
-    reader: _Reader, seen: dict[tuple[object, ...], str], parts: Iterable[tuple[str, tuple[object, ...]]]
-) -> Iterable[str]:
-    for resource, key in parts:
-        other = seen.setdefault(key, resource)
-        if key[1] and other != resource:
-            what = f"the address {key[1]}" if "address" in str(key[0]) else f"the {key[0]} serial {key[1]}"
-            where = reader.where.get(resources.owner(resource), "")
-            yield f"{where}: {_short(resource)}: {what} belongs to {_short(other)} too"
-
-
-def _short(resource: str) -> str:
-    """A whole machine by its name, a part by its path."""
-    return resource.partition("/")[2] if resource.count("/") == 1 else resource
-
-
-def _where(reader: _Reader, prefix: str) -> str:
-    return next((where for path, where in reader.where.items() if path.startswith(prefix)), "")
-
-
-def _has_nic(node: NodePlace, end: str) -> bool:
-    return any(end == resources.nic(node.name, nic.device) for nic in node.nics)
 
 
 def _nic_aliases(nodes: Iterable[NodePlace]) -> Mapping[str, str]:

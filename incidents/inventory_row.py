@@ -168,16 +168,14 @@ class Row:
         device, pci = row.text("device"), resources.pci_address(row.text("pci", "")) or ""
         if row.values.get("pci") and not pci:
             row.wrong.append(f"pci {row.values['pci']!r} is no PCI address such as 0000:18:00.0")
-        texts = {
-            key: row.choice(key, NIC_ROLES, "") if key in ("role", "also") else row.text(key, "") for key in _NIC_TEXTS
-        }
+        texts = {key: row.text(key, "") for key in _NIC_TEXTS}
+        texts |= {key: row.choice(key, NIC_ROLES, "") for key in ("role", "also")}
         numbers = {key: row.number_or_none(key) for key in _NIC_NUMBERS}
         addresses = row.paired("addresses", names) if "addresses" in row.values else [texts.pop("address")] * len(names)
         try:
             row.done()
         except RowError:
-            reasons = "; ".join(row.wrong)
-            self.wrong.append(f"nics: {value!r} is no NIC: give its device name, such as mlx5_0 ({reasons})")
+            self.wrong.append(f"nics: {device or value!r} is no NIC such as mlx5_0: {'; '.join(row.wrong)}")
             return None
         texts.pop("address", "")
         return [NicPlace(device, pci, address=address, **texts, **numbers) for address in addresses]  # type: ignore[arg-type]

@@ -60,18 +60,15 @@ class Entry:
     text: str
 
 
-# Metric of an observation: which part it is of, and which field of a sighting it is.
+_FIELDS = (("serial", "serial"), ("uuid", "uuid"), ("mac", "uuid"), ("firmware", "firmware"), ("vbios", "firmware"))
+# The word before the dot of a metric, where it is not the part's own.
+_ALSO_CALLED = {"module": Part.TRANSCEIVER}
 _METRICS: Mapping[str, tuple[Part, str]] = {
-    f"{part.value}.{metric}": (part, name)
-    for part in Part
-    for metric, name in (
-        ("serial", "serial"),
-        ("uuid", "uuid"),
-        ("mac", "uuid"),
-        ("firmware", "firmware"),
-        ("vbios", "firmware"),
-    )
+    f"{word}.{metric}": (part, name)
+    for word, part in (*((part.value, part) for part in Part), *_ALSO_CALLED.items())
+    for metric, name in _FIELDS
 }
+"""Metric of an observation: which part it is of, and which field of a sighting it is."""
 
 
 def learn(observations: Iterable[Observation], now: datetime) -> list[Entry]:
