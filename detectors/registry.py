@@ -13,6 +13,8 @@ from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
 DETECTORS: tuple[Detector, ...] = (
     GpuDetector(),
     HostDetector(),
+    DisksDetector(),
+    HostDetector(),
     NicDetector(),
     DisksDetector(),
     SlurmNodesDetector(),

@@ -26,6 +26,7 @@ FOR_NODES = (
     *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
     *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes"),
+    *("host", "host_system", "host_storage", "disks"),
 )
 
 
