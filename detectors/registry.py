@@ -13,8 +13,6 @@ from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
 DETECTORS: tuple[Detector, ...] = (
     GpuDetector(),
     HostDetector(),
-    DisksDetector(),
-    HostDetector(),
     NicDetector(),
     DisksDetector(),
     SlurmNodesDetector(),

@@ -27,6 +27,7 @@ FOR_NODES = (
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
     *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes"),
     *("host", "host_system", "host_storage", "disks"),
+    *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports"),
 )
 
 
