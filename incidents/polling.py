@@ -200,7 +200,7 @@ def _stored(moment: datetime) -> Any:
 
 def _next(detector: str, target: str, every: timedelta, failures: int, now: datetime) -> datetime:
     """A moment of the usual grid, at least half a period off; further off the longer the target has been dead."""
-    waits = every * (2 ** min(max(0, failures - _PATIENCE), 10)) - every
+    waits = every * (1 << min(max(0, failures - _PATIENCE), 10)) - every
     waits = min(waits, max(timedelta(0), _LONGEST_WAIT - every))
     usual = _on_grid(detector, target, every, now + every / 2)
     return usual + every * math.floor(waits / every)

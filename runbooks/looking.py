@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 
 from detectors import catalog
 from detectors.classify import classify
-from detectors.detector import DetectorError, Transports
-from detectors.faults import EventKind, FaultEvent
+from detectors.detector import Detector, DetectorError, TargetKind, Transports
+from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
 from detectors.polling import observe
 from detectors.signatures import Fact, Matcher
 from runbooks.step import Boot, Context
@@ -19,11 +20,21 @@ _BOOT = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime")
 # Of this boot alone; a storm of lines does not fill memory.
 _KERNEL_LOG = ("journalctl", "--dmesg", "--no-pager", "--output=short-iso", "--lines=20000")
 _TIMEOUT = timedelta(seconds=20)
+# What a noisy login shell prints before it is passed over.
+_BOOT_ID_AND_UPTIME = re.compile(r"^(?P<boot>[0-9a-f-]{36})\s+(?P<uptime>\d+(?:\.\d+)?)\s", re.MULTILINE)
+
+
+# Parts of the node itself. A file system, a switch or a setting that is wrong is wrong on many nodes at once: keeping
+# each of them drained would turn one trouble into a fleet that is out.
+_OF_THE_NODE = frozenset({Component.GPU, Component.NVLINK, Component.NIC, Component.NODE})
+# Slower ones look at what changes over minutes (optics, disks), cost the node more, and say nothing new at once.
+_AT_ONCE = timedelta(minutes=1)
+_SILENT = "detector.silent"
 
 
 @dataclass(frozen=True)
 class Look:
-    """One round of all detectors. `complaint` says why the node could not be reached; empty when it was."""
+    """One round of detectors. `complaint` says why the node could not be reached; empty when it was."""
 
     raised: tuple[FaultEvent, ...]
     complaint: str
@@ -32,9 +43,21 @@ class Look:
     def is_reachable(self) -> bool:
         return not self.complaint
 
-    @property
-    def text(self) -> str:
-        return "; ".join(f"{event.fault_type} on {event.resource}: {event.excerpt}" for event in self.raised)
+    def against(self, confirmed_by: Container[str]) -> str:
+        """What speaks against putting the node back, empty when nothing does.
+
+        Major faults of its own parts, those that call for a repair, and silence of a detector in `confirmed_by`:
+        of what nobody could see it is not known that it is well.
+        """
+        grave = [event for event in self.raised if _is_grave(event, confirmed_by)]
+        return "; ".join(f"{event.fault_type} on {event.resource}: {event.excerpt}" for event in grave)
+
+
+def _is_grave(event: FaultEvent, confirmed_by: Container[str]) -> bool:
+    if event.fault_type == _SILENT:
+        return event.qualifier in confirmed_by
+    is_heavy = event.severity.at_least(Severity.MAJOR) or event.action.at_least(Action.RESET_GPU)
+    return is_heavy and event.component in _OF_THE_NODE
 
 
 _own = threading.local()
@@ -48,9 +71,13 @@ def _matcher() -> Matcher:
     return matcher
 
 
-def look(ctx: Context) -> Look:
-    """What the detectors see on the node right now. A detector that gives no answer raises a fault of its own."""
-    observations = observe(ctx.target, ctx.world.detectors, Transports(shell=ctx.world.shell), ctx.now)
+def look(ctx: Context, *, only: Collection[str] = ()) -> Look:
+    """What detectors see on the node right now: the named ones, or all that can answer at once.
+
+    A detector that gives no answer raises a fault of its own.
+    """
+    via = Transports(shell=ctx.world.shell)
+    observations = observe(ctx.target, [d for d in ctx.world.detectors if _is_asked(d, ctx, only)], via, ctx.now)
     unreachable = [seen for seen in observations if seen.metric == "target.reachable" and seen.value is False]
     if unreachable:
         return Look((), unreachable[0].attributes.get("text") or "it does not answer")
@@ -59,16 +86,27 @@ def look(ctx: Context) -> Look:
     return Look(tuple(event for event in events if event.event is EventKind.RAISED), "")
 
 
+def _is_asked(detector: Detector, ctx: Context, only: Collection[str]) -> bool:
+    is_named = detector.name in only if only else detector.every <= _AT_ONCE
+    return is_named and detector.kind is TargetKind.NODE and detector.wants(ctx.target)
+
+
+def those_that_confirm(fault_type: str) -> tuple[str, ...]:
+    """The detectors that can see a fault of this type on the node; for one that none can see, the one of the GPUs."""
+    row = catalog.load().get(fault_type)
+    return tuple(row.confirmed_by) if row is not None and row.confirmed_by else ("gpu",)
+
+
 def boot(ctx: Context) -> Boot | None:
     """The kernel's random id of this boot, and when it was by our clock; None when the node cannot be asked."""
     try:
         output = ctx.world.shell.run(ctx.target, _BOOT, _TIMEOUT)
     except DetectorError:
         return None
-    words = output.stdout.decode(errors="replace").split()
-    if output.status != 0 or len(words) < 2 or not re.fullmatch(r"\d+(\.\d+)?", words[1]):
+    found = _BOOT_ID_AND_UPTIME.search(output.stdout.decode(errors="replace"))
+    if output.status != 0 or found is None:
         return None
-    return Boot(words[0], ctx.now - timedelta(seconds=float(words[1])))
+    return Boot(found["boot"], ctx.now - timedelta(seconds=float(found["uptime"])))
 
 
 def in_kernel_log(ctx: Context) -> Fact | None:

@@ -27,7 +27,7 @@ class ConfirmOnNode(Base):
     plan: ClassVar[str] = "confirm the fault on {node} itself"
 
     def run(self, ctx: Context) -> Result:
-        seen = looking.look(ctx)
+        seen = looking.look(ctx, only=looking.those_that_confirm(ctx.fault_type))
         if not seen.is_reachable:
             return _unreachable(ctx, seen)
         boot = looking.boot(ctx)

@@ -38,6 +38,6 @@ class RequeueDeadJobs(Base):
 def _dead(ctx: Context) -> list[Job]:
     gpus = len(ctx.target.expected.gpus)
     whole = [job for job in ctx.world.slurm.jobs(ctx.node) if job.state == "RUNNING" and job.gpus_per_node == gpus > 0]
-    if not whole or not any(event.fault_type in _LOST for event in looking.look(ctx).raised):
+    if not whole or not any(event.fault_type in _LOST for event in looking.look(ctx, only=("gpu",)).raised):
         return []
     return whole

@@ -65,8 +65,9 @@ def _trouble(ctx: Context, booted_at: datetime) -> str:
     seen = looking.look(ctx)
     if not seen.is_reachable:
         return f"Kintsugi cannot reach it: {seen.complaint}"
-    if seen.raised:
-        return seen.text
+    against = seen.against(looking.those_that_confirm(ctx.fault_type))
+    if against:
+        return against
     rows = catalog.load()
     standing = [
         fault
