@@ -28,6 +28,7 @@ _SUFFIXES = {
 # Names that changed over the versions.
 _SAME_FLAG = {"MAINT": "MAINTENANCE", "REBOOT": "REBOOT_REQUESTED", "NO_RESPOND": "NOT_RESPONDING"}
 _REASON_STAMP = re.compile(r"^(?P<reason>.*?)(?: \[(?P<user>[^\s\[\]@]*)@(?P<at>[0-9T:-]+)\])?$", re.DOTALL)
+_SLICE = re.compile(r"\dg\.\d+gb")
 # No range of a cluster's host list is longer; one that says so is garbage.
 _MOST_HOSTS = 65_536
 _HOSTS = re.compile(r"(?P<prefix>[^\[\],]+)(?:\[(?P<ranges>[^\]]*)\])?(?:,|$)")
@@ -46,6 +47,10 @@ class NodeState:
     reason_changed_at: Optional[datetime]
     boot_time: Optional[datetime]
     partitions: tuple[str, ...]
+    gpus: int = 0
+    """As its GRES counts them; 0 where Slurm does not say."""
+    address: str = ""
+    """NodeAddr: a name or an address."""
 
     @property
     def is_draining(self) -> bool:
@@ -150,7 +155,16 @@ def _node(block: str) -> NodeState:
         reason_changed_at=changed_at,
         boot_time=_time(_word(lines, "BootTime")),
         partitions=tuple(name for name in _word(lines, "Partitions").split(",") if name),
+        gpus=_gres_gpus(_word(lines, "Gres")),
+        address=_word(lines, "NodeAddr"),
     )
+
+
+def _gres_gpus(text: str) -> int:
+    """`gpu:h100:8(S:0-1)`, several types added up. Slices (`gpu:h100_1g.10gb:56`) tell no number of GPUs."""
+    if _SLICE.search(text):
+        return 0
+    return sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[A-Za-z][\w.-]{0,60})?:(\d{1,4})", text))
 
 
 def _word(lines: list[str], key: str) -> str:

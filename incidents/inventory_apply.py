@@ -32,7 +32,7 @@ from incidents.models import (
 )
 from incidents.topology import NodePlace, Part, SwitchPlace, Topology
 
-_NODE_FIELDS = ("address", "ssh_port", "role", "pod", "rack", "partitions")
+_NODE_FIELDS = ("address", "ssh_port", "role", "pod", "rack", "partitions", "gpu_count")
 _SWITCH_FIELDS = ("role", "address", "pod", "rail", "rack", "ssh_port", "snmp_port", "snmp_engine_id")
 _NIC_FIELDS = ("role", "also", "rail", "speed_gbps", "mtu", "address")
 _PORT_FIELDS = ("speed_gbps", "mtu", "fec", "is_autonegotiated", "is_admin_up")
@@ -109,6 +109,8 @@ def _apply_nodes(topology: Topology, now: datetime, difference: Difference) -> d
 def _node_values(place: NodePlace) -> dict[str, Any]:
     names = [name for name in _NODE_FIELDS if place.given is None or name in place.given]
     values = {name: _stored(getattr(place, name)) for name in names}
+    if place.given is None and place.gpu_count is None:
+        values.pop("gpu_count")  # Slurm may have said it
     return {**values, **({"serial": place.serial} if place.serial else {})}
 
 

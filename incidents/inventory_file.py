@@ -127,6 +127,7 @@ class _Reader:
             role=row.text("role", "compute"),
             pod=row.text("pod", ""),
             partitions=tuple(row.words("partitions")),
+            gpu_count=row.number_or_none("gpu_count"),
             gpus=row.gpus(),
             nvswitches=row.nvswitches(),
         )
@@ -146,6 +147,7 @@ class _Reader:
                 **texts,
                 "ssh_port": lambda: row.number("ssh_port", 22),
                 "partitions": lambda: tuple(row.words("partitions")),
+                "gpu_count": lambda: row.number_or_none("gpu_count"),
                 "gpus": row.gpus,
                 "nvswitches": row.nvswitches,
                 "nics": lambda: row.nics([name])[0],

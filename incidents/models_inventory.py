@@ -26,6 +26,7 @@ class Node(models.Model):
     rack = models.CharField(max_length=32, blank=True)
     partitions = models.JSONField(default=list, blank=True)
     serial = models.CharField(max_length=64, blank=True)
+    gpu_count = models.PositiveSmallIntegerField(null=True, blank=True, help_text="as Slurm or the files count them")
     is_provisional = models.BooleanField(default=False)
     in_service_since = models.DateTimeField(null=True, blank=True)
     boot_id = models.CharField(max_length=64, blank=True)

@@ -83,6 +83,8 @@ class NodePlace:
     rack: str = ""
     partitions: tuple[str, ...] = ()
     serial: str = ""
+    gpu_count: int | None = None
+    """Where their places are not known yet; else `gpus` counts."""
     gpus: tuple[GpuPlace, ...] = ()
     nvswitches: tuple[NvSwitchPlace, ...] = ()
     nics: tuple[NicPlace, ...] = ()
