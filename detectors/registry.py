@@ -7,6 +7,7 @@ from detectors.disks import DisksDetector
 from detectors.gpu import GpuDetector
 from detectors.host import HostDetector
 from detectors.nic import NicDetector
+from detectors.node_log import NodeLogDetector
 from detectors.slurm_nodes import SlurmNodesDetector
 from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
 
@@ -15,6 +16,7 @@ DETECTORS: tuple[Detector, ...] = (
     HostDetector(),
     NicDetector(),
     DisksDetector(),
+    NodeLogDetector(),
     SlurmNodesDetector(),
     SwitchSnmpDetector(),
     SwitchSensorsDetector(),

@@ -15,6 +15,7 @@ from detectors import judge, resources
 from detectors.catalog import Catalog
 from detectors.detector import Detector, Target, TargetKind, Transports
 from detectors.faults import EventKind, FaultEvent, Observation
+from detectors.log_events import lines_to_events
 from detectors.polling import observe_one
 from incidents import inventory, polling
 from incidents import services as incidents
@@ -162,6 +163,7 @@ def judged(rounds: Sequence[Round], catalog: Catalog, now: datetime) -> tuple[li
             catalog=catalog,
             booted_at=booted.get(one.target.name) if one.target.kind is TargetKind.NODE else None,
         )
+        events += lines_to_events(one.observations, one.kept.memory.samples, detector=one.detector)
         one.kept.memory = result.memory
         one.kept.failures = 0 if one.is_reachable else one.kept.failures + 1
         events += result.events
