@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from detectors.dcgm import DcgmDetector
 from detectors.detector import Detector
 from detectors.disks import DisksDetector
 from detectors.gpu import GpuDetector
 from detectors.host import HostDetector
 from detectors.nic import NicDetector
 from detectors.node_log import NodeLogDetector
+from detectors.nvlink import NvlinkDetector
+from detectors.pcie import PcieDetector
 from detectors.slurm_nodes import SlurmNodesDetector
 from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
+from detectors.transceiver import TransceiverDetector
 
 DETECTORS: tuple[Detector, ...] = (
     GpuDetector(),
+    NvlinkDetector(),
+    PcieDetector(),
     HostDetector(),
     NicDetector(),
+    TransceiverDetector(),
     DisksDetector(),
     NodeLogDetector(),
     SlurmNodesDetector(),
     SwitchSnmpDetector(),
     SwitchSensorsDetector(),
+    DcgmDetector(),
 )
 
 

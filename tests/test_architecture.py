@@ -26,8 +26,9 @@ FOR_NODES = (
     *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
     *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes"),
+    *("gpu_forms", "nvlink", "pcie"),
     *("host", "host_system", "host_storage", "disks", "node_log"),
-    *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports"),
+    *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver"),
 )
 
 
