@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
-from kintsugi import catalogue, console, controls, reports
+from kintsugi import api, catalogue, console, controls, reports
 
 _signed_in = admin.site.admin_view
 
@@ -16,6 +16,8 @@ urlpatterns = [
     path("catalogue/", _signed_in(catalogue.entries), name="catalogue"),
     path("catalogue/<str:fault_type>/", _signed_in(catalogue.entry), name="catalogue_entry"),
     path("machine/<path:resource>/", _signed_in(console.machine), name="machine"),
+    path("api/v1/readings/", api.readings, name="api_readings"),
+    path("api/v1/leases/", api.leases, name="api_leases"),
     path("incidents/<int:number>/", _signed_in(console.incident), name="incident"),
     path("incidents/", RedirectView.as_view(pattern_name="admin:incidents_incident_changelist")),
     path("runbooks/", RedirectView.as_view(pattern_name="admin:runbooks_run_changelist")),
