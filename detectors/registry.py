@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detectors.config import ConfigDetector
 from detectors.dcgm import DcgmDetector
 from detectors.detector import Detector
 from detectors.disks import DisksDetector
@@ -11,7 +12,9 @@ from detectors.nic import NicDetector
 from detectors.node_log import NodeLogDetector
 from detectors.nvlink import NvlinkDetector
 from detectors.pcie import PcieDetector
+from detectors.prometheus import PrometheusDetector
 from detectors.slurm_nodes import SlurmNodesDetector
+from detectors.sonic import SonicDetector
 from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
 from detectors.transceiver import TransceiverDetector
 
@@ -27,7 +30,10 @@ DETECTORS: tuple[Detector, ...] = (
     SlurmNodesDetector(),
     SwitchSnmpDetector(),
     SwitchSensorsDetector(),
+    SonicDetector(),
+    ConfigDetector(),
     DcgmDetector(),
+    PrometheusDetector(),
 )
 
 

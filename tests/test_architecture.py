@@ -25,10 +25,12 @@ BROAD_EXCEPTS = 5
 FOR_NODES = (
     *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
-    *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes"),
     *("gpu_forms", "nvlink", "pcie"),
     *("host", "host_system", "host_storage", "disks", "node_log"),
     *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver"),
+    *("config", "config_outputs", "sonic", "sonic_outputs", "sonic_settings"),
+    *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes"),
+    *("exposition", "dcgm_fields", "dcgm", "promql", "prometheus"),
 )
 
 
