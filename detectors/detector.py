@@ -85,7 +85,7 @@ class Output:
     @property
     def complaint(self) -> str:
         """What it said, on one line of at most 200 characters, for people."""
-        words = (self.stderr.strip() or self.stdout.strip()).decode("utf-8", "replace")
+        words = (self.stderr.strip() or self.stdout.strip()).decode("utf-8", "replace").replace("\0", " ")
         shown = " ".join(words.split())[:200] or "no output"
         return f"no answer within its time limit: {shown}" if self.status is None else f"status {self.status}: {shown}"
 

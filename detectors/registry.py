@@ -9,6 +9,7 @@ from detectors.disks import DisksDetector
 from detectors.gpu import GpuDetector
 from detectors.host import HostDetector
 from detectors.nic import NicDetector
+from detectors.rail import RailDetector
 from detectors.node_log import NodeLogDetector
 from detectors.nvlink import NvlinkDetector
 from detectors.pcie import PcieDetector
@@ -24,6 +25,7 @@ DETECTORS: tuple[Detector, ...] = (
     PcieDetector(),
     HostDetector(),
     NicDetector(),
+    RailDetector(),
     TransceiverDetector(),
     DisksDetector(),
     NodeLogDetector(),

@@ -27,7 +27,7 @@ FOR_NODES = (
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
     *("gpu_forms", "nvlink", "pcie"),
     *("host", "host_system", "host_storage", "disks", "node_log"),
-    *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver"),
+    *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver", "rail"),
     *("config", "config_outputs", "sonic", "sonic_outputs", "sonic_settings"),
     *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes"),
     *("exposition", "dcgm_fields", "dcgm", "promql", "prometheus"),
