@@ -164,7 +164,8 @@ def _memory(reading: Reading, card: Card, resource: str) -> Iterator[Observation
             yield reading.saw(f"gpu.ecc.{part}_uncorrected", since_reset, resource, qualifier=part, text=text)
         ever = _uncorrected(card, "aggregate", part)
         if ever is not None:
-            yield reading.saw(f"gpu.ecc.{part}_uncorrected_ever", ever, resource, qualifier=part)
+            text = f"{ever} uncorrectable {part.upper()} errors in its life"
+            yield reading.saw(f"gpu.ecc.{part}_uncorrected_ever", ever, resource, qualifier=part, text=text)
     table = gpu_forms.whole(card.values.get("table/ecc", ""))
     if table is not None:
         yield reading.saw("gpu.ecc.uncorrected", table, resource, text=f"{table} uncorrectable errors")

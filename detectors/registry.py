@@ -14,6 +14,8 @@ from detectors.node_log import NodeLogDetector
 from detectors.nvlink import NvlinkDetector
 from detectors.pcie import PcieDetector
 from detectors.prometheus import PrometheusDetector
+from detectors.nvlink import NvlinkDetector
+from detectors.pcie import PcieDetector
 from detectors.slurm_nodes import SlurmNodesDetector
 from detectors.sonic import SonicDetector
 from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector

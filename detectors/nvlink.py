@@ -1,0 +1,241 @@
+"""NVLinks of a node's GPUs by `nvidia-smi nvlink`: which links are up, and the errors that each has counted.
+
+Python 3.9, standard library alone. Facts only; thresholds and severities are the catalogue's (polled_gpu.toml).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import ClassVar, Optional
+
+from detectors import resources
+from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
+from detectors.faults import Observation
+
+_SMI = "nvidia-smi"
+_LIMIT = timedelta(seconds=20)
+_GPUS = Command("gpus", (_SMI, "--query-gpu=index,uuid,pci.bus_id", "--format=csv,noheader"), _LIMIT)
+_STATUS = Command("nvlink-s", (_SMI, "nvlink", "-s"), _LIMIT)
+_ERRORS = Command("nvlink-e", (_SMI, "nvlink", "-e"), _LIMIT)
+_LANES = Command("nvlink-ec", (_SMI, "nvlink", "-ec"), _LIMIT)
+
+_HEAD = re.compile(r"^GPU (?P<index>\d{1,3}): (?P<product>[^(\r\n]{1,120})(?:\(UUID: (?P<uuid>[^)\s]{1,80})\))?")
+_LINK = re.compile(r"^\s*Link (?P<link>\d{1,3})\s?[:,] ?(?P<rest>[^\r\n]{1,120})")
+_SPEED = re.compile(r"(?P<gbps>\d{1,4}(?:\.\d{1,6})?) GB/s$")
+_COUNT = re.compile(r"^(?P<label>[A-Za-z][A-Za-z0-9 ,:/]{1,60}?):? +(?P<count>\d{1,20})$")
+_LANE = re.compile(r"lane (?P<lane>\d{1,2})")
+# `NVML: Unable to retrieve NVLink information as all links are inActive`, and the same with `Not Supported`.
+_NONE_ACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
+
+# Links of an SXM module or superchip, all of which lead to NVSwitches or to its neighbours on the board:
+# https://docs.nvidia.com/health-validation/reference/checks/nvlink (18), NVIDIA A100 data sheet (12).
+_LINKS_OF: Sequence[tuple[re.Pattern[str], int]] = (
+    (re.compile(r"\b(?:H100 \d+GB HBM3|H200(?! NVL)|H20|GH200 NVL32|B200|B300|GB200|GB300)\b"), 18),
+    (re.compile(r"\bA100-SXM"), 12),
+)
+# Other modules of which every one on a board has as many links as the next; cards with bridges need not.
+_BOARD = re.compile(r"SXM|HBM3|HGX")
+# What each counter's name says, by generation: to NVLink 4, then NVLink 5. What is counted in normal work is left out:
+# recoveries that succeeded, symbols that were corrected.
+_KINDS: Sequence[tuple[str, re.Pattern[str]]] = (
+    ("recovery", re.compile(r"^recovery errors?|recovery failed", re.IGNORECASE)),
+    ("replay", re.compile(r"replay", re.IGNORECASE)),
+    ("ecc", re.compile(r"ecc", re.IGNORECASE)),
+    ("crc", re.compile(r"crc", re.IGNORECASE)),
+    ("receive", re.compile(r"malformed packet|buffer overrun|^rx |local link integrity", re.IGNORECASE)),
+)
+_NAMED = 4
+
+
+@dataclass
+class _Gpu:
+    """One GPU's part of the outputs. `speeds` maps link to GB/s, None for one that is down; `counts` by kind, link."""
+
+    index: str
+    product: str = ""
+    uuid: str = ""
+    speeds: dict[str, Optional[float]] = field(default_factory=dict)
+    has_none_active: bool = False
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def links_up(self) -> Optional[int]:
+        """None where nothing was said: a GPU without NVLink, or split by MIG."""
+        if self.speeds:
+            return sum(1 for speed in self.speeds.values() if speed is not None)
+        return 0 if self.has_none_active else None
+
+
+class NvlinkDetector:
+    """Links that are down, and counters of errors that rise. Metrics: docs/detectors/gpu.md."""
+
+    name: ClassVar[str] = "nvlink"
+    kind: ClassVar[TargetKind] = TargetKind.NODE
+    every: ClassVar[timedelta] = timedelta(seconds=60)
+    keeps: ClassVar[frozenset[str]] = frozenset({"nvlink.error_counts", "nvlink.links_best"})
+
+    def wants(self, target: Target) -> bool:
+        return True
+
+    def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
+        """Four short nvidia-smi calls in one go. Raises DetectorError when the node cannot be reached."""
+        outputs = via.shell.run_all(target, self.name, (_GPUS, _STATUS, _ERRORS, _LANES))
+        return Reading(detector=self.name, target=target, taken_at=now, outputs=outputs)
+
+    def sniff(self, text: bytes) -> str:
+        words = text[:4000].lower()
+        if b"lane" in words:
+            return _LANES.name
+        return _ERRORS.name if b"errors:" in words else _STATUS.name
+
+    def parse(self, reading: Reading) -> Iterator[Observation]:
+        said = {name: output for name, output in reading.outputs.items() if name != _GPUS.name}
+        gpus = _gpus(said.values())
+        complaint = _complaint(said, bool(gpus))
+        yield reading.silent(complaint) if complaint else reading.answered()
+        addresses = _addresses(reading)
+        for gpu in gpus.values():
+            resource = resources.gpu(reading.target.name, addresses.get(gpu.index) or gpu.uuid or f"index:{gpu.index}")
+            yield from _links(reading, gpu, gpus, resource)
+            if gpu.counts:
+                yield reading.saw("nvlink.error_counts", _packed(gpu.counts), resource)
+
+    def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+        """What each counter rose by, and links that were up once; the first sight is the baseline of both."""
+        for seen in now:
+            if seen.metric == "nvlink.error_counts":
+                yield from _risen(seen, before)
+            elif seen.metric == "nvlink.links_up":
+                yield from _kept(seen, before)
+
+
+def _complaint(said: Mapping[str, Output], has_gpus: bool) -> str:
+    """Why not all is known; empty when it is. An older driver that refuses one option has answered the others."""
+    for name, output in said.items():
+        if output.status is None or not (output.stdout.strip() or output.stderr.strip()):
+            return f"nvidia-smi {name.replace('-', ' -')}: {output.complaint}"
+    first = next(iter(said.values()), None)
+    if first is None or not has_gpus:
+        return f"nvidia-smi nvlink: {first.complaint if first else 'nothing was asked'}"
+    return ""
+
+
+def _gpus(outputs: Iterable[Output]) -> dict[str, _Gpu]:
+    """By index, from all outputs together. Text that is none of theirs is passed over."""
+    found: dict[str, _Gpu] = {}
+    for output in outputs:
+        gpu: Optional[_Gpu] = None
+        for line in output.stdout.decode("utf-8", "replace").splitlines():
+            head = _HEAD.match(line)
+            if head is not None:
+                gpu = found.setdefault(head["index"], _Gpu(head["index"]))
+                gpu.product, gpu.uuid = head["product"].strip(), head["uuid"] or gpu.uuid
+            elif gpu is not None:
+                _take(gpu, line[:200])
+    return found
+
+
+def _take(gpu: _Gpu, line: str) -> None:
+    gpu.has_none_active = gpu.has_none_active or bool(_NONE_ACTIVE.search(line))
+    row = _LINK.match(line)
+    if row is None:
+        return
+    rest = row["rest"].strip()
+    speed, count = _SPEED.search(rest), _COUNT.match(rest)
+    if speed is not None or "inactive" in rest.lower():
+        gpu.speeds[row["link"]] = float(speed["gbps"]) if speed is not None else None
+    elif count is not None:
+        lane = _LANE.search(rest.lower())
+        where = f"{row['link']} lane {lane['lane']}" if lane else row["link"]
+        kind = next((kind for kind, pattern in _KINDS if pattern.search(count["label"])), "")
+        if kind:
+            gpu.counts[kind, where] = gpu.counts.get((kind, where), 0) + int(count["count"])
+
+
+def _addresses(reading: Reading) -> dict[str, str]:
+    """Index to PCI address: nvidia-smi's own word, else the inventory's."""
+    known = dict(reading.target.expected.gpus)
+    output = reading.outputs.get(_GPUS.name)
+    for line in (output.stdout if output is not None else b"").decode("utf-8", "replace").splitlines():
+        cells = [cell.strip() for cell in line[:200].split(",")]
+        pci = resources.pci_address(cells[2]) if len(cells) == 3 else None
+        if pci is not None:
+            known[cells[0]] = pci
+    return known
+
+
+def _links(reading: Reading, gpu: _Gpu, gpus: Mapping[str, _Gpu], resource: str) -> Iterator[Observation]:
+    """Judged against the module's number, or its neighbours'; without either the links are only counted.
+
+    A lone GPU of which no link is up may be in a guest that was given no others: nothing is said of it.
+    """
+    up = gpu.links_up
+    if up is None:
+        return
+    down = [link for link, speed in gpu.speeds.items() if speed is None]
+    wanted = _wanted(gpu, gpus)
+    is_lone = len(gpus) == 1 and gpu.index == "0"
+    if wanted is None or (is_lone and not up):
+        yield reading.saw("nvlink.links_up", up, resource)
+        return
+    named = f"; down: {', '.join(down[:18])}" if down else ""
+    text = f"{up} of {wanted} NVLinks are up{named}"
+    yield reading.saw("nvlink.links_active", up, resource, raise_at=str(wanted), text=text)
+
+
+def _wanted(gpu: _Gpu, gpus: Mapping[str, _Gpu]) -> Optional[int]:
+    known = next((count for pattern, count in _LINKS_OF if pattern.search(gpu.product)), None)
+    if known is not None or not _BOARD.search(gpu.product):
+        return known
+    alike = [other.links_up for other in gpus.values() if other.product == gpu.product]
+    most = max((up for up in alike if up is not None), default=0)
+    return most or None
+
+
+def _packed(counts: Mapping[tuple[str, str], int]) -> str:
+    """`kind/link=count` of those above zero, which are few: a text that a memory keeps at little cost."""
+    return ";".join(f"{kind}/{link}={count}" for (kind, link), count in sorted(counts.items()) if count)
+
+
+def _unpacked(text: str) -> dict[tuple[str, str], int]:
+    found = {}
+    for item in text.split(";"):
+        name, _, count = item.partition("=")
+        kind, _, link = name.partition("/")
+        if count.isdigit():
+            found[kind, link] = int(count)
+    return found
+
+
+def _risen(seen: Observation, before: Samples) -> Iterator[Observation]:
+    """A counter below its last value was reset: a new baseline."""
+    last = before.get((seen.resource, seen.metric))
+    passed_s = (seen.observed_at - last.at).total_seconds() if last is not None else 0.0
+    if last is None or not isinstance(last.value, str) or passed_s <= 0:
+        return
+    old = _unpacked(last.value)
+    grown = {key: count - old.get(key, 0) for key, count in _unpacked(str(seen.value)).items()}
+    for kind, _ in _KINDS:
+        links = sorted(((n, link) for (of, link), n in grown.items() if of == kind and n > 0), reverse=True)
+        value = sum(n for n, _ in links)
+        named = ", ".join(f"link {link}: {n}" for n, link in links[:_NAMED])
+        attributes = {"qualifier": kind, "text": f"{kind} errors in {passed_s:.0f} s: {named}"} if links else {}
+        attributes.setdefault("qualifier", kind)
+        yield Observation(seen.resource, f"nvlink.{kind}_errors_new", value, seen.observed_at, attributes)
+        if kind == "crc":
+            rate = (links[0][0] if links else 0) / passed_s
+            yield Observation(seen.resource, "nvlink.crc_error_rate", rate, seen.observed_at, attributes)
+
+
+def _kept(seen: Observation, before: Samples) -> Iterator[Observation]:
+    """Of a card with a bridge: no fewer links than it has had before."""
+    last = before.get((seen.resource, "nvlink.links_best"))
+    best = max(int(seen.value), last.value if last is not None and isinstance(last.value, int) else 0)
+    yield Observation(seen.resource, "nvlink.links_best", best, seen.observed_at)
+    if best:
+        is_kept = seen.value >= best
+        text = {} if is_kept else {"text": f"{seen.value} of {best} NVLinks that it had are up"}
+        yield Observation(seen.resource, "nvlink.links_kept", is_kept, seen.observed_at, text)
