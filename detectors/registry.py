@@ -9,13 +9,11 @@ from detectors.disks import DisksDetector
 from detectors.gpu import GpuDetector
 from detectors.host import HostDetector
 from detectors.nic import NicDetector
-from detectors.rail import RailDetector
 from detectors.node_log import NodeLogDetector
 from detectors.nvlink import NvlinkDetector
 from detectors.pcie import PcieDetector
 from detectors.prometheus import PrometheusDetector
-from detectors.nvlink import NvlinkDetector
-from detectors.pcie import PcieDetector
+from detectors.rail import RailDetector
 from detectors.slurm_nodes import SlurmNodesDetector
 from detectors.sonic import SonicDetector
 from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
