@@ -19,11 +19,13 @@ from typing import Any, Optional
 
 from detectors import check, check_post, expected, judge, registry, resources
 from detectors.catalog import Catalog, CatalogError
+from detectors.classify import classify
 from detectors.compiled import load
 from detectors.detector import Detector, Target, TargetKind, Transports
 from detectors.faults import Action, ClearRule, EventKind, FaultEvent, Observation, Severity, fingerprint
 from detectors.http import HttpTransport
 from detectors.local import LocalShell
+from detectors.log_events import lines_to_events
 from detectors.polling import observe_one
 
 # Each waits for its commands, not for the processor.
@@ -151,10 +153,13 @@ def judged(
             text = "it was not done within the check's time limit"
             seen = [Observation(target.resource, "detector.answered", False, now, {"detector": name, "text": text})]
         before = state.memories.get(name, judge.Memory())
+        lines = lines_to_events(seen, before.samples, detector=look.detector)
         events, state.memories[name] = judge.judge_round(
             look.detector, seen, before, active=state.standing, catalog=catalog
         )
-        for event in events:
+        # A detector that gave no answer is told at once: until the third time in a row it is only no incident.
+        silent = [event for o in seen if o.metric == "detector.answered" for event in classify(o, (), catalog)]
+        for event in [*lines, *silent, *events]:
             mark = fingerprint(event.resource, event.fault_type, event.qualifier)
             state.standing.pop(mark, None)
             if event.event is EventKind.RAISED:

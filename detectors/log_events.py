@@ -1,15 +1,15 @@
 """From log lines that a poll read to fault events, by the same signatures as lines that syslog brings.
 
-Pure but for the matcher, which is made once per thread. Never runs on a node: what a line means is judged here.
+Pure but for the matcher, which is made once per thread. Python 3.9, standard library alone.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import timezone
 
-from detectors import catalog, resources
+from detectors import compiled, resources
 from detectors.detector import Detector, Samples
 from detectors.faults import FaultEvent, Observation, event_id
 from detectors.signatures import Matcher, to_event
@@ -22,7 +22,7 @@ _own = threading.local()
 def _matcher() -> Matcher:
     """One per thread: it is not thread-safe. Made when first needed: that takes a second."""
     if not hasattr(_own, "matcher"):
-        _own.matcher = Matcher(catalog.load())
+        _own.matcher = Matcher(compiled.load(with_signatures=True))
     matcher: Matcher = _own.matcher
     return matcher
 
@@ -50,7 +50,7 @@ def of_lines(lines: Sequence[Observation], *, matcher: Matcher | None = None) ->
     for line in lines:
         host = resources.host_of(line.resource) or resources.UNKNOWN_HOST
         raw = str(line.value).encode("utf-8", "replace")
-        facts = matcher.facts(raw, default_host=host, observed_at=line.observed_at, zone=UTC)
+        facts = matcher.facts(raw, default_host=host, observed_at=line.observed_at, zone=timezone.utc)
         for number, fact in enumerate(facts):
             identity = event_id("node_log", line.resource, line.attributes.get("cursor", ""), number)
             events.append(to_event(fact, event_id=identity, observed_at=line.observed_at, source="node_log"))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from enum import StrEnum
+from datetime import datetime, timedelta, timezone, tzinfo
+from enum import Enum
 from typing import NamedTuple
 
 from detectors.resources import short_host
@@ -80,7 +80,7 @@ _SUFFIX_REPEAT = re.compile(
 )
 
 
-class Repeat(StrEnum):
+class Repeat(str, Enum):
     """Whether a line stands for itself, for earlier copies of the line it quotes, or for the line before it."""
 
     NONE = "none"
@@ -144,16 +144,16 @@ def _readings(year: int, month: int, clock: list[int], micros: int, zone: tzinfo
     day, hour, minute, second = clock
     try:
         wall = datetime(year, month, day, hour, minute, min(second, 59), micros, tzinfo=zone)
-        instants = {wall.astimezone(UTC)}
+        instants = {wall.astimezone(timezone.utc)}
         if wall.utcoffset() != wall.replace(fold=1).utcoffset() and _exists(wall):
-            instants.add(wall.replace(fold=1).astimezone(UTC))
+            instants.add(wall.replace(fold=1).astimezone(timezone.utc))
     except (ValueError, OverflowError):
         return []
     return sorted(instants)
 
 
 def _exists(wall: datetime) -> bool:
-    return wall.astimezone(UTC).astimezone(wall.tzinfo).replace(tzinfo=None) == wall.replace(tzinfo=None)
+    return wall.astimezone(timezone.utc).astimezone(wall.tzinfo).replace(tzinfo=None) == wall.replace(tzinfo=None)
 
 
 def _offset(offset: str, name: str) -> tzinfo | None:
