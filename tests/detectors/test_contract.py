@@ -16,7 +16,9 @@ from detectors.detector import OneByOne, Output, Reading, SnmpValue, Target, Tra
 from detectors.expected import Expected
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
-TARGET = Target("gn001", "127.0.0.1", expected=Expected(gpus=(("0", "0000:19:00.0"), ("1", "0000:3b:00.0"))))
+URLS = {"dcgm": "http://gn001:9400/metrics", "prometheus": "http://gn001:9090"}
+GPUS = (("0", "0000:19:00.0"), ("1", "0000:3b:00.0"))
+TARGET = Target("gn001", "127.0.0.1", expected=Expected(gpus=GPUS, urls=URLS))
 each_detector = pytest.mark.parametrize("detector", registry.DETECTORS, ids=lambda detector: detector.name)
 
 
@@ -45,6 +47,16 @@ class SameObject:
         return {} if self.value is None else {f"{column}.{row}": self.value for column in columns for row in (1, 2)}
 
 
+class SamePage:
+    """A server whose every answer is what a command would have printed."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+    def get(self, target: Target, url: str, timeout: timedelta) -> Output:
+        return self.output
+
+
 class NoRoute(OneByOne):
     def get(self, target: Target, *_: object) -> Any:
         raise Unreachable(f"{target.name}: no route to host")
@@ -56,7 +68,7 @@ class NoRoute(OneByOne):
 
 
 def _reading(detector: Any, output: Output) -> Reading:
-    via = Transports(shell=SameForAll(output), snmp=SameObject(output))
+    via = Transports(shell=SameForAll(output), snmp=SameObject(output), http=SamePage(output))
     reading: Reading = detector.collect(replace(TARGET, kind=detector.kind), via, NOW)
     return reading
 
@@ -80,7 +92,8 @@ def test_no_output_is_never_healthy(detector: Any, status: int | None) -> None:
 @each_detector
 def test_a_target_that_cannot_be_reached_is_an_error_not_a_reading(detector: Any) -> None:
     with pytest.raises(Unreachable, match="gn001"):
-        detector.collect(replace(TARGET, kind=detector.kind), Transports(shell=NoRoute(), snmp=NoRoute()), NOW)
+        via = Transports(shell=NoRoute(), snmp=NoRoute(), http=NoRoute())
+        detector.collect(replace(TARGET, kind=detector.kind), via, NOW)
 
 
 @each_detector
