@@ -22,7 +22,7 @@ from incidents.changes import Change, ChangeKind
 from incidents.lifecycle import OPEN, State
 from incidents.models import Fault, Incident, IncidentFault, Node
 from incidents.topology import Topology
-from incidents.views import USER_REPORT, is_networked
+from incidents.views import MANAGEMENT, MANAGEMENT_NETWORK, SILENT_TARGET, USER_REPORT, is_networked
 
 _OPEN = [state.value for state in OPEN]
 
@@ -72,6 +72,7 @@ class Board:
         near = set()
         for fault_type, resource in faults:
             near.add(resources.owner(resource))
+            near |= _reached_over_management(fault_type)
             if is_networked(fault_type, resource):
                 self.topology = cabling.current()
                 near |= self.topology.machines_near(resource)
@@ -112,7 +113,9 @@ class Board:
         row = fault.row
         if is_networked(row.fault_type, row.resource):
             return self.topology.machines_near(row.resource)
-        return {row.owner}
+        if row.fault_type == MANAGEMENT_NETWORK:
+            return {row.owner, *(loose.row.owner for loose in self.loose if loose.row.fault_type == SILENT_TARGET)}
+        return {row.owner, MANAGEMENT} if row.fault_type == SILENT_TARGET else {row.owner}
 
     def said(self, path: str) -> str:
         """A resource as people say it, its GPU by index; one query for all nodes of the batch."""
@@ -299,6 +302,15 @@ def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: st
         code=kind.code,
         is_active=True,
     )
+
+
+def _reached_over_management(fault_type: str) -> set[str]:
+    """Whose incidents and loose faults matter to a fault of the management network, or of what is reached over it."""
+    if fault_type == SILENT_TARGET:
+        return {MANAGEMENT}
+    if fault_type != MANAGEMENT_NETWORK:
+        return set()
+    return set(Fault.objects.filter(fault_type=SILENT_TARGET, is_active=True).values_list("owner", flat=True))
 
 
 def _holding(faults: Sequence[int]) -> set[int]:

@@ -18,9 +18,11 @@ from incidents.topology import Topology
 from incidents.views import (
     FOLLOWS_HARDWARE,
     GPU_LOST,
+    MANAGEMENT_NETWORK,
     NETWORK_CLIENT,
     NVSWITCH,
     ROUTING,
+    SILENT_TARGET,
     UNREACHABLE,
     USER_REPORT,
     FaultView,
@@ -294,6 +296,15 @@ def _is_transient_of_repair(fault: FaultView, incident: IncidentView, setting: S
     )
 
 
+def _is_behind_management(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
+    """As long as that network is down, whatever falls silent later is taken to be behind it."""
+    return (
+        fault.fault_type == SILENT_TARGET
+        and incident.root.fault_type == MANAGEMENT_NETWORK
+        and (incident.root.is_active or _is_near(fault, incident, setting))
+    )
+
+
 def _is_same_switch(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
     return (
         fault.owner.startswith("switch/") and _is_same_machine(fault, incident) and _is_near(fault, incident, setting)
@@ -329,6 +340,7 @@ RULES: tuple[Rule, ...] = (
     Rule("nvswitch_and_lost_gpu", "NVSwitches see the links of the lost GPU", _is_nvswitch_and_lost_gpu, _by_strength),
     Rule("follows_hardware", "a consequence or an echo of the hardware fault on this node", _follows, _symptom),
     Rule("during_repair", "the machine is being repaired", _is_transient_of_repair, _symptom),
+    Rule("behind_management", "it is reached over that network", _is_behind_management, _symptom),
     Rule("same_switch", "the same switch within the join window", _is_same_switch, _by_strength),
     Rule("same_node", "the same node within the join window", _is_same_node, _by_strength),
 )

@@ -9,6 +9,7 @@ from incidents.acting import act, record
 from incidents.changes import Acted, Change, ChangeKind, Refused
 from incidents.ingesting import active_fingerprints, ingest, quarantine
 from incidents.items import EventRefused
+from incidents.management import judged as management_network
 from incidents.reporting import report
 from incidents.sweeping import node_restarted, sweep
 
@@ -21,6 +22,7 @@ __all__ = [
     "act",
     "active_fingerprints",
     "ingest",
+    "management_network",
     "node_restarted",
     "quarantine",
     "record",

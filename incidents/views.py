@@ -16,7 +16,11 @@ USER_REPORT = "report.user"
 # Fault types by what they say about their cause. Patterns, so that a later type of the same sort takes part.
 GPU_LOST = ("gpu.xid.79", "gpu.lost")
 FOLLOWS_HARDWARE = ("gpu.xid.154", "gpu.count_mismatch", "gpu.unresponsive")
-UNREACHABLE = ("target.unreachable", "detector.silent")
+SILENT_TARGET = "target.unreachable"
+UNREACHABLE = (SILENT_TARGET, "detector.silent")
+# What many silent targets are when Slurm hears them still, and what it is a fault of.
+MANAGEMENT_NETWORK = "network.management_unreachable"
+MANAGEMENT = "site/management"
 NVSWITCH = ("nvlink.sxid.*",)
 LINK = ("nic.link.*", "nic.port_error", "nic.module.*", "nic.transceiver.*", "switch.port.*", "switch.transceiver.*")
 # What a switch loses when its neighbour is gone, and what a node loses when its network is.

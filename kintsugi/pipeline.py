@@ -133,6 +133,9 @@ class Pipeline:
     def sweep(self) -> None:
         """Everything whose time has come, whoever forgot to ring."""
         now = self.clock()
+        told = incidents.management_network(now, hears=lambda names: runbooks.heard(names, self.world.slurm))
+        if told:
+            self._remember(told, None, now)
         incidents.sweep(now=now)
         for run_id in runbooks.start_due(None, now=now, world=self.world):
             self.ring.advance(run_id)

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
 
-from detectors import judge, resources
+from detectors import judge, log_events, resources
 from detectors.catalog import Catalog
 from detectors.detector import Detector, Target, TargetKind, Transports
 from detectors.faults import EventKind, FaultEvent, Observation
-from detectors.log_events import lines_to_events
 from detectors.polling import observe_one
 from incidents import inventory, polling
 from incidents import services as incidents
@@ -155,15 +154,16 @@ def judged(rounds: Sequence[Round], catalog: Catalog, now: datetime) -> tuple[li
     changes, booted = _boots(seen, known, now)
     events: list[FaultEvent] = []
     for one in rounds:
-        result = judge.judge_round(
-            one.detector,
-            one.observations,
+        compared = list(one.detector.compare(one.observations, one.kept.memory.samples))
+        result = judge.judge(
+            [*one.observations, *compared],
             one.kept.memory,
             active=active,
             catalog=catalog,
             booted_at=booted.get(one.target.name) if one.target.kind is TargetKind.NODE else None,
+            keeps=one.detector.keeps,
         )
-        events += lines_to_events(one.observations, one.kept.memory.samples, detector=one.detector)
+        events += log_events.of_lines([line for line in compared if line.metric == log_events.LINE])
         one.kept.memory = result.memory
         one.kept.failures = 0 if one.is_reachable else one.kept.failures + 1
         events += result.events
@@ -177,7 +177,7 @@ def _boots(
 ) -> tuple[list[Change], dict[str, datetime]]:
     """When each node booted, and what a boot that was not known yet has changed (node.boot_id, node.uptime_s)."""
     booted = {name: at for name, (_, at) in known.items() if at is not None}
-    uptimes = {o.resource: o for o in seen if o.metric == "node.uptime_s"}
+    uptimes = {o.resource: o for o in seen if o.metric == "node.uptime_s" and isinstance(o.value, int | float)}
     changes: list[Change] = []
     for told in seen:
         name, uptime = resources.host_of(told.resource) or "", uptimes.get(told.resource)

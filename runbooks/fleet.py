@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from incidents.models import Node
 from runbooks import guards
 from runbooks.guards import Fleet, PastReboot
 from runbooks.models import JobStop, Mode, Run, RunbookMode, StepRun, StopSwitch
-from runbooks.slurm import NodeState
+from runbooks.slurm import NodeState, Slurm, SlurmError, SlurmRefusal
 from runbooks.steps.reboot import Reboot
 
 # Slurm was read before the claims: a run that ended in between may have left its node out.
@@ -34,6 +34,16 @@ def for_node(node: Node, runbook: str, nodes: Mapping[str, NodeState], *, stop_f
     """The fleet as the guards must see it for a node on which no run of ours acts."""
     claimed = _claims(Run.objects.exclude(node=node), now) | _job_stops(now)
     return Fleet(nodes=nodes, claimed=claimed, stopped=stopped(stop_file), mode=mode_of(runbook))
+
+
+def heard(names: Sequence[str], slurm: Slurm) -> set[str] | None:
+    """Which of these nodes answer Slurm; None when Slurm itself cannot be asked."""
+    try:
+        states = slurm.nodes()
+    except (SlurmError, SlurmRefusal):
+        return None
+    silent = {name for name, state in states.items() if state.base == "DOWN" or "NOT_RESPONDING" in state.flags}
+    return {name for name in names if name in states} - silent
 
 
 def mode_of(runbook: str) -> Mode:

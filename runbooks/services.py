@@ -16,7 +16,7 @@ from runbooks.controls import (
     set_mode,
     stop,
 )
-from runbooks.fleet import mode_of, stopped
+from runbooks.fleet import heard, mode_of, stopped
 from runbooks.job_stops import Leave, may_stop_job
 from runbooks.running import advance
 from runbooks.starting import plan, start_due
@@ -29,6 +29,7 @@ __all__ = [
     "advance",
     "approve",
     "due",
+    "heard",
     "is_due",
     "may_stop_job",
     "mode_of",

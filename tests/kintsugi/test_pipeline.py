@@ -147,8 +147,11 @@ def test_a_poll_sees_the_lost_gpu_without_any_log_line(house: House) -> None:
     assert lost.owner == f"node/{NODE}"
 
 
-def test_a_node_that_does_not_answer_is_a_fault_that_ends_when_it_answers(house: House) -> None:
+def test_a_node_that_does_not_answer_twice_is_a_fault_that_ends_when_it_answers(house: House) -> None:
     house.stage.shell.unreachable.add(NODE)
+    house.pipeline.look_at(NODE)
+    assert not Fault.objects.exists()
+    house.now += timedelta(minutes=1)
     house.pipeline.look_at(NODE)
     assert Fault.objects.get().fault_type == "target.unreachable"
     house.stage.shell.unreachable.clear()

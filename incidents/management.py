@@ -1,0 +1,119 @@
+"""Many machines fall silent at once while Slurm hears them: one fault of the management network. Reads only.
+
+A silent machine says nothing of its health; a dead management switch silences a whole pod of healthy ones. One fault
+of its own gathers them, and nobody is sent to fifty nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from detectors import catalog, resources
+from detectors.faults import EventKind, FaultEvent, event_id, fingerprint
+from incidents.models import Fault, Node
+from incidents.views import MANAGEMENT, MANAGEMENT_NETWORK, SILENT_TARGET
+
+# Our choice: a third of a pod or of all nodes is more than its usual trouble (the model site lost one node a week),
+# fewer than three are a coincidence, and one switch takes its machines away within two periods of polls.
+SHARE = 1 / 3
+FEWEST = 3
+AT_ONCE = timedelta(minutes=5)
+_SHOWN = 5
+
+Asked = Callable[[Sequence[str]], Collection[str] | None]
+"""Which of these nodes Slurm hears; None when Slurm cannot be asked."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Nodes that fell silent at about one time, of how many, and where."""
+
+    nodes: tuple[str, ...]
+    of: int
+    where: str
+
+    @property
+    def needed(self) -> int:
+        return needed(self.of)
+
+
+def needed(nodes: int) -> int:
+    """How many of so many nodes have to be silent."""
+    return max(FEWEST, math.ceil(nodes * SHARE))
+
+
+def silences(silent: Sequence[str], pods: dict[str, str]) -> list[Silence]:
+    """What is silent as a whole: everything, or single pods. `pods` has the pod of each node, empty for none. Pure."""
+    known = [name for name in silent if name in pods]
+    if len(known) >= needed(len(pods)):
+        return [Silence(tuple(sorted(known)), len(pods), "all nodes")]
+    sizes = Counter(pods.values())
+    by_pod = Counter(pods[name] for name in known)
+    return [
+        Silence(tuple(sorted(name for name in known if pods[name] == pod)), sizes[pod], f"the nodes of {pod}")
+        for pod, count in sorted(by_pod.items())
+        if pod and count >= needed(sizes[pod])
+    ]
+
+
+def judged(now: datetime, *, hears: Asked) -> list[FaultEvent]:
+    """The beginning or the end of the fault, if this is either. One query while no machine is silent."""
+    rows = Fault.objects.filter(fault_type__in=(SILENT_TARGET, MANAGEMENT_NETWORK), is_active=True)
+    faults = list(rows.values_list("fault_type", "owner", "observed_at"))
+    if not faults:
+        return []
+    silent = {host: at for kind, owner, at in faults if kind == SILENT_TARGET and (host := resources.host_of(owner))}
+    stands = any(kind == MANAGEMENT_NETWORK for kind, _, _ in faults)
+    if not stands and len(silent) < FEWEST:
+        return []
+    pods = dict(Node.objects.filter(is_provisional=False).values_list("name", "pod"))
+    if stands:
+        return (
+            [] if _lasts(list(silent), pods) else [_event(EventKind.CLEARED, "most of the machines answer again", now)]
+        )
+    lately = [name for name, at in silent.items() if at > now - AT_ONCE]
+    for silence in silences(lately, pods):
+        heard = hears(silence.nodes)
+        if heard is not None and len(set(heard) & set(silence.nodes)) >= silence.needed:
+            return [_event(EventKind.RAISED, _said(silence, set(heard)), now)]
+    return []
+
+
+def _lasts(silent: Sequence[str], pods: dict[str, str]) -> bool:
+    """Half of what raises it keeps it standing."""
+    counts = Counter(pods[name] for name in silent if name in pods)
+    sizes = Counter(pods.values())
+    return sum(counts.values()) * 2 >= needed(len(pods)) or any(
+        pod and count * 2 >= needed(sizes[pod]) for pod, count in counts.items()
+    )
+
+
+def _said(silence: Silence, heard: set[str]) -> str:
+    names = ", ".join(silence.nodes[:_SHOWN]) + (" ..." if len(silence.nodes) > _SHOWN else "")
+    return (
+        f"{len(silence.nodes)} of {silence.of} ({silence.where}) stopped answering Kintsugi within"
+        f" {AT_ONCE.seconds // 60} min, and Slurm hears {len(heard & set(silence.nodes))} of them: {names}."
+        " Look at the management switch or Kintsugi's own link to it; the nodes are left alone."
+    )
+
+
+def _event(kind: EventKind, text: str, now: datetime) -> FaultEvent:
+    row = catalog.load()[MANAGEMENT_NETWORK]
+    mark = fingerprint(MANAGEMENT, row.id, "")
+    return FaultEvent(
+        event_id=event_id("management", mark, kind, now.isoformat()),
+        fault_type=row.id,
+        event=kind,
+        resource=MANAGEMENT,
+        source="poll",
+        occurred_at=now,
+        observed_at=now,
+        severity=row.severity,
+        action=row.action,
+        component=row.component,
+        excerpt=text,
+    )
