@@ -189,15 +189,16 @@ def _apply_node_parts(topology: Topology, nodes: dict[str, Node], difference: Di
     """GPUs, NVSwitches and NICs. What a poll may have learnt stays where the files leave it out."""
     gpus = _Wanted("node", learnt=frozenset({"uuid", "serial"}))
     nvswitches = _Wanted("node", learnt=frozenset({"uuid", "serial"}))
-    nics = _Wanted("node", learnt=frozenset({"pci_address", "netdev", "mac", "serial"}))
+    nics = _Wanted("node", learnt=frozenset({"pci_address", "netdev", "mac", "serial", "firmware"}))
     for node in topology.nodes:
         for gpu in node.gpus:
             gpus.rows[(node.name, gpu.index)] = {"pci_address": gpu.pci, "uuid": gpu.uuid, "serial": gpu.serial}
         for item in node.nvswitches:
             nvswitches.rows[(node.name, item.pci)] = {"uuid": item.uuid, "serial": item.serial}
         for nic in node.nics:
-            names = {"pci_address": nic.pci, "netdev": nic.netdev, "mac": nic.mac, "serial": nic.serial}
-            nics.rows[(node.name, nic.device)] = {**names, **{name: getattr(nic, name) for name in _NIC_FIELDS}}
+            names = ("netdev", "mac", "serial", "firmware", *(() if node.is_observed else _NIC_FIELDS))
+            values = {"pci_address": nic.pci, **{name: getattr(nic, name) for name in names}}
+            nics.rows[(node.name, nic.device)] = values
     for wanted, table, key, given in (
         (gpus, Gpu, "index", "gpus"),
         (nvswitches, NvSwitch, "pci_address", "nvswitches"),
@@ -229,10 +230,14 @@ def _apply_modules(topology: Topology, switches: dict[str, Switch], difference: 
 def _apply_cables(topology: Topology, difference: Difference) -> None:
     """A cable that was moved, or whose speed is another, replaces the one that its ends had."""
     known = {(cable.a, cable.b): cable for cable in Cable.objects.all()}
-    wanted = {(cable.a, cable.b): cable.speed_gbps for cable in topology.cables}
+    pairs = {
+        (cable.b, cable.a) if (cable.b, cable.a) in known else (cable.a, cable.b): cable for cable in topology.cables
+    }
+    wanted = {pair: cable.speed_gbps for pair, cable in pairs.items()}
     ends = {end for pair in wanted for end in pair}
     moved = [cable for pair, cable in known.items() if pair not in wanted and ends & set(pair)]
-    other = [known[pair] for pair, speed in wanted.items() if pair in known and known[pair].speed_gbps != speed]
+    same = [(known[pair], speed) for pair, speed in wanted.items() if pair in known]
+    other = [cable for cable, speed in same if speed is not None and cable.speed_gbps != speed]
     Cable.objects.filter(pk__in=[cable.pk for cable in [*moved, *other]]).delete()
     difference.changed += [f"cable {cable} was moved" for cable in moved]
     for cable in other:
@@ -242,7 +247,7 @@ def _apply_cables(topology: Topology, difference: Difference) -> None:
     anew = [Cable(a=cable.a, b=cable.b, speed_gbps=wanted[(cable.a, cable.b)]) for cable in other]
     Cable.objects.bulk_create([*fresh, *anew])
     difference.added += [f"cable {cable}" for cable in fresh]
-    if wanted:
+    if wanted and not any(node.is_observed for node in topology.nodes):  # a machine may be deaf on one port
         lost = [cable for pair, cable in known.items() if pair not in wanted and cable not in moved]
         difference.gone += [f"cable {cable}" for cable in lost]
 
@@ -254,7 +259,7 @@ def _apply_ports(topology: Topology, switches: dict[str, Switch], difference: Di
         for end in (cable.a, cable.b):
             switch, is_port, name = end.removeprefix("switch/").partition("/port/")
             if end.startswith("switch/") and is_port:
-                rows[(switch, name)] = {"speed_gbps": cable.speed_gbps}
+                rows[(switch, name)] = {} if cable.speed_gbps is None else {"speed_gbps": cable.speed_gbps}
     modules = {(row.switch.name, row.name): row for row in Module.objects.select_related("switch")}
     for module in topology.modules:
         lanes = module.lanes // len(module.ports)
@@ -273,7 +278,7 @@ def _apply_places(topology: Topology, difference: Difference) -> None:
     tables: Sequence[tuple[str, Any, tuple[str, ...], Sequence[Any]]] = (
         ("feed", PowerFeed, ("name",), topology.feeds),
         ("rack", Rack, ("name",), topology.racks),
-        ("storage path", StoragePath, ("mount",), topology.storage),
+        ("mount", StoragePath, ("mount",), topology.storage),
         ("expectation", Expectation, ("kind", "role"), topology.roles),
     )
     for kind, table, key, places in tables:
@@ -316,7 +321,9 @@ def _sightings(topology: Topology) -> list[Sighting]:
         found += [
             Sighting(Part.NVSWITCH, resources.nvswitch(node.name, n.pci), n.serial, n.uuid) for n in node.nvswitches
         ]
-        found += [Sighting(Part.NIC, resources.nic(node.name, n.device), n.serial) for n in node.nics]
+        found += [
+            Sighting(Part.NIC, resources.nic(node.name, n.device), n.serial, n.mac, n.firmware) for n in node.nics
+        ]
     found += [Sighting(Part.SWITCH, resources.switch(switch.name), switch.serial) for switch in topology.switches]
     found += [Sighting(Part.TRANSCEIVER, resources.module(m.switch, m.name), m.serial) for m in topology.modules]
-    return [sighting for sighting in found if sighting.serial]
+    return [sighting for sighting in found if sighting.identity]

@@ -71,6 +71,7 @@ class NicPlace:
     address: str = ""
     mac: str = ""
     serial: str = ""
+    firmware: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class NodePlace:
     nics: tuple[NicPlace, ...] = ()
     given: frozenset[str] | None = None
     """The fields that the inventory gave, None for all: the rest stays as it is known."""
+    is_observed: bool = False
+    """The machine itself told it: what its NICs are for stays as it was declared."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,97 @@
+"""Slurm's nodes as an inventory: names, partitions, how many GPUs. Asks nothing itself, decides nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from detectors import resources
+from detectors.slurm_output import NodeState
+from incidents.models import Node
+from incidents.topology import NodePlace, Topology
+
+_NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d+)(?P<rest>\D*)")
+
+
+def topology(states: Mapping[str, NodeState]) -> Topology:
+    """What Slurm tells of each node, and nothing that it does not: the rest of a known node stays as it is."""
+    known = dict(Node.objects.values_list("name", "address"))
+    return Topology(nodes=tuple(_place(state, known) for state in states.values()))
+
+
+def _place(state: NodeState, known: Mapping[str, str]) -> NodePlace:
+    name = resources.short_host(state.name)
+    given = {"partitions", "gpu_count"}
+    address = state.address if state.address.lower() not in ("", name, state.name.lower()) else ""
+    if address and not known.get(name):
+        given.add("address")
+    if name not in known:
+        given.add("role")
+    return NodePlace(
+        name=name,
+        address=address if "address" in given else "",
+        partitions=state.partitions,
+        gpu_count=state.gpus or None,
+        given=frozenset(given),
+    )
+
+
+def unknown_to_slurm(states: Mapping[str, NodeState]) -> list[str]:
+    """Nodes of the inventory that take jobs by their partitions, and that Slurm does not have."""
+    names = {resources.short_host(name) for name in states}
+    rows = Node.objects.filter(is_provisional=False).order_by("name")
+    return [node.name for node in rows if node.partitions and node.name not in names]
+
+
+def as_toml(states: Mapping[str, NodeState], *, cluster_name: str = "") -> str:
+    """An inventory file to go on from: nodes alike in everything but their name stand in one row."""
+    alike: dict[tuple[tuple[str, ...], int], list[NodeState]] = defaultdict(list)
+    for state in states.values():
+        alike[(state.partitions, state.gpus)].append(state)
+    lines = ["# Of Slurm's nodes. Racks, NICs, switches and cables are not known to Slurm: docs/inventory.md."]
+    if cluster_name:
+        lines += ["", "[site]", f"cluster_name = {_quoted(cluster_name)}"]
+    for (partitions, gpus), members in alike.items():
+        names = sorted(resources.short_host(state.name) for state in members)
+        lines += ["", "[[nodes]]", f"names = {_quoted(folded(names))}"]
+        lines += [f"partitions = [{', '.join(map(_quoted, partitions))}]"] if partitions else []
+        lines += [f"gpu_count = {gpus}"] if gpus else []
+        by_name = {resources.short_host(state.name): state.address for state in members}
+        addresses = [by_name[name] for name in names]
+        if all(address and address != name for name, address in by_name.items()):
+            lines.append(f"addresses = {_quoted(','.join(addresses))}")
+    return "\n".join(lines) + "\n"
+
+
+def folded(names: Sequence[str]) -> str:
+    """Names as a Slurm host list, `gn[001-003,007],mt001`: inverse of `incidents.topology.expand`, in sorted order."""
+    groups: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    whole: list[str] = []
+    for name in sorted(set(names)):
+        found = _NUMBERED.fullmatch(name)
+        if found is None:
+            whole.append(name)
+        else:
+            width = len(found["number"]) if found["number"].startswith("0") else 0
+            groups[(found["prefix"], found["rest"], width or len(found["number"]))].append(int(found["number"]))
+    lists = [_bracketed(prefix, rest, width, numbers) for (prefix, rest, width), numbers in groups.items()]
+    return ",".join([*lists, *whole])
+
+
+def _bracketed(prefix: str, rest: str, width: int, numbers: Iterable[int]) -> str:
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    if len(spans) == 1 and spans[0][0] == spans[0][1]:
+        return f"{prefix}{spans[0][0]:0{width}d}{rest}"
+    words = (f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}" for a, b in spans)
+    return f"{prefix}[{','.join(words)}]{rest}"
+
+
+def _quoted(text: str) -> str:
+    """A basic TOML string; names hold neither control characters nor line ends."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,121 @@
+"""The lines of /etc/sudoers.d that let detectors read what root alone may read, and nothing else. Writes nothing.
+
+Each detector's own `collect` is run: its commands that ask for root are noted and not sent. What it asks without root
+is sent to the node where there is access, so that the commands of its second round (one for each disk, say) are seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from detectors.detector import Command, Detector, DetectorError, Output, Shell, Target, Transports
+
+# Where programs of root lie; a shell without login often looks into neither sbin.
+_FOLDERS = ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/sbin", "/bin")
+_USUAL = ("/usr/sbin", "/usr/bin")
+_LIMIT = timedelta(seconds=10)
+# sudoers(5): a comma, colon, equals sign and backslash need a backslash in arguments, and so do wildcards.
+_ESCAPED = re.compile(r"([,:=\\*?\[\]!#\"'])")
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+
+
+@dataclass
+class Asked:
+    """What needs root, by program and arguments, with the detectors that ask; and where each program lies."""
+
+    commands: dict[tuple[str, ...], set[str]] = field(default_factory=dict)
+    folders: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+
+class _Noting:
+    """A shell that sends what needs no root and notes what does. Without `shell` it sends nothing."""
+
+    def __init__(self, shell: Shell | None) -> None:
+        self._shell = shell
+        self.noted: list[tuple[str, ...]] = []
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        return self._shell.run(target, argv, timeout) if self._shell is not None else _NOTHING
+
+    def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
+        self.noted += [command.argv for command in commands if command.as_root]
+        sent = [command for command in commands if not command.as_root]
+        outputs = {command.name: _NOTHING for command in commands}
+        if self._shell is not None and sent:
+            outputs |= self._shell.run_all(target, name, sent)
+        return outputs
+
+
+_NOTHING = Output(0, b"", b"", timedelta(0))
+
+
+def ask(detectors: Iterable[Detector], targets: Sequence[Target], shell: Shell | None, *, now: datetime) -> Asked:
+    """Of these targets; `shell` is None where there is no access, and second rounds stay unseen then."""
+    asked = Asked()
+    for detector in detectors:
+        for target in targets:
+            if target.kind is not detector.kind or not detector.wants(target):
+                continue
+            noting = _Noting(shell)
+            try:
+                detector.collect(target, Transports(shell=noting), now)
+            except DetectorError as error:
+                asked.failed.append(f"{detector.name} on {target.name}: {error}")
+            for argv in noting.noted:
+                asked.commands.setdefault(argv, set()).add(detector.name)
+    if shell is not None:
+        _locate(asked, targets, shell)
+    return asked
+
+
+def _locate(asked: Asked, targets: Sequence[Target], shell: Shell) -> None:
+    """sudo compares whole paths: where the programs lie on the first target that tells."""
+    programs = sorted({argv[0] for argv in asked.commands if "/" not in argv[0]})
+    if not programs:
+        return
+    places = [f"{folder}/{program}" for program in programs for folder in _FOLDERS]
+    for target in targets:
+        try:
+            output = shell.run(target, ("ls", "-1d", *places), _LIMIT)
+        except DetectorError:
+            continue
+        for path in output.stdout.decode("utf-8", "replace").split():
+            asked.folders.setdefault(path.rpartition("/")[2], path)
+
+
+def lines(asked: Asked, user: str) -> list[str]:
+    """A whole file for /etc/sudoers.d; `visudo -c` accepts it. Programs that were not found are allowed where usual."""
+    head = [
+        "# What Kintsugi may read as root. Every line only reads; nothing else is allowed.",
+        "# Install as /etc/sudoers.d/kintsugi, owner root, mode 0440; check with `visudo -cf`.",
+    ]
+    if not asked.commands:
+        return [*head, "# No detector asks for root."]
+    by_detector: dict[str, list[tuple[str, ...]]] = {}
+    for argv, names in sorted(asked.commands.items()):
+        by_detector.setdefault(", ".join(sorted(names)), []).append(argv)
+    found = [*head, f"Defaults:{user} !requiretty"]
+    for named, commands in sorted(by_detector.items()):
+        found += ["", f"# {named}"]
+        found += [f"{user} ALL=(root) NOPASSWD: {line}" for argv in commands for line in _allowed(argv, asked)]
+    return found
+
+
+def _allowed(argv: tuple[str, ...], asked: Asked) -> list[str]:
+    program, arguments = argv[0], " ".join(_escaped(word) for word in argv[1:])
+    if "/" in program:
+        paths = [program]
+    elif program in asked.folders:
+        paths = [asked.folders[program]]
+    else:
+        paths = [f"{folder}/{program}" for folder in _USUAL]
+    # "" in place of arguments forbids any.
+    return [f"{path} {arguments}" if arguments else f'{path} ""' for path in paths]
+
+
+def _escaped(word: str) -> str:
+    return word if _PLAIN.fullmatch(word) else _ESCAPED.sub(r"\\\1", word).replace(" ", r"\ ")
