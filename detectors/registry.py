@@ -14,6 +14,7 @@ from detectors.nvlink import NvlinkDetector
 from detectors.pcie import PcieDetector
 from detectors.prometheus import PrometheusDetector
 from detectors.rail import RailDetector
+from detectors.slurm_jobs import SlurmJobsDetector
 from detectors.slurm_nodes import SlurmNodesDetector
 from detectors.sonic import SonicDetector
 from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
@@ -36,6 +37,7 @@ DETECTORS: tuple[Detector, ...] = (
     ConfigDetector(),
     DcgmDetector(),
     PrometheusDetector(),
+    SlurmJobsDetector(),
 )
 
 

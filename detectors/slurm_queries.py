@@ -42,7 +42,7 @@ def running_jobs(target: Target) -> Command:
 def ended_jobs(target: Target, hours: int) -> Command:
     """Jobs that ended in the last hours, from the accounting: as `detectors.slurm_jobs` reads them."""
     argv = (
-        *("sacct", "--allusers", "--allocations", "--noheader", "--parsable2", "--truncate"),
+        *("sacct", "--allusers", "--allocations", "--noheader", "--parsable2"),
         f"--starttime=now-{hours}hours",
         "--endtime=now",
         "--state=COMPLETED,FAILED,NODE_FAIL,BOOT_FAIL",

@@ -29,7 +29,7 @@ FOR_NODES = (
     *("host", "host_system", "host_storage", "disks", "node_log"),
     *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver", "rail"),
     *("config", "config_outputs", "sonic", "sonic_outputs", "sonic_settings"),
-    *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes"),
+    *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes", "slurm_jobs", "failure_rate"),
     *("exposition", "dcgm_fields", "dcgm", "promql", "prometheus"),
 )
 

@@ -91,8 +91,8 @@ def test_no_output_is_never_healthy(detector: Any, status: int | None) -> None:
 
 @each_detector
 def test_a_target_that_cannot_be_reached_is_an_error_not_a_reading(detector: Any) -> None:
+    via = Transports(shell=NoRoute(), snmp=NoRoute(), http=NoRoute())
     with pytest.raises(Unreachable, match="gn001"):
-        via = Transports(shell=NoRoute(), snmp=NoRoute(), http=NoRoute())
         detector.collect(replace(TARGET, kind=detector.kind), via, NOW)
 
 
