@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detectors.bmc import BmcDetector
 from detectors.config import ConfigDetector
 from detectors.dcgm import DcgmDetector
 from detectors.detector import Detector
@@ -30,6 +31,7 @@ DETECTORS: tuple[Detector, ...] = (
     TransceiverDetector(),
     DisksDetector(),
     NodeLogDetector(),
+    BmcDetector(),
     SlurmNodesDetector(),
     SwitchSnmpDetector(),
     SwitchSensorsDetector(),

@@ -26,7 +26,7 @@ FOR_NODES = (
     *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
     *("gpu_forms", "nvlink", "pcie"),
-    *("host", "host_system", "host_storage", "disks", "node_log"),
+    *("host", "host_system", "host_storage", "disks", "node_log", "bmc", "bmc_alarms", "bmc_ipmi", "bmc_redfish"),
     *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver", "rail"),
     *("config", "config_outputs", "sonic", "sonic_outputs", "sonic_settings"),
     *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes", "slurm_jobs", "failure_rate"),

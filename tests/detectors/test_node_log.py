@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors import catalog, judge
-from detectors.detector import Output, Reading, Target, Transports
+from detectors.detector import Output, Reading, Sample, Target, Transports
 from detectors.faults import EventKind, FaultEvent, Observation
 from detectors.log_events import lines_to_events
 from detectors.node_log import MOST_LINES, WINDOW, NodeLogDetector
@@ -193,7 +193,7 @@ _OBJECTS = st.dictionaries(st.text(max_size=4), st.integers()).map(lambda found:
 def test_parse_and_compare_are_total(lines: list[bytes]) -> None:
     taken = Reading("node_log", TARGET, NOW, {"journal": Output(0, b"\n".join(lines), b"", timedelta(0))})
     seen = list(NODE_LOG.parse(taken))
-    list(NODE_LOG.compare(seen, {("node/gn001", "log.cursor"): judge.Sample("s=1;t=zz", NOW)}))
+    list(NODE_LOG.compare(seen, {("node/gn001", "log.cursor"): Sample("s=1;t=zz", NOW)}))
     assert sum(o.metric == "detector.answered" for o in seen) == 1
 
 
