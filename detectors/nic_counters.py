@@ -42,7 +42,8 @@ _PFC = tuple(
     f"{way}_prio{number}_{what}" for way in ("rx", "tx") for number in range(8) for what in ("pause", "pause_duration")
 )
 CARRIER_FILES = frozenset({"carrier_down_count"})
-RATES = frozenset(f"nic.{name}" for name in (*_RULED, *_RECORDED, *_PFC))
+LOST = frozenset({"nic.lost", "nic.ib.lost"})
+RATES = LOST | frozenset(f"nic.{name}" for name in (*_RULED, *_RECORDED, *_PFC))
 """Metrics whose speed is told too, as `<metric>_per_s`."""
 
 
@@ -65,7 +66,7 @@ def counted(values: Mapping[str, int], *, is_infiniband: bool) -> Iterator[tuple
 
 
 def rates(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-    """Growth a second since the last round, of what grew. A counter that was reset tells nothing this time.
+    """Growth a second since the last round: of losses always, of the rest where there is any; nothing after a reset.
 
     A pause's duration is in microseconds: its rate over a million is the share of time that the port stood still.
     """
@@ -74,8 +75,8 @@ def rates(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         if last is None or not isinstance(seen.value, int) or not isinstance(last.value, (int, float)):
             continue
         passed_s = (seen.observed_at - last.at).total_seconds()
-        if passed_s <= 0 or seen.value <= last.value:
+        grown = seen.value - last.value
+        if passed_s <= 0 or grown < 0 or (grown == 0 and seen.metric not in LOST):
             continue
-        rate = (seen.value - last.value) / passed_s
         kept = {name: value for name, value in seen.attributes.items() if name != "text"}
-        yield Observation(seen.resource, f"{seen.metric}_per_s", round(rate, 3), seen.observed_at, kept)
+        yield Observation(seen.resource, f"{seen.metric}_per_s", round(grown / passed_s, 3), seen.observed_at, kept)

@@ -27,10 +27,10 @@ FOR_NODES = (
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
     *("gpu_forms", "nvlink", "pcie"),
     *("host", "host_system", "host_storage", "disks", "node_log", "bmc", "bmc_alarms", "bmc_ipmi", "bmc_redfish"),
-    *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver", "rail"),
+    *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver", "rail", "both_ends"),
     *("config", "config_outputs", "sonic", "sonic_outputs", "sonic_settings"),
     *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes", "slurm_jobs", "failure_rate"),
-    *("exposition", "dcgm_fields", "dcgm", "promql", "prometheus"),
+    *("exposition", "dcgm_fields", "dcgm", "promql", "prometheus", "stall", "job_stalled"),
 )
 
 
