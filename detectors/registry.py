@@ -9,6 +9,7 @@ from detectors.detector import Detector
 from detectors.disks import DisksDetector
 from detectors.gpu import GpuDetector
 from detectors.host import HostDetector
+from detectors.job_stalled import JobStalledDetector
 from detectors.nic import NicDetector
 from detectors.node_log import NodeLogDetector
 from detectors.nvlink import NvlinkDetector
@@ -40,6 +41,7 @@ DETECTORS: tuple[Detector, ...] = (
     DcgmDetector(),
     PrometheusDetector(),
     SlurmJobsDetector(),
+    JobStalledDetector(),
 )
 
 
