@@ -22,6 +22,11 @@ _STATUS = Command("nvlink-s", (_SMI, "nvlink", "-s"), _LIMIT)
 _ERRORS = Command("nvlink-e", (_SMI, "nvlink", "-e"), _LIMIT)
 _LANES = Command("nvlink-ec", (_SMI, "nvlink", "-ec"), _LIMIT)
 
+# Not asked for, but read where people hand it in: `nvidia-smi topo -m`.
+_TOPO = "topo"
+_MATRIX_ROW = re.compile(
+    r"^GPU(?P<index>\d{1,3})[ \t]+(?P<cells>(?:X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS)\b[^\r\n]{0,400})", re.MULTILINE
+)
 _HEAD = re.compile(r"^GPU (?P<index>\d{1,3}): (?P<product>[^(\r\n]{1,120})(?:\(UUID: (?P<uuid>[^)\s]{1,80})\))?")
 _LINK = re.compile(r"^\s*Link (?P<link>\d{1,3})\s?[:,] ?(?P<rest>[^\r\n]{1,120})")
 _SPEED = re.compile(r"(?P<gbps>\d{1,4}(?:\.\d{1,6})?) GB/s$")
@@ -87,11 +92,16 @@ class NvlinkDetector:
 
     def sniff(self, text: bytes) -> str:
         words = text[:4000].lower()
+        if _MATRIX_ROW.search(text[:20_000].decode("utf-8", "replace")):
+            return _TOPO
         if b"lane" in words:
             return _LANES.name
         return _ERRORS.name if b"errors:" in words else _STATUS.name
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
+        if _TOPO in reading.outputs:
+            yield from _topology(reading, reading.outputs[_TOPO])
+            return
         said = {name: output for name, output in reading.outputs.items() if name != _GPUS.name}
         gpus = _gpus(said.values())
         complaint = _complaint(said, bool(gpus))
@@ -193,6 +203,35 @@ def _wanted(gpu: _Gpu, gpus: Mapping[str, _Gpu]) -> Optional[int]:
     alike = [other.links_up for other in gpus.values() if other.product == gpu.product]
     most = max((up for up in alike if up is not None), default=0)
     return most or None
+
+
+def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
+    """By the bonds between each two GPUs. One that has none while all others are bonded with each other has lost its
+    links; where some others have none either, they are cards with bridges, and nothing is said."""
+    rows = {
+        row["index"]: row["cells"].split() for row in _MATRIX_ROW.finditer(output.stdout.decode("utf-8", "replace"))
+    }
+    if not rows:
+        yield reading.silent(f"nvidia-smi topo -m: {output.complaint}")
+        return
+    yield reading.answered()
+    addresses = dict(reading.target.expected.gpus)
+    bonds = {index: [_bond(cell) for cell in cells[: len(rows)]] for index, cells in rows.items()}
+    for number, (index, bond) in enumerate(bonds.items()):
+        resource = resources.gpu(reading.target.name, addresses.get(index) or f"index:{index}")
+        others = [row[:number] + row[number + 1 :] for at, row in bonds.items() if at != index]
+        is_board = len(others) > 2 and all(sum(1 for n in row if n) >= len(others) - 1 for row in others)
+        up, wanted = max(bond, default=0), max((n for row in others for n in row), default=0)
+        if is_board:
+            text = f"{up} of {wanted} NVLinks lead to other GPUs"
+            yield reading.saw("nvlink.links_active", up, resource, raise_at=str(wanted), text=text)
+        else:
+            yield reading.saw("nvlink.links_up", up, resource)
+
+
+def _bond(cell: str) -> int:
+    """`NV18` is 18 links bonded; any other word is a way over PCI Express."""
+    return int(cell[2:]) if cell.startswith("NV") and cell[2:].isdigit() else 0
 
 
 def _packed(counts: Mapping[tuple[str, str], int]) -> str:
