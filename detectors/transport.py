@@ -61,14 +61,18 @@ class SshShell:
         known_hosts: Path,
         group_of: Callable[[Target], Optional[SshAccess]] = lambda target: None,
     ) -> None:
-        """`group_of` gives targets another way in than the default. Raises DetectorError for unreadable files."""
+        """`group_of` gives targets another way in than the default, which may have no key then; it may raise too.
+
+        Raises DetectorError for unreadable files.
+        """
         self._default = SshAccess(user, known_hosts, key_file)
         self._group_of = group_of
         self._keys: dict[Path, paramiko.PKey] = {}
         self._pinned = _Pinned()
         self._doors: dict[tuple[str, int, str], _Door] = {}
         self._guard = threading.Lock()
-        self.check(self._default)
+        if key_file is not None:
+            self.check(self._default)
 
     def check(self, access: SshAccess) -> None:
         """Raises DetectorError when its key or known_hosts cannot be read."""
@@ -125,10 +129,11 @@ class SshShell:
             door.forget()
 
     def _entry(self, target: Target) -> SshAccess:
-        """The target's own user and port go before its group's."""
+        """The target's own user and port, where they are not just the default's, go before its group's."""
         access = self._group_of(target) or self._default
         port = target.port if target.port != DEFAULT_PORT else access.port or DEFAULT_PORT
-        return replace(access, user=target.user or access.user, port=port)
+        is_its_own = target.user not in ("", self._default.user)
+        return replace(access, user=target.user if is_its_own else access.user, port=port)
 
     def _door(self, target: Target, entry: SshAccess) -> _Door:
         with self._guard:

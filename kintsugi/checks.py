@@ -9,9 +9,11 @@ from typing import Any
 import redis
 from django.conf import settings
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 
 from detectors.detector import DetectorError
 from detectors.transport import SshShell
+from kintsugi import credentials
 
 _SAFE_POLICY = "noeviction"
 _TIMEOUT_S = 2.0
@@ -39,11 +41,16 @@ def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.
 def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A key or a list of host keys that cannot be read would make every node look unreachable."""
     values = settings.KINTSUGI
-    if not values["KINTSUGI_SSH_KEY"]:
-        return []
     known_hosts = Path(values["KINTSUGI_SSH_KNOWN_HOSTS"] or Path.home() / ".ssh" / "known_hosts")
+    key = Path(values["KINTSUGI_SSH_KEY"]) if values["KINTSUGI_SSH_KEY"] else None
+    hint = "Correct KINTSUGI_SSH_KEY or the host keys."
     try:
-        SshShell(user="", key_file=Path(values["KINTSUGI_SSH_KEY"]), known_hosts=known_hosts)
-    except DetectorError as error:
-        return [checks.Error(str(error), hint="Correct KINTSUGI_SSH_KEY or the host keys.", id="kintsugi.E002")]
+        given = credentials.load(values["KINTSUGI_CREDENTIALS"]) if values["KINTSUGI_CREDENTIALS"] else None
+        shell = SshShell(user="", key_file=key, known_hosts=known_hosts)
+        hint = "Correct the file of KINTSUGI_CREDENTIALS, or what it names."
+        for group in given.groups if given is not None else ():
+            if group.ssh is not None:
+                shell.check(group.ssh)
+    except (DetectorError, ImproperlyConfigured) as error:
+        return [checks.Error(str(error), hint=hint, id="kintsugi.E002")]
     return []

@@ -241,6 +241,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("KINTSUGI_DETECTORS", detector_names, "", "names of detectors, comma-separated", "unset: all of them"),
     Key("KINTSUGI_PROMETHEUS_URL", url("http", "https"), "", "http(s)://HOST[:PORT]", "a query API; unset: none"),
+    Key("KINTSUGI_FAST_SNMP", flag, "no", "yes or no", "the fast decoder of SNMP, where it is installed"),
     Key(
         "KINTSUGI_POLL_EVERY",
         positive_duration,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from time import monotonic
 
 from detectors import judge, log_events, resources
 from detectors.catalog import Catalog
 from detectors.detector import Detector, Target, TargetKind, Transports
+from detectors.expected import Expected
 from detectors.faults import EventKind, FaultEvent, Observation
 from detectors.polling import observe_one
 from incidents import inventory, polling
@@ -59,9 +60,10 @@ class Watch:
         ]
 
     def targets(self, kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
-        if kind is TargetKind.SITE:
-            return [site for site in self.sites if names is None or site.name in names]
-        return inventory.targets(kind, names)
+        if kind is not TargetKind.SITE:
+            return inventory.targets(kind, names)
+        declared = {site.name: site.expected for site in inventory.targets(kind)} if self.sites else {}
+        return [_with(site, declared.get(site.name)) for site in self.sites if names is None or site.name in names]
 
     def looks(
         self, detector: Detector, names: Sequence[str], clock: Callable[[], datetime]
@@ -77,6 +79,15 @@ class Watch:
             yield from _gathered(waiting, detector, clock)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _with(site: Target, declared: Expected | None) -> Target:
+    """The site's own addresses and settings go before what the inventory declares of it."""
+    if declared is None:
+        return site
+    own = site.expected
+    told = replace(declared, settings={**declared.settings, **own.settings}, urls={**declared.urls, **own.urls})
+    return replace(site, expected=told)
 
 
 @dataclass

@@ -31,13 +31,14 @@ _LONGEST_COUNTDOWN = timedelta(seconds=60)
 @lru_cache(maxsize=1)
 def pipeline() -> Pipeline:
     """One per process: connections to nodes and to Slack are kept."""
+    world = wiring.world()
     return Pipeline(
-        world=wiring.world(),
+        world=world,
         notifier=wiring.notifier(),
         ring=CeleryRing(),
         clock=clock.now,
         catalog=catalog.load(),
-        watch=wiring.watch(),
+        watch=wiring.watch(world.shell),
     )
 
 

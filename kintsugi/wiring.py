@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from detectors import registry
-from detectors.detector import Detector, NotConfigured, OneByOne, Output, Shell, Target, Transports
-from detectors.transport import LocalShell, SshShell
+from detectors import promql, registry, slurm_queries, snmp_fast
+from detectors.detector import (
+    Command,
+    Detector,
+    NotConfigured,
+    OneByOne,
+    Output,
+    Shell,
+    Target,
+    TargetKind,
+    Transports,
+)
+from detectors.expected import Expected
+from detectors.http import HttpTransport
+from detectors.transport import LocalShell, SshAccess, SshShell
 from incidents.notify import choice
 from incidents.notify.notifier import Notifier
+from kintsugi.credentials import Credentials
+from kintsugi.credentials import load as load_credentials
 from kintsugi.polling import Watch
 from runbooks.policy import Policy
 from runbooks.slurm import Access, Job, NodeState, ScontrolSlurm, Slurm, SlurmRefusal, controller
@@ -31,10 +47,45 @@ def world() -> World:
     )
 
 
-def watch() -> Watch:
-    """What polls look at and through which doors."""
+def watch(shell: Shell | None = None) -> Watch:
+    """What polls look at and through which doors; `shell` is the world's, so that connections are kept once."""
+    return Watch(
+        via=transports(shell or node_shell()),
+        detectors=detectors(),
+        shortest=settings.KINTSUGI["KINTSUGI_POLL_EVERY"],
+        sites=tuple(sites()),
+    )
+
+
+def transports(shell: Shell) -> Transports:
+    """SSH, and SNMP and HTTP with the credentials of each target's group."""
+    given = credentials()
+    via = Transports(shell=SiteShell(shell), http=HttpTransport(given.http))
+    if not any(group.snmp for group in given.groups):
+        return via
+    return replace(via, snmp=snmp_fast.choose(given.snmp, is_fast=settings.KINTSUGI["KINTSUGI_FAST_SNMP"]))
+
+
+def credentials() -> Credentials:
+    """Raises ImproperlyConfigured."""
+    path = settings.KINTSUGI["KINTSUGI_CREDENTIALS"]
+    return load_credentials(path) if path else Credentials()
+
+
+def sites() -> list[Target]:
+    """What speaks for many machines. What is declared of them (their settings) is the inventory's."""
     values = settings.KINTSUGI
-    return Watch(via=Transports(shell=node_shell()), detectors=detectors(), shortest=values["KINTSUGI_POLL_EVERY"])
+    found: list[Target] = []
+    if values["KINTSUGI_SLURM"] != "off":
+        conf = values["KINTSUGI_SLURM_CONF"]
+        told = Expected(settings={"slurm_conf": conf} if conf else {})
+        where = controller(values["KINTSUGI_SLURM"])
+        found.append(replace(where, name=slurm_queries.SITE, kind=TargetKind.SITE, expected=told))
+    if values["KINTSUGI_PROMETHEUS_URL"]:
+        address = values["KINTSUGI_PROMETHEUS_URL"]
+        told = Expected(urls={promql.URL: address})
+        found.append(Target(promql.URL, urlsplit(address).hostname or "", kind=TargetKind.SITE, expected=told))
+    return found
 
 
 def detectors() -> tuple[Detector, ...]:
@@ -48,18 +99,33 @@ def notifier() -> Notifier:
 
 
 def has_node_access() -> bool:
-    return bool(settings.KINTSUGI["KINTSUGI_SSH_KEY"])
+    return bool(settings.KINTSUGI["KINTSUGI_SSH_KEY"]) or any(group.ssh for group in credentials().groups)
 
 
 def node_shell() -> Shell:
-    """SSH with the configured key, or a shell that says what is not configured."""
-    values = settings.KINTSUGI
+    """SSH with the key of each target's group, or a shell that says what is not configured."""
+    values, given = settings.KINTSUGI, credentials()
     if not has_node_access():
         return NoShell()
+    key = values["KINTSUGI_SSH_KEY"]
+
+    def entry(target: Target) -> SshAccess | None:
+        access = given.ssh(target)
+        if access is None and not key:
+            raise NotConfigured(f"{target.name}: no group gives it an SSH key, and KINTSUGI_SSH_KEY is unset")
+        return access
+
     known_hosts = values["KINTSUGI_SSH_KNOWN_HOSTS"] or Path.home() / ".ssh" / "known_hosts"
-    return SshShell(
-        user=values["KINTSUGI_SSH_USER"], key_file=Path(values["KINTSUGI_SSH_KEY"]), known_hosts=Path(known_hosts)
+    shell = SshShell(
+        user=values["KINTSUGI_SSH_USER"],
+        key_file=Path(key) if key else None,
+        known_hosts=Path(known_hosts),
+        group_of=entry,
     )
+    for group in given.groups:
+        if group.ssh is not None:
+            shell.check(group.ssh)
+    return shell
 
 
 def slurm(shell: Shell) -> Slurm:
@@ -74,6 +140,23 @@ def slurm(shell: Shell) -> Slurm:
         cluster_name=values["KINTSUGI_CLUSTER_NAME"] or "",
         conf=values["KINTSUGI_SLURM_CONF"] or "",
     )
+
+
+class SiteShell:
+    """Slurm's programs run where KINTSUGI_SLURM says: on this machine, if it says `local`."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell, self._local = shell, LocalShell()
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        return self._of(target).run(target, argv, timeout)
+
+    def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
+        return self._of(target).run_all(target, name, commands)
+
+    def _of(self, target: Target) -> Shell:
+        is_here = target.kind is TargetKind.SITE and settings.KINTSUGI["KINTSUGI_SLURM"] == "local"
+        return self._local if is_here else self._shell
 
 
 class NoShell(OneByOne):
