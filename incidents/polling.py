@@ -133,7 +133,7 @@ def _claimed(due: QuerySet[Poll], detector: str, most: int, now: datetime) -> li
 
 def begin(chunk: Chunk, now: datetime) -> Chunk:
     """Takes the chunk over from whoever rang. Empty when another has it already, or its lease has run out."""
-    lease = now + LEASE
+    lease = max(now + LEASE, chunk.lease + timedelta(microseconds=1))  # another one: the ring's own is used up
     with transaction.atomic():
         rows = Poll.objects.filter(detector=chunk.detector, target__in=chunk.targets, leased_until=chunk.lease)
         held = dict(rows.select_for_update().values_list("pk", "target")) if now < chunk.lease else {}
