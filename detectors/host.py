@@ -7,12 +7,12 @@ system. Python 3.9, standard library alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors import host_storage, host_system
-from detectors.detector import NothingToCompare, Output, Reading, Target, TargetKind, Transports
+from detectors import bmc_alarms, bmc_ipmi, bmc_redfish, host_storage, host_system
+from detectors.detector import Output, Reading, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
 
 _READERS: dict[str, Callable[[Reading, Output], Iterator[Observation]]] = {
@@ -28,6 +28,10 @@ _READERS: dict[str, Callable[[Reading, Output], Iterator[Observation]]] = {
     "mdstat": host_storage.mdstat,
     "lustre": host_storage.lustre,
     "smart": host_storage.smart,
+    # What the detectors `bmc` and `disks` collect is understood here too, when a person hands it in.
+    "sel": bmc_ipmi.sel,
+    "sensors": bmc_ipmi.sensors,
+    "redfish": lambda reading, output: bmc_redfish.read(reading, [output]),
 }
 # Without these nothing is known of the node; every Linux has them.
 _NEEDED = frozenset({"boot", "mounts"})
@@ -57,15 +61,27 @@ _SNIFFED = (
     ("interrupts", re.compile(rb"^\s*MCE:\s", re.MULTILINE)),
     ("ntpq", re.compile(rb"\bleap_\w+")),
     ("boot", re.compile(rb"^[0-9a-f]{8}-[0-9a-f-]{27}\s+\d+\.\d+ ")),
+    ("redfish", re.compile(rb"^\s*\{.{0,4000}?(?:@odata|\"Status\")", re.DOTALL)),
+    ("sel", re.compile(rb"^\s*[0-9a-f]{1,5} \| \d\d/\d\d/\d+ \| \d", re.MULTILINE)),
+    (
+        "sensors",
+        re.compile(
+            rb"^(?:Sensor ID\s*:|\S[^|\n]* \| [^|\n]*\| *(?:ok|ns|nc|cr|nr)\b|\d+,[^,\n]+,[^,\n]+,)", re.MULTILINE
+        ),
+    ),
 )
 
 
-class HostDetector(NothingToCompare):
+class HostDetector:
     """Everything of a node that is cheap to ask and is no GPU, NIC or disk."""
 
     name: ClassVar[str] = "host"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    keeps: ClassVar[frozenset[str]] = frozenset({bmc_alarms.CURSOR})
+
+    def wants(self, target: Target) -> bool:
+        return True
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """One bundle. Raises DetectorError when the node cannot be reached, or its last round still runs."""
@@ -87,6 +103,9 @@ class HostDetector(NothingToCompare):
         yield from found
         yield reading.silent("; ".join(silent)) if silent else reading.answered()
 
+    def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+        return bmc_alarms.new_entries(now, before)
+
     def _told(self, reading: Reading, name: str, output: Output) -> Iterator[Observation]:
         if name == "mounts":
             return host_storage.mounts(reading, output, reading.outputs.get("fstab"))
@@ -102,6 +121,8 @@ def _trouble(name: str, output: Output, *, is_told: bool) -> Optional[str]:
         return None
     if name in _NEEDED and not is_told:
         return output.complaint
+    if name == "sensors" and not is_told:  # `ok` says that a sensor was read, and no more
+        return f"no sensor tells how its part is: {output.complaint}"
     if output.status == 0 or is_told or output.is_missing:
         return None
     allowed = _MAY_FAIL.get(name)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from detectors import captures, catalog, expected, registry
-from detectors.detector import Detector, Target
+from detectors import captures, catalog, expected, log_events, registry
+from detectors.detector import Detector, Sample, Samples, Target
+from detectors.faults import EventKind, Observation
 
 
 def main(words: Sequence[str]) -> int:
@@ -46,7 +47,19 @@ def _seen(detector: Detector, options: argparse.Namespace, rows: catalog.Catalog
     target = Target(options.host, "127.0.0.1", kind=detector.kind, expected=wanted)
     reading = captures.file(options.path, detector, target, now, name=options.name)
     observations = list(detector.parse(reading))
-    return captures.Seen(observations, captures.at_once(observations, rows))
+    observations += detector.compare(observations, _unread(detector, observations))
+    lines = log_events.of_lines([seen for seen in observations if seen.metric == log_events.LINE])
+    raised = [event for event in lines if event.event is EventKind.RAISED]
+    return captures.Seen(observations, [*captures.at_once(observations, rows), *raised])
+
+
+def _unread(detector: Detector, observations: Sequence[Observation]) -> Samples:
+    """A log that comes alone was never read before: all of it is new. Everything else has nothing to compare with."""
+    return {
+        (seen.resource, seen.metric): Sample("", seen.observed_at)
+        for seen in observations
+        if seen.metric in detector.keeps and seen.metric.endswith("cursor")
+    }
 
 
 def _for_people(seen: captures.Seen) -> str:
