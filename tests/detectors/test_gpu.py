@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from detectors import catalog, classify, gpu_forms, judge
 from detectors.detector import Output, Reading, Target
 from detectors.expected import Expected
-from detectors.faults import EventKind, FaultEvent, Observation
+from detectors.faults import EventKind, FaultEvent, Observation, fingerprint
 from detectors.gpu import GpuDetector
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
@@ -180,7 +180,7 @@ def rounds(*texts: str) -> list[list[tuple[str, str]]]:
         memory = judged.memory
         told.append([(event.fault_type, str(event.event)) for event in judged.events])
         for event in judged.events:
-            mark = classify.fingerprint(event.resource, event.fault_type, event.qualifier)
+            mark = fingerprint(event.resource, event.fault_type, event.qualifier)
             (active.add if event.event is EventKind.RAISED else active.discard)(mark)
     return told
 

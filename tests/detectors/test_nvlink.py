@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from detectors import catalog, classify, judge
 from detectors.detector import Output, Reading, Target
-from detectors.faults import EventKind, FaultEvent, Observation
+from detectors.faults import EventKind, FaultEvent, Observation, fingerprint
 from detectors.nvlink import NvlinkDetector
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 H100, A100_CARD, V100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100 80GB PCIe", "Tesla V100-SXM2-32GB"
 
 
-def reading(at: datetime = NOW, **texts: str) -> Reading:
+def reading(at: datetime, **texts: str) -> Reading:
     names = {"status": "nvlink-s", "errors": "nvlink-e", "lanes": "nvlink-ec", "topo": "topo", "gpus": "gpus"}
     outputs = {names[name]: Output(0, text.encode(), b"", timedelta(0)) for name, text in texts.items()}
     return Reading("nvlink", Target("gn001", "127.0.0.1"), at, outputs)
@@ -34,7 +34,7 @@ def links(index: int, product: str, up: int, of: int) -> str:
 
 
 def parsed(**texts: str) -> list[Observation]:
-    return list(NvlinkDetector().parse(reading(**texts)))
+    return list(NvlinkDetector().parse(reading(NOW, **texts)))
 
 
 def raised(found: list[Observation]) -> list[FaultEvent]:
@@ -96,12 +96,12 @@ def rounds(*texts: dict[str, str]) -> list[list[tuple[str, str]]]:
     """The events of each round of one memory, a minute apart: (fault type, raised or cleared)."""
     memory, active, told, detector = judge.Memory(), set[str](), [], NvlinkDetector()
     for number, each in enumerate(texts):
-        seen = list(detector.parse(reading(at=NOW + number * timedelta(seconds=60), **each)))
+        seen = list(detector.parse(reading(NOW + number * timedelta(seconds=60), **each)))
         judged = judge.judge_round(detector, seen, memory, active=active, catalog=catalog.load())
         memory = judged.memory
         told.append([(event.fault_type, str(event.event)) for event in judged.events])
         for event in judged.events:
-            mark = classify.fingerprint(event.resource, event.fault_type, event.qualifier)
+            mark = fingerprint(event.resource, event.fault_type, event.qualifier)
             (active.add if event.event is EventKind.RAISED else active.discard)(mark)
     return told
 
