@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 from django.db import connection, transaction
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Max, Q, QuerySet
 
 from detectors import judge
 from detectors.judge import Memory
@@ -92,8 +92,11 @@ def plan(paces: Sequence[Pace], now: datetime) -> None:
 
 def marks() -> tuple[object, ...]:
     """Other than last time when a machine has come or gone: then the schedule is brought up to the inventory."""
-    counts = [model.objects.aggregate(n=Count("pk", filter=Q(is_provisional=False))) for model in (Node, Switch)]
-    return tuple(count["n"] for count in counts)
+    known = Q(is_provisional=False)
+    return tuple(
+        tuple(model.objects.aggregate(n=Count("pk", filter=known), newest=Max("pk", filter=known)).values())
+        for model in (Node, Switch)
+    )
 
 
 def claim(paces: Sequence[Pace], now: datetime, *, tick: timedelta) -> list[Chunk]:
