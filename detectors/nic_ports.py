@@ -164,6 +164,9 @@ def _of_rdma(target: Target, rdma: Rdma, seen: _Seen) -> Port:
 
 def _of_interface(target: Target, netdev: str, seen: _Seen) -> Port:
     about = seen.net.get(netdev, {})
-    row = target.expected.nic(netdev) or target.expected.nic(about.get("pci", ""))
+    by_address = target.expected.nic(about.get("pci", ""))
+    if by_address is not None and by_address.netdev not in ("", netdev):
+        by_address = None  # a bond's row has the address of its first member, which is a port of its own
+    row = target.expected.nic(netdev) or by_address
     device = row.device if row is not None else netdev
     return Port(device, netdev, about.get("pci", ""), row, seen.links.get(netdev), None, about)
