@@ -31,7 +31,7 @@ def script(commands: Sequence[Command], nonce: str, *, is_root: bool) -> str:
     mark = _MARK.format(nonce=nonce)
     head = (
         f"k() {{ l=$1; shift; echo; echo {mark} begin; echo >&2; echo {mark} begin >&2; "
-        f'timeout --kill-after={GRACE_S:g} "$l" "$@" </dev/null; echo; echo "{mark} end $?"; }}'
+        f'timeout --kill-after={GRACE_S:g} "$l" "$@" </dev/null; s=$?; echo; echo "{mark} end $s"; }}'
     )
     return "\n".join([head, *(f"k {_line(command, is_root)}" for command in commands)])
 
