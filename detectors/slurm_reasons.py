@@ -77,4 +77,5 @@ def drainer(state: NodeState, slurm_user: str = "slurm") -> Drainer:
         return Drainer.KINTSUGI
     if is_slurms(state.reason, state.reason_set_by, slurm_user):
         return Drainer.SLURM
-    return Drainer.TOOL if _BY_TOOL.match(state.reason) else Drainer.PERSON
+    is_tools = _BY_TOOL.match(state.reason) is not None and state.reason_set_by in _SLURM_USERS | {slurm_user}
+    return Drainer.TOOL if is_tools else Drainer.PERSON
