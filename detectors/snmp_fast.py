@@ -37,6 +37,8 @@ except ImportError:  # the extra is not installed: pysnmp serves
     SnmpSession = None  # type: ignore[assignment, misc]
 
 T = TypeVar("T")
+# gufo-snmp announces that it takes small v3 messages; not every agent cuts its answers to that size, some stay silent.
+_ROWS_PER_V3_ANSWER = 20
 # RFC 3414, 2.2.3: messages of an engine whose clock is off by more than 150 s are turned down.
 _FRESH_S = 100.0
 
@@ -95,6 +97,8 @@ class FastSnmpTransport:
 
     def _column(self, session: Any, target: Target, column: str, found: dict[str, SnmpValue], deadline: float) -> None:
         most = self._limits.objects_per_answer
+        if self._credentials(target).version is SnmpVersion.V3:
+            most = min(most, _ROWS_PER_V3_ANSWER)
         cursor = fast.GetIter(column, min(most, self._rows.get((target.name, column), most) + 1))
         last = arcs(column)
         while True:

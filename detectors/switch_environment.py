@@ -77,10 +77,9 @@ def sensors(tables: Tables) -> Iterator[Sensor]:
 
 
 def _name(tables: Tables, row: str) -> str:
-    """What the part is called; the description goes first for sensors, as names are short or missing."""
+    """What the part is called. Some agents leave the description empty, others the name."""
     described = tables.text(switch_tables.ENTITY_DESCR, row)
-    named = tables.text(switch_tables.ENTITY_NAME, row)
-    return described if described.startswith("DOM ") else named or described or f"sensor {row}"
+    return described or tables.text(switch_tables.ENTITY_NAME, row) or f"part {row}"
 
 
 def observed(reading: Reading, tables: Tables) -> Iterator[Observation]:
@@ -161,13 +160,13 @@ def _states(reading: Reading, tables: Tables) -> Iterator[Observation]:
             yield reading.saw(metric, state != _DISABLED, qualifier=f"{name} {row}", text=text)
     for row, state in tables.column(switch_tables.FRU_POWER_STATUS).items():
         wrong = _POWER_STATES.get(state) if isinstance(state, int) else None
-        name = tables.text(switch_tables.ENTITY_NAME, row) if len(row) > 2 else f"PSU {row}"
-        name = name or f"PSU {row}"
+        # SONiC counts its supplies from 1; elsewhere the row is that of ENTITY-MIB.
+        name = f"PSU {row}" if len(row) < 3 else _name(tables, row)
         yield reading.saw("psu.well", wrong is None, qualifier=name, text=f"{name} is {wrong or 'on'}")
     for row, state in tables.column(switch_tables.FRU_FAN_STATUS).items():
         wrong = _FAN_STATES.get(state) if isinstance(state, int) else None
-        name = tables.text(switch_tables.ENTITY_NAME, row) or f"fan tray {row}"
-        yield reading.saw("fan.well", wrong is None, qualifier=name, text=f"{name} is {wrong or 'up'}")
+        name = _name(tables, row)
+        yield reading.saw("fan.well", wrong is None, qualifier=f"{name} {row}", text=f"{name} is {wrong or 'up'}")
 
 
 def _parts(reading: Reading, tables: Tables, named: Mapping[str, str]) -> Iterator[Observation]:
@@ -175,14 +174,13 @@ def _parts(reading: Reading, tables: Tables, named: Mapping[str, str]) -> Iterat
     for row in tables.column(switch_tables.ENTITY_CLASS):
         serial = tables.text(switch_tables.ENTITY_SERIAL, row)
         kind = tables.number(switch_tables.ENTITY_CLASS, row)
-        model = tables.text(switch_tables.ENTITY_MODEL, row)
         if serial and kind == _CHASSIS:
-            yield reading.saw("switch.serial", serial, model=model)
+            yield reading.saw("switch.serial", serial)
         if serial and kind == _PORT and row.isdigit() and int(row) >= _SONIC_PORT_BASE:
             index = str((int(row) - _SONIC_PORT_BASE) // 100)
             if index in named:
                 resource = resources.port(reading.target.name, named[index])
-                yield reading.saw("module.serial", serial, resource, model=model)
+                yield reading.saw("module.serial", serial, resource)
 
 
 def load(reading: Reading, tables: Tables) -> Iterator[Observation]:

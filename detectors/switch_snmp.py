@@ -90,6 +90,8 @@ class SwitchSensorsDetector(NothingToCompare):
             *(switch_tables.PARTS, switch_tables.STORAGE, switch_tables.NEIGHBOURS),
         ):
             values |= via.snmp.walk(target, columns)
+        if not any(oid.startswith(f"{switch_tables.ENTITY_DESCR}.") for oid in values):
+            values |= via.snmp.walk(target, switch_tables.ENTITIES_WITHOUT_DESCR)
         return Reading(self.name, target, now, values=values)
 
     def sniff(self, text: bytes) -> str:
@@ -97,7 +99,12 @@ class SwitchSensorsDetector(NothingToCompare):
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         tables = Tables(reading.values)
-        watched = (switch_tables.SENSOR_VALUE, switch_tables.FRU_POWER_STATUS, switch_tables.ENTITY_CLASS)
+        watched = (
+            switch_tables.SENSOR_VALUE,
+            *switch_tables.PARTS,
+            *switch_tables.ENTITIES,
+            switch_tables.STORAGE_USED,
+        )
         if not any(tables.column(column) for column in watched):
             yield reading.silent(
                 f"the agent of {reading.target.name} shows none of its parts (ENTITY-MIB, ENTITY-SENSOR-MIB): check "
