@@ -27,9 +27,7 @@ _SENSORS = ("fan_speed", "temperature", "performance_state", "power_draw", "sm_c
 _FACTS = ("uuid", "serial", "product", "vbios_version")
 # NVML's words for one thing: its library in user space is not of the version of the module in the kernel.
 _MISMATCH = re.compile(r"driver/library version mismatch", re.IGNORECASE)
-_NO_DRIVER = re.compile(
-    r"couldn't communicate with the NVIDIA driver|driver not loaded|NVML: Unknown Error", re.IGNORECASE
-)
+_NO_DRIVER = re.compile(r"couldn't communicate with the NVIDIA driver|driver not loaded", re.IGNORECASE)
 _NO_DEVICES = re.compile(r"^No devices were found", re.MULTILINE)
 # An idle GPU runs its link slower on purpose: the link is asked only of one that works in a state for work.
 _AT_WORK = ("P0", "P1", "P2")
@@ -58,7 +56,7 @@ class GpuDetector(NothingToCompare):
             return
         yield reading.saw("gpu.responsive", True)
         printed = gpu_forms.read(output.stdout, output.stderr)
-        if printed.cards is None and _NO_DEVICES.search(_words(output)):
+        if printed.cards is None and not printed.lost and _NO_DEVICES.search(_words(output)):
             printed = Printed([], printed.lost)
         if printed.cards is None:
             yield from _without_list(reading, output, printed.lost)

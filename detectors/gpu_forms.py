@@ -28,6 +28,9 @@ _LISTED = re.compile(r"^GPU (?P<index>\d{1,3}): (?P<product>.{1,120}) \(UUID: (?
 _TEXT_GPU = re.compile(r"^GPU (?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{7})\s*$")
 _TABLE_PCI = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]")
 _LONGEST_LINE = 300
+# The columns by which a GPU is told, of which a query has one.
+_CSV_KEYS = {"pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "index"}
+_MOST_LINES_BEFORE = 50  # banners
 
 # Name here, and the paths under which the generations of each form have it: XML and text alike once their labels are
 # brought to one spelling; CSV columns with / for their dots. The first that holds a value speaks.
@@ -183,8 +186,9 @@ def read(stdout: bytes, stderr: bytes = b"") -> Printed:
         return _from_text(text, lost)
     if _LISTED.search(text):
         return Printed(list(_from_list(text)), lost)
-    if "pci.bus_id" in text[:20000]:
-        return Printed(_from_csv(text), lost)
+    cards = _from_csv(text)
+    if cards:
+        return Printed(cards, lost, cards[0].raw("driver_version"))
     return Printed(list(_from_table(text)) or None, lost)
 
 
@@ -287,13 +291,21 @@ def _from_table(text: str) -> Iterator[Card]:
 
 
 def _from_csv(text: str) -> list[Card]:
-    """`--query-gpu=... --format=csv`: units stand in brackets behind the column's name."""
+    """`--query-gpu=... --format=csv`: units stand in brackets behind the column's name. Empty when it is no such."""
     lines = text.splitlines()
-    head = next((number for number, line in enumerate(lines) if "pci.bus_id" in line), len(lines))
+    head = next((number for number, line in enumerate(lines[:_MOST_LINES_BEFORE]) if _is_csv_head(line)), None)
+    if head is None:
+        return []
     try:
         rows = list(csv.reader(lines[head:], skipinitialspace=True))
     except csv.Error:  # a NUL byte, or a field without end
         return []
-    names = [name.split(" [")[0].strip().lower().replace(".", "/") for name in rows[0]] if rows else []
-    found = (dict(zip(names, row)) for row in rows[1:] if len(row) == len(names))
-    return [Card(full_address(values["pci/bus_id"].strip()), values) for values in found]
+    names = [name.split(" [")[0].strip().lower().replace(".", "/") for name in rows[0]]
+    found = [dict(zip(names, row)) for row in rows[1:] if len(row) == len(names)]
+    keys = [values.get("pci/bus_id") or values.get("gpu_bus_id") or "" for values in found]
+    return [Card(full_address(pci.strip()) if pci.strip() else "", values) for pci, values in zip(keys, found)]
+
+
+def _is_csv_head(line: str) -> bool:
+    names = {name.split(" [")[0].strip() for name in line[:20_000].split(",")}
+    return len(names) > 1 and bool(names & _CSV_KEYS)

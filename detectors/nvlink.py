@@ -259,13 +259,14 @@ def _risen(seen: Observation, before: Samples) -> Iterator[Observation]:
     grown = {key: count - old.get(key, 0) for key, count in _unpacked(str(seen.value)).items()}
     for kind, _ in _KINDS:
         links = sorted(((n, link) for (of, link), n in grown.items() if of == kind and n > 0), reverse=True)
-        value = sum(n for n, _ in links)
+        if not links:
+            continue
         named = ", ".join(f"link {link}: {n}" for n, link in links[:_NAMED])
-        attributes = {"qualifier": kind, "text": f"{kind} errors in {passed_s:.0f} s: {named}"} if links else {}
-        attributes.setdefault("qualifier", kind)
-        yield Observation(seen.resource, f"nvlink.{kind}_errors_new", value, seen.observed_at, attributes)
+        attributes = {"qualifier": kind, "text": f"{kind} errors in {passed_s:.0f} s: {named}"}
+        total = sum(n for n, _ in links)
+        yield Observation(seen.resource, f"nvlink.{kind}_errors_new", total, seen.observed_at, attributes)
         if kind == "crc":
-            rate = (links[0][0] if links else 0) / passed_s
+            rate = links[0][0] / passed_s
             yield Observation(seen.resource, "nvlink.crc_error_rate", rate, seen.observed_at, attributes)
 
 
