@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import shlex
 import socket
@@ -31,6 +30,7 @@ _FAILURE_KEPT_S = 10.0
 _WORTH_KEEPING_S = 1.0  # a refusal comes at once: asking again costs nothing
 # Of sshd's ten sessions per connection (MaxSessions in sshd_config(5)): people log in too.
 _MOST_SESSIONS = 4
+_SESSION_WAITS_S = (0.05, 0.1, 0.2, 0.4)
 # What was sent and not acknowledged for so long ends the connection (TCP_USER_TIMEOUT in tcp(7)): else a command on a
 # machine that has gone would wait for its whole limit, which is minutes.
 _UNANSWERED_S = 15
@@ -142,11 +142,15 @@ class SshShell:
     def _channel(self, door: _Door, target: Target, entry: SshAccess) -> paramiko.Channel:
         """A channel on the kept connection; a connection that died meanwhile is made anew, once."""
         client, is_kept = self._client(door, target, entry)
-        if is_kept:
-            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
-                return _open(client)
+        if not is_kept:
+            return _open(client)
+        try:
+            return _patiently(client)
+        except paramiko.ChannelException as error:
+            raise DetectorError(f"{target.name}: its sshd opens no further session (MaxSessions): {error}") from error
+        except (paramiko.SSHException, EOFError, OSError):
             door.forget(client)
-            client, _ = self._client(door, target, entry)
+        client, _ = self._client(door, target, entry)
         return _open(client)
 
     def _client(self, door: _Door, target: Target, entry: SshAccess) -> tuple[paramiko.SSHClient, bool]:
@@ -248,6 +252,16 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _UNANSWERED_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _UNANSWERED_S // 3)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def _patiently(client: paramiko.SSHClient) -> paramiko.Channel:
+    """A refused session is no dead connection: sshd counts one that we have closed a moment longer than we do."""
+    for wait_s in _SESSION_WAITS_S:
+        try:
+            return _open(client)
+        except paramiko.ChannelException:
+            time.sleep(wait_s)
+    return _open(client)
 
 
 def _open(client: paramiko.SSHClient) -> paramiko.Channel:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from detectors.detector import DetectorError, Shell, Target
+from detectors import transport
+from detectors.detector import Command, DetectorError, Shell, Target, Unreachable
 from detectors.transport import LocalShell, SshShell
 from tests.services.ports import free_port
 from tests.services.sshd import Sshd
@@ -108,3 +113,60 @@ def test_a_key_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
 def test_a_program_that_does_not_exist_is_named() -> None:
     with pytest.raises(DetectorError, match="no-such-program"):
         LocalShell().run(Target("here", "127.0.0.1"), ("no-such-program",), SECONDS_5)
+
+
+@pytest.mark.needs("sshd", "ssh-keygen")
+def test_many_that_look_at_a_dead_target_wait_for_it_once(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_CONNECT_TIMEOUT_S", 1.1)
+    shell = SshShell(user=sshd.user, key_file=sshd.key_file, known_hosts=sshd.known_hosts)
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections and never says a word
+        target = Target("gn009", "127.0.0.1", mute.getsockname()[1])
+        said: list[str] = []
+
+        def ask() -> None:
+            with pytest.raises(Unreachable) as caught:
+                shell.run(target, ("true",), SECONDS_5)
+            said.append(str(caught.value))
+
+        begun = time.monotonic()
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert time.monotonic() - begun < 4
+    assert sum("a moment ago" in text for text in said) == 7
+
+
+@pytest.mark.needs("sshd", "ssh-keygen")
+def test_a_host_key_that_is_pinned_while_we_run_is_known_at_the_next_connection(sshd: Sshd, tmp_path: Path) -> None:
+    pinned = tmp_path / "known_hosts"
+    pinned.touch()
+    shell = SshShell(user=sshd.user, key_file=sshd.key_file, known_hosts=pinned)
+    with pytest.raises(Unreachable, match="not found in known_hosts"):
+        shell.run(Target("gn001", "127.0.0.1", sshd.port), ("true",), SECONDS_5)
+    pinned.write_bytes(sshd.known_hosts.read_bytes())
+    assert shell.run(Target("gn001", "127.0.0.1", sshd.port), ("true",), SECONDS_5).status == 0
+    shell.close()
+
+
+@pytest.mark.needs("sshd", "ssh-keygen")
+def test_a_connection_that_breaks_under_a_command_is_the_target_not_the_command(sshd: Sshd) -> None:
+    shell = SshShell(user=sshd.user, key_file=sshd.key_file, known_hosts=sshd.known_hosts)
+    target = Target("gn001", "127.0.0.1", sshd.port)
+    shell.run(target, ("true",), SECONDS_5)
+    cut = threading.Timer(0.5, sshd.drop_sessions)
+    cut.start()
+    with pytest.raises(Unreachable, match="the connection was lost"):
+        shell.run(target, ("sleep", "20"), timedelta(seconds=30))
+    cut.join()
+    shell.close()
+
+
+@pytest.mark.needs("sshd", "ssh-keygen")
+def test_bundled_commands_keep_their_exit_codes(sshd: Sshd) -> None:
+    shell = SshShell(user=sshd.user, key_file=sshd.key_file, known_hosts=sshd.known_hosts)
+    commands = [Command(f"exit-{code}", ("sh", "-c", f"exit {code}"), SECONDS_5) for code in (0, 1, 3, 127)]
+    outputs = shell.run_all(Target("gn001", "127.0.0.1", sshd.port), f"codes-{os.getpid()}", commands)
+    shell.close()
+    assert [output.status for output in outputs.values()] == [0, 1, 3, 127]

@@ -14,7 +14,10 @@ from tests.services.programs import find, spawn, stop
 
 
 class Sshd:
-    def __init__(self) -> None:
+    """`settings` are further ones of sshd_config, such as ForceCommand or Banner."""
+
+    def __init__(self, **settings: str) -> None:
+        self.settings = settings
         self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-sshd-", ignore_cleanup_errors=True)
         self.home = Path(self._directory.name)
         self.user = getpass.getuser()
@@ -41,6 +44,7 @@ class Sshd:
             "StrictModes": "no",
             "PermitRootLogin": "prohibit-password",
             "PasswordAuthentication": "no",
+            **self.settings,
         }
         options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
         argv = [str(find("sshd")), "-D", "-e", "-f", "/dev/null", "-p", str(self.port), *options]
