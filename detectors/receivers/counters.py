@@ -27,5 +27,12 @@ class Counters:
     offered_again: int = 0
     spool_failures: int = 0  # the disk did not take a batch; kept in memory, senders held back
 
+    traps: int = 0  # datagrams with SNMP notifications, whatever became of them
+    refused_traps: int = 0  # from outside the accepted networks
+    unbelieved_traps: int = 0  # by a community, user or key that is not known here
+    malformed_traps: int = 0
+    unknown_traps: int = 0  # of no meaning here, or of a node
+    lost_traps: int = 0  # more at once than could be taken
+
     def snapshot(self) -> dict[str, int]:
         return asdict(self)

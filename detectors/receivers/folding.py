@@ -39,15 +39,16 @@ class Folded:
     source_key: str
     count: int
     is_open: bool = True
+    source: str = "syslog"
 
-    def event(self, observed_at: datetime, source: str) -> FaultEvent:
+    def event(self, observed_at: datetime) -> FaultEvent:
         fact = self.fact
         return FaultEvent(
             event_id="",
             fault_type=fact.fault_type,
             event=fact.event,
             resource=fact.resource,
-            source=source,
+            source=self.source,
             occurred_at=self.at,
             observed_at=observed_at,
             severity=fact.severity,
@@ -60,6 +61,29 @@ class Folded:
             excerpt=excerpt_of(self.line),
             attributes=fact.attributes,
         )
+
+
+def of_event(event: FaultEvent) -> Folded:
+    """An event that came by another way than a line; what is told of it stands for its line."""
+    fact = Fact(
+        fault_type=event.fault_type,
+        event=event.event,
+        resource=event.resource,
+        host=event.resource.split("/", 2)[1],
+        occurred_at=event.occurred_at,
+        severity=event.severity,
+        action=event.action,
+        component=event.component,
+        code=event.code,
+        qualifier=event.qualifier,
+        source_key=event.source_key,
+        count=event.count,
+        excerpt=event.excerpt,
+        meaning="",
+        attributes=event.attributes,
+    )
+    line = event.excerpt.encode("utf-8", "replace")
+    return Folded(fact, event.occurred_at, line, event.source_key, event.count, source=event.source)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,7 @@
 """Receives syslog over UDP and TCP, and hands folded fault events to the spool. Never parses a line itself.
 
+Other doors, such as that of SNMP notifications, hand it events.
+
 One event loop in one thread; the courier (queue, database) and the disk's syncs run beside it. What a full disk or a
 full spool cannot take holds the senders back: reading stops, and their queues fill instead of ours.
 """
@@ -13,15 +15,17 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from detectors.faults import FaultEvent
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
-from detectors.receivers.folding import Folder
+from detectors.receivers.folding import Folder, of_event
 from detectors.receivers.framing import Framer, FramingError
 from detectors.receivers.intake import Intake, Sender, Signatures, Zones
 from detectors.receivers.redelivery import Courier, Ledger
@@ -48,6 +52,25 @@ class Listen:
     port: int = 5514
 
 
+class Door(Protocol):
+    """Another way in, with a thread of its own. What it delivers and `taken` does not count yet is in memory."""
+
+    def start(
+        self,
+        deliver: Callable[[Sequence[FaultEvent]], None],
+        senders: Callable[[], Senders],
+        counters: Counters,
+    ) -> None: ...
+
+    def hold_back(self, is_held_back: bool) -> None: ...
+
+    def taken(self, count: int) -> None: ...
+
+    def stop(self) -> None:
+        """Everything that has arrived is delivered when it returns."""
+        ...
+
+
 class Receiver:
     """`run` blocks until `stop`, which any thread may call. `senders` is asked again every minute."""
 
@@ -61,6 +84,7 @@ class Receiver:
         senders: Callable[[], Senders],
         zones: Zones,
         now: Callable[[], datetime],
+        doors: Sequence[Door] = (),
     ) -> None:
         self.counters = Counters()
         self.ready = threading.Event()
@@ -73,6 +97,7 @@ class Receiver:
         self._zones = zones
         self._now = now
         self._folder = Folder()
+        self._doors = tuple(doors)
         self._courier = Courier(spool, ledger, counters=self.counters, clock=time.monotonic)
         self._connections: set[_Connection] = set()
         self._backlog: list[FaultEvent] = []
@@ -111,6 +136,8 @@ class Receiver:
         self.address = server.sockets[0].getsockname()[:2]
         self._datagrams = Datagrams(self.address, self.counters, self._take_datagrams)
         self._datagrams.start(self._loop)
+        for door in self._doors:
+            door.start(partial(self._deliver, door), lambda: self._senders, self.counters)
         housekeeping = asyncio.create_task(self._keep_house())
         _log.info("receiver %s listens on %s port %d, UDP and TCP", self.spool.receiver, *self.address)
         self.ready.set()
@@ -121,6 +148,9 @@ class Receiver:
             server.close()
             housekeeping.cancel()
             self._datagrams.drain_and_close()
+            for door in self._doors:
+                await asyncio.to_thread(door.stop)
+            await asyncio.sleep(0)  # what the doors delivered last is taken in this turn
             for connection in list(self._connections):
                 connection.finish()
             self._flush(everything=True)
@@ -160,6 +190,19 @@ class Receiver:
                     _log.warning("refused datagrams from %s: it is outside the accepted networks", address)
                 self.counters.refused_datagrams += block.count(b"\n") + 1
 
+    def _deliver(self, door: Door, events: Sequence[FaultEvent]) -> None:
+        """In the door's own thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._take_events, door, events)
+
+    def _take_events(self, door: Door, events: Sequence[FaultEvent]) -> None:
+        now = time.monotonic()
+        for event in events:
+            same = (event.source, event.fault_type, event.event, event.resource, event.qualifier, event.excerpt)
+            self._folder.add(same, of_event(event), now=now)
+        door.taken(len(events))
+        self._schedule(now)
+
     # -- the way out
 
     def _schedule(self, now: float) -> None:
@@ -185,7 +228,7 @@ class Receiver:
         if taken:
             self._flushed_s = now
             observed_at = self._now()
-            self._backlog += [folded.event(observed_at, "syslog") for folded in taken]
+            self._backlog += [folded.event(observed_at) for folded in taken]
         self._spool_backlog()
         if self._folder.is_waiting:
             self._schedule(now)
@@ -223,6 +266,8 @@ class Receiver:
             else:
                 connection.go_on()
         self._datagrams.hold_back(is_full)
+        for door in self._doors:
+            door.hold_back(is_full)
         _log.warning("senders are %s", "held back" if is_full else "read again")
 
     # -- once a second

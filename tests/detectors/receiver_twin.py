@@ -14,7 +14,7 @@ from detectors.receivers.intake import Zones
 from detectors.receivers.redelivery import CommittedUnknown, OfferError
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool
-from detectors.receivers.syslog import Listen, Receiver
+from detectors.receivers.syslog import Door, Listen, Receiver
 from detectors.signatures import Matcher
 from tests.services.ports import wait_until
 
@@ -69,6 +69,7 @@ class RunningReceiver:
         ledger: MemoryLedger | None = None,
         senders: Senders | None = None,
         zones: Zones | None = None,
+        doors: Sequence[Door] = (),
     ) -> None:
         self.ledger = ledger or MemoryLedger()
         self.receiver = Receiver(
@@ -79,6 +80,7 @@ class RunningReceiver:
             senders=lambda: senders or Senders(),
             zones=zones or Zones(),
             now=lambda: AT,
+            doors=doors,
         )
         self._thread = threading.Thread(target=self.receiver.run)
 

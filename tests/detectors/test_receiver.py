@@ -289,7 +289,7 @@ def judged(lines: list[bytes]) -> list[FaultEvent]:
     for line in lines:
         intake.folder = Folder()
         intake.take(line, Sender("gn042"), observed_at=AT, now=1.0)
-        events += [folded.event(AT, "syslog") for folded in intake.folder.take(1.0, everything=True)]
+        events += [folded.event(AT) for folded in intake.folder.take(1.0, everything=True)]
     return events
 
 
