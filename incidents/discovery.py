@@ -1,7 +1,7 @@
 """What machines tell of their own parts and neighbours, as an inventory. Pure: the caller collects.
 
-Over SSH, read-only and without root: `nvidia-smi -q -x`, sysfs, `ip -j link`, `ethtool -i`, `lldpctl`. Over SNMP the
-neighbours of IEEE 802.1AB's LLDP-MIB.
+Over SSH, read-only: `nvidia-smi -q -x`, sysfs, `ip -j link`, `ethtool -i`, and `lldpctl`, which alone needs root. Over
+SNMP the neighbours of IEEE 802.1AB's LLDP-MIB.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from detectors import files, gpu_forms, nic_outputs, nic_ports, resources, switch_tables
+from detectors import files, gpu_forms, nic_outputs, nic_ports, resources, switch_ports, switch_tables
 from detectors.detector import Command, Output, SnmpValue, Target
 from incidents.topology import GpuPlace, NicPlace, NodePlace, NvSwitchPlace
 
@@ -51,7 +51,7 @@ def commands() -> tuple[Command, ...]:
         nic_ports.pci_command(),
         files.reading("pci", pci, f"{pci}/*/vendor", f"{pci}/*/class", depth=2),
         Command("ip-link", ("ip", "-j", "-s", "link"), _LIMIT),
-        Command("lldp", ("lldpctl", "-f", "json"), _LIMIT),
+        Command("lldp", ("lldpctl", "-f", "json"), _LIMIT, as_root=True),  # its socket is root's
     )
 
 
@@ -166,6 +166,7 @@ def _lldp_neighbours(output: Output | None) -> dict[str, Neighbour]:
 
 def _chassis_name(chassis: Any) -> str:
     """`{"leaf-01": {"id": ...}}`, or `{"id": ..., "name": ...}` in other versions."""
+    chassis = chassis[0] if isinstance(chassis, list) and chassis else chassis
     if not isinstance(chassis, dict):
         return ""
     if isinstance(chassis.get("id"), dict) and ("type" in chassis["id"] or "value" in chassis["id"]):
@@ -189,22 +190,26 @@ def _text(value: Any) -> str:
     return value.strip()[:64] if isinstance(value, str) else ""
 
 
-def switch_neighbours(values: Mapping[str, SnmpValue]) -> dict[str, Neighbour]:
-    """LLDP-MIB: own port name to neighbour. Rows are timeMark.localPort.index (IEEE 802.1AB)."""
+def switch_neighbours(target: Target, values: Mapping[str, SnmpValue]) -> dict[str, Neighbour]:
+    """LLDP-MIB: own port, as the inventory names it, to neighbour. Rows are timeMark.localPort.index (802.1AB).
+
+    A local port is told by its number or by one of its names: SONiC's agent gives the alias that is on the front.
+    """
     tables = switch_tables.Tables(values, (*switch_tables.NEIGHBOURS, *switch_tables.NAMES))
+    named = switch_ports.names(tables, target.expected)
+    by_text = {tables.text(column, index): index for column in switch_tables.NAMES[:2] for index in named}
     found: dict[str, Neighbour] = {}
     for row in tables.column(switch_tables.LLDP_REMOTE_NAME):
         parts = row.split(".")
         machine = tables.text(switch_tables.LLDP_REMOTE_NAME, row)
         if len(parts) != 3 or not machine:
             continue
-        names = (tables.text(column, parts[1]) for column in (switch_tables.LLDP_LOCAL_PORT, switch_tables.IF_NAME))
-        ports = (
-            _port_id(tables.column(switch_tables.LLDP_REMOTE_PORT).get(row)),
-            tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row),
-        )
-        for name in filter(None, names):
-            found.setdefault(name, Neighbour(resources.short_host(machine), tuple(filter(None, ports))))
+        own = tables.text(switch_tables.LLDP_LOCAL_PORT, parts[1])
+        port = named.get(by_text.get(own, parts[1]), own)
+        told = _port_id(tables.column(switch_tables.LLDP_REMOTE_PORT).get(row))
+        names = (told, tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row))
+        if port:
+            found[port] = Neighbour(resources.short_host(machine), tuple(filter(None, names)))
     return found
 
 
@@ -225,7 +230,8 @@ def far_end(
     if neighbour.machine in switches:
         ports = switches[neighbour.machine]
         known = next((name for name in neighbour.ports if name in ports), "")
-        name = known or next(iter(neighbour.ports), "")
+        own = next((name for name in neighbour.ports if name.startswith("Ethernet")), "")  # SONiC's, not its alias
+        name = known or own or next(iter(neighbour.ports), "")
         return resources.port(neighbour.machine, name) if name else ""
     for nic in nodes.get(neighbour.machine, ()):
         if {nic.netdev, nic.device, nic.mac} & {name.lower() if ":" in name else name for name in neighbour.ports} - {

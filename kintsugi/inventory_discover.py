@@ -51,8 +51,9 @@ def look(
             try:
                 answer = future.result()
             except DetectorError as error:
-                found.failed.append(f"{target.name}: {error}")
-                words = f"no answer: {error}"
+                text = str(error).removeprefix(f"{target.name}: ")
+                found.failed.append(f"{target.name}: {text}")
+                words = f"no answer: {text}"
             else:
                 words = _take(found, target, answer)
             told(f"[{number}/{len(asked)}] {target.name}: {words}")
@@ -70,7 +71,7 @@ def _node(target: Target, via: Transports) -> Found | Mapping[str, Neighbour]:
 
 def _switch(target: Target, via: Transports) -> Found | Mapping[str, Neighbour]:
     columns = (*switch_tables.NEIGHBOURS, *switch_tables.NAMES)
-    return discovery.switch_neighbours(via.snmp.walk(target, columns))
+    return discovery.switch_neighbours(target, via.snmp.walk(target, columns))
 
 
 def _take(found: Discovered, target: Target, answer: Found | Mapping[str, Neighbour]) -> str:
@@ -86,17 +87,19 @@ def _take(found: Discovered, target: Target, answer: Found | Mapping[str, Neighb
     )
 
 
-def topology(found: Discovered, known: Sequence[Target]) -> tuple[Topology, tuple[str, ...]]:
-    """The inventory that was found, and what of its cables is in doubt. `known`: switches with their ports."""
-    wired = wiring(found, known)
-    nodes = tuple(answer.place for _, answer in sorted(found.nodes.items()))
-    return Topology(nodes=nodes, cables=wired.cables), wired.doubts
+def topology(
+    found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]
+) -> tuple[Topology, tuple[str, ...]]:
+    """The inventory that was found, and what of its cables is in doubt. The inventory's machines name their ports."""
+    wired = wiring(found, nodes, switches)
+    places = tuple(answer.place for _, answer in sorted(found.nodes.items()))
+    return Topology(nodes=places, cables=wired.cables), wired.doubts
 
 
-def wiring(found: Discovered, known: Sequence[Target]) -> Wiring:
+def wiring(found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]) -> Wiring:
     """Both ends of a cable may tell of it; where they differ, neither is believed."""
-    ports = {target.name: [port.name for port in target.expected.ports] for target in known}
-    nics = {name: answer.place.nics for name, answer in found.nodes.items()}
+    ports = {target.name: [port.name for port in target.expected.ports] for target in switches}
+    nics = _nics(found, nodes)
     ends: dict[str, str] = {}
     cables, doubts = [], []
     for own, neighbour in _heard(found):
@@ -115,6 +118,12 @@ def wiring(found: Discovered, known: Sequence[Target]) -> Wiring:
     return Wiring(tuple(cables), tuple(doubts))
 
 
+def _nics(found: Discovered, nodes: Sequence[Target]) -> dict[str, tuple[NicPlace, ...]]:
+    """By node; those that were not asked are known by their targets."""
+    known = {t.name: tuple(NicPlace(n.device, n.pci, n.netdev) for n in t.expected.nics) for t in nodes}
+    return {**known, **{name: answer.place.nics for name, answer in found.nodes.items()}}
+
+
 def _heard(found: Discovered) -> Iterator[tuple[str, Neighbour]]:
     """(own end as a resource path, neighbour), nodes first."""
     for name, answer in sorted(found.nodes.items()):
@@ -129,10 +138,9 @@ def _heard(found: Discovered) -> Iterator[tuple[str, Neighbour]]:
 
 
 def heard(found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]) -> list[Heard]:
-    """What LLDP told, for comparing with the inventory. Nodes that were not asked are known by their targets."""
+    """What LLDP told, for comparing with the inventory."""
     ports = {target.name: [port.name for port in target.expected.ports] for target in switches}
-    nics = {t.name: tuple(NicPlace(n.device, n.pci, n.netdev) for n in t.expected.nics) for t in nodes}
-    nics |= {name: answer.place.nics for name, answer in found.nodes.items()}
+    nics = _nics(found, nodes)
     ends = []
     for own, neighbour in _heard(found):
         far = discovery.far_end(neighbour, switches=ports, nodes=nics)

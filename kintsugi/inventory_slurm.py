@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from detectors import resources
 from detectors.slurm_output import NodeState
 from incidents.models import Node
-from incidents.topology import NodePlace, Topology
+from incidents.topology import NodePlace, Topology, expand
 
 _NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d+)(?P<rest>\D*)")
 
 
 def topology(states: Mapping[str, NodeState]) -> Topology:
     """What Slurm tells of each node, and nothing that it does not: the rest of a known node stays as it is."""
-    known = dict(Node.objects.values_list("name", "address"))
-    return Topology(nodes=tuple(_place(state, known) for state in states.values()))
+    known, own = dict(Node.objects.values_list("name", "address")), _own_addresses(states)
+    return Topology(nodes=tuple(_place(state, known, own) for state in states.values()))
 
 
-def _place(state: NodeState, known: Mapping[str, str]) -> NodePlace:
+def _own_addresses(states: Mapping[str, NodeState]) -> dict[str, str]:
+    """By name, of those whose NodeAddr is not just their name and not shared: several slurmd may run on one machine."""
+    count = Counter(state.address for state in states.values())
+    return {
+        resources.short_host(state.name): state.address
+        for state in states.values()
+        if state.address and count[state.address] == 1 and state.address.lower() != state.name.lower()
+    }
+
+
+def _place(state: NodeState, known: Mapping[str, str], own: Mapping[str, str]) -> NodePlace:
     name = resources.short_host(state.name)
     given = {"partitions", "gpu_count"}
-    address = state.address if state.address.lower() not in ("", name, state.name.lower()) else ""
+    address = own.get(name, "")
     if address and not known.get(name):
         given.add("address")
     if name not in known:
@@ -46,21 +56,20 @@ def unknown_to_slurm(states: Mapping[str, NodeState]) -> list[str]:
 
 def as_toml(states: Mapping[str, NodeState], *, cluster_name: str = "") -> str:
     """An inventory file to go on from: nodes alike in everything but their name stand in one row."""
-    alike: dict[tuple[tuple[str, ...], int], list[NodeState]] = defaultdict(list)
+    alike: dict[tuple[tuple[str, ...], int, bool], list[NodeState]] = defaultdict(list)
+    own = _own_addresses(states)
     for state in states.values():
-        alike[(state.partitions, state.gpus)].append(state)
+        alike[(state.partitions, state.gpus, resources.short_host(state.name) in own)].append(state)
     lines = ["# Of Slurm's nodes. Racks, NICs, switches and cables are not known to Slurm: docs/inventory.md."]
     if cluster_name:
         lines += ["", "[site]", f"cluster_name = {_quoted(cluster_name)}"]
-    for (partitions, gpus), members in alike.items():
+    for (partitions, gpus, has_address), members in alike.items():
         names = sorted(resources.short_host(state.name) for state in members)
         lines += ["", "[[nodes]]", f"names = {_quoted(folded(names))}"]
         lines += [f"partitions = [{', '.join(map(_quoted, partitions))}]"] if partitions else []
         lines += [f"gpu_count = {gpus}"] if gpus else []
-        by_name = {resources.short_host(state.name): state.address for state in members}
-        addresses = [by_name[name] for name in names]
-        if all(address and address != name for name, address in by_name.items()):
-            lines.append(f"addresses = {_quoted(','.join(addresses))}")
+        if has_address:
+            lines.append(f"addresses = {_quoted(','.join(own[name] for name in expand(folded(names))))}")
     return "\n".join(lines) + "\n"
 
 

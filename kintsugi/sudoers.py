@@ -11,7 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from detectors.detector import Command, Detector, DetectorError, Output, Shell, Target, Transports
+from detectors.detector import (
+    Command,
+    Detector,
+    DetectorError,
+    NotConfigured,
+    Output,
+    Shell,
+    Target,
+    Transports,
+    Unreachable,
+)
+from incidents import discovery
 
 # Where programs of root lie; a shell without login often looks into neither sbin.
 _FOLDERS = ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/sbin", "/bin")
@@ -56,20 +67,34 @@ _NOTHING = Output(0, b"", b"", timedelta(0))
 def ask(detectors: Iterable[Detector], targets: Sequence[Target], shell: Shell | None, *, now: datetime) -> Asked:
     """Of these targets; `shell` is None where there is no access, and second rounds stay unseen then."""
     asked = Asked()
-    for detector in detectors:
-        for target in targets:
-            if target.kind is not detector.kind or not detector.wants(target):
-                continue
-            noting = _Noting(shell)
-            try:
-                detector.collect(target, Transports(shell=noting), now)
-            except DetectorError as error:
-                asked.failed.append(f"{detector.name} on {target.name}: {error}")
-            for argv in noting.noted:
-                asked.commands.setdefault(argv, set()).add(detector.name)
+    for target in targets:
+        wanted = [each for each in detectors if each.kind is target.kind and each.wants(target)]
+        _ask_one(asked, target, wanted, shell, now)
+    for command in discovery.commands():
+        if command.as_root:
+            asked.commands.setdefault(command.argv, set()).add("inventory discover")
     if shell is not None:
         _locate(asked, targets, shell)
     return asked
+
+
+def _ask_one(asked: Asked, target: Target, detectors: Iterable[Detector], shell: Shell | None, now: datetime) -> None:
+    """A node that does not answer is asked as if there were no access: its first rounds are seen all the same."""
+    for detector in detectors:
+        noting = _Noting(shell)
+        try:
+            detector.collect(target, Transports(shell=noting), now)
+        except Unreachable as error:
+            asked.failed.append(f"{target.name}: {error}")
+            if shell is not None:
+                _ask_one(asked, target, detectors, None, now)
+                return
+        except NotConfigured:
+            pass  # another door than the shell: nothing of it needs root
+        except DetectorError as error:
+            asked.failed.append(f"{detector.name} on {target.name}: {error}")
+        for argv in noting.noted:
+            asked.commands.setdefault(argv, set()).add(detector.name)
 
 
 def _locate(asked: Asked, targets: Sequence[Target], shell: Shell) -> None:
@@ -101,11 +126,11 @@ def lines(asked: Asked, user: str) -> list[str]:
     found = [*head, f"Defaults:{user} !requiretty"]
     for named, commands in sorted(by_detector.items()):
         found += ["", f"# {named}"]
-        found += [f"{user} ALL=(root) NOPASSWD: {line}" for argv in commands for line in _allowed(argv, asked)]
+        found += [f"{user} ALL=(root) NOPASSWD: {_allowed(argv, asked)}" for argv in commands]
     return found
 
 
-def _allowed(argv: tuple[str, ...], asked: Asked) -> list[str]:
+def _allowed(argv: tuple[str, ...], asked: Asked) -> str:
     program, arguments = argv[0], " ".join(_escaped(word) for word in argv[1:])
     if "/" in program:
         paths = [program]
@@ -114,7 +139,7 @@ def _allowed(argv: tuple[str, ...], asked: Asked) -> list[str]:
     else:
         paths = [f"{folder}/{program}" for folder in _USUAL]
     # "" in place of arguments forbids any.
-    return [f"{path} {arguments}" if arguments else f'{path} ""' for path in paths]
+    return ", ".join(f"{path} {arguments}" if arguments else f'{path} ""' for path in paths)
 
 
 def _escaped(word: str) -> str:

@@ -99,7 +99,7 @@ class Command(BaseCommand):
 
     def _discover(self, *, dry_run: bool, node: str | None, switch: str | None, **options: Any) -> None:
         found, switches = self._look(node, switch)
-        topology, doubts = inventory_discover.topology(found, switches)
+        topology, doubts = inventory_discover.topology(found, inventory.targets(TargetKind.NODE), switches)
         difference = inventory.apply(topology, clock.now(), is_dry_run=dry_run)
         self._tell(difference, "the machines say", is_dry_run=dry_run, gone="in the inventory but not found, kept")
         for line in (*_folded(found.failed), *doubts):
@@ -113,7 +113,7 @@ class Command(BaseCommand):
         asked_nodes = _chosen(TargetKind.NODE, node if node is not None or switch is None else "")
         asked = [target for target in switches if target.name in _names(switch)] if switch is not None else switches
         asked = [] if node is not None and switch is None else asked
-        via = wiring.watch().via
+        via = wiring.transports(wiring.node_shell())
         return inventory_discover.look(asked_nodes, asked, via, told=self._progress), switches
 
     def _progress(self, line: str) -> None:
