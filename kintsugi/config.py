@@ -174,6 +174,13 @@ KEYS: tuple[Key, ...] = (
         "zone of time stamps that name none",
     ),
     Key(
+        "KINTSUGI_TRAP_LISTEN",
+        listen_address,
+        "",
+        "ADDRESS:PORT",
+        "SNMP traps and informs over UDP; unset: none are received",
+    ),
+    Key(
         "SLACK_BOT_TOKEN",
         str,
         "",

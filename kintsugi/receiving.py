@@ -17,33 +17,90 @@ from django.db.models import Q
 from kombu.exceptions import OperationalError
 
 from detectors import catalog
+from detectors.detector import TargetKind
 from detectors.receivers.intake import Zones
 from detectors.receivers.redelivery import CommittedUnknown, OfferError
 from detectors.receivers.senders import LOOPBACK, Senders
+from detectors.receivers.snmptrap import Known, TrapListener
 from detectors.receivers.spool import Batch, Extent, Spool
-from detectors.receivers.syslog import Listen, Receiver
+from detectors.receivers.syslog import Door, Listen, Receiver
+from detectors.receivers.trap_engine import TrapKeys
 from detectors.signatures import Matcher
-from incidents.models import Node, SpoolMark, Switch
-from kintsugi import clock, tasks
+from incidents.models import Node, Port, SpoolMark, Switch
+from kintsugi import clock, tasks, wiring
+from kintsugi.credentials import Group
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 def receiver() -> Receiver:
-    """The one of this data directory. Raises SpoolError when another process holds it."""
+    """The one of this data directory. Raises SpoolError when another process holds it, AddressTaken."""
     host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
     directory: Path = settings.DATA_DIR / "spool"
     zones = {host: ZoneInfo(zone) for host, zone in settings.KINTSUGI["KINTSUGI_SYSLOG_TIME_ZONES"].items()}
+    spool = Spool(directory)
+    try:
+        doors = _doors(directory)
+    except AddressTaken:
+        spool.close()
+        raise
     return Receiver(
         matcher=lambda: Matcher(catalog.load()),
-        spool=Spool(directory),
+        spool=spool,
         ledger=QueueAndMarks(),
         listen=Listen(host, port),
         senders=lambda: accepted_senders(directory / "senders.json"),
         zones=Zones(zones),
         now=clock.now,
+        doors=doors,
     )
+
+
+class AddressTaken(Exception):
+    """An address of the settings cannot be listened on: names the setting, and says why."""
+
+
+def _doors(directory: Path) -> tuple[Door, ...]:
+    """SNMP notifications, where the site wants them. Raises AddressTaken."""
+    address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_TRAP_LISTEN"]
+    if address is None:
+        return ()
+    last = Known()
+
+    def known() -> Known:
+        nonlocal last
+        try:
+            last = _from_database(_known_of_traps)
+        except CommittedUnknown as error:
+            _log.warning("the inventory cannot be read (%s); notifications are judged by what was known last", error)
+        return last
+
+    try:
+        return (TrapListener(address, directory=directory, known=known, catalog=catalog.load(), now=clock.now),)
+    except OSError as error:
+        raise AddressTaken(
+            f"KINTSUGI_TRAP_LISTEN={address[0]}:{address[1]}: {error.strerror}; choose another, or unset it"
+        ) from error
+
+
+def _known_of_traps() -> Known:
+    """Switches' SNMP credentials, their engine ids, the names of nodes and of switch ports."""
+    groups = wiring.credentials().groups
+    keys = tuple(dict.fromkeys(group.snmp for group in groups if group.snmp and TargetKind.SWITCH in _kinds(group)))
+    engines = Switch.objects.exclude(snmp_engine_id="").values_list("snmp_engine_id", flat=True)
+    ports: dict[str, set[str]] = {}
+    for switch, port in Port.objects.values_list("switch__name", "name"):
+        ports.setdefault(switch, set()).add(port)
+    return Known(
+        TrapKeys(keys, tuple(sorted(engines))),
+        frozenset(Node.objects.values_list("name", flat=True)),
+        {switch: frozenset(names) for switch, names in ports.items()},
+    )
+
+
+def _kinds(group: Group) -> set[TargetKind]:
+    return {kind for kind, names in group.named.items() if names}
 
 
 class QueueAndMarks:

@@ -87,7 +87,7 @@ class OwnEngine:
 
     @classmethod
     def kept_in(cls, directory: Path) -> OwnEngine:
-        """The same id after each start, one boot more. Raises OSError where nothing can be written."""
+        """The same id after each start, one boot more; a new one each time where nothing can be written."""
         path = directory / _KEPT
         try:
             last = json.loads(path.read_text())
@@ -95,8 +95,11 @@ class OwnEngine:
         except (OSError, ValueError, KeyError, TypeError):
             own = cls(_ENGINE_PREFIX + secrets.token_hex(8), 1)
         fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps({"id": own.id, "boots": own.boots}))
-        fresh.replace(path)
+        try:
+            fresh.write_text(json.dumps({"id": own.id, "boots": own.boots}))
+            fresh.replace(path)
+        except OSError as error:
+            _log.error("%s cannot be written (%s): senders of informs must learn a new engine", path, error.strerror)
         return own
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from django.test import override_settings
 
 from detectors.receivers.redelivery import CommittedUnknown
 from detectors.receivers.spool import Extent, Spool
-from incidents.models import Node, SpoolMark, Switch
+from incidents.models import Node, Port, SpoolMark, Switch
 from kintsugi import receiving
 
 pytestmark = pytest.mark.django_db
@@ -79,3 +80,44 @@ def test_a_second_receiver_on_one_data_directory_is_refused(settings: Any) -> No
             call_command("receive")
     finally:
         spool.close()
+
+
+CREDENTIALS = """
+[[group]]
+switches = "*"
+[group.snmp]
+version = "3"
+user = "watcher"
+auth_protocol = "sha256"
+auth_key_env = "TRAP_TEST_KEY"
+
+[[group]]
+nodes = "*"
+[group.snmp]
+community_env = "TRAP_TEST_KEY"
+"""
+
+
+def test_notifications_are_believed_by_the_credentials_of_switches_at_their_engines(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAP_TEST_KEY", "not so secret")
+    path = tmp_path / "credentials.toml"
+    path.write_text(CREDENTIALS)
+    Node.objects.create(name="gn001")
+    leaf = Switch.objects.create(name="leaf-01", role="leaf", snmp_engine_id="80001f888011223344")
+    Port.objects.create(switch=leaf, name="Ethernet64")
+    with override_settings(KINTSUGI=settings.KINTSUGI | {"KINTSUGI_CREDENTIALS": path}):
+        known = receiving._known_of_traps()
+    assert [each.user for each in known.keys.credentials] == ["watcher"]
+    assert known.keys.engines == ("80001f888011223344",)
+    assert known.nodes == {"gn001"}
+    assert known.port_name("leaf-01", "65") == "Ethernet64"
+
+
+def test_an_address_for_notifications_that_is_taken_is_named(tmp_path: Path, settings: Any) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        values = settings.KINTSUGI | {"KINTSUGI_TRAP_LISTEN": other.getsockname()}
+        with override_settings(DATA_DIR=tmp_path, KINTSUGI=values), pytest.raises(CommandError, match="TRAP_LISTEN"):
+            call_command("receive")

@@ -1,4 +1,4 @@
-"""`manage.py receive`: syslog over UDP and TCP into the spool, and from there to the ingest queue."""
+"""`manage.py receive`: syslog and SNMP notifications into the spool, and from there to the ingest queue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kintsugi import receiving
 
 
 class Command(BaseCommand):
-    help = "Receives syslog over UDP and TCP (KINTSUGI_SYSLOG_LISTEN) until it is stopped. One per data directory."
+    help = "Receives syslog (KINTSUGI_SYSLOG_LISTEN) and traps (KINTSUGI_TRAP_LISTEN). One per data directory."
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             receiver = receiving.receiver()
-        except SpoolError as error:
+        except (SpoolError, receiving.AddressTaken) as error:
             raise CommandError(str(error)) from error
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: receiver.stop())

@@ -19,7 +19,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             receiver = receiving.receiver()
-        except SpoolError as error:
+        except (SpoolError, receiving.AddressTaken) as error:
             raise CommandError(str(error)) from error
         host, port = settings.KINTSUGI["KINTSUGI_WEB_LISTEN"]
         parts = embedded.Parts()
