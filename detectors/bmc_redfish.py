@@ -144,10 +144,27 @@ def read(reading: Reading, outputs: list[Output]) -> Iterator[Observation]:
             logs.setdefault(_log_of(document), [])
         else:
             found += _healths(document)
+            yield from _facts(reading, document)
     yield from bmc_alarms.alarms(reading, found)
     for name in sorted(logs):
         ordered = sorted(logs[name], key=lambda pair: _order(pair[0]))
         yield from bmc_alarms.entries(reading, name, [alarm for _, alarm in ordered], [key for key, _ in ordered])
+
+
+_FACTS = {
+    "Model": "bmc.model",
+    "SerialNumber": "bmc.serial",
+    "FirmwareVersion": "bmc.firmware",
+    "PowerState": "bmc.power_state",
+}
+
+
+def _facts(reading: Reading, document: dict[str, Any]) -> Iterator[Observation]:
+    """What the inventory is to learn of the thing that a document is of."""
+    name = str(document.get("Id") or document.get("Name") or "")[:80]
+    for key, metric in _FACTS.items():
+        if isinstance(document.get(key), str) and document[key].strip():
+            yield reading.saw(metric, document[key].strip(), qualifier=name, of=_type(document))
 
 
 def _add(logs: dict[str, list[tuple[str, Alarm]]], entry: dict[str, Any]) -> None:
