@@ -66,7 +66,8 @@ _SNIFFED = (
     (
         "sensors",
         re.compile(
-            rb"^(?:Sensor ID\s*:|\S[^|\n]* \| [^|\n]*\| *(?:ok|ns|nc|cr|nr)\b|\d+,[^,\n]+,[^,\n]+,)", re.MULTILINE
+            rb"^(?:Sensor ID\s*:|\S[^|\n]* \| [^|\n]*\| *(?:ok|ns|[lu]?(?:nc|cr|nr))\b|\d+,[^,\n]+,[^,\n]+,)",
+            re.MULTILINE,
         ),
     ),
 )
