@@ -246,6 +246,15 @@ def _link(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
     yield reading.saw("pcie.full_link", not short, resource, **({"text": text} if short else {}))
 
 
+# What a fabric without trouble says, by driver: words, or False to "is it degraded". A word not known is looked at.
+_FABRIC_HEALTH: Mapping[str, tuple[str, ...]] = {
+    "summary": ("healthy",),
+    "bandwidth": ("full", "false"),
+    "route_unhealthy": ("false",),
+    "incorrect_configuration": ("none", "false", "no"),
+}
+
+
 def _fabric(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
     """Whether the GPU has joined its NVLink fabric; a GPU without one says N/A."""
     state, status = card.text("fabric_state"), card.text("fabric_status")
@@ -253,10 +262,13 @@ def _fabric(reading: Reading, card: Card, resource: str) -> Iterator[Observation
         is_joined = state.lower() == "completed" and status.lower() in ("", "success")
         text = {} if is_joined else {"text": f"fabric state {state}, status {status or 'not given'}"}
         yield reading.saw("gpu.fabric_joined", is_joined, resource, **text)
-    health = {"summary": card.text("fabric_health"), "bandwidth": card.text("fabric_bandwidth")}
-    said = {name: value for name, value in health.items() if value}
+    said = {name: value for name, value in ((name, card.text(f"fabric_{name}")) for name in _FABRIC_HEALTH) if value}
     if said:
-        bad = [f"{name} {value}" for name, value in said.items() if value.lower() not in ("healthy", "full")]
+        bad = [
+            f"{name.replace('_', ' ')}: {value}"
+            for name, value in said.items()
+            if value.lower() not in _FABRIC_HEALTH[name]
+        ]
         yield reading.saw("gpu.fabric_healthy", not bad, resource, **({"text": ", ".join(bad)} if bad else {}))
 
 
@@ -278,7 +290,7 @@ def _recovery(reading: Reading, card: Card, resource: str) -> Iterator[Observati
     """What the driver itself asks for: 0 nothing, 1 a look, 2 a reset, 3 a reboot; a word not known asks for a look."""
     words = card.text("recovery_action")
     required = [name for name in ("reset_required", "drain_recommended") if card.flag(name)]
-    if any(_NEEDS_RESET in card.text(name).lower() for name in (*_IDENTITY, *_SENSORS)):
+    if any(_NEEDS_RESET in card.text(name).lower() for name in (*_IDENTITY, *_SENSORS, "gpu_utilization")):
         required, words = [*required, "reset_required"], words or "GPU requires reset"
     level = _RECOVERY.get(words.lower(), _UNKNOWN_RECOVERY) if words else 0
     if required:

@@ -78,8 +78,10 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "replays": ("pci/replay_counter", "pci/replays_since_reset"),
     "fabric_state": ("fabric/state",),
     "fabric_status": ("fabric/status",),
-    "fabric_health": ("fabric/health/summary",),
+    "fabric_summary": ("fabric/health/summary",),
     "fabric_bandwidth": ("fabric/health/bandwidth",),
+    "fabric_route_unhealthy": ("fabric/health/route_unhealthy",),
+    "fabric_incorrect_configuration": ("fabric/health/incorrect_configuration",),
     "sram_threshold": (
         "ecc_errors/aggregate/sram_threshold_exceeded",
         "ecc/errors/uncorrected/aggregate/sram/thresholdexceeded",

@@ -127,6 +127,28 @@ def test_gpu_that_requires_a_reset_says_so_in_place_of_its_values() -> None:
     assert [(event.fault_type, str(event.action)) for event in events] == [("gpu.recovery_action", "reset_gpu")]
 
 
+def test_gpu_that_requires_a_reset_says_so_in_a_query_too() -> None:
+    said = "index, uuid, pci.bus_id, utilization.gpu [%]\n0, GPU-0, 00000000:3B:00.0, [GPU requires reset]\n"
+    assert [str(event.action) for event in raised(parsed(said))] == ["reset_gpu"]
+
+
+@pytest.mark.parametrize(
+    ("state", "health", "types"),
+    [
+        ("Completed", "<summary>Healthy</summary><bandwidth>Full</bandwidth>", []),
+        ("Completed", "<bandwidth>False</bandwidth><route_unhealthy>False</route_unhealthy>", []),
+        ("Completed", "<summary>N/A</summary><incorrect_configuration>None</incorrect_configuration>", []),
+        ("Completed", "<bandwidth>Degraded</bandwidth>", ["nvlink.fabric_degraded"]),
+        ("Completed", "<bandwidth>Full</bandwidth><route_unhealthy>True</route_unhealthy>", ["nvlink.fabric_degraded"]),
+        ("Not Started", "<summary>N/A</summary>", ["nvlink.fabric_not_joined"]),
+        ("N/A", "<summary>N/A</summary>", []),
+    ],
+)
+def test_fabric_is_told_by_its_words(state: str, health: str, types: list[str]) -> None:
+    found = raised(parsed(xml(f"<fabric><state>{state}</state><health>{health}</health></fabric>")))
+    assert [event.fault_type for event in found] == types
+
+
 LINK = (
     "<gpu_virtualization_mode><virtualization_mode>{mode}</virtualization_mode></gpu_virtualization_mode>"
     "<pci><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>{gen}</current_link_gen>"
