@@ -38,7 +38,7 @@ class PrometheusDetector(NothingToCompare):
     every: ClassVar[timedelta] = timedelta(seconds=60)
 
     def wants(self, target: Target) -> bool:
-        return target.kind is TargetKind.SITE and promql.URL in target.expected.urls
+        return target.kind is TargetKind.SITE and target.name == promql.URL and promql.URL in target.expected.urls
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         return Reading(self.name, target, now, promql.ask(target, via, queries(target)))

@@ -75,15 +75,17 @@ def credentials() -> Credentials:
 def sites() -> list[Target]:
     """What speaks for many machines. What is declared of them (their settings) is the inventory's."""
     values = settings.KINTSUGI
+    address = values["KINTSUGI_PROMETHEUS_URL"]
+    urls = {promql.URL: address} if address else {}
     found: list[Target] = []
     if values["KINTSUGI_SLURM"] != "off":
         conf = values["KINTSUGI_SLURM_CONF"]
-        told = Expected(settings={"slurm_conf": conf} if conf else {})
+        # Jobs that stand still are seen by Slurm and the metrics together.
+        told = Expected(settings={"slurm_conf": conf} if conf else {}, urls=urls)
         where = controller(values["KINTSUGI_SLURM"])
         found.append(replace(where, name=slurm_queries.SITE, kind=TargetKind.SITE, expected=told))
-    if values["KINTSUGI_PROMETHEUS_URL"]:
-        address = values["KINTSUGI_PROMETHEUS_URL"]
-        told = Expected(urls={promql.URL: address})
+    if address:
+        told = Expected(urls=urls)
         found.append(Target(promql.URL, urlsplit(address).hostname or "", kind=TargetKind.SITE, expected=told))
     return found
 
