@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from detectors.detector import NotConfigured, Target, TargetKind
 from detectors.http import Basic, Bearer
-from detectors.snmp import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
+from detectors.snmp_access import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
 from detectors.transport import SshAccess
 from incidents.topology import expand
 

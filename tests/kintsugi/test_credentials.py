@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from detectors.detector import NotConfigured, Target, TargetKind
 from detectors.http import Basic, Bearer
-from detectors.snmp import AuthProtocol, PrivProtocol, SnmpVersion
+from detectors.snmp_access import AuthProtocol, PrivProtocol, SnmpVersion
 from kintsugi import credentials
 
 NODE, OTHER = Target("gn001", "10.0.0.1"), Target("mt001", "10.0.0.2")
@@ -131,8 +131,8 @@ def test_no_secret_is_ever_printed(given: credentials.Credentials) -> None:
         (
             '[[group]]\nnodes = "*"\n[group.http]\nbearer_env = "UNSET"\n',
             (
-                "credentials.toml:4: [group.http] bearer_env: expected a variable of the environment that is set, UNSET is"
-                " not"
+                "credentials.toml:4: [group.http] bearer_env: expected a variable of the environment that is set,"
+                " UNSET is not"
             ),
         ),
         (
