@@ -49,6 +49,9 @@ _DARK_DBM = -40.0
 _SONIC_PORT_BASE = 1_000_000_000
 _RAM = "1.3.6.1.2.1.25.2.1.2"
 _FIXED_DISK = "1.3.6.1.2.1.25.2.1.4"
+# net-snmp's names, and those of EOS.
+_WHOLE_MEMORY = frozenset({"physical memory", "ram"})
+_SPARE_MEMORY = frozenset({"memory buffers", "cached memory", "ram (buffers)", "ram (cache)"})
 # File systems that grow. A switch's others are memory, images that are always full, or single files.
 _WATCHED_DISKS = frozenset({"/", "/host", "/var", "/var/log", "/mnt/flash", "/mnt/disk", "/config"})
 
@@ -197,28 +200,25 @@ def load(reading: Reading, tables: Tables) -> Iterator[Observation]:
 
 
 def storage(reading: Reading, tables: Tables) -> Iterator[Observation]:
-    """Memory and disks by HOST-RESOURCES-MIB. Linux counts its buffers and cache as used: they are subtracted.
-
-    Some agents (EOS, OcNOS) count the cache as memory of its own; then nothing is left to subtract.
-    """
+    """Memory and disks by HOST-RESOURCES-MIB. Linux counts its buffers and cache as used: they are subtracted."""
     spare = 0
-    ram: dict[str, tuple[int, int]] = {}
+    ram: tuple[int, int] | None = None
     for row, kind in tables.column(switch_tables.STORAGE_TYPE).items():
         name = tables.text(switch_tables.STORAGE_NAME, row)
         size = tables.number(switch_tables.STORAGE_SIZE, row)
         used = tables.number(switch_tables.STORAGE_USED, row)
         if size is None or used is None or size <= 0:
             continue
-        if name.lower() in ("memory buffers", "cached memory"):
+        if name.lower() in _SPARE_MEMORY:
             spare += used
-        elif kind == _RAM:
-            ram[name] = (size, used)
+        elif kind == _RAM and name.lower() in _WHOLE_MEMORY:
+            ram = (size, used)
         elif kind == _FIXED_DISK and name in _WATCHED_DISKS:
             share = round(100 * used / size, 1)
             text = f"its disk {name} is {share:.0f} % full"
             yield reading.saw("switch.disk_percent", share, qualifier=f"disk {name}", text=text)
-    if ram and not tables.scalar(switch_tables.MEMORY_TOTAL):
-        size, used = ram.get("Physical memory") or next(iter(ram.values()))
+    if ram is not None and not tables.scalar(switch_tables.MEMORY_TOTAL):
+        size, used = ram
         yield _memory(reading, size, used - spare if used >= spare else used)
 
 
