@@ -140,7 +140,7 @@ def _firmware(outputs: Mapping[str, Output]) -> dict[str, str]:
     """Firmware by interface, of `ethtool -i`."""
     prefix = "ethtool-i."
     found = {
-        name[len(prefix) :]: nic_outputs.driver(output.stdout).get("firmware-version", "")
+        name[len(prefix) :]: nic_outputs.driver(output.stdout).get("firmware-version", "").partition(" (")[0]
         for name, output in outputs.items()
         if name.startswith(prefix)
     }

@@ -11,7 +11,7 @@ from django.conf import settings
 from detectors import resources
 from detectors.detector import Target, TargetKind
 from detectors.expected import Expected, ExpectedNic, ExpectedPort
-from incidents import cabling
+from incidents import cabling, peers
 from incidents.models import Expectation, Gpu, Nic, Node, Port, StoragePath, Switch
 from incidents.topology import NicRole, Topology
 
@@ -47,6 +47,7 @@ class _Declared:
 
     rows: dict[tuple[str, str], Expectation]
     mounts: dict[str, tuple[str, ...]]
+    peers: dict[str, dict[str, str]]
 
     def of(self, kind: TargetKind, role: str) -> Expectation:
         """The role's row, else the one without a role, which is for all."""
@@ -59,6 +60,7 @@ class _Declared:
             role=role,
             mounts=tuple(dict.fromkeys(mounts)),
             services=tuple(row.services),
+            peers=self.peers.get(role, {}),
             settings=dict(row.settings),
             urls={key: url.replace("{name}", name).replace("{address}", address) for key, url in row.urls.items()},
             **parts,  # type: ignore[arg-type]
@@ -71,7 +73,7 @@ def _declared(kind: TargetKind) -> _Declared:
     for path in StoragePath.objects.order_by("mount") if kind is TargetKind.NODE else ():
         for role in path.roles:
             mounts[role] = (*mounts.get(role, ()), path.mount)
-    return _Declared(rows, mounts)
+    return _Declared(rows, mounts, peers.usual(kind.value))
 
 
 def _nodes(names: Sequence[str] | None) -> list[Target]:

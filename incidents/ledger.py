@@ -17,6 +17,7 @@ from django.db import transaction
 
 from detectors import resources
 from detectors.faults import Observation
+from incidents import cabling
 from incidents.models import Gpu, InService, Module, Nic, Node, NvSwitch, Port, Switch
 from incidents.topology import Part
 
@@ -24,6 +25,10 @@ from incidents.topology import Part
 _NO_SERIAL = frozenset(
     {"", "n/a", "[n/a]", "none", "unknown", "unknown error", "0", "default string", "to be filled by o.e.m.", "err!"}
 )
+
+
+# A cable with optics or copper fixed to it shows one serial at both ends.
+_FAR_END = " (far end)"
 
 
 class Happened(StrEnum):
@@ -60,7 +65,13 @@ class Entry:
     text: str
 
 
-_FIELDS = (("serial", "serial"), ("uuid", "uuid"), ("mac", "uuid"), ("firmware", "firmware"), ("vbios", "firmware"))
+_FIELDS = (
+    ("serial", "serial"),
+    ("uuid", "uuid"),
+    ("mac", "uuid"),
+    ("firmware", "firmware"),
+    ("vbios_version", "firmware"),
+)
 # The word before the dot of a metric, where it is not the part's own.
 _ALSO_CALLED = {"module": Part.TRANSCEIVER}
 _METRICS: Mapping[str, tuple[Part, str]] = {
@@ -113,7 +124,8 @@ def remove(part: Part, slot: str, now: datetime, *, why: str) -> bool:
 def _cleaned(sighting: Sighting) -> Sighting:
     serial = "" if sighting.serial.strip().lower() in _NO_SERIAL else sighting.serial.strip()[:64]
     uuid = "" if sighting.uuid.strip().lower() in _NO_SERIAL else sighting.uuid.strip()[:64]
-    return replace(sighting, serial=serial, uuid=uuid, firmware=sighting.firmware.strip()[:64])
+    firmware = sighting.firmware.partition(" (")[0].strip()[:64]  # ethtool adds the board's id, sysfs does not
+    return replace(sighting, serial=serial, uuid=uuid, firmware=firmware)
 
 
 def _in_modules(sightings: list[Sighting]) -> list[Sighting]:
@@ -151,7 +163,8 @@ def _told_apart(sightings: list[Sighting]) -> list[Sighting]:
 def _is_same(row: InService | None, sighting: Sighting) -> bool:
     if row is None:
         return False
-    return row.serial in (sighting.serial, sighting.uuid) or bool(sighting.uuid and row.uuid == sighting.uuid)
+    told = (sighting.serial, sighting.uuid, f"{sighting.serial}{_FAR_END}")
+    return row.serial in told or bool(sighting.uuid and row.uuid == sighting.uuid)
 
 
 def _says_more(row: InService | None, sighting: Sighting) -> bool:
@@ -160,7 +173,7 @@ def _says_more(row: InService | None, sighting: Sighting) -> bool:
 
 def _news(row: InService, sighting: Sighting) -> dict[str, str]:
     said = {"serial": sighting.identity, "uuid": sighting.uuid, "firmware": sighting.firmware}
-    if row.serial != sighting.serial and not sighting.serial:
+    if not sighting.serial or row.serial.endswith(_FAR_END):
         said.pop("serial")  # a look that saw the UUID alone takes no serial back
     return {name: value for name, value in said.items() if value and getattr(row, name) != value}
 
@@ -185,9 +198,12 @@ def _replace(
     elsewhere = {
         (row.part, row.serial): row for row in InService.objects.filter(serial__in=serials, to_at__isnull=True)
     }
+    fixed = _both_ends([s for s in strange if s.part is Part.TRANSCEIVER], elsewhere)
     closing: dict[int, str] = {}
     entries, fresh = [], []
     for sighting in strange:
+        if sighting.slot in fixed:
+            sighting = replace(sighting, serial=f"{sighting.serial}{_FAR_END}")
         here, there = held.get((sighting.part, sighting.slot)), elsewhere.get((sighting.part, sighting.identity))
         if here is not None:
             closing.setdefault(here.pk, f"{sighting.identity} is in its place: {why}")
@@ -214,6 +230,29 @@ def _replace(
         InService.objects.filter(pk__in=pks, to_at__isnull=True).update(to_at=now, went=reason)
     InService.objects.bulk_create(fresh, ignore_conflicts=True)  # another worker may have seen the same
     return entries
+
+
+def _both_ends(optics: Sequence[Sighting], elsewhere: Mapping[tuple[str, str], InService]) -> set[str]:
+    """Slots whose part is the far end of a cable that is fixed to both: its serial stands at the other end already.
+
+    Known by the cable; where none is known, by the part's coming back to a slot of another machine, which two ends
+    that are polled in turn do and a module that was moved does not.
+    """
+    shared = {s.slot: there for s in optics if (there := elsewhere.get((s.part, s.identity))) is not None}
+    if not shared:
+        return set()
+    wired = cabling.current()
+    held = Port.objects.filter(module__isnull=False).select_related("switch", "module__switch")
+    modules = {port.resource: port.module.resource for port in held if port.module is not None}
+    ends = {frozenset((modules.get(c.a, c.a), modules.get(c.b, c.b))) for c in wired.cables}
+    with_cable = {end for pair in ends for end in pair}
+    before = set(InService.objects.filter(part=Part.TRANSCEIVER, slot__in=shared).values_list("slot", "serial"))
+    return {
+        slot
+        for slot, there in shared.items()
+        if frozenset((slot, there.slot)) in ends
+        or (slot not in with_cable and (slot, there.serial) in before and there.owner != resources.owner(slot))
+    }
 
 
 def _entry(sighting: Sighting, here: InService | None, there: InService | None, why: str) -> Entry:

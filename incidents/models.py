@@ -22,6 +22,7 @@ from incidents.models_inventory import (
     Port,
     PowerFeed,
     Rack,
+    Shown,
     StoragePath,
     Switch,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "QuarantinedEvent",
     "Rack",
     "SeenEvent",
+    "Shown",
     "SpoolMark",
     "StoragePath",
     "Switch",

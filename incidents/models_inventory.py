@@ -274,6 +274,22 @@ class Alias(models.Model):
         return f"{self.name} is {self.resource}"
 
 
+class Shown(models.Model):
+    """What one machine shows of what its peers should show alike, such as a driver's version."""
+
+    owner = models.CharField(max_length=96, help_text="the machine: node/gn001, switch/leaf-03")
+    key = models.CharField(max_length=96)
+    value = models.CharField(max_length=160)
+    role = models.CharField(max_length=32, blank=True)
+
+    class Meta:
+        verbose_name_plural = "shown"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "key"], name="one_value_shown_per_key")]
+
+    def __str__(self) -> str:
+        return f"{self.owner} {self.key} {self.value}"
+
+
 class InService(models.Model):
     """One stay of one part in one slot: the history of parts that were moved or replaced. Rows are only ever closed."""
 

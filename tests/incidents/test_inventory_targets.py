@@ -69,9 +69,9 @@ def test_two_host_ports_share_one_module_of_a_leaf_and_uplinks_have_their_own() 
 @pytest.mark.usefixtures("model_site")
 def test_a_few_queries_tell_all_targets_of_a_kind(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     inventory.targets(TargetKind.NODE)  # reads the cables, which are kept
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(8):
         assert len(inventory.targets(TargetKind.NODE)) == 101
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         assert len(inventory.targets(TargetKind.SWITCH)) == 27
 
 

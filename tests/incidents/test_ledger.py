@@ -14,7 +14,7 @@ from incidents import inventory, ledger
 from incidents.ledger import Happened, Sighting
 from incidents.models import Gpu, InService, Module, Nic, Node, Port
 from incidents.topology import Part
-from tests.builders import GPU, NOW, OTHER_GPU, a_node, a_switch
+from tests.builders import GPU, NOW, OTHER_GPU, a_cable, a_node, a_switch
 
 pytestmark = pytest.mark.django_db
 LATER = NOW + timedelta(days=30)
@@ -162,3 +162,25 @@ def test_database_refuses_two_parts_in_one_slot_and_one_part_in_two() -> None:
     for slot, serial in ((GPU, "B"), (OTHER_GPU, "A")):
         with pytest.raises(IntegrityError), transaction.atomic():
             InService.objects.create(part="gpu", serial=serial, slot=slot, owner="node/gn042", from_at=NOW, came="")
+
+
+NIC, SLOT = "node/gn042/nic/mlx5_0", "switch/leaf-01/port/Ethernet0"
+
+
+@pytest.mark.parametrize("is_cabled", [True, False], ids=["its cable is known", "no cable is known"])
+def test_serial_of_a_fixed_cable_stays_at_both_ends_however_often_each_is_polled(is_cabled: bool) -> None:
+    a_node()
+    a_switch()
+    if is_cabled:
+        a_cable(NIC, SLOT)
+    for number in range(6):
+        at = NOW + timedelta(minutes=number)
+        inventory.learn([seen(NIC if number % 2 == 0 else SLOT, "module.serial", "DAC1")], at)
+    assert [slot for slot, _ in open_rows()] == [NIC, SLOT]
+    assert InService.objects.count() == (2 if is_cabled else 3)
+
+
+def test_optics_moved_to_another_node_are_moved() -> None:
+    for number, slot in enumerate((NIC, "node/gn043/nic/mlx5_0")):
+        inventory.learn([seen(slot, "module.serial", "OPT1")], NOW + timedelta(days=number))
+    assert open_rows() == [("node/gn043/nic/mlx5_0", "OPT1")]
