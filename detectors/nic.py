@@ -28,8 +28,8 @@ from detectors.nic_ports import (
 
 _LIMIT = timedelta(seconds=10)
 _UNNAMED = "-"
-_OUT_OF_SPEC = "nic.ib.out_of_spec"
-_SETTINGS, _STATISTICS, _DRIVER = "ethtool.", "ethtool-S.", "ethtool-i."
+_APART = {"nic.ib.out_of_spec": "out of specification", "nic.fec_uncorrectable_blocks": "uncorrectable blocks"}
+_SETTINGS, _STATISTICS, _FEC, _DRIVER = "ethtool.", "ethtool-S.", "ethtool-fec.", "ethtool-i."
 # A ConnectX-7 prints some 4,000 counters, nearly all of single queues: the node picks the lines, 150 kB less to carry.
 # The pattern and the interface are arguments of a fixed text, never part of it.
 _PICK = 'ethtool -S "$1" | grep -E "$2"'
@@ -55,7 +55,7 @@ class NicDetector:
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """One round where the inventory names every interface, otherwise a second for those that the first lists."""
         first = [
-            Command("ip", ("ip", "-j", "-s", "link"), _LIMIT),
+            Command("ip", ("ip", "-j", "link"), _LIMIT),
             net_command(),
             Command("rdma", ("rdma", "-j", "link"), _LIMIT),
             rdma_command(),
@@ -80,6 +80,8 @@ class NicDetector:
             return "rdma"
         if b"/sys/class/" in head:
             return "net" if b"/sys/class/net/" in head else "infiniband"
+        if b"FEC encoding" in head:
+            return _FEC + _UNNAMED
         if head.startswith(b"driver: "):
             return _DRIVER + _UNNAMED
         if b"Link detected:" in text or head.startswith(b"Settings for "):
@@ -119,13 +121,14 @@ def _asked(netdevs: Sequence[str]) -> list[Command]:
     for netdev in netdevs:
         commands.append(Command(_SETTINGS + netdev, ("ethtool", netdev), _LIMIT))
         commands.append(Command(_STATISTICS + netdev, ("sh", "-c", _PICK, "sh", netdev, _LINES), _LIMIT))
+        commands.append(Command(_FEC + netdev, ("ethtool", "-I", "--show-fec", netdev), _LIMIT))
     return commands
 
 
 def _spoken_of(reading: Reading) -> list[str]:
     """Interfaces of which single outputs were handed in, without a list of what there is."""
     names = [] if "ip" in reading.outputs else list(reading.outputs)
-    return [name.partition(".")[2] for name in names if name.startswith((_SETTINGS, _STATISTICS, _DRIVER))]
+    return [name.partition(".")[2] for name in names if name.startswith((_SETTINGS, _STATISTICS, _FEC, _DRIVER))]
 
 
 def _settings(reading: Reading) -> Mapping[str, Settings]:
@@ -187,12 +190,16 @@ def _gbps(port: Port, settings: Mapping[str, Settings]) -> Optional[float]:
 def _counters(reading: Reading, port: Port) -> Iterator[Observation]:
     output = reading.outputs.get(_STATISTICS + port.netdev)
     statistics = nic_outputs.statistics(output.stdout) if output is not None else {}
+    blocks = reading.outputs.get(_FEC + port.netdev)
+    correction = nic_outputs.correction(blocks.stdout) if blocks is not None else {}
     carrier = {name: int(text[:18]) for name, text in port.files.items() if name in CARRIER_FILES and text.isdecimal()}
     rdma = port.rdma.counters if port.rdma is not None else {}
-    for metric, value, text in counted({**carrier, **rdma, **statistics}, is_infiniband=port.is_infiniband):
+    for metric, value, text in counted(
+        {**carrier, **rdma, **statistics, **correction}, is_infiniband=port.is_infiniband
+    ):
         said = {"text": text, **_names(port)}
-        if metric == _OUT_OF_SPEC:  # of the type that other errors raise too, and cleared by itself
-            said["qualifier"] = "out of specification"
+        if metric in _APART:  # of the type that other errors raise too, and cleared by itself
+            said["qualifier"] = _APART[metric]
         yield reading.saw(metric, value, port.resource(reading.target), **said)
 
 

@@ -16,7 +16,7 @@ from detectors.faults import Observation
 _LINK_DOWNS = ("link_down_events_phy", "carrier_down_count")
 # Summed, since one cause moves several of them.
 _SUMS = {
-    "nic.lost": ("rx_pcs_symbol_err_phy", "rx_symbol_err_phy", "rx_crc_errors_phy", "rx_fec_uncorrectable_blocks_phy"),
+    "nic.lost": ("rx_pcs_symbol_err_phy", "rx_symbol_err_phy", "rx_crc_errors_phy"),
     "nic.module_errors": ("module_bus_stuck", "module_high_temp", "module_bad_shorted"),
     "nic.pci_errors": ("rx_pci_signal_integrity", "tx_pci_signal_integrity"),
 }
@@ -28,11 +28,11 @@ _IB_SUMS = {
 # Those that a rule of the catalogue looks at: told even while they are 0, which is their baseline.
 _RULED = (
     *("tx_pause_storm_error_events", "tx_pause_storm_warning_events"),
-    *("roce_slow_restart", "local_ack_timeout_err", "rx_discards_phy"),
+    *("roce_slow_restart", "local_ack_timeout_err", "rx_discards_phy", "fec_uncorrectable_blocks"),
 )
 # Recorded as they are: no vendor says how many are too many, and flowlet balancing reorders packets by design.
 _RECORDED = (
-    *("rx_corrected_bits_phy", "rx_bits_phy", "rx_out_of_buffer", "port_xmit_discards"),
+    *("rx_corrected_bits_phy", "rx_bits_phy", "rx_out_of_buffer", "port_xmit_discards", "fec_corrected_blocks"),
     *("out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "rnr_nak_retry_err"),
     *("roce_adp_retrans", "roce_adp_retrans_to"),
     *("np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled", "rp_cnp_ignored"),

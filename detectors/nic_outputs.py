@@ -266,6 +266,16 @@ def statistics(text: bytes) -> dict[str, int]:
     return found
 
 
+def correction(text: bytes) -> dict[str, int]:
+    """`ethtool -I --show-fec`: blocks of forward error correction, of the whole port; rows of lanes are left out."""
+    found: dict[str, int] = {}
+    for line in text.decode("utf-8", "replace").splitlines():
+        said = _COUNTER.fullmatch(line)
+        if said is not None and said["name"] in ("corrected_blocks", "uncorrectable_blocks", "corrected_bits"):
+            found.setdefault(f"fec_{said['name']}", int(said["value"]))
+    return found
+
+
 def driver(text: bytes) -> dict[str, str]:
     """`ethtool -i`: driver, version, firmware-version, bus-info."""
     pairs = (line.partition(": ") for line in text.decode("utf-8", "replace").splitlines()[:40])
