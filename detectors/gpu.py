@@ -170,7 +170,9 @@ def _memory(reading: Reading, card: Card, resource: str) -> Iterator[Observation
     for flag in _MEMORY_FLAGS:
         value = card.flag(flag)
         if value is not None:
-            yield reading.saw(f"gpu.ecc.{flag}", value, resource, **_MEMORY_FLAGS[flag])
+            said = {"text": _MEMORY_FLAGS[flag] + _replaced(card, flag)} if value else {}
+            kind = {"qualifier": _REPAIRED[flag]} if flag in _REPAIRED else {}
+            yield reading.saw(f"gpu.ecc.{flag}", value, resource, **kind, **said)
     for name in ("remapped_correctable", "remapped_uncorrectable"):
         rows = card.number(name)
         if rows is not None:
@@ -181,16 +183,24 @@ def _memory(reading: Reading, card: Card, resource: str) -> Iterator[Observation
         yield reading.saw("gpu.ecc.retired_pages", pages, resource, text=f"{pages} retired pages")
 
 
-# Flags of the driver, and what tells two of them that raise one type apart.
-_MEMORY_FLAGS: Mapping[str, Mapping[str, str]] = {
-    "sram_threshold": {},
-    "remap_pending": {},
-    "remap_failure": {},
-    "retirement_pending": {"qualifier": "pages"},
-    "channel_repair_pending": {"qualifier": "channel"},
-    "tpc_repair_pending": {"qualifier": "tpc"},
-    "unrepairable_memory": {},
+# Flags of the driver in the words of a person, and what waits for a repair, to tell two of them apart.
+_MEMORY_FLAGS: Mapping[str, str] = {
+    "sram_threshold": "the driver says that SRAM has had too many uncorrectable errors",
+    "remap_pending": "a row of memory is to be replaced at the next reset",
+    "remap_failure": "a row of memory could not be replaced",
+    "retirement_pending": "pages of memory are to be retired at the next reset",
+    "channel_repair_pending": "a memory channel is to be repaired at the next reset",
+    "tpc_repair_pending": "a group of processors is to be repaired at the next reset",
+    "unrepairable_memory": "the driver says that memory cannot be repaired",
 }
+_REPAIRED = {"retirement_pending": "pages", "channel_repair_pending": "channel", "tpc_repair_pending": "tpc"}
+
+
+def _replaced(card: Card, flag: str) -> str:
+    rows = card.number("remapped_uncorrectable") if flag.startswith("remap_") else None
+    return f"; {rows} replaced so far for uncorrectable errors" if rows is not None else ""
+
+
 # Generations of the ECC table: to Volta by unit and bits, then SRAM and DRAM, then SRAM by the kind of its check.
 _OLD_SRAM = ("register_file", "l1_cache", "l2_cache", "texture_memory", "texture_shm", "cbu")
 _ECC_PATHS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -221,12 +231,14 @@ def _uncorrected(card: Card, period: str, part: str) -> Optional[int]:
 def _clocks(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
     """Hardware slowdowns by their cause. Held down by software to keep to its power limit is normal, and not told."""
     causes = {name: card.is_active(f"hw_{name}_slowdown") for name in ("thermal", "power_brake")}
-    for name, is_active in causes.items():
-        if is_active is not None:
-            yield reading.saw(f"gpu.slowdown.{name}", is_active, resource)
     hardware = card.is_active("hw_slowdown")
     if hardware is not None:
-        yield reading.saw("gpu.slowdown.unexplained", hardware and not any(causes.values()), resource)
+        causes["unexplained"] = hardware and not any(causes.values())
+    state = [card.text(name) for name in ("temperature", "power_draw", "sm_clock") if card.text(name)]
+    for name, is_active in causes.items():
+        if is_active is not None:
+            text = {"text": f"slowed down at {', '.join(state)}"} if is_active and state else {}
+            yield reading.saw(f"gpu.slowdown.{name}", is_active, resource, **text)
 
 
 def _link(reading: Reading, card: Card, resource: str) -> Iterator[Observation]:
