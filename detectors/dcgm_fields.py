@@ -58,8 +58,16 @@ _XID_COUNT = "DCGM_EXP_XID_ERRORS"
 _HEALTH = "DCGM_EXP_GPU_HEALTH_STATUS"
 # nvml.h, nvmlClocksEventReasons.
 _SLOWDOWN, _THERMAL, _POWER_BRAKE = 0x08, 0x40, 0x80
-WANTED = (*_LEVELS, *_COUNTERS, *_FLAGS, *_REASONS, *_RETIRED, *(name for *_, names in _NVLINK for name in names))
-"""The fields that say something here, for a query that names them."""
+JUDGED = (
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+    *(name for name in _COUNTERS if name != "DCGM_FI_DEV_POWER_VIOLATION"),
+    *_FLAGS,
+    *_REASONS,
+    *_RETIRED,
+    *(name for *_, names in _NVLINK for name in names),
+    _HEALTH,
+)
+"""The fields that can make a fault, for a query that names them: levels alone are half of what an exporter shows."""
 
 
 @dataclass(frozen=True)

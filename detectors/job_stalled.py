@@ -87,7 +87,7 @@ def _judged(
         job.job_id, job.user, job.name, job.state, tuple(map(resources.short_host, job.nodes)), job.gpus_per_node
     )
     judged = stall.judge(short, gpus, traffic, limits)
-    resource = f"{reading.target.resource}/job/{job.job_id}"
+    resource = resources.job(reading.target.name, job.job_id)
     text = f"job {job.job_id} ({job.name[:40]}) of {job.user}: {judged.text}"
     attributes = {"text": text, "user": job.user, "nodes": ",".join(job.nodes)[:200]}
     value = None if judged.verdict is Verdict.UNKNOWN else judged.verdict is Verdict.STALLED

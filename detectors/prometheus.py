@@ -22,7 +22,7 @@ _JOBS = ".*(node|dcgm|gpu).*"
 def queries(target: Target) -> dict[str, str]:
     """By output name. The setting `prometheus_jobs` is the pattern of the scrape jobs that watch nodes."""
     jobs = target.expected.settings.get("prometheus_jobs", _JOBS).replace("\\", "\\\\").replace('"', '\\"')
-    fields = "|".join((*dcgm_fields.WANTED, "DCGM_EXP_GPU_HEALTH_STATUS"))
+    fields = "|".join(dcgm_fields.JUDGED)
     return {
         "up": f'up{{job=~"{jobs}"}}',
         "age": f'time() - timestamp(up{{job=~"{jobs}"}})',

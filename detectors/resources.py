@@ -5,6 +5,7 @@
     node/<host>/nic/<device>                switch/<name>/module/<cage>
     storage/<name>
     node/<host>/nvswitch/<dddd:bb:dd.f>     node/<host>/pci/<dddd:bb:dd.f>, node/<host>/storage/<device>
+    site/<name>, site/<name>/job/<id>       what speaks for many machines, and a job that Slurm runs on them
     node/-/... when the host is unknown
 
 Python 3.9, standard library alone.
@@ -77,6 +78,11 @@ def port(switch_name: str, port_name: str) -> str:
 def module(switch_name: str, module_name: str) -> str:
     """A transceiver in a switch by its cage, as printed on the front; it may hold several ports."""
     return f"{switch(switch_name)}/module/{module_name}"
+
+
+def job(site: str, job_id: str) -> str:
+    """A job, by the site (Slurm) that runs it; not on any one node."""
+    return f"site/{short_host(site)}/job/{job_id}"
 
 
 def owner(resource: str) -> str:
