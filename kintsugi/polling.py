@@ -190,9 +190,9 @@ def _boots(
     booted = {name: at for name, (_, at) in known.items() if at is not None}
     uptimes = {o.resource: o for o in seen if o.metric == "node.uptime_s" and isinstance(o.value, int | float)}
     changes: list[Change] = []
-    for told in seen:
+    for told in [o for o in seen if o.metric == "node.boot_id" and o.value]:
         name, uptime = resources.host_of(told.resource) or "", uptimes.get(told.resource)
-        if told.metric != "node.boot_id" or name not in known or uptime is None or not told.value:
+        if name not in known or uptime is None:
             continue
         if str(told.value) != known[name][0]:
             booted[name] = uptime.observed_at - timedelta(seconds=float(uptime.value))
