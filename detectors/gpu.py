@@ -102,10 +102,8 @@ def _presence(reading: Reading, resource: str, loss: str) -> Observation:
 
 
 def _resource(reading: Reading, card: Card) -> str:
-    """By address; in the list, which has none, by the inventory's address of its index, else by UUID."""
-    index = card.values.get("index", "")
-    known = dict(reading.target.expected.gpus) if not card.pci else {}
-    return resources.gpu(reading.target.name, card.pci or known.get(index) or card.text("uuid") or f"index:{index}")
+    """By address; in the list, which has none, by UUID: indices shift when a GPU is missing."""
+    return resources.gpu(reading.target.name, card.pci or card.text("uuid") or f"index:{card.values.get('index', '')}")
 
 
 def _inventory(reading: Reading, printed: Printed) -> Iterator[Observation]:
@@ -116,7 +114,8 @@ def _inventory(reading: Reading, printed: Printed) -> Iterator[Observation]:
     present = sum(1 for text in states.values() if not text)
     wanted = len(expected) or len(states)
     yield reading.saw("gpu.count", present, expected=str(wanted), text=f"{present} of {wanted} GPUs answer")
-    for resource in dict.fromkeys([*expected, *states]):
+    are_addressed = all(card.pci for card in printed.cards or ())
+    for resource in dict.fromkeys([*(expected if are_addressed else ()), *states]):
         yield _presence(reading, resource, states.get(resource, "nvidia-smi does not list it"))
 
 

@@ -106,7 +106,7 @@ class NvlinkDetector:
         gpus = _gpus(said.values())
         complaint = _complaint(said, bool(gpus))
         yield reading.silent(complaint) if complaint else reading.answered()
-        addresses = _addresses(reading)
+        addresses = _addresses(reading, len(gpus))
         for gpu in gpus.values():
             resource = resources.gpu(reading.target.name, addresses.get(gpu.index) or gpu.uuid or f"index:{gpu.index}")
             yield from _links(reading, gpu, gpus, resource)
@@ -165,9 +165,9 @@ def _take(gpu: _Gpu, line: str) -> None:
             gpu.counts[kind, where] = gpu.counts.get((kind, where), 0) + int(count["count"])
 
 
-def _addresses(reading: Reading) -> dict[str, str]:
-    """Index to PCI address: nvidia-smi's own word, else the inventory's."""
-    known = dict(reading.target.expected.gpus)
+def _addresses(reading: Reading, count: int) -> dict[str, str]:
+    """Index to PCI address: nvidia-smi's own word, else the inventory's where no GPU is missing: indices shift."""
+    known = dict(reading.target.expected.gpus) if len(reading.target.expected.gpus) == count else {}
     output = reading.outputs.get(_GPUS.name)
     for line in (output.stdout if output is not None else b"").decode("utf-8", "replace").splitlines():
         cells = [cell.strip() for cell in line[:200].split(",")]
@@ -215,7 +215,7 @@ def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
         yield reading.silent(f"nvidia-smi topo -m: {output.complaint}")
         return
     yield reading.answered()
-    addresses = dict(reading.target.expected.gpus)
+    addresses = _addresses(reading, len(rows))
     bonds = {index: [_bond(cell) for cell in cells[: len(rows)]] for index, cells in rows.items()}
     for number, (index, bond) in enumerate(bonds.items()):
         resource = resources.gpu(reading.target.name, addresses.get(index) or f"index:{index}")
