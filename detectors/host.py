@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors import bmc_alarms, bmc_ipmi, bmc_redfish, host_storage, host_system
+from detectors import bmc_alarms, bmc_ipmi, bmc_redfish, host_inventory, host_storage, host_system
 from detectors.detector import Output, Reading, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
 
@@ -31,6 +31,7 @@ _READERS: dict[str, Callable[[Reading, Output], Iterator[Observation]]] = {
     # What the detectors `bmc` and `disks` collect is understood here too, when a person hands it in.
     "sel": bmc_ipmi.sel,
     "sensors": bmc_ipmi.sensors,
+    "snapshot": host_inventory.read,
     "redfish": lambda reading, output: bmc_redfish.read(reading, [output]),
 }
 # Without these nothing is known of the node; every Linux has them.
@@ -91,6 +92,8 @@ class HostDetector:
 
     def sniff(self, text: bytes) -> str:
         """`mounts` where nothing fits: its reader says nothing of what is no mount table."""
+        if host_inventory.is_one(text):
+            return "snapshot"
         return next((name for name, pattern in _SNIFFED if pattern.search(text)), "mounts")
 
     def parse(self, reading: Reading) -> Iterator[Observation]:

@@ -17,9 +17,18 @@ from detectors.faults import FaultEvent, Observation
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 TARGET = Target("gn001", "127.0.0.1")
 KINDS = ("ipmi", "redfish")
+SNAPSHOTS = "host_inventory_json"
 # Where we say other than the index, and why.
 WHY_NOT = {
     "ipmitool176__sdr_ok_but_redundancy_lost.txt": "nothing in the file says so: we say that nothing is known",
+}
+NEEDS_INVENTORY = "alike on all ports, or plausible by itself: only the inventory can tell"
+SNAPSHOTS_WHY_NOT = {
+    "gcm__learn_ib_intf_bad_rate.json": NEEDS_INVENTORY,
+    "gcm__learn_ib_intf_bad_version.json": NEEDS_INVENTORY,
+    "gcm__eth_learn_degraded_intf.json": NEEDS_INVENTORY,
+    "gcm__learn_ib_misbound_if.json": NEEDS_INVENTORY,
+    "gcm__cache_downlink.json": "speeds of links alone, without what any of them could do",
 }
 # What people did, and how safe settings are: `faulty` in the index by the word Warning alone. Recorded, no incident.
 NOTICES = (
@@ -31,9 +40,12 @@ NOTICES = (
 
 @lru_cache(maxsize=1)
 def index(shared: Path) -> tuple[dict[str, str], ...]:
+    return tuple(row for row in rows(shared) if row["kind"] in KINDS)
+
+
+def rows(shared: Path) -> list[dict[str, str]]:
     with (shared / "outputs" / "index.tsv").open(newline="") as file:
-        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return tuple(row for row in rows if row["kind"] in KINDS)
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def told(detector: Detector, text: bytes) -> tuple[list[Observation], list[FaultEvent]]:
@@ -127,6 +139,18 @@ def test_the_host_detector_reads_the_same_files_as_the_board_detector(shared: Pa
             for name in ("bmc", "host")
         )
         assert by_host == by_board, row["path"]
+
+
+def test_snapshots_of_other_tools_show_what_they_can_show_alone(shared: Path) -> None:
+    wrong, read = [], [row for row in rows(shared) if row["kind"] == SNAPSHOTS]
+    for row in read:
+        name = row["path"].rpartition("/")[2]
+        _, events = told(registry.by_name("host"), (shared / "outputs" / row["path"]).read_bytes())
+        found = {event.fault_type for event in events} - {"detector.silent"}
+        if bool(found) is not (row["health"] == "faulty" and name not in SNAPSHOTS_WHY_NOT):
+            wrong.append(f"{name}: {row['health']} ({row['wrong']}), found {sorted(found)}")
+    assert wrong == []
+    assert len(read) > 20
 
 
 @pytest.mark.parametrize("name", ["host", "bmc", "disks", "node_log"])

@@ -314,3 +314,39 @@ def test_a_sniffed_file_is_the_output_that_it_is() -> None:
         "redfish": '{"@odata.id": "/redfish/v1"}',
     }
     assert {name: HOST.sniff(text.encode()) for name, text in texts.items()} == {name: name for name in texts}
+
+
+def faults(taken: Reading) -> set[tuple[str, str]]:
+    found = [event for seen in HOST.parse(taken) for event in classify(seen, (), catalog.load())]
+    return {(e.fault_type, e.resource.removeprefix("node/gn001")) for e in found if e.fault_type != "detector.silent"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, set()),
+        ({"operstate": "DOWN"}, {("nic.link.down", "/nic/bond-a")}),
+        ({"mtu": 1500}, {("config.nic.mtu", "/nic/bond-a")}),
+        ({"ifname": "other"}, {("nic.missing", "/nic/bond-a")}),
+    ],
+)
+def test_a_snapshot_of_interfaces_is_held_against_its_own_configuration(
+    change: dict[str, Any], expected: set[tuple[str, str]]
+) -> None:
+    status = [{"ifname": "bond-a", "operstate": "UP", "mtu": 9000, **change}, {"ifname": "spare", "operstate": "DOWN"}]
+    document = {"intf_status": status, "intf_ifcfg": {"bond-a": {"MTU": "9000"}}, "phys_macaddr": None}
+    assert faults(reading(snapshot=json.dumps(document))) == expected
+
+
+def test_a_snapshot_of_sysfs_shows_ports_that_are_down_and_cards_below_their_peers() -> None:
+    files = {}
+    for number, (state, speed) in enumerate([("4: ACTIVE", "16"), ("2: INIT", "16"), ("4: ACTIVE", "8")]):
+        pci = f"0000:0{number}:00.0"
+        files[f"/sys/bus/pci/devices/{pci}/infiniband/mlx5_{number}/ports/1/state"] = f"{state}\n"
+        files[f"/sys/bus/pci/devices/{pci}/net/ib{number}/operstate"] = "up\n"
+        files[f"/sys/class/pci_bus/0000:0{number}/device/{pci}/current_link_speed"] = f"{speed} GT/s\n"
+    assert HOST.sniff(json.dumps(files).encode()) == "snapshot"
+    assert faults(reading(snapshot=json.dumps(files))) == {
+        ("nic.link.down", "/nic/mlx5_1"),
+        ("pcie.link_degraded", "/pci/0000:02:00.0"),
+    }
