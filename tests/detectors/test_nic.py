@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import catalog, files, judge, nic_outputs
+from detectors import bundle, catalog, files, judge, nic_outputs
 from detectors.detector import Command, Output, Reading, Target, Transports
 from detectors.expected import Expected, ExpectedNic
 from detectors.faults import EventKind, FaultEvent, Observation, fingerprint
+from detectors.local import LocalShell
 from detectors.nic import NicDetector
 from detectors.nic_counters import counted
 from detectors.nic_link import State, link
@@ -268,12 +270,16 @@ def test_only_one_count_of_a_lost_link_speaks() -> None:
 
 
 class Counting(SimulatedShell):
-    """Counts the bundles: each is one SSH command."""
+    """Counts the bundles: each is one SSH command. Keeps the commands in them."""
 
-    bundles = 0
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self.bundles = 0
+        self.commands: list[Command] = []
 
     def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
         self.bundles += 1
+        self.commands += commands
         return super().run_all(target, name, commands)
 
 
@@ -369,3 +375,34 @@ def test_parsers_take_time_in_step_with_the_text() -> None:
         text = start * 70_000
         for parser in PARSERS:
             parser(text)
+
+
+def test_the_node_picks_the_lines_of_the_port_by_itself(tmp_path: Path) -> None:
+    """The bundle as SSH sends it, run by a real shell, with a program of our own in ethtool's place."""
+    fake = tmp_path / "ethtool"
+    fake.write_text(
+        "#!/bin/sh\n"
+        '[ "$*" = "-S rail0" ] || exit 1\n'
+        "echo 'NIC statistics:'\n"
+        "echo '     rx0_packets: 5'\n"
+        "echo '     rx_pcs_symbol_err_phy: 7'\n"
+        "echo '     tx_prio3_pause: 9'\n"
+        "echo '     ch0_events: 4'\n"
+    )
+    fake.chmod(0o755)
+    shell = Counting(SimulatedWorld.sakuraone(clock=lambda: START))
+    DETECTOR.collect(Target("gn001", "", expected=expected()), Transports(shell=shell), START)
+    command = next(each for each in shell.commands if each.name == "ethtool-S.rail0")
+    text = bundle.script([command], "0a1b", is_root=False)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", text], capture_output=True, check=False, timeout=20, env=environment)
+    output = bundle.taken_apart([command], "0a1b", done.stdout, done.stderr)[command.name]
+    assert nic_outputs.statistics(output.stdout) == {"rx_pcs_symbol_err_phy": 7, "tx_prio3_pause": 9}
+
+
+@pytest.mark.needs("ip", "ethtool")
+def test_the_machine_that_runs_the_tests_is_read() -> None:
+    target = Target("here", "127.0.0.1")
+    seen = list(DETECTOR.parse(DETECTOR.collect(target, Transports(shell=LocalShell()), START)))
+    assert [o.value for o in seen if o.metric == "detector.answered"] == [True]
+    assert "node/here/nic/lo" not in {o.resource for o in seen}
