@@ -113,8 +113,9 @@ class PcieDetector:
     def parse(self, reading: Reading) -> Iterator[Observation]:
         found = _devices(reading)
         counts = _errors(reading)
-        if not found and counts is None:
-            first = next(iter(reading.outputs.values()), None)
+        cut = next((output for output in reading.outputs.values() if output.status is None), None)
+        if cut is not None or (not found and counts is None):
+            first = cut or next(iter(reading.outputs.values()), None)
             yield reading.silent(f"{_ROOT}: {first.complaint if first else 'nothing was read'}")
             return
         yield reading.answered()

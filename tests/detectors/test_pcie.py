@@ -160,6 +160,12 @@ def test_this_machine_is_read_without_rights_or_faults_of_the_reading() -> None:
     assert sum(each.metric == "detector.answered" for each in found) == 1
 
 
+def test_reading_that_was_cut_off_says_nothing_of_what_it_had_read() -> None:
+    cut = Output(None, (UP.text + replace(CARD, width="8").text).encode(), b"", timedelta(seconds=10))
+    seen = list(PcieDetector().parse(Reading("pcie", Target("gn001", "127.0.0.1"), NOW, {"links": cut})))
+    assert [event.fault_type for event in raised(seen)] == ["detector.silent"]
+
+
 LSPCI = """16:00.0 3D controller{kind}: NVIDIA Corporation GH100 (rev a1)
 \t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM L1
 \t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x{width}
