@@ -6,6 +6,7 @@ Only these functions write; each says what it did as values.
 from __future__ import annotations
 
 from incidents.acting import act, record
+from incidents.blindness import judged as blind_detectors
 from incidents.changes import Acted, Change, ChangeKind, Refused
 from incidents.ingesting import active_fingerprints, ingest, quarantine
 from incidents.items import EventRefused
@@ -21,6 +22,7 @@ __all__ = [
     "Refused",
     "act",
     "active_fingerprints",
+    "blind_detectors",
     "ingest",
     "management_network",
     "node_restarted",

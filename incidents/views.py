@@ -17,7 +17,10 @@ USER_REPORT = "report.user"
 GPU_LOST = ("gpu.xid.79", "gpu.lost")
 FOLLOWS_HARDWARE = ("gpu.xid.154", "gpu.count_mismatch", "gpu.unresponsive")
 SILENT_TARGET = "target.unreachable"
-UNREACHABLE = (SILENT_TARGET, "detector.silent")
+SILENT_DETECTOR = "detector.silent"
+UNREACHABLE = (SILENT_TARGET, SILENT_DETECTOR)
+# What a detector is that gives no usable answer on one machine or on all of them.
+BLIND_DETECTOR = "detector.blind"
 # What many silent targets are when Slurm hears them still, and what it is a fault of.
 MANAGEMENT_NETWORK = "network.management_unreachable"
 MANAGEMENT = "site/management"

@@ -134,6 +134,7 @@ class Pipeline:
         """Everything whose time has come, whoever forgot to ring."""
         now = self.clock()
         told = incidents.management_network(now, hears=lambda names: runbooks.heard(names, self.world.slurm))
+        told += incidents.blind_detectors(now)
         if told:
             self._remember(told, None, now)
         incidents.sweep(now=now)

@@ -1,0 +1,86 @@
+"""Detectors that give no usable answer: one fault for each detector, on however many machines. Reads only.
+
+A missing sudo line or an exporter that is not deployed silences one detector on a thousand nodes; that is one cause
+and one message. What is silent where stands in the single faults, which open no incident of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from detectors import catalog, resources
+from detectors.faults import EventKind, FaultEvent, event_id, fingerprint
+from incidents.models import Evidence, Fault, Poll
+from incidents.views import BLIND_DETECTOR, SILENT_DETECTOR
+
+# Two periods of polls after the first: by then every machine on which it is silent has said so.
+GATHERED = timedelta(minutes=2)
+_SHOWN = 5
+
+
+@dataclass
+class Silent:
+    """One detector's silence: the machines, and since when the first of them."""
+
+    machines: list[str] = field(default_factory=list)
+    since: datetime | None = None
+    a_fault: int = 0
+
+
+def judged(now: datetime) -> list[FaultEvent]:
+    """The beginnings and ends of blindness. One query while every detector answers."""
+    rows = Fault.objects.filter(fault_type__in=(SILENT_DETECTOR, BLIND_DETECTOR), is_active=True)
+    silent: dict[str, Silent] = {}
+    blind: set[str] = set()
+    for pk, kind, detector, owner, at in rows.values_list("pk", "fault_type", "qualifier", "owner", "observed_at"):
+        if kind == BLIND_DETECTOR:
+            blind.add(detector)
+            continue
+        one = silent.setdefault(detector, Silent(a_fault=pk))
+        one.machines.append(resources.host_of(owner) or owner)
+        one.since = at if one.since is None else min(one.since, at)
+    begun = [
+        _event(EventKind.RAISED, detector, _said(detector, one), now)
+        for detector, one in sorted(silent.items())
+        if detector not in blind and one.since is not None and one.since <= now - GATHERED
+    ]
+    ended = [
+        _event(EventKind.CLEARED, detector, "it answers everywhere", now) for detector in sorted(blind - set(silent))
+    ]
+    return [*begun, *ended]
+
+
+def _said(detector: str, silent: Silent) -> str:
+    of = max(Poll.objects.filter(detector=detector).count(), len(silent.machines))
+    last = Evidence.objects.filter(fault_id=silent.a_fault).order_by("-occurred_at", "-pk").first()
+    return (
+        f"Detector {detector} gives no usable answer on {len(silent.machines)} of {of} machines"
+        f" ({_some(sorted(silent.machines))}). One of them said: {last.excerpt if last else 'nothing'}."
+        " Until it answers, what it watches there is unknown."
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+
+
+def _event(kind: EventKind, detector: str, text: str, now: datetime) -> FaultEvent:
+    row = catalog.load()[BLIND_DETECTOR]
+    resource = f"site/{detector}"
+    mark = fingerprint(resource, row.id, detector)
+    return FaultEvent(
+        event_id=event_id("blindness", mark, kind, now.isoformat()),
+        fault_type=row.id,
+        event=kind,
+        resource=resource,
+        source="poll",
+        occurred_at=now,
+        observed_at=now,
+        severity=row.severity,
+        action=row.action,
+        component=row.component,
+        qualifier=detector,
+        excerpt=text,
+    )
