@@ -34,7 +34,8 @@ from tests.services.programs import find, spawn, stop
 
 PORTS = [f"Ethernet{4 * number}" for number in range(64)]
 NAME = "leaf-01"
-TARGET = Target(NAME, "127.0.0.1", kind=TargetKind.SWITCH)
+ADDRESS = "127.0.3.1"
+TARGET = Target(NAME, ADDRESS, kind=TargetKind.SWITCH)
 FROZEN = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 
 
@@ -43,7 +44,7 @@ def world() -> SimulatedWorld:
 
 
 def serve() -> None:
-    print(SnmpAgents(world(), [NAME]).start().ports[NAME], flush=True)
+    print(SnmpAgents(world(), [NAME]).start().port, flush=True)
     threading.Event().wait()
 
 
@@ -71,7 +72,7 @@ def bulkwalk(port: int, columns: tuple[str, ...]) -> int:
     """One process for each column, as the program takes one subtree; gives the number of objects."""
     lines = 0
     for column in columns:
-        argv = [str(find("snmpbulkwalk")), "-v2c", "-c", COMMUNITY, "-Cr100", "-On", f"127.0.0.1:{port}", f".{column}"]
+        argv = [str(find("snmpbulkwalk")), "-v2c", "-c", COMMUNITY, "-Cr100", "-On", f"{ADDRESS}:{port}", f".{column}"]
         done = subprocess.run(argv, capture_output=True, check=True, env={**os.environ, "MIBS": "", "MIBDIRS": ""})
         lines += done.stdout.count(b"\n")
     return lines
