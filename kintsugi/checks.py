@@ -53,4 +53,7 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
                 shell.check(group.ssh)
     except (DetectorError, ImproperlyConfigured) as error:
         return [checks.Error(str(error), hint=hint, id="kintsugi.E002")]
+    if key is not None and not known_hosts.exists():
+        words = f"KINTSUGI_SSH_KNOWN_HOSTS: {known_hosts} does not exist, so no machine is trusted over SSH yet."
+        return [checks.Warning(words, hint="`manage.py inventory host-keys` shows the keys.", id="kintsugi.W003")]
     return []

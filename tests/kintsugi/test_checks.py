@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import paramiko
 import pytest
 
 from kintsugi.checks import node_access_is_usable, redis_keeps_what_it_is_given
@@ -52,3 +53,11 @@ def test_a_key_that_cannot_be_read_stops_the_start(settings: Any, tmp_path: Path
 
 def test_no_key_is_no_error_because_a_site_may_start_without_node_access(settings: Any) -> None:
     assert list(node_access_is_usable(None)) == []
+
+
+def test_host_keys_that_are_not_pinned_yet_are_a_warning(settings: Any, tmp_path: Path) -> None:
+    key = paramiko.ECDSAKey.generate()
+    key.write_private_key_file(str(tmp_path / "key"))
+    access = {"KINTSUGI_SSH_KEY": str(tmp_path / "key"), "KINTSUGI_SSH_KNOWN_HOSTS": str(tmp_path / "none")}
+    settings.KINTSUGI = {**settings.KINTSUGI, **access}
+    assert [message.id for message in node_access_is_usable(None)] == ["kintsugi.W003"]
