@@ -132,6 +132,11 @@ def test_cap_holds_when_twenty_workers_drain_through_slurm_at_once(
     site = a_site(slurm_daemons, *nodes)
     runs = [a_run(site, node)[0] for node in nodes]
     limit = cap(len(slurm_daemons.nodes))
+    # Nodes of the tests before may still be coming back; what a person drained stays out.
+    slurm_daemons.wait_until(
+        lambda: all(state.is_drained for state in site.world.slurm.nodes().values() if state.is_out),
+        what="no node is on its way back",
+    )
     before = sum(state.is_out for state in site.world.slurm.nodes().values())
     at_once(20, lambda number: services.advance(runs[number].pk, now=site.now(), world=site.world))
     after = [name for name, state in site.world.slurm.nodes().items() if state.is_out]
