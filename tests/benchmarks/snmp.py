@@ -34,7 +34,7 @@ from tests.services.programs import find, spawn, stop
 
 PORTS = [f"Ethernet{4 * number}" for number in range(64)]
 NAME = "leaf-01"
-ADDRESS = "127.0.3.1"
+ADDRESS = "127.0.0.1"
 TARGET = Target(NAME, ADDRESS, kind=TargetKind.SWITCH)
 FROZEN = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 
@@ -44,7 +44,7 @@ def world() -> SimulatedWorld:
 
 
 def serve() -> None:
-    print(SnmpAgents(world(), [NAME]).start().port, flush=True)
+    print(SnmpAgents(world(), [NAME]).start().ports[NAME], flush=True)
     threading.Event().wait()
 
 

@@ -421,12 +421,11 @@ def agents() -> Iterator[SnmpAgents]:
 def test_a_switch_tells_the_same_over_udp_as_in_memory(
     agents: SnmpAgents, make: Callable[..., Any], version: SnmpVersion
 ) -> None:
-    snmp = make(lambda target: credentials(agents.port, version))
+    snmp = make(lambda target: credentials(agents.ports[target.name], version))
     shell = SimulatedShell(agents.world)
     detector = SwitchSnmpDetector()
     try:
-        leaf = replace(LEAF, address=agents.addresses["leaf-01"])
-        found = detector.collect(leaf, Transports(shell, snmp=snmp), START)
+        found = detector.collect(LEAF, Transports(shell, snmp=snmp), START)
     finally:
         snmp.close()
     twin = detector.collect(LEAF, Transports(shell, snmp=SimulatedSnmp(agents.world)), START)
@@ -435,9 +434,9 @@ def test_a_switch_tells_the_same_over_udp_as_in_memory(
 
 
 def test_the_parts_of_a_switch_are_read_over_udp(agents: SnmpAgents) -> None:
-    snmp = FastSnmpTransport(lambda target: credentials(agents.port))
+    snmp = FastSnmpTransport(lambda target: credentials(agents.ports[target.name]))
     reading = SwitchSensorsDetector().collect(
-        replace(LEAF, name="mgmt-01", address=agents.addresses["mgmt-01"]),
+        replace(LEAF, name="mgmt-01"),
         Transports(SimulatedShell(agents.world), snmp=snmp),
         START,
     )
