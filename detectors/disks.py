@@ -15,7 +15,7 @@ from detectors.detector import Command, NothingToCompare, Output, Reading, Targe
 from detectors.faults import Observation
 
 _NVME = re.compile(r"^/sys/class/nvme/(nvme\d+)/(serial|model|firmware_rev|state)$")
-_BLOCK = re.compile(r"^/sys/block/(sd[a-z]+)/device/model$")
+_BLOCK = re.compile(r"^sd[a-z]+$")
 _METRICS = {"serial": "disk.serial", "model": "disk.model", "firmware_rev": "disk.firmware"}
 # Controllers of RAID cards show volumes of their own making: SMART of those is not the disks'.
 _VOLUMES = re.compile(r"PERC|MR\d|Virtual|LOGICAL VOLUME|VMware|QEMU", re.IGNORECASE)
@@ -37,7 +37,7 @@ class DisksDetector(NothingToCompare):
         nvme = (f"/sys/class/nvme/nvme*/{key}" for key in (*_METRICS, "state"))
         listing = [
             files.reading("nvme-list", "/sys/class/nvme", *nvme, depth=2),
-            files.reading("block-list", "/sys/block", "/sys/block/sd*/device/model", depth=3),
+            Command("block-list", ("lsblk", "--json", "--nodeps", "--output", "NAME,TYPE,VENDOR,MODEL"), _TIMEOUT),
         ]
         outputs = via.shell.run_all(target, self.name, listing)
         asked = via.shell.run_all(target, self.name, _questions(outputs)) if _questions(outputs) else {}
@@ -67,8 +67,8 @@ class DisksDetector(NothingToCompare):
 
 
 def _is_unlisted(name: str, output: Output) -> bool:
-    """/sys/block is always there; /sys/class/nvme is not where no NVMe disk is."""
-    return output.status is None or (output.status != 0 and not output.stdout and name == "block-list")
+    """lsblk always answers; /sys/class/nvme is not there where no NVMe disk is."""
+    return output.status is None or (name == "block-list" and host_storage.document_of(output.stdout) is None)
 
 
 def _listed(reading: Reading, output: Output) -> Iterator[Observation]:
@@ -87,17 +87,23 @@ def _listed(reading: Reading, output: Output) -> Iterator[Observation]:
 def _questions(outputs: dict[str, Output]) -> list[Command]:
     """One for each disk that is alive; none for volumes that a RAID controller made up."""
     states: dict[str, str] = {}
-    others: list[str] = []
-    for output in outputs.values():
-        for path, value in files.contents(output).items():
-            nvme, block = _NVME.match(path), _BLOCK.match(path)
-            if nvme:
-                states.setdefault(nvme[1], "")
-                states[nvme[1]] = value.strip() if nvme[2] == "state" else states[nvme[1]]
-            elif block and not _VOLUMES.search(value):
-                others.append(block[1])
+    for path, value in files.contents(outputs["nvme-list"]).items():
+        found = _NVME.match(path)
+        if found:
+            states[found[1]] = value.strip() if found[2] == "state" else states.get(found[1], "")
     alive = sorted(name for name, state in states.items() if not state or state in _LIVE)
-    return [*map(_nvme, alive), *map(_smartctl, sorted(others))][:_MOST_DISKS]
+    return [*map(_nvme, alive), *map(_smartctl, _others(outputs["block-list"]))][:_MOST_DISKS]
+
+
+def _others(output: Output) -> list[str]:
+    rows = (host_storage.document_of(output.stdout) or {}).get("blockdevices")
+    found = []
+    for row in rows if isinstance(rows, list) else []:
+        name = str(row.get("name", "")) if isinstance(row, dict) else ""
+        if _BLOCK.match(name) and row.get("type") == "disk":
+            words = f"{row.get('vendor') or ''} {row.get('model') or ''}"
+            found += [] if _VOLUMES.search(words) else [name]
+    return sorted(found)
 
 
 def _nvme(device: str) -> Command:

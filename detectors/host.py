@@ -44,6 +44,7 @@ _MAY_FAIL = {
     "chrony": re.compile(r""),
     "fstab": re.compile(r"No such file"),
     "mdstat": re.compile(r"No such file"),
+    "edac": re.compile(r"No such file"),
     "df": re.compile(r"no file systems processed"),
     "lustre": re.compile(r"param_path|No such file|No such device|not found"),
     "services": re.compile(r"not been booted with systemd|Failed to connect to bus"),

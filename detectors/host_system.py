@@ -104,15 +104,16 @@ def vmstat(reading: Reading, output: Output) -> Iterator[Observation]:
     """How often the kernel ended a process for want of memory, since boot."""
     found = _KILLS.search(text(output))
     if found:
-        yield reading.saw("memory.oom_kills", int(found[1]), text="the kernel ended a process for want of memory")
+        said = f"{found[1]} processes were ended for want of memory since the boot"
+        yield reading.saw("memory.oom_kills", int(found[1]), text=said)
 
 
 def interrupts(reading: Reading, output: Output) -> Iterator[Observation]:
     """Machine check exceptions of all processors since boot: `MCE:` of /proc/interrupts, a column for each."""
     found = _MACHINE_CHECKS.search(text(output))
     if found:
-        said = "a processor raised a machine check exception"
-        yield reading.saw("cpu.machine_checks", sum(int(word) for word in found[1].split()), text=said)
+        count = sum(int(word) for word in found[1].split())
+        yield reading.saw("cpu.machine_checks", count, text=f"{count} machine check exceptions since the boot")
 
 
 def edac(reading: Reading, output: Output) -> Iterator[Observation]:

@@ -230,8 +230,9 @@ def test_the_disks_own_threshold_goes_before_the_catalogues() -> None:
 class DiskShell(OneByOne):
     """A node with these files and programs."""
 
-    def __init__(self, files: Mapping[str, str], programs: Mapping[str, bytes]) -> None:
+    def __init__(self, files: Mapping[str, str], programs: Mapping[str, bytes], *volumes: str) -> None:
         self.files, self.programs = files, programs
+        self.volumes = [{"name": "sda", "type": "disk", "vendor": "DELL", "model": model} for model in volumes]
         self.asked: list[tuple[str, ...]] = []
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
@@ -239,6 +240,8 @@ class DiskShell(OneByOne):
         if argv[0] == "find":
             text = "".join(f"{path}\0{value}\n" for path, value in self.files.items() if path.startswith(argv[2]))
             return Output(0, text.encode(), b"", timedelta(0))
+        if argv[0] == "lsblk":
+            return Output(0, json.dumps({"blockdevices": self.volumes}).encode(), b"", timedelta(0))
         given = self.programs.get(argv[0])
         return Output(127, b"", b"", timedelta(0)) if given is None else Output(0, given, b"", timedelta(0))
 
@@ -250,7 +253,7 @@ def test_smartctl_is_asked_where_nvme_cli_is_missing() -> None:
     assert [(o.resource, o.value) for o in DISKS.parse(taken) if o.metric == "disk.passed"] == [
         ("node/gn001/storage/nvme0", False)
     ]
-    assert [argv[0] for argv in shell.asked] == ["find", "find", "nvme", "smartctl"]
+    assert [argv[0] for argv in shell.asked] == ["find", "lsblk", "nvme", "smartctl"]
 
 
 def test_a_node_without_disks_of_its_own_is_well() -> None:
@@ -266,9 +269,9 @@ def test_disks_that_nobody_can_be_asked_about_are_not_well() -> None:
 
 
 def test_a_volume_of_a_raid_controller_is_not_asked() -> None:
-    shell = DiskShell({"/sys/block/sda/device/model": "PERC H755 Front"}, {"smartctl": b"{}"})
+    shell = DiskShell({}, {"smartctl": b"{}"}, "PERC H755 Front")
     DISKS.collect(Target("gn001", ""), Transports(shell=shell), NOW)
-    assert [argv[0] for argv in shell.asked] == ["find", "find"]
+    assert [argv[0] for argv in shell.asked] == ["find", "lsblk"]
 
 
 def test_a_restart_gives_a_new_boot_and_heals_what_it_can() -> None:
