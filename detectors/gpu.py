@@ -41,8 +41,8 @@ class GpuDetector(NothingToCompare):
     every: ClassVar[timedelta] = timedelta(seconds=60)
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
-        """One nvidia-smi call. Raises DetectorError when the node cannot be reached."""
-        outputs = via.shell.run_all(target, self.name, (_COMMAND,))
+        """nvidia-smi, and what the kernel has on its bus. Raises DetectorError when the node cannot be reached."""
+        outputs = via.shell.run_all(target, self.name, (_COMMAND, gpu_forms.DEVICES))
         return Reading(detector=self.name, target=target, taken_at=now, outputs=outputs)
 
     def sniff(self, text: bytes) -> str:
@@ -78,11 +78,15 @@ def _words(output: Output) -> str:
 def _without_list(reading: Reading, output: Output, lost: Mapping[str, str]) -> Iterator[Observation]:
     """Of GPUs that were not spoken of nothing is known: that is a fault of the look, or of the driver."""
     words = _words(output)
-    is_driver = bool(_MISMATCH.search(words) or _NO_DRIVER.search(words))
-    # A node that is not known to have GPUs may well be one without: its driver is nobody's fault.
-    if is_driver and reading.target.expected.gpus:
+    is_mismatch = bool(_MISMATCH.search(words))
+    is_driver = is_mismatch or bool(_NO_DRIVER.search(words))
+    on_bus = gpu_forms.are_on_bus(reading.outputs.get(gpu_forms.DEVICES.name))
+    are_wanted = bool(reading.target.expected.gpus) or on_bus
+    if (output.is_missing or is_driver) and not are_wanted and on_bus is False:
+        yield reading.answered()  # a node without GPUs: its driver is nobody's fault
+    elif is_driver and are_wanted:
         yield reading.answered()
-        yield from _driver(reading, False, output.complaint, mismatch=bool(_MISMATCH.search(words)))
+        yield from _driver(reading, False, output.complaint, mismatch=is_mismatch)
     else:
         yield reading.silent(f"nvidia-smi ended with {output.complaint}")
     for pci, text in lost.items():

@@ -13,8 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
-from detectors import resources
+from detectors import files, resources
+from detectors.detector import Output
 
+# Whether there is anything of NVIDIA's at all, from the kernel: a node without GPUs needs no driver.
+DEVICES = files.reading("devices", "/sys/bus/pci/devices", "*/vendor", depth=2)
+_NVIDIA = "0x10de"
 # Words for "this GPU, this driver or this system does not have it".
 _ABSENT = frozenset({"", "n/a", "not supported", "requested functionality has been deprecated", "deprecated"})
 # `GPU 0000:09:00.0:`, `GPU0000:17:00.0:`, `GPU0: 0000:17:00.0:` and a domain of three digits all occur; terminals wrap
@@ -192,6 +196,12 @@ def read(stdout: bytes, stderr: bytes = b"") -> Printed:
     if cards:
         return Printed(cards, lost, cards[0].raw("driver_version"))
     return Printed(list(_from_table(text)) or None, lost)
+
+
+def are_on_bus(output: Optional[Output]) -> Optional[bool]:
+    """Of the output of DEVICES; None when that tells nothing."""
+    vendors = {text.strip() for text in files.contents(output).values()} if output is not None else set()
+    return _NVIDIA in vendors if vendors else None
 
 
 def without_handle(text: str) -> dict[str, str]:

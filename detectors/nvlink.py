@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors import resources
+from detectors import gpu_forms, resources
 from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
 
@@ -87,7 +87,7 @@ class NvlinkDetector:
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """Four short nvidia-smi calls in one go. Raises DetectorError when the node cannot be reached."""
-        outputs = via.shell.run_all(target, self.name, (_GPUS, _STATUS, _ERRORS, _LANES))
+        outputs = via.shell.run_all(target, self.name, (_GPUS, _STATUS, _ERRORS, _LANES, gpu_forms.DEVICES))
         return Reading(detector=self.name, target=target, taken_at=now, outputs=outputs)
 
     def sniff(self, text: bytes) -> str:
@@ -102,7 +102,12 @@ class NvlinkDetector:
         if _TOPO in reading.outputs:
             yield from _topology(reading, reading.outputs[_TOPO])
             return
-        said = {name: output for name, output in reading.outputs.items() if name != _GPUS.name}
+        beside = (_GPUS.name, gpu_forms.DEVICES.name)
+        said = {name: output for name, output in reading.outputs.items() if name not in beside}
+        on_bus = gpu_forms.are_on_bus(reading.outputs.get(gpu_forms.DEVICES.name))
+        if on_bus is False and not reading.target.expected.gpus:
+            yield reading.answered()  # a node without GPUs
+            return
         gpus = _gpus(said.values())
         complaint = _complaint(said, bool(gpus))
         yield reading.silent(complaint) if complaint else reading.answered()

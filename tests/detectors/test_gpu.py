@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -181,11 +182,31 @@ def test_unknown_error_under_the_addressing_mode_is_no_fault() -> None:
     assert raised(parsed(xml("<addressing_mode>Unknown Error</addressing_mode>"))) == []
 
 
-def test_driver_is_missed_only_where_gpus_are_expected() -> None:
-    said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.124"
-    assert [event.fault_type for event in raised(parsed(said, status=18))] == ["gpu.driver.mismatch"]
-    nobody = raised(parsed(said, status=18, expected=Expected()))
-    assert [event.fault_type for event in nobody] == ["detector.silent"]
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.124"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "expected", "status", "text", "types"),
+    [
+        ("0x10de", ONE, 18, MISMATCH, ["gpu.driver.mismatch"]),
+        ("0x10de", Expected(), 18, MISMATCH, ["gpu.driver.mismatch"]),
+        ("0x8086", ONE, 18, MISMATCH, ["gpu.driver.mismatch"]),
+        ("0x8086", Expected(), 18, MISMATCH, []),
+        ("", Expected(), 18, MISMATCH, ["detector.silent"]),
+        ("0x8086", Expected(), 127, "", []),
+        ("0x10de", Expected(), 127, "", ["detector.silent"]),
+        ("0x8086", ONE, 127, "", ["detector.silent"]),
+        ("0x8086", Expected(), 4, "Insufficient permissions", ["detector.silent"]),
+    ],
+)
+def test_driver_is_missed_only_where_gpus_are_known_or_on_the_bus(
+    vendor: str, expected: Expected, status: int, text: str, types: list[str]
+) -> None:
+    now = reading(text, status=status, expected=expected)
+    line = f"/sys/bus/pci/devices/{PCI}/vendor\0{vendor}\n" if vendor else ""
+    outputs = {**now.outputs, "devices": Output(0, line.encode(), b"", timedelta(0))}
+    found = raised(list(GpuDetector().parse(replace(now, outputs=outputs))))
+    assert [event.fault_type for event in found] == types
 
 
 def test_nothing_is_said_of_the_others_when_nvidia_smi_gives_up_at_one() -> None:

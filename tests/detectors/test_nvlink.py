@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -146,6 +147,14 @@ def test_bridge_that_loses_links_is_told_until_it_has_them_again() -> None:
 
     told = rounds(cards(12), cards(8), cards(8), cards(12))
     assert told == [[], [], [("nvlink.link_inactive", "raised")], [("nvlink.link_inactive", "cleared")]]
+
+
+@pytest.mark.parametrize(("vendor", "is_silent"), [("0x8086", False), ("0x10de", True)])
+def test_node_without_gpus_is_no_silence(vendor: str, is_silent: bool) -> None:
+    now = reading(NOW, status="", errors="", lanes="")
+    line = f"/sys/bus/pci/devices/0000:19:00.0/vendor\0{vendor}\n"
+    outputs = {**now.outputs, "devices": Output(0, line.encode(), b"", timedelta(0))}
+    assert bool(raised(list(NvlinkDetector().parse(replace(now, outputs=outputs))))) is is_silent
 
 
 def test_output_that_breaks_off_is_silence() -> None:
