@@ -66,9 +66,12 @@ class GpuDetector(NothingToCompare):
         if printed.driver_version:
             yield reading.saw("gpu.driver_version", printed.driver_version)
         yield from _inventory(reading, printed)
+        corrupted = gpu_forms.corrupted(_words(output))
         for card in printed.cards:
             if not _words_of_loss(card):
                 yield from _condition(reading, card)
+                if card.pci:
+                    yield reading.saw("gpu.inforom_valid", card.pci not in corrupted, _resource(reading, card))
 
 
 def _words(output: Output) -> str:

@@ -28,6 +28,7 @@ _NO_HANDLE = re.compile(
     r"\s?(?P<text>[A-Za-z][A-Za-z ]{0,60}(?:\r?\n[A-Za-z ]{1,40}$)?)",
     re.IGNORECASE | re.MULTILINE,
 )
+_CORRUPT = re.compile(r"infoROM is corrupted at gpu (?P<pci>[0-9A-F:.]{7,18})", re.IGNORECASE)
 _LISTED = re.compile(r"^GPU (?P<index>\d{1,3}): (?P<product>.{1,120}) \(UUID: (?P<uuid>[^)\s]{1,80})\)", re.MULTILINE)
 _TEXT_GPU = re.compile(r"^GPU (?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{7})\s*$")
 _TABLE_PCI = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]")
@@ -207,6 +208,11 @@ def are_on_bus(output: Optional[Output]) -> Optional[bool]:
 def without_handle(text: str) -> dict[str, str]:
     """PCI address to the driver's words, of each GPU that it names but cannot open."""
     return {full_address(found["pci"]): " ".join(found["text"].split()) for found in _NO_HANDLE.finditer(text)}
+
+
+def corrupted(text: str) -> frozenset[str]:
+    """PCI addresses of the GPUs whose information ROM nvidia-smi warns of."""
+    return frozenset(full_address(found["pci"]) for found in _CORRUPT.finditer(text))
 
 
 def full_address(pci: str) -> str:

@@ -133,6 +133,12 @@ def test_gpu_that_requires_a_reset_says_so_in_a_query_too() -> None:
     assert [str(event.action) for event in raised(parsed(said))] == ["reset_gpu"]
 
 
+def test_corrupted_information_rom_is_told_of_the_gpu_that_the_warning_names() -> None:
+    said = xml("<serial>1</serial>") + "\nWARNING: infoROM is corrupted at gpu 0000:3B:00.0\n"
+    found = raised(parsed(said, status=14))
+    assert [(event.fault_type, event.resource) for event in found] == [("gpu.inforom_corrupt", GPU)]
+
+
 @pytest.mark.parametrize(
     ("state", "health", "types"),
     [
