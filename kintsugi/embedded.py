@@ -20,7 +20,7 @@ from waitress.server import create_server
 from kintsugi.wsgi import application
 
 _log = logging.getLogger(__name__)
-_WORKER_THREADS = 8  # polls wait for nodes; faults and repairs must not wait for polls
+_WORKER_THREADS = 16  # polls wait for nodes; faults and repairs must not wait for polls
 _WEB_THREADS = 8
 _STOP_WITHIN_S = 8.0
 
