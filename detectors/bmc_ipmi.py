@@ -7,11 +7,10 @@ Python 3.9, standard library alone.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from detectors import bmc_alarms
 from detectors.bmc_alarms import Alarm, Kind
@@ -20,11 +19,8 @@ from detectors.faults import Observation
 
 # The system interface is slow (some 5 ms for each record), and a board has hundreds of sensors.
 _TIMEOUT = timedelta(seconds=45)
-_SEL = re.compile(
-    r"^\s*(?P<id>[0-9a-f]{1,5})\s*\|\s*(?P<date>[^|]*?)\s*\|\s*(?P<time>[^|]*?)\s*\|\s*(?P<sensor>[^|]+?)\s*"
-    r"\|\s*(?P<event>[^|]+?)\s*(?:\|\s*(?P<direction>Asserted|Deasserted)\s*)?(?:\|[^|]*)?$",
-    re.IGNORECASE,
-)
+_NUMBER = re.compile(r"[0-9a-f]{1,5}", re.IGNORECASE)
+_DATED = re.compile(r"\d\d/\d\d/\d|.{0,8}init", re.IGNORECASE)
 _TYPES = (
     "Power Supply|Power Unit|Temperature|Voltage|Current|Fan|Physical Security|Processor|Memory|Drive Slot / Bay"
     "|Drive Slot|Critical Interrupt|Event Logging Disabled|Watchdog ?\\d?|System Firmwares?|Module / Board|Battery"
@@ -33,16 +29,20 @@ _TYPES = (
     "|Session Audit|Platform Alert|Add-in Card|Other Units-based Sensor|Cooling Device|Boot Error|Unknown"
 )
 _TYPED = re.compile(rf"^(?P<type>{_TYPES})\s*(?P<name>.*)$", re.IGNORECASE)
+# Longer lines are none of a log.
+_LONGEST_LINE = 400
 _LEVELS = {"ok": 0, "nc": 1, "lnc": 1, "unc": 1, "cr": 2, "lcr": 2, "ucr": 2, "nr": 3, "lnr": 3, "unr": 3}
 _READING = re.compile(r"^-?\d+(?:\.\d+)?(?:e[+-]?\d+)?\s*(?P<unit>[a-z% ]{0,24})", re.IGNORECASE)
 _NO_READING = frozenset({"ns", "na", "no reading", "not readable", "disabled", "n/a", ""})
 _QUOTED = re.compile(r"'([^']*)'")
-_BLOCK = re.compile(r"^\s?Sensor ID\s*:\s*(?P<name>[^\r\n(]+?)\s*\(", re.MULTILINE)
-_BLOCK_TYPE = re.compile(r"^\s*Sensor Type \((?:Discrete|Threshold|Analog)\)\s*:\s*(?P<type>[^\r\n(]+)", re.MULTILINE)
-_BLOCK_STATES = re.compile(
-    r"^\s*States Asserted\s*:[^\r\n]*\r?\n(?P<states>(?:\s+\[[^\]\r\n]*\]\s*\r?\n?)+)", re.MULTILINE
+_BLOCK = re.compile(r"^\s?Sensor ID\s*:\s*(?P<name>[^\r\n(]{1,80}?)[ \t]{0,40}\(", re.MULTILINE)
+_BLOCK_TYPE = re.compile(
+    r"^[ \t]*Sensor Type \((?:Discrete|Threshold|Analog)\)\s*:\s*(?P<type>[^\r\n(]+)", re.MULTILINE
 )
-_BLOCK_STATUS = re.compile(r"^\s*Status\s*:\s*(?P<status>[^\r\n]+)", re.MULTILINE)
+_BLOCK_STATES = re.compile(
+    r"^[ \t]*States Asserted[ \t]*:[^\r\n]*\r?\n(?P<states>(?:[ \t]+\[[^\]\r\n]{0,80}\][ \t]*\r?\n?)+)", re.MULTILINE
+)
+_BLOCK_STATUS = re.compile(r"^[ \t]*Status\s*:\s*(?P<status>[^\r\n]+)", re.MULTILINE)
 _BRACKETED = re.compile(r"\[([^\]\r\n]*)\]")
 
 
@@ -66,30 +66,42 @@ def sel(reading: Reading, output: Output) -> Iterator[Observation]:
         entry = _entry(line)
         if entry is not None:
             found.append(_alarm_of(entry))
-            keys.append("|".join(str(value) for value in entry.groupdict().values()))
+            keys.append("|".join(entry))
     if keys or output.status == 0:
         yield from bmc_alarms.entries(reading, "sel", found, keys)
 
 
-def _entry(line: str) -> Optional[re.Match[str]]:
-    found = _SEL.match(line)
-    is_dated = found is not None and (re.match(r"\d\d/\d\d/\d", found["date"]) or "init" in found["date"].lower())
-    return found if is_dated else None
+class _Entry(NamedTuple):
+    """One row of the event log; `direction` is empty where it has none."""
+
+    number: str
+    date: str
+    time: str
+    sensor: str
+    event: str
+    direction: str
 
 
-def _alarm_of(entry: re.Match[str]) -> Alarm:
-    typed = _TYPED.match(entry["sensor"])
-    kind_word, name = (typed["type"], typed["name"].strip()) if typed else ("", entry["sensor"])
+def _entry(line: str) -> Optional[_Entry]:
+    cells = [cell.strip() for cell in line[:_LONGEST_LINE].split("|")]
+    if len(cells) < 5 or not _NUMBER.fullmatch(cells[0]) or not _DATED.match(cells[1]) or not (cells[3] and cells[4]):
+        return None
+    direction = cells[5] if len(cells) > 5 and cells[5].lower() in ("asserted", "deasserted") else ""
+    return _Entry(*cells[:5], direction)
+
+
+def _alarm_of(entry: _Entry) -> Alarm:
+    typed = _TYPED.match(entry.sensor)
+    kind_word, name = (typed["type"], typed["name"].strip()) if typed else ("", entry.sensor)
     own = bmc_alarms.kind_of(kind_word, name)
     if own is Kind.TEMPERATURE:
         own = bmc_alarms.kind_of(name) if bmc_alarms.kind_of(name) is Kind.INLET else own
-    told = bmc_alarms.state(entry["event"], own)
+    told = bmc_alarms.state(entry.event, own)
     kind, level = told if told else (own, -1)
-    if (entry["direction"] or "").lower() == "deasserted":
+    if entry.direction.lower() == "deasserted":
         level = 0 if level > 0 else -1
-    said = f"{entry['sensor']}: {entry['event']}"
-    said += f" ({entry['direction'].lower()})" if entry["direction"] else ""
-    return Alarm(kind, name or kind_word, level, f"event log, {entry['date']} {entry['time']}: {said}")
+    said = f"{entry.sensor}: {entry.event}" + (f" ({entry.direction.lower()})" if entry.direction else "")
+    return Alarm(kind, name or kind_word, level, f"event log, {entry.date} {entry.time}: {said}")
 
 
 def sensors(reading: Reading, output: Output) -> Iterator[Observation]:
@@ -112,7 +124,7 @@ def told_by(text: str) -> Iterator[Alarm]:
         elif len(cells) == 6 and cells[0].isdigit():
             yield from _free(cells[1:])
         elif len(cells) == 1 and line.count(",") >= 5 and line.split(",")[0].strip().isdigit():
-            yield from _free([cell.strip() for cell in next(csv.reader([line]), [])][1:])
+            yield from _free([cell.strip() for cell in line.split(",", 5)][1:])
 
 
 def _sensor(name: str, kind_word: str, shown: str, status: str) -> Iterator[Alarm]:

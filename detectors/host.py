@@ -60,11 +60,11 @@ _SNIFFED = (
     ("df", re.compile(rb"^\S+\s+\S+\s+(?:\d+%|-)\s+(?:\d+%|-)\s+/", re.MULTILINE)),
     ("mounts", re.compile(rb"^\S+ / \S+ \S+ \d+ \d+$", re.MULTILINE)),
     ("vmstat", re.compile(rb"^oom_kill \d+", re.MULTILINE)),
-    ("interrupts", re.compile(rb"^\s*MCE:\s", re.MULTILINE)),
+    ("interrupts", re.compile(rb"^[ \t]*MCE:\s", re.MULTILINE)),
     ("ntpq", re.compile(rb"\bleap_\w+")),
     ("boot", re.compile(rb"^[0-9a-f]{8}-[0-9a-f-]{27}\s+\d+\.\d+ ")),
     ("redfish", re.compile(rb"^\s*\{.{0,4000}?(?:@odata|\"Status\")", re.DOTALL)),
-    ("sel", re.compile(rb"^\s*[0-9a-f]{1,5} \| \d\d/\d\d/\d+ \| \d", re.MULTILINE)),
+    ("sel", re.compile(rb"^[ \t]*[0-9a-f]{1,5} \| \d\d/\d\d/\d+ \| \d", re.MULTILINE)),
     (
         "sensors",
         re.compile(

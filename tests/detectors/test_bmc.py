@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -153,6 +154,16 @@ def test_of_a_long_log_the_newest_entries_are_remembered_alone() -> None:
     rows = [f"Memory DIMM{number} | Correctable ECC | Asserted" for number in range(5 * MOST_ENTRIES)]
     (cursor,) = (o.value for o in BMC.parse(taken(sel=sel(*rows))) if o.metric == "bmc.log_cursor")
     assert len(cursor) == 8 * MOST_ENTRIES
+
+
+@pytest.mark.parametrize("repeated", [" ", "\n", "1 | ", "| ", "Sensor ID : a ", "\n [", "1,", "{", "[", "'", "PS"])
+def test_reading_takes_linear_time(repeated: str) -> None:
+    """A backtracking pattern would take minutes over this."""
+    text = f"1 | 01/01/2025 | {repeated * 60_000}"
+    begun = time.monotonic()
+    list(BMC.parse(taken(**{"sel": text, "sensors": text, "redfish.0": text})))
+    sniff(text.encode())
+    assert time.monotonic() - begun < 5
 
 
 @given(st.binary(max_size=400))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from fixtures.cluster.world import SimulatedShell, SimulatedWorld
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 HOST, DISKS = HostDetector(), DisksDetector()
+_NAMES = sorted({command.name for command in [*host_system.commands(()), *host_storage.commands()]} | {"smart"})
 
 
 def reading(expected: Expected | None = None, **texts: str) -> Reading:
@@ -293,7 +295,16 @@ def test_a_restart_gives_a_new_boot_and_heals_what_it_can() -> None:
     assert after["node.uptime_s"] == pytest.approx(90)
 
 
-_NAMES = sorted({command.name for command in [*host_system.commands(()), *host_storage.commands()]} | {"smart"})
+@pytest.mark.parametrize(
+    "repeated", [" ", "\n", "a ", "/ ", "md0 : active ", "import:\n", "\n x: ", "{", "1 | ", "Id=a\n"]
+)
+def test_reading_takes_linear_time(repeated: str) -> None:
+    """A backtracking pattern would take minutes over this."""
+    text = repeated * 60_000
+    begun = time.monotonic()
+    list(HOST.parse(reading(Expected(mounts=("/a",)), **dict.fromkeys(_NAMES, text))))
+    HOST.sniff(text.encode())
+    assert time.monotonic() - begun < 5
 
 
 @given(st.sampled_from(_NAMES), st.binary(max_size=300))
