@@ -152,6 +152,9 @@ def _connect(target: Target, parts: SplitResult, connection: http.client.HTTPCon
         connection.connect()
     except ssl.SSLCertVerificationError as error:
         raise DetectorError(f"{where}: its certificate is not trusted: {error.verify_message}") from None
+    except ConnectionRefusedError:
+        # The machine answers, and says that no such server runs: it is reachable.
+        raise DetectorError(f"{where}: connection refused, nothing listens there") from None
     except (OSError, UnicodeError) as error:
         raise Unreachable(f"{where}: {_words(error)}") from None
 
