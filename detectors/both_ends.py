@@ -7,11 +7,13 @@ sentence comes out; nothing is raised by it. Python 3.9, standard library alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Optional
 
+from detectors import resources
+from detectors.expected import ExpectedPort
 from detectors.faults import Observation
 
 # Where a module gives no threshold of its own, only the lack of light counts: catalog/polled_nic.toml, the same number.
@@ -131,6 +133,34 @@ def _in_use(values: Mapping[str, float], others: Mapping[str, float]) -> dict[st
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def suspects(
+    switch: str, ports: Sequence[ExpectedPort], observations: Sequence[Observation]
+) -> Iterator[tuple[Pair, Finding]]:
+    """Each bad cable between nodes and one switch, judged with the other cables of its module.
+
+    `ports` are the switch's own by the inventory, with far ends and modules; `observations` those of all ends.
+    """
+    by_resource: dict[str, list[Observation]] = {}
+    for seen in observations:
+        by_resource.setdefault(seen.resource, []).append(seen)
+    pairs: dict[str, Pair] = {}
+    for port in ports:
+        if port.peer.startswith("node/"):
+            near = resources.port(switch, port.name)
+            node = end(port.peer, by_resource.get(port.peer, ()))
+            pairs[port.name] = Pair(node, end(near, by_resource.get(near, ())))
+    modules = {port.name: port.module for port in ports if port.name in pairs and port.module}
+    for name, pair in pairs.items():
+        if pair.is_bad:
+            module = modules.get(name, "")
+            siblings = [pairs[other] for other, its in modules.items() if other != name and its == module]
+            yield pair, judged(pair, siblings=siblings, module=_module_path(switch, module))
+
+
+def _module_path(switch: str, module: str) -> str:
+    return module if not module or "/" in module else resources.module(switch, module)
 
 
 def judged(cable: Pair, *, siblings: Sequence[Pair] = (), module: str = "") -> Finding:

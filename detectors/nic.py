@@ -12,7 +12,7 @@ from typing import ClassVar, Optional
 from detectors import nic_outputs, resources
 from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
-from detectors.nic_counters import CARRIER_FILES, RATES, counted, rates
+from detectors.nic_counters import CARRIER_FILES, RATES, bit_errors, counted, rates
 from detectors.nic_link import Link, State, link, up
 from detectors.nic_outputs import NAME, Settings
 from detectors.nic_ports import (
@@ -113,7 +113,9 @@ class NicDetector:
                 text = "link is down; it was up before"
                 yield Observation(seen.resource, metric, False, seen.observed_at, {**seen.attributes, "text": text})
         yield from _outages(now, before)
-        yield from rates(now, before)
+        speeds = list(rates(now, before))
+        yield from speeds
+        yield from bit_errors(speeds)
 
 
 def _asked(netdevs: Sequence[str]) -> list[Command]:

@@ -80,3 +80,14 @@ def rates(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
             continue
         kept = {name: value for name, value in seen.attributes.items() if name != "text"}
         yield Observation(seen.resource, f"{seen.metric}_per_s", round(grown / passed_s, 3), seen.observed_at, kept)
+
+
+def bit_errors(speeds: Sequence[Observation]) -> Iterator[Observation]:
+    """`nic.raw_ber` of what `rates` tells: corrected bits by the bits that could have come in the same time."""
+    corrected = {o.resource: o for o in speeds if o.metric == "nic.rx_corrected_bits_phy_per_s"}
+    for seen in speeds:
+        if seen.metric == "nic.rx_bits_phy_per_s" and seen.value > 0:
+            errors = corrected.get(seen.resource)
+            ber = errors.value / seen.value if errors is not None else 0.0
+            said = {**seen.attributes, "qualifier": "by counters", "text": f"{ber:.1e} before correction"}
+            yield Observation(seen.resource, "nic.raw_ber", float(f"{ber:.3g}"), seen.observed_at, said)

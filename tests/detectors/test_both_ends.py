@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.both_ends import End, Finding, Pair, Suspect, end, judged
+from detectors.both_ends import End, Finding, Pair, Suspect, end, judged, suspects
+from detectors.expected import ExpectedPort
 from detectors.faults import Observation
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
@@ -143,6 +144,31 @@ def test_an_end_is_read_from_what_the_node_and_the_switch_observe() -> None:
     assert far.rx_dbm == {"2": 0.5}, "a lane without light in either direction is not in use"
     found = judged(Pair(near, far))
     assert (found.suspect, found.resource) == (Suspect.FIBRE, NODE)
+
+
+def test_the_bad_cables_of_a_switch_are_found_with_the_neighbours_of_their_modules() -> None:
+    ports = [
+        ExpectedPort("Ethernet0", peer=NODE, module="1"),
+        ExpectedPort("Ethernet4", peer=OTHER_NODE, module="1"),
+        ExpectedPort("Ethernet8", peer="node/gn003/nic/mlx5_4", module="2"),
+        ExpectedPort("Ethernet256", peer="switch/spine-01/port/Ethernet0", module="33"),
+    ]
+    there = [
+        *(
+            seen(port, f"optics.{way}_power_dbm", 1.0, lane="1")
+            for port in (NODE, PORT, OTHER_NODE)
+            for way in ("rx", "tx")
+        ),
+        seen(OTHER_PORT, "optics.tx_power_dbm", -35.0, lane="1"),
+        seen(OTHER_PORT, "optics.rx_power_dbm", 1.0, lane="1"),
+    ]
+    found = list(suspects("leaf-04", ports, there))
+    assert [(pair.switch.resource, finding.suspect, finding.spare) for pair, finding in found] == [
+        (OTHER_PORT, Suspect.SWITCH_END, (PORT,))
+    ]
+    there += [seen(PORT, "optics.tx_power_dbm", -35.0, lane="1")]
+    both = [finding for _, finding in suspects("leaf-04", ports, there)]
+    assert [(finding.suspect, finding.resource) for finding in both] == [(Suspect.SHARED_MODULE, MODULE)] * 2
 
 
 dbm = st.none() | st.sampled_from([GOOD, LOW, -40.0])

@@ -264,6 +264,24 @@ def test_marks_pauses_and_retransmissions_are_recorded_and_no_fault() -> None:
     assert {"nic.np_cnp_sent_per_s", "nic.out_of_sequence_per_s", "nic.roce_adp_retrans_per_s"} <= set(rates)
 
 
+@pytest.mark.parametrize(
+    ("corrected", "said"),
+    [
+        (int(400e9 * 60 * 9e-7), []),
+        (int(400e9 * 60 * 2e-6), ["+warning nic.link.ber_high mlx5_4"]),
+        (int(400e9 * 60 * 2e-5), ["+major nic.link.ber_high mlx5_4"]),
+    ],
+)
+def test_bit_errors_are_told_by_the_cards_own_counters_after_three_polls(corrected: int, said: list[str]) -> None:
+    node = Node(expected())
+    node.look()
+    rounds = []
+    for _ in range(3):
+        node.facet.port("rail3").added.update(rx_corrected_bits_phy=corrected)
+        rounds.append(node.look())
+    assert rounds == [[], [], said]
+
+
 def test_only_one_count_of_a_lost_link_speaks() -> None:
     both = {"link_down_events_phy": 3, "carrier_down_count": 4}
     assert [metric for metric, _, _ in counted(both, is_infiniband=False)] == ["nic.link_down_events_phy"]
