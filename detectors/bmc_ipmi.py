@@ -87,7 +87,7 @@ def _entry(line: str) -> Optional[_Entry]:
     if len(cells) < 5 or not _NUMBER.fullmatch(cells[0]) or not _DATED.match(cells[1]) or not (cells[3] and cells[4]):
         return None
     direction = cells[5] if len(cells) > 5 and cells[5].lower() in ("asserted", "deasserted") else ""
-    return _Entry(*cells[:5], direction)
+    return _Entry(cells[0], cells[1], cells[2], cells[3], cells[4], direction)
 
 
 def _alarm_of(entry: _Entry) -> Alarm:
