@@ -111,6 +111,8 @@ def _node_values(place: NodePlace) -> dict[str, Any]:
     values = {name: _stored(getattr(place, name)) for name in names}
     if place.given is None and place.gpu_count is None:
         values.pop("gpu_count")  # Slurm may have said it
+    if place.given is None and not place.address:  # so may a file of addresses
+        values = {name: value for name, value in values.items() if name not in ("address", "ssh_port")}
     return {**values, **({"serial": place.serial} if place.serial else {})}
 
 

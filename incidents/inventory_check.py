@@ -237,18 +237,15 @@ def _by_lldp(heard: Sequence[Heard]) -> Iterator[Finding]:
     """Neighbours against cables. A cable is told once, by the end that stands first."""
     far = {a: b for cable in Cable.objects.all() for a, b in ((cable.a, cable.b), (cable.b, cable.a))}
     told: set[frozenset[str]] = set()
+    yield from _strangers(heard)
     for each in heard:
         expected = far.get(each.own, "")
         pair = frozenset((each.own, each.far))
         is_machine = each.far.count("/") == 1
-        if each.far in (expected, resources.owner(expected) if is_machine else expected) or pair in told:
+        if not each.far or each.far == (resources.owner(expected) if is_machine else expected) or pair in told:
             continue
         told.add(pair)
-        if not each.far:
-            yield Finding(
-                f"its neighbour {each.words} is not in the inventory", each.own, "Add it, or look at the cable."
-            )
-        elif expected:
+        if expected:
             yield Finding(
                 f"the cable goes to {each.far}, the inventory says {expected}",
                 each.own,
@@ -260,3 +257,18 @@ def _by_lldp(heard: Sequence[Heard]) -> Iterator[Finding]:
                 each.own,
                 "`manage.py inventory discover` takes it into the inventory.",
             )
+
+
+def _strangers(heard: Sequence[Heard]) -> Iterator[Finding]:
+    """Machines that only LLDP knows, once each."""
+    by_machine: dict[str, list[Heard]] = defaultdict(list)
+    for each in heard:
+        if not each.far:
+            by_machine[each.words.split(" ", 1)[0]].append(each)
+    for machine, ports in by_machine.items():
+        others = f", nor is that of {len(ports) - 1} ports more" if len(ports) > 1 else ""
+        yield Finding(
+            f"its neighbour {ports[0].words} is not in the inventory{others}",
+            ports[0].own,
+            f"Add {machine} to [[switches]] or [[nodes]], or look at the cable.",
+        )

@@ -5,6 +5,7 @@ A machine that does not answer is told and the others go on. The looks run in th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -101,12 +102,13 @@ def wiring(found: Discovered, nodes: Sequence[Target], switches: Sequence[Target
     ports = {target.name: [port.name for port in target.expected.ports] for target in switches}
     nics = _nics(found, nodes)
     ends: dict[str, str] = {}
+    strangers: dict[str, list[str]] = defaultdict(list)
     cables, doubts = [], []
     for own, neighbour in _heard(found):
         far = discovery.far_end(neighbour, switches=ports, nodes=nics)
         if not far:
             if neighbour.machine not in nics:
-                doubts.append(f"{own}: its neighbour {neighbour.machine} ({_named(neighbour)}) is not in the inventory")
+                strangers[neighbour.machine].append(own)
             continue
         if ends.get(own, far) != far or ends.get(far, own) != own:
             other = ends.get(own) or ends.get(far)
@@ -115,7 +117,14 @@ def wiring(found: Discovered, nodes: Sequence[Target], switches: Sequence[Target
         if own not in ends:
             cables.append(_cable(own, far))
         ends |= {own: far, far: own}
-    return Wiring(tuple(cables), tuple(doubts))
+    return Wiring(tuple(cables), (*doubts, *_unknown(strangers)))
+
+
+def _unknown(strangers: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Machines that only LLDP knows, once each."""
+    for name, ports in sorted(strangers.items()):
+        others = f" and {len(ports) - 1} ports more" if len(ports) > 1 else ""
+        yield f"{name}, heard by {ports[0]}{others}: it is not in the inventory"
 
 
 def _nics(found: Discovered, nodes: Sequence[Target]) -> dict[str, tuple[NicPlace, ...]]:

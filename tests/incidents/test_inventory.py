@@ -180,3 +180,50 @@ def test_command_refuses_a_bad_file_and_imports_nothing(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="Nothing was imported"):
         call_command("inventory", "import", str(path))
     assert not Node.objects.exists()
+
+
+@pytest.mark.django_db
+def test_address_and_count_that_a_file_leaves_out_stay_as_they_are_known(tmp_path: Path) -> None:
+    row = '[[node]]\nname = "gn001"\naddress = "127.0.2.1"\nssh_port = 2201\ngpu_count = 8\n'
+    inventory.apply(inventory.load(a_file(tmp_path, row)), NOW)
+    inventory.apply(inventory.load(a_file(tmp_path, '[[nodes]]\nnames = "gn[001-002]"\npod = "a"')), NOW)
+    node = Node.objects.get(name="gn001")
+    assert (node.address, node.ssh_port, node.gpu_count, node.pod) == ("127.0.2.1", 2201, 8, "a")
+
+
+ONE_LEAF = '[[switches]]\nnames = "s1"\nrole = "leaf"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[nodes]]\nnames = "n1"\nnics = [{device = "e0", role = "fabrik"}]', "role 'fabrik' is none of fabric"),
+        ('[[nodes]]\nnames = "n1"\nnics = ["e0", "e0"]', "one device stands twice"),
+        ('[[nodes]]\nnames = "n[1-2]"\nnics = [{device = "e0", addresses = "10.0.0.1"}]', "1 entries for 2 names"),
+        ('[[nodes]]\nnames = "n1"\nnvswitches = ["x"]', "'x' is no NVSwitch"),
+        ('[[modules]]\nswitches = "s1"\nnames = {name = "{}"}\nports = {name = "E{}"}', "no switch s1"),
+        (
+            f'{ONE_LEAF}[[modules]]\nswitches = "s1"\nnames = {{name = "{{}}"}}\nports = {{name = "E{{}}"}}\nports_each = 3',
+            "8 lanes are not shared evenly by 3 ports",
+        ),
+        ('[[racks]]\nnames = "r1"\nfeeds = ["f1"]', "r1: no feed f1 in [[feeds]]"),
+        ('[[storage]]\nmount = "/lustre"\nswitches = "s9"', "/lustre: no switch s9"),
+        ('[[expect]]\nkind = "rack"', "kind 'rack' is none of node, switch, site"),
+        ('[[expect]]\nkind = "node"\n[[expect]]\nkind = "node"', "stands in an earlier row too"),
+        (
+            '[[nodes]]\nnames = "n[1-2]"\ngpus = [{index = 0, pci = "19:00.0", serial = "1"}]',
+            "the GPU serial 1 belongs to",
+        ),
+    ],
+)
+def test_mistake_in_parts_and_places_is_named(tmp_path: Path, text: str, words: str) -> None:
+    found = problems(tmp_path, text)
+    assert any(words in line for line in found), found
+    assert all(":" in line and "site.toml" in line for line in found)
+
+
+def test_one_wrong_row_is_one_mistake_and_not_one_for_each_cable(tmp_path: Path) -> None:
+    text = SAKURAONE.read_text().replace('role = "compute"\npod = "pod-a"', 'roll = "compute"\npod = "pod-a"')
+    assert [line.partition(": ")[2] for line in problems(tmp_path, text)] == ["[[nodes]]: unknown key roll"]
+    without = SAKURAONE.read_text().replace('names = "sto-[01-02]"\nrole', 'names = "sta-[01-02]"\nrole')
+    assert len(problems(tmp_path, without)) < 12
