@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import prometheus, promql
+from detectors import job_stalled, prometheus, promql
 from detectors.detector import DetectorError, Observation, Output, Reading, Target, TargetKind, Transports
 from detectors.expected import Expected
 from detectors.http import HttpTransport
@@ -202,6 +202,9 @@ def test_a_real_prometheus_tells_of_the_exporters_that_it_scrapes(real: str) -> 
     assert told["node/gn001", "prometheus.scraped"] is True
     assert told["node/gn003", "prometheus.scraped"] is False
     assert 0 <= float(str(told["node/gn001", "prometheus.sample_age_s"])) < 30
+    for query in job_stalled.QUERIES.values():
+        output = via.http.get(site(real), f"{real}/api/v1/query?{urlencode({'query': query})}", timedelta(seconds=5))
+        assert promql.answer(output).complaints == (), query
     wrong = via.http.get(site(real), f"{real}/api/v1/query?query=up%7B", timedelta(seconds=5))
     assert promql.answer(wrong).complaints[0].startswith("bad_data: ")
 

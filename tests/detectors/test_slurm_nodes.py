@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 
 from detectors import catalog, slurm_forms, slurm_output, slurm_reasons
 from detectors.classify import classify
-from detectors.detector import Output, Reading, Target, TargetKind, Transports
+from detectors.detector import Detector, Output, Reading, Target, TargetKind, Transports
 from detectors.expected import Expected
+from detectors.faults import Observation
+from detectors.job_stalled import JobStalledDetector
 from detectors.local import LocalShell
+from detectors.slurm_jobs import SlurmJobsDetector
 from detectors.slurm_nodes import SlurmNodesDetector
 from detectors.slurm_reasons import Drainer
+from fixtures.cluster.http import PROMETHEUS_URL, SimulatedHttp
 from fixtures.cluster.slurm_daemons import SlurmDaemons, SlurmOptions
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
 
@@ -243,6 +247,29 @@ def test_a_real_slurm_is_read(daemons: SlurmDaemons, form: str) -> None:
     assert found["node/gn001", "slurm.responding"].value is True
     assert found["node/gn002", "slurm.drained_by"].value == "person"
     assert found["node/gn002", "slurm.drained_by"].attributes["reason"].startswith("fan | slot=3")
+
+
+@pytest.mark.needs("slurmctld", "slurmd", "munged")
+def test_the_jobs_of_a_real_slurm_without_accounting_are_read(daemons: SlurmDaemons) -> None:
+    daemons.command("sbatch", "--nodelist=gn001,gn003", "--nodes=2", "--output=/dev/null", "--wrap=sleep 30")
+    target = Target(
+        "slurm",
+        "localhost",
+        kind=TargetKind.SITE,
+        expected=Expected(settings={"slurm_conf": str(daemons.conf)}, urls={"prometheus": PROMETHEUS_URL}),
+    )
+    via = Transports(shell=LocalShell(), http=SimulatedHttp(SimulatedWorld.sakuraone()))
+
+    def looked(detector: Detector) -> list[Observation]:
+        return list(detector.parse(detector.collect(target, via, datetime.now(UTC))))
+
+    daemons.wait_until(lambda: any(o.metric == "job.stalled" for o in looked(JobStalledDetector())), what="it runs")
+    [stalled] = [o for o in looked(JobStalledDetector()) if o.metric == "job.stalled"]
+    assert (stalled.value, stalled.attributes["nodes"]) == (False, "gn001,gn003")
+    seen = looked(SlurmJobsDetector())
+    assert [o.value for o in seen if o.metric == "detector.answered"] == [True]
+    assert {o.resource: o.value for o in seen if o.metric == "job.node_fail"}["node/gn001"] is False
+    assert not [o for o in seen if o.metric == "job.failure_excess"]
 
 
 @pytest.mark.needs("scontrol")

@@ -10,6 +10,8 @@ from detectors import catalog
 from detectors.detector import Detector, Target, TargetKind
 from detectors.expected import Expected
 from detectors.job_stalled import JobStalledDetector
+from detectors.prometheus import PrometheusDetector
+from detectors.slurm_jobs import SlurmJobsDetector
 from detectors.slurm_nodes import SlurmNodesDetector
 from fixtures.cluster.http import PROMETHEUS_URL
 from fixtures.cluster.metric_faults import POLLED
@@ -35,8 +37,9 @@ class House:
         self.cluster = SimulatedWorld.sakuraone(clock=lambda: self.now)
         for name in ("gn001", "gn002", "gn003", "gn004"):
             a_node(name)
-        site = Target("slurm", "", kind=TargetKind.SITE, expected=Expected(urls={"prometheus": PROMETHEUS_URL}))
-        watch = Watch(simulated_transports(self.cluster), detectors, sites=(site,))
+        expected = Expected(urls={"prometheus": PROMETHEUS_URL})
+        sites = tuple(Target(name, "", kind=TargetKind.SITE, expected=expected) for name in ("slurm", "prometheus"))
+        watch = Watch(simulated_transports(self.cluster), detectors, sites=sites)
         self.ring = Rings()
         self.pipeline = Pipeline(
             Site(nodes=0).world,
@@ -95,3 +98,11 @@ def test_a_slurm_that_does_not_answer_is_one_fault_and_clears_nothing() -> None:
     house.cluster.site.slurm.is_answering = False
     house.pass_by(6 * MINUTE)
     assert house.standing() == {("slurm.drained_by_slurm", "node/gn002"), ("detector.silent", "site/slurm")}
+
+
+def test_a_healthy_site_shows_no_fault() -> None:
+    house = House(SlurmNodesDetector(), SlurmJobsDetector(), JobStalledDetector(), PrometheusDetector())
+    house.cluster.site.slurm.add_job("1", nodes=("gn001", "gn002"), user="alice")
+    house.cluster.site.end_job("COMPLETED", nodes=("gn003",), user="bob", name="eval")
+    house.pass_by(11 * MINUTE)
+    assert house.standing() == set()
