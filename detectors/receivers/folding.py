@@ -41,14 +41,15 @@ class Folded:
     is_open: bool = True
     source: str = "syslog"
 
-    def event(self, observed_at: datetime) -> FaultEvent:
+    def event(self, observed_at: datetime, source: str = "") -> FaultEvent:
+        """`source` where it is another than its own."""
         fact = self.fact
         return FaultEvent(
             event_id="",
             fault_type=fact.fault_type,
             event=fact.event,
             resource=fact.resource,
-            source=self.source,
+            source=source or self.source,
             occurred_at=self.at,
             observed_at=observed_at,
             severity=fact.severity,
