@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from detectors import resources, switch_ports, switch_tables
-from detectors.detector import Reading, Samples
+from detectors.detector import Reading, Sample, Samples
 from detectors.expected import Expected
 from detectors.faults import Observation
 from detectors.switch_tables import Tables
@@ -16,6 +16,7 @@ _ESTABLISHED, _STOPPED = 6, 1
 # A host that sends at least this much is no idle one: LLDP, LACP and a few ARP requests stay below it. The switch may
 # forget the addresses of silent hosts alone (IEEE 802.1Q, 8.8.3: ageing of dynamic entries).
 SENDING_BYTES_PER_SECOND = 10_000
+_LEARNS_FOR_S = 86_400.0
 
 
 def learned(tables: Tables) -> dict[str, int]:
@@ -34,8 +35,11 @@ def fdb(reading: Reading, by_port: Mapping[str, int]) -> Iterator[Observation]:
     yield reading.saw("fdb.entries", sum(by_port.values()))
 
 
-def forgetting(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-    """Hosts that send but are not learned: the share of their ports now, and how often the table has collapsed."""
+def forgetting(now: Sequence[Observation], before: Samples, *, is_booting: bool) -> Iterator[Observation]:
+    """Hosts that send but are not learned: the share of their ports now, and how often the table has collapsed.
+
+    A port where no address was learned for a day is none of hosts any more.
+    """
     sending, unlearned = [], []
     rates = {seen.resource: seen.value for seen in now if seen.metric == "port.in_bytes_per_second"}
     up = {seen.resource for seen in now if seen.metric == "port.oper" and seen.value == "up"}
@@ -43,8 +47,10 @@ def forgetting(now: Sequence[Observation], before: Samples) -> Iterator[Observat
         if seen.metric != "port.counters":
             continue
         has_entries = bool(seen.value[-1])
-        if has_entries or (seen.resource, "port.learns") in before:
-            yield Observation(seen.resource, "port.learns", True, seen.observed_at)
+        at = seen.observed_at.timestamp()
+        last = at if has_entries else _number(before.get((seen.resource, "port.learned_at")))
+        if at - last < _LEARNS_FOR_S:
+            yield Observation(seen.resource, "port.learned_at", last, seen.observed_at)
             if seen.resource in up and rates.get(seen.resource, 0) >= SENDING_BYTES_PER_SECOND:
                 sending.append(seen.resource)
                 if not has_entries:
@@ -52,11 +58,16 @@ def forgetting(now: Sequence[Observation], before: Samples) -> Iterator[Observat
     entries = next((seen for seen in now if seen.metric == "fdb.entries"), None)
     if entries is None:
         return
-    if sending:
+    if sending and not is_booting:
         share = round(100 * len(unlearned) / len(sending), 1)
         text = f"{len(unlearned)} of {len(sending)} ports whose hosts send have no address learned"
         yield Observation(entries.resource, "fdb.unlearned_percent", share, entries.observed_at, {"text": text})
-    yield _collapses(entries, before, bool(unlearned))
+    yield _collapses(entries, before, bool(unlearned) and not is_booting)
+
+
+def _number(sample: Sample | None) -> float:
+    """Zero for what is no number."""
+    return float(sample.value) if sample is not None and isinstance(sample.value, (int, float)) else 0.0
 
 
 def _collapses(entries: Observation, before: Samples, is_forgetful: bool) -> Observation:
@@ -80,6 +91,8 @@ def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
     for row, state in tables.column(switch_tables.BGP_STATE).items():
         admin = tables.number(switch_tables.BGP_ADMIN, row)
         is_well = state == _ESTABLISHED or admin == _STOPPED
+        if tables.is_booting and not is_well:
+            continue
         yield reading.saw("bgp.established", is_well, **_peer(row, state, "stopped" if admin == _STOPPED else ""))
     told = tables.column(switch_tables.BGP_STATE)
     for row, state in tables.column(switch_tables.BGP_STATE_CISCO).items():
@@ -88,7 +101,7 @@ def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
             yield reading.saw("bgp.session", _BGP_STATES.get(_whole(state), "unknown"), **_peer(peer, state, ""))
 
 
-def sessions(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+def sessions(now: Sequence[Observation], before: Samples, *, is_booting: bool) -> Iterator[Observation]:
     """Judgement of the sessions of which the agent does not say whether they are wanted."""
     kept = before.get((now[0].resource, "bgp.known")) if now else None
     known = set(kept.value) if kept is not None and isinstance(kept.value, list) else set()
@@ -99,7 +112,8 @@ def sessions(now: Sequence[Observation], before: Samples) -> Iterator[Observatio
             known.add(peer)
         if seen.value != "idle" or peer in known:
             is_well = seen.value == "established"
-            yield Observation(seen.resource, "bgp.established", is_well, seen.observed_at, dict(seen.attributes))
+            if is_well or not is_booting:
+                yield Observation(seen.resource, "bgp.established", is_well, seen.observed_at, dict(seen.attributes))
     if seen_now:
         yield Observation(seen_now[0].resource, "bgp.known", sorted(known), seen_now[0].observed_at)
 

@@ -92,24 +92,26 @@ def observed(reading: Reading, tables: Tables, fdb: Mapping[str, int]) -> Iterat
         admin = "up" if port.is_admin_up else "down"
         cabled = "yes" if port.is_cabled else "no"
         yield reading.saw("port.oper", port.oper, resource, admin=admin, cabled=cabled)
-        if port.is_cabled:
+        if port.is_cabled and not (tables.is_booting and not _is_well(port.oper, admin)):
             yield reading.saw("port.well", _is_well(port.oper, admin), resource, text=_text(port.oper, admin))
         counters = [tables.number(column, port.index) for column, _, _ in COUNTERS]
         yield reading.saw("port.counters", [*counters, fdb.get(port.index, 0)], resource)
 
 
-def states(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-    """Ports that the inventory does not know are watched from the first time on that they were seen up."""
+def states(now: Sequence[Observation], before: Samples, *, is_booting: bool) -> Iterator[Observation]:
+    """Ports that the inventory does not know are watched from the first time on that they were seen up.
+
+    While the switch boots nothing is said of a port that is not up yet.
+    """
     for seen in now:
         if seen.metric != "port.oper" or seen.attributes.get("cabled") == "yes":
             continue
         admin = seen.attributes.get("admin", "up")
         if seen.value == "up" or (seen.resource, "port.in_use") in before:
             yield Observation(seen.resource, "port.in_use", True, seen.observed_at)
-            text = _text(str(seen.value), admin)
-            yield Observation(
-                seen.resource, "port.well", _is_well(str(seen.value), admin), seen.observed_at, {"text": text}
-            )
+            is_well, text = _is_well(str(seen.value), admin), _text(str(seen.value), admin)
+            if is_well or not is_booting:
+                yield Observation(seen.resource, "port.well", is_well, seen.observed_at, {"text": text})
 
 
 def _is_well(oper: str, admin: str) -> bool:

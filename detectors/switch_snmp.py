@@ -6,20 +6,20 @@ Thresholds, severities and their sources are in catalog/polled_switch.toml.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from detectors import switch_environment, switch_forwarding, switch_ports, switch_tables
-from detectors.detector import NothingToCompare, Reading, Samples, Target, TargetKind, Transports
+from detectors import switch_environment, switch_forwarding, switch_ports, switch_tables, switch_walk_text
+from detectors.detector import NothingToCompare, Reading, Samples, SnmpValue, Target, TargetKind, Transports
 from detectors.faults import Observation
 from detectors.switch_tables import Tables
 
-_TICKS_PER_SECOND = 100
 # TimeTicks come round after 497 days.
-_TICKS_WRAP_S = 2**32 / _TICKS_PER_SECOND
+_TICKS_WRAP_S = 2**32 / switch_tables.TICKS_PER_SECOND
 # An uptime this much behind what it should be is a restart; clocks drift by less.
 _SLACK_S = 30.0
+_WALK = "snmpwalk"
 # After a boot all byte counters begin anew; after an agent's restart none does.
 _MOST = 0.5
 
@@ -31,7 +31,15 @@ class SwitchSnmpDetector(NothingToCompare):
     kind: ClassVar[TargetKind] = TargetKind.SWITCH
     every: ClassVar[timedelta] = timedelta(seconds=30)
     keeps: ClassVar[frozenset[str]] = frozenset(
-        {"switch.uptime", "port.counters", "port.in_use", "port.learns", "fdb.entries", "fdb.collapses", "bgp.known"}
+        {
+            "switch.uptime",
+            "port.counters",
+            "port.in_use",
+            "port.learned_at",
+            "fdb.entries",
+            "fdb.collapses",
+            "bgp.known",
+        }
     )
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
@@ -44,10 +52,10 @@ class SwitchSnmpDetector(NothingToCompare):
         return Reading(self.name, target, now, values=values)
 
     def sniff(self, text: bytes) -> str:
-        return "snmpwalk"
+        return _WALK
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        tables = Tables(reading.values)
+        tables = Tables(_values(reading))
         if not tables.column(switch_tables.IF_OPER):
             yield reading.silent(
                 f"the agent of {reading.target.name} shows no interfaces (ifOperStatus): check that the view of the "
@@ -67,11 +75,12 @@ class SwitchSnmpDetector(NothingToCompare):
         restarts = list(_restarts(now, before))
         yield from restarts
         is_restarted = any(seen.metric == "switch.restarted" and seen.value is True for seen in restarts)
-        yield from switch_ports.states(now, before)
+        is_booting = any(_is_booting(seen) for seen in now)
+        yield from switch_ports.states(now, before, is_booting=is_booting)
         rates = list(switch_ports.rates(now, before, is_restarted=is_restarted))
         yield from rates
-        yield from switch_forwarding.forgetting([*now, *rates], before)
-        yield from switch_forwarding.sessions(now, before)
+        yield from switch_forwarding.forgetting([*now, *rates], before, is_booting=is_booting)
+        yield from switch_forwarding.sessions(now, before, is_booting=is_booting)
 
 
 class SwitchSensorsDetector(NothingToCompare):
@@ -95,10 +104,10 @@ class SwitchSensorsDetector(NothingToCompare):
         return Reading(self.name, target, now, values=values)
 
     def sniff(self, text: bytes) -> str:
-        return "snmpwalk"
+        return _WALK
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        tables = Tables(reading.values)
+        tables = Tables(_values(reading))
         watched = (
             switch_tables.SENSOR_VALUE,
             *switch_tables.PARTS,
@@ -117,6 +126,12 @@ class SwitchSensorsDetector(NothingToCompare):
         yield from switch_forwarding.neighbours(reading, tables)
 
 
+def _values(reading: Reading) -> Mapping[str, SnmpValue]:
+    """Those of the poll, or of the text of a walk that somebody handed in."""
+    told = reading.outputs.get(_WALK)
+    return reading.values if told is None else switch_walk_text.values(told.stdout)
+
+
 def _system(reading: Reading, tables: Tables) -> Iterator[Observation]:
     described = tables.scalar_text(switch_tables.SYS_DESCR)
     if described:
@@ -124,8 +139,14 @@ def _system(reading: Reading, tables: Tables) -> Iterator[Observation]:
     agent = tables.scalar(switch_tables.SYS_UPTIME)
     machine = tables.scalar(switch_tables.HR_UPTIME)
     if agent is not None or machine is not None:
-        uptimes = [None if ticks is None else ticks / _TICKS_PER_SECOND for ticks in (machine, agent)]
+        uptimes = [None if ticks is None else ticks / switch_tables.TICKS_PER_SECOND for ticks in (machine, agent)]
         yield reading.saw("switch.uptime", uptimes)
+
+
+def _is_booting(seen: Observation) -> bool:
+    if seen.metric != "switch.uptime" or seen.value[0] is None:
+        return False
+    return bool(seen.value[0] < switch_tables.BOOT_TAKES_S)
 
 
 def _restarts(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:

@@ -100,6 +100,9 @@ COLUMNS = (
     ),
 )
 _LONGEST_TEXT = 200
+TICKS_PER_SECOND = 100
+# From start to forwarding: https://github.com/sonic-net/SONiC, doc/system_health_monitoring/system-ready-HLD.md.
+BOOT_TAKES_S = 600
 
 
 class Tables:
@@ -126,6 +129,12 @@ class Tables:
     def text(self, column: str, row: str) -> str:
         """Empty where there is none."""
         return shown(self._columns[column].get(row))
+
+    @property
+    def is_booting(self) -> bool:
+        """Whether the machine, not its agent alone, came up so lately that its ports and sessions may not be there."""
+        ticks = self.scalar(HR_UPTIME)
+        return ticks is not None and ticks < BOOT_TAKES_S * TICKS_PER_SECOND
 
     def scalar(self, oid: str) -> int | None:
         value = self._scalars.get(oid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import contextlib
 import socket
@@ -13,6 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyasn1.codec.ber import decoder, encoder
 from pysnmp.proto.api import v2c
 
@@ -20,7 +23,7 @@ from detectors.detector import DetectorError, Snmp, SnmpValue, Target, TargetKin
 from detectors.snmp import SnmpTransport
 from detectors.snmp_access import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpLimits, SnmpVersion
 from detectors.snmp_fast import FastSnmpTransport, choose
-from detectors.snmp_walk import arcs, dotted
+from detectors.snmp_walk import Walk, arcs, dotted
 from tests.services import snmpd
 from tests.services.snmpd import Snmpd
 
@@ -265,6 +268,32 @@ def test_an_answer_that_would_be_too_big_is_asked_for_in_smaller_pieces() -> Non
 
     with asking(SnmpTransport, small) as (snmp, _):
         assert len(snmp.walk(TARGET, [NAMES, STATES])) == 70
+
+
+class Scripted:
+    """A session that plays answers, whatever is asked."""
+
+    def __init__(self, answers: list[list[tuple[tuple[int, ...], Any]]]) -> None:
+        self.answers = answers
+
+    async def get(self, oids: Sequence[Any]) -> list[Any]:
+        return self.answers.pop(0) if self.answers else []
+
+    async def bulk(self, after: Sequence[Any], repetitions: int) -> list[Any]:
+        return await self.get(after)
+
+
+_oids = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(lambda rest: (*arcs(NAMES), *rest))
+
+
+@given(st.lists(st.lists(st.tuples(_oids, st.just(v2c.Integer32(1))), max_size=6), max_size=8), st.integers(1, 3))
+def test_a_walk_ends_whatever_it_is_answered(answers: list[list[tuple[tuple[int, ...], Any]]], columns: int) -> None:
+    walk = Walk(Scripted(answers), [NAMES, STATES, "1.3.6.1.2.1.99"][:columns], QUICK)
+    try:
+        found = asyncio.run(walk.run())
+    except DetectorError:
+        return
+    assert all(oid.startswith(f"{NAMES}.") for oid in found)
 
 
 def test_many_switches_are_walked_at_once_by_many_threads() -> None:

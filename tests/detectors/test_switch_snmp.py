@@ -11,9 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import catalog, judge, switch_ports, switch_tables
+from detectors import catalog, judge, switch_ports, switch_tables, switch_walk_text
 from detectors import switch_tables as oids
-from detectors.detector import DetectorError, Reading, Samples, SnmpValue, Target, TargetKind, Transports, Unreachable
+from detectors.detector import (
+    DetectorError,
+    Output,
+    Reading,
+    Samples,
+    SnmpValue,
+    Target,
+    TargetKind,
+    Transports,
+    Unreachable,
+)
 from detectors.expected import Expected, ExpectedPort
 from detectors.faults import Observation
 from detectors.snmp import SnmpLimits, SnmpTransport
@@ -127,6 +137,19 @@ def test_a_cabled_port_that_is_down_is_a_fault_at_first_sight() -> None:
     rounds = Rounds(expected=CABLED)
     rounds.mib.ports["Ethernet0"].oper = 6
     assert rounds.look() == {("switch.port.down", "Ethernet0")}
+
+
+def test_what_is_not_up_yet_after_a_boot_is_no_fault_until_the_switch_had_its_time() -> None:
+    rounds = Rounds(expected=CABLED)
+    rounds.look()
+    rounds.look()
+    rounds.mib.reboot(rounds.now + timedelta(seconds=5))
+    rounds.mib.bgp["10.0.0.1"] = 3
+    for port in rounds.mib.ports.values():
+        port.oper, port.is_learned = 2, False
+    assert rounds.look() == {("switch.rebooted", "leaf-01")}
+    assert [rounds.look(after=timedelta(minutes=4)) for _ in range(2)] == [set()] * 2
+    assert {("switch.port.down", name) for name in PORTS} <= rounds.look(after=timedelta(minutes=4))
 
 
 def test_a_port_that_is_shut_down_on_purpose_is_no_fault() -> None:
@@ -369,6 +392,44 @@ def test_only_disks_that_grow_are_watched() -> None:
     assert {seen.attributes["qualifier"] for seen in rounds.observations if seen.metric == "switch.disk_percent"} == {
         "disk /host"
     }
+
+
+# Walks that people hand in.
+
+WALK = rb"""
+.1.3.6.1.2.1.1.3.0 = Timeticks: (4200) 0:00:42.00
+.1.3.6.1.2.1.2.2.1.2.13 = STRING: Ethernet12
+.1.3.6.1.2.1.2.2.1.3.13 = INTEGER: ethernetCsmacd(6)
+.1.3.6.1.2.1.2.2.1.8.13 = INTEGER: 1
+.1.3.6.1.2.1.31.1.1.1.1.13 = STRING: "etp4"
+.1.3.6.1.2.1.31.1.1.1.6.13 = Counter64: 41133394817294
+.1.3.6.1.2.1.2.2.1.6.13 = Hex-STRING: D0 77 CE 4B BD 7A
+.1.3.6.1.2.1.1.2.0 = OID: .1.3.6.1.4.1.8072.3.2.10
+.1.3.6.1.2.1.1.6.0 = ""
+.1.3.6.1.2.1.25.1.1.0 = No Such Object available on this agent at this OID
+"""
+
+
+def test_the_text_of_a_walk_is_read_like_a_poll() -> None:
+    values = switch_walk_text.values(WALK)
+    assert values["1.3.6.1.2.1.1.3.0"] == 4200
+    assert values["1.3.6.1.2.1.2.2.1.3.13"] == 6
+    assert values["1.3.6.1.2.1.31.1.1.1.1.13"] == b"etp4"
+    assert values["1.3.6.1.2.1.31.1.1.1.6.13"] == 41133394817294
+    assert values["1.3.6.1.2.1.2.2.1.6.13"] == b"\xd0w\xceK\xbdz"
+    assert values["1.3.6.1.2.1.1.2.0"] == "1.3.6.1.4.1.8072.3.2.10"
+    assert values["1.3.6.1.2.1.1.6.0"] == b""
+    assert values["1.3.6.1.2.1.25.1.1.0"] is None
+    detector = SwitchSnmpDetector()
+    output = Output(0, WALK, b"", timedelta(0))
+    seen = list(detector.parse(Reading(detector.name, LEAF, START, {detector.sniff(WALK): output})))
+    assert ("port.oper", "switch/leaf-01/port/Ethernet12", "up") in {(o.metric, o.resource, str(o.value)) for o in seen}
+
+
+@given(st.binary(max_size=300))
+def test_any_text_is_read_as_a_walk_without_an_error(text: bytes) -> None:
+    switch_walk_text.values(text)
+    switch_walk_text.values(b".1.3.6.1 = " + text)
 
 
 # Any bytes.
