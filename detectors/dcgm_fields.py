@@ -14,11 +14,37 @@ from typing import Optional
 from detectors import resources
 from detectors.exposition import Metric
 
-PREFIXES = ("DCGM_FI_", "DCGM_EXP_")
+PREFIXES = ("DCGM_FI_", "DCGM_EXP_", "dcgm_")
 # DCGM's words for "no value": INT32_BLANK, INT64_BLANK and FP64_BLANK, each with the reasons that follow it
 # (not found, not supported, not permitted ...): dcgm_structs.h.
 _BLANKS = ((0x7FFFFFF0, 0x80000000), (0x7FFFFFFFFFFFFF00, 2**64), (140737488355328.0, 140737488355340.0))
 
+# Other names of fields: those of dcgm-exporter 1.x, which its compatibility list still gives
+# (https://github.com/NVIDIA/dcgm-exporter, etc/1.x-compatibility-metrics.csv), and of DCGM 4.7 where unit and meaning
+# stayed (https://github.com/NVIDIA/go-dcgm, aliases). Names of 4.7 in another unit are not read.
+_SAME = {
+    "dcgm_gpu_utilization": "DCGM_FI_DEV_GPU_UTIL",
+    "dcgm_power_usage": "DCGM_FI_DEV_POWER_USAGE",
+    "dcgm_gpu_temp": "DCGM_FI_DEV_GPU_TEMP",
+    "dcgm_memory_temp": "DCGM_FI_DEV_MEMORY_TEMP",
+    "dcgm_xid_errors": "DCGM_FI_DEV_XID_ERRORS",
+    "dcgm_pcie_replay_counter": "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+    "dcgm_thermal_violation": "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "dcgm_power_violation": "DCGM_FI_DEV_POWER_VIOLATION",
+    "dcgm_ecc_dbe_volatile_total": "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+    "dcgm_ecc_dbe_aggregate_total": "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+    "dcgm_retired_pages_sbe": "DCGM_FI_DEV_RETIRED_SBE",
+    "dcgm_retired_pages_dbe": "DCGM_FI_DEV_RETIRED_DBE",
+    "dcgm_retired_pages_pending": "DCGM_FI_DEV_RETIRED_PENDING",
+    "dcgm_nvlink_flit_crc_error_count_total": "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "dcgm_nvlink_data_crc_error_count_total": "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    "dcgm_nvlink_replay_error_count_total": "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "dcgm_nvlink_recovery_error_count_total": "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "DCGM_FI_DEV_GPU_TEMP_CELSIUS": "DCGM_FI_DEV_GPU_TEMP",
+    "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS": "DCGM_FI_DEV_MEMORY_TEMP",
+    "DCGM_FI_DEV_BOARD_POWER_WATTS": "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_XID_ERROR": "DCGM_FI_DEV_XID_ERRORS",
+}
 _LEVELS = {
     "DCGM_FI_DEV_GPU_UTIL": "gpu.utilization_percent",
     "DCGM_FI_DEV_POWER_USAGE": "gpu.power_w",
@@ -111,7 +137,7 @@ def facts(host: str, metrics: Iterable[Metric]) -> Iterator[Fact]:
 
 
 def _of_one(resource: str, its: list[Metric]) -> Iterator[Fact]:
-    values = {metric.name: metric.value for metric in its}
+    values = {_SAME.get(metric.name, metric.name): metric.value for metric in its}
     for name, metric in (*_LEVELS.items(), *_COUNTERS.items()):
         if name in values:
             yield Fact(resource, metric, _plain(values[name]), _text(name, values[name]))

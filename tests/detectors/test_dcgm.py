@@ -152,6 +152,19 @@ def test_only_the_hardwares_own_slowdowns_are_told(reasons: int, expected: set[s
     assert found == {f"gpu.slowdown.{name}" for name in expected}
 
 
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ('dcgm_retired_pages_pending{gpu="0"} 1', ("gpu.ecc.retirement_pending", True)),
+        ('dcgm_pcie_replay_counter{gpu="0"} 7', ("pcie.replays", 7)),
+        ('DCGM_FI_DEV_BOARD_POWER_WATTS{gpu="0"} 512.5', ("gpu.power_w", 512.5)),
+        ('DCGM_FI_DEV_XID_ERROR{gpu="0"} 31', ("gpu.last_xid", 31)),
+    ],
+)
+def test_older_and_newer_names_of_a_field_say_the_same(line: str, fact: tuple[str, object]) -> None:
+    assert fact in parsed(f"{line}\n")
+
+
 def test_the_last_xid_is_recorded_and_is_never_a_fault() -> None:
     """It stays for ever and hides repeats: dcgm-exporter goes on to show it after the repair."""
     rules = catalog.load().rules
