@@ -21,6 +21,8 @@ from detectors.faults import Observation
 _TIMEOUT = timedelta(seconds=45)
 _NUMBER = re.compile(r"[0-9a-f]{1,5}", re.IGNORECASE)
 _DATED = re.compile(r"\d\d/\d\d/\d|.{0,8}init", re.IGNORECASE)
+# freeipmi's ipmi-sel: `Apr-02-2024` or `02-Apr-2024`, then time, name, type, event.
+_FREE_DATED = re.compile(r"(?:[a-z]{3}-\d\d|\d\d-[a-z]{3})-\d{4}|postinit", re.IGNORECASE)
 _TYPES = (
     "Power Supply|Power Unit|Temperature|Voltage|Current|Fan|Physical Security|Processor|Memory|Drive Slot / Bay"
     "|Drive Slot|Critical Interrupt|Event Logging Disabled|Watchdog ?\\d?|System Firmwares?|Module / Board|Battery"
@@ -83,7 +85,12 @@ class _Entry(NamedTuple):
 
 
 def _entry(line: str) -> Optional[_Entry]:
-    cells = [cell.strip() for cell in line[:_LONGEST_LINE].split("|")]
+    line = line[:_LONGEST_LINE]
+    cells = [cell.strip() for cell in (line.split("|") if "|" in line else line.split(",", 5))]
+    if len(cells) >= 6 and _NUMBER.fullmatch(cells[0]) and _FREE_DATED.fullmatch(cells[1]):
+        event, _, direction = cells[5].partition(" ; ")
+        way = "Deasserted" if "deassertion" in direction.lower() else "Asserted"
+        return _Entry(cells[0], cells[1], cells[2], f"{cells[4]} {cells[3]}", event.strip("'"), way)
     if len(cells) < 5 or not _NUMBER.fullmatch(cells[0]) or not _DATED.match(cells[1]) or not (cells[3] and cells[4]):
         return None
     direction = cells[5] if len(cells) > 5 and cells[5].lower() in ("asserted", "deasserted") else ""
@@ -121,8 +128,8 @@ def told_by(text: str) -> Iterator[Alarm]:
             yield from _sensor(cells[0], "", cells[4], cells[2])
         elif len(cells) >= 9 and cells[0]:
             yield from _sensor(cells[0], "", f"{cells[1]} {cells[2]}", cells[3])
-        elif len(cells) == 6 and cells[0].isdigit():
-            yield from _free(cells[1:])
+        elif len(cells) in (6, 7) and cells[0].isdigit():
+            yield from _free([cells[1], cells[2], *cells[-3:]])
         elif len(cells) == 1 and line.count(",") >= 5 and line.split(",")[0].strip().isdigit():
             yield from _free([cell.strip() for cell in line.split(",", 5)][1:])
 

@@ -81,7 +81,7 @@ class HostDetector:
     name: ClassVar[str] = "host"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
-    keeps: ClassVar[frozenset[str]] = frozenset({bmc_alarms.CURSOR})
+    keeps: ClassVar[frozenset[str]] = frozenset({bmc_alarms.CURSOR, "raid.started"})
 
     def wants(self, target: Target) -> bool:
         return True
@@ -109,7 +109,8 @@ class HostDetector:
         yield reading.silent("; ".join(silent)) if silent else reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-        return bmc_alarms.new_entries(now, before)
+        yield from host_storage.stopped(now, before)
+        yield from bmc_alarms.new_entries(now, before)
 
     def _told(self, reading: Reading, name: str, output: Output) -> Iterator[Observation]:
         if name == "mounts":

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Optional
 
 from detectors import resources
-from detectors.detector import Command, Output, Reading
+from detectors.detector import Command, Output, Reading, Samples
 from detectors.faults import Observation
 
 _SHORT = timedelta(seconds=5)
@@ -127,7 +127,10 @@ def mdstat(reading: Reading, output: Output) -> Iterator[Observation]:
     """Linux software RAID: members missing, arrays that were not started. Arrays without redundancy have no map."""
     for first, told in _arrays(_text(output)):
         name, resource = first["name"], part(reading, first["name"])
-        yield reading.saw("raid.started", first["state"] == "active", resource, text=f"{name} is {first['state']}")
+        is_started = first["state"] == "active"
+        yield reading.saw("raid.state", first["state"], resource)
+        if is_started:
+            yield reading.saw("raid.started", True, resource, text=f"{name} is active")
         members = _MEMBERS.search(told)
         if members is None:
             continue
@@ -138,6 +141,14 @@ def mdstat(reading: Reading, output: Output) -> Iterator[Observation]:
         said += f", {progress['what']} at {progress['percent']}" if progress else ""
         is_whole = members["present"] == members["wanted"] and "_" not in members["map"] and not failed
         yield reading.saw("raid.redundant", is_whole, resource, text=said)
+
+
+def stopped(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+    """Arrays that ran and no longer do. One that never ran here is what another machine left on its disks."""
+    for seen in now:
+        if seen.metric == "raid.state" and seen.value != "active" and (seen.resource, "raid.started") in before:
+            text = {"text": f"{seen.resource.rpartition('/')[2]} is {seen.value}, and was active"}
+            yield Observation(seen.resource, "raid.started", False, seen.observed_at, text)
 
 
 def _arrays(text: str) -> Iterator[tuple[re.Match[str], str]]:

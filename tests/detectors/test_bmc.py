@@ -77,6 +77,12 @@ class Rounds:
         ("CPU1 Temp        | 02h | ucr |  3.1 | 99 degrees C", "temperature", "CPU1 Temp", 2),
         ("P1-DIMMA1        | 20h | ok  | 32.1 | Uncorrectable ECC", "memory_uncorrected", "P1-DIMMA1", 2),
         ("12V | 10.80 | Volts | nc | na | na | 11.0 | 12.9 | na | na", "voltage", "12V", 1),
+        (
+            "12  | 12V  | Voltage | Nominal | 10.80 | V | 'At or Below (<=) Lower Critical Threshold'",
+            "voltage",
+            "12V",
+            2,
+        ),
         ("7,12V,Voltage,10.80,V,'At or Below (<=) Lower Non-Critical Threshold'", "voltage", "12V", 1),
     ],
 )
@@ -101,6 +107,32 @@ def test_an_ok_without_words_says_nothing_of_the_part(row: str) -> None:
 def test_sensors_that_say_nothing_at_all_are_no_health() -> None:
     seen = list(BMC.parse(taken(sel="", sensors="Pwr Unit Redund  | 0x00              | ok\n")))
     assert [o.value for o in seen if o.metric == "detector.answered"] == [False]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "name", "level"),
+    [
+        ("7 | 09/08/2021 | 06:34:15 | Power Supply #0x3b | Failure detected | Asserted", "psu", "#0x3b", 2),
+        ("1f | 01/15/2025 | 02:58:40 JST | Fan FAN1 | Lower Critical going low  | Deasserted", "fan", "FAN1", 0),
+        (
+            "2 |  Pre-Init  |0000015673| Fan FAN1 | Lower Critical going low | Asserted | Reading 3 < 5",
+            "fan",
+            "FAN1",
+            2,
+        ),
+        ("3 | 01/15/25 | 02:58:40 | Memory #0x02 | Uncorrectable ECC", "memory_uncorrected", "#0x02", 2),
+        ("4 | Apr-02-2024 | 09:12:44 | PS1 Status | Power Supply | Failure detected", "psu", "PS1 Status", 2),
+        ("5,02-Apr-2024,09:12:44,PS1 Status,Power Supply,Failure detected ; Deassertion Event", "psu", "PS1 Status", 0),
+    ],
+)
+def test_an_entry_is_read_in_each_form_that_it_is_printed_in(row: str, kind: str, name: str, level: int) -> None:
+    (seen,) = (o for o in BMC.parse(taken(sel=row + "\n")) if o.metric == "bmc.log_entry")
+    assert {k: seen.attributes[k] for k in ("kind", "name", "level")} == {
+        "kind": kind,
+        "name": name,
+        "level": str(level),
+    }
+    assert sniff(row.encode()) == "sel"
 
 
 def sel(*rows: str) -> str:

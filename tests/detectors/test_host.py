@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import bundle, catalog, host_storage, host_system
+from detectors import bundle, catalog, host_storage, host_system, judge
 from detectors.classify import classify
 from detectors.detector import OneByOne, Output, Reading, Target, Transports
 from detectors.disks import DisksDetector
@@ -175,6 +175,18 @@ def test_room_is_read_of_disks_and_of_the_tmpfs_that_a_node_needs() -> None:
 def test_a_mirror_is_whole_when_all_members_are_in_it(body: str, is_redundant: bool | None) -> None:
     taken = reading(mdstat=f"Personalities : [raid1]\nmd0 : {body}\n\nunused devices: <none>\n")
     assert values(taken, "raid.redundant") == ({} if is_redundant is None else {"md0": is_redundant})
+
+
+def test_an_array_that_never_ran_here_is_no_fault_and_one_that_did_is() -> None:
+    def look(state: str) -> Reading:
+        return reading(mdstat=f"Personalities : [raid1]\nmd9 : {state} raid1 sda1[0]\n\n")
+
+    never, memory = list(HOST.parse(look("inactive"))), judge.Memory()
+    assert list(HOST.compare(never, memory.samples)) == []
+    ran = list(HOST.parse(look("active")))
+    memory = judge.judge_round(HOST, ran, memory, active=(), catalog=catalog.load()).memory
+    raised = judge.judge_round(HOST, never, memory, active=(), catalog=catalog.load()).events
+    assert [(e.fault_type, e.resource) for e in raised] == [("storage.raid.failed", "node/gn001/storage/md9")]
 
 
 @pytest.mark.parametrize(
