@@ -160,7 +160,7 @@ def _link(reading: Reading, port: Port, about: Link) -> Iterator[Observation]:
 def _names(port: Port) -> dict[str, str]:
     rail = port.expected.rail if port.expected is not None else None
     named = {"interface": port.netdev, "role": port.role, "rail": "" if rail is None else str(rail)}
-    return {name: value for name, value in named.items() if value}
+    return {name: value for name, value in named.items() if value not in ("", _UNNAMED)}
 
 
 def _speed(

@@ -58,6 +58,7 @@ _FACTS = {
     "Vendor Part Number": "part",
     "Vendor Serial Number": "serial",
 }
+_LINK = {"State": "state", "Speed": "speed", "Width": "width", "FEC": "fec", "Recommendation": "recommendation"}
 _COPPER = ("copper", "passive", "base-cr", "backplane", "base-t")
 _KINDS = (
     "Transmitter technology",
@@ -106,7 +107,7 @@ class Module:
     raw_ber: Optional[float] = None
     lane_errors: dict[int, int] = field(default_factory=dict)
     uncorrectable: Optional[int] = None
-    is_up: Optional[bool] = None
+    link: dict[str, str] = field(default_factory=dict)
 
     @property
     def lit_lanes(self) -> list[int]:
@@ -224,8 +225,8 @@ def _take_mlxlink(module: Module, name: str, value: Any) -> None:
         module.facts.setdefault(_FACTS[name], text[:60])
     elif name in ("Cable Type", "Cable Technology") and "copper" in text.lower():
         module.is_copper = True
-    elif name == "State":
-        module.is_up = text.lower() == "active"
+    elif name in _LINK and text not in ("", "N/A"):
+        module.link[_LINK[name]] = text[:120]
     elif name == "Module State":
         module.is_low_power = "low" in text.lower()
     elif name == "Raw Physical BER":
@@ -281,5 +282,5 @@ def merged(first: Optional[Module], second: Optional[Module]) -> Optional[Module
     first.is_copper = first.is_copper or second.is_copper
     first.is_low_power = first.is_low_power or second.is_low_power
     first.raw_ber, first.lane_errors = second.raw_ber, second.lane_errors
-    first.uncorrectable, first.is_up = second.uncorrectable, second.is_up
+    first.uncorrectable, first.link = second.uncorrectable, second.link
     return first

@@ -131,6 +131,8 @@ def _told(reading: Reading, port: Port, module: Optional[Module]) -> Iterator[Ob
     for name in ("serial", "vendor", "part", "revision"):
         if module.facts.get(name):
             yield reading.saw(f"module.{name}", module.facts[name], at)
+    for name, words in module.link.items():  # what mlxlink says of the link, its advice included
+        yield reading.saw(f"nic.phy.{name}", words, at)
     if not module.has_optics:
         return
     for what in _LEVELS:

@@ -135,6 +135,12 @@ def test_links_and_speeds_are_read_as_the_index_has_them(found: list[Capture]) -
             assert speed == capture.facts["speed"], capture.name
 
 
+def test_mlxlink_is_read_as_the_index_has_it(found: list[Capture]) -> None:
+    capture = next(capture for capture in found if capture.kind == "mlxlink")
+    said = {o.metric.rpartition(".")[2]: o.value for o in capture.observations() if o.metric.startswith("nic.phy.")}
+    assert {name: said[name] for name in capture.facts} == capture.facts
+
+
 def test_counters_are_read_as_the_index_has_them(found: list[Capture]) -> None:
     for capture in found:
         counters = nic_outputs.statistics(capture.path.read_bytes())
