@@ -19,6 +19,7 @@ from detectors.receivers.senders import Senders
 from detectors.receivers.snmptrap import Known, TrapListener, events
 from detectors.receivers.trap_engine import OwnEngine, Taken, TrapEngine, TrapKeys
 from detectors.snmp import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
+from fixtures.cluster.trap_sender import TrapSender
 from tests.detectors.receiver_twin import RunningReceiver
 from tests.services.ports import wait_until
 
@@ -183,7 +184,7 @@ def test_our_engine_keeps_its_name_and_counts_its_starts(tmp_path: Path) -> None
     assert OwnEngine.kept_in(tmp_path).boots == 1
 
 
-# -- net-snmp's senders
+# -- senders
 
 
 @pytest.fixture
@@ -232,6 +233,33 @@ V3 = (
 DOWN = f"{LINK_DOWN} {INDEX}.65 i 65 {ADMIN}.65 i 1 {OPER}.65 i 2"
 
 
+def test_a_simulated_switch_is_heard(site: tuple[RunningReceiver, TrapListener]) -> None:
+    receiver, listener = site
+    sender = TrapSender(listener.address, community="from-switches")
+    sender.link("Ethernet64", is_up=False)
+    sender.link("Ethernet64", is_up=True)
+    sender.session("10.0.3.1", is_up=False)
+    sender.cold_start()
+    wires = wait_for(receiver, lambda found: len(found) == 4)
+    sender.close()
+    assert [(wire["fault_type"], wire["event"]) for wire in wires] == [
+        ("switch.port.down", "raised"),
+        ("switch.port.down", "cleared"),
+        ("switch.bgp.down", "raised"),
+        ("switch.agent.started", "raised"),
+    ]
+
+
+def test_a_storm_is_folded_and_leaves_the_receiver_at_work(site: tuple[RunningReceiver, TrapListener]) -> None:
+    receiver, listener = site
+    sender = TrapSender(listener.address, community="from-switches")
+    for _ in range(400):
+        sender.link("Ethernet64", is_up=False)
+    sender.close()
+    wait_for(receiver, lambda found: sum(wire["count"] for wire in found) == 400)
+    assert len(spooled(receiver)) < 40
+
+
 @pytest.mark.needs("snmptrap")
 def test_a_v2c_trap_reaches_the_spool(site: tuple[RunningReceiver, TrapListener]) -> None:
     receiver, listener = site
@@ -256,6 +284,26 @@ def test_an_inform_is_acknowledged(site: tuple[RunningReceiver, TrapListener], h
     sent = send(listener, "-Ci", *how, DOWN)
     assert (sent.returncode, sent.stderr) == (0, b"")
     assert wait_for(receiver, bool)[0]["fault_type"] == "switch.port.down"
+
+
+@pytest.mark.needs("snmptrap")
+def test_a_v1_trap_means_the_same(site: tuple[RunningReceiver, TrapListener]) -> None:
+    receiver, listener = site
+    host, port = listener.address
+    argv = [
+        "snmptrap",
+        "-v1",
+        "-c",
+        "from-switches",
+        f"{host}:{port}",
+        "1.3.6.1.4.1.8072",
+        "10.0.0.1",
+        "2",
+        "0",
+        "4711",
+    ]
+    subprocess.run([*argv, f"{INDEX}.65", "i", "65"], timeout=20, env={"MIBS": "", "PATH": "/usr/bin"}, check=True)
+    assert wait_for(receiver, bool)[0]["resource"] == "switch/leaf-01/port/Ethernet64"
 
 
 @pytest.mark.needs("snmptrap")
