@@ -43,7 +43,9 @@ def commands(services: tuple[str, ...]) -> list[Command]:
         Command("services", ("systemctl", "show", "--no-pager", f"--property={_SHOWN}", "--", *units), _SHORT),
         Command("vmstat", ("grep", "-E", "^oom_kill ", "/proc/vmstat"), _SHORT),
         Command("interrupts", ("grep", "-E", "^ *MCE:", "/proc/interrupts"), _SHORT),
-        files.reading("edac", _EDAC, f"{_EDAC}/mc*/?e_count", f"{_EDAC}/mc*/dimm_?e_count", f"{_EDAC}/mc*/dimm_label"),
+        files.reading(
+            "edac", _EDAC, f"{_EDAC}/mc*/?e_count", f"{_EDAC}/mc*/dimm_?e_count", f"{_EDAC}/mc*/dimm_label", depth=3
+        ),
         Command("chrony", ("chronyc", "-n", "tracking"), _SHORT),
         Command("ntpq", ("ntpq", "-n", "-c", "rv 0 leap,offset,stratum"), _SHORT),
     ]
