@@ -208,7 +208,8 @@ def _apply_node_parts(topology: Topology, nodes: dict[str, Node], difference: Di
     ):
         known = {(row.node.name, getattr(row, key)): row for row in table.objects.select_related("node")}
         _bring(known, wanted, _part_maker(table, key, nodes), difference)
-        told = {place.name for place in topology.nodes if place.given is None or given in place.given}
+        # A row without any part of the kind says nothing of them: the machines are asked.
+        told = {p.name for p in topology.nodes if getattr(p, given) or (p.given is not None and given in p.given)}
         lost = [row for at, row in known.items() if at[0] in told and at not in wanted.rows]
         difference.gone += [f"{wanted.kind} {row}" for row in lost]
 

@@ -203,7 +203,7 @@ ONE_LEAF = '[[switches]]\nnames = "s1"\nrole = "leaf"\n'
         ('[[nodes]]\nnames = "n1"\nnvswitches = ["x"]', "'x' is no NVSwitch"),
         ('[[modules]]\nswitches = "s1"\nnames = {name = "{}"}\nports = {name = "E{}"}', "no switch s1"),
         (
-            f'{ONE_LEAF}[[modules]]\nswitches = "s1"\nnames = {{name = "{{}}"}}\nports = {{name = "E{{}}"}}\nports_each = 3',
+            ONE_LEAF + '[[modules]]\nswitches = "s1"\nnames = {name = "{}"}\nports = {name = "E{}"}\nports_each = 3',
             "8 lanes are not shared evenly by 3 ports",
         ),
         ('[[racks]]\nnames = "r1"\nfeeds = ["f1"]', "r1: no feed f1 in [[feeds]]"),
