@@ -87,9 +87,13 @@ class HostDetector:
         return True
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
-        """One bundle. Raises DetectorError when the node cannot be reached, or its last round still runs."""
+        """One bundle, and a second where Lustre is mounted. Raises DetectorError: the node is out of reach, or busy."""
         wanted = [*host_system.commands(target.expected.services), *host_storage.commands()]
-        return Reading(self.name, target, now, via.shell.run_all(target, self.name, wanted))
+        outputs = dict(via.shell.run_all(target, self.name, wanted))
+        further = host_storage.of_lustre(outputs["mounts"])
+        if further:
+            outputs.update(via.shell.run_all(target, self.name, further))
+        return Reading(self.name, target, now, outputs)
 
     def sniff(self, text: bytes) -> str:
         """`mounts` where nothing fits: its reader says nothing of what is no mount table."""

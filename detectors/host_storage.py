@@ -48,13 +48,15 @@ def commands() -> list[Command]:
         Command("fstab", ("cat", "/etc/fstab"), _SHORT),
         Command("df", ("df", "-l", "--output=source,fstype,pcent,ipcent,target", *selected), timedelta(seconds=10)),
         Command("mdstat", ("cat", "/proc/mdstat"), _SHORT),
-        Command(
-            "lustre",
-            ("lctl", "get_param", "-n", "osc.*.import", "mdc.*.import"),
-            timedelta(seconds=10),
-            as_root=True,
-        ),
     ]
+
+
+def of_lustre(mounted: Output) -> list[Command]:
+    """Where Lustre is mounted: what its client knows of its servers. It needs root, so others are not asked for it."""
+    if not any(kind == "lustre" for _, kind, _ in _table(_text(mounted)).values()):
+        return []
+    argv = ("lctl", "get_param", "-n", "osc.*.import", "mdc.*.import")
+    return [Command("lustre", argv, timedelta(seconds=10), as_root=True)]
 
 
 def part(reading: Reading, device: str) -> str:

@@ -23,7 +23,7 @@ from fixtures.cluster.world import SimulatedShell, SimulatedWorld
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 HOST, DISKS = HostDetector(), DisksDetector()
-_NAMES = sorted({command.name for command in [*host_system.commands(()), *host_storage.commands()]} | {"smart"})
+_NAMES = sorted({c.name for c in [*host_system.commands(()), *host_storage.commands()]} | {"smart", "lustre"})
 
 
 def reading(expected: Expected | None = None, **texts: str) -> Reading:
@@ -65,7 +65,15 @@ def test_one_round_is_one_script_of_a_few_commands() -> None:
     commands = [*host_system.commands(()), *host_storage.commands()]
     assert len({command.name for command in commands}) == len(commands)
     assert len(bundle.script(commands, "ab12", is_root=False)) < 4000
-    assert [command.name for command in commands if command.as_root] == ["lustre"]
+    assert [command.name for command in commands if command.as_root] == []
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("lustre", ["lctl"]), ("nfs4", [])])
+def test_lctl_is_asked_as_root_only_where_lustre_is_mounted(kind: str, asked: list[str]) -> None:
+    """A site without Lustre, and without sudo, is not told that it must have either."""
+    mounted = Output(0, f"srv:/fs /home {kind} rw 0 0\n".encode(), b"", timedelta(0))
+    found = host_storage.of_lustre(mounted)
+    assert [command.argv[0] for command in found if command.as_root] == asked
 
 
 def unit(name: str, active: str = "active", file: str = "enabled", load: str = "loaded", sub: str = "running") -> str:
