@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Optional
 
 # The suffixes of a state in Slurm's short forms (sinfo(1), NODE STATE CODES), as the flags that later forms print.
@@ -29,9 +30,9 @@ _SUFFIXES = {
 _SAME_FLAG = {"MAINT": "MAINTENANCE", "REBOOT": "REBOOT_REQUESTED", "NO_RESPOND": "NOT_RESPONDING"}
 _REASON_STAMP = re.compile(r"^(?P<reason>.*?)(?: \[(?P<user>[^\s\[\]@]*)@(?P<at>[0-9T:-]+)\])?$", re.DOTALL)
 _SLICE = re.compile(r"\dg\.\d+gb")
-# No range of a cluster's host list is longer; one that says so is garbage.
+# No host list of a cluster is longer; one that says so is garbage.
 _MOST_HOSTS = 65_536
-_HOSTS = re.compile(r"(?P<prefix>[^\[\],]+)(?:\[(?P<ranges>[^\]]*)\])?(?:,|$)")
+_LONGEST_NUMBER = 12
 
 
 @dataclass(frozen=True)
@@ -120,16 +121,43 @@ def _gpus(text: str) -> int:
 
 
 def hosts(text: str) -> Iterator[str]:
-    """Slurm's host list, `gn[001-003,007],mt001`, name by name."""
-    for part in _HOSTS.finditer(text):
-        if part["ranges"] is None:
-            yield part["prefix"]
-            continue
-        for span in part["ranges"].split(","):
-            first, _, last = span.partition("-")
-            if first.isdecimal() and (last or first).isdecimal() and int(last or first) - int(first) < _MOST_HOSTS:
-                for number in range(int(first), int(last or first) + 1):
-                    yield f"{part['prefix']}{number:0{len(first)}d}"
+    """Slurm's host list, `gn[001-003,007],mt001`, name by name; a name may go on behind its brackets."""
+    return islice(_spelled_out(text), _MOST_HOSTS)
+
+
+def _spelled_out(text: str) -> Iterator[str]:
+    for part in _parts(text):
+        prefix, bracket, rest = part.partition("[")
+        ranges, closing, suffix = rest.partition("]")
+        if not bracket:
+            yield part
+        elif closing and "[" not in suffix:
+            for number in _numbers(ranges):
+                yield f"{prefix}{number}{suffix}"
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What stands between commas that are in no brackets."""
+    begun, is_inside = 0, False
+    for at, sign in enumerate(text):
+        if sign in "[]":
+            is_inside = sign == "["
+        elif sign == "," and not is_inside:
+            if at > begun:
+                yield text[begun:at]
+            begun = at + 1
+    if begun < len(text):
+        yield text[begun:]
+
+
+def _numbers(ranges: str) -> Iterator[str]:
+    for span in ranges.split(","):
+        first, _, last = span.partition("-")
+        last = last or first
+        is_range = first.isdecimal() and last.isdecimal() and max(len(first), len(last)) <= _LONGEST_NUMBER
+        if is_range and int(last) - int(first) < _MOST_HOSTS:
+            for number in range(int(first), int(last) + 1):
+                yield f"{number:0{len(first)}d}"
 
 
 def state_words(text: str) -> tuple[str, frozenset[str]]:

@@ -202,8 +202,35 @@ def test_any_text_is_listed_without_an_error(text: str) -> None:
         assert slurm_forms.listed(form).unread >= 0
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("gn001", ["gn001"]),
+        ("gn[001-003,007],mt001", ["gn001", "gn002", "gn003", "gn007", "mt001"]),
+        ("gn[8-11]", ["gn8", "gn9", "gn10", "gn11"]),
+        ("gn[1-2]-ib,x", ["gn1-ib", "gn2-ib", "x"]),
+        ("", []),
+        (",,a,", ["a"]),
+        ("gn[001-003", []),
+        ("gn[x-y]", []),
+    ],
+)
+def test_a_host_list_is_spelled_out(text: str, names: list[str]) -> None:
+    assert list(slurm_output.hosts(text)) == names
+
+
+def test_a_line_of_brackets_takes_no_time() -> None:
+    begun = datetime.now(UTC)
+    for text in ("a" * 500_000 + "[", "[" * 500_000, "a[" * 250_000, "a[1-2]" * 100_000, "," * 500_000):
+        list(slurm_output.hosts(text))
+        slurm_forms.listed(f"NODELIST STATE\n{text} idle\n")
+    assert datetime.now(UTC) - begun < timedelta(seconds=5)
+
+
 def test_a_host_list_beyond_any_cluster_is_not_spelled_out() -> None:
     assert list(slurm_output.hosts("gn[1-99999999999]")) == []
+    assert list(slurm_output.hosts(f"gn[{'0' * 5000}-9]")) == []
+    assert len(list(slurm_output.hosts("gn[1-60000]," * 50))) == 65_536
     assert len(list(slurm_output.hosts("gn[00001-10000]"))) == 10_000
 
 
