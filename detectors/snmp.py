@@ -62,7 +62,7 @@ class SnmpTransport:
         key = (target.name, tuple(columns))
 
         async def walk(session: Session) -> dict[str, SnmpValue]:
-            whole = Walk(session, columns, self._limits, rows=self._rows.get(key, 0))
+            whole = Walk(session, columns, self._limits, rows=self._rows.get(key))
             found = await whole.run()
             self._rows[key] = whole.rows
             return found

@@ -44,7 +44,9 @@ class Walk:
     `rows`: how long the longest column was the last time, so that the last answer brings little past the end.
     """
 
-    def __init__(self, session: Session, columns: Sequence[str], limits: SnmpLimits, *, rows: int = 0) -> None:
+    def __init__(
+        self, session: Session, columns: Sequence[str], limits: SnmpLimits, *, rows: int | None = None
+    ) -> None:
         self._session, self._limits = session, limits
         self._rows_before, self.rows = rows, 0
         self._cursors = {arcs(column): arcs(column) for column in columns}
@@ -69,8 +71,8 @@ class Walk:
     async def _ask(self, active: Sequence[Oid]) -> list[Bound]:
         while True:
             repetitions = max(self._most // len(active), 1)
-            left = self._rows_before - self.rows + 1
-            if self._rows_before and left > 0:
+            left = 0 if self._rows_before is None else self._rows_before - self.rows + 1
+            if left > 0:
                 repetitions = math.ceil(left / math.ceil(left / repetitions))
             try:
                 return await self._session.bulk([self._cursors[column] for column in active], repetitions)

@@ -7,15 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from detectors import resources, switch_ports, switch_tables
+from detectors import resources, switch_ports, switch_sensors, switch_tables
 from detectors.detector import Reading
 from detectors.faults import Observation
+from detectors.switch_sensors import Sensor
 from detectors.switch_tables import Tables
 
-# ENTITY-SENSOR-MIB (RFC 3433): EntitySensorDataType, -Scale (9 is units, each step a factor of 1,000), -Status.
-_UNKNOWN, _VOLTS_DC, _AMPERES, _WATTS, _CELSIUS, _RPM = 2, 4, 5, 6, 8, 10
-_UNITS = 9
-_OPERATIONAL = 1
 # ENTITY-MIB (RFC 4133) PhysicalClass; ENTITY-STATE-MIB (RFC 4268): a part that cannot do its work is disabled(2).
 _CHASSIS, _POWER_SUPPLY, _FAN, _PORT = 3, 6, 7, 10
 _DISABLED = 2
@@ -36,10 +33,15 @@ _FAN_STATES = {3: "down", 4: "not as it should be"}
 
 # Arista and SONiC: `DOM RX Power Sensor for Ethernet1`, with the lane behind a slash where a module has several.
 _OPTICS = re.compile(r"^DOM (?P<what>RX Power|TX Power|TX Bias|Temperature|Voltage) Sensor for (?P<port>.+)$")
+# NX-OS: `Ethernet1/1 Lane 1 Transceiver Receive Power Sensor`.
+_NXOS_OPTICS = re.compile(
+    r"^(?P<port>[A-Z]\w*[\d/]+)(?: Lane (?P<lane>\d+))? Transceiver "
+    r"(?P<what>Receive Power|Transmit Power|Bias Current|Temperature|Voltage) Sensor$"
+)
 _METRICS = {
-    "RX Power": "optics.rx_power_dbm",
-    "TX Power": "optics.tx_power_dbm",
-    "TX Bias": "optics.bias_ma",
+    **dict.fromkeys(("RX Power", "Receive Power"), "optics.rx_power_dbm"),
+    **dict.fromkeys(("TX Power", "Transmit Power"), "optics.tx_power_dbm"),
+    **dict.fromkeys(("TX Bias", "Bias Current"), "optics.bias_ma"),
     "Temperature": "optics.temperature_celsius",
     "Voltage": "optics.voltage_v",
 }
@@ -56,48 +58,21 @@ _SPARE_MEMORY = frozenset({"memory buffers", "cached memory", "ram (buffers)", "
 _WATCHED_DISKS = frozenset({"/", "/host", "/var", "/var/log", "/mnt/flash", "/mnt/disk", "/config"})
 
 
-@dataclass(frozen=True)
-class Sensor:
-    """One operational sensor with its value in units (watts, amperes, degrees Celsius, volts, RPM)."""
-
-    row: str
-    name: str
-    kind: int
-    value: float
-
-
-def sensors(tables: Tables) -> Iterator[Sensor]:
-    """Those that say they work. Status unavailable(2) comes with a value of 0, which means nothing."""
-    for row in tables.column(switch_tables.SENSOR_VALUE):
-        value = tables.number(switch_tables.SENSOR_VALUE, row)
-        status = tables.number(switch_tables.SENSOR_STATUS, row)
-        kind = tables.number(switch_tables.SENSOR_TYPE, row)
-        scale = tables.number(switch_tables.SENSOR_SCALE, row) or _UNITS
-        precision = tables.number(switch_tables.SENSOR_PRECISION, row) or 0
-        if value is not None and kind is not None and status == _OPERATIONAL and abs(precision) <= 9:
-            exponent = 3 * (min(max(scale, 1), 17) - _UNITS) - precision
-            yield Sensor(row, _name(tables, row), kind, value * 10.0**exponent)
-
-
-def _name(tables: Tables, row: str) -> str:
-    """What the part is called. Some agents leave the description empty, others the name."""
-    described = tables.text(switch_tables.ENTITY_DESCR, row)
-    return described or tables.text(switch_tables.ENTITY_NAME, row) or f"part {row}"
-
-
 def observed(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Everything that the entity and sensor tables hold."""
     named = switch_ports.names(tables, reading.target.expected)
-    for sensor in sensors(tables):
-        optics = _OPTICS.match(sensor.name)
+    places = _Places(tables, named)
+    for sensor in switch_sensors.sensors(tables):
+        optics = _OPTICS.match(sensor.name) or _NXOS_OPTICS.match(sensor.name)
         if optics is not None:
-            yield from _optics(reading, sensor, optics, _Places(tables, named))
-        elif sensor.kind == _CELSIUS:
-            text = f"{sensor.name} is at {sensor.value:.1f} degrees Celsius"
+            yield from _optics(reading, sensor, optics, places)
+        elif sensor.kind == switch_sensors.CELSIUS:
+            own = f", its own limit is {sensor.limits['raise_at']}" if sensor.limits else ""
+            said = {"text": f"{sensor.name} is at {sensor.value:.1f} degrees Celsius{own}", **sensor.limits}
             yield reading.saw(
-                "switch.temperature_celsius", round(sensor.value, 1), qualifier=_unit(sensor.name), text=text
+                "switch.temperature_celsius", round(sensor.value, 1), qualifier=_unit(sensor.name), **said
             )
-        elif sensor.kind == _RPM or (sensor.kind == _UNKNOWN and _is_fan(sensor.name)):
+        elif sensor.kind == switch_sensors.RPM or (sensor.kind == switch_sensors.UNKNOWN and _is_fan(sensor.name)):
             text = f"{sensor.name} {'turns' if sensor.value > 0 else 'stands still'}"
             yield reading.saw("fan.well", sensor.value > 0, qualifier=_unit(sensor.name), text=text)
     yield from _states(reading, tables)
@@ -141,12 +116,13 @@ class _Places:
 
 def _optics(reading: Reading, sensor: Sensor, found: re.Match[str], places: _Places) -> Iterator[Observation]:
     port, lane = places.of(sensor, found["port"])
+    lane = found.groupdict().get("lane") or lane
     what = found["what"]
     value = sensor.value
-    if sensor.kind == _WATTS:
+    if sensor.kind == switch_sensors.WATTS:
         # SONiC and Arista: milliwatts with four decimals, so 5310 is -2.75 dBm.
         value = 10 * math.log10(value * 1000) if value > 0 else _DARK_DBM
-    elif sensor.kind == _AMPERES:
+    elif sensor.kind == switch_sensors.AMPERES:
         value *= 1000
     attributes = {"lane": lane, "qualifier": f"lane {lane}"} if lane else {}
     yield reading.saw(_METRICS[what], round(value, 2), resources.port(reading.target.name, port), **attributes)
@@ -158,17 +134,17 @@ def _states(reading: Reading, tables: Tables) -> Iterator[Observation]:
         kind = tables.number(switch_tables.ENTITY_CLASS, row)
         metric = {_POWER_SUPPLY: "psu.well", _FAN: "fan.well"}.get(kind or 0)
         if metric is not None:
-            name = _name(tables, row)
+            name = switch_sensors.name(tables, row)
             text = f"{name} is {'not working' if state == _DISABLED else 'working'}"
             yield reading.saw(metric, state != _DISABLED, qualifier=f"{name} {row}", text=text)
     for row, state in tables.column(switch_tables.FRU_POWER_STATUS).items():
         wrong = _POWER_STATES.get(state) if isinstance(state, int) else None
         # SONiC counts its supplies from 1; elsewhere the row is that of ENTITY-MIB.
-        name = f"PSU {row}" if len(row) < 3 else _name(tables, row)
+        name = f"PSU {row}" if len(row) < 3 else switch_sensors.name(tables, row)
         yield reading.saw("psu.well", wrong is None, qualifier=name, text=f"{name} is {wrong or 'on'}")
     for row, state in tables.column(switch_tables.FRU_FAN_STATUS).items():
         wrong = _FAN_STATES.get(state) if isinstance(state, int) else None
-        name = _name(tables, row)
+        name = switch_sensors.name(tables, row)
         yield reading.saw("fan.well", wrong is None, qualifier=f"{name} {row}", text=f"{name} is {wrong or 'up'}")
 
 

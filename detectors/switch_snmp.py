@@ -101,6 +101,10 @@ class SwitchSensorsDetector(NothingToCompare):
             values |= via.snmp.walk(target, columns)
         if not any(oid.startswith(f"{switch_tables.ENTITY_DESCR}.") for oid in values):
             values |= via.snmp.walk(target, switch_tables.ENTITIES_WITHOUT_DESCR)
+        if not any(oid.startswith(f"{switch_tables.SENSOR_VALUE}.") for oid in values):
+            values |= via.snmp.walk(target, (*switch_tables.CISCO_SENSORS, *switch_tables.CISCO_LIMITS))
+        else:
+            values |= via.snmp.walk(target, switch_tables.LIMITS)
         return Reading(self.name, target, now, values=values)
 
     def sniff(self, text: bytes) -> str:

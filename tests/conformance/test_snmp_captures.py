@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from detectors import captures, catalog, switch_environment
+from detectors import captures, catalog, switch_sensors
 from detectors import switch_tables as oids
 from detectors.detector import DetectorError, Reading, SnmpValue, Target, TargetKind, Transports
 from detectors.expected import Expected
@@ -140,17 +140,22 @@ def test_ports_are_called_and_stand_as_another_poller_has_them(shared: Path) -> 
 
 
 def test_sensors_read_as_another_poller_reads_them(shared: Path) -> None:
-    compared = 0
+    compared = limits = 0
     for name, values, other in _others(shared):
-        ours = {sensor.row: sensor for sensor in switch_environment.sensors(Tables(values))}
+        ours = {sensor.row: sensor for sensor in switch_sensors.sensors(Tables(values))}
         for sensor in _table(other, "sensors", "sensors"):
             column, _, row = str(sensor["sensor_oid"]).strip(".").rpartition(".")
-            if column != oids.SENSOR_VALUE or row not in ours or sensor["sensor_class"] == "dbm":
+            known = (oids.SENSOR_VALUE, oids.CISCO_SENSORS[3])
+            if column not in known or row not in ours or sensor["sensor_class"] == "dbm":
                 continue
             theirs = sensor["sensor_current"]
             assert ours[row].value == pytest.approx(theirs, rel=0.02, abs=0.02), (name, row)
+            limit = ours[row].limits.get("raise_at")
+            if sensor["sensor_class"] == "temperature" and limit is not None and sensor["sensor_limit"] is not None:
+                limits += float(limit) == pytest.approx(sensor["sensor_limit"], abs=1)
             compared += 1
     assert compared > 100
+    assert limits > 40
 
 
 def test_processors_are_as_busy_as_another_poller_sees_them(shared: Path) -> None:

@@ -341,6 +341,30 @@ def test_light_in_milliwatts_is_told_in_dbm_by_lane() -> None:
     assert rounds.value("optics.temperature_celsius", "Ethernet0") == pytest.approx(41, abs=1)
 
 
+def test_the_devices_own_limit_goes_before_the_constant() -> None:
+    rounds = Rounds(SwitchSensorsDetector())
+    row = 200990310
+    rounds.extra = {f"{oids.ARISTA_HIGH_WARNING}.{row}": 55_000, f"{oids.ARISTA_HIGH_CRITICAL}.{row}": 60_000}
+    assert rounds.look() == {("switch.temperature", "leaf-01")}
+    rounds.extra = {f"{oids.ARISTA_HIGH_CRITICAL}.{row}": 1_000_000_000}
+    assert rounds.look() == set()
+
+
+def test_sensors_of_nx_os_are_read_with_their_limits() -> None:
+    kind, scale, precision, value, status = oids.CISCO_SENSORS
+    values: Values = {f"{kind}.300000013": 14, f"{scale}.300000013": 8, f"{value}.300000013": -13187}
+    values |= {f"{oids.ENTITY_DESCR}.300000013": b"Ethernet1/1 Lane 1 Transceiver Receive Power Sensor"}
+    values |= {f"{kind}.9": 8, f"{scale}.9": 9, f"{precision}.9": 0, f"{value}.9": 71, f"{status}.300000013": 1}
+    values |= {f"{status}.9": 1, f"{oids.ENTITY_DESCR}.9": b"module-1 Front"}
+    for number, (severity, limit) in enumerate(((10, 65), (20, 70)), start=1):
+        values |= {f"{oids.CISCO_LIMIT_SEVERITY}.9.{number}": severity, f"{oids.CISCO_LIMIT_RELATION}.9.{number}": 4}
+        values |= {f"{oids.CISCO_LIMIT_VALUE}.9.{number}": limit}
+    seen = {o.metric: o for o in SwitchSensorsDetector().parse(Reading("switch_sensors", LEAF, START, values=values))}
+    light, heat = seen["optics.rx_power_dbm"], seen["switch.temperature_celsius"]
+    assert (light.resource, light.value, light.attributes["lane"]) == ("switch/leaf-01/port/Ethernet1/1", -13.19, "1")
+    assert (heat.value, heat.attributes["raise_at"], heat.attributes["clear_at"]) == (71.0, "70", "65")
+
+
 def test_a_sensor_that_is_not_operational_says_nothing() -> None:
     rounds = Rounds(SwitchSensorsDetector())
     row = 1_000_000_000 + 100 * 1 + 31
