@@ -15,8 +15,10 @@ from detectors.faults import Observation
 # Of several counters of link losses the first there is speaks, so that one loss is not counted twice.
 _LINK_DOWNS = ("link_down_events_phy", "carrier_down_count")
 # Summed, since one cause moves several of them.
-_SUMS = {
+_ETHERNET_SUMS = {
     "nic.lost": ("rx_pcs_symbol_err_phy", "rx_symbol_err_phy", "rx_crc_errors_phy"),
+}
+_SUMS = {
     "nic.module_errors": ("module_bus_stuck", "module_high_temp", "module_bad_shorted"),
     "nic.pci_errors": ("rx_pci_signal_integrity", "tx_pci_signal_integrity"),
 }
@@ -55,7 +57,7 @@ def counted(values: Mapping[str, int], *, is_infiniband: bool) -> Iterator[tuple
         if name in values:
             yield f"nic.{name}", values[name], f"the link has gone down: {name} {values[name]}"
             break
-    for metric, names in ({**_SUMS, **_IB_SUMS} if is_infiniband else _SUMS).items():
+    for metric, names in {**_SUMS, **(_IB_SUMS if is_infiniband else _ETHERNET_SUMS)}.items():
         there = {name: values[name] for name in names if name in values}
         if there:
             parts = ", ".join(f"{name} {value}" for name, value in there.items() if value) or "all 0"

@@ -24,6 +24,8 @@ _LIMIT = timedelta(seconds=20)
 _QUICK = timedelta(seconds=10)
 _UNNAMED = "-"
 _MODULE, _MLXLINK = "ethtool-m.", "mlxlink."
+# Asked without root: sudo asks for a password where a program is not there, which says nothing then.
+_HAS_MLXLINK = Command("mlxlink-version", ("mlxlink", "--version"), _QUICK)
 # ethtool's words for an empty cage, a virtual port, or one whose driver has no modules.
 _NO_MODULE = (b"Input/output error", b"Invalid argument", b"No such device", b"not supported", b"No such file", b"I/O")
 _NOT_IN_USE = (State.RESERVED, State.DISABLED, State.UNCABLED)
@@ -48,13 +50,14 @@ class TransceiverDetector:
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """One round where the inventory names every interface, otherwise a second for those that the first lists."""
-        first = [Command("ip", ("ip", "-j", "link"), _QUICK), net_command(), pci_command()]
+        first = [Command("ip", ("ip", "-j", "link"), _QUICK), net_command(), pci_command(), _HAS_MLXLINK]
         if is_all_known(target):
             first += _asked(listed_interfaces({}, target), [nic.device for nic in target.expected.nics])
             return Reading(self.name, target, now, via.shell.run_all(target, self.name, first))
         outputs = via.shell.run_all(target, self.name, first)
         listed = Reading(self.name, target, now, outputs)
-        devices = [port.rdma.device for port in ports(listed) if port.rdma is not None]
+        is_without = outputs[_HAS_MLXLINK.name].is_missing
+        devices = [port.rdma.device for port in ports(listed) if port.rdma is not None and not is_without]
         second = _asked(listed_interfaces(outputs, target), devices)
         more = via.shell.run_all(target, self.name, second) if second else {}
         return Reading(self.name, target, now, {**outputs, **more})
@@ -227,11 +230,16 @@ def _complaints(reading: Reading) -> Iterator[str]:
         elif program == "ethtool-m" and optics.ethtool_module(output.stdout) is None:
             if not any(words in output.stderr for words in _NO_MODULE):
                 yield f"ethtool -m: {'it is not installed' if output.is_missing else output.complaint}"
-        elif program == "mlxlink" and _is_refused(output):
+        elif program == "mlxlink" and _is_refused(output) and not _is_without_mlxlink(reading):
             yield f"mlxlink: {output.complaint}"
         is_read = is_read or (program in ("ethtool-m", "mlxlink") and _has_spoken(output))
     if not is_read:
         yield "nothing that speaks of modules"
+
+
+def _is_without_mlxlink(reading: Reading) -> bool:
+    version = reading.outputs.get(_HAS_MLXLINK.name)
+    return version is not None and version.is_missing
 
 
 def _is_refused(output: Output) -> bool:

@@ -424,3 +424,22 @@ def test_the_machine_that_runs_the_tests_is_read() -> None:
     seen = list(DETECTOR.parse(DETECTOR.collect(target, Transports(shell=LocalShell()), START)))
     assert [o.value for o in seen if o.metric == "detector.answered"] == [True]
     assert "node/here/nic/lo" not in {o.resource for o in seen}
+
+
+def test_no_two_counters_of_one_port_raise_the_same_fault() -> None:
+    """Two metrics of one type and qualifier would clear each other's fault."""
+    rules = catalog.load().rules
+    everything = {name: 1 for name in (*_NAMES, "link_downed", "symbol_error", "link_error_recovery")}
+    for is_infiniband in (False, True):
+        metrics = [metric for metric, _, _ in counted(everything, is_infiniband=is_infiniband)]
+        types = {metric: {rule.type for rule in rules.get(metric, ())} for metric in metrics}
+        said = [(name, _QUALIFIERS.get(metric, "")) for metric, names in types.items() for name in names]
+        assert len(said) == len(set(said)), said
+
+
+_NAMES = (
+    *("link_down_events_phy", "carrier_down_count", "rx_pcs_symbol_err_phy", "fec_uncorrectable_blocks"),
+    *("port_rcv_errors", "local_link_integrity_errors", "module_high_temp", "rx_pci_signal_integrity"),
+    *("tx_pause_storm_error_events", "tx_pause_storm_warning_events", "roce_slow_restart", "local_ack_timeout_err"),
+)
+_QUALIFIERS = {"nic.ib.out_of_spec": "out of specification", "nic.fec_uncorrectable_blocks": "uncorrectable blocks"}
