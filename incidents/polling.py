@@ -150,6 +150,12 @@ def kept(chunk: Chunk, targets: Iterable[str]) -> dict[str, Kept]:
     return {row.target: _kept(row) for row in rows.order_by("pk").select_for_update()}
 
 
+def last_polled(target: str, kind: str) -> dict[str, datetime]:
+    """When each detector looked at this target last."""
+    rows = Poll.objects.filter(target=target, kind=kind, polled_at__isnull=False)
+    return {name: at for name, at in rows.values_list("detector", "polled_at") if at is not None}
+
+
 def kept_of(target: str, kind: str, detectors: Sequence[str], now: datetime) -> dict[str, Kept]:
     """By detector, for a round of one target out of turn; locked, missing rows made, in the caller's transaction."""
     rows = Poll.objects.filter(target=target, kind=kind, detector__in=detectors).order_by("pk").select_for_update()

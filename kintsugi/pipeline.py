@@ -91,14 +91,17 @@ class Pipeline:
             self._after(changes, now)
 
     def look_at(self, node: str) -> None:
-        """One round of all detectors on one node, now and in this process; ends at the first that cannot reach it."""
+        """One round of detectors on one node, now and in this process; ends at the first that cannot reach it.
+
+        Those that are slow on purpose are left out while their last look is fresh.
+        """
         seen: dict[str, list[Observation]] = {}
+        last = polling.last_polled(node, TargetKind.NODE.value)
         for target in inventory.targets(TargetKind.NODE, [node]):
-            for detector in self._watch.detectors:
-                if detector.kind is TargetKind.NODE and detector.wants(target):
-                    seen[detector.name] = observe_one(target, detector, self._watch.via, self.clock())
-                    if is_unreachable(seen[detector.name]):
-                        break
+            for detector in self._watch.of_node(target, last, self.clock()):
+                seen[detector.name] = observe_one(target, detector, self._watch.via, self.clock())
+                if is_unreachable(seen[detector.name]):
+                    break
         self.take(node, seen)
 
     def take(self, node: str, seen: Mapping[str, Sequence[Observation]]) -> None:

@@ -26,6 +26,7 @@ from incidents.polling import Kept, Pace
 _WITHIN = timedelta(seconds=100)
 # What has come back waits for the others this long: a batch costs the database a few statements, whatever its size.
 _GATHER_S = 0.5
+_USUAL = timedelta(minutes=1)
 _PLAN_AGAIN = timedelta(minutes=10)
 
 
@@ -45,6 +46,12 @@ class Watch:
 
     def every(self, detector: Detector) -> timedelta:
         return max(detector.every, self.shortest)
+
+    def of_node(self, target: Target, last: Mapping[str, datetime], now: datetime) -> list[Detector]:
+        """Those that look at a node out of turn: all, but for slow ones that have looked within half their period."""
+        slow = [d for d in self.detectors if d.every > _USUAL and d.name in last]
+        fresh = {d.name for d in slow if now - last[d.name] < d.every / 2}
+        return [d for d in self.detectors if d.kind is TargetKind.NODE and d.name not in fresh and d.wants(target)]
 
     def paces(self) -> list[Pace]:
         """Which detector looks at what, by the inventory and by what each detector wants; one without targets too."""

@@ -319,6 +319,22 @@ def test_readings_that_a_node_pushes_are_judged_with_the_same_memory() -> None:
     assert house.standing() == {("detector.silent", "node/gn001")}
 
 
+class SlowlyTold(Told):
+    name: ClassVar[str] = "slow"
+    every: ClassVar[timedelta] = timedelta(minutes=5)
+
+
+def test_a_round_out_of_turn_spares_slow_detectors_that_have_just_looked() -> None:
+    house = House(Told(), SlowlyTold(), nodes=1)
+    house.pipeline.look_at("gn001")
+    house.now += MINUTE
+    house.pipeline.look_at("gn001")
+    assert dict(Poll.objects.values_list("detector", "polled_at")) == {"told": house.now, "slow": NOW}
+    house.now += 4 * MINUTE
+    house.pipeline.look_at("gn001")
+    assert Poll.objects.get(detector="slow").polled_at == house.now
+
+
 def test_a_ring_for_a_detector_that_this_version_does_not_have_is_passed_over() -> None:
     house = House(Told())
     house.pipeline.poll(Chunk("gone", ("gn001",), NOW + MINUTE))
