@@ -27,6 +27,9 @@ class NotConfigured(DetectorError):
     """The site has given no way to look: nothing is wrong with the target, and nothing is known of it."""
 
 
+SNMP_PORT = 161
+
+
 class TargetKind(Word):
     """What is looked at. A site is what speaks for many machines: Slurm's controller, a Prometheus."""
 
@@ -37,7 +40,10 @@ class TargetKind(Word):
 
 @dataclass(frozen=True)
 class Target:
-    """One machine to look at. `name` is its short host; `address` and `port` are where it answers SSH."""
+    """One machine to look at. `name` is its short host; `address` and `port` are where it answers SSH.
+
+    `snmp_port`: where its agent answers, on the same address.
+    """
 
     name: str
     address: str
@@ -45,6 +51,7 @@ class Target:
     user: str = ""
     kind: TargetKind = TargetKind.NODE
     expected: Expected = field(default_factory=Expected)
+    snmp_port: int = SNMP_PORT
 
     @property
     def resource(self) -> str:

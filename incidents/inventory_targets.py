@@ -180,6 +180,7 @@ def _switches(names: Sequence[str] | None) -> list[Target]:
                 ports=tuple(far.port(port) for port in ports_of[switch.pk]),
                 addresses=tuple(filter(None, (switch.address,))),
             ),
+            snmp_port=switch.snmp_port,
         )
         for switch in switches
     ]

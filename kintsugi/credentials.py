@@ -10,13 +10,13 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from detectors.detector import NotConfigured, Target, TargetKind
+from detectors.detector import SNMP_PORT, NotConfigured, Target, TargetKind
 from detectors.http import Basic, Bearer
 from detectors.snmp_access import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
 from detectors.transport import SshAccess
@@ -54,7 +54,7 @@ class Credentials:
         found = next((group.snmp for group in self.groups if group.snmp and group.holds(target)), None)
         if found is None:
             raise NotConfigured(f"{target.name}: no group of KINTSUGI_CREDENTIALS gives it SNMP credentials")
-        return found
+        return found if target.snmp_port == SNMP_PORT else replace(found, port=target.snmp_port)
 
     def http(self, target: Target, url: str) -> Bearer | Basic | None:
         """None: nothing is shown, as most exporters ask for nothing."""

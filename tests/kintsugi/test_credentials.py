@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,11 @@ def test_the_first_group_that_names_a_target_and_has_the_medium_speaks(given: cr
     assert (probe.user, probe.port) == ("probe", 2222)
     assert agent is not None
     assert agent.key_file is None
+
+
+def test_the_inventorys_own_snmp_port_goes_first(given: credentials.Credentials) -> None:
+    assert given.snmp(replace(LEAF, snmp_port=1161)).port == 1161
+    assert given.snmp(LEAF).port == 161
 
 
 def test_snmp_comes_from_the_group_of_the_switch(given: credentials.Credentials) -> None:
