@@ -115,8 +115,8 @@ class _Places:
 
 
 def _optics(reading: Reading, sensor: Sensor, found: re.Match[str], places: _Places) -> Iterator[Observation]:
-    port, lane = places.of(sensor, found["port"])
-    lane = found.groupdict().get("lane") or lane
+    told = found.groupdict()
+    port, lane = (told["port"], told["lane"] or "") if "lane" in told else places.of(sensor, told["port"])
     what = found["what"]
     value = sensor.value
     if sensor.kind == switch_sensors.WATTS:
