@@ -25,7 +25,7 @@ _FOLLOWED = (
 )
 _MOST_DOCUMENTS = 150
 _EACH = timedelta(seconds=10)
-_IN_ALL = timedelta(seconds=60)
+_IN_ALL = timedelta(seconds=20)
 _DEEPEST = 12
 _MOST_NODES = 20_000
 _HEALTH = {"ok": 0, "warning": 1, "critical": 2}

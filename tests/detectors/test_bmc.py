@@ -135,6 +135,17 @@ def test_an_entry_is_read_in_each_form_that_it_is_printed_in(row: str, kind: str
     assert sniff(row.encode()) == "sel"
 
 
+def test_a_board_that_fails_to_read_one_sensor_of_many_has_answered() -> None:
+    outputs = {
+        "sel": Output(1, b"", b"SEL has no entries\n", timedelta(0)),
+        "sensors": Output(
+            1, b"FAN1 | 41h | ok | 29.1 | 9940 RPM\nUnable to send command: Invalid argument\n", b"", timedelta(0)
+        ),
+    }
+    seen = list(BMC.parse(Reading("bmc", TARGET, NOW, outputs)))
+    assert {o.metric: o.value for o in seen} == {"bmc.fan": 0, "bmc.log_cursor": "", "detector.answered": True}
+
+
 def sel(*rows: str) -> str:
     return "".join(f"{number:4x} | 01/15/2025 | 02:{number:02d}:00 UTC | {row}\n" for number, row in enumerate(rows, 1))
 
