@@ -15,8 +15,9 @@ from django.utils.safestring import SafeString
 
 from incidents.admin_incident import SEVERITY_RANK, with_place
 from incidents.admin_pages import ReadOnlyAdmin
+from incidents.admin_parts import InServiceAdmin, history, nics
 from incidents.lifecycle import CLOSED
-from incidents.models import Fault, Incident, Node, Notification, QuarantinedEvent, Switch
+from incidents.models import Fault, Incident, InService, Node, Notification, QuarantinedEvent, Switch
 from incidents.templatetags import console
 
 
@@ -120,6 +121,7 @@ class MachineAdmin(ReadOnlyAdmin):
             "open_incidents": incidents.exclude(state__in=CLOSED),
             "past_incidents": incidents.filter(state__in=CLOSED)[:50],
             "faults": Fault.objects.filter(owner=row.path, is_active=True).order_by("-last_seen_at")[:100],
+            "parts": history(row.path),
             "can_report": request.user.has_perm("incidents.add_userreport"),
         }
 
@@ -143,6 +145,9 @@ class NodeAdmin(MachineAdmin):
 
     def page_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().page_queryset(request).prefetch_related("gpus")
+
+    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        return {**super().page_context(request, row), "nics": nics(row.name, row.nics)}
 
     @admin.display(description="Last boot seen", ordering="boot_seen_at")
     def booted(self, node: Node) -> SafeString:
@@ -227,3 +232,6 @@ class QuarantinedEventAdmin(ReadOnlyAdmin):
     @admin.display(description="Recorded", ordering="recorded_at")
     def recorded(self, row: QuarantinedEvent) -> SafeString:
         return console.when(row.recorded_at)
+
+
+admin.site.register(InService, InServiceAdmin)

@@ -46,6 +46,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "items": [
             _item("Nodes", "dns", "admin:incidents_node_changelist", "incidents.view_node"),
             _item("Switches", "hub", "admin:incidents_switch_changelist", "incidents.view_switch"),
+            _item("Parts", "memory", "admin:incidents_inservice_changelist", "incidents.view_inservice"),
             _item("Faults", "bolt", "admin:incidents_fault_changelist", "incidents.view_fault"),
         ],
     },
