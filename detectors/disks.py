@@ -20,7 +20,7 @@ _METRICS = {"serial": "disk.serial", "model": "disk.model", "firmware_rev": "dis
 # Controllers of RAID cards show volumes of their own making: SMART of those is not the disks'.
 _VOLUMES = re.compile(r"PERC|MR\d|Virtual|LOGICAL VOLUME|VMware|QEMU", re.IGNORECASE)
 _MOST_DISKS = 64
-_TIMEOUT = timedelta(seconds=10)
+_TIMEOUT = timedelta(seconds=5)
 # What is no trouble: states of the Linux NVMe driver (nvme_sysfs_show_state) other than these are of a dying one.
 _LIVE = frozenset({"live", "new", "resetting", "connecting"})
 
