@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +59,12 @@ def _rows(shared: Path) -> dict[str, dict[str, str]]:
 
 def _walks(shared: Path) -> Iterator[tuple[str, dict[str, SnmpValue]]]:
     for path in sorted((shared / "outputs" / "snmprec").glob("*.snmprec")):
-        yield path.stem, captures.snmprec(path.read_bytes())
+        yield path.stem, _values(path)
+
+
+@functools.cache
+def _values(path: Path) -> dict[str, SnmpValue]:
+    return captures.snmprec(path.read_bytes())
 
 
 def _reading(detector: Any, values: dict[str, SnmpValue]) -> Reading:
