@@ -28,7 +28,12 @@ from detectors.nic_ports import (
 
 _LIMIT = timedelta(seconds=10)
 _UNNAMED = "-"
-_APART = {"nic.ib.out_of_spec": "out of specification", "nic.fec_uncorrectable_blocks": "uncorrectable blocks"}
+# Of types that something else raises too, which must not clear them: another counter, or the kernel's log.
+_APART = {
+    "nic.ib.out_of_spec": "out of specification",
+    "nic.fec_uncorrectable_blocks": "uncorrectable blocks",
+    "nic.module_errors": "by counters",
+}
 _SETTINGS, _STATISTICS, _FEC, _DRIVER = "ethtool.", "ethtool-S.", "ethtool-fec.", "ethtool-i."
 # A ConnectX-7 prints some 4,000 counters, nearly all of single queues: the node picks the lines, 150 kB less to carry.
 # The pattern and the interface are arguments of a fixed text, never part of it.
@@ -200,7 +205,7 @@ def _counters(reading: Reading, port: Port) -> Iterator[Observation]:
         {**carrier, **rdma, **statistics, **correction}, is_infiniband=port.is_infiniband
     ):
         said = {"text": text, **_names(port)}
-        if metric in _APART:  # of the type that other errors raise too, and cleared by itself
+        if metric in _APART:
             said["qualifier"] = _APART[metric]
         yield reading.saw(metric, value, port.resource(reading.target), **said)
 

@@ -426,10 +426,21 @@ def test_the_machine_that_runs_the_tests_is_read() -> None:
     assert "node/here/nic/lo" not in {o.resource for o in seen}
 
 
+def test_quiet_counters_do_not_clear_what_the_log_says_of_a_module() -> None:
+    node = Node(expected())
+    node.look()
+    of_log = fingerprint("node/gn001/nic/mlx5_4", "nic.module.error")
+    node.active.add(of_log)
+    assert node.look() == []
+    node.facet.port("rail3").added.update(module_high_temp=1)
+    assert node.look() == ["+major nic.module.error mlx5_4"]
+    assert of_log in node.active
+
+
 def test_no_two_counters_of_one_port_raise_the_same_fault() -> None:
     """Two metrics of one type and qualifier would clear each other's fault."""
     rules = catalog.load().rules
-    everything = {name: 1 for name in (*_NAMES, "link_downed", "symbol_error", "link_error_recovery")}
+    everything = dict.fromkeys((*_NAMES, "link_downed", "symbol_error", "link_error_recovery"), 1)
     for is_infiniband in (False, True):
         metrics = [metric for metric, _, _ in counted(everything, is_infiniband=is_infiniband)]
         types = {metric: {rule.type for rule in rules.get(metric, ())} for metric in metrics}
