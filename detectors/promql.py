@@ -118,5 +118,5 @@ def _series(row: Any) -> Optional[Series]:
         return None
     try:
         return Series({str(key): str(text) for key, text in metric.items()}, float(value[1]))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

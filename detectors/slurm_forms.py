@@ -49,6 +49,7 @@ _WORDS: dict[str, tuple[str, frozenset[str]]] = {
 _NAMES = ("HOSTNAMES", "NODELIST", "NODE", "NODES_NAME")
 _LAST = "REASON"
 _NO_REASON = frozenset({"", "none", "(null)", "n/a"})
+_MOST_NODES = 100_000
 _PADDING = " " * 16
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -146,6 +147,8 @@ def _from_table(text: str) -> Listed:
         if not line.strip() or (header is None and not _is_row(line)):
             continue  # a date or a prompt before the table, or a table of something else
         for node in _in_row(line, header):
+            if len(nodes) >= _MOST_NODES:
+                return Listed(nodes, unread + 1)
             if node is None:
                 unread += 1
             elif node.name not in nodes or nodes[node.name].reason == "":

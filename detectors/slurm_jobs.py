@@ -84,7 +84,8 @@ def _nodes(reading: Reading) -> dict[str, NodeState]:
 
 def jobs(text: bytes) -> list[tuple[EndedJob, str]]:
     """`id|state|end|user|nodes|name` lines and each one's state; the name comes last, since it may hold anything."""
-    found = []
+    found: list[tuple[EndedJob, str]] = []
+    places = 0
     for line in text.decode("utf-8", "replace").splitlines():
         cells = line.split("|", 5)
         ended_at = _moment(cells[2]) if len(cells) == 6 else None
@@ -92,6 +93,9 @@ def jobs(text: bytes) -> list[tuple[EndedJob, str]]:
         if ended_at is None or words[0] not in _FAILED | {"COMPLETED"}:
             continue
         nodes = tuple(slurm_output.hosts(cells[4]))
+        places += len(nodes)
+        if places > slurm_output.MOST_PLACES:
+            break
         job = EndedJob(cells[0].strip(), words[0] in _FAILED, ended_at, cells[3].strip(), nodes, cells[5].strip())
         found.append((job, words[0]))
     return found

@@ -33,6 +33,7 @@ _SLICE = re.compile(r"\dg\.\d+gb")
 # No host list of a cluster is longer; one that says so is garbage.
 _MOST_HOSTS = 65_536
 _LONGEST_NUMBER = 12
+MOST_PLACES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -98,25 +99,27 @@ def config(text: str) -> dict[str, str]:
 
 
 def jobs(text: str) -> list[Job]:
-    """`squeue --noheader --format=%A|%T|%u|%N|%b|%j`: the name comes last, since it may hold anything."""
-    rows = (line.split("|", 5) for line in text.splitlines())
-    return [
-        Job(
-            job_id=row[0].strip(),
-            state=row[1],
-            user=row[2],
-            nodes=tuple(hosts(row[3])),
-            gpus_per_node=_gpus(row[4]),
-            name=row[5],
-        )
-        for row in rows
-        if len(row) == 6
-    ]
+    """`squeue --noheader --format=%A|%T|%u|%N|%b|%j`: the name comes last, since it may hold anything.
+
+    Jobs past MOST_PLACES names of nodes are left out: no cluster has so many places for them.
+    """
+    found: list[Job] = []
+    places = 0
+    for row in (line.split("|", 5) for line in text.splitlines()):
+        if len(row) != 6:
+            continue
+        nodes = tuple(hosts(row[3]))
+        places += len(nodes)
+        if places > MOST_PLACES:
+            break
+        gpus = _gpus(row[4])
+        found.append(Job(row[0].strip(), row[2], row[5], row[1], nodes, gpus))
+    return found
 
 
 def _gpus(text: str) -> int:
     """`gres:gpu:h100:8`, `gres/gpu:8` or `N/A`."""
-    found = re.search(r"\bgpu(?::[A-Za-z][\w.-]*)?[:=](\d+)", text)
+    found = re.search(r"\bgpu(?::[A-Za-z][\w.-]*)?[:=](\d{1,6})", text)
     return int(found[1]) if found else 0
 
 

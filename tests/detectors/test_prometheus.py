@@ -90,6 +90,11 @@ def test_an_answer_in_part_is_used_and_told() -> None:
     assert found.complaints == ("store-2 did not answer",)
 
 
+def test_a_value_beyond_any_number_is_no_value() -> None:
+    body = vector(({}, "1")).replace('"1"]', f"{'9' * 400}]")
+    assert answered(body).complaints == ("1 of 1 series cannot be read",)
+
+
 def test_series_that_cannot_be_read_are_counted() -> None:
     found = answered(vector(({"__name__": "up"}, "1"), ({"__name__": "up"}, "one")))
     assert len(found.series) == 1
@@ -101,7 +106,11 @@ def _tables(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 
 
 @given(
-    st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner) | _tables(inner))
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda inner: st.lists(inner, max_size=4) | _tables(inner),
+        max_leaves=8,
+    )
 )
 def test_any_json_is_an_answer(whole: object) -> None:
     for body in (whole, {"status": "success", "data": whole}, {"data": {"resultType": "vector", "result": whole}}):

@@ -219,6 +219,15 @@ def test_a_host_list_is_spelled_out(text: str, names: list[str]) -> None:
     assert list(slurm_output.hosts(text)) == names
 
 
+def test_lists_of_hosts_beyond_any_cluster_are_not_kept() -> None:
+    begun = datetime.now(UTC)
+    assert len(slurm_output.jobs("1|RUNNING|a|gn[1-60000]|gres:gpu:8|x\n" * 20)) < 20
+    rows = "".join(f"r{row}n[1-60000] idle\n" for row in range(3))
+    assert slurm_forms.listed(f"NODELIST STATE\n{rows}").unread == 1
+    assert slurm_output.jobs(f"1|RUNNING|a|gn1|gres:gpu:{'9' * 5000}|x\n")[0].nodes == ("gn1",)
+    assert datetime.now(UTC) - begun < timedelta(seconds=10)
+
+
 def test_a_line_of_brackets_takes_no_time() -> None:
     begun = datetime.now(UTC)
     for text in ("a" * 500_000 + "[", "[" * 500_000, "a[" * 250_000, "a[1-2]" * 100_000, "," * 500_000):
