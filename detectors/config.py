@@ -18,7 +18,7 @@ from detectors.expected import ExpectedNic
 from detectors.faults import Observation
 
 HOSTNAME, ADDRESSES, NEIGHBOURS, LLDP, PROBE = "hostname", "addresses", "neighbours", "lldp", "arping."
-_DRIVER = "ethtool-i."
+_DRIVER, _LINK, _FEC = "ethtool-i.", "ethtool.", "ethtool-fec."
 _LIMIT = timedelta(seconds=10)
 _STORAGE_OR_FABRIC = ("fabric", "storage")
 # Neighbours of a node: its subnets' machines. More than this is a routed table, of which the rest is not looked at.
@@ -43,6 +43,10 @@ class ConfigDetector(NothingToCompare):
         ]
         nics = [nic for nic in target.expected.nics if nic.netdev]
         commands += [Command(_DRIVER + nic.netdev, ("ethtool", "-i", nic.netdev), _LIMIT) for nic in nics]
+        for nic in nics:
+            if nic.role in _STORAGE_OR_FABRIC:
+                commands.append(Command(_LINK + nic.netdev, ("ethtool", nic.netdev), _LIMIT))
+                commands.append(Command(_FEC + nic.netdev, ("ethtool", "--show-fec", nic.netdev), _LIMIT))
         if any(nic.peer for nic in nics):
             # lldpd's socket belongs to root and its own group.
             commands.append(Command(LLDP, ("lldpctl", "-f", "json"), _LIMIT, as_root=True))
@@ -77,6 +81,7 @@ class ConfigDetector(NothingToCompare):
         drivers = _drivers(outputs)
         yield from _firmware(reading, drivers)
         yield from _driver_versions(reading, drivers)
+        yield from _link_settings(reading)
         if NEIGHBOURS in outputs:
             yield from _neighbours(reading, outputs[NEIGHBOURS])
         yield from _probes(reading)
@@ -182,6 +187,31 @@ def _sizes(reading: Reading, interfaces: Mapping[str, Interface]) -> Iterator[Ob
         source = "the inventory says" if nic.mtu else f"the other {nic.role} cards have"
         attributes = {"expected": wanted, "text": f"MTU of {nic.netdev} is {mtu}; {source} {wanted}"} if wanted else {}
         yield reading.saw("config.nic_mtu", str(mtu), resources.nic(reading.target.name, nic.device), **attributes)
+
+
+def _link_settings(reading: Reading) -> Iterator[Observation]:
+    """Error correction and negotiation of links that are up, against most cards of the same role on this node."""
+    outputs, nics = reading.outputs, reading.target.expected.nics
+    modes = {nic.netdev: config_outputs.autonegotiation(_said(outputs, _LINK + nic.netdev)) for nic in nics}
+    up = [nic for nic in nics if modes[nic.netdev]]
+    fecs = {nic.netdev: config_outputs.active_fec(_said(outputs, _FEC + nic.netdev)) for nic in up}
+    for metric, what, values in (
+        ("config.nic_fec", "error correction", fecs),
+        ("config.nic_autonegotiation", "negotiation", modes),
+    ):
+        for nic in up:
+            value = values[nic.netdev]
+            if not value:
+                continue
+            wanted = _usual([values[peer.netdev] for peer in up if peer.role == nic.role and values[peer.netdev]])
+            text = f"{what} of {nic.netdev} is {value}; the other {nic.role} cards have {wanted}"
+            attributes = {"expected": wanted, "text": text} if wanted else {}
+            yield reading.saw(metric, value, resources.nic(reading.target.name, nic.device), **attributes)
+
+
+def _said(outputs: Mapping[str, Output], name: str) -> bytes:
+    output = outputs.get(name)
+    return output.stdout if output is not None and output.status == 0 else b""
 
 
 def _usual(values: Sequence[str]) -> str:

@@ -130,6 +130,23 @@ def driver(stdout: bytes) -> Optional[Driver]:
     )
 
 
+_ACTIVE_FEC = re.compile(rb"^Active FEC encodings?:[ \t]*(\w{1,20})", re.MULTILINE)
+_AUTONEG = re.compile(rb"^[ \t]*Auto-negotiation:[ \t]*(on|off)", re.MULTILINE)
+_IS_UP = re.compile(rb"^[ \t]*Link detected:[ \t]*yes", re.MULTILINE)
+
+
+def active_fec(stdout: bytes) -> str:
+    """`ethtool --show-fec`: what the link runs with, in lower case; empty where it does not say."""
+    found = _ACTIVE_FEC.search(stdout)
+    return found[1].decode().lower() if found is not None else ""
+
+
+def autonegotiation(stdout: bytes) -> str:
+    """`ethtool`: on or off, of a link that is up; a link that is down says nothing of its setting."""
+    found = _AUTONEG.search(stdout)
+    return found[1].decode() if found is not None and _IS_UP.search(stdout) else ""
+
+
 def far_ends(stdout: bytes) -> dict[str, FarEnd]:
     """`lldpctl -f json`: by interface. A single interface is an object, several are a list of objects."""
     whole = _json(stdout)

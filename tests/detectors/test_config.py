@@ -77,6 +77,31 @@ def test_two_cards_are_no_majority() -> None:
     assert faults({"addresses": rows}, Expected(nics=NICS[:2])) == set()
 
 
+def link(fec: str, autonegotiation: str = "on", is_up: bool = True) -> dict[str, Output]:
+    up = "yes" if is_up else "no"
+    return {
+        "ethtool": out(f"Settings:\n\tAuto-negotiation: {autonegotiation}\n\tLink detected: {up}\n"),
+        "ethtool-fec": out(f"FEC parameters:\nConfigured FEC encodings: Auto\nActive FEC encoding: {fec}\n"),
+    }
+
+
+def links(last: dict[str, Output]) -> dict[str, Output]:
+    """Three cards with RS and negotiation, and the last as given."""
+    rows = [*(link("RS") for _ in range(3)), last]
+    return {f"{name}.rail{n}": output for n, row in enumerate(rows) for name, output in row.items()}
+
+
+def test_a_links_settings_are_compared_with_most_of_its_role() -> None:
+    nic = "node/gn001/nic/mlx5_3"
+    assert faults(links(link("RS")), Expected(nics=NICS)) == set()
+    assert faults(links(link("BaseR")), Expected(nics=NICS)) == {("config.nic.fec", nic)}
+    assert faults(links(link("RS", "off")), Expected(nics=NICS)) == {("config.nic.autonegotiation", nic)}
+
+
+def test_a_link_that_is_down_says_nothing_of_its_settings() -> None:
+    assert faults(links(link("Off", "off", is_up=False)), Expected(nics=NICS)) == set()
+
+
 def driver(firmware: str) -> Output:
     return out(f"driver: mlx5_core\nversion: 24.04-0.6.6\nfirmware-version: {firmware}\n")
 
