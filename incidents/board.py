@@ -111,11 +111,12 @@ class Board:
 
     def _machines_near(self, fault: FaultCase) -> set[str]:
         row = fault.row
+        near = {MANAGEMENT} if row.fault_type == SILENT_TARGET else set()
         if is_networked(row.fault_type, row.resource):
-            return self.topology.machines_near(row.resource)
+            return near | self.topology.machines_near(row.resource)
         if row.fault_type == MANAGEMENT_NETWORK:
-            return {row.owner, *(loose.row.owner for loose in self.loose if loose.row.fault_type == SILENT_TARGET)}
-        return {row.owner, MANAGEMENT} if row.fault_type == SILENT_TARGET else {row.owner}
+            near |= {loose.row.owner for loose in self.loose if loose.row.fault_type == SILENT_TARGET}
+        return near | {row.owner}
 
     def said(self, path: str) -> str:
         """A resource as people say it, its GPU by index; one query for all nodes of the batch."""

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from detectors import catalog, resources
 from detectors.faults import EventKind, FaultEvent, event_id, fingerprint
-from incidents.models import Fault, Node
+from incidents.models import Fault, Node, Switch
 from incidents.views import MANAGEMENT, MANAGEMENT_NETWORK, SILENT_TARGET
 
 # Our choice: a third of a pod or of all nodes is more than its usual trouble (the model site lost one node a week),
@@ -23,6 +23,7 @@ SHARE = 1 / 3
 FEWEST = 3
 AT_ONCE = timedelta(minutes=5)
 _SHOWN = 5
+_SWITCH = "switch/"
 
 Asked = Callable[[Sequence[str]], Collection[str] | None]
 """Which of these nodes Slurm hears; None when Slurm cannot be asked."""
@@ -67,14 +68,17 @@ def judged(now: datetime, *, hears: Asked) -> list[FaultEvent]:
     if not faults:
         return []
     silent = {host: at for kind, owner, at in faults if kind == SILENT_TARGET and (host := resources.host_of(owner))}
+    mute = {owner: at for kind, owner, at in faults if kind == SILENT_TARGET and owner.startswith(_SWITCH)}
     stands = any(kind == MANAGEMENT_NETWORK for kind, _, _ in faults)
-    if not stands and len(silent) < FEWEST:
+    if not stands and max(len(silent), len(mute)) < FEWEST:
         return []
     pods = dict(Node.objects.filter(is_provisional=False).values_list("name", "pod"))
+    switches = Switch.objects.filter(is_provisional=False).count()
     if stands:
-        return (
-            [] if _lasts(list(silent), pods) else [_event(EventKind.CLEARED, "most of the machines answer again", now)]
-        )
+        lasts = _lasts(list(silent), pods) or len(mute) * 2 >= needed(switches)
+        return [] if lasts else [_event(EventKind.CLEARED, "most of the machines answer again", now)]
+    if len(gone := sorted(name for name, at in mute.items() if at > now - AT_ONCE)) >= needed(switches):
+        return [_event(EventKind.RAISED, _said_of_switches(gone, switches), now)]
     lately = [name for name, at in silent.items() if at > now - AT_ONCE]
     for silence in silences(lately, pods):
         heard = hears(silence.nodes)
@@ -98,6 +102,14 @@ def _said(silence: Silence, heard: set[str]) -> str:
         f"{len(silence.nodes)} of {silence.of} ({silence.where}) stopped answering Kintsugi within"
         f" {AT_ONCE.seconds // 60} min, and Slurm hears {len(heard & set(silence.nodes))} of them: {names}."
         " Look at the management switch or Kintsugi's own link to it; the nodes are left alone."
+    )
+
+
+def _said_of_switches(gone: Sequence[str], of: int) -> str:
+    names = ", ".join(name.removeprefix(_SWITCH) for name in gone[:_SHOWN]) + (" ..." if len(gone) > _SHOWN else "")
+    return (
+        f"{len(gone)} of {of} switches stopped answering Kintsugi within {AT_ONCE.seconds // 60} min: {names}."
+        " Look at the management switch, Kintsugi's own link to it, and the credentials that they are asked with."
     )
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from incidents import management, services
-from incidents.models import Fault, Incident
+from incidents.models import Fault, Incident, Switch
 from runbooks.starting import start_due
 from tests.builders import NOW, a_clear, a_node, an_event
 from tests.runbooks.site import Site
@@ -139,3 +139,33 @@ def test_no_run_starts_for_it() -> None:
     services.ingest(services.management_network(site.now, hears=lambda names: names), now=site.now)
     assert Incident.objects.count() == 1
     assert start_due(None, now=site.now, world=site.world) == []
+
+
+def test_many_switches_that_fall_silent_are_one_incident_of_the_management_network(pod: Pod) -> None:
+    names = [f"leaf-{number:02}" for number in range(1, 7)]
+    for name in names:
+        Switch.objects.create(name=name, role="leaf")
+    for name in names:
+        pod.now += 5 * SECOND
+        services.ingest([an_event("target.unreachable", f"switch/{name}", at=pod.now)], now=pod.now)
+        pod.sweep()
+    pod.wait(timedelta(minutes=10))
+    incident = Incident.objects.get()
+    assert incident.fault_type == "network.management_unreachable"
+    assert incident.members.filter(role="symptom").count() == len(names)
+    excerpt = Fault.objects.get(fault_type="network.management_unreachable").evidence.get().excerpt
+    assert "of 6 switches stopped answering Kintsugi" in excerpt
+
+
+def test_it_ends_when_most_switches_answer_again(pod: Pod) -> None:
+    for name in ("leaf-01", "leaf-02", "leaf-03"):
+        Switch.objects.create(name=name, role="leaf")
+        services.ingest([an_event("target.unreachable", f"switch/{name}", at=pod.now)], now=pod.now)
+    pod.sweep()
+    assert Fault.objects.filter(fault_type="network.management_unreachable", is_active=True).exists()
+    pod.now += timedelta(minutes=1)
+    services.ingest(
+        [a_clear("target.unreachable", f"switch/{name}", at=pod.now) for name in ("leaf-01", "leaf-02")], now=pod.now
+    )
+    pod.sweep()
+    assert not Fault.objects.filter(fault_type="network.management_unreachable", is_active=True).exists()
