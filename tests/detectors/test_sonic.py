@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors import captures, catalog, sonic_outputs, sonic_settings
-from detectors.detector import Output, Reading, Target, TargetKind
+from detectors.detector import Output, Reading, Target, TargetKind, Transports
 from detectors.expected import Expected, ExpectedPort
+from detectors.polling import observe_one
 from detectors.sonic import SonicDetector
+from detectors.transport import SshShell
 from fixtures.cluster.config_faults import DECLARED
 from fixtures.cluster.sonic_cli import SonicCli
+from fixtures.cluster.ssh_server import SshServer
+from fixtures.cluster.world import SimulatedWorld
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 DETECTOR = SonicDetector()
@@ -183,3 +188,24 @@ _JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["PORT", "QUEUE", "BUFFER_PG", "BUFFER_PROFILE", "PORT|Ethernet0"]), _JSON))
 def test_any_json_is_read_without_harm(whole: dict[str, Any]) -> None:
     faults(DECLARED, {"config-db": json.dumps(whole).encode()})
+
+
+def test_a_switch_is_read_in_one_session_over_ssh(tmp_path: Path) -> None:
+    switch = SimulatedWorld.sakuraone(clock=lambda: NOW).switches["leaf-01"]
+    server = SshServer([switch])
+    server.start()
+    key, known_hosts = server.write_access(tmp_path)
+    shell = SshShell(user="kintsugi", key_file=key, known_hosts=known_hosts)
+    where = server.endpoints["leaf-01"]
+    expected = Expected(settings=DECLARED)
+    target = Target("leaf-01", where.address, where.port, kind=TargetKind.SWITCH, expected=expected)
+    try:
+        well = observe_one(target, DETECTOR, Transports(shell=shell), NOW)
+        switch.cli.changed[("WRED_PROFILE", "ROCE", "green_max_threshold")] = "1"
+        wrong = observe_one(target, DETECTOR, Transports(shell=shell), NOW)
+    finally:
+        shell.close()
+        server.stop()
+    assert captures.at_once(well, catalog.load()) == []
+    assert [event.qualifier for event in captures.at_once(wrong, catalog.load())] == ["ecn_max_bytes"]
+    assert len([seen for seen in well if seen.metric == "port.set_mtu"]) == len(switch.ports)
