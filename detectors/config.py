@@ -171,8 +171,8 @@ def _addresses(reading: Reading, interfaces: Mapping[str, Interface]) -> Iterato
 
 
 def _is_address(text: str) -> bool:
-    """A node's address in the inventory may be a name."""
-    return text.replace(".", "").isdigit() or ":" in text
+    """A node's address in the inventory may be a name, or the loopback end of a tunnel to it."""
+    return (text.replace(".", "").isdigit() or ":" in text) and not text.startswith("127.") and text != "::1"
 
 
 def _sizes(reading: Reading, interfaces: Mapping[str, Interface]) -> Iterator[Observation]:
