@@ -64,6 +64,9 @@ def _said(reading: Reading, answers: dict[str, Answer]) -> Observation:
     complaints = [f"{name}: {words}" for name, answer in answers.items() for words in answer.complaints]
     if not complaints and not any(answer.series for answer in answers.values()):
         complaints = ["it knows no series of any node (is the setting prometheus_jobs right?)"]
+    up = answers["up"].series if "up" in answers else ()
+    if up and not any(series.value == 1 for series in up):
+        complaints.append(f"it scrapes none of its {len(up)} exporters on nodes")
     return reading.silent(f"Prometheus: {'; '.join(complaints)}"[:300]) if complaints else reading.answered()
 
 

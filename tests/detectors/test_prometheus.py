@@ -151,6 +151,15 @@ def test_gpus_of_an_exporter_that_is_gone_are_not_spoken_of() -> None:
     assert [o.resource for o in seen if o.metric == "prometheus.scraped" and o.value is False] == ["node/gn002"]
 
 
+def test_a_prometheus_that_scrapes_no_exporter_at_all_is_silent() -> None:
+    world = SimulatedWorld.sakuraone(clock=lambda: NOW)
+    world.site.unexported |= world.site.scraped
+    seen = list(DETECTOR.parse(DETECTOR.collect(site(), simulated_transports(world), NOW)))
+    [told] = [o for o in seen if o.metric == "detector.answered"]
+    assert told.value is False
+    assert "none of its 8 exporters" in told.attributes["text"]
+
+
 def test_a_warning_makes_the_detector_silent_while_its_values_count() -> None:
     world = SimulatedWorld.sakuraone(clock=lambda: NOW)
     world.site.warnings.append("store-2 did not answer")
