@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors import gpu_forms, resources
+from detectors import gpu_forms, gpu_trouble, resources
 from detectors.detector import Command, NothingToCompare, Output, Reading, Target, TargetKind, Transports
 from detectors.faults import Observation
 from detectors.gpu_forms import Card, Printed
@@ -25,9 +25,6 @@ _NEEDS_RESET = "gpu requires reset"
 _IDENTITY = ("product", "uuid", "serial")
 _SENSORS = ("fan_speed", "temperature", "performance_state", "power_draw", "sm_clock", "memory_used", "ecc_mode")
 _FACTS = ("uuid", "serial", "product", "vbios_version")
-# NVML's words for one thing: its library in user space is not of the version of the module in the kernel.
-_MISMATCH = re.compile(r"driver/library version mismatch", re.IGNORECASE)
-_NO_DRIVER = re.compile(r"couldn't communicate with the NVIDIA driver|driver not loaded", re.IGNORECASE)
 _NO_DEVICES = re.compile(r"^No devices were found", re.MULTILINE)
 # An idle GPU runs its link slower on purpose: the link is asked only of one that works in a state for work.
 _AT_WORK = ("P0", "P1", "P2")
@@ -51,18 +48,18 @@ class GpuDetector(NothingToCompare):
     def parse(self, reading: Reading) -> Iterator[Observation]:
         output = reading.outputs[_COMMAND.name]
         if output.status is None:
-            text = f"nvidia-smi gave no answer within {_COMMAND.timeout.seconds} s"
-            yield reading.saw("gpu.responsive", False, text=text)
+            yield gpu_trouble.hung(reading, _COMMAND.timeout.total_seconds())
             return
         yield reading.saw("gpu.responsive", True)
         printed = gpu_forms.read(output.stdout, output.stderr)
         if printed.cards is None and not printed.lost and _NO_DEVICES.search(_words(output)):
             printed = Printed([], printed.lost)
         if printed.cards is None:
-            yield from _without_list(reading, output, printed.lost)
+            yield from gpu_trouble.instead(reading, output, "nvidia-smi")
             return
         yield reading.answered()
-        yield from _driver(reading, True, "")
+        yield reading.saw("gpu.driver_fits", True)
+        yield reading.saw("gpu.driver_runs", True)
         if printed.driver_version:
             yield reading.saw("gpu.driver_version", printed.driver_version)
         yield from _inventory(reading, printed)
@@ -76,31 +73,6 @@ class GpuDetector(NothingToCompare):
 
 def _words(output: Output) -> str:
     return (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")
-
-
-def _without_list(reading: Reading, output: Output, lost: Mapping[str, str]) -> Iterator[Observation]:
-    """Of GPUs that were not spoken of nothing is known: that is a fault of the look, or of the driver."""
-    words = _words(output)
-    is_mismatch = bool(_MISMATCH.search(words))
-    is_driver = is_mismatch or bool(_NO_DRIVER.search(words))
-    on_bus = gpu_forms.are_on_bus(reading.outputs.get(gpu_forms.DEVICES.name))
-    are_wanted = bool(reading.target.expected.gpus) or on_bus
-    if (output.is_missing or is_driver) and not are_wanted and on_bus is False:
-        yield reading.answered()  # a node without GPUs: its driver is nobody's fault
-    elif is_driver and are_wanted:
-        yield reading.answered()
-        yield from _driver(reading, False, output.complaint, mismatch=is_mismatch)
-    else:
-        yield reading.silent(f"nvidia-smi ended with {output.complaint}")
-    for pci, text in lost.items():
-        yield _presence(reading, resources.gpu(reading.target.name, pci), text)
-
-
-def _driver(reading: Reading, is_well: bool, text: str, *, mismatch: bool = False) -> Iterator[Observation]:
-    attributes = {"text": text} if text else {}
-    yield reading.saw("gpu.driver_fits", not mismatch, **(attributes if mismatch else {}))
-    if not mismatch:
-        yield reading.saw("gpu.driver_runs", is_well, **attributes)
 
 
 def _presence(reading: Reading, resource: str, loss: str) -> Observation:

@@ -20,6 +20,7 @@ from detectors.detector import Detector, DetectorError, Reading, Shell, Target, 
 from detectors.local import LocalShell
 
 DETECTORS = ("gpu", "nvlink", "pcie")
+_NO_ANSWER = ("detector.silent", "gpu.unresponsive", "gpu.driver.mismatch", "gpu.driver.unavailable")
 _NO_DRIVER = "There is no NVIDIA driver here: nvidia-smi is not installed. Run this on a machine with GPUs."
 
 
@@ -47,7 +48,7 @@ def take(directory: Path, shell: Shell, target: Target) -> int:
         seen = _judged(detector, reading, rows)
         folder = directory / name / f"{target.name}-{now:%Y%m%dT%H%M%SZ}"
         keep(reading, seen, folder)
-        is_whole = is_whole and not any(event.fault_type == "detector.silent" for event in seen.events)
+        is_whole = is_whole and not any(event.fault_type in _NO_ANSWER for event in seen.events)
         _tell(name, seen, folder)
     print("The files hold host name, serial numbers and UUIDs: look them over before you pass them on.")
     return 0 if is_whole else 1

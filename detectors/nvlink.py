@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors import gpu_forms, resources
+from detectors import gpu_forms, gpu_trouble, resources
 from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
 
@@ -109,8 +109,16 @@ class NvlinkDetector:
             yield reading.answered()  # a node without GPUs
             return
         gpus = _gpus(said.values())
-        complaint = _complaint(said, bool(gpus))
-        yield reading.silent(complaint) if complaint else reading.answered()
+        cut = next((name for name, output in said.items() if output.status is None), None)
+        empty = next((name for name, output in said.items() if not (output.stdout + output.stderr).strip()), None)
+        if cut is not None:
+            yield gpu_trouble.hung(reading, _LIMIT.total_seconds())
+        elif not gpus and said:
+            yield from gpu_trouble.instead(reading, next(iter(said.values())), "nvidia-smi nvlink")
+        elif empty is not None or not said:
+            yield reading.silent(f"nvidia-smi {(empty or 'nvlink').replace('-', ' -')}: no output")
+        else:
+            yield reading.answered()
         addresses = _addresses(reading, len(gpus))
         for gpu in gpus.values():
             resource = resources.gpu(reading.target.name, addresses.get(gpu.index) or gpu.uuid or f"index:{gpu.index}")
@@ -125,17 +133,6 @@ class NvlinkDetector:
                 yield from _risen(seen, before)
             elif seen.metric == "nvlink.links_up":
                 yield from _kept(seen, before)
-
-
-def _complaint(said: Mapping[str, Output], has_gpus: bool) -> str:
-    """Why not all is known; empty when it is. An older driver that refuses one option has answered the others."""
-    for name, output in said.items():
-        if output.status is None or not (output.stdout.strip() or output.stderr.strip()):
-            return f"nvidia-smi {name.replace('-', ' -')}: {output.complaint}"
-    first = next(iter(said.values()), None)
-    if first is None or not has_gpus:
-        return f"nvidia-smi nvlink: {first.complaint if first else 'nothing was asked'}"
-    return ""
 
 
 def _gpus(outputs: Iterable[Output]) -> dict[str, _Gpu]:

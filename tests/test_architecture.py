@@ -25,7 +25,7 @@ BROAD_EXCEPTS = 5
 FOR_NODES = (
     *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),
-    *("gpu_forms", "nvlink", "pcie"),
+    *("gpu_forms", "gpu_trouble", "nvlink", "pcie"),
     *("host", "host_system", "host_storage", "host_inventory", "disks", "node_log"),
     *("bmc", "bmc_alarms", "bmc_ipmi", "bmc_redfish"),
     *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver", "rail", "both_ends"),

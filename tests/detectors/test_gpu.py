@@ -219,7 +219,7 @@ def test_nothing_is_said_of_the_others_when_nvidia_smi_gives_up_at_one() -> None
     two = Expected(gpus=(("0", PCI), ("1", "0000:9b:00.0")))
     said = "Unable to determine the device handle for GPU0000:9B:00.0: GPU is lost\nNo devices were found"
     found = {(event.fault_type, event.resource) for event in raised(parsed(said, status=6, expected=two))}
-    assert found == {("gpu.lost", "node/gn001/gpu/0000:9b:00.0"), ("detector.silent", "node/gn001")}
+    assert found == {("gpu.lost", "node/gn001/gpu/0000:9b:00.0")}
 
 
 def test_all_expected_gpus_are_lost_when_no_devices_are_found() -> None:

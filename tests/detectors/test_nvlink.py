@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from detectors import catalog, classify, judge
 from detectors.detector import Output, Reading, Target
+from detectors.expected import Expected
 from detectors.faults import ClearRule, EventKind, FaultEvent, Observation, fingerprint
 from detectors.nvlink import NvlinkDetector
 
@@ -147,6 +148,28 @@ def test_bridge_that_loses_links_is_told_until_it_has_them_again() -> None:
 
     told = rounds(cards(12), cards(8), cards(8), cards(12))
     assert told == [[], [], [("nvlink.link_inactive", "raised")], [("nvlink.link_inactive", "cleared")]]
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "types"),
+    [
+        (None, "", ["gpu.unresponsive"]),
+        (255, "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", ["gpu.lost"]),
+        (
+            9,
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+            ["gpu.driver.unavailable"],
+        ),
+        (2, "Invalid combination of input arguments.", ["detector.silent"]),
+    ],
+)
+def test_what_nvidia_smi_says_instead_is_the_same_fault_as_elsewhere(
+    status: int | None, text: str, types: list[str]
+) -> None:
+    target = Target("gn001", "127.0.0.1", expected=Expected(gpus=(("0", "0000:3b:00.0"),)))
+    output = Output(status, text.encode(), b"", timedelta(0))
+    found = NvlinkDetector().parse(Reading("nvlink", target, NOW, {"nvlink-s": output}))
+    assert [event.fault_type for event in raised(list(found))] == types
 
 
 @pytest.mark.parametrize(("vendor", "is_silent"), [("0x8086", False), ("0x10de", True)])
