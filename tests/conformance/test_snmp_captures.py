@@ -18,7 +18,7 @@ import pytest
 
 from detectors import captures, catalog, switch_sensors
 from detectors import switch_tables as oids
-from detectors.detector import DetectorError, Reading, SnmpValue, Target, TargetKind, Transports
+from detectors.detector import Reading, SnmpValue, Target, TargetKind, Transports
 from detectors.expected import Expected
 from detectors.snmp import SnmpLimits, SnmpTransport
 from detectors.snmp_access import SnmpCredentials
@@ -191,7 +191,7 @@ def _table(other: dict[str, Any], module: str, table: str) -> list[dict[str, Any
     return []
 
 
-MOST_ROWS = 12
+MOST_ROWS = 6
 
 
 def _cut(shared: Path, folder: Path) -> list[Path]:
@@ -240,18 +240,3 @@ def test_24_agents_serve_the_walks_and_are_asked_at_once(shared: Path, tmp_path:
     for file, reading in zip(files, readings, strict=True):
         written = {o: value for o, value in captures.snmprec(file.read_bytes()).items() if value is not None}
         assert {oid: reading.values.get(oid) for oid in written} == written, file.stem
-
-
-def test_an_agent_of_another_community_is_not_reached(shared: Path, tmp_path: Path) -> None:
-    served = Snmpsim(_cut(shared, tmp_path)[:1])
-    target = Target("leaf-01", next(iter(served.addresses.values())), kind=TargetKind.SWITCH)
-    transport = SnmpTransport(
-        lambda target: SnmpCredentials(community="another", port=served.port), SnmpLimits(timeout_s=0.3, retries=0)
-    )
-    try:
-        served.start()
-        with pytest.raises(DetectorError, match="community"):
-            transport.get(target, oids.SYSTEM)
-    finally:
-        transport.close()
-        served.stop()
