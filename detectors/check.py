@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prolog", action="store_true", help="exit 0 whatever is found; --block alone stops a job")
     parser.add_argument("--max-age", type=float, default=0.0, metavar="S", help="an answer at most so old will do")
     parser.add_argument("--timeout", type=float, default=20.0, metavar="S", help="what is not seen by then is unknown")
-    parser.add_argument("--detectors", default="", help="names, comma-separated; all that run on nodes when left out")
+    parser.add_argument("--detectors", default="", help="names, comma-separated, or all; when left out the quick ones")
     parser.add_argument(
         "--expected",
         default="",

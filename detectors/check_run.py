@@ -13,20 +13,21 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Optional
 
-from detectors import check, check_post, expected, judge, registry, resources
+from detectors import check, check_post, expected, judge, resources
 from detectors.catalog import Catalog, CatalogError
 from detectors.classify import classify
 from detectors.compiled import load
-from detectors.detector import Detector, Target, TargetKind, Transports
+from detectors.detector import Detector, Target, Transports
 from detectors.faults import Action, ClearRule, EventKind, FaultEvent, Observation, Severity, fingerprint
 from detectors.http import HttpTransport
 from detectors.local import LocalShell
 from detectors.log_events import lines_to_events
 from detectors.polling import observe_one
+from detectors.registry_of_nodes import NODE_DETECTORS
 
 # Each waits for its commands, not for the processor.
 _AT_ONCE = 8
@@ -39,6 +40,8 @@ _BY_SEVERITY = {
 }
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _SHOWN = 3
+# What is polled more seldom is so because it is slow or dear.
+_QUICK = timedelta(seconds=60)
 _STANDS = (ClearRule.BY_POLL, ClearRule.BY_EVENT)
 
 
@@ -115,14 +118,15 @@ def _target(options: argparse.Namespace) -> Target:
 
 
 def _chosen(names: str, target: Target) -> list[Detector]:
-    here = [each for each in registry.DETECTORS if each.kind is TargetKind.NODE]
+    """Those named; else the quick ones: a board or a module's bus takes seconds, and a job waits for its Prolog."""
     if not names:
-        return [each for each in here if each.wants(target)]
-    known = {each.name: each for each in here}
-    unknown = [name for name in names.split(",") if name.strip() not in known]
+        return [each for each in NODE_DETECTORS if each.every <= _QUICK and each.wants(target)]
+    known = {each.name: each for each in NODE_DETECTORS}
+    wanted = list(known) if names == "all" else [name.strip() for name in names.split(",")]
+    unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise check.CheckError(f"no detector {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-    return [known[name.strip()] for name in names.split(",")]
+        raise check.CheckError(f"no detector {', '.join(unknown)}; there are {', '.join(sorted(known))}, and all")
+    return [known[name] for name in wanted]
 
 
 def _look(detectors: Sequence[Detector], target: Target, now: datetime, until: float) -> list[Look]:

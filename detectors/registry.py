@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from detectors.bmc import BmcDetector
-from detectors.config import ConfigDetector
-from detectors.dcgm import DcgmDetector
 from detectors.detector import Detector
-from detectors.disks import DisksDetector
-from detectors.gpu import GpuDetector
-from detectors.host import HostDetector
 from detectors.job_stalled import JobStalledDetector
-from detectors.nic import NicDetector
-from detectors.node_log import NodeLogDetector
-from detectors.nvlink import NvlinkDetector
-from detectors.pcie import PcieDetector
 from detectors.prometheus import PrometheusDetector
-from detectors.rail import RailDetector
+from detectors.registry_of_nodes import NODE_DETECTORS
 from detectors.slurm_jobs import SlurmJobsDetector
 from detectors.slurm_nodes import SlurmNodesDetector
 from detectors.snmptrap import SnmptrapDetector
 from detectors.sonic import SonicDetector
 from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
-from detectors.transceiver import TransceiverDetector
 
 DETECTORS: tuple[Detector, ...] = (
-    GpuDetector(),
-    NvlinkDetector(),
-    PcieDetector(),
-    HostDetector(),
-    NicDetector(),
-    RailDetector(),
-    TransceiverDetector(),
-    DisksDetector(),
-    NodeLogDetector(),
-    BmcDetector(),
-    SlurmNodesDetector(),
+    *NODE_DETECTORS,
     SwitchSnmpDetector(),
     SwitchSensorsDetector(),
     SonicDetector(),
-    ConfigDetector(),
-    DcgmDetector(),
-    PrometheusDetector(),
+    SlurmNodesDetector(),
     SlurmJobsDetector(),
+    PrometheusDetector(),
     JobStalledDetector(),
 )
 

@@ -74,6 +74,15 @@ def test_a_missing_gpu_is_critical_and_named(place: Place) -> None:
     assert "gpu.lost on node/gn001/gpu/0000:3b:00.0" in text
 
 
+def test_slow_detectors_are_asked_when_they_are_named(place: Place) -> None:
+    _, quick = place.whole("--detectors", "")
+    _, all_of_them = place.whole("--detectors", "all")
+    names = [set(whole["line"].split("|")[1].split()) for whole in (quick, all_of_them)]
+    asked = [{word.split("=")[0] for word in words} for words in names]
+    assert "gpu" in asked[0]
+    assert {"bmc", "disks", "transceiver"} <= asked[1] - asked[0]
+
+
 def test_a_fault_that_was_mended_is_gone_in_the_next_check(place: Place) -> None:
     place.shows(1)
     place.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from detectors import resources
 from detectors.detector import Target, TargetKind
+from detectors.expected import to_json
 from detectors.slurm_output import NodeState
 from incidents import inventory, inventory_check
 from incidents.inventory_check import Heard
@@ -57,6 +59,11 @@ class Command(BaseCommand):
         _takes_machines(keys)
         keys.add_argument("--accept", action="store_true", help="pin the new ones; a changed key is never pinned")
         keys.set_defaults(handler=self._host_keys)
+        expected = do.add_parser(
+            "expected", help="what should be found on a node, as JSON for kintsugi-check --expected"
+        )
+        expected.add_argument("node")
+        expected.set_defaults(handler=self._expected)
         for made in (files, slurm, discover):
             made.add_argument("--dry-run", action="store_true", help="tell what would change, and change nothing")
 
@@ -189,6 +196,12 @@ class Command(BaseCommand):
             )
         if shell is None:
             self.stderr.write("No node was asked: what is read of each disk or port may be missing.")
+
+    def _expected(self, *, node: str, **options: Any) -> None:
+        target = inventory.target(node)
+        if target is None:
+            raise CommandError(f"{node} is not in the inventory. `manage.py inventory import` takes it in.")
+        self.stdout.write(json.dumps(to_json(target.expected), indent=2))
 
     def _host_keys(self, *, accept: bool, node: str | None, switch: str | None, **options: Any) -> None:
         known_hosts = Path(settings.KINTSUGI["KINTSUGI_SSH_KNOWN_HOSTS"] or Path.home() / ".ssh" / "known_hosts")
