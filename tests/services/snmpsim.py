@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.services.ports import free_port, wait_until
 from tests.services.programs import give_to, spawn, stop
 
-# Agents listen on 127.0.1.1 and so on, as SERVICES of the site have it; the community names the record file.
+# Agents listen on 127.0.1.1 and so on; the community names the record file.
 FIRST = "127.0.1."
 
 
