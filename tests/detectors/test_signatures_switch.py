@@ -66,6 +66,12 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "INFO bgp#supervisord 2026-11-21 03:59:57,385 INFO stopped: rsyslogd (exit status 0)",
         "INFO bgp#supervisord 2026-11-21 03:59:57,385 INFO success: bgpd entered RUNNING state",
         "NOTICE swss#orchagent: :- addNeighbor: Created neighbor 00:11:22:33:44:55 on Vlan9",
+        "NOTICE pmon#xcvrd[38]: Ethernet64: Got SFP inserted event",
+        "NOTICE pmon#xcvrd[38]: CMIS: Ethernet64: READY",
+        "INFO systemd[1]: syncd.service: Succeeded.",
+        "INFO kernel: [  812.331200] EXT4-fs (sda3): mounted filesystem with ordered data mode. Opts: (null)",
+        "INFO kernel: [  812.331200] pcieport 0000:00:01.0: AER: enabled with IRQ 24",
+        "INFO smond: Fan1(Fan Tray 1, Fan 1): state changed from UNKNOWN to OK",
         "last message repeated 5 times",
     ],
 )
