@@ -9,10 +9,11 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from incidents import services
+from detectors.faults import Observation
+from incidents import inventory, services
 from incidents.changes import Acted
 from incidents.lifecycle import Trigger
-from incidents.models import Fault, Incident, IncidentFault, SeenEvent
+from incidents.models import Fault, Incident, IncidentFault, InService, SeenEvent
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event, an_incident
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("database_on_disk")]
@@ -116,3 +117,12 @@ def test_one_of_two_people_wins_when_both_close_an_incident() -> None:
     incident.refresh_from_db()
     assert incident.timeline.count() == len(won)
     assert incident.state == "false_positive"
+
+
+def test_one_replacement_seen_by_many_workers_is_one_row() -> None:
+    a_node()
+    inventory.learn([Observation(GPU, "gpu.serial", "1650001", NOW)], NOW)
+    seen = [Observation(GPU, "gpu.serial", "1650002", NOW)]
+    at_once([lambda: inventory.learn(seen, NOW + SECOND) for _ in range(SOME)])
+    rows = InService.objects.order_by("id").values_list("serial", "to_at")
+    assert list(rows) == [("1650001", NOW + SECOND), ("1650002", None)]
