@@ -15,11 +15,23 @@ from typing import Optional
 from detectors import resources
 from detectors.expected import ExpectedPort
 from detectors.faults import Observation
+from detectors.nic_link import State
 
 # Where a module gives no threshold of its own, only the lack of light counts: catalog/polled_nic.toml, the same number.
 NO_LIGHT_DBM = -30.0
 _UP = frozenset({"nic.link.working", "nic.ib.link.working", "port.well"})
 _ERRORS = frozenset({"nic.lost_per_s", "nic.ib.lost_per_s", "port.in_errors_per_second"})
+# Now and then a frame breaks on any link: 120 an hour are too many, as in catalog/polled_nic.toml (IBTA).
+_ERRORS_PER_S = 120 / 3600
+LIGHT = "optics.light"
+"""Of one port: the least that a lane in use receives and sends, and the limits of both, in dBm; None: not known.
+
+One value for each port, so that few samples are kept: what is judged together is polled at different moments.
+"""
+OF_NODE_LINK = frozenset(
+    {"nic.link.state", "nic.link.working", "nic.ib.link.working", *_ERRORS - {"port.in_errors_per_second"}}
+)
+OF_SWITCH_LINK = frozenset({"port.oper", "port.well", "port.in_errors_per_second"})
 
 
 class Suspect(str, Enum):
@@ -47,6 +59,8 @@ class End:
     tx_low_dbm: float = NO_LIGHT_DBM
     has_errors: Optional[bool] = None
     is_up: Optional[bool] = None
+    is_shut: bool = False
+    """Switched off by its own configuration, so that its darkness says nothing of its laser."""
 
     @property
     def is_known(self) -> bool:
@@ -97,14 +111,16 @@ class Finding:
 
 def end(resource: str, observations: Iterable[Observation]) -> End:
     """The end that these observations speak of; those of other resources are passed over."""
-    found = End(resource)
+    found, oper = End(resource), ""
     rx: dict[str, float] = {}
     tx: dict[str, float] = {}
     for seen in observations:
         if seen.resource != resource:
             continue
         lane = seen.attributes.get("lane", "")
-        if seen.metric == "optics.rx_power_dbm" and _is_number(seen.value):
+        if seen.metric == LIGHT:
+            found = _with_light(found, seen.value)
+        elif seen.metric == "optics.rx_power_dbm" and _is_number(seen.value):
             rx[lane] = float(seen.value)
         elif seen.metric == "optics.tx_power_dbm" and _is_number(seen.value):
             tx[lane] = float(seen.value)
@@ -112,9 +128,37 @@ def end(resource: str, observations: Iterable[Observation]) -> End:
             found = _with_limit(found, seen)
         elif seen.metric in _UP and isinstance(seen.value, bool):
             found = replace(found, is_up=seen.value)
+        elif seen.metric == "nic.link.state":
+            found = replace(found, is_shut=seen.value == State.DISABLED.value)
+        elif seen.metric == "port.oper":
+            oper = str(seen.value)
         elif seen.metric in _ERRORS and _is_number(seen.value):
-            found = replace(found, has_errors=bool(found.has_errors) or seen.value > 0)
+            found = replace(found, has_errors=bool(found.has_errors) or seen.value > _ERRORS_PER_S)
+    if oper not in ("", "up") and found.is_up:  # a port that is not up and well all the same
+        found = replace(found, is_up=None, is_shut=True)
+    rx, tx = {**found.rx_dbm, **rx}, {**found.tx_dbm, **tx}
     return replace(found, rx_dbm=_in_use(rx, tx), tx_dbm=_in_use(tx, rx))
+
+
+def light(observations: Sequence[Observation]) -> Iterator[Observation]:
+    """`optics.light` of each port whose module has told of light in this round."""
+    of_light = ("optics.rx_power_dbm", "optics.tx_power_dbm", "nic.module.rx_power_dbm", "nic.module.tx_power_dbm")
+    told: dict[str, list[Observation]] = {}
+    for seen in observations:
+        if seen.metric in of_light:
+            told.setdefault(seen.resource, []).append(seen)
+    for resource, those in told.items():
+        found = end(resource, those)
+        rx, tx = min(found.rx_dbm.values(), default=None), min(found.tx_dbm.values(), default=None)
+        yield Observation(resource, LIGHT, [rx, tx, found.rx_low_dbm, found.tx_low_dbm], those[-1].observed_at)
+
+
+def _with_light(found: End, value: object) -> End:
+    if not isinstance(value, (list, tuple)) or len(value) != 4:
+        return found
+    rx, tx = ({"": float(each)} if _is_number(each) else {} for each in value[:2])
+    rx_low, tx_low = (float(each) if _is_number(each) else NO_LIGHT_DBM for each in value[2:])
+    return replace(found, rx_dbm=rx, tx_dbm=tx, rx_low_dbm=rx_low, tx_low_dbm=tx_low)
 
 
 def _with_limit(found: End, seen: Observation) -> End:
@@ -168,10 +212,11 @@ def judged(cable: Pair, *, siblings: Sequence[Pair] = (), module: str = "") -> F
     spare = tuple(sorted(sibling.switch.resource for sibling in siblings if not sibling.is_bad))
     if not cable.is_bad:
         return _well(cable)
-    shared = _shared(cable, siblings, module)
+    shut = _by_shut(cable)
+    shared = _shared(cable, siblings, module) if shut is None else None
     if shared is not None:
         return shared
-    found = _by_light(cable) or _by_errors(cable) or _by_link(cable)
+    found = shut or _by_light(cable) or _by_errors(cable) or _by_link(cable)
     if spare:
         warning = f" {_names(spare)} on the same module {'works' if len(spare) == 1 else 'work'}: leave it plugged in."
         found = replace(found, text=found.text + warning, spare=spare)
@@ -207,6 +252,15 @@ def _shared(cable: Pair, siblings: Sequence[Pair], module: str) -> Optional[Find
             text = f"{ports} share one module, and {reason}: the module is suspect, not one of the cables."
             return Finding(Suspect.SHARED_MODULE, module, f"{where}: {text}" if module else text)
     return None
+
+
+def _by_shut(cable: Pair) -> Optional[Finding]:
+    shut = [end.resource for end in (cable.node, cable.switch) if end.is_shut]
+    if not shut:
+        return None
+    verb = "are" if len(shut) > 1 else "is"
+    text = f"{_names(shut)} {verb} switched off by configuration: neither light nor link says anything of the parts."
+    return Finding(Suspect.NOT_TOLD, "", text)
 
 
 def _by_light(cable: Pair) -> Optional[Finding]:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
 from detectors import nic_outputs, resources
+from detectors.both_ends import OF_NODE_LINK
 from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
 from detectors.nic_counters import CARRIER_FILES, RATES, bit_errors, counted, rates
@@ -52,7 +53,9 @@ class NicDetector:
     name: ClassVar[str] = "nic"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
-    keeps: ClassVar[frozenset[str]] = frozenset({"nic.link.was_up", "nic.ib.down_since", "nic.ib.outages", *RATES})
+    keeps: ClassVar[frozenset[str]] = frozenset(
+        {"nic.link.was_up", "nic.ib.down_since", "nic.ib.outages", *RATES, *OF_NODE_LINK}
+    )
 
     def wants(self, target: Target) -> bool:
         return True

@@ -37,7 +37,9 @@ _FEWEST_RAILS = 3
 # Some packets are sent again on every rail, as flowlets are moved about: one more or less says nothing.
 _CLEARLY_MORE = 2
 # How many agree before a slow rail is more than one job's layout: docs/detectors/nic.md.
-_NODES_THAT_AGREE, _JOBS_THAT_AGREE = 3, 2
+NODES_THAT_AGREE, _JOBS_THAT_AGREE = 3, 2
+SEVERAL_NODES = "several nodes"
+"""The qualifier of `nic.rail.degraded` where nodes agree, as against a cause that one node shows by itself."""
 
 
 class RailDetector:
@@ -46,7 +48,9 @@ class RailDetector:
     name: ClassVar[str] = "rail"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
-    keeps: ClassVar[frozenset[str]] = frozenset({"rail.rx_bytes", "rail.tx_bytes", "rail.lost", "rail.sent_again"})
+    keeps: ClassVar[frozenset[str]] = frozenset(
+        {"rail.rx_bytes", "rail.tx_bytes", "rail.lost", "rail.sent_again", "rail.ratio"}
+    )
 
     def wants(self, target: Target) -> bool:
         """Without an inventory nobody knows which ports are rails: their bytes are told all the same."""
@@ -224,7 +228,7 @@ def agreed(slow: Sequence[SlowRail]) -> list[Agreement]:
     for place, rails in sorted(by_place.items()):
         nodes = sorted({each.node for each in rails})
         jobs = sorted(frozenset().union(*(each.jobs for each in rails)))
-        is_fault = len(nodes) >= _NODES_THAT_AGREE and len(jobs) >= _JOBS_THAT_AGREE
+        is_fault = len(nodes) >= NODES_THAT_AGREE and len(jobs) >= _JOBS_THAT_AGREE
         reason = f"{place} is slow on {_counted(len(nodes), 'node')} in {_counted(len(jobs), 'job')}"
         reason += ": look at it first" if is_fault else ", too few to tell a fault from how a job is laid out"
         found.append(Agreement(place, tuple(rails), is_fault, reason))
@@ -240,7 +244,7 @@ def confirmed(slow: Sequence[SlowRail], at: datetime) -> Iterator[Observation]:
     for agreement in agreed(slow):
         for rail in agreement.rails:
             value = rail.ratio if agreement.is_fault else 1.0
-            said = {"text": agreement.reason, "qualifier": "several nodes"}
+            said = {"text": agreement.reason, "qualifier": SEVERAL_NODES}
             yield Observation(rail.resource, "rail.ratio_explained", value, at, said)
 
 

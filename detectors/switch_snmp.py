@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from detectors import switch_environment, switch_forwarding, switch_ports, switch_tables, switch_walk_text
+from detectors import both_ends, switch_environment, switch_forwarding, switch_ports, switch_tables, switch_walk_text
 from detectors.detector import NothingToCompare, Reading, Samples, SnmpValue, Target, TargetKind, Transports
 from detectors.faults import Observation
 from detectors.switch_tables import Tables
@@ -39,6 +39,7 @@ class SwitchSnmpDetector(NothingToCompare):
             "fdb.entries",
             "fdb.collapses",
             "bgp.known",
+            *both_ends.OF_SWITCH_LINK,
         }
     )
 
@@ -90,6 +91,7 @@ class SwitchSensorsDetector(NothingToCompare):
     kind: ClassVar[TargetKind] = TargetKind.SWITCH
     # Reading the optics of a port costs the switch a slow bus access each: never more often than this.
     every: ClassVar[timedelta] = timedelta(minutes=5)
+    keeps: ClassVar[frozenset[str]] = frozenset({both_ends.LIGHT})
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """Raises Unreachable where no agent answers, DetectorError where one stops in the middle."""
@@ -128,6 +130,9 @@ class SwitchSensorsDetector(NothingToCompare):
         yield from switch_environment.observed(reading, tables)
         yield from switch_environment.storage(reading, tables)
         yield from switch_forwarding.neighbours(reading, tables)
+
+    def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+        yield from both_ends.light(now)
 
 
 def _values(reading: Reading) -> Mapping[str, SnmpValue]:

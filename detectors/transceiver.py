@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors import nic_outputs, optics
+from detectors import both_ends, nic_outputs, optics
 from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
 from detectors.nic_link import State, link
@@ -43,7 +43,7 @@ class TransceiverDetector:
     name: ClassVar[str] = "transceiver"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(minutes=5)
-    keeps: ClassVar[frozenset[str]] = frozenset(_LANE_ERRORS)
+    keeps: ClassVar[frozenset[str]] = frozenset({both_ends.LIGHT, *_LANE_ERRORS})
 
     def wants(self, target: Target) -> bool:
         return True
@@ -79,7 +79,8 @@ class TransceiverDetector:
         yield reading.silent("; ".join(complaints)[:500]) if complaints else reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-        """Which lane has more errors than the others since the last round, where it also receives less light."""
+        """The least light of each port, and which lane has more new errors than the others and less light too."""
+        yield from both_ends.light(now)
         light: dict[str, dict[str, float]] = {}
         errors: dict[str, dict[str, int]] = {}
         for seen in now:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from incidents.acting import act, record
 from incidents.blindness import judged as blind_detectors
+from incidents.cable_ends import judged as cable_verdicts
+from incidents.cable_ends import say as say_verdicts
 from incidents.changes import Acted, Change, ChangeKind, Refused
 from incidents.ingesting import active_fingerprints, ingest, quarantine
 from incidents.items import EventRefused
 from incidents.management import judged as management_network
 from incidents.reporting import report
+from incidents.slow_rails import judged as slow_rails
 from incidents.sweeping import node_restarted, sweep
 
 __all__ = [
@@ -23,11 +26,14 @@ __all__ = [
     "act",
     "active_fingerprints",
     "blind_detectors",
+    "cable_verdicts",
     "ingest",
     "management_network",
     "node_restarted",
     "quarantine",
     "record",
     "report",
+    "say_verdicts",
+    "slow_rails",
     "sweep",
 ]

@@ -25,6 +25,7 @@ from incidents.changes import Change
 from incidents.notify import services as notifications
 from incidents.notify.notifier import Notifier
 from incidents.polling import Chunk
+from kintsugi.comparing import Comparing
 from kintsugi.polling import Round, Watch, is_unreachable, judged
 from runbooks import services as runbooks
 from runbooks.step import World
@@ -138,6 +139,7 @@ class Pipeline:
         now = self.clock()
         told = incidents.management_network(now, hears=lambda names: runbooks.heard(names, self.world.slurm))
         told += incidents.blind_detectors(now)
+        told += self._comparing.due(now, self.catalog, self.world.slurm)
         if told:
             self._remember(told, None, now)
         incidents.sweep(now=now)
@@ -150,6 +152,10 @@ class Pipeline:
     @cached_property
     def _watch(self) -> Watch:
         return self.watch or Watch(Transports(shell=self.world.shell), self.world.detectors)
+
+    @cached_property
+    def _comparing(self) -> Comparing:
+        return Comparing()
 
     def _judged(self, rounds: Sequence[Round], now: datetime, *, lease: datetime | None) -> list[Change]:
         """In one transaction: what is remembered, when the next look comes, and what became of the events."""

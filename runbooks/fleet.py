@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from runbooks.steps.reboot import Reboot
 
 # Slurm was read before the claims: a run that ended in between may have left its node out.
 _JUST_ENDED = timedelta(minutes=2)
+# Of the states of jobs, those in which a node works or ends its work: https://slurm.schedmd.com/squeue.html.
+_RUNS = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "STOPPED", "SIGNALING", "SUSPENDED"})
 
 
 def read(run: Run, nodes: Mapping[str, NodeState], *, stop_file: Path, now: datetime) -> Fleet:
@@ -44,6 +46,14 @@ def heard(names: Sequence[str], slurm: Slurm) -> set[str] | None:
         return None
     silent = {name for name, state in states.items() if state.base == "DOWN" or "NOT_RESPONDING" in state.flags}
     return {name for name in names if name in states} - silent
+
+
+def jobs_on(names: Collection[str], slurm: Slurm) -> dict[str, frozenset[str]] | None:
+    """The jobs that run on each of these nodes; None when Slurm cannot be asked."""
+    try:
+        return {name: frozenset(job.job_id for job in slurm.jobs(name) if job.state in _RUNS) for name in names}
+    except (SlurmError, SlurmRefusal):
+        return None
 
 
 def mode_of(runbook: str) -> Mode:

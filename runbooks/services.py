@@ -16,7 +16,7 @@ from runbooks.controls import (
     set_mode,
     stop,
 )
-from runbooks.fleet import heard, mode_of, stopped
+from runbooks.fleet import heard, jobs_on, mode_of, stopped
 from runbooks.job_stops import Leave, may_stop_job
 from runbooks.running import advance
 from runbooks.starting import plan, start_due
@@ -31,6 +31,7 @@ __all__ = [
     "due",
     "heard",
     "is_due",
+    "jobs_on",
     "may_stop_job",
     "mode_of",
     "pause",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.both_ends import End, Finding, Pair, Suspect, end, judged, suspects
+from detectors.both_ends import LIGHT, End, Finding, Pair, Suspect, end, judged, light, suspects
 from detectors.expected import ExpectedPort
 from detectors.faults import Observation
 
@@ -144,6 +144,51 @@ def test_an_end_is_read_from_what_the_node_and_the_switch_observe() -> None:
     assert far.rx_dbm == {"2": 0.5}, "a lane without light in either direction is not in use"
     found = judged(Pair(near, far))
     assert (found.suspect, found.resource) == (Suspect.FIBRE, NODE)
+
+
+def test_what_is_remembered_of_a_modules_light_is_the_weakest_lane_in_use_and_its_limits() -> None:
+    there = [
+        *(seen(NODE, f"optics.{way}_power_dbm", 1.5, lane="1") for way in ("rx", "tx")),
+        seen(NODE, "optics.rx_power_dbm", -10.0, lane="2"),
+        seen(NODE, "optics.tx_power_dbm", 1.2, lane="2"),
+        *(seen(NODE, f"optics.{way}_power_dbm", -40.0, lane="3") for way in ("rx", "tx")),
+        seen(NODE, "nic.module.rx_power_dbm", -10.0, lane="2", raise_at="-8.9"),
+        seen(PORT, "optics.rx_power_dbm", 0.5, lane="1"),
+        seen(OTHER_PORT, "port.well", True),
+    ]
+    kept = list(light(there))
+    assert [(each.resource, each.metric, each.value) for each in kept] == [
+        (NODE, LIGHT, [-10.0, 1.2, -8.9, -30.0]),
+        (PORT, LIGHT, [0.5, None, -30.0, -30.0]),
+    ]
+    near, far = end(NODE, kept), end(PORT, kept)
+    assert (near.receives_little, near.sends_little) == (True, False)
+    assert (far.receives_little, far.sends_little) == (False, None)
+
+
+@pytest.mark.parametrize("value", [None, 3, [], [1.0], ["x", "y", "z", True], {"rx": 1}])
+def test_a_memory_that_cannot_be_read_says_nothing_of_light(value: object) -> None:
+    assert not end(NODE, [seen(NODE, LIGHT, value)]).is_known
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [seen(NODE, "nic.link.state", "disabled"), seen(PORT, "port.oper", "down"), seen(PORT, "port.well", False)],
+        [seen(NODE, "nic.link.working", False), seen(PORT, "port.oper", "down"), seen(PORT, "port.well", True)],
+    ],
+    ids=["the node's interface", "the switch's port"],
+)
+def test_a_dark_port_that_is_switched_off_is_no_failing_laser(told: list[Observation]) -> None:
+    told += [seen(NODE, LIGHT, [-40.0, -40.0, -8.9, -5.9]), seen(PORT, LIGHT, [-40.0, -40.0, -30.0, -30.0])]
+    found = judged(Pair(end(NODE, told), end(PORT, told)))
+    assert found.suspect is Suspect.NOT_TOLD
+    assert "switched off by configuration" in found.text
+
+
+@pytest.mark.parametrize(("rate", "has_errors"), [(0.0, False), (0.02, False), (0.04, True), (25.0, True)])
+def test_a_frame_now_and_then_is_no_sign_of_a_bad_cable(rate: float, has_errors: bool) -> None:
+    assert end(PORT, [seen(PORT, "port.in_errors_per_second", rate)]).has_errors is has_errors
 
 
 def test_the_bad_cables_of_a_switch_are_found_with_the_neighbours_of_their_modules() -> None:
