@@ -47,6 +47,7 @@ REPLY_SIGNS: dict[str, str] = {
     "approval_asked": ":raised_hand:",
     "repair_failed": ":raised_hand:",
     "still_standing": ":raised_hand:",
+    "cable_judged": ":mag:",
 }
 _OTHER_SIGN = ":small_blue_diamond:"
 
