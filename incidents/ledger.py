@@ -102,18 +102,41 @@ def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[En
     wanted = _told_apart(_in_modules([_cleaned(sighting) for sighting in sightings]))
     if not wanted:
         return []
-    owners = {resources.owner(sighting.slot) for sighting in wanted}
-    held = {(row.part, row.slot): row for row in InService.objects.filter(owner__in=owners, to_at__isnull=True)}
-    strange = [s for s in wanted if not _is_same(held.get((s.part, s.slot)), s)]
-    fuller = [(held[(s.part, s.slot)], s) for s in wanted if _says_more(held.get((s.part, s.slot)), s)]
-    strange = [s for s in strange if (row := held.get((s.part, s.slot))) is None or row.from_at <= now]
-    if not strange and not fuller:
+    known = _held(wanted)
+    if not _strange(wanted, known, now) and not _fuller(wanted, known):
         return []
     with transaction.atomic():
+        # Of several workers that see one change, one writes it: the others wait here, and then see it written.
+        _lock(wanted)
+        held = _held(wanted)
+        strange, fuller = _strange(wanted, held, now), _fuller(wanted, held)
         _say_more(fuller)
         entries = _replace(strange, held, now, why)
         _fill([*strange, *(sighting for _, sighting in fuller)])
     return entries
+
+
+def _held(wanted: Sequence[Sighting]) -> dict[tuple[str, str], InService]:
+    """What is in each slot of these machines, by part and slot."""
+    owners = {resources.owner(sighting.slot) for sighting in wanted}
+    return {(row.part, row.slot): row for row in InService.objects.filter(owner__in=owners, to_at__isnull=True)}
+
+
+def _strange(wanted: Sequence[Sighting], held: Mapping[tuple[str, str], InService], now: datetime) -> list[Sighting]:
+    """Parts that are not those in their slots; a look older than what is in the slot says nothing."""
+    found = ((s, held.get((s.part, s.slot))) for s in wanted)
+    return [s for s, row in found if not _is_same(row, s) and (row is None or row.from_at <= now)]
+
+
+def _fuller(wanted: Sequence[Sighting], held: Mapping[tuple[str, str], InService]) -> list[tuple[InService, Sighting]]:
+    return [(held[(s.part, s.slot)], s) for s in wanted if _says_more(held.get((s.part, s.slot)), s)]
+
+
+def _lock(wanted: Sequence[Sighting]) -> None:
+    """The machines' rows, in one order; on SQLite the transaction has locked everything."""
+    names = {resources.owner(sighting.slot).partition("/")[2] for sighting in wanted}
+    for table in (Node, Switch):
+        list(table.objects.filter(name__in=names).order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
 def remove(part: Part, slot: str, now: datetime, *, why: str) -> bool:

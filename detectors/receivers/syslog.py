@@ -137,7 +137,8 @@ class Receiver:
         self._datagrams = Datagrams(self.address, self.counters, self._take_datagrams)
         self._datagrams.start(self._loop)
         for door in self._doors:
-            door.start(partial(self._deliver, door), lambda: self._senders, self.counters)
+            # In a thread: it asks the database whom to believe, which no event loop may wait for.
+            await asyncio.to_thread(door.start, partial(self._deliver, door), lambda: self._senders, self.counters)
         housekeeping = asyncio.create_task(self._keep_house())
         _log.info("receiver %s listens on %s port %d, UDP and TCP", self.spool.receiver, *self.address)
         self.ready.set()
