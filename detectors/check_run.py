@@ -99,7 +99,7 @@ def _checked(options: argparse.Namespace) -> dict[str, Any]:
     troubles = [text for text in (trouble, write_state(folder, state, result)) if text]
     result["line"] += "".join(f"; {text}" for text in troubles)
     result["readings"] = [
-        {"detector": look.detector.name, "observations": [_plain(o) for o in look.observations]}
+        {"detector": look.detector.name, "observations": [plain(o) for o in look.observations]}
         for look in looks
         if look.observations is not None
     ]
@@ -214,7 +214,8 @@ def _one_line(text: str) -> str:
     return " ".join(text.split()).replace("|", "/")
 
 
-def _plain(observation: Observation) -> dict[str, Any]:
+def plain(observation: Observation) -> dict[str, Any]:
+    """JSON-ready, as the server takes it."""
     value = observation.value
     plain = value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
     return {
