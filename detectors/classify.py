@@ -38,6 +38,8 @@ def classify(observation: Observation, active: Container[str], catalog: Catalog)
 
 def cleared(observation: Observation, rule: Rule, active: Container[str], catalog: Catalog) -> Optional[FaultEvent]:
     """The end of a fault that stands; None where none stands, or where no poll may end its type."""
+    if not active:  # mostly nothing stands, and most values are well: no fingerprint is made for each
+        return None
     if catalog[rule.type].clears not in (ClearRule.BY_POLL, ClearRule.BY_EVENT):
         return None
     stands = fingerprint(observation.resource, rule.type, qualifier_of(observation)) in active

@@ -101,15 +101,16 @@ def _load_addresses(names: Names, unknown: set[str]) -> None:
 
 
 def _load_parts(names: Names, wholes: set[str]) -> None:
-    """Parts by another name: a GPU by index, UUID or serial, a NIC by its PCI address."""
+    """Parts by another name: a GPU by index, UUID, serial or as a PCI device, a NIC by its PCI address."""
     if not wholes:
         return
     names.parts.update(Alias.objects.filter(name__in=wholes).values_list("name", "resource"))
-    hosts = {whole.split("/", 2)[1] for whole in wholes if "/gpu/" in whole}
+    hosts = {whole.split("/", 2)[1] for whole in wholes if "/gpu/" in whole or "/pci/" in whole}
     for gpu in Gpu.objects.filter(node__name__in=hosts).select_related("node") if hosts else ():
         canonical = resources.gpu(gpu.node.name, gpu.pci_address)
         for other in filter(None, (f"index:{gpu.index}", str(gpu.index), gpu.uuid, gpu.serial)):
             names.parts[f"node/{gpu.node.name}/gpu/{other}"] = canonical
+        names.parts.setdefault(resources.pci_device(gpu.node.name, gpu.pci_address), canonical)
 
 
 def _is_canonical(whole: str) -> bool:
