@@ -139,7 +139,6 @@ class Pipeline:
         now = self.clock()
         told = incidents.management_network(now, hears=lambda names: runbooks.heard(names, self.world.slurm))
         told += incidents.blind_detectors(now)
-        told += self._comparing.due(now, self.catalog, self.world.slurm)
         if told:
             self._remember(told, None, now)
         incidents.sweep(now=now)
@@ -147,6 +146,9 @@ class Pipeline:
             self.ring.advance(run_id)
         for run_id in runbooks.due(now):
             self.ring.advance(run_id)
+        compared = self._comparing.due(now, self.catalog, self.world.slurm)  # last: it may wait for Slurm
+        if compared:
+            self._remember(compared, None, now)
         self._tell(now)
 
     @cached_property
