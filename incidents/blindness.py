@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from detectors import catalog, resources
-from detectors.faults import EventKind, FaultEvent, event_id, fingerprint
+from detectors import resources
+from detectors.faults import EventKind, FaultEvent
+from incidents.conclusions import concluded
 from incidents.models import Evidence, Fault, Poll
 from incidents.views import BLIND_DETECTOR, SILENT_DETECTOR
 
@@ -67,20 +68,4 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _event(kind: EventKind, detector: str, text: str, now: datetime) -> FaultEvent:
-    row = catalog.load()[BLIND_DETECTOR]
-    resource = f"site/{detector}"
-    mark = fingerprint(resource, row.id, detector)
-    return FaultEvent(
-        event_id=event_id("blindness", mark, kind, now.isoformat()),
-        fault_type=row.id,
-        event=kind,
-        resource=resource,
-        source="poll",
-        occurred_at=now,
-        observed_at=now,
-        severity=row.severity,
-        action=row.action,
-        component=row.component,
-        qualifier=detector,
-        excerpt=text,
-    )
+    return concluded(kind, BLIND_DETECTOR, f"site/{detector}", text=text, now=now, qualifier=detector)

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from detectors import catalog, resources
-from detectors.faults import EventKind, FaultEvent, event_id, fingerprint
+from detectors import resources
+from detectors.faults import EventKind, FaultEvent
+from incidents.conclusions import concluded
 from incidents.models import Fault, Node, Switch
 from incidents.views import MANAGEMENT, MANAGEMENT_NETWORK, SILENT_TARGET
 
@@ -114,18 +115,4 @@ def _said_of_switches(gone: Sequence[str], of: int) -> str:
 
 
 def _event(kind: EventKind, text: str, now: datetime) -> FaultEvent:
-    row = catalog.load()[MANAGEMENT_NETWORK]
-    mark = fingerprint(MANAGEMENT, row.id, "")
-    return FaultEvent(
-        event_id=event_id("management", mark, kind, now.isoformat()),
-        fault_type=row.id,
-        event=kind,
-        resource=MANAGEMENT,
-        source="poll",
-        occurred_at=now,
-        observed_at=now,
-        severity=row.severity,
-        action=row.action,
-        component=row.component,
-        excerpt=text,
-    )
+    return concluded(kind, MANAGEMENT_NETWORK, MANAGEMENT, text=text, now=now)
