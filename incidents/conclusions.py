@@ -1,4 +1,4 @@
-"""Events that Kintsugi concludes from several faults, rather than being told by one machine. Reads the catalogue alone."""
+"""Events that Kintsugi concludes from several faults; no single machine told them. Reads the catalogue alone."""
 
 from __future__ import annotations
 

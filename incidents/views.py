@@ -25,7 +25,10 @@ BLIND_DETECTOR = "detector.blind"
 MANAGEMENT_NETWORK = "network.management_unreachable"
 MANAGEMENT = "site/management"
 NVSWITCH = ("nvlink.sxid.*",)
-LINK = ("nic.link.*", "nic.port_error", "nic.module.*", "nic.transceiver.*", "switch.port.*", "switch.transceiver.*")
+LINK = (
+    *("nic.link.*", "nic.port_error", "nic.module.*", "nic.transceiver.*", "nic.rail.degraded"),
+    *("switch.port.*", "switch.transceiver.*"),
+)
 # What a switch loses when its neighbour is gone, and what a node loses when its network is.
 ROUTING = ("switch.bgp.*", "switch.routing.*")
 NETWORK_CLIENT = ("storage.lustre.*", "storage.nfs.*")
