@@ -14,35 +14,43 @@ import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from functools import partial
+from typing import Any, NoReturn, Optional
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)  # https://nagios-plugins.org/doc/guidelines.html#AEN78
 _DEFAULT_STATE = "/var/lib/kintsugi-check"
 _DEFAULT_TOKEN = "/etc/kintsugi/node-token"  # noqa: S105 - a path
+_PROLOG = "--prolog"
 _LATER = 5.0  # a clock that was set back a little does not make the cache useless
-
-
-def main(words: Sequence[str]) -> int:
-    """The exit code: 0 with `--prolog`, unless the job was stopped by leave of the server; else by what was found."""
-    options = _parser().parse_args(words)
-    try:
-        found = cached(options.state, options.max_age)
-        if found is None or options.block:
-            # Loaded by name, so that an answer from the cache does not wait for detectors and catalogue.
-            found = importlib.import_module("detectors.check_run").run(options, found)
-    except Exception as error:  # noqa: BLE001 - one of the five named places: around one check of a node
-        reason = str(error) if isinstance(error, CheckError) else f"{type(error).__name__}: {error}"
-        found = {
-            "status": "UNKNOWN",
-            "exit_code": UNKNOWN,
-            "line": f"KINTSUGI UNKNOWN - the check itself failed: {' '.join(reason.split())}",
-            "faults": [],
-        }
-    return answer(found, options)
 
 
 class CheckError(Exception):
     """The check cannot be made: says what is wrong and what to do."""
+
+
+def main(words: Sequence[str]) -> int:
+    """The exit code: 0 with `--prolog`, unless the job was stopped by leave of the server; else by what was found."""
+    sys.excepthook = partial(_last_resort, is_prolog=_PROLOG in words)
+    try:
+        options = _parser().parse_args(words)
+        found = cached(options.state, options.max_age)
+        if found is None or options.block:
+            # Loaded by name, so that an answer from the cache does not wait for detectors and catalogue.
+            found = importlib.import_module("detectors.check_run").run(options, found)
+    except CheckError as error:
+        print(_failed(str(error)))
+        return 0 if _PROLOG in words else UNKNOWN
+    return answer(found, options)
+
+
+def _last_resort(kind: type[BaseException], error: BaseException, _trace: object, *, is_prolog: bool) -> None:
+    """Whatever nobody thought of: said, and no reason to stop a job, as Python's own exit code 1 would be."""
+    print(_failed(f"{kind.__name__}: {error}"), flush=True)
+    os._exit(0 if is_prolog else UNKNOWN)
+
+
+def _failed(reason: str) -> str:
+    return f"KINTSUGI UNKNOWN - the check itself failed: {' '.join(reason.split())}"
 
 
 def answer(result: Mapping[str, Any], options: argparse.Namespace) -> int:
@@ -82,12 +90,19 @@ def boot_id() -> str:
         return ""
 
 
+class _Parser(argparse.ArgumentParser):
+    """A wrong option is a check that cannot be made, not argparse's own exit code 2: that would fail a Prolog."""
+
+    def error(self, message: str) -> NoReturn:
+        raise CheckError(f"{message}; --help lists the options")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kintsugi-check", description="Is this node well? Exit 0 well, 1 warning, 2 critical, 3 unknown."
     )
     parser.add_argument("--json", action="store_true", help="the whole result instead of one line")
-    parser.add_argument("--prolog", action="store_true", help="exit 0 whatever is found; --block alone stops a job")
+    parser.add_argument(_PROLOG, action="store_true", help="exit 0 whatever is found; --block alone stops a job")
     parser.add_argument("--max-age", type=float, default=0.0, metavar="S", help="an answer at most so old will do")
     parser.add_argument("--timeout", type=float, default=20.0, metavar="S", help="what is not seen by then is unknown")
     parser.add_argument("--detectors", default="", help="names, comma-separated, or all; when left out the quick ones")

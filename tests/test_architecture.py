@@ -19,9 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("kintsugi", "detectors", "incidents", "runbooks", "fixtures")
 LONGEST_FUNCTION, USUAL_FUNCTION, LONGEST_FILE = 60, 40, 400
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "data", "info", "misc", "common"}
-# The five places where any exception is caught: around one poll, one ingest batch, one advance, one notification, and
-# one check of a node, which must let the job start whatever is wrong with itself.
-BROAD_EXCEPTS = 5
+# The four places where any exception is caught: around one poll, one ingest batch, one advance, one notification.
+BROAD_EXCEPTS = 4
 FOR_NODES = (
     *("faults", "detector", "expected", "resources", "rows", "rules", "polling", "classify", "judge", "matcher"),
     *("bundle", "local", "files", "captures", "gpu", "check", "check_run", "check_post", "compiled", "http"),

@@ -73,3 +73,17 @@ def test_the_compiled_catalogue_is_the_catalogue() -> None:
         metric: [r.key for r in some] for metric, some in catalog.load().rules.items()
     }
     assert len(rows.signatures) == len(catalog.load().signatures)
+
+
+@pytest.mark.parametrize(("words", "status"), [([], 3), (["--prolog"], 0)])
+def test_a_check_that_is_itself_broken_says_so_and_stops_no_job(
+    program: Path, tmp_path: Path, words: list[str], status: int
+) -> None:
+    broken = tmp_path / "broken.pyz"
+    with zipfile.ZipFile(program) as whole, zipfile.ZipFile(broken, "w") as part:
+        for name in whole.namelist():
+            if name != "detectors/check_run.py":
+                part.writestr(name, whole.read(name))
+    found = subprocess.run([sys.executable, str(broken), *words], capture_output=True, text=True, check=False)
+    assert found.returncode == status
+    assert found.stdout.startswith("KINTSUGI UNKNOWN - the check itself failed: ModuleNotFoundError")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -53,6 +54,12 @@ class Place:
     def whole(self, *words: str) -> tuple[int, dict[str, Any]]:
         code, text = self.check("--json", *words)
         return code, json.loads(text)
+
+
+@pytest.fixture(autouse=True)
+def own_excepthook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check sets it for its whole process; here it goes back after each test."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
 @pytest.fixture
@@ -109,7 +116,7 @@ def test_the_prolog_lets_the_job_start_whatever_is_found(place: Place) -> None:
     assert place.check("--prolog")[0] == 0
 
 
-@pytest.mark.parametrize("words", [["--detectors", "no_such"], ["--expected", "/nonexistent"]])
+@pytest.mark.parametrize("words", [["--detectors", "no_such"], ["--expected", "/nonexistent"], ["--no-such-option"]])
 def test_a_check_that_cannot_be_made_is_unknown_says_why_and_stops_no_job(place: Place, words: list[str]) -> None:
     code, text = place.check(*words)
     assert code == check.UNKNOWN
