@@ -20,7 +20,7 @@ from django.db.models import Max
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import EventKind, FaultEvent, Severity, Verdict, VerdictKind, event_id, to_wire
-from incidents import boots, correlate, dedup, naming, upsert
+from incidents import boots, correlate, dedup, gathering, naming, silencing, upsert
 from incidents.board import Board, new_fault, quiet_period
 from incidents.cases import Entry, FaultCase, blocks
 from incidents.changes import Change, ChangeKind
@@ -146,10 +146,26 @@ def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Ch
         is_of_this_boot = of_boots.get(item.event.event_id) is boots.Boot.THIS
         known = dedup.Known(None, seen(item, fresh), node.boot_seen_at if node else None, is_of_this_boot)
         _take(board, item, known, names, tally)
+    _conclude(board, items, names, tally)
+    silencing.apply(board)
     board.write()
     touched = [case for case in board.incidents.values() if case.is_unsettled]
     settled = settle(touched, board=board, now=board.now) if touched else []
     return board.changes + settled + _tallied(board, tally)
+
+
+def _conclude(
+    board: Board, items: Sequence[Item], names: naming.Names, tally: Counter[tuple[VerdictKind, str, str]]
+) -> None:
+    """What the batch's faults add up to gets its place in the same transaction."""
+    events = gathering.concluded(board, items)
+    if not events:
+        return
+    more = prepared(events, board.catalog, names)
+    _read_standing(board, sorted({item.fingerprint for item in more} - board.faults.keys()))
+    _prepare(board, more, names)
+    for item in more:
+        _take(board, item, dedup.Known(), names, tally)
 
 
 def _read_standing(board: Board, fingerprints: Sequence[str]) -> None:

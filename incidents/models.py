@@ -27,10 +27,12 @@ from incidents.models_inventory import (
     Switch,
 )
 from incidents.models_polling import PlannedWork, Poll
+from incidents.models_triage import Decision, IncidentJob, Job, JobNode, Silence
 
 __all__ = [
     "Alias",
     "Cable",
+    "Decision",
     "Evidence",
     "Expectation",
     "Fault",
@@ -38,6 +40,9 @@ __all__ = [
     "InService",
     "Incident",
     "IncidentFault",
+    "IncidentJob",
+    "Job",
+    "JobNode",
     "Module",
     "Nic",
     "Node",
@@ -52,6 +57,7 @@ __all__ = [
     "Rack",
     "SeenEvent",
     "Shown",
+    "Silence",
     "SpoolMark",
     "StoragePath",
     "Switch",
@@ -88,6 +94,9 @@ class Fault(models.Model):
     cleared_at = models.DateTimeField(null=True, blank=True)
     cleared_reason = models.CharField(max_length=255, blank=True)
     returns = models.PositiveIntegerField(default=0, help_text="how often it came back while its incident was open")
+    clock = models.CharField(max_length=8, default="device", help_text="whose time raised_at is: device, or ours")
+    changes_at = models.JSONField(default=list, blank=True, help_text="its last changes of state, for flapping")
+    flap_percent = models.FloatField(default=0.0, help_text="weighted share of looks that changed its state")
     excerpts = models.PositiveBigIntegerField(default=0, help_text="excerpts seen, of which ten are kept")
     held_until = models.DateTimeField(null=True, blank=True, help_text="no incident before: the type's hold-down")
     clears_at = models.DateTimeField(null=True, blank=True, help_text="clears by itself then, if it stays quiet")
@@ -198,6 +207,22 @@ class Incident(models.Model):
     has_platform_signal = models.BooleanField(default=False)
     has_user_report = models.BooleanField(default=False)
     needs_human = models.CharField(max_length=255, blank=True, help_text="what a person is asked to do; empty: nothing")
+    held_until = models.DateTimeField(
+        null=True, blank=True, help_text="no repair starts before: a wider cause is suspected"
+    )
+    held_reason = models.CharField(max_length=255, blank=True)
+    silence = models.ForeignKey(Silence, null=True, blank=True, on_delete=models.SET_NULL, related_name="incidents")
+    announced_at = models.DateTimeField(null=True, blank=True, help_text="empty while a silence keeps it from people")
+    own_severity = models.CharField(
+        max_length=16,
+        choices=_words(Severity),
+        blank=True,
+        help_text="of its faults alone; severity may rise by impact",
+    )
+    nodes_touched = models.PositiveIntegerField(default=0)
+    jobs_touched = models.PositiveIntegerField(default=0)
+    gpu_hours_lost = models.FloatField(null=True, blank=True, help_text="empty: not known")
+    is_root_by_person = models.BooleanField(default=False, help_text="a person chose the root: rules leave it")
     recovery = models.CharField(max_length=24, choices=_words(Recovery), default=str(Recovery.NONE))
     onset_at = models.DateTimeField(help_text="first known bad, the device's clock")
     last_known_good_at = models.DateTimeField(null=True, blank=True)
@@ -240,6 +265,9 @@ class IncidentFault(models.Model):
     role = models.CharField(max_length=8, choices=_words(Role))
     rule = models.CharField(max_length=64)
     reason = models.CharField(max_length=255)
+    placed_by = models.CharField(
+        max_length=150, default="kintsugi", help_text="a person's placing is kept by the rules"
+    )
     joined_at = models.DateTimeField()
 
     class Meta:

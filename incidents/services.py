@@ -10,10 +10,12 @@ from incidents.blindness import judged as blind_detectors
 from incidents.cable_ends import judged as cable_verdicts
 from incidents.cable_ends import say as say_verdicts
 from incidents.changes import Acted, Change, ChangeKind, Refused
+from incidents.gathering import ended as conclusions_ended
 from incidents.ingesting import active_fingerprints, ingest, quarantine
 from incidents.items import EventRefused
 from incidents.management import judged as management_network
 from incidents.reporting import report
+from incidents.silencing import end_due as end_silences
 from incidents.slow_rails import judged as slow_rails
 from incidents.sweeping import node_restarted, sweep
 
@@ -27,6 +29,8 @@ __all__ = [
     "active_fingerprints",
     "blind_detectors",
     "cable_verdicts",
+    "conclusions_ended",
+    "end_silences",
     "ingest",
     "management_network",
     "node_restarted",

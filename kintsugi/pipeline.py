@@ -139,9 +139,11 @@ class Pipeline:
         now = self.clock()
         told = incidents.management_network(now, hears=lambda names: runbooks.heard(names, self.world.slurm))
         told += incidents.blind_detectors(now)
+        told += incidents.conclusions_ended(now)
         if told:
             self._remember(told, None, now)
         incidents.sweep(now=now)
+        incidents.end_silences(now)
         for run_id in runbooks.start_due(None, now=now, world=self.world):
             self.ring.advance(run_id)
         for run_id in runbooks.due(now):

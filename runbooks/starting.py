@@ -28,6 +28,7 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
     One unfinished run per node is a constraint: of several workers that start one, one does.
     """
     waiting = _calling().filter(state__in=_WAITS_FOR_RUN).exclude(node__runs__state__in=UNFINISHED)
+    waiting = waiting.exclude(held_until__gt=now)  # a wider cause is suspected; the sweep comes back
     if incident_ids is not None:
         waiting = waiting.filter(pk__in=list(incident_ids))
     else:
