@@ -36,11 +36,13 @@ class Poll(models.Model):
 
 
 class PlannedWork(models.Model):
-    """A node that Slurm says is in maintenance or planned to be: polls go on, its faults are not raised."""
+    """A node that Slurm says is worked on as planned. Its faults are recorded, and kept from people for that time."""
 
     node = models.CharField(max_length=64, primary_key=True)
+    why = models.CharField(max_length=32, help_text="maintenance reservation, reboot or power saving")
     since = models.DateTimeField()
     seen_at = models.DateTimeField(help_text="when Slurm last said so")
+    until = models.DateTimeField(help_text="counts until then, unless Slurm says so again")
 
     class Meta:
         verbose_name_plural = "planned work"

@@ -61,6 +61,7 @@ class Silence(models.Model):
     author = models.CharField(max_length=150, help_text="a person, or slurm for a reservation")
     origin = models.CharField(max_length=128, blank=True, help_text="the reservation it follows; empty: made by hand")
     starts_at = models.DateTimeField()
+    began_at = models.DateTimeField(null=True, blank=True, help_text="when open incidents were first held against it")
     ends_at = models.DateTimeField(null=True, blank=True, help_text="empty: until its review, which is then required")
     review_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True, help_text="when it ended, by time or by a person")
@@ -119,9 +120,10 @@ class JobNode(models.Model):
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="nodes")
     node = models.CharField(max_length=64)
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="as of its job: looked up by node and time")
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["node", "job"], name="job_by_node")]
+        indexes: ClassVar = [models.Index(fields=["node", "ended_at"], name="job_by_node")]
         constraints: ClassVar = [models.UniqueConstraint(fields=["job", "node"], name="one_place_of_a_job_on_a_node")]
 
     def __str__(self) -> str:
@@ -134,7 +136,9 @@ class IncidentJob(models.Model):
     incident = models.ForeignKey("Incident", on_delete=models.CASCADE, related_name="jobs")
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="incidents")
     nodes = models.PositiveIntegerField(default=1, help_text="of the job's nodes, those that the incident touches")
+    fault_at = models.DateTimeField(null=True, blank=True, help_text="when the fault that touched it began")
     outcome = models.CharField(max_length=32, blank=True, help_text="how the job ended near the fault; empty: it runs")
+    is_hanging = models.BooleanField(default=False, help_text="it runs, and cannot get on")
     gpu_hours_lost = models.FloatField(null=True, blank=True, help_text="empty: not known")
     is_estimate = models.BooleanField(default=True, help_text="without a checkpoint's time it is a lower bound")
     owner_told_at = models.DateTimeField(null=True, blank=True)
@@ -146,3 +150,17 @@ class IncidentJob(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job} in incident {self.incident_id}"
+
+
+class JobSource(models.Model):
+    """What is known of one cluster's jobs, and since when: without an answer of Slurm an impact is not known."""
+
+    cluster = models.CharField(max_length=64, unique=True)
+    asked_at = models.DateTimeField(null=True, blank=True)
+    answered_at = models.DateTimeField(null=True, blank=True, help_text="when Slurm last listed its jobs")
+    accounts_at = models.DateTimeField(null=True, blank=True, help_text="when the accounting last told ended jobs")
+    has_accounts = models.BooleanField(null=True, blank=True, help_text="no: the site keeps no accounts")
+    complaint = models.CharField(max_length=255, blank=True, help_text="why there was no answer; empty: it works")
+
+    def __str__(self) -> str:
+        return f"jobs of {self.cluster}"
