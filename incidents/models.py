@@ -27,7 +27,7 @@ from incidents.models_inventory import (
     Switch,
 )
 from incidents.models_polling import PlannedWork, Poll
-from incidents.models_triage import Decision, IncidentJob, Job, JobNode, Silence
+from incidents.models_triage import Decision, IncidentJob, Job, JobNode, JobSource, Silence
 
 __all__ = [
     "Alias",
@@ -43,6 +43,7 @@ __all__ = [
     "IncidentJob",
     "Job",
     "JobNode",
+    "JobSource",
     "Module",
     "Nic",
     "Node",
@@ -222,6 +223,7 @@ class Incident(models.Model):
     nodes_touched = models.PositiveIntegerField(default=0)
     jobs_touched = models.PositiveIntegerField(default=0)
     gpu_hours_lost = models.FloatField(null=True, blank=True, help_text="empty: not known")
+    impact_at = models.DateTimeField(null=True, blank=True, help_text="when its jobs were last counted; empty: not yet")
     is_root_by_person = models.BooleanField(default=False, help_text="a person chose the root: rules leave it")
     recovery = models.CharField(max_length=24, choices=_words(Recovery), default=str(Recovery.NONE))
     onset_at = models.DateTimeField(help_text="first known bad, the device's clock")
