@@ -14,6 +14,7 @@ from incidents.gathering import ended as conclusions_ended
 from incidents.ingesting import active_fingerprints, ingest, quarantine
 from incidents.items import EventRefused
 from incidents.management import judged as management_network
+from incidents.rearranging import Rearranged, merge, reroot, split
 from incidents.reporting import report
 from incidents.silencing import end_due as end_silences
 from incidents.slow_rails import judged as slow_rails
@@ -24,6 +25,7 @@ __all__ = [
     "Change",
     "ChangeKind",
     "EventRefused",
+    "Rearranged",
     "Refused",
     "act",
     "active_fingerprints",
@@ -33,11 +35,14 @@ __all__ = [
     "end_silences",
     "ingest",
     "management_network",
+    "merge",
     "node_restarted",
     "quarantine",
     "record",
     "report",
+    "reroot",
     "say_verdicts",
     "slow_rails",
+    "split",
     "sweep",
 ]
