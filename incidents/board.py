@@ -20,7 +20,7 @@ from incidents import cabling, correlate, naming, wording, writing
 from incidents.cases import Entry, FaultCase, IncidentCase
 from incidents.changes import Change, ChangeKind
 from incidents.lifecycle import OPEN, State
-from incidents.models import Fault, Incident, IncidentFault, Node
+from incidents.models import Decision, Fault, Incident, IncidentFault, Node
 from incidents.topology import Topology
 from incidents.views import MANAGEMENT, MANAGEMENT_NETWORK, SILENT_TARGET, USER_REPORT, is_networked
 
@@ -48,6 +48,8 @@ class Board:
     loose: list[FaultCase] = field(default_factory=list)
     incidents: dict[int, IncidentCase] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    """What was judged and why, of rows that may be new: written after them."""
     topology: Topology = field(default_factory=Topology)
     _by_owner: dict[str, list[IncidentCase]] = field(default_factory=lambda: defaultdict(list))
     _gpus: dict[str, int] = field(default_factory=dict)
@@ -289,6 +291,8 @@ class Board:
             for kind, fault, incident, text in self._pending
         ]
         self._pending.clear()
+        Decision.objects.bulk_create(self.decisions)
+        self.decisions.clear()
 
 
 def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: str) -> Fault:

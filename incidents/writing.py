@@ -38,6 +38,8 @@ _INCIDENT_COLUMNS = [
     "root_fault",
     "has_platform_signal",
     "has_user_report",
+    "silence",
+    "announced_at",
     "onset_at",
     "updated_at",
 ]
