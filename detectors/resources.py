@@ -5,6 +5,7 @@
     node/<host>/nic/<device>                switch/<name>/module/<cage>
     storage/<name>
     node/<host>/nvswitch/<dddd:bb:dd.f>     node/<host>/pci/<dddd:bb:dd.f>, node/<host>/storage/<device>
+    rack/<name>, feed/<name>                where machines stand, and what powers their racks
     site/<name>, site/<name>/job/<id>       what speaks for many machines, and a job that Slurm runs on them
     node/-/... when the host is unknown
 
@@ -83,6 +84,20 @@ def module(switch_name: str, module_name: str) -> str:
 def job(site: str, job_id: str) -> str:
     """A job, by the site (Slurm) that runs it; not on any one node."""
     return f"site/{short_host(site)}/job/{job_id}"
+
+
+def rack(name: str) -> str:
+    return f"rack/{name}"
+
+
+def feed(name: str) -> str:
+    """A power feed, of one rack or of many."""
+    return f"feed/{name}"
+
+
+def file_system(mount: str) -> str:
+    """A file system that many machines share, by where they mount it: `/lustre` is `storage/lustre`."""
+    return f"storage/{mount.strip('/').replace('/', '-') or 'root'}"
 
 
 def owner(resource: str) -> str:

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from incidents import cabling
+from incidents import graphs
 from incidents.admin_pages import ReadOnlyAdmin
 from incidents.models import InService, Nic
 from incidents.templatetags import console
@@ -64,5 +64,5 @@ def history(owner: str) -> QuerySet[InService]:
 
 def nics(node: str, rows: QuerySet[Nic]) -> list[dict[str, Any]]:
     """A node's NICs, each with the far end of its cable."""
-    wired = cabling.current()
+    wired = graphs.current()
     return [{"nic": row, "peer": wired.peer(row.resource) or ""} for row in rows.select_related("node")]

@@ -19,7 +19,7 @@ from detectors.both_ends import Finding, Pair, Suspect
 from detectors.detector import TargetKind
 from detectors.expected import ExpectedPort
 from detectors.faults import Observation
-from incidents import cabling, inventory_targets, polling
+from incidents import graphs, inventory_targets, polling
 from incidents.acting import record
 from incidents.lifecycle import CLOSED
 from incidents.models import Incident, IncidentFault, TimelineEntry
@@ -107,7 +107,7 @@ def _at_fault(now: datetime) -> dict[int, set[str]]:
     ends: dict[int, set[str]] = {}
     columns = ("incident_id", "incident__fault_type", "fault__fault_type", "fault__resource")
     for incident, root_type, fault_type, resource in rows.values_list(*columns):
-        at = resource if resource.startswith("switch/") else cabling.current().peer(resource) or ""
+        at = resource if resource.startswith("switch/") else graphs.current().peer(resource) or ""
         if at.startswith("switch/") and _is_of_link(root_type) and _is_of_link(fault_type):
             ends.setdefault(incident, set()).add(at)
     return ends
@@ -148,7 +148,7 @@ def _concerned(switch: str, ends: Mapping[str, object]) -> list[ExpectedPort]:
     known = {resources.port(switch, port.name) for port in ports}
     for end in ends:
         if end not in known and "/port/" in end:
-            ports.append(ExpectedPort(end.split("/port/", 1)[1], peer=cabling.current().peer(end) or ""))
+            ports.append(ExpectedPort(end.split("/port/", 1)[1], peer=graphs.current().peer(end) or ""))
     at_fault = [port for port in ports if resources.port(switch, port.name) in ends or port.module in ends]
     modules = {port.module for port in at_fault if port.module}
     return [port for port in ports if port in at_fault or port.module in modules]

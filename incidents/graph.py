@@ -5,17 +5,274 @@ Built once per revision of the inventory; every question is a look into a dictio
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from incidents.topology import Topology
+from detectors import resources
+from incidents.topology import NodePlace, RackPlace, StoragePlace, SwitchPlace, Topology
+
+LEAF, SPINE, STORAGE, MANAGEMENT = "leaf", "spine", "storage", "management"
+ALL_NODES = "site/nodes"
+"""Every node of the inventory, as one place."""
+NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Answers about resource paths; what the inventory does not hold gives None or nothing."""
+    """Answers about resource paths; what the inventory does not hold gives None or nothing.
+
+    A *place* is what effects can have in common: a switch, a module, a rack, a feed, a file system, all nodes.
+    """
 
     topology: Topology = field(default_factory=Topology)
+
+    # Cables ------------------------------------------------------------------------------------------------------
 
     def peer(self, resource: str) -> str | None:
         """The resource at the other end of this one's cable."""
         return self.topology.peer(resource)
+
+    def ends(self, resource: str) -> frozenset[str]:
+        """The machines at both ends of this resource's cable; only its own where no cable is known."""
+        return frozenset(self.topology.ends(resource))
+
+    def neighbours(self, machine: str) -> frozenset[str]:
+        """The machines that are cabled to this one."""
+        return self.topology.neighbours(machine)
+
+    def far_ends(self, machine: str) -> Mapping[str, str]:
+        """The machine's own cabled ports or NICs, each with what it is cabled to."""
+        return self._far_ends.get(machine, {})
+
+    @cached_property
+    def _far_ends(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for cable in self.topology.cables:
+            found[resources.owner(cable.a)][cable.a] = cable.b
+            found[resources.owner(cable.b)][cable.b] = cable.a
+        return dict(found)
+
+    # Switches ----------------------------------------------------------------------------------------------------
+
+    def switch(self, machine: str) -> SwitchPlace | None:
+        return self._switches.get(machine)
+
+    @cached_property
+    def _switches(self) -> dict[str, SwitchPlace]:
+        return {resources.switch(place.name): place for place in self.topology.switches}
+
+    def role(self, machine: str) -> str:
+        """leaf, spine, storage or management; empty for what is no switch of the inventory."""
+        place = self._switches.get(machine)
+        return place.role if place is not None else ""
+
+    def switches_of(self, machine: str, role: str = "") -> frozenset[str]:
+        """The switches that the machine is cabled to; of one role when it is given."""
+        near = self.neighbours(machine)
+        return frozenset(one for one in near if one.startswith("switch/") and role in ("", self.role(one)))
+
+    def siblings(self, place: str) -> frozenset[str]:
+        """What does for others what this place does: the leafs of the other rails of a pod, the other spines, the
+        other storage switches of a path, the other racks of a pod, the other feeds."""
+        return self._siblings.get(place, NOTHING) - {place}
+
+    @cached_property
+    def _siblings(self) -> dict[str, frozenset[str]]:
+        groups: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for machine, place in self._switches.items():
+            groups[place.role, place.pod].add(machine)
+        for rack in self.topology.racks:
+            groups["rack", rack.pod].add(resources.rack(rack.name))
+        for feed in self.topology.feeds:
+            groups["feed", ""].add(resources.feed(feed.name))
+        return {one: frozenset(group) for group in groups.values() for one in group}
+
+    # Modules -----------------------------------------------------------------------------------------------------
+
+    def module_of(self, resource: str) -> str | None:
+        """The switch's module that a port is in, or the module itself."""
+        return resource if "/module/" in resource else self._modules.get(resource)
+
+    def ports_of(self, module: str) -> frozenset[str]:
+        return self._ports.get(module, NOTHING)
+
+    @cached_property
+    def _ports(self) -> dict[str, frozenset[str]]:
+        return {
+            resources.module(one.switch, one.name): frozenset(resources.port(one.switch, port) for port in one.ports)
+            for one in self.topology.modules
+        }
+
+    @cached_property
+    def _modules(self) -> dict[str, str]:
+        return {port: module for module, ports in self._ports.items() for port in ports}
+
+    # Racks and feeds ---------------------------------------------------------------------------------------------
+
+    def rack_of(self, machine: str) -> str | None:
+        """`rack/r01`, or the rack itself."""
+        return machine if machine.startswith("rack/") else self._racks_by_machine.get(machine)
+
+    @cached_property
+    def _racks_by_machine(self) -> dict[str, str]:
+        places: Iterable[tuple[str, str]] = (
+            *((resources.node(node.name), node.rack) for node in self.topology.nodes),
+            *((resources.switch(switch.name), switch.rack) for switch in self.topology.switches),
+        )
+        return {machine: resources.rack(rack) for machine, rack in places if rack}
+
+    def machines_in(self, rack: str) -> frozenset[str]:
+        return self._machines_by_rack.get(rack, NOTHING)
+
+    @cached_property
+    def _machines_by_rack(self) -> dict[str, frozenset[str]]:
+        return _turned((machine, rack) for machine, rack in self._racks_by_machine.items())
+
+    def feeds_of(self, machine: str) -> frozenset[str]:
+        """The feeds of its rack."""
+        rack = self._racks.get(self.rack_of(machine) or "")
+        return frozenset(resources.feed(name) for name in rack.feeds) if rack is not None else NOTHING
+
+    @cached_property
+    def _racks(self) -> dict[str, RackPlace]:
+        return {resources.rack(rack.name): rack for rack in self.topology.racks}
+
+    def racks_on(self, feed: str) -> frozenset[str]:
+        return self._racks_by_feed.get(feed, NOTHING)
+
+    @cached_property
+    def _racks_by_feed(self) -> dict[str, frozenset[str]]:
+        return _turned((rack, resources.feed(name)) for rack, place in self._racks.items() for name in place.feeds)
+
+    def management_switches_of(self, machine: str) -> frozenset[str]:
+        """That of its rack, and any that it is cabled to."""
+        rack = self._racks.get(self.rack_of(machine) or "")
+        named = {resources.switch(rack.management_switch)} if rack is not None and rack.management_switch else set()
+        return self.switches_of(machine, MANAGEMENT) | named
+
+    @cached_property
+    def _managed_by(self) -> dict[str, frozenset[str]]:
+        return _turned(
+            (machine, resources.switch(place.management_switch))
+            for rack, place in self._racks.items()
+            if place.management_switch
+            for machine in self.machines_in(rack)
+        )
+
+    # Nodes and file systems --------------------------------------------------------------------------------------
+
+    def node(self, machine: str) -> NodePlace | None:
+        return self._nodes.get(machine)
+
+    @cached_property
+    def _nodes(self) -> dict[str, NodePlace]:
+        return {resources.node(node.name): node for node in self.topology.nodes}
+
+    def file_systems_of(self, machine: str) -> frozenset[str]:
+        """Those that a node of its role mounts, or that a server serves."""
+        place = self._nodes.get(machine)
+        of_role = self._file_systems_by_role.get(place.role, NOTHING) if place is not None else NOTHING
+        return of_role | self._served_by.get(machine, NOTHING)
+
+    def is_server(self, machine: str) -> bool:
+        return machine in self._served_by
+
+    @cached_property
+    def _file_systems_by_role(self) -> dict[str, frozenset[str]]:
+        return _turned(
+            (resources.file_system(path.mount), role) for path in self.topology.storage for role in path.roles
+        )
+
+    @cached_property
+    def _served_by(self) -> dict[str, frozenset[str]]:
+        return _turned(
+            (resources.file_system(path.mount), resources.node(server))
+            for path in self.topology.storage
+            for server in path.servers
+        )
+
+    @cached_property
+    def _paths(self) -> dict[str, StoragePlace]:
+        return {resources.file_system(path.mount): path for path in self.topology.storage}
+
+    def storage_switches_of(self, machine: str) -> frozenset[str]:
+        """The storage switches on the node's own path: cabled to it, or, where no cable is known, named by the path."""
+        cabled = self.switches_of(machine, STORAGE)
+        return cabled or frozenset(
+            resources.switch(name)
+            for one in self.file_systems_of(machine)
+            if one in self._paths
+            for name in self._paths[one].switches
+        )
+
+    def servers_of(self, file_system: str) -> frozenset[str]:
+        path = self._paths.get(file_system)
+        return frozenset(resources.node(name) for name in path.servers) if path is not None else NOTHING
+
+    # What hangs on a place ---------------------------------------------------------------------------------------
+
+    def children(self, place: str) -> frozenset[str]:
+        """What hangs on it: NICs on a leaf or storage switch, leafs' uplink ports on a spine, ports on a module,
+        machines elsewhere."""
+        known = self._children.get(place)
+        if known is None:
+            known = self._children[place] = self._hanging_on(place)
+        return known
+
+    @cached_property
+    def _children(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    def _hanging_on(self, place: str) -> frozenset[str]:
+        if "/module/" in place:
+            return self.ports_of(place)
+        if place.startswith("switch/"):
+            return self._below_switch(place)
+        if place.startswith("rack/"):
+            return self.machines_in(place)
+        if place.startswith("feed/"):
+            return frozenset(one for rack in self.racks_on(place) for one in self.machines_in(rack))
+        if place == ALL_NODES:
+            return frozenset(self._nodes)
+        roles = self._paths[place].roles if place in self._paths else ()
+        return frozenset(machine for machine, node in self._nodes.items() if node.role in roles)
+
+    def _below_switch(self, switch: str) -> frozenset[str]:
+        far = frozenset(self.far_ends(switch).values())
+        role = self.role(switch)
+        if role == MANAGEMENT:
+            return self._managed_by.get(switch, NOTHING) | {resources.owner(end) for end in far}
+        if role == SPINE:
+            return frozenset(end for end in far if end.startswith("switch/"))
+        return frozenset(end for end in far if end.startswith("node/"))
+
+    def machines_behind(self, place: str) -> frozenset[str]:
+        """The machines of its children; for a port of a module, those at both ends of its cable."""
+        if "/module/" in place:
+            return frozenset(machine for port in self.ports_of(place) for machine in self.ends(port))
+        return frozenset(resources.owner(child) for child in self.children(place))
+
+    def child_of(self, place: str, resource: str) -> str | None:
+        """Which child of the place a resource speaks of: itself, the far end of its cable, or its machine."""
+        children = self.children(place)
+        for one in (resource, self.peer(resource), resources.owner(resource)):
+            if one in children:
+                return one
+        return next(
+            (
+                end
+                for end, far in self.far_ends(resources.owner(resource)).items()
+                if end in children and resources.owner(far) == place and resource == resources.owner(resource)
+            ),
+            None,
+        )
+
+
+def _turned(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    """(value, key) pairs as key to its values."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for value, key in pairs:
+        found[key].add(value)
+    return {key: frozenset(values) for key, values in found.items()}

@@ -1,6 +1,6 @@
 """The inventory: what should be there, where it is reached, and which part is in which slot.
 
-One door for the rest of Kintsugi; the work is done in the `inventory_*` files, `ledger` and `cabling`.
+One door for the rest of Kintsugi; the work is done in the `inventory_*` files, `ledger` and `graphs`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import models, transaction
 
 from detectors import resources
-from incidents import cabling, ledger
+from incidents import graphs, ledger
 from incidents.ledger import Sighting
 from incidents.models import (
     Alias,
@@ -76,9 +76,11 @@ def apply(topology: Topology, now: datetime, *, is_dry_run: bool = False) -> Dif
         _apply_places(topology, difference)
         _apply_aliases(topology, difference)
         ledger.settle(_sightings(topology), now, why="the inventory says so")
+        if difference.added or difference.changed:
+            graphs.changed()
         if is_dry_run:
             transaction.set_rollback(True)
-    cabling.forget()
+    graphs.forget()
     return difference
 
 

@@ -11,7 +11,7 @@ from django.conf import settings
 from detectors import resources
 from detectors.detector import Target, TargetKind
 from detectors.expected import Expected, ExpectedNic, ExpectedPort
-from incidents import cabling, peers
+from incidents import graphs, peers
 from incidents.models import Expectation, Gpu, Nic, Node, Port, StoragePath, Switch
 from incidents.topology import NicRole, Topology
 
@@ -125,7 +125,7 @@ class _Far:
     @classmethod
     def read(cls) -> _Far:
         rows = Switch.objects.values_list("name", "role", "rail")
-        return cls(cabling.current(), {name: (role, rail) for name, role, rail in rows})
+        return cls(graphs.current().topology, {name: (role, rail) for name, role, rail in rows})
 
     def nic(self, node: str, nic: Nic) -> ExpectedNic:
         """Role, rail and speed are the cable's where the row leaves them out."""
@@ -165,7 +165,7 @@ def _switches(names: Sequence[str] | None) -> list[Target]:
     ports_of: dict[int, list[Port]] = defaultdict(list)
     for port in ports:
         ports_of[port.switch_id].append(port)
-    declared, far = _declared(TargetKind.SWITCH), _Far(cabling.current(), {})
+    declared, far = _declared(TargetKind.SWITCH), _Far(graphs.current().topology, {})
     return [
         Target(
             name=switch.name,

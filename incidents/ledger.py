@@ -17,7 +17,7 @@ from django.db import transaction
 
 from detectors import resources
 from detectors.faults import Observation
-from incidents import cabling
+from incidents import graphs
 from incidents.models import Gpu, InService, Module, Nic, Node, NvSwitch, Port, Switch
 from incidents.topology import Part
 
@@ -264,7 +264,7 @@ def _both_ends(optics: Sequence[Sighting], elsewhere: Mapping[tuple[str, str], I
     shared = {s.slot: there for s in optics if (there := elsewhere.get((s.part, s.identity))) is not None}
     if not shared:
         return set()
-    wired = cabling.current()
+    wired = graphs.current().topology
     held = Port.objects.filter(module__isnull=False).select_related("switch", "module__switch")
     modules = {port.resource: port.module.resource for port in held if port.module is not None}
     ends = {frozenset((modules.get(c.a, c.a), modules.get(c.b, c.b))) for c in wired.cables}

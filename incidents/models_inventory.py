@@ -323,3 +323,13 @@ class InService(models.Model):
 
     def __str__(self) -> str:
         return f"{self.part} {self.serial} in {self.slot}"
+
+
+class InventoryRevision(models.Model):
+    """Counts the changes of the inventory, so that each process knows when what it keeps in memory is old. One row."""
+
+    name = models.CharField(max_length=16, primary_key=True)
+    number = models.PositiveBigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.number}"

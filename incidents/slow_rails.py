@@ -13,7 +13,7 @@ from detectors import classify, rail, resources
 from detectors.catalog import Catalog
 from detectors.detector import TargetKind
 from detectors.faults import FaultEvent, Observation
-from incidents import cabling, polling
+from incidents import graphs, polling
 from incidents.cable_ends import JobsOf
 from incidents.models import Fault
 
@@ -83,7 +83,7 @@ def _slow_rails(seen: Sequence[Observation], running: Mapping[str, frozenset[str
 
 
 def _leaf(resource: str) -> str | None:
-    far = cabling.current().peer(resource) or ""
+    far = graphs.current().peer(resource) or ""
     return far.split("/")[1] if far.startswith("switch/") else None
 
 

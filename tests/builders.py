@@ -10,7 +10,7 @@ from typing import Any
 from detectors import catalog
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity, fingerprint
 from detectors.resources import owner as owner_of
-from incidents import cabling
+from incidents import graphs
 from incidents.lifecycle import State
 from incidents.models import Cable, Fault, Gpu, Incident, IncidentFault, Node, Switch
 
@@ -59,7 +59,7 @@ def a_switch(name: str = "leaf-01", role: str = "leaf", **values: Any) -> Switch
 
 
 def a_cable(a: str, b: str) -> Cable:
-    cabling.forget()
+    graphs.forget()
     return Cable.objects.create(a=a, b=b)
 
 

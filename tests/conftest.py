@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 from django.db import connection
 
+from incidents import graphs
 from tests.services.redis import Redis
 
 # The same examples on every run in CI, so that a failure there is the change's own; elsewhere new ones each time.
@@ -32,6 +33,12 @@ ROOT = Path(__file__).resolve().parent.parent
 def now() -> datetime:
     """A fixed time: nothing in a rule depends on today's date."""
     return datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_inventory() -> None:
+    """What one test's inventory was is not another's."""
+    graphs.forget()
 
 
 @pytest.fixture(scope="session")

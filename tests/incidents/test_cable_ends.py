@@ -10,7 +10,7 @@ import pytest
 from detectors.both_ends import LIGHT
 from detectors.detector import Sample
 from detectors.judge import Memory
-from incidents import cable_ends, cabling, inventory, polling
+from incidents import cable_ends, graphs, inventory, polling
 from incidents.cable_ends import KIND, Verdict, is_news, judged, say
 from incidents.models import Incident, IncidentFault, Poll, TimelineEntry
 from incidents.topology import CablePlace, ModulePlace, NicPlace, NodePlace, SwitchPlace, Topology
@@ -75,7 +75,7 @@ class Leaf:
             ),
             NOW,
         )
-        cabling.forget()
+        graphs.forget()
         self.running: Mapping[str, frozenset[str]] | None = {}
         self.light(at=NOW - MINUTE)
 

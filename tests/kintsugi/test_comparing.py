@@ -20,7 +20,7 @@ from fixtures.cluster.switch_mib import DOWN, MibPort
 from fixtures.cluster.transports import simulated_transports
 from fixtures.cluster.world import SimulatedWorld
 from fixtures.memory_slurm import MemorySlurm
-from incidents import cabling, inventory
+from incidents import graphs, inventory
 from incidents.cable_ends import KIND
 from incidents.models import Fault, Incident, Notification, TimelineEntry
 from incidents.polling import Chunk
@@ -68,7 +68,7 @@ class House:
             ),
             self.now,
         )
-        cabling.forget()
+        graphs.forget()
         self.world = SimulatedWorld.sakuraone(clock=lambda: self.now)
         self.slurm = MemorySlurm({name: ["gpu"] for name in NODES}, cluster_name=CLUSTER, now=lambda: self.now)
         self.ring = Rings()
@@ -92,7 +92,7 @@ class House:
         return self.world.node(node).facet(NicFacet).port(RAIL)
 
     def port(self, node: str) -> MibPort:
-        far = cabling.current().peer(f"node/{node}/nic/{DEVICE}")
+        far = graphs.current().peer(f"node/{node}/nic/{DEVICE}")
         assert far is not None
         return self.world.switches[LEAF].mib.ports[far.rpartition("/")[2]]
 
