@@ -99,7 +99,7 @@ class Job(models.Model):
     state = models.CharField(max_length=32, help_text="Slurm's own word, such as RUNNING, NODE_FAIL, CANCELLED")
     node_count = models.PositiveIntegerField(default=0)
     gpus = models.PositiveIntegerField(default=0, help_text="of all its nodes together; 0: not known")
-    started_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
     checkpoint_at = models.DateTimeField(null=True, blank=True, help_text="its last checkpoint, where known")
     seen_at = models.DateTimeField(help_text="when Slurm last showed it")
