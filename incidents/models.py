@@ -98,6 +98,7 @@ class Fault(models.Model):
     cleared_reason = models.CharField(max_length=255, blank=True)
     returns = models.PositiveIntegerField(default=0, help_text="how often it came back while its incident was open")
     clock = models.CharField(max_length=8, default="device", help_text="whose time raised_at is: device, or ours")
+    lag_s = models.FloatField(default=0.0, help_text="how long before our sight of it the device dated its first event")
     changes_at = models.JSONField(default=list, blank=True, help_text="its last changes of state, for flapping")
     flap_percent = models.FloatField(default=0.0, help_text="weighted share of looks that changed its state")
     excerpts = models.PositiveBigIntegerField(default=0, help_text="excerpts seen, of which ten are kept")
@@ -226,6 +227,9 @@ class Incident(models.Model):
     jobs_touched = models.PositiveIntegerField(default=0)
     gpu_hours_lost = models.FloatField(null=True, blank=True, help_text="empty: not known")
     impact_at = models.DateTimeField(null=True, blank=True, help_text="when its jobs were last counted; empty: not yet")
+    repaired_at = models.DateTimeField(
+        null=True, blank=True, db_index=True, help_text="a run verified it, or a person resolved: older events are stale"
+    )
     is_root_by_person = models.BooleanField(default=False, help_text="a person chose the root: rules leave it")
     recovery = models.CharField(max_length=24, choices=_words(Recovery), default=str(Recovery.NONE))
     onset_at = models.DateTimeField(help_text="first known bad, the device's clock")
