@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Any, ClassVar
 
@@ -17,11 +18,12 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
 from detectors.faults import Severity
-from incidents import services, wording
+from incidents import rearranging, services, wording
 from incidents.admin_pages import ReadOnlyAdmin
 from incidents.forms import ACTS, Act, WordForm, acts_in
-from incidents.lifecycle import CLOSED, State, Trigger
-from incidents.models import Gpu, Incident, Notification
+from incidents.forms_rearranging import MOVES, Move, moves_in
+from incidents.lifecycle import CLOSED, State
+from incidents.models import Gpu, Incident, IncidentFault, Notification
 from incidents.templatetags import console
 
 SEVERITY_RANK = Case(*(When(severity=str(s), then=s.rank) for s in Severity), output_field=IntegerField())
@@ -31,6 +33,7 @@ WAITING = (SendState.WAITING, SendState.SENDING)
 MEMBERS_SHOWN = 50
 MONTHS_OFFERED = 36
 LATEST_MACHINES = 200
+_OFFERED: tuple[Act | Move, ...] = (*ACTS, *MOVES)
 _GPU_INDEX = Subquery(
     Gpu.objects.filter(node=OuterRef("node"))
     .annotate(path=Concat(Value("node/"), F("node__name"), Value("/gpu/"), F("pci_address")))
@@ -172,61 +175,73 @@ class IncidentAdmin(ReadOnlyAdmin):
         if not request.user.has_perm("incidents.act_on_incident"):
             raise PermissionDenied
         incident = self.find(request, str(object_id))
-        act = next((act for act in ACTS if act.trigger == request.POST.get("trigger")), None)
+        act = next((act for act in _OFFERED if act.value == request.POST.get("trigger")), None)
         if incident is None or act is None:
             return self.missing(request, str(object_id))
-        form = act.form(request.POST, incident=incident, prefix=act.trigger)
+        form = _form(act, incident, rearranging.members_of(incident.pk), sent=request.POST)
         if form.is_valid():
-            refusal = carry_out(incident, act, form, request)
-            if not refusal:
-                messages.success(request, f"{act.label}: written to the timeline of incident {incident.pk}.")
-                return HttpResponseRedirect(reverse("admin:incidents_incident_change", args=[incident.pk]))
-            form.add_error(None, refusal)
-        return self.render_page(request, str(object_id), status=409, forms=act_forms(incident, form, act.trigger))
+            done = carry_out(incident, act, form, request)
+            if not isinstance(done, services.Refused):
+                messages.success(request, done.text)
+                return HttpResponseRedirect(reverse("admin:incidents_incident_change", args=[done.incident]))
+            form.add_error(None, done.reason)
+        return self.render_page(request, str(object_id), status=409, forms=act_forms(incident, form, act))
 
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
         notifications = list(row.notifications.order_by("sequence"))
+        members = rearranging.members_of(row.pk)
+        can_act = request.user.has_perm("incidents.act_on_incident")
         return {
             "title": f"Incident {row.pk}",
-            "members": row.members.select_related("fault")
-            .prefetch_related("fault__evidence")
-            .order_by("role", "joined_at", "pk")[:MEMBERS_SHOWN],
-            "member_count": row.members.count(),
+            "members": members.prefetch_related("fault__evidence").order_by("role", "joined_at", "pk")[:MEMBERS_SHOWN],
+            "member_count": members.count(),
             "timeline": row.timeline.order_by("-id"),
             "reports": row.reports.order_by("id"),
             "notifications": [m for m in notifications if not m.sequence or m.state in TROUBLED],
             "replies_sent": sum(1 for m in notifications if m.sequence and m.state == SendState.SENT),
             "replies_waiting": sum(1 for m in notifications if m.sequence and m.state in WAITING),
             "duplicates": row.duplicates.order_by("id"),
-            "can_act": request.user.has_perm("incidents.act_on_incident"),
-            "forms": act_forms(row),
+            "can_act": can_act,
+            "forms": act_forms(row) if can_act else [],
             "act_address": reverse("admin:incidents_incident_act", args=[row.pk]),
         }
 
 
 def act_forms(
-    incident: Incident, bound: WordForm | None = None, trigger: Trigger | None = None
-) -> list[tuple[Act, WordForm, bool]]:
-    """Each action that the state allows, its form, and whether it stands open; a refused one stays with its text."""
-    offered = acts_in(State(incident.state))
-    if trigger is not None and trigger not in {act.trigger for act in offered}:
-        offered = [*offered, next(act for act in ACTS if act.trigger == trigger)]
+    incident: Incident, bound: WordForm | None = None, tried: Act | Move | None = None
+) -> list[tuple[Act | Move, WordForm, bool]]:
+    """What may be done now, each with its form, and whether it stands open; a refused one stays with its text."""
+    members = list(rearranging.members_of(incident.pk)) if incident.is_open else []
+    offered: list[Act | Move] = [*acts_in(State(incident.state)), *moves_in(incident, len(members))]
+    if tried is not None and tried not in offered:
+        offered.append(tried)
     return [
-        (act, bound, True)
-        if bound is not None and act.trigger == trigger
-        else (act, act.form(incident=incident, prefix=act.trigger), False)
+        (act, bound, True) if bound is not None and act is tried else (act, _form(act, incident, members), False)
         for act in offered
     ]
 
 
-def carry_out(incident: Incident, act: Act, form: WordForm, request: HttpRequest) -> str:
-    """Empty when done, else why it was refused."""
+def _form(act: Act | Move, incident: Incident, members: Sequence[IncidentFault], *, sent: Any = None) -> WordForm:
+    if isinstance(act, Move):
+        return act.form(sent, incident=incident, members=members, prefix=act.value)
+    return act.form(sent, incident=incident, prefix=act.value)
+
+
+def carry_out(
+    incident: Incident, act: Act | Move, form: WordForm, request: HttpRequest
+) -> services.Rearranged | services.Refused:
+    """Where to look now and what to say there, or why it was refused."""
+    actor = request.user.get_username()
+    if isinstance(act, Move):
+        return act.carry_out(form, actor, timezone.now())
     outcome = services.act(
         incident.pk,
         act.trigger,
-        actor=request.user.get_username(),
+        actor=actor,
         note=form.cleaned_data["note"],
         now=timezone.now(),
         **form.changes(),
     )
-    return outcome.reason if isinstance(outcome, services.Refused) else ""
+    if isinstance(outcome, services.Refused):
+        return outcome
+    return services.Rearranged(incident.pk, f"{act.label}: written to the timeline of incident {incident.pk}.")

@@ -11,6 +11,9 @@ from incidents.changes import Refused
 from incidents.models import Decision, Fault, Incident, IncidentFault
 from incidents.rearranging import Rearranged
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event
+from tests.kintsugi.people import People, people
+
+__all__ = ["people"]
 
 pytestmark = pytest.mark.django_db
 
@@ -194,3 +197,65 @@ class TestReroot:
         rearranging.reroot(incident.pk, second.pk, instead_of=root.pk, actor="yuki", now=LATER)
         told = why_not(rearranging.reroot(incident.pk, root.pk, instead_of=root.pk, actor="omar", now=LATER))
         assert told.startswith(f"Somebody was quicker: the root of incident #{incident.pk} is now gpu.xid.48")
+
+
+class TestConsole:
+    """The same on the incident's page, by the person on call."""
+
+    def test_a_merge_leads_to_the_incident_that_stays(self, people: People) -> None:
+        one, other = two()
+        sent = {"trigger": "merge", "merge-into": str(other.pk), "merge-note": "One power shelf."}
+        answer = people.on_call.post(f"/incidents/incident/{one.pk}/act/", sent, follow=True)
+        page = answer.content.decode()
+        assert answer.redirect_chain[-1][0] == f"/incidents/incident/{other.pk}/change/"
+        assert f"Incident #{one.pk} is now part of incident #{other.pk}." in page
+        assert f"moved from incident #{one.pk} by omar at" in page
+        merged = people.viewer.get(f"/incidents/incident/{one.pk}/change/").content.decode()
+        assert f"Its faults are part of incident #{other.pk} now." in merged
+
+    def test_a_split_makes_the_chosen_fault_the_root_of_the_new_incident(self, people: People) -> None:
+        incident = cascade()
+        second = fault(incident, "gpu.xid.48")
+        sent = {"trigger": "split", "split-faults": [str(second.pk)], "split-root": str(second.pk), "split-note": ""}
+        answer = people.on_call.post(f"/incidents/incident/{incident.pk}/act/", sent)
+        fresh = Incident.objects.get(root_fault=second)
+        assert (answer.status_code, answer["Location"]) == (302, f"/incidents/incident/{fresh.pk}/change/")
+        assert fresh.timeline.get(kind="opened").actor == "omar"
+
+    def test_a_root_chosen_on_an_old_page_is_refused_and_the_word_is_kept(self, people: People) -> None:
+        incident = cascade()
+        root, second = fault(incident, "gpu.xid.79"), fault(incident, "gpu.xid.48")
+        rearranging.reroot(incident.pk, second.pk, actor="yuki", now=LATER)
+        sent = {
+            "trigger": "reroot",
+            "reroot-fault": str(root.pk),
+            "reroot-instead_of": str(root.pk),
+            "reroot-note": "I saw it fall.",
+        }
+        answer = people.on_call.post(f"/incidents/incident/{incident.pk}/act/", sent)
+        page = answer.content.decode()
+        assert answer.status_code == 409
+        assert "Somebody was quicker: the root of incident" in page
+        assert "I saw it fall." in page
+        incident.refresh_from_db()
+        assert incident.root_fault == second
+
+    def test_a_lone_fault_can_only_be_merged_and_a_closed_incident_not_at_all(self, people: People) -> None:
+        one, other = two()
+
+        def offered(incident: Incident) -> set[str]:
+            answer = people.on_call.get(f"/incidents/incident/{incident.pk}/change/")
+            return {act.value for act, _, _ in answer.context["forms"]} & {"merge", "split", "reroot"}
+
+        assert offered(one) == {"merge"}
+        rearranging.merge(one.pk, other.pk, actor="yuki", now=LATER)
+        assert offered(other) == {"merge", "split", "reroot"}
+        assert offered(one) == set()
+
+    def test_who_may_only_look_can_rearrange_nothing(self, people: People) -> None:
+        one, other = two()
+        sent = {"trigger": "merge", "merge-into": str(other.pk)}
+        assert people.viewer.post(f"/incidents/incident/{one.pk}/act/", sent).status_code == 403
+        assert people.viewer.get(f"/incidents/incident/{one.pk}/change/").context["forms"] == []
+        one.refresh_from_db()
+        assert one.state == "open"
