@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from typing import Optional
 
 from detectors import slurm_output
@@ -45,6 +46,23 @@ class JobRecord:
     ended_at: Optional[datetime] = None
     checkpoint_at: Optional[datetime] = None
     cluster: str = "slurm"
+
+
+class Accounts(Enum):
+    """What the accounting said: `NONE_KEPT` is the site's choice, `SILENT` an error that passes."""
+
+    TOLD = "told"
+    NONE_KEPT = "none_kept"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True)
+class RecentJobs:
+    """All jobs that run, and those that ended lately as far as slurmctld and the accounts still know them."""
+
+    records: list[JobRecord] = field(default_factory=list)
+    accounts: Accounts = Accounts.TOLD
+    complaint: str = ""
 
 
 def listed(text: str, totals: str = "", *, cluster: str = "slurm") -> list[JobRecord]:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import ClassVar, Optional
 
 from detectors import failure_rate, resources, slurm_forms, slurm_output, slurm_queries
-from detectors.detector import NothingToCompare, Output, Reading, Target, TargetKind, Transports
+from detectors.detector import NothingToCompare, Reading, Target, TargetKind, Transports
 from detectors.failure_rate import EndedJob
 from detectors.faults import Observation
 from detectors.slurm_output import NodeState
@@ -68,13 +68,9 @@ def _said(reading: Reading, nodes: Mapping[str, NodeState]) -> Observation:
         output = reading.outputs.get(name)
         if output is None or (output.status == 0 and is_needed):
             continue
-        if name != "ended" or not _has_no_accounts(output):
+        if name != "ended" or not slurm_queries.has_no_accounts(output):
             return reading.silent(f"Slurm's {_CALLED[name]}: {slurm_queries.complaint(output)}")
     return reading.answered()
-
-
-def _has_no_accounts(output: Output) -> bool:
-    return output.is_missing or b"accounting storage is disabled" in output.stderr + output.stdout
 
 
 def _nodes(reading: Reading) -> dict[str, NodeState]:

@@ -39,6 +39,35 @@ def running_jobs(target: Target) -> Command:
     return Command("jobs", (*_prefix(target), *argv), _TIMEOUT)
 
 
+# A job stays in slurmctld for MinJobAge after its end (300 s by default), so that a look each minute sees how it ended
+# at sites without accounts too.
+_SHOWN_STATES = (
+    "RUNNING,COMPLETING,SUSPENDED,STOPPED,SIGNALING,STAGE_OUT,CONFIGURING,RESIZING,"
+    "CANCELLED,COMPLETED,FAILED,TIMEOUT,NODE_FAIL,PREEMPTED,OUT_OF_MEMORY,DEADLINE,BOOT_FAIL"
+)
+_ENDED_STATES = "CA,CD,F,TO,NF,PR,OOM,DL,BF,RQ"
+_SQUEUE = ("squeue", "--all", "--noheader", f"--states={_SHOWN_STATES}")
+# As `detectors.job_records.listed` reads both.
+JOBS = (*_SQUEUE, "--format=%A|%T|%u|%P|%S|%e|%b|%N|%j|%k")
+JOB_TOTALS = (*_SQUEUE, "--Format=JobID:20,tres-alloc:200")
+
+
+def job_accounts(hours: int) -> tuple[str, ...]:
+    """Every start of a job that ended in the last hours, as `detectors.job_records.accounted` reads them."""
+    return (
+        *("sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable2"),
+        f"--starttime=now-{hours}hours",
+        "--endtime=now",
+        f"--state={_ENDED_STATES}",
+        "--format=JobIDRaw,State,User,Partition,Start,End,AllocTRES,NodeList,JobName,Comment",
+    )
+
+
+def has_no_accounts(output: Output) -> bool:
+    """The site keeps none, or this machine has no `sacct`: no error."""
+    return output.is_missing or b"accounting storage is disabled" in output.stderr + output.stdout
+
+
 def ended_jobs(target: Target, hours: int) -> Command:
     """Jobs that ended in the last hours, from the accounting: as `detectors.slurm_jobs` reads them."""
     argv = (

@@ -6,20 +6,33 @@ acted, and 0 and have not). Nothing is done to a cluster of another name.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from detectors import slurm_output
+from detectors import job_records, slurm_output, slurm_queries
 from detectors.detector import DetectorError, Output, Shell, Target
+from detectors.job_records import Accounts, RecentJobs
 from detectors.slurm_output import Job, NodeState
 
-__all__ = ["Access", "Job", "NodeState", "ScontrolSlurm", "Slurm", "SlurmError", "SlurmRefusal", "controller"]
+__all__ = [
+    "Access",
+    "Job",
+    "NodeState",
+    "RecentJobs",
+    "ScontrolSlurm",
+    "Slurm",
+    "SlurmError",
+    "SlurmRefusal",
+    "controller",
+]
 
 # slurmctld's own MessageTimeout is 10 s by default, and scontrol retries: past this it hangs.
 _TIMEOUT = timedelta(seconds=30)
+_ACCOUNTING_TIMEOUT = timedelta(seconds=60)
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST_REASON = 240
 _WITHOUT_WORDS = "it said nothing"
@@ -57,6 +70,10 @@ class Slurm(Protocol):
         ...
 
     def jobs(self, node: str) -> list[Job]: ...
+
+    def recent_jobs(self, lately: timedelta) -> RecentJobs:
+        """All jobs that run, and those that ended lately; accounts that do not answer are said, not raised."""
+        ...
 
     def drain(self, node: str, reason: str) -> None:
         """Take the node out for new jobs. What the node's reason was is overwritten: look first."""
@@ -106,6 +123,21 @@ class ScontrolSlurm:
     def jobs(self, node: str) -> list[Job]:
         argv = ("squeue", "--all", "--noheader", f"--nodelist={_checked(node)}", "--format=%A|%T|%u|%N|%b|%j")
         return slurm_output.jobs(self._ask(*argv))
+
+    def recent_jobs(self, lately: timedelta) -> RecentJobs:
+        listed = self._ask(*slurm_queries.JOBS)
+        totals = self._run(*slurm_queries.JOB_TOTALS).stdout.decode(errors="replace")
+        records = job_records.listed(listed, totals)
+        hours = math.ceil(lately / timedelta(hours=1))
+        try:
+            told = self._run(*slurm_queries.job_accounts(hours), timeout=_ACCOUNTING_TIMEOUT)
+        except SlurmError as error:
+            return RecentJobs(records, Accounts.SILENT, str(error))
+        if slurm_queries.has_no_accounts(told):
+            return RecentJobs(records, Accounts.NONE_KEPT)
+        if told.status != 0:
+            return RecentJobs(records, Accounts.SILENT, f"sacct ended with status {told.status}: {_words(told)}")
+        return RecentJobs(records + job_records.accounted(told.stdout.decode(errors="replace")))
 
     def drain(self, node: str, reason: str) -> None:
         words = _one_line(reason)
@@ -164,14 +196,14 @@ class ScontrolSlurm:
             raise _error(argv, output)
         return output.stdout.decode(errors="replace")
 
-    def _run(self, *argv: str) -> Output:
+    def _run(self, *argv: str, timeout: timedelta = _TIMEOUT) -> Output:
         try:
-            output = self._shell.run(self._host, (*self._prefix, *argv), _TIMEOUT)
+            output = self._shell.run(self._host, (*self._prefix, *argv), timeout)
         except DetectorError as error:
             raise SlurmError(f"{argv[0]} could not be run on {self._host.name}: {error}") from error
         if output.status is None:
             raise SlurmError(
-                f"`{' '.join(argv)}` gave no answer within {_TIMEOUT.seconds} s. Is slurmctld up (`scontrol ping`)?"
+                f"`{' '.join(argv)}` gave no answer within {timeout.seconds} s. Is slurmctld up (`scontrol ping`)?"
             )
         return output
 

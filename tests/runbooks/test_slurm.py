@@ -13,6 +13,7 @@ from typing import Protocol
 import pytest
 
 from detectors.detector import DetectorError, OneByOne, Output, Target
+from detectors.job_records import Accounts, JobRecord
 from detectors.transport import LocalShell
 from fixtures.cluster.slurm_daemons import SlurmDaemons
 from fixtures.memory_slurm import MemorySlurm
@@ -31,6 +32,8 @@ class Site(Protocol):
 
     def start_job(self) -> str: ...
 
+    def cancel_job(self, job: str) -> None: ...
+
     def human_drain(self, reason: str) -> None: ...
 
     def reboots(self) -> int: ...
@@ -45,6 +48,9 @@ class MemorySite:
     def start_job(self) -> str:
         self.memory.add_job("17", nodes=[self.node], name="a|b=c")
         return "17"
+
+    def cancel_job(self, job: str) -> None:
+        self.memory.finish_job(job, "CANCELLED")
 
     def human_drain(self, reason: str) -> None:
         self.memory.human_drain(self.node, reason)
@@ -67,6 +73,9 @@ class RealSite:
             what="the job runs",
         )
         return job
+
+    def cancel_job(self, job: str) -> None:
+        self.daemons.command("scancel", job)
 
     def human_drain(self, reason: str) -> None:
         self.daemons.command("scontrol", "update", f"NodeName={self.node}", "State=DRAIN", f"Reason={reason}")
@@ -141,6 +150,37 @@ def test_node_is_draining_and_not_drained_when_a_job_runs(site: Site) -> None:
     ]
     site.slurm.requeue(job)
     wait_for(site, lambda state: state.is_drained)
+
+
+def test_a_job_is_told_with_its_times_while_it_runs_and_after_it_was_cancelled(site: Site) -> None:
+    job = site.start_job()
+    running = of_job(site, job)
+    assert (running.state, running.nodes, running.ended_at) == ("RUNNING", (site.node,), None)
+    assert abs(running.started_at - datetime.now(UTC)) < timedelta(minutes=1)
+    assert running.user
+    site.cancel_job(job)
+    deadline = time.monotonic() + 20
+    while (ended := of_job(site, job)).ended_at is None:
+        assert time.monotonic() < deadline, ended
+        time.sleep(0.05)
+    assert (ended.state, ended.started_at) == ("CANCELLED", running.started_at)
+    assert ended.ended_at is not None
+    assert ended.ended_at >= ended.started_at
+
+
+def of_job(site: Site, job: str) -> JobRecord:
+    return next(one for one in site.slurm.recent_jobs(timedelta(hours=1)).records if one.job_id == job)
+
+
+def test_no_accounts_are_told_and_jobs_all_the_same_when_a_site_keeps_none(
+    site: Site,
+) -> None:
+    if isinstance(site, MemorySite):
+        site.memory.keeps_accounts = False
+    job = site.start_job()
+    told = site.slurm.recent_jobs(timedelta(hours=1))
+    assert (told.accounts, told.complaint) == (Accounts.NONE_KEPT, "")
+    assert job in {one.job_id for one in told.records}
 
 
 def test_drained_node_comes_back_drained_when_rebooted(site: Site) -> None:
