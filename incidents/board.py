@@ -51,6 +51,8 @@ class Board:
     decisions: list[Decision] = field(default_factory=list)
     """What was judged and why, of rows that may be new: written after them."""
     topology: Topology = field(default_factory=Topology)
+    hidden: frozenset[int] = frozenset()
+    """Incidents that this board leaves out: what parts from one must not be placed there again."""
     _by_owner: dict[str, list[IncidentCase]] = field(default_factory=lambda: defaultdict(list))
     _gpus: dict[str, int] = field(default_factory=dict)
     _looked_up: set[str] = field(default_factory=set)
@@ -97,7 +99,7 @@ class Board:
     def read_incidents(self, ids: Iterable[int]) -> list[IncidentCase]:
         """The open ones among these, with their faults; those of their duplicates count as theirs."""
         by_pk = {case.row.pk: case for case in self.faults.values() if case.row.pk}
-        wanted = set(ids) - set(self.incidents)
+        wanted = set(ids) - set(self.incidents) - self.hidden
         rows = Incident.objects.filter(pk__in=wanted, state__in=_OPEN, root_fault__isnull=False).order_by("id")
         for row in rows.prefetch_related("members__fault", "duplicates__members__fault"):
             links = [*row.members.all(), *(link for other in row.duplicates.all() for link in other.members.all())]

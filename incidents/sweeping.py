@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import ClearRule
-from incidents import dedup, upsert
+from incidents import dedup, silencing, unhealed, upsert
 from incidents.acting import move, record
 from incidents.board import Board, quiet_period
 from incidents.cases import FaultCase, IncidentCase, blocks
@@ -35,6 +35,7 @@ def sweep(*, now: datetime) -> list[Change]:
     changes = [
         *_in_one_go(_end_quiet_faults, _quiet_faults(now), now),
         *_in_one_go(_end_hold_downs, _held_faults(now), now),
+        *unhealed.parted(now),
         *_settle_forgotten(now),
         *_resolve_quiet_incidents(now),
     ]
@@ -118,6 +119,7 @@ def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
             board.settle_in(case)
         else:  # it came back while its incident was watched, and stays
             case.has_come = case.member.is_unsettled = True
+    silencing.apply(board)
     board.write()
     unsettled = [case for case in board.incidents.values() if case.is_unsettled]
     return board.changes + settle(unsettled, board=board, now=now)

@@ -121,8 +121,16 @@ def test_a_symptom_that_ends_after_the_repair_is_no_return_of_another_that_stand
     assert state_of(incident) == "monitoring"
 
 
-def test_a_person_is_asked_when_a_symptom_still_stands_after_the_quiet_period() -> None:
+def test_a_link_that_still_stands_after_the_repair_is_told_by_itself() -> None:
     incident = repaired(an_event("nic.link.down", NIC, at=NOW + 2 * MINUTE))
+    services.sweep(now=NOW + 5 * MINUTE + QUIET)
+    assert Incident.objects.exclude(pk=incident.pk).get().root_resource == NIC
+    assert state_of(incident) == "resolved"
+
+
+def test_a_person_is_asked_when_what_a_person_placed_still_stands_after_the_quiet_period() -> None:
+    incident = repaired(an_event("nic.link.down", NIC, at=NOW + 2 * MINUTE))
+    incident.members.filter(role="symptom").update(placed_by="yuki")
     services.sweep(now=NOW + 5 * MINUTE + QUIET)
     services.sweep(now=NOW + 6 * MINUTE + QUIET)
     incident.refresh_from_db()
