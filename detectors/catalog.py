@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional
@@ -25,7 +26,7 @@ except ModuleNotFoundError:  # Python before 3.11: the node check, which brings 
     tomllib = None  # type: ignore[assignment]
 
 _DIRECTORY = Path(__file__).parent / "catalog"
-_TABLES = ("type", "signature", "rule")
+_TABLES = ("type", "signature", "rule", "grace")
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # A character class or an escaped character says nothing about look-around; a back-reference is an escaped digit.
 _OPAQUE = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]")
@@ -66,7 +67,9 @@ class FaultType:
     `quiet` is the period of AFTER_QUIET; `hold_down` how long a raised fault waits before anything is done.
     `confirmed_by` names the detectors that can see the fault on the node itself. A sympathetic type is the
     echo of another fault or of a program's error, and never condemns hardware by itself. `is_fatal` is the
-    vendor's class, None where the vendor gives none.
+    vendor's class, None where the vendor gives none. `flap_start`, `flap_stop` (percent) and `flap_look` say when it
+    flaps where that is other than usual. `boot_grace`, from the [[grace]] rows, is how long after a boot it says
+    nothing yet.
     """
 
     id: str
@@ -85,6 +88,10 @@ class FaultType:
     is_sympathetic: bool = False
     is_fatal: Optional[bool] = None
     confirmed_by: tuple[str, ...] = ()
+    flap_start: Optional[float] = None
+    flap_stop: Optional[float] = None
+    flap_look: Optional[timedelta] = None
+    boot_grace: timedelta = timedelta(0)
 
     @property
     def opens_incident(self) -> bool:
@@ -108,6 +115,18 @@ class Signature:
     unless: str = ""
     qualifier: tuple[str, ...] = ()
     where: str = ""
+
+
+@dataclass(frozen=True)
+class Grace:
+    """So long after their machine's boot faults of these types (ids or patterns) come of the boot itself."""
+
+    types: tuple[str, ...]
+    period: timedelta
+    where: str = ""
+
+    def covers(self, fault_type: str) -> bool:
+        return any(fnmatchcase(fault_type, pattern) for pattern in self.types)
 
 
 @dataclass(frozen=True)
@@ -174,6 +193,7 @@ class _Reader:
     types: dict[str, FaultType] = field(default_factory=dict)
     signatures: list[Signature] = field(default_factory=list)
     rules: list[rules.Rule] = field(default_factory=list)
+    graces: list[Grace] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -190,7 +210,12 @@ class _Reader:
 
     def take(self, name: str, found: Mapping[str, Any], text: str = "") -> None:
         """The rows of every table; `text` is what they were read from, for the line numbers of problems."""
-        adders = {"type": self._add_type, "signature": self._add_signature, "rule": self._add_rule}
+        adders = {
+            "type": self._add_type,
+            "signature": self._add_signature,
+            "rule": self._add_rule,
+            "grace": self._add_grace,
+        }
         for table, add in adders.items():
             defaults = found.get("defaults", {}) if table == "type" else {}
             for where, row in _placed(name, text, found, table):
@@ -200,7 +225,7 @@ class _Reader:
         try:
             add(where, row)
         except ValueError as error:
-            name = row.get("id") or row.get("type") or "row"
+            name = row.get("id") or row.get("type") or row.get("types") or "row"
             self.problems.extend(f"{where}: {name}: {reason}" for reason in str(error).splitlines())
 
     def _add_type(self, where: str, row: dict[str, Any]) -> None:
@@ -220,7 +245,22 @@ class _Reader:
             raise ValueError(f"duplicate rule for {rule.metric}, first at {same.where}")
         self.rules.append(rule)
 
+    def _add_grace(self, where: str, row: dict[str, Any]) -> None:
+        self.graces.append(_grace(where, row))
+
+    def with_graces(self) -> dict[str, FaultType]:
+        """The types, each with the longest grace that covers it."""
+        longest = {
+            name: max((grace.period for grace in self.graces if grace.covers(name)), default=timedelta(0))
+            for name in self.types
+        }
+        return {name: replace(kind, boot_grace=longest[name]) for name, kind in self.types.items()}
+
     def check_references(self) -> None:
+        for grace in self.graces:
+            for pattern in grace.types:
+                if not any(fnmatchcase(name, pattern) for name in self.types):
+                    self.problems.append(f"{grace.where}: {pattern}: no such fault type")
         for rule in self.rules:
             if rule.type not in self.types:
                 self.problems.append(f"{rule.where}: {rule.type}: no such fault type")
@@ -241,7 +281,7 @@ def _placed(file: str, text: str, tables: Mapping[str, Any], name: str) -> Itera
 
 def _fault_type(row: Mapping[str, Any]) -> FaultType:
     """Raises ValueError with one reason per line."""
-    known = {item.name for item in fields(FaultType)}
+    known = {item.name for item in fields(FaultType)} - {"boot_grace"}
     required = ("id", "title", "component", "event_type", "severity", "action", "clears", "meaning", "source")
     reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
     reasons += [f"missing {name}" for name in required if not row.get(name)]
@@ -249,9 +289,14 @@ def _fault_type(row: Mapping[str, Any]) -> FaultType:
     for name, enum in _ENUMS.items():
         if name in values:
             values[name] = rows.member(enum, name, values[name], reasons)
-    for name in ("quiet", "hold_down"):
+    for name in ("quiet", "hold_down", "flap_look"):
         if name in values:
             values[name] = rows.duration(name, values[name], reasons)
+    for name in ("flap_start", "flap_stop"):
+        if name in values:
+            values[name] = rows.number(name, values[name], reasons)
+    if ("flap_start" in values) != ("flap_stop" in values) or values.get("flap_start", 1) <= values.get("flap_stop", 0):
+        reasons.append("flap_start and flap_stop come together, and flapping stops below where it starts")
     values["confirmed_by"] = tuple(values.get("confirmed_by", ()))
     if not _ID.fullmatch(str(row.get("id", ""))):
         reasons.append("the id is not dotted lower-case words")
@@ -269,6 +314,17 @@ _ENUMS: dict[str, type[Enum]] = {
     "action": Action,
     "clears": ClearRule,
 }
+
+
+def _grace(where: str, row: Mapping[str, Any]) -> Grace:
+    """A [[grace]] row. Raises ValueError with one reason per line."""
+    required = ("types", "period", "source")
+    reasons = [f"unknown field {name}" for name in sorted(set(row) - set(required))]
+    reasons += [f"missing {name}" for name in required if not row.get(name)]
+    period = rows.duration("period", row["period"], reasons) if "period" in row else timedelta(0)
+    if reasons:
+        raise ValueError("\n".join(reasons))
+    return Grace(_names(row["types"]), period, where)
 
 
 def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
@@ -345,7 +401,7 @@ def _whole(reader: _Reader) -> Catalog:
     by_metric: dict[str, tuple[rules.Rule, ...]] = {}
     for rule in reader.rules:
         by_metric[rule.metric] = (*by_metric.get(rule.metric, ()), rule)
-    return Catalog(reader.types, tuple(reader.signatures), by_metric)
+    return Catalog(reader.with_graces(), tuple(reader.signatures), by_metric)
 
 
 @lru_cache(maxsize=1)

@@ -153,12 +153,12 @@ def _consequences(incident: Incident, trigger: Trigger, now: datetime) -> dict[s
     table: dict[Trigger, dict[str, Any]] = {
         Trigger.ACKNOWLEDGE: acknowledged,
         Trigger.CONFIRM: {"is_confirmed": True, **acknowledged},
-        Trigger.REPAIR_SUCCEEDED: {"restored_at": now, "needs_human": ""},
+        Trigger.REPAIR_SUCCEEDED: {"restored_at": now, "repaired_at": now, "needs_human": ""},
         Trigger.HANDED_TO_VENDOR: acknowledged,
         Trigger.FAULTS_CLEARED: {"restored_at": now},
         Trigger.FAULT_RETURNED: {"restored_at": None, "recovery": str(Recovery.NONE)},
         Trigger.QUIET_ELAPSED: {**closed, **restored, **nobody, "needs_human": ""},
-        Trigger.RESOLVE: {**closed, **restored, **acknowledged, "needs_human": ""},
+        Trigger.RESOLVE: {**closed, **restored, **acknowledged, "repaired_at": now, "needs_human": ""},
         Trigger.MARK_FALSE_POSITIVE: {**closed, **acknowledged, "needs_human": ""},
         Trigger.MARK_DUPLICATE: {**closed, **acknowledged, "needs_human": ""},
     }

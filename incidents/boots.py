@@ -1,7 +1,8 @@
-"""Whether an event that a node dates before its last boot is of that boot all the same. Reads only.
+"""Whether an event that a machine dates well before we saw it is of that moment all the same. Reads only.
 
-A node whose clock runs behind dates what it says now before its boot; a relay that was down delivers old lines with
-such dates too. By the date alone the two cannot be told apart, and a live fault that is dropped as old reads as health.
+A machine whose clock runs behind dates what it says now before its boot or its repair; a relay that was down delivers
+old lines with such dates too. By the date alone the two cannot be told apart, and a live fault that is dropped as old
+reads as health.
 """
 
 from __future__ import annotations
@@ -9,44 +10,60 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
-from django.db.models import F
+from django.db.models import Max, Q
 
 from detectors.catalog import Catalog
 from detectors.faults import EventKind, FaultEvent, event_id
+from incidents import clocks
+from incidents.clocks import TOLERANCE
 from incidents.items import Item
-from incidents.models import Fault
+from incidents.models import Fault, Node
 from incidents.naming import Names
+from incidents.renewals import Renewal
 from incidents.wording import duration
 
 CLOCK_DOUBTED = "node.clock_doubted"
 _SOURCE = "kintsugi"
-# Delivery by syslog takes seconds; a clock that is less behind than this drops nothing but what the boot itself says.
-_PROMPT = timedelta(seconds=60)
+# A relay empties its queue within minutes, and then its lines are all as late as each other: a clock that is behind
+# shows the same lag in what was said at another time.
+_APART = 2 * TOLERANCE
 
 
 class Boot(StrEnum):
-    """Which boot an event with an early date is of."""
+    """What an event with an early date is of: of this boot and after the last repair, of the time before, or unsure."""
 
     THIS = "this"
     EARLIER = "earlier"
     UNSURE = "unsure"
 
 
-def judged(items: Iterable[Item], names: Names) -> dict[str, Boot]:
-    """By event id, for those that are dated before their node's last boot: few, so that queries for each will do."""
+class _Lag(NamedTuple):
+    """How far a machine's dates were behind, and when it showed that."""
+
+    lag: timedelta
+    seen_at: datetime
+
+
+def judged(items: Iterable[Item], names: Names, renewed: Mapping[str, Renewal]) -> dict[str, Boot]:
+    """By event id, for those that are dated well before we saw them, or before their machine's last boot or repair.
+
+    An event that is left out stands by its own date: nothing contradicts it. `renewed` is by resource.
+    """
+    early = [
+        item
+        for item in items
+        if item.dated.may_be_late or _is_before(item, names.node_of(item.owner), renewed.get(item.resource))
+    ]
+    if not early:
+        return {}
+    usual = _usual_lags({item.owner for item in early})
     found: dict[str, Boot] = {}
-    lags: dict[str, timedelta | None] = {}
-    for item in items:
-        node = names.node_of(item.owner)
-        if node is None or node.boot_seen_at is None or item.event.occurred_at >= node.boot_seen_at:
-            continue
-        boot = of_boot(item.event, node.boot_seen_at, node.boot_id)
-        if boot is Boot.UNSURE:
-            if item.owner not in lags:
-                lags[item.owner] = _usual_lag(item.owner)
-            boot = _by_lag(item, lags[item.owner])
-        found[item.event.event_id] = boot
+    for item in early:
+        boot = _boot(item, names, renewed.get(item.resource), usual.get(item.owner))
+        if boot is not None:
+            found[item.event.event_id] = boot
     return found
 
 
@@ -57,19 +74,35 @@ def of_boot(event: FaultEvent, booted_at: datetime, boot_id: str) -> Boot:
     """
     if event.observed_at < booted_at:
         return Boot.EARLIER
-    said_boot, seconds = _kernel(event.source_key)
+    said_boot, seconds = kernel(event.source_key)
     if said_boot and said_boot == boot_id.replace("-", "").lower():
         return Boot.THIS
-    since = None if seconds is None else event.observed_at - (booted_at + seconds)
-    if since is not None and abs(since) <= _PROMPT:
+    if _is_live(event, booted_at):
         return Boot.THIS
-    if since is not None and since < timedelta(0):  # this boot has not run for so long
+    if seconds is not None and event.observed_at < booted_at + seconds:  # this boot has not run for so long
         return Boot.EARLIER
-    return Boot.UNSURE if _lag(event) > _PROMPT else Boot.EARLIER
+    return Boot.UNSURE if clocks.lag(event) > TOLERANCE else Boot.EARLIER
+
+
+def _is_live(event: FaultEvent, booted_at: datetime) -> bool:
+    """Whether the kernel's stamp, counted from the boot, gives the moment at which we saw the line."""
+    seconds = kernel(event.source_key)[1]
+    return seconds is not None and abs(event.observed_at - (booted_at + seconds)) <= TOLERANCE
+
+
+def kernel(source_key: str) -> tuple[str, timedelta | None]:
+    """Boot id without dashes and time since boot, of `host|boot|seconds|text` (detectors.log_header.source_key)."""
+    parts = source_key.split("|", 3)
+    if len(parts) < 4:
+        return "", None
+    try:
+        return parts[1].replace("-", "").lower(), timedelta(seconds=float(parts[2]))
+    except (ValueError, OverflowError):
+        return "", None
 
 
 def alarms(items: Iterable[Item], boots: Mapping[str, Boot], catalog: Catalog) -> list[FaultEvent]:
-    """One per fault that may have been live and is left out, so that a person looks at the node's clock."""
+    """One per fault that may have been live and is left out, so that a person looks at the machine's clock."""
     kind = catalog[CLOCK_DOUBTED]
     return [
         FaultEvent(
@@ -84,46 +117,60 @@ def alarms(items: Iterable[Item], boots: Mapping[str, Boot], catalog: Catalog) -
             action=kind.action,
             component=kind.component,
             count=item.event.count,
-            excerpt=f"Left out, dated {duration(_lag(item.event))} before it came: {item.event.excerpt}",
+            excerpt=f"Left out, dated {duration(item.dated.lag)} before it came: {item.event.excerpt}",
         )
         for item in items
         if boots.get(item.event.event_id) is Boot.UNSURE and item.kind.opens_incident and _is_raised(item.event)
     ]
 
 
-def _by_lag(item: Item, usual: timedelta | None) -> Boot:
-    """A clock is behind by the same time before and after; a late delivery of what is known already loses nothing."""
-    if usual is not None and usual > _PROMPT and abs(_lag(item.event) - usual) <= _PROMPT:
-        return Boot.THIS
+def _is_before(item: Item, node: Node | None, renewal: Renewal | None) -> bool:
+    return _is_dated_before(item, node) or (renewal is not None and item.event.occurred_at < renewal.at)
+
+
+def _is_dated_before(item: Item, node: Node | None) -> bool:
+    return node is not None and node.boot_seen_at is not None and item.event.occurred_at < node.boot_seen_at
+
+
+def _boot(item: Item, names: Names, renewal: Renewal | None, usual: _Lag | None) -> Boot | None:
+    """None: it is dated after all that is known, and nothing says that its clock is wrong."""
+    event, node = item.event, names.node_of(item.owner)
+    is_late = item.dated.may_be_late
+    if renewal is not None and event.observed_at < renewal.at:
+        return Boot.EARLIER
+    boot = Boot.UNSURE if is_late else Boot.EARLIER
+    if node is not None and node.boot_seen_at is not None:
+        if is_late and event.observed_at >= node.boot_seen_at and _is_live(event, node.boot_seen_at):
+            return Boot.THIS
+        if _is_dated_before(item, node):
+            boot = of_boot(event, node.boot_seen_at, node.boot_id)
+    if boot is Boot.UNSURE and usual is not None and event.observed_at - usual.seen_at >= _APART:
+        boot = Boot.THIS if clocks.is_usual(event, usual.lag) else boot
+    if boot is Boot.THIS:
+        return boot
+    if not _is_before(item, node, renewal):
+        return None
+    return Boot.EARLIER if boot is Boot.UNSURE and _is_known(item) else boot
+
+
+def _is_known(item: Item) -> bool:
+    """A late delivery of what is known already loses nothing."""
+    at = item.event.occurred_at
     told = Fault.objects.filter(
+        Q(raised_at__lte=at + TOLERANCE) | Q(last_seen_at__lte=at + TOLERANCE),
         fingerprint=item.fingerprint,
-        raised_at__lte=item.event.occurred_at + _PROMPT,
-        last_seen_at__gte=item.event.occurred_at - _PROMPT,
+        last_seen_at__gte=at - TOLERANCE,
     )
-    return Boot.EARLIER if told.exists() else Boot.UNSURE
+    return told.exists()
 
 
-def _usual_lag(owner: str) -> timedelta | None:
-    """How far the node's own dates were behind our clock when it last raised a fault; polls have our dates."""
-    rows = Fault.objects.filter(owner=owner).exclude(raised_at=F("observed_at")).order_by("-observed_at", "-pk")
-    last = rows.values_list("raised_at", "observed_at").first()
-    return None if last is None else last[1] - last[0]
+def _usual_lags(owners: set[str]) -> dict[str, _Lag]:
+    """How far each machine's own dates were behind our clock when it last raised a fault; polls have our dates."""
+    rows = Fault.objects.filter(owner__in=owners).exclude(lag_s=0.0)
+    newest = rows.values("owner").annotate(newest=Max("pk")).order_by().values_list("newest", flat=True)
+    found = Fault.objects.filter(pk__in=list(newest)).values_list("owner", "lag_s", "observed_at")
+    return {owner: _Lag(timedelta(seconds=lag_s), seen_at) for owner, lag_s, seen_at in found}
 
 
 def _is_raised(event: FaultEvent) -> bool:
     return event.event is EventKind.RAISED
-
-
-def _lag(event: FaultEvent) -> timedelta:
-    return event.observed_at - event.occurred_at
-
-
-def _kernel(source_key: str) -> tuple[str, timedelta | None]:
-    """Boot id without dashes and time since boot, of `host|boot|seconds|text` (detectors.log_header.source_key)."""
-    parts = source_key.split("|", 3)
-    if len(parts) < 4:
-        return "", None
-    try:
-        return parts[1].replace("-", "").lower(), timedelta(seconds=float(parts[2]))
-    except (ValueError, OverflowError):
-        return "", None

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from detectors.faults import Action, ClearRule, Component, FaultEvent, Role, Severity
+from incidents import flapping
 from incidents.counting import LONGEST_EXCERPT
 from incidents.dedup import Standing
+from incidents.flapping import USUAL, Limits
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
 from incidents.views import USER_REPORT, FaultView, IncidentView
@@ -61,8 +63,9 @@ class FaultCase:
             raised_at=row.raised_at,
             last_seen_at=row.last_seen_at,
             cleared_at=row.cleared_at,
-            returns=row.returns,
             is_flapping=row.is_flapping,
+            changes_at=tuple(flapping.read(row.changes_at)),
+            has_ended=row.is_flapping and row.clears_at is not None,
         )
 
     def count(self, event: FaultEvent, quiet: timedelta | None) -> None:
@@ -79,17 +82,29 @@ class FaultCase:
             self.excerpts.append((event.source[:64], event.occurred_at, event.excerpt[:LONGEST_EXCERPT]))
 
     def clear(self, at: datetime, reason: str) -> None:
+        """A device that dates its end before we dated its beginning has another clock: it lasted no time at least."""
         row = self.row
+        at = max(at, row.raised_at)
+        if not row.is_flapping:
+            self.changed(at)
         row.is_active, row.cleared_at, row.cleared_reason = False, at, reason[:255]
         row.clears_at = row.held_until = None
-        self.is_changed = True
+        row.is_flapping, self.is_changed = False, True
 
-    def come_back(self, *, is_flapping: bool) -> None:
+    def come_back(self, at: datetime, limits: Limits, *, is_flapping: bool) -> None:
         row = self.row
         row.is_active, row.cleared_at, row.cleared_reason = True, None, ""
         row.returns += 1
         row.is_flapping = is_flapping
+        self.changed(at, limits)
         self.is_changed = self.has_come = True
+
+    def changed(self, at: datetime, limits: Limits = USUAL) -> None:
+        """One change of state more, and how much the fault flaps by it."""
+        changes = flapping.with_change(flapping.read(self.row.changes_at), at)
+        self.row.changes_at = flapping.stored(changes)
+        self.row.flap_percent = flapping.percent(changes, changes[-1], limits)
+        self.is_changed = True
 
 
 @dataclass

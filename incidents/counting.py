@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from django.db.models import Q
+
 from detectors.faults import Action, ClearRule, EventKind, Severity, VerdictKind
-from incidents import dedup, upsert
+from incidents import clocks, dedup, renewals, upsert
 from incidents.changes import Change, ChangeKind
-from incidents.items import Item, seen
+from incidents.items import Item, redated, seen
 from incidents.models import Fault
 from incidents.naming import Names
 
@@ -25,6 +27,8 @@ _COLUMNS = (
     "clears",
     "raised_at",
     "last_seen_at",
+    "observed_at",
+    "lag_s",
     "excerpts",
     "membership__incident_id",
 )
@@ -43,10 +47,19 @@ class _Tally:
     standing: dedup.Standing
     excerpts_before: int
     incident: int | None
+    lag: timedelta
+    observed_at: datetime
     count: int = 0
     last_seen_at: datetime | None = None
     clears_at: datetime | None = None
     excerpts: list[tuple[str, datetime, str]] = field(default_factory=list)
+
+    def in_order(self, item: Item) -> Item:
+        """By our clock when the device dates this as far behind as it dated the fault itself, at another time."""
+        is_apart = item.event.observed_at - self.observed_at >= 2 * clocks.TOLERANCE
+        if not (item.dated.may_be_late and is_apart and clocks.is_usual(item.event, self.lag)):
+            return item
+        return redated(item, clocks.dated(item.event, is_live=True))
 
     def add(self, item: Item) -> None:
         event = item.event
@@ -60,12 +73,12 @@ class _Tally:
             self.excerpts.append((event.source[:64], event.occurred_at, event.excerpt[:LONGEST_EXCERPT]))
 
 
-def count_repeats(items: Sequence[Item], names: Names, *, now: datetime, quiet: timedelta) -> list[Change]:
+def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list[Change]:
     """Counts a batch of repeats inside the caller's savepoint. Raises NotOnlyRepeats.
 
     Locks are taken in one order everywhere: placement, faults by fingerprint, ids of events.
     """
-    if any(item.event.event is not EventKind.RAISED for item in items):
+    if any(item.event.event is not EventKind.RAISED for item in items) or _may_be_stale(items, now):
         raise NotOnlyRepeats
     tallies = _locked(sorted({item.fingerprint for item in items}))
     if any(item.fingerprint not in tallies for item in items):
@@ -74,12 +87,13 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime, quiet: 
     told: Counter[tuple[VerdictKind, str, str]] = Counter()
     for item in items:
         tally = tallies[item.fingerprint]
+        item = tally.in_order(item)
         node = names.node_of(item.owner)
         booted_at = node.boot_seen_at if node else None
         if booted_at is not None and item.event.occurred_at < booted_at:
             raise NotOnlyRepeats
         known = dedup.Known(tally.standing, seen(item, fresh), booted_at)
-        verdict = dedup.decide(item.event, known, now=now, quiet=quiet)
+        verdict = dedup.decide(item.event, known, now=now)
         if verdict.kind is VerdictKind.ESCALATED:
             raise NotOnlyRepeats
         told[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
@@ -97,18 +111,26 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime, quiet: 
     ]
 
 
+def _may_be_stale(items: Sequence[Item], now: datetime) -> bool:
+    """Old lines may be older than a repair; those that come at once are not asked about."""
+    oldest = min((item.event.occurred_at for item in items), default=now)
+    return oldest < now - clocks.TOLERANCE and renewals.may_be_older(oldest)
+
+
 def _locked(fingerprints: Sequence[str]) -> dict[str, _Tally]:
-    """The active faults, locked; one whose row is flapping is left out, since its events mean more."""
+    """The active faults, locked; one that flaps and has ended, or has its end set by time, is left out: its events
+    mean more."""
+    steady = Q(is_flapping=False) | (Q(clears_at__isnull=True) & ~Q(clears=str(ClearRule.AFTER_QUIET)))
     rows = (
-        Fault.objects.filter(fingerprint__in=fingerprints, is_active=True, is_flapping=False)
+        Fault.objects.filter(steady, fingerprint__in=fingerprints, is_active=True)
         .order_by("fingerprint")
         .select_for_update(of=("self",))
         .values_list(*_COLUMNS)
     )
     tallies = {}
-    for pk, mark, severity, action, clears, raised_at, last_seen_at, excerpts, incident in rows:
+    for pk, mark, severity, action, clears, raised_at, last_seen_at, observed_at, lag_s, excerpts, incident in rows:
         standing = dedup.Standing(True, Severity(severity), Action(action), ClearRule(clears), raised_at, last_seen_at)
-        tallies[mark] = _Tally(pk, standing, excerpts, incident)
+        tallies[mark] = _Tally(pk, standing, excerpts, incident, timedelta(seconds=lag_s), observed_at)
     return tallies
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from detectors.faults import Action, ClearRule, EventKind, FaultEvent, Severity, Verdict, VerdictKind
+from incidents import flapping
+from incidents.flapping import USUAL, Limits
 from incidents.wording import clock, moment
 
 # Ids of events are kept this long (DESIGN section 2): an older event may have been counted already.
 KEPT = timedelta(days=7)
-# The second return within the quiet period makes a pattern: until then one repair may just have failed.
-RETURNS_OF_A_FLAPPING_FAULT = 2
 
 
 @dataclass(frozen=True)
@@ -28,36 +28,41 @@ class Standing:
     raised_at: datetime
     last_seen_at: datetime
     cleared_at: datetime | None = None
-    returns: int = 0
     is_flapping: bool = False
+    changes_at: tuple[datetime, ...] = ()
+    has_ended: bool = False
+    """Flapping: its device said last that it is over."""
 
 
 @dataclass(frozen=True)
 class Known:
     """What is known when an event arrives.
 
-    `seen` is empty, or the sentence that says how the event was counted before. `booted_at` is the last
-    confirmed boot of the event's node, None when there was none or it is no node; `is_of_this_boot` is true when
-    an earlier date only shows that the node's clock is behind (incidents.boots).
+    `seen` is empty, or the sentence that says how the event was counted before. `booted_at` is the last confirmed boot
+    of the event's node, None when there was none or it is no node. `renewed_at` is the last confirmed repair of its
+    resource, and `renewed` says which.
     """
 
     standing: Standing | None = None
     seen: str = ""
     booted_at: datetime | None = None
-    is_of_this_boot: bool = False
+    renewed_at: datetime | None = None
+    renewed: str = ""
+    limits: Limits = USUAL
 
 
-def decide(event: FaultEvent, known: Known, *, now: datetime, quiet: timedelta) -> Verdict:
-    """What to make of `event`. `quiet` is the period within which a return counts as flapping.
+def decide(event: FaultEvent, known: Known, *, now: datetime) -> Verdict:
+    """What to make of `event`, whose `occurred_at` is the time by which it is put in order (incidents.clocks).
 
-    IGNORED and STALE change nothing. FLAPPING is a raise that reopens, or a clear that has to wait out `quiet`.
+    IGNORED and STALE change nothing. FLAPPING is one more change of a fault that flaps, or the one by which it begins
+    to: the fault then stands until it has been steady.
     """
-    for refused in (_seen(known), _too_old(event, now), _before_boot(event, known)):
+    for refused in (_seen(known), _too_old(event, now), _before_boot(event, known), _before_repair(event, known)):
         if refused is not None:
             return refused
     if event.event is EventKind.CLEARED:
-        return _cleared(event, known.standing)
-    return _raised(event, known.standing, quiet)
+        return _cleared(event, known.standing, known.limits)
+    return _raised(event, known.standing, known.limits)
 
 
 def _seen(known: Known) -> Verdict | None:
@@ -76,14 +81,20 @@ def _too_old(event: FaultEvent, now: datetime) -> Verdict | None:
 
 def _before_boot(event: FaultEvent, known: Known) -> Verdict | None:
     booted = known.booted_at
-    if booted is None or event.occurred_at >= booted or known.is_of_this_boot:
+    if booted is None or event.occurred_at >= booted:
         return None
     return Verdict(
         VerdictKind.STALE, f"happened {moment(event.occurred_at)}, before the node's last boot at {moment(booted)}"
     )
 
 
-def _cleared(event: FaultEvent, standing: Standing | None) -> Verdict:
+def _before_repair(event: FaultEvent, known: Known) -> Verdict | None:
+    if known.renewed_at is None or event.occurred_at >= known.renewed_at:
+        return None
+    return Verdict(VerdictKind.STALE, f"happened {moment(event.occurred_at)}, before {known.renewed}")
+
+
+def _cleared(event: FaultEvent, standing: Standing | None, limits: Limits) -> Verdict:
     if standing is None or not standing.is_active:
         return Verdict(VerdictKind.IGNORED, "clears a fault that does not stand")
     if event.occurred_at < standing.last_seen_at:
@@ -92,11 +103,13 @@ def _cleared(event: FaultEvent, standing: Standing | None) -> Verdict:
             f"ended {moment(event.occurred_at)}, but the fault was seen again at {moment(standing.last_seen_at)}",
         )
     if standing.is_flapping:
-        return Verdict(VerdictKind.FLAPPING, f"came back {standing.returns} times: stays until it has been quiet")
+        if standing.has_ended:
+            return Verdict(VerdictKind.IGNORED, "its end is known; it flaps, and stands until it has been steady")
+        return Verdict(VerdictKind.FLAPPING, f"{_flaps(standing, event, limits)}: it stands until it has been steady")
     return Verdict(VerdictKind.CLEARED, f"ended at {clock(event.occurred_at)}, reported by {event.source}")
 
 
-def _raised(event: FaultEvent, standing: Standing | None, quiet: timedelta) -> Verdict:
+def _raised(event: FaultEvent, standing: Standing | None, limits: Limits) -> Verdict:
     if standing is None:
         return Verdict(VerdictKind.NEW, "the first event with this fingerprint")
     if standing.is_active:
@@ -105,14 +118,17 @@ def _raised(event: FaultEvent, standing: Standing | None, quiet: timedelta) -> V
                 VerdictKind.ESCALATED,
                 f"was {standing.severity}, {standing.action}; now {event.severity}, {event.action}",
             )
+        if standing.is_flapping and standing.has_ended:
+            return Verdict(VerdictKind.FLAPPING, f"{_flaps(standing, event, limits)}: it is one fault while that lasts")
         return Verdict(VerdictKind.REPEAT, "the fault stands already")
     ended = standing.cleared_at or standing.last_seen_at
     if standing.clears is ClearRule.BY_EVENT and event.occurred_at < ended:
         return Verdict(
             VerdictKind.STALE, f"happened {moment(event.occurred_at)}, before its reported end {moment(ended)}"
         )
-    if event.occurred_at - ended <= quiet and standing.returns + 1 >= RETURNS_OF_A_FLAPPING_FAULT:
-        return Verdict(VerdictKind.FLAPPING, f"back for the {_times(standing.returns + 1)}, last ended {moment(ended)}")
+    changes = flapping.with_change(standing.changes_at, event.occurred_at)
+    if flapping.begins(changes, event.occurred_at, limits):
+        return Verdict(VerdictKind.FLAPPING, f"{_flaps(standing, event, limits)}, last ended {moment(ended)}")
     return Verdict(VerdictKind.NEW, f"it had ended {moment(ended)} and is back")
 
 
@@ -120,5 +136,7 @@ def _is_worse(event: FaultEvent, standing: Standing) -> bool:
     return event.severity.rank > standing.severity.rank or event.action.rank > standing.action.rank
 
 
-def _times(count: int) -> str:
-    return {1: "first time", 2: "second time", 3: "third time"}.get(count, f"{count}th time")
+def _flaps(standing: Standing, event: FaultEvent, limits: Limits) -> str:
+    changes = flapping.with_change(standing.changes_at, event.occurred_at)
+    rate = flapping.percent(changes, event.occurred_at, limits)
+    return f"it flaps: {rate:.0f} % of its last {flapping.PLACES} looks changed its state"

@@ -20,12 +20,12 @@ from django.db.models import Max
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import EventKind, FaultEvent, Severity, Verdict, VerdictKind, event_id, to_wire
-from incidents import boots, correlate, dedup, gathering, naming, silencing, upsert
+from incidents import boots, clocks, correlate, dedup, flapping, gathering, naming, renewals, silencing, upsert
 from incidents.board import Board, new_fault, quiet_period
 from incidents.cases import Entry, FaultCase, blocks
 from incidents.changes import Change, ChangeKind
 from incidents.counting import NotOnlyRepeats, count_repeats
-from incidents.items import Item, clean, component, key, prepared, seen, storable
+from incidents.items import Item, clean, component, key, prepared, redated, seen, storable
 from incidents.models import Fault, Node, QuarantinedEvent, SpoolMark, Switch
 from incidents.settling import settle
 from incidents.writing import KINTSUGI
@@ -112,7 +112,7 @@ def _counted(events: list[FaultEvent], now: datetime, *, may_be_short: bool) -> 
     items = prepared(events, catalog, names)
     if may_be_short:
         with contextlib.suppress(NotOnlyRepeats), transaction.atomic():
-            return count_repeats(items, names, now=now, quiet=quiet_period())
+            return count_repeats(items, names, now=now)
     with transaction.atomic():
         return _placed(items, names, Board(catalog, now))
 
@@ -135,16 +135,22 @@ def _put_aside(name: str, wire: Any, error: str, now: datetime) -> Change:
 def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Change]:
     """The long way: new, cleared and escalated faults change incidents, one batch at a time."""
     upsert.lock_placement()
-    of_boots = boots.judged(items, names)
+    renewed = renewals.of(items, board.now)
+    of_boots = boots.judged(items, names, renewed)
     items = [*items, *prepared(boots.alarms(items, of_boots, board.catalog), board.catalog, names)]
+    items = [_in_order(item, of_boots) for item in items]
     _read_standing(board, sorted({item.fingerprint for item in items}))
     fresh = upsert.remember(sorted({key for item in items for key in item.keys}), board.now)
     _prepare(board, items, names)
     tally: Counter[tuple[VerdictKind, str, str]] = Counter()
     for item in items:
-        node = names.node_of(item.owner)
-        is_of_this_boot = of_boots.get(item.event.event_id) is boots.Boot.THIS
-        known = dedup.Known(None, seen(item, fresh), node.boot_seen_at if node else None, is_of_this_boot)
+        node, renewal = names.node_of(item.owner), renewed.get(item.resource)
+        known = dedup.Known(
+            seen=seen(item, fresh),
+            booted_at=node.boot_seen_at if node else None,
+            renewed_at=renewal.at if renewal else None,
+            renewed=renewal.how if renewal else "",
+        )
         _take(board, item, known, names, tally)
     _conclude(board, items, names, tally)
     silencing.apply(board)
@@ -152,6 +158,12 @@ def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Ch
     touched = [case for case in board.incidents.values() if case.is_unsettled]
     settled = settle(touched, board=board, now=board.now) if touched else []
     return board.changes + settled + _tallied(board, tally)
+
+
+def _in_order(item: Item, of_boots: Mapping[str, boots.Boot]) -> Item:
+    """By our clock where the event is known to be of the moment at which we saw it."""
+    is_live = of_boots.get(item.event.event_id) is boots.Boot.THIS
+    return redated(item, clocks.dated(item.event, is_live=True)) if is_live else item
 
 
 def _conclude(
@@ -220,8 +232,8 @@ def _take(
     board: Board, item: Item, known: dedup.Known, names: naming.Names, tally: Counter[tuple[VerdictKind, str, str]]
 ) -> None:
     case = board.faults.get(item.fingerprint)
-    known = replace(known, standing=case.standing() if case else None)
-    verdict = dedup.decide(item.event, known, now=board.now, quiet=quiet_period())
+    known = replace(known, standing=case.standing() if case else None, limits=item.limits)
+    verdict = dedup.decide(item.event, known, now=board.now)
     if verdict.kind in (VerdictKind.IGNORED, VerdictKind.STALE):
         tally[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
     elif item.event.event is EventKind.CLEARED and case is not None:
@@ -231,15 +243,24 @@ def _take(
         tally[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
     elif verdict.kind is VerdictKind.ESCALATED and case is not None:
         _escalate(board, case, item, verdict)
+    elif case is not None and case.row.is_active:
+        _come_again(case, item)
     else:
         _raise(board, case, item, verdict, names)
 
 
 def _end(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
     if verdict.kind is VerdictKind.FLAPPING:
-        case.row.clears_at, case.is_changed = item.event.observed_at + quiet_period(), True
+        case.changed(item.event.occurred_at, item.limits)
+        case.row.clears_at = max(flapping.over_at(flapping.read(case.row.changes_at), item.limits), board.now)
         return
     board.ended(case, item.event.occurred_at, verdict.reason)
+
+
+def _come_again(case: FaultCase, item: Item) -> None:
+    """A fault that flaps is one fault while it does: its device says that it is back."""
+    case.changed(item.event.occurred_at, item.limits)
+    case.count(item.event, item.quiet)
 
 
 def _escalate(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
@@ -258,22 +279,33 @@ def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, n
     """A fault that did not stand: the same row while its incident is open or its end is recent, else a new one."""
     if case is None or _is_other_trouble(case) or not (case.member or case.is_new or _is_recent(case, item)):
         earlier = None if case is not None and case.member else _earlier_incident(case)
-        board.faults[item.fingerprint] = fresh = _new_case(board, item, names)
+        board.faults[item.fingerprint] = fresh = _new_case(board, item, names, case)
+        fresh.row.is_flapping = verdict.kind is VerdictKind.FLAPPING
         board.settle_in(fresh, follows=earlier)
+        _tell_flapping(board, fresh, verdict)
         return
-    case.come_back(is_flapping=verdict.kind is VerdictKind.FLAPPING)
+    case.come_back(item.event.occurred_at, item.limits, is_flapping=verdict.kind is VerdictKind.FLAPPING)
     case.count(item.event, item.quiet)
     if case.member is not None:
         if case.member.is_watched and not case.row.is_flapping:
             case.row.held_until = item.held_until
         case.member.is_unsettled = True
         board.note(ChangeKind.RETURNED, case, case.member, verdict.reason)
+        _tell_flapping(board, case, verdict)
         return
     # What flaps is not held down: it would never be told.
     case.row.held_until = None if case.row.is_flapping else item.held_until
     if case in board.loose:
         board.loose.remove(case)
     board.settle_in(case)
+    _tell_flapping(board, case, verdict)
+
+
+def _tell_flapping(board: Board, case: FaultCase, verdict: Verdict) -> None:
+    """Once, when it begins: what it does from now on is told when it is over."""
+    if verdict.kind is VerdictKind.FLAPPING and case.member is not None:
+        text = f"{board.named(case.row)}: {verdict.reason}. Its changes are counted, and told again when it is steady."
+        case.member.entries.append(Entry("flapping", text, board.now))
 
 
 def _is_other_trouble(case: FaultCase) -> bool:
@@ -298,18 +330,21 @@ def _earlier_incident(case: FaultCase | None) -> Any:
     return membership.incident.duplicate_of or membership.incident
 
 
-def _new_case(board: Board, item: Item, names: naming.Names) -> FaultCase:
+def _new_case(board: Board, item: Item, names: naming.Names, earlier: FaultCase | None) -> FaultCase:
     event, kind = item.event, item.kind
     row = new_fault(kind, fingerprint=item.fingerprint, resource=item.resource, qualifier=event.qualifier)
     row.component = str(component(item, names))
     row.severity, row.action = str(event.severity), str(event.action)
     row.code = event.code if event.code is not None else kind.code
-    row.raised_at = row.last_seen_at = event.occurred_at
+    row.raised_at, row.last_seen_at = item.dated.at, event.occurred_at
+    row.clock, row.lag_s = str(item.dated.whose), item.dated.lag.total_seconds()
     row.observed_at, row.recorded_at = event.observed_at, board.now
     row.held_until = item.held_until
     good = event.attributes.get("last_known_good_at", "")
     row.last_known_good_at = datetime.fromisoformat(good) if good else None
     case = FaultCase(row, opens_incident=kind.opens_incident, is_sympathetic=kind.is_sympathetic, is_new=True)
+    row.changes_at = earlier.row.changes_at if earlier is not None else []
+    case.changed(event.occurred_at, item.limits)
     case.count(event, item.quiet)
     return case
 

@@ -11,6 +11,9 @@ from typing import Any
 from detectors import resources
 from detectors.catalog import Catalog, FaultType
 from detectors.faults import ClearRule, Component, EventType, FaultEvent, fingerprint
+from incidents import clocks
+from incidents.clocks import Dated
+from incidents.flapping import USUAL, Limits
 from incidents.naming import Names
 
 # Columns of the fault table; PostgreSQL would refuse longer values, SQLite would not.
@@ -25,7 +28,10 @@ class EventRefused(ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """An event with its resolved resource, its type, its identity, and the keys by which it counts once."""
+    """An event with its resolved resource, its type, its identity, and the keys by which it counts once.
+
+    The event's `occurred_at` is the time by which it is put in order: see `dated`.
+    """
 
     event: FaultEvent
     kind: FaultType
@@ -36,6 +42,14 @@ class Item:
     quiet: timedelta | None
     """The period of a type that clears after it."""
 
+    dated: Dated
+    """Whose time counts for it."""
+
+    @property
+    def limits(self) -> Limits:
+        """When a fault of this type flaps."""
+        return limits_of(self.kind)
+
     @property
     def owner(self) -> str:
         return resources.owner(self.resource)
@@ -44,6 +58,22 @@ class Item:
     def held_until(self) -> datetime | None:
         hold = self.kind.hold_down
         return self.event.observed_at + hold if hold > timedelta(0) else None
+
+
+def limits_of(kind: FaultType | None) -> Limits:
+    """When a fault of the type flaps; what its row leaves open is as usual."""
+    if kind is None:
+        return USUAL
+    return Limits(
+        start_percent=USUAL.start_percent if kind.flap_start is None else kind.flap_start,
+        stop_percent=USUAL.stop_percent if kind.flap_stop is None else kind.flap_stop,
+        look=kind.flap_look or USUAL.look,
+    )
+
+
+def redated(item: Item, dated: Dated) -> Item:
+    """The item by the time that is now known to count."""
+    return replace(item, dated=dated, event=replace(item.event, occurred_at=dated.order_at))
 
 
 def prepared(events: Sequence[FaultEvent], catalog: Catalog, names: Names) -> list[Item]:
@@ -85,7 +115,11 @@ def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
     if "\x00" in event.excerpt:
         event = replace(event, excerpt=clean(event.excerpt))
     quiet = kind.quiet if kind.clears is ClearRule.AFTER_QUIET else None
-    return Item(event, kind, resource, fingerprint(resource, event.fault_type, event.qualifier), tuple(keys), quiet)
+    dated = clocks.dated(event)
+    if dated.order_at != event.occurred_at:
+        event = replace(event, occurred_at=dated.order_at)
+    mark = fingerprint(resource, event.fault_type, event.qualifier)
+    return Item(event, kind, resource, mark, tuple(keys), quiet, dated)
 
 
 def key(event_id: str) -> str:

@@ -228,7 +228,10 @@ class Incident(models.Model):
     gpu_hours_lost = models.FloatField(null=True, blank=True, help_text="empty: not known")
     impact_at = models.DateTimeField(null=True, blank=True, help_text="when its jobs were last counted; empty: not yet")
     repaired_at = models.DateTimeField(
-        null=True, blank=True, db_index=True, help_text="a run verified it, or a person resolved: older events are stale"
+        null=True,
+        blank=True,
+        db_index=True,
+        help_text="a run verified it, or a person resolved: older events are stale",
     )
     is_root_by_person = models.BooleanField(default=False, help_text="a person chose the root: rules leave it")
     recovery = models.CharField(max_length=24, choices=_words(Recovery), default=str(Recovery.NONE))

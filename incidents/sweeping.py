@@ -14,11 +14,12 @@ from django.db.models import Q, QuerySet
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import ClearRule
-from incidents import dedup, silencing, unhealed, upsert
+from incidents import dedup, flapping, silencing, unhealed, upsert
 from incidents.acting import move, record
 from incidents.board import Board, quiet_period
-from incidents.cases import FaultCase, IncidentCase, blocks
+from incidents.cases import Entry, FaultCase, IncidentCase, blocks
 from incidents.changes import Acted, Change, ChangeKind
+from incidents.items import limits_of
 from incidents.lifecycle import State, Trigger
 from incidents.models import Fault, Incident, Node, SeenEvent
 from incidents.settling import NODE_RESTARTED, settle
@@ -35,6 +36,7 @@ def sweep(*, now: datetime) -> list[Change]:
     changes = [
         *_in_one_go(_end_quiet_faults, _quiet_faults(now), now),
         *_in_one_go(_end_hold_downs, _held_faults(now), now),
+        *_steady(now),
         *unhealed.parted(now),
         *_settle_forgotten(now),
         *_resolve_quiet_incidents(now),
@@ -85,11 +87,43 @@ def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
     """A fault that went quiet ended when it was last seen: that is what is known of its end."""
 
     def ended(case: FaultCase) -> tuple[datetime, str]:
-        case.row.is_flapping = False
+        if case.row.is_flapping:
+            changes = flapping.read(case.row.changes_at)
+            return changes[-1], f"it flapped, and is steady since {clock(changes[-1])}"
         quiet = duration(now - case.row.last_seen_at)
         return case.row.last_seen_at, f"not seen again for {quiet}"
 
     return _clear(due, now, ended)
+
+
+def _steady(now: datetime) -> list[Change]:
+    """Faults that flapped and now stand without a change. Those that ended last have their end set by time."""
+    rows = Fault.objects.filter(is_active=True, is_flapping=True, clears_at=None)
+    if not any(_is_steady(row, now) for row in rows):
+        return []
+    with transaction.atomic():
+        upsert.lock_placement()
+        board = Board(fault_catalog.load(), now)
+        for case in board.take(rows.order_by("fingerprint").select_for_update()):
+            if _is_steady(case.row, now):
+                _stands(case, board)
+        board.write()
+        return board.changes
+
+
+def _is_steady(row: Fault, now: datetime) -> bool:
+    limits = limits_of(fault_catalog.load().get(row.fault_type))
+    return flapping.is_over(flapping.read(row.changes_at), now, limits)
+
+
+def _stands(case: FaultCase, board: Board) -> None:
+    row, kind = case.row, board.catalog.get(case.row.fault_type)
+    row.is_flapping, case.is_changed = False, True
+    if kind is not None and kind.clears is ClearRule.AFTER_QUIET and kind.quiet is not None:
+        row.clears_at = board.now + kind.quiet
+    if case.member is not None:
+        text = f"{board.named(row)} no longer flaps: it stands since {clock(flapping.read(row.changes_at)[-1])}."
+        case.member.entries.append(Entry("steady", text, board.now))
 
 
 def _clear(due: QuerySet[Fault], now: datetime, ended: Callable[[FaultCase], tuple[datetime, str]]) -> list[Change]:

@@ -19,6 +19,8 @@ _FAULT_COLUMNS = [
     "is_active",
     "is_flapping",
     "returns",
+    "changes_at",
+    "flap_percent",
     "last_seen_at",
     "cleared_at",
     "cleared_reason",

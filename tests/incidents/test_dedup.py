@@ -12,7 +12,7 @@ from incidents.dedup import KEPT, Known, Standing, decide
 from tests.builders import NOW, an_event
 
 SECOND = timedelta(seconds=1)
-QUIET = timedelta(minutes=30)
+MINUTE = timedelta(minutes=1)
 
 ACTIVE = Standing(
     is_active=True,
@@ -23,6 +23,8 @@ ACTIVE = Standing(
     last_seen_at=NOW,
 )
 ENDED = replace(ACTIVE, is_active=False, cleared_at=NOW + 10 * SECOND)
+FIVE = tuple(NOW - number * SECOND for number in reversed(range(5)))
+FLAPPING = replace(ACTIVE, is_flapping=True, changes_at=FIVE)
 
 
 def raised(at: timedelta = timedelta(0), severity: Severity = Severity.MAJOR) -> FaultEvent:
@@ -49,38 +51,49 @@ def cleared(at: timedelta) -> FaultEvent:
         (raised(20 * SECOND), ENDED, VerdictKind.NEW, "is back"),
         (raised(5 * SECOND), ENDED, VerdictKind.STALE, "before its reported end"),
         (raised(5 * SECOND), replace(ENDED, clears=ClearRule.BY_POLL), VerdictKind.NEW, "is back"),
-        (raised(20 * SECOND), replace(ENDED, returns=1), VerdictKind.FLAPPING, "second time"),
-        (raised(QUIET + 10 * SECOND), replace(ENDED, returns=1), VerdictKind.FLAPPING, "second time"),
-        (raised(QUIET + 11 * SECOND), replace(ENDED, returns=1), VerdictKind.NEW, "is back"),
-        (cleared(SECOND), replace(ACTIVE, is_flapping=True, returns=2), VerdictKind.FLAPPING, "came back 2 times"),
+        (raised(20 * SECOND), replace(ENDED, changes_at=FIVE), VerdictKind.FLAPPING, "34 % of its last 20 looks"),
+        (raised(20 * SECOND), replace(ENDED, changes_at=FIVE[1:]), VerdictKind.NEW, "is back"),
+        (raised(30 * MINUTE), replace(ENDED, changes_at=FIVE), VerdictKind.NEW, "is back"),
+        (cleared(SECOND), FLAPPING, VerdictKind.FLAPPING, "stands until it has been steady"),
+        (raised(SECOND), FLAPPING, VerdictKind.REPEAT, "stands already"),
+        (raised(SECOND), replace(FLAPPING, has_ended=True), VerdictKind.FLAPPING, "one fault while that lasts"),
+        (cleared(SECOND), replace(FLAPPING, has_ended=True), VerdictKind.IGNORED, "its end is known"),
     ],
 )
 def test_verdict_names_what_happens_and_why(
     event: FaultEvent, standing: Standing | None, kind: VerdictKind, words: str
 ) -> None:
-    verdict = decide(event, Known(standing), now=NOW, quiet=QUIET)
+    verdict = decide(event, Known(standing), now=NOW)
     assert verdict.kind is kind
     assert words in verdict.reason
 
 
 def test_event_counted_before_is_ignored_whatever_it_says() -> None:
     for event in (raised(), cleared(SECOND), raised(SECOND, Severity.CRITICAL)):
-        verdict = decide(event, Known(ACTIVE, seen="delivered before"), now=NOW, quiet=QUIET)
+        verdict = decide(event, Known(ACTIVE, seen="delivered before"), now=NOW)
         assert verdict.kind is VerdictKind.IGNORED
 
 
 def test_event_is_stale_when_its_id_may_be_forgotten() -> None:
     event = raised()
-    assert decide(event, Known(), now=event.observed_at + KEPT, quiet=QUIET).kind is VerdictKind.NEW
-    assert decide(event, Known(), now=event.observed_at + KEPT + SECOND, quiet=QUIET).kind is VerdictKind.STALE
+    assert decide(event, Known(), now=event.observed_at + KEPT).kind is VerdictKind.NEW
+    assert decide(event, Known(), now=event.observed_at + KEPT + SECOND).kind is VerdictKind.STALE
 
 
 def test_device_with_a_wrong_clock_is_heard() -> None:
     event = replace(raised(), occurred_at=NOW - timedelta(days=3000))
-    assert decide(event, Known(), now=NOW, quiet=QUIET).kind is VerdictKind.NEW
+    assert decide(event, Known(), now=NOW).kind is VerdictKind.NEW
 
 
 def test_event_from_before_the_last_boot_reopens_nothing() -> None:
     known = Known(booted_at=NOW)
-    assert decide(raised(-SECOND), known, now=NOW, quiet=QUIET).kind is VerdictKind.STALE
-    assert decide(raised(), known, now=NOW, quiet=QUIET).kind is VerdictKind.NEW
+    assert decide(raised(-SECOND), known, now=NOW).kind is VerdictKind.STALE
+    assert decide(raised(), known, now=NOW).kind is VerdictKind.NEW
+
+
+def test_event_from_before_the_last_repair_reopens_nothing() -> None:
+    known = Known(renewed_at=NOW, renewed="the repair of yesterday")
+    verdict = decide(raised(-SECOND), known, now=NOW)
+    assert verdict.kind is VerdictKind.STALE
+    assert "before the repair of yesterday" in verdict.reason
+    assert decide(raised(), known, now=NOW).kind is VerdictKind.NEW
