@@ -138,7 +138,7 @@ class IncidentJob(models.Model):
     nodes = models.PositiveIntegerField(default=1, help_text="of the job's nodes, those that the incident touches")
     fault_at = models.DateTimeField(null=True, blank=True, help_text="when the fault that touched it began")
     outcome = models.CharField(max_length=32, blank=True, help_text="how the job ended near the fault; empty: it runs")
-    is_hanging = models.BooleanField(default=False, help_text="it runs, and cannot get on")
+    is_harmed = models.BooleanField(default=False, help_text="it was lost to the fault; while it runs: it hangs")
     gpu_hours_lost = models.FloatField(null=True, blank=True, help_text="empty: not known")
     is_estimate = models.BooleanField(default=True, help_text="without a checkpoint's time it is a lower bound")
     owner_told_at = models.DateTimeField(null=True, blank=True)
