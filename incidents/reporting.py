@@ -10,7 +10,7 @@ from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.catalog import FaultType
 from detectors.faults import Role, fingerprint
-from incidents import naming, upsert
+from incidents import naming, silencing, upsert
 from incidents.board import Board, new_fault, window
 from incidents.cases import FaultCase, IncidentCase
 from incidents.correlate import Joins
@@ -47,6 +47,7 @@ def report(
         incident.row.has_user_report, incident.is_changed = True, True
         if incident.is_new and case.is_new:
             incident.row.has_platform_signal = False  # whatever type the reporter chose: nothing but people told it
+        silencing.apply(board)
         board.write()
         _write_down(incident.row, author=author, text=text, resource=case.row.resource, at=occurred_at, now=now)
     return incident.row

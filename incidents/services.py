@@ -16,7 +16,9 @@ from incidents.items import EventRefused
 from incidents.management import judged as management_network
 from incidents.rearranging import Rearranged, merge, reroot, split
 from incidents.reporting import report
+from incidents.reviews import due as reviews_due
 from incidents.silencing import end_due as end_silences
+from incidents.silencing import maintained
 from incidents.slow_rails import judged as slow_rails
 from incidents.sweeping import node_restarted, sweep
 
@@ -34,12 +36,14 @@ __all__ = [
     "conclusions_ended",
     "end_silences",
     "ingest",
+    "maintained",
     "management_network",
     "merge",
     "node_restarted",
     "quarantine",
     "record",
     "report",
+    "reviews_due",
     "reroot",
     "say_verdicts",
     "slow_rails",

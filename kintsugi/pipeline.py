@@ -140,6 +140,7 @@ class Pipeline:
         told = incidents.management_network(now, hears=lambda names: runbooks.heard(names, self.world.slurm))
         told += incidents.blind_detectors(now)
         told += incidents.conclusions_ended(now)
+        told += incidents.reviews_due(now)
         if told:
             self._remember(told, None, now)
         incidents.sweep(now=now)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from django.db.models import Q, QuerySet
 
+from incidents import services as incidents
 from incidents.models import Node
 from runbooks import guards
 from runbooks.guards import Fleet, PastReboot
@@ -29,13 +30,20 @@ def read(run: Run, nodes: Mapping[str, NodeState], *, stop_file: Path, now: date
         reboots=_reboots(run, now),
         stopped=stopped(stop_file),
         mode=mode_of(run.runbook),
+        maintained=incidents.maintained(now),
     )
 
 
 def for_node(node: Node, runbook: str, nodes: Mapping[str, NodeState], *, stop_file: Path, now: datetime) -> Fleet:
     """The fleet as the guards must see it for a node on which no run of ours acts."""
     claimed = _claims(Run.objects.exclude(node=node), now) | _job_stops(now)
-    return Fleet(nodes=nodes, claimed=claimed, stopped=stopped(stop_file), mode=mode_of(runbook))
+    return Fleet(
+        nodes=nodes,
+        claimed=claimed,
+        stopped=stopped(stop_file),
+        mode=mode_of(runbook),
+        maintained=incidents.maintained(now),
+    )
 
 
 def heard(names: Sequence[str], slurm: Slurm) -> set[str] | None:

@@ -32,6 +32,7 @@ class Refusal(StrEnum):
     CAP = "cap"
     REBOOTED_LATELY = "rebooted_lately"
     FAULT_RETURNED = "fault_returned"
+    MAINTENANCE = "maintenance"
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,15 @@ class PastReboot:
 @dataclass(frozen=True)
 class Fleet:
     """`nodes` as Slurm shows them; `claimed` are nodes that other unfinished runs have taken out or are about to;
-    `stopped` says who engaged the stop switch and why, empty when nobody did; `mode` is the runbook's now."""
+    `stopped` says who engaged the stop switch and why, empty when nobody did; `mode` is the runbook's now.
+    `maintained`: nodes that people work on as planned, each with a sentence that says until when and why."""
 
     nodes: Mapping[str, NodeState]
     claimed: frozenset[str] = frozenset()
     reboots: tuple[PastReboot, ...] = ()
     stopped: str = ""
     mode: str = "armed"
+    maintained: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ def check(request: Request, fleet: Fleet, now: datetime) -> Allowed | Refused:
         return Refused(Refusal.STOPPED, f"The stop switch is engaged: {fleet.stopped}", again)
     if fleet.mode in ("off", "shadow"):
         return Refused(Refusal.MODE, f"The runbook's mode is now {fleet.mode}", again)
+    if request.node in fleet.maintained:
+        return Refused(Refusal.MAINTENANCE, fleet.maintained[request.node], again)
     if request.act is Act.DRAIN:
         return _check_cap(request, fleet, again)
     if request.act is Act.REBOOT:

@@ -29,6 +29,7 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
     """
     waiting = _calling().filter(state__in=_WAITS_FOR_RUN).exclude(node__runs__state__in=UNFINISHED)
     waiting = waiting.exclude(held_until__gt=now)  # a wider cause is suspected; the sweep comes back
+    waiting = waiting.exclude(node__name__in=list(incidents.maintained(now)))  # people work there
     if incident_ids is not None:
         waiting = waiting.filter(pk__in=list(incident_ids))
     else:

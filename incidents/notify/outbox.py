@@ -11,9 +11,9 @@ from datetime import datetime
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Case, F, Value, When
+from django.db.models import Case, F, QuerySet, Value, When
 
-from incidents.models import Notification, TimelineEntry
+from incidents.models import Incident, Notification, TimelineEntry
 
 CONSOLE = "console"
 CARD = "card"
@@ -29,6 +29,7 @@ NOT_TOLD: dict[str, str] = {
     "ignored": "nothing changed",
     "stale": "nothing changed",
     "notified": "a message about a message",
+    "silenced": "nobody is to be disturbed; the card says so",
 }
 
 # Kinds that ask a person for something: told in the channel as well, since nobody may be watching the thread yet.
@@ -47,14 +48,29 @@ def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
     """Writes what these timeline entries owe to people; call it in the transaction that saved them.
 
     Each incident's card is created, or due again if it was sent. A card on its way is not touched: its sender
-    sees the raised revision and sends again. Four statements whatever the number of entries.
+    sees the raised revision and sends again. Five statements whatever the number of entries. What a window keeps from
+    people (`Incident.silence`) owes them nothing.
     """
     if not entries:
         return
     with transaction.atomic(savepoint=False):
-        incidents = sorted({entry.incident_id for entry in entries})
-        _owe_cards(incidents, channel(), now)
-        _owe_replies(entries, channel(), now)
+        incidents = {entry.incident_id for entry in entries}
+        kept = Incident.objects.filter(pk__in=incidents, silence__isnull=False)
+        incidents -= set(kept.values_list("pk", flat=True))
+        if incidents:
+            _owe_cards(sorted(incidents), channel(), now)
+            _owe_replies([entry for entry in entries if entry.incident_id in incidents], channel(), now)
+
+
+def withdraw(incidents: Sequence[int]) -> None:
+    """What was owed of these and never tried is owed no longer: a window keeps them from people now."""
+    Notification.objects.filter(incident_id__in=incidents, state=_State.WAITING, attempts=0, message_ts="").delete()
+
+
+def show(incidents: Sequence[int], *, now: datetime) -> None:
+    """Cards that stand already are updated in place, which disturbs nobody; none is made."""
+    posted = Notification.objects.filter(sequence=CARD_SEQUENCE, incident_id__in=incidents).exclude(message_ts="")
+    _raise_cards(posted, now)
 
 
 def _owe_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
@@ -68,6 +84,10 @@ def _owe_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
         ],
         ignore_conflicts=True,
     )
+    _raise_cards(cards, now)
+
+
+def _raise_cards(cards: QuerySet[Notification], now: datetime) -> None:
     # Rows are locked in one order, so that two batches that share incidents never deadlock.
     held = list(cards.select_for_update().order_by("pk").values_list("pk", flat=True))
     Notification.objects.filter(pk__in=held).update(

@@ -124,6 +124,8 @@ def _candidates(channel: str, now: datetime) -> QuerySet[Notification]:
         state__in=(_State.WAITING, _State.SENDING, _State.UNKNOWN),
     )
     may_go = Q(sequence=CARD_SEQUENCE) | (Exists(posted_card) & ~Exists(earlier))
+    # What a window keeps from people waits; a card that they have is updated in place.
+    may_go &= Q(incident__silence=None) | (Q(sequence=CARD_SEQUENCE) & ~Q(message_ts=""))
     is_later = Case(When(sequence=CARD_SEQUENCE, message_ts="", then=Value(0)), default=Value(1))
     return (
         Notification.objects.filter(_is_due(now), channel=channel)

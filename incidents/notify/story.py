@@ -43,6 +43,7 @@ ASKED: dict[State, str] = {
 # Kinds that tell how a repair goes, as against what else happened meanwhile.
 REPAIR_KINDS = ("repair_started", "step_done", "run_waiting", "run_note")
 STOPPED = "Kintsugi has stopped here and waits for a person."
+QUIET = "Kept quiet: a window keeps it from people, and no message is sent until that ends or no longer covers it."
 
 
 def console_url(incident: int) -> str:
@@ -114,6 +115,8 @@ def card(incident: Incident) -> Card:
 def doing(incident: Incident, repair: str) -> str:
     """What Kintsugi does now; `repair` is the last that the timeline says of a repair, empty without one."""
     state = State(incident.state)
+    if incident.silence_id is not None and incident.is_open:
+        return QUIET
     if incident.needs_human and incident.is_open:
         return STOPPED
     if state is State.REPAIRING and repair:

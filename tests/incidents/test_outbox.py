@@ -77,7 +77,7 @@ def test_one_batch_of_a_hundred_incidents_takes_a_fixed_number_of_queries(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     entries = [an_entry(an_incident()) for _ in range(100)]
-    with django_assert_max_num_queries(6):
+    with django_assert_max_num_queries(7):
         outbox.enqueue(entries, now=T0)
     assert Notification.objects.count() == 200
 

@@ -52,6 +52,8 @@ def test_cap_is_five_percent_and_one_at_least_and_five_at_most(size: int, limit:
         ("a claim on a node of another partition", a_fleet(claimed=frozenset({"mt001"}), out=4), None),
         ("our own claim is no other's", a_fleet(claimed=frozenset({"gn001"}), out=4), None),
         ("the stop switch is engaged", a_fleet(stopped="alice: maintenance"), Refusal.STOPPED),
+        ("people work on the node", a_fleet(maintained={"gn001": "gn001 is under maintenance"}), Refusal.MAINTENANCE),
+        ("people work on another node", a_fleet(maintained={"gn002": "gn002 is under maintenance"}), None),
         ("the mode was lowered meanwhile", a_fleet(mode="shadow"), Refusal.MODE),
         ("the runbook was switched off meanwhile", a_fleet(mode="off"), Refusal.MODE),
         ("approval mode: a person has approved this run", a_fleet(mode="approval"), None),

@@ -11,9 +11,11 @@ import pytest
 from django.db import connection
 
 from detectors.faults import Action
+from incidents import planning
 from incidents import services as incidents
 from incidents.lifecycle import Trigger
 from incidents.models import Node
+from incidents.windows import Draft, Kind
 from runbooks import services
 from runbooks.guards import cap
 from runbooks.models import Mode, Run, RunState
@@ -49,6 +51,39 @@ def test_no_run_starts_for_what_a_node_cannot_be_cured_of(fault_type: str, resou
     site.raise_fault(fault_type=fault_type, resource=resource)
     assert site.start() == []
     assert not Run.objects.exists()
+
+
+@pytest.mark.django_db
+def test_no_run_starts_on_a_node_under_maintenance_and_one_does_when_it_is_over() -> None:
+    site = Site(nodes=2)
+    draft = Draft(Kind.MAINTENANCE, "new tray", site.now, site.now + timedelta(hours=1), machines=("node/gn001",))
+    planning.plan(draft, author="ada", now=site.now)
+    site.lose_gpu("gn001")
+    assert site.start() == []
+    site.now += timedelta(hours=1)
+    assert len(site.start()) == 1
+
+
+@pytest.mark.django_db
+def test_a_run_that_goes_on_is_refused_its_next_act_once_people_work_on_the_node() -> None:
+    site = Site(nodes=2)
+    site.lose_gpu("gn001")
+    site.start()
+    draft = Draft(Kind.MAINTENANCE, "new tray", site.now, site.now + timedelta(hours=1), machines=("node/gn001",))
+    planning.plan(draft, author="ada", now=site.now)
+    run = site.advance(Run.objects.get())
+    assert not site.slurm.nodes()["gn001"].is_draining
+    assert "gn001 is under maintenance until" in run.waiting_for
+    assert "(ada: new tray)" in run.waiting_for
+
+
+@pytest.mark.django_db
+def test_a_silence_alone_stops_no_repair() -> None:
+    site = Site(nodes=2)
+    draft = Draft(Kind.SILENCE, "known", site.now, site.now + timedelta(hours=1), resource="node/gn001")
+    planning.plan(draft, author="ada", now=site.now)
+    site.lose_gpu("gn001")
+    assert len(site.start()) == 1
 
 
 @pytest.mark.django_db
