@@ -18,7 +18,8 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
 from detectors.faults import Severity
-from incidents import rearranging, services, wording
+from incidents import explaining, rearranging, services, wording
+from incidents.account import Section
 from incidents.admin_pages import ReadOnlyAdmin
 from incidents.forms import ACTS, Act, WordForm, acts_in
 from incidents.forms_rearranging import MOVES, Move, moves_in
@@ -203,8 +204,14 @@ class IncidentAdmin(ReadOnlyAdmin):
             "duplicates": row.duplicates.order_by("id"),
             "can_act": can_act,
             "forms": act_forms(row) if can_act else [],
+            "sections": _sections(row),
             "act_address": reverse("admin:incidents_incident_act", args=[row.pk]),
         }
+
+
+def _sections(incident: Incident) -> list[Section]:
+    told = explaining.account(incident.pk)
+    return told.sections() if told is not None else []
 
 
 def act_forms(
