@@ -280,7 +280,8 @@ def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, n
     if case is None or _is_other_trouble(case) or not (case.member or case.is_new or _is_recent(case, item)):
         earlier = None if case is not None and case.member else _earlier_incident(case)
         board.faults[item.fingerprint] = fresh = _new_case(board, item, names, case)
-        fresh.row.is_flapping = verdict.kind is VerdictKind.FLAPPING
+        if verdict.kind is VerdictKind.FLAPPING:
+            fresh.row.is_flapping, fresh.row.held_until = True, None
         board.settle_in(fresh, follows=earlier)
         _tell_flapping(board, fresh, verdict)
         return

@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import ClearRule
-from incidents import dedup, flapping, silencing, unhealed, upsert
+from incidents import after_repair, dedup, flapping, silencing, unhealed, upsert
 from incidents.acting import move, record
 from incidents.board import Board, quiet_period
 from incidents.cases import Entry, FaultCase, IncidentCase, blocks
@@ -37,6 +37,7 @@ def sweep(*, now: datetime) -> list[Change]:
         *_in_one_go(_end_quiet_faults, _quiet_faults(now), now),
         *_in_one_go(_end_hold_downs, _held_faults(now), now),
         *_steady(now),
+        *after_repair.returned(now),
         *unhealed.parted(now),
         *_settle_forgotten(now),
         *_resolve_quiet_incidents(now),
