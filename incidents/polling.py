@@ -12,6 +12,7 @@ import hashlib
 import logging
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -35,8 +36,11 @@ _CATCHING_UP = 1.5
 # Dead targets are asked as usual until their fault can stand (three polls), then ever more seldom.
 _PATIENCE = 3
 _LONGEST_WAIT = timedelta(minutes=5)
-# Slurm is asked every minute; what it said longer ago than this holds no fault back.
-_PLANNED_FOR = timedelta(minutes=15)
+# Slurm is asked every minute; what it said longer ago than this keeps nothing from people.
+PLANNED_FOR = timedelta(minutes=15)
+# Our choice: detectors have three rounds, as many as make a target dead, to see a node well that Slurm is done with.
+# Without it every node of a planned restart would be told the moment Slurm has it back.
+SETTLES = timedelta(minutes=3)
 _ROWS = 2000
 
 
@@ -262,20 +266,23 @@ def boots(nodes: Sequence[str]) -> dict[str, tuple[str, datetime | None]]:
     return {name: (boot_id, seen_at) for name, boot_id, seen_at in rows}
 
 
-def planned(nodes: Sequence[str], now: datetime) -> set[str]:
-    """Those that are worked on as planned, as far as Slurm has said so lately."""
-    rows = PlannedWork.objects.filter(node__in=nodes, seen_at__gt=now - _PLANNED_FOR)
-    return set(rows.values_list("node", flat=True))
+def learn_plans(plans: Mapping[str, str], now: datetime) -> None:
+    """What Slurm said of these nodes: why they are worked on as planned, empty when they are not.
 
-
-def learn_plans(plans: Mapping[str, bool], now: datetime) -> None:
-    """What Slurm said of these nodes: planned or in maintenance, or not."""
+    One that it is done with counts a little longer (`SETTLES`), one that it says nothing of for 15 minutes more.
+    """
     if not plans:
         return
+    PlannedWork.objects.filter(until__lte=now).delete()
     known = set(PlannedWork.objects.values_list("node", flat=True))
-    working = sorted(name for name, is_planned in plans.items() if is_planned)
-    over = known - set(working) if known else set()
-    PlannedWork.objects.filter(node__in=[name for name in over if name in plans]).delete()
-    PlannedWork.objects.filter(node__in=working).update(seen_at=now)
-    fresh = [PlannedWork(node=name, since=now, seen_at=now) for name in working if name not in known]
-    PlannedWork.objects.bulk_create(fresh, ignore_conflicts=True)
+    over = sorted(name for name in known if not plans.get(name, "-"))
+    PlannedWork.objects.filter(node__in=over, until__gt=now + SETTLES).update(until=now + SETTLES)
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for name, why in plans.items():
+        if why:
+            by_reason[why].append(name)
+    until = now + PLANNED_FOR
+    for why, names in by_reason.items():
+        PlannedWork.objects.filter(node__in=names).update(why=why, seen_at=now, until=until)
+        fresh = [PlannedWork(node=n, why=why, since=now, seen_at=now, until=until) for n in names if n not in known]
+        PlannedWork.objects.bulk_create(fresh, ignore_conflicts=True)

@@ -10,6 +10,8 @@ from incidents.blindness import judged as blind_detectors
 from incidents.cable_ends import judged as cable_verdicts
 from incidents.cable_ends import say as say_verdicts
 from incidents.changes import Acted, Change, ChangeKind, Refused
+from incidents.following import Followed, follow, follow_states
+from incidents.following import sweep as end_silences
 from incidents.gathering import ended as conclusions_ended
 from incidents.ingesting import active_fingerprints, ingest, quarantine
 from incidents.items import EventRefused
@@ -17,7 +19,6 @@ from incidents.management import judged as management_network
 from incidents.rearranging import Rearranged, merge, reroot, split
 from incidents.reporting import report
 from incidents.reviews import due as reviews_due
-from incidents.silencing import end_due as end_silences
 from incidents.silencing import maintained
 from incidents.slow_rails import judged as slow_rails
 from incidents.sweeping import node_restarted, sweep
@@ -27,6 +28,7 @@ __all__ = [
     "Change",
     "ChangeKind",
     "EventRefused",
+    "Followed",
     "Rearranged",
     "Refused",
     "act",
@@ -35,6 +37,8 @@ __all__ = [
     "cable_verdicts",
     "conclusions_ended",
     "end_silences",
+    "follow",
+    "follow_states",
     "ingest",
     "maintained",
     "management_network",
@@ -43,8 +47,8 @@ __all__ = [
     "quarantine",
     "record",
     "report",
-    "reviews_due",
     "reroot",
+    "reviews_due",
     "say_verdicts",
     "slow_rails",
     "split",

@@ -15,7 +15,7 @@ from detectors import judge, log_events, resources
 from detectors.catalog import Catalog
 from detectors.detector import Detector, Target, TargetKind, Transports
 from detectors.expected import Expected
-from detectors.faults import EventKind, FaultEvent, Observation
+from detectors.faults import FaultEvent, Observation
 from detectors.polling import observe_one
 from incidents import inventory, polling
 from incidents import services as incidents
@@ -163,7 +163,8 @@ def is_unreachable(observations: Sequence[Observation]) -> bool:
 def judged(rounds: Sequence[Round], catalog: Catalog, now: datetime) -> tuple[list[FaultEvent], list[Change]]:
     """The fault events of these rounds, whose rows now hold what is to be remembered, and what a new boot changed.
 
-    In the caller's transaction. Faults of nodes that are worked on as planned are not raised; they are when it is over.
+    In the caller's transaction. What nodes are worked on as planned makes a window: their faults are recorded, and
+    kept from people.
     """
     seen = [observation for one in rounds for observation in one.observations]
     active = polling.standing({resources.owner(observation.resource) for observation in seen})
@@ -185,9 +186,12 @@ def judged(rounds: Sequence[Round], catalog: Catalog, now: datetime) -> tuple[li
         one.kept.memory = result.memory
         one.kept.failures = 0 if one.is_reachable else one.kept.failures + 1
         events += result.events
-    polling.learn_plans(_plans(seen), now)
+    plans = _plans(seen)
+    if plans:
+        polling.learn_plans(plans, now)
+        incidents.follow_states(now)
     inventory.learn(seen, now)
-    return _unplanned(events, now), changes
+    return events, changes
 
 
 def _boots(
@@ -207,12 +211,8 @@ def _boots(
     return changes, booted
 
 
-def _plans(seen: Sequence[Observation]) -> dict[str, bool]:
+def _plans(seen: Sequence[Observation]) -> dict[str, str]:
+    """Why each node is worked on as planned, as Slurm says; empty for one that is not."""
     told = [o for o in seen if o.metric == "slurm.is_planned" and isinstance(o.value, bool)]
-    return {host: o.value for o in told if (host := resources.host_of(o.resource)) is not None}
-
-
-def _unplanned(events: Sequence[FaultEvent], now: datetime) -> list[FaultEvent]:
-    hosts = {resources.host_of(event.resource) for event in events if event.event is EventKind.RAISED} - {None}
-    planned = polling.planned(sorted(host for host in hosts if host is not None), now) if hosts else set()
-    return [e for e in events if e.event is not EventKind.RAISED or resources.host_of(e.resource) not in planned]
+    known = [(resources.host_of(o.resource), (o.attributes.get("why") or "planned") if o.value else "") for o in told]
+    return {host: why for host, why in known if host is not None}

@@ -209,14 +209,22 @@ def test_a_memory_survives_the_database(samples: dict[tuple[str, str], object]) 
     assert polling.unpacked(polling.packed(memory)) == memory
 
 
+def standing() -> dict[str, object]:
+    return dict(PlannedWork.objects.values_list("node", "until"))
+
+
 def test_planned_work_is_what_slurm_said_last() -> None:
-    polling.learn_plans({"gn001": True, "gn002": False, "gn003": True}, NOW)
-    assert polling.planned(["gn001", "gn002", "gn003"], NOW) == {"gn001", "gn003"}
-    polling.learn_plans({"gn001": False, "gn002": False, "gn003": True}, NOW + MINUTE)
-    assert polling.planned(["gn001", "gn002", "gn003"], NOW + MINUTE) == {"gn003"}
-    assert PlannedWork.objects.get().since == NOW
+    polling.learn_plans({"gn001": "reboot", "gn002": "", "gn003": "reboot"}, NOW)
+    assert standing() == {"gn001": NOW + polling.PLANNED_FOR, "gn003": NOW + polling.PLANNED_FOR}
+    later = NOW + MINUTE
+    polling.learn_plans({"gn001": "", "gn002": "", "gn003": "reboot"}, later)
+    assert standing() == {"gn001": later + polling.SETTLES, "gn003": later + polling.PLANNED_FOR}
+    polling.learn_plans({"gn001": "", "gn003": "power saving"}, later + polling.SETTLES)
+    row = PlannedWork.objects.get()
+    assert (row.node, row.why, row.since) == ("gn003", "power saving", NOW)
 
 
-def test_planned_work_that_slurm_no_longer_tells_of_holds_nothing_back() -> None:
-    polling.learn_plans({"gn001": True}, NOW)
-    assert polling.planned(["gn001"], NOW + timedelta(hours=1)) == set()
+def test_what_slurm_does_not_speak_of_is_neither_begun_nor_ended() -> None:
+    polling.learn_plans({"gn001": "reboot"}, NOW)
+    polling.learn_plans({"gn002": ""}, NOW + MINUTE)
+    assert standing() == {"gn001": NOW + polling.PLANNED_FOR}

@@ -31,7 +31,7 @@ from detectors.detector import (
 from detectors.faults import Observation
 from detectors.rules import Rule, When
 from incidents import polling
-from incidents.models import Fault, Node, Poll
+from incidents.models import Fault, Node, Notification, Poll
 from incidents.polling import Chunk
 from kintsugi.pipeline import Pipeline
 from kintsugi.polling import Watch
@@ -220,17 +220,25 @@ def test_what_is_not_configured_is_neither_silent_nor_healthy() -> None:
     assert house.standing() == {("gpu.lost", "node/gn001")}
 
 
-def test_faults_of_a_node_in_planned_work_are_raised_when_it_is_over() -> None:
+def test_faults_of_a_node_in_planned_work_are_recorded_and_told_when_it_is_over() -> None:
     slurm = SiteTold({"slurm": [("node/gn001", True), ("node/gn002", False)]})  # type: ignore[dict-item]
     told = Told()
     house = House(slurm, told)
     house.rounds(1)
     told.seen |= {"gn001": list(GPU_LOST), "gn002": list(GPU_LOST)}
     house.rounds(2)
-    assert house.standing() == {("gpu.lost", "node/gn002")}
-    slurm.seen["slurm"] = [("node/gn001", False), ("node/gn002", False)]
-    house.rounds(2)
     assert house.standing() == {("gpu.lost", "node/gn001"), ("gpu.lost", "node/gn002")}
+    assert owners_told() == {"node/gn002"}
+    slurm.seen["slurm"] = [("node/gn001", False), ("node/gn002", False)]
+    house.rounds(1)
+    assert owners_told() == {"node/gn002"}
+    house.now += polling.SETTLES
+    house.pipeline.sweep()
+    assert owners_told() == {"node/gn001", "node/gn002"}
+
+
+def owners_told() -> set[str]:
+    return set(Notification.objects.values_list("incident__owner", flat=True))
 
 
 def test_a_new_boot_ends_what_a_reboot_ends() -> None:
