@@ -25,6 +25,7 @@ from incidents.changes import Change
 from incidents.notify import services as notifications
 from incidents.notify.notifier import Notifier
 from incidents.polling import Chunk
+from kintsugi import job_watch
 from kintsugi.comparing import Comparing
 from kintsugi.polling import Round, Watch, is_unreachable, judged
 from runbooks import services as runbooks
@@ -152,6 +153,7 @@ class Pipeline:
         compared = self._comparing.due(now, self.catalog, self.world.slurm)  # last: it may wait for Slurm
         if compared:
             self._remember(compared, None, now)
+        job_watch.due(now, self.world.slurm)
         self._tell(now)
 
     @cached_property

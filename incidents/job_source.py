@@ -1,0 +1,66 @@
+"""Since when the jobs of a cluster are known, and why they are not. The only writer of `JobSource`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from incidents import dedup
+from incidents.models import JobSource
+
+# Accounts come late: slurmdbd may be down for a while, and a job is written when its last step has ended.
+_LATE = timedelta(hours=1)
+_CLUSTER = "slurm"
+
+
+def claim(now: datetime, *, every: timedelta) -> bool:
+    """Whether the caller asks now: one process in each period, whichever comes first."""
+    JobSource.objects.get_or_create(cluster=_CLUSTER)
+    due = JobSource.objects.filter(Q(asked_at=None) | Q(asked_at__lte=now - every) | Q(asked_at__gt=now))
+    return due.filter(cluster=_CLUSTER).update(asked_at=now) == 1
+
+
+def lately(now: datetime) -> timedelta:
+    """How far back the accounts are asked for: to the last answer, and as far as an event may still count."""
+    known = known_of()
+    if known is None or known.accounts_at is None:
+        return dedup.KEPT
+    return min(max(now - known.accounts_at, timedelta(0)) + _LATE, dedup.KEPT)
+
+
+def answered(now: datetime, *, has_accounts: bool | None, complaint: str = "") -> None:
+    """Slurm listed its jobs. `has_accounts` is None when the accounting was asked and gave no answer."""
+    changed: dict[str, object] = {"answered_at": now, "complaint": complaint[:255]}
+    if has_accounts is not None:
+        changed["has_accounts"] = has_accounts
+    if has_accounts:
+        changed["accounts_at"] = now
+    JobSource.objects.filter(cluster=_CLUSTER).update(**changed)
+
+
+def refused(complaint: str) -> None:
+    JobSource.objects.filter(cluster=_CLUSTER).update(complaint=complaint[:255])
+
+
+def known_of() -> JobSource | None:
+    return JobSource.objects.filter(cluster=_CLUSTER).first()
+
+
+def notice() -> str:
+    """What keeps an impact from being known, with what a person can do; empty: nothing."""
+    known = known_of()
+    if known is None or known.asked_at is None:
+        return "Jobs are not known yet: Slurm has not been asked."
+    if known.answered_at is None:
+        return f"Jobs are not known: {known.complaint or 'Slurm has not answered yet'}"
+    if known.complaint:
+        return (
+            f"Jobs may be out of date, Slurm's last list is of {known.answered_at:%Y-%m-%d %H:%M %Z}: {known.complaint}"
+        )
+    if known.has_accounts is False:
+        return (
+            "This site keeps no accounts of jobs: how a job ended is known only when it was seen within Slurm's"
+            " MinJobAge (300 s by default), and what ended while Kintsugi was away is not known."
+        )
+    return ""
