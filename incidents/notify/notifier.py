@@ -51,6 +51,8 @@ class Card:
     restored_at: datetime | None = None
     closed_at: datetime | None = None
     latest: str = ""
+    impact: str = ""
+    """Jobs, people, nodes and GPU-hours in one line; empty while they are not known."""
 
 
 @dataclass(frozen=True)

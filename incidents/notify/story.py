@@ -10,6 +10,7 @@ from django.db.models import Count, Q
 
 from detectors import resources
 from detectors.faults import Severity
+from incidents import impact
 from incidents.lifecycle import State
 from incidents.models import Gpu, Incident, Notification, Switch, TimelineEntry
 from incidents.notify.notifier import Card, Key, Message, Reply
@@ -109,6 +110,7 @@ def card(incident: Incident) -> Card:
         restored_at=incident.restored_at,
         closed_at=incident.closed_at,
         latest="" if state is State.REPAIRING and latest == repair else latest,
+        impact=counted.words() if (counted := impact.tally(incident)) is not None else "",
     )
 
 

@@ -48,6 +48,9 @@ REPLY_SIGNS: dict[str, str] = {
     "repair_failed": ":raised_hand:",
     "still_standing": ":raised_hand:",
     "cable_judged": ":mag:",
+    "impact": ":busts_in_silhouette:",
+    "severity_raised": ":arrow_up:",
+    "owner_told": ":speech_balloon:",
 }
 _OTHER_SIGN = ":small_blue_diamond:"
 
@@ -101,6 +104,7 @@ def _place(card: Card) -> str:
     return (
         f"*{mrkdwn.escape(card.resource, 300)}*, {mrkdwn.escape(card.where, 300)}\n"
         f"Since {mrkdwn.date(card.onset_at)}{until}"
+        + (f"\nJobs: {mrkdwn.escape(card.impact, 300)}" if card.impact else "")
     )
 
 

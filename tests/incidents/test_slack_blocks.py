@@ -52,6 +52,7 @@ _cards = st.builds(
     needs_human=st.booleans(),
     closed_at=st.one_of(st.none(), _moments),
     latest=_words,
+    impact=_words,
 )
 _replies = st.builds(
     Reply, incident=st.integers(1, 10**9), kind=_words, text=_words, actor=_words, occurred_at=_moments
@@ -136,3 +137,9 @@ def test_a_reply_names_the_person_who_acted_and_not_kintsugi() -> None:
     reply = Reply(42, "acknowledge", "Acknowledged: on it.", "alice", T0)
     assert ", by alice" in _all_text(blocks.blocks(reply))
     assert ", by" not in _all_text(blocks.blocks(replace(reply, actor="kintsugi")))
+
+
+def test_the_jobs_stand_on_the_card_when_they_are_known() -> None:
+    said = str(blocks.card_blocks(replace(CARD, impact="3 jobs of 2 people, 64 nodes")))
+    assert "Jobs: 3 jobs of 2 people, 64 nodes" in said
+    assert "Jobs:" not in str(blocks.card_blocks(CARD))

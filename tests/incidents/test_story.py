@@ -8,7 +8,7 @@ from pytest_django import Settings
 from incidents.lifecycle import OPEN, State
 from incidents.models import Gpu, Node, Switch
 from incidents.notify import story
-from tests.incidents.builders import an_entry, an_incident
+from tests.incidents.builders import T0, an_entry, an_incident
 
 pytestmark = pytest.mark.django_db
 
@@ -76,3 +76,10 @@ def test_a_running_repair_says_its_last_step_and_not_what_joined_meanwhile() -> 
 def test_the_link_is_the_consoles_page(settings: Settings) -> None:
     settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_BASE_URL": "https://console.example/"}
     assert story.console_url(7) == "https://console.example/incidents/incident/7/change/"
+
+
+def test_a_card_says_nothing_of_jobs_until_they_are_counted() -> None:
+    incident = an_incident()
+    assert story.card(incident).impact == ""
+    incident.impact_at, incident.nodes_touched = T0, 2
+    assert story.card(incident).impact == "no job ran on its 2 nodes"
