@@ -28,6 +28,7 @@ from incidents.polling import Chunk
 from kintsugi import job_watch
 from kintsugi.comparing import Comparing
 from kintsugi.polling import Round, Watch, is_unreachable, judged
+from kintsugi.reserving import Reserving
 from runbooks import services as runbooks
 from runbooks.step import World
 
@@ -154,11 +155,16 @@ class Pipeline:
         if compared:
             self._remember(compared, None, now)
         job_watch.due(now, self.world.slurm)
+        self._reserving.due(now, self.world.slurm)
         self._tell(now)
 
     @cached_property
     def _watch(self) -> Watch:
         return self.watch or Watch(Transports(shell=self.world.shell), self.world.detectors)
+
+    @cached_property
+    def _reserving(self) -> Reserving:
+        return Reserving()
 
     @cached_property
     def _comparing(self) -> Comparing:

@@ -32,7 +32,7 @@ from kintsugi.credentials import Credentials
 from kintsugi.credentials import load as load_credentials
 from kintsugi.polling import Watch
 from runbooks.policy import Policy
-from runbooks.slurm import Access, Job, NodeState, RecentJobs, ScontrolSlurm, Slurm, SlurmRefusal, controller
+from runbooks.slurm import Access, Job, NodeState, RecentJobs, Reservation, ScontrolSlurm, Slurm, SlurmRefusal, controller
 from runbooks.step import World
 
 
@@ -181,6 +181,9 @@ class NoSlurm:
         self._refuse()
 
     def recent_jobs(self, lately: timedelta) -> RecentJobs:
+        self._refuse()
+
+    def reservations(self) -> list[Reservation]:
         self._refuse()
 
     def drain(self, node: str, reason: str) -> None:

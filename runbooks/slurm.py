@@ -17,12 +17,14 @@ from detectors import job_records, slurm_output, slurm_queries
 from detectors.detector import DetectorError, Output, Shell, Target
 from detectors.job_records import Accounts, RecentJobs
 from detectors.slurm_output import Job, NodeState
+from detectors.slurm_reservations import SHOW, Reservation, reservations
 
 __all__ = [
     "Access",
     "Job",
     "NodeState",
     "RecentJobs",
+    "Reservation",
     "ScontrolSlurm",
     "Slurm",
     "SlurmError",
@@ -73,6 +75,10 @@ class Slurm(Protocol):
 
     def recent_jobs(self, lately: timedelta) -> RecentJobs:
         """All jobs that run, and those that ended lately; accounts that do not answer are said, not raised."""
+        ...
+
+    def reservations(self) -> list[Reservation]:
+        """All of them, also those whose time has not come."""
         ...
 
     def drain(self, node: str, reason: str) -> None:
@@ -138,6 +144,9 @@ class ScontrolSlurm:
         if told.status != 0:
             return RecentJobs(records, Accounts.SILENT, f"sacct ended with status {told.status}: {_words(told)}")
         return RecentJobs(records + job_records.accounted(told.stdout.decode(errors="replace")))
+
+    def reservations(self) -> list[Reservation]:
+        return reservations(self._ask(*SHOW))
 
     def drain(self, node: str, reason: str) -> None:
         words = _one_line(reason)

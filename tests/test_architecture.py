@@ -30,6 +30,7 @@ FOR_NODES = (
     *("nic", "nic_counters", "nic_link", "nic_outputs", "nic_ports", "optics", "transceiver", "rail", "both_ends"),
     *("config", "config_outputs", "sonic", "sonic_outputs", "sonic_settings"),
     *("slurm_output", "slurm_forms", "slurm_queries", "slurm_reasons", "slurm_nodes", "slurm_jobs", "failure_rate"),
+    *("slurm_reservations",),
     *("exposition", "dcgm_fields", "dcgm", "promql", "prometheus", "stall", "job_stalled"),
 )
 

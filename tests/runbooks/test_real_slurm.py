@@ -16,6 +16,7 @@ from django.db import connection
 from fixtures.cluster.slurm_daemons import SlurmDaemons
 from incidents.lifecycle import State
 from incidents.models import Incident
+from kintsugi.reserving import Reserving
 from runbooks import services
 from runbooks.guards import cap
 from runbooks.leasing import LEASE
@@ -143,3 +144,26 @@ def test_cap_holds_when_twenty_workers_drain_through_slurm_at_once(
     assert len(after) == max(limit, before)
     for name in set(after) & set(nodes):
         site.world.slurm.resume(name)
+
+
+def test_maintenance_in_slurm_keeps_faults_from_people_and_its_end_announces_them(
+    slurm_daemons: SlurmDaemons, take_node: Callable[[], str]
+) -> None:
+    node = take_node()
+    site = a_site(slurm_daemons, node)
+    words = ("ReservationName=maint", "StartTime=now", "Duration=60", f"Nodes={node}", "Users=root")
+    slurm_daemons.command("scontrol", "create", "reservation", *words, "Flags=MAINT,IGNORE_JOBS")
+    Reserving().due(site.now(), site.world.slurm)
+    tables = Site(nodes=0)
+    tables.now = site.now()
+    tables.add_node(node)
+    incident = tables.raise_fault(node, resource=f"node/{node}/gpu/0000:19:00.0")
+    assert services.start_due([incident.pk], now=site.now(), world=site.world) == []
+    assert incident.silence is not None
+    assert incident.silence.origin == "slurm:maint"
+    slurm_daemons.command("scontrol", "delete", "ReservationName=maint")
+    Reserving().due(site.now(), site.world.slurm)
+    incident.refresh_from_db()
+    assert incident.silence is None
+    assert incident.timeline.filter(kind="announced").exists()
+    assert services.start_due([incident.pk], now=site.now(), world=site.world) != []

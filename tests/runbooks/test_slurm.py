@@ -18,7 +18,7 @@ from detectors.transport import LocalShell
 from fixtures.cluster.slurm_daemons import SlurmDaemons
 from fixtures.memory_slurm import MemorySlurm
 from fixtures.memory_slurm_commands import CommandShell
-from runbooks.slurm import NodeState, ScontrolSlurm, Slurm, SlurmError, SlurmRefusal, controller
+from runbooks.slurm import NodeState, Reservation, ScontrolSlurm, Slurm, SlurmError, SlurmRefusal, controller
 from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
 
 _HOST = controller("local")
@@ -35,6 +35,12 @@ class Site(Protocol):
     def cancel_job(self, job: str) -> None: ...
 
     def human_drain(self, reason: str) -> None: ...
+
+    def reserve(self, name: str, flags: str) -> None:
+        """Its node, for an hour from now."""
+        ...
+
+    def unreserve(self, name: str) -> None: ...
 
     def reboots(self) -> int: ...
 
@@ -54,6 +60,14 @@ class MemorySite:
 
     def human_drain(self, reason: str) -> None:
         self.memory.human_drain(self.node, reason)
+
+    def reserve(self, name: str, flags: str) -> None:
+        now = datetime.now(UTC).replace(microsecond=0)
+        named = frozenset(flags.split(","))
+        self.memory.reserve(Reservation(name, (self.node,), named, now, now + timedelta(hours=1)))
+
+    def unreserve(self, name: str) -> None:
+        self.memory.unreserve(name)
 
     def reboots(self) -> int:
         return self.memory.reboots(self.node)
@@ -79,6 +93,13 @@ class RealSite:
 
     def human_drain(self, reason: str) -> None:
         self.daemons.command("scontrol", "update", f"NodeName={self.node}", "State=DRAIN", f"Reason={reason}")
+
+    def reserve(self, name: str, flags: str) -> None:
+        words = (f"ReservationName={name}", "StartTime=now", "Duration=60", f"Nodes={self.node}", "Users=root")
+        self.daemons.command("scontrol", "create", "reservation", *words, f"Flags={flags}")
+
+    def unreserve(self, name: str) -> None:
+        self.daemons.command("scontrol", "delete", f"ReservationName={name}")
 
     def reboots(self) -> int:
         assert boots(self.daemons, self.node) <= reboots_asked(self.daemons, self.node)
@@ -129,6 +150,25 @@ def wait_for(site: Site, condition: Callable[[NodeState], bool]) -> NodeState:
         assert time.monotonic() < deadline, state
         time.sleep(0.05)
     return state
+
+
+def test_reservations_are_told_with_nodes_flags_and_times_in_utc(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")  # of the process: nothing that is read may depend on it
+    site.reserve("maint_1", "MAINT,IGNORE_JOBS")
+    site.reserve("course", "OVERLAP")
+    found = {one.name: one for one in site.slurm.reservations()}
+    site.unreserve("maint_1")
+    left = [one.name for one in site.slurm.reservations()]
+    site.unreserve("course")
+    one = found["maint_1"]
+    assert (one.nodes, one.is_maintenance, found["course"].is_maintenance) == ((site.node,), True, False)
+    assert abs(one.starts_at - datetime.now(UTC)) < timedelta(seconds=30)
+    assert one.ends_at - one.starts_at == timedelta(hours=1)
+    assert left == ["course"]
+
+
+def test_no_reservation_is_told_when_there_is_none(site: Site) -> None:
+    assert site.slurm.reservations() == []
 
 
 def test_node_is_drained_with_our_reason_when_idle(site: Site) -> None:
