@@ -75,8 +75,20 @@ class Graph:
 
     def siblings(self, place: str) -> frozenset[str]:
         """What does for others what this place does: the leafs of the other rails of a pod, the other spines, the
-        other storage switches of a path, the other racks of a pod, the other feeds."""
+        other storage switches of a path, the other racks of a pod, the other feeds, the modules of one switch that hold
+        as many ports."""
+        if "/module/" in place:
+            return self._modules_beside(place)
         return self._siblings.get(place, NOTHING) - {place}
+
+    def _modules_beside(self, module: str) -> frozenset[str]:
+        ports = len(self.ports_of(module))
+        beside = self._modules_by_switch.get(resources.owner(module), NOTHING)
+        return frozenset(one for one in beside if one != module and len(self.ports_of(one)) == ports)
+
+    @cached_property
+    def _modules_by_switch(self) -> dict[str, frozenset[str]]:
+        return _turned((module, resources.owner(module)) for module in self._ports)
 
     @cached_property
     def _siblings(self) -> dict[str, frozenset[str]]:
@@ -206,6 +218,14 @@ class Graph:
             if one in self._paths
             for name in self._paths[one].switches
         )
+
+    def path_of(self, file_system: str) -> frozenset[str]:
+        """The switches between a file system and its clients."""
+        path = self._paths.get(file_system)
+        return frozenset(resources.switch(name) for name in path.switches) if path is not None else NOTHING
+
+    def file_systems_over(self, switch: str) -> frozenset[str]:
+        return frozenset(one for one in self._paths if switch in self.path_of(one))
 
     def servers_of(self, file_system: str) -> frozenset[str]:
         path = self._paths.get(file_system)

@@ -178,6 +178,7 @@ def _conclude(
     _prepare(board, more, names)
     for item in more:
         _take(board, item, dedup.Known(), names, tally)
+    gathering.record(board, more)
 
 
 def _read_standing(board: Board, fingerprints: Sequence[str]) -> None:

@@ -136,15 +136,19 @@ def storage_cause(fault: FaultView, around: Surroundings) -> frozenset[str]:
 
 
 def storage_effect(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    """A storage link: its switch. A node as a client: the switches of its own path, and its file systems."""
+    """A storage link: its switch. A node as a client: the switches of its own path, and its file systems. A file
+    system as a whole: itself, and the switches between."""
     graph = around.graph
+    if fault.owner.startswith("storage/"):
+        return graph.path_of(fault.owner) | {fault.owner}
     if is_link(fault):
         return frozenset(one for one in link_ends(fault, around) if graph.role(one) == STORAGE)
     return graph.storage_switches_of(fault.owner) | graph.file_systems_of(fault.owner)
 
 
 def rack(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    return some(around.graph.rack_of(fault.owner))
+    """Of the machine; of both machines of a link."""
+    return some(*(around.graph.rack_of(machine) for machine in link_ends(fault, around)))
 
 
 def feed_cause(fault: FaultView, around: Surroundings) -> frozenset[str]:
@@ -152,7 +156,8 @@ def feed_cause(fault: FaultView, around: Surroundings) -> frozenset[str]:
 
 
 def feeds(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    return feed_cause(fault, around) or around.graph.feeds_of(fault.owner)
+    fed = (around.graph.feeds_of(machine) for machine in link_ends(fault, around))
+    return feed_cause(fault, around) or NOTHING.union(*fed)
 
 
 def site(fault: FaultView, around: Surroundings) -> frozenset[str]:

@@ -145,10 +145,26 @@ def _below(place: places.Keys) -> places.Keys:
     return found
 
 
+def _with_far_ends(found: places.Keys) -> places.Keys:
+    """Also the switches that these machines are cabled to: their ports tell of the machines."""
+
+    def beside(fault: FaultView, around: Surroundings) -> frozenset[str]:
+        near = found(fault, around)
+        return near.union(*(around.graph.switches_of(machine) for machine in near))
+
+    return beside
+
+
 def _below_leaf(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Also where faults of the jobs on its nodes are told."""
     near = _beside(places.of_role(LEAF))(fault, around)
     return near | _owners(job for machine in near for job in around.jobs.get(machine, NOTHING))
+
+
+def _below_storage(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    """Its clients; the file systems as wholes, where a switch is meant."""
+    over = (around.graph.file_systems_over(one) for one in places.storage_cause(fault, around))
+    return _below(places.storage_cause)(fault, around).union(*over)
 
 
 def _above_client(fault: FaultView, around: Surroundings) -> frozenset[str]:
@@ -202,10 +218,10 @@ _FOUND: Mapping[Relation, Mapping[Side, places.Keys]] = {
     Relation.NEIGHBOUR_OF_SWITCH: _sides(_beside(places.whole_switch), _where(places.neighbouring_switches)),
     Relation.LEAF_OF_RAIL: _sides(_below_leaf, _where(places.leafs)),
     Relation.SPINE_OF_LEAFS: _sides(_beside(places.of_role(SPINE)), _where(places.spines)),
-    Relation.STORAGE_PATH: _sides(_below(places.storage_cause), _above_client),
-    Relation.RACK: _alike(_below(places.rack)),
-    Relation.POWER_FEED: _sides(_on_feed, _where(places.feeds)),
-    Relation.COOLING: _alike(_below(places.rack)),
+    Relation.STORAGE_PATH: _sides(_below_storage, _above_client),
+    Relation.RACK: _sides(_with_far_ends(_below(places.rack)), _below(places.rack)),
+    Relation.POWER_FEED: _sides(_with_far_ends(_on_feed), _where(places.feeds)),
+    Relation.COOLING: _sides(_with_far_ends(_below(places.rack)), _below(places.rack)),
     Relation.ALL_OF_SITE: _sides(_all_machines, _where(places.on_site)),
     Relation.MANAGEMENT_SWITCH: _sides(_below(places.of_role(MANAGEMENT)), _where(places.management_switches)),
     Relation.MANAGEMENT_NETWORK: _sides(_all_machines, _where(places.management_effect)),

@@ -44,6 +44,8 @@ _INCIDENT_COLUMNS = [
     "announced_at",
     "onset_at",
     "updated_at",
+    "held_until",
+    "held_reason",
 ]
 _TOLD = 3
 

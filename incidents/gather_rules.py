@@ -1,0 +1,180 @@
+"""Counting rules as data: how many effects that meet at one place conclude what they have in common, and what waits.
+
+Rows are the `[[gather]]` tables of `correlation/gather.toml`. Pure apart from reading it; `incidents.gathering` counts.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from detectors import catalog as fault_catalog
+from detectors import rows
+from detectors.catalog import Catalog
+from incidents.relations import Relation
+
+_FILE = Path(__file__).parent / "correlation" / "gather.toml"
+_NEEDED = ("name", "effect", "relation", "at", "counts", "fewest", "window", "concludes", "because", "source")
+_OPTIONAL = (
+    *("but_not", "share", "quiet", "outlasted", "also_ended", "ties"),
+    *("hold", "hold_at", "holds_hardware", "clears_below"),
+)
+
+
+class GatherError(Exception):
+    """The rules cannot be used. The message has one line per problem: file, line, rule, what was expected."""
+
+
+class Place(StrEnum):
+    """What effects can have in common."""
+
+    LEAF = "leaf"
+    SPINE = "spine"
+    STORAGE_SWITCH = "storage_switch"
+    MODULE = "module"
+    FILE_SYSTEM = "file_system"
+    RACK = "rack"
+    FEED = "feed"
+    SITE = "site"
+    JOB = "job"
+    GPU = "gpu"
+
+
+class Counts(StrEnum):
+    """What is counted once, however many effects it shows."""
+
+    CHILDREN = "children"
+    MACHINES = "machines"
+    JOBS = "jobs"
+
+
+class Ties(StrEnum):
+    """What is concluded where two places explain the same effects equally well."""
+
+    NEITHER = "neither"
+    FIRST = "first"
+
+
+@dataclass(frozen=True)
+class GatherRule:
+    """One row. `share` is of all that hang on the place. `quiet`: most places beside it show less than half as much.
+
+    From `hold_at` effects on, repairs behind the place wait for `hold`; `holds_hardware` False lets those go on whose
+    root is a node's own hardware. `outlasted` counts no fault whose hold-down runs. `also_ended` counts what is over.
+    A conclusion ends when fewer than `clears_below` of what made it still stand.
+    """
+
+    name: str
+    effect: tuple[str, ...]
+    relation: Relation
+    at: Place
+    counts: Counts
+    fewest: int
+    window: timedelta
+    concludes: str
+    because: str
+    source: str
+    but_not: tuple[str, ...] = ()
+    share: float = 0.0
+    quiet: bool = False
+    outlasted: bool = False
+    also_ended: bool = False
+    ties: Ties = Ties.FIRST
+    hold: timedelta = timedelta(0)
+    hold_at: int = 0
+    holds_hardware: bool = True
+    clears_below: float = 0.5
+
+    def needed(self, of: int) -> int:
+        """How many of so many conclude."""
+        return max(self.fewest, math.ceil(of * self.share))
+
+    def takes(self, fault_type: str) -> bool:
+        return fault_type in self.types
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The fault types of the catalogue that are effects."""
+        return frozenset(
+            row.id
+            for row in fault_catalog.load()
+            if _is_one_of(row.id, self.effect) and not _is_one_of(row.id, self.but_not)
+        )
+
+
+def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(fault_type, pattern) for pattern in patterns)
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[GatherRule, ...]:
+    """The rules that ship with Kintsugi, in order: the wider place first. Raises GatherError."""
+    return read(_FILE.read_text(encoding="utf-8"), _FILE.name)
+
+
+def read(text: str, file: str, catalog: Catalog | None = None) -> tuple[GatherRule, ...]:
+    """The rules of one file. Raises GatherError naming every problem."""
+    known = catalog or fault_catalog.load()
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise GatherError(f"{file}: cannot be read: {error}") from error
+    problems = [f"{file}: unknown table {name}: expected gather" for name in sorted(set(found) - {"gather"})]
+    rules: list[GatherRule] = []
+    for where, row in _placed(file, text, found):
+        rule, reasons = _rule(row, known)
+        if rule is not None and any(rule.name == other.name for other in rules):
+            reasons.append("name: a second rule of this name")
+        problems += [f"{where}: {row.get('name', 'row')}: {reason}" for reason in sorted(reasons)]
+        if rule is not None:
+            rules.append(rule)
+    if problems:
+        raise GatherError("\n".join(problems))
+    return tuple(rules)
+
+
+def _placed(file: str, text: str, found: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    numbers = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == "[[gather]]"]
+    for index, row in enumerate(found.get("gather", ())):
+        yield f"{file}:{numbers[index] if index < len(numbers) else '?'}", row
+
+
+def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[GatherRule | None, list[str]]:
+    reasons = [f"{key}: unknown" for key in sorted(set(row) - {*_NEEDED, *_OPTIONAL})]
+    reasons += [f"{key}: missing" for key in _NEEDED if not row.get(key)]
+    if reasons:
+        return None, reasons
+    values: dict[str, Any] = dict(row)
+    for key, enum in (("relation", Relation), ("at", Place), ("counts", Counts), ("ties", Ties)):
+        if key in row:
+            values[key] = rows.member(enum, key, row[key], reasons)
+    for key in ("window", "hold"):
+        if key in row:
+            values[key] = rows.duration(key, row[key], reasons)
+    for key in ("effect", "but_not"):
+        values[key] = _patterns(key, row.get(key, ()), catalog, reasons)
+    rows.count("fewest", row["fewest"], reasons)
+    for key in ("share", "clears_below"):
+        if not 0 <= rows.number(key, row.get(key, 0), reasons) <= 1:
+            reasons.append(f"{key}: {row[key]} is no share from 0 to 1")
+    if row["concludes"] not in catalog:
+        reasons.append(f"concludes: {row['concludes']} is no fault type of the catalogue")
+    if bool(row.get("hold")) != bool(row.get("hold_at")):
+        reasons.append("hold and hold_at: each needs the other")
+    return (None, reasons) if reasons else (GatherRule(**values), [])
+
+
+def _patterns(key: str, given: Any, catalog: Catalog, reasons: list[str]) -> tuple[str, ...]:
+    patterns = (given,) if isinstance(given, str) else tuple(str(each) for each in given)
+    for pattern in patterns:
+        if pattern not in catalog and not any(fnmatchcase(row.id, pattern) for row in catalog):
+            reasons.append(f"{key}: {pattern} matches no fault type of the catalogue")
+    return patterns
