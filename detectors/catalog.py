@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional
 
-from detectors import rows, rules
+from detectors import graces, rows, rules
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
 
 try:
@@ -118,18 +117,6 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Grace:
-    """So long after their machine's boot faults of these types (ids or patterns) come of the boot itself."""
-
-    types: tuple[str, ...]
-    period: timedelta
-    where: str = ""
-
-    def covers(self, fault_type: str) -> bool:
-        return any(fnmatchcase(fault_type, pattern) for pattern in self.types)
-
-
-@dataclass(frozen=True)
 class Catalog:
     """The fault types by id, and the signatures in the order in which they are tried."""
 
@@ -193,7 +180,7 @@ class _Reader:
     types: dict[str, FaultType] = field(default_factory=dict)
     signatures: list[Signature] = field(default_factory=list)
     rules: list[rules.Rule] = field(default_factory=list)
-    graces: list[Grace] = field(default_factory=list)
+    graces: list[graces.Grace] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -246,21 +233,11 @@ class _Reader:
         self.rules.append(rule)
 
     def _add_grace(self, where: str, row: dict[str, Any]) -> None:
-        self.graces.append(_grace(where, row))
-
-    def with_graces(self) -> dict[str, FaultType]:
-        """The types, each with the longest grace that covers it."""
-        longest = {
-            name: max((grace.period for grace in self.graces if grace.covers(name)), default=timedelta(0))
-            for name in self.types
-        }
-        return {name: replace(kind, boot_grace=longest[name]) for name, kind in self.types.items()}
+        self.graces.append(graces.read(where, row))
 
     def check_references(self) -> None:
         for grace in self.graces:
-            for pattern in grace.types:
-                if not any(fnmatchcase(name, pattern) for name in self.types):
-                    self.problems.append(f"{grace.where}: {pattern}: no such fault type")
+            self.problems += [f"{grace.where}: {name}: no such fault type" for name in grace.unknown(self.types)]
         for rule in self.rules:
             if rule.type not in self.types:
                 self.problems.append(f"{rule.where}: {rule.type}: no such fault type")
@@ -314,17 +291,6 @@ _ENUMS: dict[str, type[Enum]] = {
     "action": Action,
     "clears": ClearRule,
 }
-
-
-def _grace(where: str, row: Mapping[str, Any]) -> Grace:
-    """A [[grace]] row. Raises ValueError with one reason per line."""
-    required = ("types", "period", "source")
-    reasons = [f"unknown field {name}" for name in sorted(set(row) - set(required))]
-    reasons += [f"missing {name}" for name in required if not row.get(name)]
-    period = rows.duration("period", row["period"], reasons) if "period" in row else timedelta(0)
-    if reasons:
-        raise ValueError("\n".join(reasons))
-    return Grace(_names(row["types"]), period, where)
 
 
 def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
@@ -401,7 +367,8 @@ def _whole(reader: _Reader) -> Catalog:
     by_metric: dict[str, tuple[rules.Rule, ...]] = {}
     for rule in reader.rules:
         by_metric[rule.metric] = (*by_metric.get(rule.metric, ()), rule)
-    return Catalog(reader.with_graces(), tuple(reader.signatures), by_metric)
+    types = {name: replace(row, boot_grace=graces.longest(reader.graces, name)) for name, row in reader.types.items()}
+    return Catalog(types, tuple(reader.signatures), by_metric)
 
 
 @lru_cache(maxsize=1)

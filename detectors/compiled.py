@@ -14,7 +14,7 @@ from detectors import catalog
 from detectors.catalog import Catalog, CatalogError
 
 NAME = "compiled.json"
-_TABLES = ("type", "rule", "signature")
+_TABLES = ("type", "rule", "signature", "grace")
 
 
 def compile_catalog(paths: Sequence[Path]) -> str:

@@ -20,7 +20,7 @@ from django.db.models import Max
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import EventKind, FaultEvent, Severity, Verdict, VerdictKind, event_id, to_wire
-from incidents import boots, clocks, correlate, dedup, flapping, gathering, naming, renewals, silencing, upsert
+from incidents import boots, clocks, correlate, dedup, flapping, gathering, grace, naming, renewals, silencing, upsert
 from incidents.board import Board, new_fault, quiet_period
 from incidents.cases import Entry, FaultCase, blocks
 from incidents.changes import Change, ChangeKind
@@ -138,7 +138,7 @@ def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Ch
     renewed = renewals.of(items, board.now)
     of_boots = boots.judged(items, names, renewed)
     items = [*items, *prepared(boots.alarms(items, of_boots, board.catalog), board.catalog, names)]
-    items = [_in_order(item, of_boots) for item in items]
+    items = grace.waiting([_in_order(item, of_boots) for item in items], board.now)
     _read_standing(board, sorted({item.fingerprint for item in items}))
     fresh = upsert.remember(sorted({key for item in items for key in item.keys}), board.now)
     _prepare(board, items, names)

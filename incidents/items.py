@@ -45,6 +45,9 @@ class Item:
     dated: Dated
     """Whose time counts for it."""
 
+    waits_until: datetime | None = None
+    """Until when a boot or planned work explains it (incidents.grace)."""
+
     @property
     def limits(self) -> Limits:
         """When a fault of this type flaps."""
@@ -56,8 +59,10 @@ class Item:
 
     @property
     def held_until(self) -> datetime | None:
+        """No incident before: the type's hold-down, and what a boot or planned work makes it wait for."""
         hold = self.kind.hold_down
-        return self.event.observed_at + hold if hold > timedelta(0) else None
+        held = self.event.observed_at + hold if hold > timedelta(0) else None
+        return max((at for at in (held, self.waits_until) if at is not None), default=None)
 
 
 def limits_of(kind: FaultType | None) -> Limits:

@@ -5,6 +5,7 @@ Also what a node's restart does to the faults that ran before it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
@@ -14,7 +15,7 @@ from django.db.models import Q, QuerySet
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import ClearRule
-from incidents import after_repair, dedup, flapping, silencing, unhealed, upsert
+from incidents import after_repair, dedup, flapping, grace, silencing, unhealed, upsert
 from incidents.acting import move, record
 from incidents.board import Board, quiet_period
 from incidents.cases import Entry, FaultCase, IncidentCase, blocks
@@ -142,14 +143,18 @@ def _clear(due: QuerySet[Fault], now: datetime, ended: Callable[[FaultCase], tup
 def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
     """Faults that outlasted their hold-down get their place."""
     board = Board(fault_catalog.load(), now)
-    rows = list(due.order_by("fingerprint").select_for_update()[:_MOST_AT_ONCE])
+    held = list(due.order_by("fingerprint").select_for_update()[:_MOST_AT_ONCE])
+    machines = grace.around({row.resource for row in held if _period(row)}, now)
+    rows = _no_longer_waiting(held, machines, now)
     cases = board.take(rows)
     hosts = {host for host in (resources.host_of(row.owner) for row in rows) if host is not None}
     board.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
     board.read_neighbourhood({(row.fault_type, row.resource) for row in rows})
     for case in cases:
         case.row.held_until, case.is_changed = None, True
-        if case.member is None:
+        if _period(case.row) and grace.is_over_by_itself(case.row, _period(case.row), machines):
+            board.ended(case, case.row.last_seen_at, "seen only while its machine started")
+        elif case.member is None:
             board.loose = [loose for loose in board.loose if loose is not case]
             board.settle_in(case)
         else:  # it came back while its incident was watched, and stays
@@ -158,6 +163,26 @@ def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
     board.write()
     unsettled = [case for case in board.incidents.values() if case.is_unsettled]
     return board.changes + settle(unsettled, board=board, now=now)
+
+
+def _no_longer_waiting(held: Iterable[Fault], machines: grace.Machines, now: datetime) -> list[Fault]:
+    """What no boot and no planned work explains any more. The others wait on, without a place to be looked for."""
+    due: list[Fault] = []
+    later: dict[datetime, list[int]] = defaultdict(list)
+    for row in held:
+        until = machines.waits_until(row.resource, _period(row), now)
+        if until is None:
+            due.append(row)
+        else:
+            later[until].append(row.pk)
+    for until, ids in later.items():
+        Fault.objects.filter(pk__in=ids).update(held_until=until)
+    return due
+
+
+def _period(row: Fault) -> timedelta:
+    kind = fault_catalog.load().get(row.fault_type)
+    return kind.boot_grace if kind is not None else timedelta(0)
 
 
 def _settle_forgotten(now: datetime) -> list[Change]:

@@ -58,6 +58,10 @@ def test_defaults_of_a_file_fill_what_a_row_leaves_out(tmp_path):
     [
         ('clears = "by_operator"\n', "", "missing clears"),
         ('component = "gpu"', 'component = "toaster"', "component 'toaster' is none of gpu, nvlink"),
+        ('action = "none"', 'action = "none"\nflap_start = 20\nflap_stop = 30', "stops below where it starts"),
+        ('action = "none"', 'action = "none"\nflap_stop = 30', "flap_start and flap_stop come together"),
+        ('action = "none"', 'action = "none"\nflap_look = "often"', "flap_look 'often' is no duration"),
+        ('action = "none"', 'action = "none"\nboot_grace = "5m"', "unknown field boot_grace"),
         ('severity = "warning"', 'severity = "cleared"', "severity 'cleared' is none of"),
         ('source = "tests"', 'source = "tests"\ncolour = "red"', "unknown field colour"),
         ('clears = "by_operator"', 'clears = "after_quiet"', "without the period"),
@@ -103,6 +107,42 @@ def test_all_problems_are_told_in_one_go(tmp_path):
     bad = _TYPE.replace('component = "gpu"', 'component = "toaster"')
     message = refusal(tmp_path, _TYPE + bad.replace("gpu.sample", "gpu.other") + _SIGNATURE.replace("sample text", "("))
     assert [line.split(": ", 1)[0] for line in message.splitlines()] == ["sample.toml:13", "sample.toml:24"]
+
+
+_GRACE = """
+[[grace]]
+types = ["gpu.*"]
+period = "5m"
+source = "tests"
+"""
+
+
+def test_a_type_has_the_longest_grace_that_covers_it(tmp_path):
+    longer = _GRACE.replace("5m", "10m").replace("gpu.*", "gpu.sample")
+    assert loaded(tmp_path, _TYPE + _GRACE + longer)["gpu.sample"].boot_grace == timedelta(minutes=10)
+    assert loaded(tmp_path, _TYPE)["gpu.sample"].boot_grace == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("gpu.*", "nic.*", "sample.toml:13: nic.*: no such fault type"),
+        ('source = "tests"', "", "missing source"),
+        ('["gpu.*"]', '"gpu.*"', "types is no list"),
+        ('"5m"', '"soon"', "period 'soon' is no duration"),
+        ('period = "5m"', 'period = "5m"\nafter = "boot"', "unknown field after"),
+    ],
+)
+def test_a_wrong_grace_is_refused_with_its_reason(tmp_path, old, new, reason):
+    assert reason in refusal(tmp_path, _TYPE + _GRACE.replace(old, new))
+
+
+def test_nothing_that_condemns_a_gpu_at_once_waits_for_a_boot():
+    """A grace is for what the boot itself brings; a GPU that is lost after it is lost."""
+    waits = {row.id for row in load() if row.boot_grace}
+    assert not {
+        name for name in waits if name.startswith(("gpu.xid", "gpu.lost", "nvlink.sxid", "gpu.ecc", "node.kernel"))
+    }
 
 
 def test_a_duplicate_id_names_the_place_of_the_first(tmp_path):
