@@ -20,6 +20,7 @@ from django.views.decorators.http import require_POST
 from detectors.faults import Severity
 from incidents import explaining, rearranging, services, wording
 from incidents.account import Section
+from incidents.admin_impact import told_view
 from incidents.admin_pages import ReadOnlyAdmin
 from incidents.forms import ACTS, Act, WordForm, acts_in
 from incidents.forms_rearranging import MOVES, Move, moves_in
@@ -169,7 +170,11 @@ class IncidentAdmin(ReadOnlyAdmin):
 
     def page_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_POST(self.act_view))
-        return [path("<int:object_id>/act/", view, name="incidents_incident_act")]
+        told = self.admin_site.admin_view(require_POST(told_view))
+        return [
+            path("<int:object_id>/act/", view, name="incidents_incident_act"),
+            path("<int:object_id>/told/", told, name="incidents_incident_told"),
+        ]
 
     def act_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """What a person does: by `incidents.services.act`, which writes the timeline; a refusal is shown with why."""
