@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -183,3 +183,67 @@ def test_any_digits_in_a_stamp_give_a_time(text: str) -> None:
 
 def test_a_repeat_that_says_over_how_long_counts_too() -> None:
     assert header("%ETH-4-HOST_FLAPPING: Host is flapping (message repeated 12 times in 60.5 secs)").repeats == 12
+
+
+# Around these moments wall time is not what it seems: years end, 29 February, clocks set forward and back. Lord Howe
+# sets its clocks by half an hour, and the Chatham Islands are 12:45 ahead.
+ZONES = [
+    ZoneInfo(name) for name in ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Chatham")
+]
+EDGES = [
+    datetime(2024, 12, 31, 23, 59, 59, tzinfo=UTC),
+    datetime(2024, 2, 29, 12, 0, 0, tzinfo=UTC),
+    datetime(2024, 12, 30, 12, 0, 0, tzinfo=UTC),
+    *(datetime(2025, month, day, hour, tzinfo=UTC) for month, day, hour in (
+        (3, 30, 1), (10, 26, 1), (3, 9, 7), (11, 2, 6), (4, 5, 15), (10, 4, 15), (4, 5, 14), (9, 27, 14),
+    )),
+]  # fmt: skip
+MOMENTS = st.one_of(
+    st.builds(lambda edge, off: edge + timedelta(seconds=off), st.sampled_from(EDGES), st.integers(-10_800, 10_800)),
+    st.integers(0, 4 * 365 * 86_400).map(lambda off: datetime(2023, 1, 1, tzinfo=UTC) + timedelta(seconds=off)),
+)
+
+
+def without_year(at: datetime, zone: ZoneInfo) -> str:
+    return f"{at.astimezone(zone):%b %d %H:%M:%S} gn001 kernel: x"
+
+
+@given(MOMENTS, st.sampled_from(ZONES), st.integers(-60, 600))
+def test_a_stamp_without_year_and_zone_is_the_moment_it_was_written_when_it_comes_at_once(
+    at: datetime, zone: ZoneInfo, delay_s: int
+) -> None:
+    """At New Year, on 29 February, and in the hour that comes twice: both times."""
+    found = header(without_year(at, zone), now=at + timedelta(seconds=delay_s), zone=zone)
+    assert found.occurred_at == at
+
+
+@given(MOMENTS, st.sampled_from(ZONES), st.integers(1, 300))
+def test_a_stamp_without_year_is_right_to_the_hour_when_it_comes_months_late(
+    at: datetime, zone: ZoneInfo, days: int
+) -> None:
+    found = header(without_year(at, zone), now=at + timedelta(days=days), zone=zone)
+    assert abs(found.occurred_at - at) <= timedelta(hours=1)
+
+
+@given(MOMENTS, st.sampled_from(ZONES), st.integers(1, 86_000))
+def test_a_stamp_without_year_keeps_its_order_when_the_clock_is_ahead(
+    at: datetime, zone: ZoneInfo, ahead_s: int
+) -> None:
+    """A clock up to a day ahead is no line of last year: ingest then takes our time for it."""
+    found = header(without_year(at, zone), now=at - timedelta(seconds=ahead_s), zone=zone)
+    assert abs(found.occurred_at - at) <= timedelta(hours=1)
+
+
+@given(st.integers(0, 59), st.integers(0, 59))
+def test_a_time_that_daylight_saving_skips_is_read_as_before_the_change(minute: int, second: int) -> None:
+    """A device that was not told of the change: 02:30 that never was is 01:30 UTC, as its clock meant it."""
+    now = datetime(2025, 3, 30, 2, 0, tzinfo=UTC)
+    found = header(f"Mar 30 02:{minute:02}:{second:02} gn001 kernel: x", now=now, zone=BERLIN)
+    assert found.occurred_at == datetime(2025, 3, 30, 1, minute, second, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("stamp", ["Feb 30 12:00:00", "Feb 29 12:00:00", "Apr 31 00:00:00", "Jan 00 00:00:00"])
+def test_a_date_that_no_year_near_has_is_no_stamp(stamp: str) -> None:
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    found = header(f"{stamp} gn001 kernel: x", now=now)
+    assert (found.has_stamp, found.occurred_at) == (False, now)
