@@ -83,9 +83,14 @@ def _path(name: str, there: Known) -> str:
     return next((path for path in choices if path in there.resources), choices[0])
 
 
+def refusals(draft: Draft, now: datetime) -> list[Problem]:
+    """What stands against it, as things are now."""
+    return problems(draft, known(draft.fault_type), now)
+
+
 def plan(draft: Draft, *, author: str, now: datetime) -> Planned | NotPlanned:
     """Makes the window. It is in force at once when its start has come."""
-    found = problems(draft, known(draft.fault_type), now)
+    found = refusals(draft, now)
     if found:
         return NotPlanned(tuple(found))
     with transaction.atomic():

@@ -1,0 +1,124 @@
+"""What the commands `silence` and `maintenance` have in common: who acts, what is printed, how it is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+
+from incidents import planning, silencing
+from incidents.changes import Refused
+from incidents.models import Silence
+from incidents.planning import NotPlanned, Planned
+from incidents.windows import Draft, Field
+from kintsugi.typed_times import length, moment
+
+_OPTIONS: dict[Field, str] = {
+    Field.WHERE: "where",
+    Field.FAULT_TYPE: "--type",
+    Field.REASON: "--reason",
+    Field.STARTS_AT: "--starts",
+    Field.ENDS_AT: "--for or --until",
+    Field.REVIEW_AT: "--review",
+    Field.EVERYTHING: "--yes",
+}
+
+
+def add_times(parser: CommandParser) -> None:
+    parser.add_argument("--for", dest="lasts", metavar="TIME", help="how long, such as 90m, 2h or 3d")
+    parser.add_argument("--until", metavar="T", help="its end, such as '2025-01-31 14:00' in the site's zone")
+
+
+def add_making(parser: CommandParser) -> None:
+    parser.add_argument("--starts", metavar="T", help="when it begins; now if unset")
+    parser.add_argument("--reason", default="", help="why; everyone who sees it will ask")
+    parser.add_argument("--yes", action="store_true", help="it may cover everything")
+    parser.add_argument("--dry-run", action="store_true", help="only say what it would keep from people now")
+
+
+def start_of(options: dict[str, Any], now: datetime) -> datetime:
+    return moment("--starts", options["starts"]) if options["starts"] else now
+
+
+def end_of(options: dict[str, Any], start: datetime) -> datetime | None:
+    """Raises CommandError when both ways are given."""
+    if options["lasts"] and options["until"]:
+        raise CommandError("Give --for or --until, not both.")
+    if options["until"]:
+        return moment("--until", options["until"])
+    return start + length("--for", options["lasts"]) if options["lasts"] else None
+
+
+def make(draft: Draft, options: dict[str, Any], now: datetime) -> str:
+    """Makes the window, or says what it would keep. Raises CommandError with every problem."""
+    if options["dry_run"]:
+        found = planning.refusals(draft, now)
+        return told(NotPlanned(tuple(found))) if found else planning.preview(draft, now).text
+    outcome = planning.plan(draft, author=options["actor"], now=now)
+    text = told(outcome)
+    kept = outcome.incidents if isinstance(outcome, Planned) else 0
+    return f"{text} {kept} open incidents are kept from people by it."
+
+
+def told(outcome: Planned | NotPlanned | Refused) -> str:
+    if isinstance(outcome, NotPlanned):
+        raise CommandError("\n".join(f"{_OPTIONS[problem.field]}: {problem.text}" for problem in outcome.problems))
+    if isinstance(outcome, Refused):
+        raise CommandError(outcome.reason)
+    return outcome.text
+
+
+def chosen(options: dict[str, Any], *kinds: Silence.Kind) -> list[Silence]:
+    """Those in force and planned; with `--expired` the ended ones, the latest first."""
+    rows = Silence.objects.filter(kind__in=kinds, ended_at__isnull=not options["expired"])
+    return list(rows.order_by("-ended_at" if options["expired"] else "starts_at", "pk")[:1000])
+
+
+def as_json(rows: Iterable[Silence], now: datetime) -> str:
+    return json.dumps([_json(row, now) for row in rows], indent=2)
+
+
+def as_lines(rows: Iterable[Silence], now: datetime) -> list[str]:
+    """One line each, times in the site's zone."""
+    lines = []
+    for row in rows:
+        parts = [f"{row.pk:>5}", f"{_state(row, now):<8}", silencing.as_window(row).what]
+        parts += [f"from {_local(row.starts_at)}"]
+        end = row.ended_at or row.ends_at
+        parts += [f"until {_local(end)}"] if end is not None else []
+        parts += [f"review {_local(row.review_at)}"] if row.review_at and not row.ended_at else []
+        lines.append("  ".join([*parts, f"by {row.author}: {row.reason}"]))
+    return lines
+
+
+def _state(row: Silence, now: datetime) -> str:
+    if row.ended_at is not None:
+        return "ended"
+    return "in force" if silencing.as_window(row).is_in_force(now) else "planned"
+
+
+def _json(row: Silence, now: datetime) -> dict[str, Any]:
+    times = ("starts_at", "ends_at", "review_at", "ended_at")
+    return {
+        "id": row.pk,
+        "kind": row.kind,
+        "state": _state(row, now).replace(" ", "_"),
+        "what": silencing.as_window(row).what,
+        "resource": row.resource,
+        "machines": row.machines,
+        "fault_type": row.fault_type,
+        "reason": row.reason,
+        "author": row.author,
+        "origin": row.origin,
+        **{name: at.isoformat() if (at := getattr(row, name)) is not None else None for name in times},
+        "ended_by": row.ended_by,
+        "incidents": row.incidents.count(),
+    }
+
+
+def _local(at: datetime) -> str:
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M %Z}"
