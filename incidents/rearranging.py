@@ -65,6 +65,7 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
         )
         if isinstance(ended, Refused):
             return ended
+        Incident.objects.filter(duplicate_of=source).update(duplicate_of=target)
         desk.put(moving, target, came=f"from incident #{source.pk}")
         text = f"Incident #{source.pk} was merged into this one by {actor}: {names}. {desk.note}".strip()
         signals = {
@@ -253,12 +254,13 @@ class _Desk:
             IncidentFault.objects.filter(pk=root.pk).update(role=str(Role.ROOT))
 
     def reshape(self, incident: Incident, root: Fault | None, **more: Any) -> None:
-        """What follows from the root and the members, in the incident's row."""
+        """What follows from the root and the members, in the incident's row; its jobs are counted anew."""
         if root is None:
             return
         values = {
             **self._shape(root, [link.fault for link in members_of(incident.pk)]),
             **more,
+            "impact_at": None,
             "updated_at": self.now,
         }
         for name, value in values.items():

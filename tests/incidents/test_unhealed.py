@@ -110,12 +110,12 @@ def test_no_child_parts_while_its_parent_is_under_repair(storm: Incident) -> Non
 
 def test_what_a_person_placed_stays_there(storm: Incident) -> None:
     a_node("gn900")
-    services.ingest([an_event("nic.firmware_error", "node/gn900/nic/mlx5_5", at=NOW + SECOND)], now=NOW + SECOND)
+    services.ingest([an_event("nic.firmware.unhealthy", "node/gn900/nic/mlx5_5", at=NOW + SECOND)], now=NOW + SECOND)
     other = Incident.objects.exclude(pk=storm.pk).get()
     rearranging.merge(other.pk, storm.pk, actor="yuki", now=NOW + MINUTE)
     back(*range(1, NODES + 1), after=4 * MINUTE)
     swept(15 * MINUTE)
-    assert storm.members.filter(fault__fault_type="nic.firmware_error").exists()
+    assert storm.members.filter(fault__fault_type="nic.firmware.unhealthy").exists()
     assert Incident.objects.count() == 2
 
 
