@@ -13,13 +13,14 @@ from django.db.models import Q
 
 from detectors import catalog as fault_catalog
 from detectors.faults import ClearRule, EventKind, FaultEvent, fingerprint
-from incidents import gather_rules, graphs, holding, jobs, standing_effects, tallies
+from incidents import gather_rules, graphs, holding, jobs, standing_effects, storms, tallies
 from incidents.board import Board
 from incidents.cases import FaultCase
 from incidents.conclusions import concluded as conclusion
 from incidents.gather_rules import Counts, GatherRule
 from incidents.items import Item
 from incidents.models import Decision, Fault
+from incidents.pause import SOURCE
 from incidents.relations import Relation, Surroundings
 from incidents.tallies import Effect, Tally
 from incidents.wording import duration
@@ -95,12 +96,13 @@ def concluded(board: Board, items: Sequence[Item]) -> list[FaultEvent]:
     cases = [board.faults[mark] for mark in sorted(marks) if mark in board.faults]
     came = [case for case in cases if case.row.is_active and (case.is_new or case.has_come)]
     rules = _asked(came)
+    storms_found = storms.concluded(board, came)
     if not rules:
-        return []
+        return storms_found
     look = Gathering(board, came, surroundings(rules, came, board.now))
     for rule in rules:
         look.look(rule)
-    return look.events
+    return [*storms_found, *look.events]
 
 
 def record(board: Board, items: Sequence[Item]) -> None:
@@ -162,7 +164,8 @@ def ended(now: datetime) -> list[FaultEvent]:
     concluding = {rule.concludes: rule for rule in rules}
     patient = {fault_type for rule in rules if rule.outlasted for fault_type in rule.types}
     due = Fault.objects.filter(is_active=True).filter(
-        Q(fault_type__in=concluding, clears=str(ClearRule.BY_POLL)) | Q(held_until__lte=now, fault_type__in=patient)
+        Q(fault_type__in=[*concluding, SOURCE], clears=str(ClearRule.BY_POLL))
+        | Q(held_until__lte=now, fault_type__in=patient)
     )
     rows = list(due.select_related("membership__incident"))
     if not rows:
@@ -170,7 +173,8 @@ def ended(now: datetime) -> list[FaultEvent]:
     board = Board(fault_catalog.load(), now)
     events = [_ended(row, rules, board) for row in rows if row.fault_type in concluding]
     outlasted = [row for row in rows if row.held_until is not None and row.fault_type in patient]
-    return [event for event in events if event is not None] + _ripe(board, outlasted)
+    stilled = storms.ended([row for row in rows if row.fault_type == SOURCE], now)
+    return [*(event for event in events if event is not None), *stilled, *_ripe(board, outlasted)]
 
 
 def _ended(row: Fault, rules: Sequence[GatherRule], board: Board) -> FaultEvent | None:

@@ -5,6 +5,7 @@ Each function gives the places of one fault; `incidents.relations` says which of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ class Surroundings:
     """Machine to the maintenance windows in force there."""
 
 
+_FUNCTION = re.compile(r"\.[0-7]$")
 Keys = Callable[[FaultView, Surroundings], frozenset[str]]
 
 
@@ -41,11 +43,11 @@ def part(fault: FaultView, around: Surroundings) -> frozenset[str]:
 
 
 def gpu(fault: FaultView, around: Surroundings) -> frozenset[str]:
-    """The GPU, also where it is told as a PCI device, whatever its function's number."""
-    machine, _, rest = fault.resource.partition("/gpu/")
-    if not rest:
-        machine, _, rest = fault.resource.partition("/pci/")
-    return some(f"{machine}/gpu/{rest.rpartition('.')[0] or rest}") if rest else NOTHING
+    """The GPU, also where it is told as a PCI device, by whichever of its functions."""
+    machine, _, address = fault.resource.partition("/gpu/")
+    if not address:
+        machine, _, address = fault.resource.partition("/pci/")
+    return some(f"{machine}/gpu/{_FUNCTION.sub('.0', address)}") if address else NOTHING
 
 
 def machine(fault: FaultView, around: Surroundings) -> frozenset[str]:

@@ -1,0 +1,291 @@
+"""Counting rules: what many effects at one place conclude, what they must not, and how it ends."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from detectors import resources
+from detectors.faults import EventKind
+from detectors.job_records import RUNNING, JobRecord
+from incidents import gather_rules, gathering, jobs
+from incidents.gather_rules import GatherError
+from incidents.ingesting import ingest
+from incidents.models import Decision, Fault, Incident
+from incidents.sweeping import sweep
+from tests.builders import NOW
+from tests.incidents.sites import NODES, a_site, happen, nics, open_incidents
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+LEAF = "switch/leaf-02"
+
+
+@pytest.fixture(autouse=True)
+def _site(db: None) -> None:
+    a_site()
+
+
+def concluded() -> list[tuple[str, str]]:
+    kinds = {rule.concludes for rule in gather_rules.load()} | {"nic.pfc.source"}
+    rows = Fault.objects.filter(fault_type__in=kinds, is_active=True).order_by("pk")
+    return list(rows.values_list("fault_type", "resource"))
+
+
+def swept(after: timedelta) -> None:
+    """What the pipeline's sweep does with conclusions."""
+    now = NOW + after
+    events = gathering.ended(now)
+    if events:
+        ingest(events, now=now)
+    sweep(now=now)
+
+
+def test_a_leaf_is_the_root_when_a_third_of_its_links_fail_and_it_says_nothing() -> None:
+    happen("nic.link.down", nics(1, NODES[:5]))
+
+    assert concluded() == [("switch.ports_lost", LEAF)]
+    assert open_incidents() == [("switch.ports_lost", LEAF)]
+    assert Incident.objects.get().members.count() == 6
+    decision = Decision.objects.get(kind="concluded")
+    assert decision.rule == "leaf"
+    assert decision.text.startswith(
+        "5 of 12 (gn001 NIC mlx5_1, gn002 NIC mlx5_1, gn003 NIC mlx5_1 and 2 more) within 1 min"
+    )
+
+
+def test_both_ends_of_a_cable_count_once_when_switch_and_node_tell() -> None:
+    happen("nic.link.down", nics(1, NODES[:4]))
+    happen("switch.port.down", [f"{LEAF}/port/Ethernet{4 * n}" for n in range(4)], at=NOW + SECOND)
+
+    assert concluded() == []
+
+
+def test_a_leaf_is_concluded_when_its_links_fail_in_several_batches() -> None:
+    for number in range(5):
+        happen("nic.link.down", nics(1, NODES[number : number + 1]), at=NOW + number * 10 * SECOND)
+
+    assert concluded() == [("switch.ports_lost", LEAF)]
+
+
+def test_no_leaf_is_concluded_when_its_links_fail_over_hours() -> None:
+    for number in range(6):
+        happen("nic.link.down", nics(1, NODES[number : number + 1]), at=NOW + number * 2 * MINUTE)
+
+    assert concluded() == []
+
+
+def test_no_leaf_is_concluded_when_every_rail_loses_the_same_nodes() -> None:
+    happen("nic.link.down", [nic for rail in range(4) for nic in nics(rail, NODES[:6])])
+
+    assert [kind for kind, _ in concluded()] == []
+
+
+def test_two_leafs_are_concluded_when_both_die_and_the_other_rails_are_quiet() -> None:
+    happen("nic.link.down", [*nics(0), *nics(1)])
+
+    assert concluded() == [("switch.ports_lost", "switch/leaf-01"), ("switch.ports_lost", LEAF)]
+
+
+def test_no_leaf_is_concluded_when_the_leaf_said_itself_what_happened() -> None:
+    happen("switch.rebooted", [LEAF])
+    happen("nic.link.down", nics(1), at=NOW + SECOND)
+
+    assert concluded() == []
+    assert open_incidents() == [("switch.rebooted", LEAF)]
+
+
+def test_the_switch_itself_is_the_root_when_it_speaks_after_the_conclusion() -> None:
+    happen("nic.link.down", nics(1))
+    happen("switch.rebooted", [LEAF], at=NOW + 90 * SECOND)
+
+    assert open_incidents() == [("switch.rebooted", LEAF)]
+
+
+def test_a_concluded_leaf_ends_when_most_of_its_links_are_back() -> None:
+    happen("nic.link.down", nics(1))
+    happen("nic.link.down", nics(1, NODES[:9]), at=NOW + 5 * MINUTE, kind=EventKind.CLEARED)
+    swept(6 * MINUTE)
+    assert concluded() == [("switch.ports_lost", LEAF)]
+
+    happen("nic.link.down", nics(1, NODES[9:10]), at=NOW + 7 * MINUTE, kind=EventKind.CLEARED)
+    swept(8 * MINUTE)
+    assert concluded() == []
+
+
+def test_a_spine_is_concluded_when_leafs_lose_their_links_to_it() -> None:
+    happen("switch.port.down", [f"switch/leaf-{n:02}/port/Ethernet256" for n in (1, 2, 3, 4)])
+
+    assert concluded() == [("switch.ports_lost", "switch/spine-01")]
+
+
+def test_a_storage_switch_is_concluded_when_one_path_of_each_node_goes() -> None:
+    happen("nic.link.down", [f"node/{name}/nic/mlx5_8" for name in NODES])
+    happen("storage.lustre.rpc_timeout", [f"node/{name}" for name in NODES], at=NOW + 30 * SECOND)
+
+    assert concluded() == [("switch.ports_lost", "switch/sto-01")]
+    assert open_incidents() == [("switch.ports_lost", "switch/sto-01")]
+
+
+def test_a_file_system_is_concluded_when_many_clients_lose_it_and_every_link_is_up() -> None:
+    happen("storage.lustre.connection_lost", [f"node/{name}" for name in NODES[:10]])
+
+    assert concluded() == [("storage.service_lost", "storage/lustre")]
+    assert open_incidents() == [("storage.service_lost", "storage/lustre")]
+
+
+def test_a_module_is_concluded_when_both_its_ports_are_bad() -> None:
+    happen("nic.transceiver.rx_power_low", nics(1, NODES[2:3]))
+    happen("switch.port.error", [f"{LEAF}/port/Ethernet12"], at=NOW + MINUTE)
+
+    assert concluded() == [("switch.transceiver.shared", f"{LEAF}/module/2")]
+    assert open_incidents() == [("switch.transceiver.shared", f"{LEAF}/module/2")]
+
+
+def test_no_module_is_concluded_when_its_links_come_back_within_their_hold_down() -> None:
+    happen("nic.link.down", nics(1, NODES[2:4]))
+    happen("nic.link.down", nics(1, NODES[2:4]), at=NOW + 20 * SECOND, kind=EventKind.CLEARED)
+    swept(2 * MINUTE)
+
+    assert concluded() == []
+
+
+def test_a_module_is_concluded_when_both_its_links_outlast_their_hold_down() -> None:
+    happen("nic.link.down", nics(1, NODES[2:4]))
+    assert concluded() == []
+    swept(62 * SECOND)
+
+    assert concluded() == [("switch.transceiver.shared", f"{LEAF}/module/2")]
+    assert open_incidents() == [("switch.transceiver.shared", f"{LEAF}/module/2")]
+
+
+def test_a_rack_is_concluded_when_its_nodes_are_down_and_other_racks_are_not() -> None:
+    happen("slurm.node_down", [f"node/{name}" for name in NODES[4:8]])
+    happen("target.unreachable", [f"node/{name}" for name in NODES[4:8]], at=NOW + 20 * SECOND)
+
+    assert concluded() == [("facility.nodes_down", "rack/r02")]
+    assert open_incidents() == [("facility.nodes_down", "rack/r02")]
+
+
+def test_the_site_is_concluded_when_nodes_of_all_racks_are_down() -> None:
+    happen("slurm.node_down", [f"node/{name}" for name in NODES[:11]])
+
+    assert concluded() == [("facility.nodes_down", "site/nodes")]
+
+
+def test_power_is_concluded_when_supplies_of_many_racks_fail() -> None:
+    happen("node.power_supply.failed", [f"node/{name}" for name in NODES[:10]])
+
+    assert concluded() == [("facility.power.degraded", "feed/feed-1")]
+    assert open_incidents() == [("facility.power.degraded", "feed/feed-1")]
+    assert "Not told apart from feed-2" in Decision.objects.get(kind="concluded").text
+
+
+def test_cooling_is_concluded_when_one_rack_runs_hot() -> None:
+    happen("node.temperature.high", [f"node/{name}" for name in NODES[:3]])
+    happen("gpu.slowdown.thermal", [f"node/{NODES[0]}/gpu/0000:19:00.0"], at=NOW + 45 * SECOND)
+
+    assert concluded() == [("facility.cooling.degraded", "rack/r01")]
+    assert open_incidents() == [("facility.cooling.degraded", "rack/r01")]
+
+
+def a_job(job_id: str, nodes: tuple[str, ...], *, started_at=NOW - MINUTE) -> str:
+    record = JobRecord(
+        job_id=job_id, cluster="slurm", name="train", user="ana", partition="gpu", nodes=nodes, gpus=8 * len(nodes),
+        state=RUNNING, started_at=started_at, ended_at=None, checkpoint_at=None,
+    )  # fmt: skip
+    jobs.learn([record], started_at)
+    return resources.job("slurm", job_id)
+
+
+def gpus(nodes: tuple[str, ...], slot: str = "0000:19:00.0") -> list[str]:
+    return [f"node/{name}/gpu/{slot}" for name in nodes]
+
+
+def test_one_incident_of_the_job_opens_when_its_program_fails_on_many_nodes() -> None:
+    job = a_job("7", NODES[:8])
+    happen("gpu.xid.31", gpus(NODES[:1]))
+    happen("gpu.xid.45", gpus(NODES[:8]), at=NOW + 2 * SECOND)
+
+    assert concluded() == [("job.application_failed", job)]
+    assert open_incidents() == [("job.application_failed", job)]
+    assert Incident.objects.get().node is None
+
+
+def test_the_first_hardware_fault_is_the_root_when_a_job_loses_a_node() -> None:
+    a_job("7", NODES[:8])
+    happen("gpu.xid.79", gpus(NODES[3:4]))
+    happen("gpu.xid.45", gpus(NODES[:3] + NODES[4:8]), at=NOW + 2 * SECOND)
+
+    assert open_incidents() == [("gpu.xid.79", "node/gn004/gpu/0000:19:00.0")]
+
+
+def test_the_hardware_fault_takes_the_root_when_it_comes_after_its_echoes() -> None:
+    a_job("7", NODES[:8])
+    happen("gpu.xid.45", gpus(NODES[:3] + NODES[4:8]))
+    happen("gpu.xid.79", gpus(NODES[3:4]), at=NOW + 5 * SECOND)
+
+    assert open_incidents() == [("gpu.xid.79", "node/gn004/gpu/0000:19:00.0")]
+
+
+def test_nothing_is_concluded_of_echoes_when_no_job_is_known() -> None:
+    happen("gpu.xid.45", gpus(NODES))
+
+    assert concluded() == []
+
+
+def test_a_gpu_is_suspect_when_program_errors_come_back_in_three_jobs() -> None:
+    gpu = gpus(NODES[5:6])
+    for number in range(3):
+        at = NOW + timedelta(hours=3 * number)
+        a_job(str(number), NODES[5:6], started_at=at - MINUTE)
+        happen("gpu.xid.13", gpu, at=at)
+        sweep(now=at + timedelta(hours=2))
+
+    assert concluded() == [("gpu.program_errors_repeated", gpu[0])]
+
+
+def test_no_gpu_is_suspect_when_other_gpus_of_the_jobs_show_the_same() -> None:
+    for number in range(3):
+        at = NOW + timedelta(hours=3 * number)
+        a_job(str(number), NODES[4:6], started_at=at - MINUTE)
+        happen("gpu.xid.13", gpus(NODES[4:6]), at=at)
+        sweep(now=at + timedelta(hours=2))
+
+    assert concluded() == []
+
+
+def test_nothing_is_read_when_no_rule_asks() -> None:
+    with CaptureQueriesContext(connection) as asked:
+        assert gathering.ended(NOW) == []
+
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('effect = "nic.nonsense"', "effect: nic.nonsense matches no fault type"),
+        ('relation = "beside"', "relation 'beside' is none of"),
+        ('concludes = "switch.nonsense"', "concludes: switch.nonsense is no fault type"),
+        ('window = "soon"', "window 'soon' is no duration"),
+        ("share = 2", "share: 2 is no share"),
+        ("hold_at = 3", "hold and hold_at: each needs the other"),
+        ("colour = 1", "colour: unknown"),
+        ('source = ""', "source: missing"),
+    ],
+)
+def test_a_rule_is_refused_when_it_says_what_cannot_be_meant(change: str, said: str) -> None:
+    row = {
+        "name": '"x"', "effect": '"nic.link.down"', "relation": '"port_of_switch"', "at": '"leaf"', "fewest": "3",
+        "counts": '"children"', "window": '"60s"', "concludes": '"switch.ports_lost"', "because": '"it is"',
+        "source": '"our choice"',
+    }  # fmt: skip
+    key, _, value = change.partition(" = ")
+    text = "[[gather]]\n" + "\n".join(f"{name} = {given}" for name, given in {**row, key: value}.items())
+
+    with pytest.raises(GatherError, match=r"rules\.toml:1: x: ") as refused:
+        gather_rules.read(text, "rules.toml")
+    assert said in str(refused.value)
