@@ -5,7 +5,6 @@ Placement happens here in memory by `incidents.correlate`; the caller holds the 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,13 +15,14 @@ from django.db.models import Q
 from detectors import resources
 from detectors.catalog import Catalog, FaultType
 from detectors.faults import Action, Role, Severity
-from incidents import cabling, correlate, naming, wording, writing
+from incidents import correlate, merging, naming, nearby, wording, writing
 from incidents.cases import Entry, FaultCase, IncidentCase
 from incidents.changes import Change, ChangeKind
 from incidents.lifecycle import OPEN, State
+from incidents.meeting import Field
 from incidents.models import Decision, Fault, Incident, IncidentFault, Node
-from incidents.topology import Topology
-from incidents.views import MANAGEMENT, MANAGEMENT_NETWORK, SILENT_TARGET, USER_REPORT, is_networked
+from incidents.near_misses import Nearly
+from incidents.views import USER_REPORT
 
 _OPEN = [state.value for state in OPEN]
 
@@ -50,10 +50,10 @@ class Board:
     changes: list[Change] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     """What was judged and why, of rows that may be new: written after them."""
-    topology: Topology = field(default_factory=Topology)
     hidden: frozenset[int] = frozenset()
     """Incidents that this board leaves out: what parts from one must not be placed there again."""
-    _by_owner: dict[str, list[IncidentCase]] = field(default_factory=lambda: defaultdict(list))
+    met: Field = field(default_factory=lambda: Field(nearby.rules()))
+    """Where the faults of this board meet by the rules."""
     _gpus: dict[str, int] = field(default_factory=dict)
     _looked_up: set[str] = field(default_factory=set)
     _pending: list[tuple[ChangeKind, FaultCase, IncidentCase | None, str]] = field(default_factory=list)
@@ -71,23 +71,22 @@ class Board:
         )
 
     def read_neighbourhood(self, faults: Iterable[tuple[str, str]]) -> None:
-        """Open incidents and loose faults near these (fault type, resource) pairs: on their machines, and for
-        what runs over the network also on the machines that are cabled to them."""
-        near = set()
-        for fault_type, resource in faults:
-            near.add(resources.owner(resource))
-            near |= _reached_over_management(fault_type)
-            if is_networked(fault_type, resource):
-                self.topology = cabling.current()
-                near |= self.topology.machines_near(resource)
-        there = Incident.objects.filter(owner__in=near, state__in=_OPEN).values_list("pk", flat=True)
-        self.read_incidents([*there, *_holding([case.row.pk for case in self.faults.values()])])
-        since = self.now - window()
+        """Open incidents and loose faults where rules may find the others of these (fault type, resource) pairs."""
+        near = nearby.of(faults, self.catalog, now=self.now, window=window())
+        self.met.surround(near.around)
+        there = Incident.objects.filter(owner__in=near.owners, state__in=_OPEN).values_list("pk", flat=True)
+        held = IncidentFault.objects.filter(fault__owner__in=near.owners, incident__state__in=_OPEN)
         known = {case.row.pk: case for case in self.faults.values()}
-        loose = Fault.objects.filter(owner__in=near, membership__isnull=True).filter(
+        self.read_incidents([*there, *held.values_list("incident_id", flat=True), *_holding(list(known))])
+        since = self.now - window()
+        loose = Fault.objects.filter(owner__in=near.owners, membership__isnull=True).filter(
             Q(is_active=True) | Q(raised_at__gte=since) | Q(observed_at__gte=since)
         )
-        self.loose = [known.get(row.pk) or self.case(row) for row in loose.order_by("id")]
+        listed = {case.row.pk: case for case in self.loose}
+        found = [known.get(row.pk) or listed.get(row.pk) or self.case(row) for row in loose.order_by("id")]
+        self.loose += [case for case in found if case.row.pk not in listed and case.member is None]
+        for case in self.loose:
+            self.met.seat(case, None)
 
     def take(self, rows: Iterable[Fault]) -> list[FaultCase]:
         """These faults, and the open incidents that they belong to."""
@@ -107,20 +106,12 @@ class Board:
             root = members.get(row.root_fault_id or 0)
             if root is None:
                 continue
-            incident = IncidentCase(row, key=row.pk, root=root, members=list(members.values()))
+            is_fixed = any(link.fault_id == row.root_fault_id and link.placed_by != writing.KINTSUGI for link in links)
+            incident = IncidentCase(row, key=row.pk, root=root, members=list(members.values()), is_fixed=is_fixed)
             for member in incident.members:
                 member.member = incident
             self._put(incident)
         return list(self.incidents.values())
-
-    def _machines_near(self, fault: FaultCase) -> set[str]:
-        row = fault.row
-        near = {MANAGEMENT} if row.fault_type == SILENT_TARGET else set()
-        if is_networked(row.fault_type, row.resource):
-            return near | self.topology.machines_near(row.resource)
-        if row.fault_type == MANAGEMENT_NETWORK:
-            near |= {loose.row.owner for loose in self.loose if loose.row.fault_type == SILENT_TARGET}
-        return near | {row.owner}
 
     def said(self, path: str) -> str:
         """A resource as people say it, its GPU by index; one query for all nodes of the batch."""
@@ -138,41 +129,50 @@ class Board:
 
     def _put(self, incident: IncidentCase) -> None:
         self.incidents[incident.key] = incident
-        self._by_owner[incident.root.row.owner].append(incident)
+        self.met.enter(incident.key, incident, root=incident.root, members=incident.members)
 
     # Placing -----------------------------------------------------------------------------------------------
 
     def settle_in(self, fault: FaultCase, *, follows: Incident | None = None) -> None:
         """Gives a new fault its place: an incident of its own, one that is open, or none for now."""
-        placed = self._place(fault)
+        self.met.leave(fault)
+        setting = self.setting()
+        placed = correlate.judge(fault.view(), self.met, setting)
         fault.is_changed = True
         if isinstance(placed, correlate.Keeps):
-            self.loose.append(fault)
-            self.note(ChangeKind.RECORDED, fault, None, placed.reason)
+            self.keep(fault, placed.reason)
         elif fault.row.held_until is not None and fault.is_held(self.now) and self._waits_for(placed):
-            self.loose.append(fault)
-            reason = f"held down until {wording.clock(fault.row.held_until)}: it may pass by itself"
-            self.note(ChangeKind.RECORDED, fault, None, reason)
+            self.keep(fault, f"held down until {wording.clock(fault.row.held_until)}: it may pass by itself")
         elif isinstance(placed, correlate.Joins):
             self.join(fault, self.incidents[placed.incident], placed)
+        elif isinstance(placed, correlate.Merges):
+            merging.merge(self, fault, placed)
         else:
             fault.row.held_until = None
-            self.open(fault, placed.reason, follows)
+            incident = self.open(fault, placed.reason, follows)
+            self._tell_nearly(fault, incident, placed.nearly)
+
+    def keep(self, fault: FaultCase, reason: str) -> None:
+        """Without an incident for now; one that explains it takes it later."""
+        self.loose.append(fault)
+        self.met.seat(fault, None)
+        self.note(ChangeKind.RECORDED, fault, None, reason)
+        self.decide(Decision.Kind.RECORDED, fault, None, reason)
+
+    def _tell_nearly(self, fault: FaultCase, incident: IncidentCase, nearly: Sequence[Nearly]) -> None:
+        for one in nearly:
+            other = self.incidents[one.incident].row
+            to = f"#{other.pk}" if other.pk else "another incident of this moment"
+            self.decide(Decision.Kind.NEARLY, fault, incident, f"not joined to {to}, {one.reason}", rule=one.rule)
 
     def _waits_for(self, placed: correlate.Placement) -> bool:
         """A hold-down is waited out before anything is opened, and before an incident that seemed over is joined."""
-        return not isinstance(placed, correlate.Joins) or self.incidents[placed.incident].is_watched
+        if not isinstance(placed, correlate.Joins | correlate.Merges):
+            return True
+        return self.incidents[placed.incident].is_watched
 
-    def _setting(self) -> correlate.Setting:
-        return correlate.Setting(self.topology, window(), self.said)
-
-    def _place(self, fault: FaultCase) -> correlate.Placement:
-        return correlate.place(fault.view(), [incident.view() for incident in self._near(fault)], self._setting())
-
-    def _near(self, fault: FaultCase) -> list[IncidentCase]:
-        near = self._machines_near(fault)
-        found = {incident.key: incident for owner in near for incident in self._by_owner.get(owner, ())}
-        return list(found.values())
+    def setting(self) -> correlate.Setting:
+        return correlate.Setting(self.met.around, window(), self.said, self.met.rules)
 
     def open(self, fault: FaultCase, reason: str, follows: Incident | None) -> IncidentCase:
         row = fault.row
@@ -205,41 +205,50 @@ class Board:
         fault.member = incident
         self._put(incident)
         self.note(ChangeKind.OPENED, fault, incident, reason)
-        self._gather(incident)
+        self.decide(Decision.Kind.OPENED, fault, incident, reason)
+        self._draw_in(fault, incident)
         return incident
 
     def join(self, fault: FaultCase, incident: IncidentCase, placed: correlate.Joins) -> None:
+        self._add(fault, incident, placed)
+        self._draw_in(fault, incident)
+
+    def _add(self, fault: FaultCase, incident: IncidentCase, placed: correlate.Joins) -> None:
         row = incident.row
         fault.member = incident
         fault.row.held_until, fault.has_come = None, True
-        incident.members.append(fault)
+        incident.add(fault)
         incident.joins.append((fault, placed.role, placed.rule, placed.reason))
         if fault.row.fault_type != USER_REPORT:
             row.has_platform_signal = True
         row.onset_at = min(row.onset_at, fault.row.raised_at)
-        incident.is_changed = True
+        incident.is_changed = incident.is_unsettled = True
+        self.met.seat(fault, incident.key)
         if placed.role is Role.ROOT:
-            self._take_root(incident, fault, placed)
+            self.take_root(incident, fault, placed)
         else:
             incident.raise_to(fault)
             kind = "noted" if fault.view().is_detail else "joined"
             text = f"{self.named(fault.row)}, {placed.reason}"
             group = placed.rule if kind == "joined" else kind
             incident.entries.append(Entry(kind, text, fault.row.raised_at, group))
-        incident.is_unsettled = True
         self.note(ChangeKind.JOINED, fault, incident, placed.reason)
-        if placed.role is Role.ROOT:
-            self._gather(incident)
+        self.decide(Decision.Kind.JOINED, fault, incident, placed.reason, rule=placed.rule)
 
-    def _take_root(self, incident: IncidentCase, fault: FaultCase, placed: correlate.Joins) -> None:
+    def take_root(self, incident: IncidentCase, fault: FaultCase, placed: correlate.Joins) -> None:
+        """The fault, a member already, becomes the root; what the incident calls for is weighed anew."""
         old = incident.root
-        self._by_owner[fault.row.owner].append(incident)
-        incident.demoted.append((old, placed.rule, f"was the root until {fault.row.fault_type} came"[:255]))
+        if old is fault:
+            return
+        incident.demote(old, placed.rule, f"was the root until {fault.row.fault_type} came")
         self._root_is(incident, fault)
+        incident.weigh()
+        self.met.reroot(incident.key, fault)
         text = (
             f"The root cause is now {self.named(fault.row)}, {placed.reason}; {self.named(old.row)} is a symptom of it."
         )
         incident.entries.append(Entry("root_changed", text, fault.row.raised_at))
+        self.decide(Decision.Kind.REROOTED, fault, incident, text, rule=placed.rule)
 
     def _root_is(self, incident: IncidentCase, fault: FaultCase) -> None:
         row, root = incident.row, fault.row
@@ -257,15 +266,18 @@ class Board:
         known = self.catalog.get(fault.row.fault_type)
         return f"{self.said(fault.row.resource)}: {known.title if known else fault.row.fault_type}"
 
-    def _gather(self, incident: IncidentCase) -> None:
-        """Loose faults that the new root explains join it."""
-        setting = self._setting()
-        near = self._machines_near(incident.root)
-        for fault in [fault for fault in self.loose if fault.row.owner in near and fault.member is None]:
-            placed = correlate.place(fault.view(), [incident.view()], setting)
-            if isinstance(placed, correlate.Joins) and placed.role is Role.SYMPTOM:
-                self.loose.remove(fault)
-                self.join(fault, incident, placed)
+    def _draw_in(self, fault: FaultCase, incident: IncidentCase) -> None:
+        """Loose faults that belong to the incident, now that this one does, join it; and what follows from those."""
+        drawing = [fault]
+        while drawing:
+            one = drawing.pop(0)
+            view, setting = incident.view(), self.setting()
+            found = correlate.effects(one.view(), self.met, setting, incident=view, is_root=one is incident.root)
+            for loose, placed in [(seat.seen, joins) for seat, joins in found]:
+                if isinstance(loose, FaultCase) and loose.member is None and loose in self.loose:
+                    self.loose.remove(loose)
+                    self._add(loose, incident, placed)
+                    drawing.append(loose)
 
     def ended(self, fault: FaultCase, at: datetime, reason: str) -> None:
         """Clears a fault. Its root's end is told at once, its symptoms' ends when all have ended."""
@@ -281,15 +293,33 @@ class Board:
     def note(self, kind: ChangeKind, fault: FaultCase, incident: IncidentCase | None, text: str) -> None:
         self._pending.append((kind, fault, incident, text))
 
+    def decide(
+        self, kind: Decision.Kind, fault: FaultCase | None, incident: IncidentCase | None, text: str, *, rule: str = ""
+    ) -> None:
+        """Says why, in the transaction of what it explains."""
+        self.decisions.append(
+            Decision(
+                fault=fault.row if fault else None,
+                incident=incident.row if incident else None,
+                kind=kind,
+                rule=rule,
+                text=text[:500],
+                recorded_at=self.now,
+            )
+        )
+
     # Writing -----------------------------------------------------------------------------------------------
 
     def write(self) -> None:
         """Everything that changed, and what came of it into `changes`."""
         cases = {id(case): case for case in self.faults.values()}
         cases.update({id(case): case for incident in self.incidents.values() for case in incident.members})
-        writing.write(list(cases.values()), list(self.incidents.values()), now=self.now)
+        incidents = list(self.incidents.values())
+        writing.create(list(cases.values()), incidents)
+        merging.close(incidents, now=self.now)
+        writing.update(incidents, now=self.now)
         self.changes += [
-            Change(incident.row.pk if incident else None, fault.row.pk, kind, text)
+            Change(incident.stays.row.pk if incident else None, fault.row.pk, kind, text)
             for kind, fault, incident, text in self._pending
         ]
         self._pending.clear()
@@ -309,15 +339,6 @@ def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: st
         code=kind.code,
         is_active=True,
     )
-
-
-def _reached_over_management(fault_type: str) -> set[str]:
-    """Whose incidents and loose faults matter to a fault of the management network, or of what is reached over it."""
-    if fault_type == SILENT_TARGET:
-        return {MANAGEMENT}
-    if fault_type != MANAGEMENT_NETWORK:
-        return set()
-    return set(Fault.objects.filter(fault_type=SILENT_TARGET, is_active=True).values_list("owner", flat=True))
 
 
 def _holding(faults: Sequence[int]) -> set[int]:

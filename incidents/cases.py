@@ -33,8 +33,17 @@ class FaultCase:
     member: IncidentCase | None = None
     has_come: bool = False
     """Whether this batch brought it: raised, back, or past its hold-down."""
+    _seen: tuple[tuple[object, ...], FaultView] | None = None
 
     def view(self) -> FaultView:
+        """The same value until the fault changes: many rules ask for it."""
+        row = self.row
+        stamp = (row.severity, row.action, row.is_active, row.component, row.raised_at)
+        if self._seen is None or self._seen[0] != stamp:
+            self._seen = stamp, self._view()
+        return self._seen[1]
+
+    def _view(self) -> FaultView:
         row = self.row
         return FaultView(
             fault_type=row.fault_type,
@@ -117,9 +126,21 @@ class Entry:
     group: str = ""
 
 
+@dataclass(frozen=True)
+class Absorbed:
+    """An incident that became part of another one, and the rule and sentence that say why."""
+
+    case: IncidentCase
+    rule: str
+    reason: str
+
+
 @dataclass(eq=False)
 class IncidentCase:
-    """An open incident and what this batch makes of it. `key` is its place on the board."""
+    """An open incident and what this batch makes of it. `key` is its place on the board.
+
+    `is_fixed`: a person chose the root. `into`: the incident that it became part of.
+    """
 
     row: Incident
     key: int
@@ -128,33 +149,70 @@ class IncidentCase:
     joins: list[tuple[FaultCase, Role, str, str]] = field(default_factory=list)
     demoted: list[tuple[FaultCase, str, str]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
+    absorbed: list[Absorbed] = field(default_factory=list)
     is_new: bool = False
     is_changed: bool = False
     is_unsettled: bool = False
+    is_fixed: bool = False
+    into: IncidentCase | None = None
+    machines: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.machines.update(member.row.owner for member in self.members)
 
     def view(self) -> IncidentView:
+        row = self.row
         return IncidentView(
             key=self.key,
-            state=State(self.row.state),
+            state=State(row.state),
             root=self.root.view(),
-            members=tuple(member.view() for member in self.members),
-            has_platform_signal=self.row.has_platform_signal,
+            members=self.members,
+            has_platform_signal=row.has_platform_signal,
+            is_fixed=self.is_fixed or row.is_root_by_person,
+            is_told=row.silence_id is None or row.announced_at is not None,
+            is_written=not self.is_new,
+            opened_at=row.opened_at,
+            machines=self.machines,
         )
 
     @property
     def is_watched(self) -> bool:
         return self.row.state == State.MONITORING.value
 
+    @property
+    def stays(self) -> IncidentCase:
+        """The incident itself, or the one that it became part of."""
+        return self if self.into is None else self.into.stays
+
+    def add(self, fault: FaultCase) -> None:
+        self.members.append(fault)
+        self.machines.add(fault.row.owner)
+
+    def demote(self, root: FaultCase, rule: str, reason: str) -> None:
+        self.demoted.append((root, rule, reason[:255]))
+        self.is_changed = True
+
     def raise_to(self, fault: FaultCase) -> bool:
-        """Takes the fault's severity and action where they are higher; True when they were."""
+        """Takes the fault's severity and action where they are higher; True when they were.
+
+        What a symptom on another machine calls for is not what the root calls for.
+        """
         if fault.is_sympathetic or not fault.opens_incident:
             return False
         before = (self.row.severity, self.row.action)
         self.row.severity = str(max(Severity(self.row.severity), Severity(fault.row.severity), key=lambda s: s.rank))
-        self.row.action = str(max(Action(self.row.action), Action(fault.row.action), key=lambda a: a.rank))
+        if fault.row.owner == self.root.row.owner:
+            self.row.action = str(max(Action(self.row.action), Action(fault.row.action), key=lambda a: a.rank))
         is_raised = before != (self.row.severity, self.row.action)
         self.is_changed = self.is_changed or is_raised
         return is_raised
+
+    def weigh(self) -> None:
+        """Severity and action anew, after another root was found: no repair of a node for what a switch did."""
+        self.row.severity, self.row.action = self.root.row.severity, self.root.row.action
+        for member in self.members:
+            self.raise_to(member)
+        self.is_changed = True
 
 
 def blocks(fault: FaultCase, root_id: int | None) -> bool:

@@ -1,42 +1,45 @@
-"""Decides which incident a new fault belongs to, by one table of rules. Pure: no clock, no database.
+"""Decides which incident a new fault belongs to, by the rules of `incidents.correlation`. Pure: no clock, no database.
 
-`RULES` is read from the top; the first rule that fits one of the open incidents decides. Rules that need a whole
-topology (spine to leaf, rail against rail) join the table when they come; they see the same values.
+The cause explains its effects in whichever order they come: an effect joins its cause's incident, a cause that comes
+later takes the root of every incident whose root it explains. Rules are tried from the top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
-from detectors import resources
-from detectors.faults import Action, Component, Role
-from incidents import wording
+from detectors.faults import Action, Role
+from incidents import correlation_file, near_misses, wording
+from incidents.correlation import Direction, Lasts, Root, Rule, RuleSet
 from incidents.lifecycle import State
-from incidents.topology import Topology
+from incidents.meeting import Field, Seat
+from incidents.near_misses import Miss, Nearly
+from incidents.relations import Side, Surroundings
 from incidents.views import (
     FOLLOWS_HARDWARE,
     GPU_LOST,
-    MANAGEMENT_NETWORK,
     NETWORK_CLIENT,
     NVSWITCH,
     ROUTING,
-    SILENT_TARGET,
     UNREACHABLE,
     USER_REPORT,
     FaultView,
     IncidentView,
 )
 
-_GPUS = frozenset({Component.GPU, Component.NVLINK})
-# What no GPU breaks, and what breaks no GPU: cards and cables, file systems, settings, the room.
-_BESIDE_GPUS = frozenset(Component) - _GPUS - {Component.NODE, Component.UNKNOWN}
+_OTHER = {Side.CAUSE: Side.EFFECT, Side.EFFECT: Side.CAUSE}
+_LONGEST_REASON = 255
+_MOST_NEARLY = 3
 
 
 @dataclass(frozen=True)
 class Opens:
+    """`nearly`: the rules that almost joined it to an open incident, and what was missing."""
+
     reason: str
+    nearly: tuple[Nearly, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,45 +59,238 @@ class Keeps:
     reason: str
 
 
-Placement = Opens | Joins | Keeps
+@dataclass(frozen=True)
+class Explained:
+    """An incident whose root the new fault explains, and why."""
+
+    incident: int
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Merges:
+    """One response where there were several: `incident` stays, the `others` are part of it, and the fault joins it.
+
+    `root_of`: the incident whose root is the root of all; None: the fault's own.
+    """
+
+    incident: int
+    others: tuple[int, ...]
+    joins: Joins
+    root_of: int | None
+    explained: tuple[Explained, ...]
+
+
+Placement = Opens | Joins | Keeps | Merges
 
 
 @dataclass(frozen=True)
 class Setting:
     """What the rules may ask besides the two faults."""
 
-    topology: Topology
-    window: timedelta
+    around: Surroundings = field(default_factory=Surroundings)
+    window: timedelta = timedelta(minutes=10)
     said: Callable[[str], str] = wording.resource
     """A resource path as people say it."""
+    rules: RuleSet = field(default_factory=correlation_file.load)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """Joins a fault to an incident when `fits`. `because` ends the sentence that people read."""
+class _Match:
+    """A rule that joins the fault to an incident, over one of its faults. `side` is the new fault's."""
 
-    name: str
-    because: str
-    fits: Callable[[FaultView, IncidentView, Setting], bool]
-    role: Callable[[FaultView, IncidentView], Role]
+    rule: Rule
+    side: Side
+    seat: Seat
+    incident: IncidentView
+    role: Role
+
+    @property
+    def other(self) -> FaultView:
+        return self.seat.seen.view()
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the new fault explains the incident's root."""
+        return self.side is Side.CAUSE and not self.rule.is_of_peers
 
 
 def place(fault: FaultView, incidents: Sequence[IncidentView], setting: Setting) -> Placement:
-    """Where a new fault belongs among the open incidents of its neighbourhood.
+    """Where a new fault belongs among the open incidents of its neighbourhood."""
+    met = Field(setting.rules, setting.around)
+    for incident in incidents:
+        met.enter(incident.key, incident, root=incident.root, members=incident.members or (incident.root,))
+    return judge(fault, met, setting)
+
+
+def judge(fault: FaultView, met: Field, setting: Setting) -> Placement:
+    """The same over an index that is kept for many faults.
 
     Of several incidents that fit one rule the one with the same resource, then the one nearest in time wins.
     """
-    nearest = sorted(
-        incidents, key=lambda incident: (incident.root.resource != fault.resource, _apart(fault, incident.root))
+    first = next(_matches(fault, met, setting), None)
+    if first is None:
+        if fault.opens_incident:
+            return Opens("no open incident explains it", _nearly(fault, met, setting))
+        return Keeps("recorded: a fault of this type opens no incident by itself")
+    explained = _explained(fault, met, setting)
+    if first.is_cause:
+        first = next(_wider_causes(fault, met, setting, explained), first)
+    others = {key: match for key, match in explained.items() if key != first.incident.key}
+    joins = Joins(first.incident.key, first.role, first.rule.name, _reason(first, fault, setting))
+    if not others or (first.incident.is_fixed and first.is_cause):
+        return joins
+    return _merged(fault, first, joins, others, setting)
+
+
+def effects(
+    fault: FaultView, met: Field, setting: Setting, *, incident: IncidentView, is_root: bool
+) -> Iterator[tuple[Seat, Joins]]:
+    """The loose faults that belong to the incident now that this fault, its root or a member, does."""
+    for rule, side in setting.rules.sides(fault):
+        if not (is_root if rule.is_of_peers or rule.by_root else True) or (
+            side is Side.EFFECT and not rule.is_of_peers
+        ):
+            continue
+        for seat in met.met(rule, side, fault):
+            if seat.incident is not None:
+                continue
+            loose = seat.seen.view()
+            match = _Match(rule, _OTHER[side], Seat(fault, incident.key), incident, Role.SYMPTOM)
+            is_alike = rule.root is Root.STRONGER and takes_root(loose, fault)
+            if is_alike or _misses(match, loose, setting):
+                continue
+            yield seat, Joins(incident.key, Role.SYMPTOM, rule.name, _reason(match, loose, setting))
+
+
+def _matches(fault: FaultView, met: Field, setting: Setting) -> Iterator[_Match]:
+    """The best match of each rule, from the top."""
+    for rule, side in setting.rules.sides(fault):
+        found = [match for match in _candidates(rule, side, fault, met) if not _misses(match, fault, setting)]
+        if found:
+            yield min(found, key=lambda match: _nearness(match, fault))
+
+
+def _candidates(rule: Rule, side: Side, fault: FaultView, met: Field) -> Iterator[_Match]:
+    if side is Side.CAUSE and (rule.is_symmetric or not _may_explain(rule, fault)):
+        return
+    for seat in met.met(rule, side, fault):
+        if seat.incident is not None:
+            incident = met.incidents[seat.incident].view()
+            yield _Match(rule, side, seat, incident, _role(rule, side, fault, incident))
+
+
+def _may_explain(rule: Rule, fault: FaultView) -> bool:
+    """A rule that asks for an incident's state speaks of what its cause goes through, so never takes a root away.
+    What opens no incident explains none."""
+    return rule.is_of_peers or (not rule.states and fault.opens_incident and not fault.is_sympathetic)
+
+
+def _role(rule: Rule, side: Side, fault: FaultView, incident: IncidentView) -> Role:
+    is_root = {
+        Root.CAUSE: side is Side.CAUSE,
+        Root.FIRST: False,
+        Root.STRONGER: not incident.is_fixed and takes_root(fault, incident.root),
+    }
+    return Role.ROOT if is_root[rule.root] else Role.SYMPTOM
+
+
+def _nearness(match: _Match, fault: FaultView) -> tuple[bool, timedelta, tuple[object, ...]]:
+    return match.other.resource != fault.resource, apart(fault, match.other), match.incident.age
+
+
+def _explained(fault: FaultView, met: Field, setting: Setting) -> dict[int, _Match]:
+    """Every incident whose root this fault explains, by the first rule that says so."""
+    found: dict[int, _Match] = {}
+    for rule, side in setting.rules.sides(fault):
+        if side is Side.CAUSE and not rule.is_of_peers:
+            for match in _candidates(rule, side, fault, met):
+                if match.incident.key not in found and not _misses(match, fault, setting):
+                    found[match.incident.key] = match
+    return found
+
+
+def _wider_causes(fault: FaultView, met: Field, setting: Setting, explained: dict[int, _Match]) -> Iterator[_Match]:
+    """What explains the fault itself, outside of the incidents that it explains: then theirs is the root."""
+    for match in _matches(fault, met, setting):
+        is_effect = match.side is Side.EFFECT and not match.rule.is_of_peers
+        if is_effect and match.incident.key not in explained:
+            yield match
+
+
+def _merged(fault: FaultView, first: _Match, joins: Joins, others: dict[int, _Match], setting: Setting) -> Merges:
+    every = {first.incident.key: first.incident, **{key: match.incident for key, match in others.items()}}
+    stays = first.incident if first.incident.is_fixed else min(every.values(), key=lambda incident: incident.age)
+    taken = {**({first.incident.key: first} if first.role is Role.ROOT else {}), **others}
+    return Merges(
+        incident=stays.key,
+        others=tuple(key for key in every if key != stays.key),
+        joins=Joins(stays.key, joins.role, joins.rule, joins.reason),
+        root_of=None if first.role is Role.ROOT else first.incident.key,
+        explained=tuple(
+            Explained(key, match.rule.name, _sentence(match.incident.root, fault, match.rule.because, setting))
+            for key, match in taken.items()
+        ),
     )
-    for rule in RULES:
-        for incident in nearest:
-            if takes(incident, fault) and rule.fits(fault, incident, setting):
-                reason = _reason(rule, fault, incident, setting)
-                return Joins(incident.key, rule.role(fault, incident), rule.name, reason)
-    if fault.opens_incident:
-        return Opens("no open incident explains it")
-    return Keeps("recorded: a fault of this type opens no incident by itself")
+
+
+# Whether a rule fits ---------------------------------------------------------------------------------------------
+
+
+def _misses(match: _Match, fault: FaultView, setting: Setting) -> list[Miss]:
+    """The conditions that do not hold; empty: the rule fits."""
+    rule, incident, other = match.rule, match.incident, match.other
+    cause, effect = (fault, other) if match.side is Side.CAUSE else (other, fault)
+    holds = {
+        Miss.PEERS: rule.is_of_peers or not _are_peers(rule, cause, effect, setting),
+        Miss.WINDOW: _is_in_time(rule, cause, effect, setting),
+        Miss.DIRECTION: _is_in_order(rule.direction, cause, effect),
+        Miss.STATE: not rule.states or incident.state in rule.states,
+        Miss.REPORTED: not rule.reported_only or not incident.has_platform_signal,
+        Miss.MACHINES: not rule.one_machine or incident.is_on_one_machine,
+        Miss.FIXED: not (match.is_cause and incident.is_fixed),
+        Miss.WATCHED: takes(incident, fault),
+    }
+    return [miss for miss, is_well in holds.items() if not is_well]
+
+
+def _are_peers(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting) -> bool:
+    """Both could be the cause of the other by this rule: then it says nothing of the two."""
+    return setting.rules.is_on(rule, Side.EFFECT, cause) and setting.rules.is_on(rule, Side.CAUSE, effect)
+
+
+def _is_in_time(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting) -> bool:
+    if rule.lasts is Lasts.WHILE_OPEN:
+        return True
+    window = setting.window if rule.window is None else rule.window
+    stands = rule.lasts is Lasts.WHILE_ACTIVE and cause.is_active and _is_before(cause, effect)
+    return stands or apart(cause, effect) <= window
+
+
+def _is_in_order(direction: Direction, cause: FaultView, effect: FaultView) -> bool:
+    return {
+        Direction.EITHER: True,
+        Direction.CAUSE_FIRST: _is_before(cause, effect),
+        Direction.EFFECT_FIRST: _is_before(effect, cause),
+    }[direction]
+
+
+def _is_before(one: FaultView, other: FaultView) -> bool:
+    """By either clock: two machines' clocks may differ."""
+    return one.occurred_at <= other.occurred_at or one.observed_at <= other.observed_at
+
+
+def apart(one: FaultView, other: FaultView) -> timedelta:
+    """Time between two faults. Clocks of two machines differ, so there our own clock may speak too."""
+    by_device = abs(one.occurred_at - other.occurred_at)
+    if one.owner == other.owner and _has_device_clock(one) and _has_device_clock(other):
+        return by_device
+    return min(by_device, abs(one.observed_at - other.observed_at))
+
+
+def _has_device_clock(fault: FaultView) -> bool:
+    return fault.occurred_at != fault.observed_at
 
 
 def takes(incident: IncidentView, fault: FaultView) -> bool:
@@ -115,59 +311,16 @@ def is_back(fault: FaultView, incident: IncidentView) -> bool:
     root = incident.root
     if _identity(fault) == _identity(root):
         return True
-    asked = max(member.action.rank for member in (root, *incident.members) if member.is_hardware or member is root)
+    seen = [member.view() for member in incident.members]
+    asked = max(one.action.rank for one in (root, *seen) if one.is_hardware or one is root)
     if not fault.is_hardware or fault.action.rank < asked:
         return False
-    is_known = any(_identity(fault) == _identity(member) for member in incident.members)
+    is_known = any(_identity(fault) == _identity(one) for one in seen)
     return is_known or (fault.resource == root.resource and fault.resource != fault.owner)
 
 
 def _identity(fault: FaultView) -> tuple[str, str]:
     return fault.fault_type, fault.resource
-
-
-def _reason(rule: Rule, fault: FaultView, incident: IncidentView, setting: Setting) -> str:
-    root = incident.root
-    seconds = (fault.occurred_at - root.occurred_at).total_seconds()
-    when = f"{wording.duration(timedelta(seconds=abs(seconds)))} {'before' if seconds < 0 else 'after'}"
-    if abs(seconds) < 1:
-        when = "at the same moment as"
-    return f"{when} {root.fault_type} on {setting.said(root.resource)}: {rule.because}"[:255]
-
-
-def _apart(one: FaultView, other: FaultView) -> timedelta:
-    """Time between two faults. Clocks of two machines differ, so there our own clock may speak too."""
-    by_device = abs(one.occurred_at - other.occurred_at)
-    if one.owner == other.owner and _has_device_clock(one) and _has_device_clock(other):
-        return by_device
-    return min(by_device, abs(one.observed_at - other.observed_at))
-
-
-def _has_device_clock(fault: FaultView) -> bool:
-    return fault.occurred_at != fault.observed_at
-
-
-def _is_near(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return _apart(fault, incident.root) <= setting.window
-
-
-def _is_same_machine(fault: FaultView, incident: IncidentView) -> bool:
-    return fault.owner == incident.owner
-
-
-# Who is root ---------------------------------------------------------------------------------------------------
-
-
-def _symptom(fault: FaultView, incident: IncidentView) -> Role:
-    return Role.SYMPTOM
-
-
-def _root(fault: FaultView, incident: IncidentView) -> Role:
-    return Role.ROOT
-
-
-def _by_strength(fault: FaultView, incident: IncidentView) -> Role:
-    return Role.ROOT if takes_root(fault, incident.root) else Role.SYMPTOM
 
 
 def takes_root(fault: FaultView, root: FaultView) -> bool:
@@ -189,158 +342,35 @@ def takes_root(fault: FaultView, root: FaultView) -> bool:
     return root.action.rank <= Action.WATCH.rank < fault.action.rank
 
 
-# When a rule fits ----------------------------------------------------------------------------------------------
+# Words -----------------------------------------------------------------------------------------------------------
 
 
-def _confirms_report(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return (
-        not incident.has_platform_signal
-        and fault.fault_type != USER_REPORT
-        and _is_same_machine(fault, incident)
-        and _is_near(fault, incident, setting)
-    )
+def _reason(match: _Match, fault: FaultView, setting: Setting) -> str:
+    rule = match.rule
+    words = (rule.explains or f"its cause, as {rule.because}") if match.is_cause else rule.because
+    return _sentence(fault, match.other, words, setting)
 
 
-def _is_reported(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    """People tell late: what still stands on their node is taken to be what they mean."""
-    return (
-        fault.fault_type == USER_REPORT
-        and _is_same_machine(fault, incident)
-        and (incident.root.is_active or _is_near(fault, incident, setting))
-    )
+def _sentence(fault: FaultView, other: FaultView, because: str, setting: Setting) -> str:
+    return f"{_when(fault, other)} {other.fault_type} on {setting.said(other.resource)}: {because}"[:_LONGEST_REASON]
 
 
-def _is_switch_behind(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return (
-        fault.is_of_switch and _depends_on(incident.root, fault.owner, setting) and _is_near(fault, incident, setting)
-    )
+def _when(fault: FaultView, other: FaultView) -> str:
+    seconds = (fault.occurred_at - other.occurred_at).total_seconds()
+    if abs(seconds) < 1:
+        return "at the same moment as"
+    return f"{wording.duration(timedelta(seconds=abs(seconds)))} {'before' if seconds < 0 else 'after'}"
 
 
-def _is_behind_switch(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return (
-        incident.root.is_of_switch
-        and _depends_on(fault, incident.owner, setting)
-        and _is_near(fault, incident, setting)
-    )
-
-
-def _depends_on(fault: FaultView, switch: str, setting: Setting) -> bool:
-    """A link that ends at the switch; a neighbour's routing or a node's network file system that needs it.
-
-    A person may tell of a node's link without knowing which: then any of its cables counts.
-    """
-    if fault.is_link and fault.resource != fault.owner:
-        return switch in setting.topology.ends(fault.resource)
-    if fault.is_link or fault.is_one_of(ROUTING) or fault.is_one_of(NETWORK_CLIENT):
-        return switch in setting.topology.neighbours(fault.owner)
-    return False
-
-
-def _is_link_beside_link(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    """Two links that share a machine: both ends of one cable, the links of one switch, the links of one node."""
-    return (
-        fault.is_link
-        and incident.root.is_link
-        and not setting.topology.ends(fault.resource).isdisjoint(setting.topology.ends(incident.root.resource))
-        and _is_near(fault, incident, setting)
-    )
-
-
-def _is_far_end_of_repair(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    far = setting.topology.peer(fault.resource)
-    return (
-        fault.is_link
-        and incident.state is State.REPAIRING
-        and far is not None
-        and resources.owner(far) == incident.owner
-    )
-
-
-def _is_same_part(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    """A part, not a whole machine: `node/gn001` alone says too little to ignore the window."""
-    return fault.resource == incident.root.resource and fault.resource != fault.owner
-
-
-def _is_count_after_loss(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return (
-        fault.fault_type == "gpu.count_mismatch"
-        and _is_same_machine(fault, incident)
-        and any(member.is_one_of(GPU_LOST) for member in incident.members)
-    )
-
-
-def _follows(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return (
-        (fault.is_one_of(FOLLOWS_HARDWARE) or fault.is_sympathetic)
-        and _is_same_machine(fault, incident)
-        and incident.root.component in (Component.GPU, Component.NVLINK, Component.NODE)
-        and _is_near(fault, incident, setting)
-    )
-
-
-def _is_nvswitch_and_lost_gpu(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    pair = (fault, incident.root)
-    return (
-        _is_same_machine(fault, incident)
-        and any(one.is_one_of(NVSWITCH) for one in pair)
-        and any(one.is_one_of(GPU_LOST) for one in pair)
-        and _is_near(fault, incident, setting)
-    )
-
-
-def _is_transient_of_repair(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return (
-        incident.state is State.REPAIRING
-        and _is_same_machine(fault, incident)
-        and (fault.is_link or fault.is_one_of(UNREACHABLE) or not fault.opens_incident)
-    )
-
-
-def _is_behind_management(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    """As long as that network is down, whatever falls silent later is taken to be behind it."""
-    return (
-        fault.fault_type == SILENT_TARGET
-        and incident.root.fault_type == MANAGEMENT_NETWORK
-        and (incident.root.is_active or _is_near(fault, incident, setting))
-    )
-
-
-def _is_same_switch(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    return (
-        fault.owner.startswith("switch/") and _is_same_machine(fault, incident) and _is_near(fault, incident, setting)
-    )
-
-
-def _is_same_node(fault: FaultView, incident: IncidentView, setting: Setting) -> bool:
-    """Not when the incident spans machines: then its cause lies outside of this node. Nor do a GPU and a network
-    card, a file system or a setting explain each other, for being in one node."""
-    return (
-        fault.owner.startswith("node/")
-        and not _are_strangers(fault, incident.root)
-        and _is_same_machine(fault, incident)
-        and all(member.owner == incident.owner for member in incident.members)
-        and _is_near(fault, incident, setting)
-    )
-
-
-def _are_strangers(one: FaultView, other: FaultView) -> bool:
-    pair = {one.component, other.component}
-    return not (pair.isdisjoint(_GPUS) or pair.isdisjoint(_BESIDE_GPUS))
-
-
-RULES: tuple[Rule, ...] = (
-    Rule("confirms_report", "the platform sees what a user reported on this machine", _confirms_report, _by_strength),
-    Rule("user_report", "a user reported trouble on this machine", _is_reported, _symptom),
-    Rule("switch_behind", "it ran over this switch", _is_switch_behind, _root),
-    Rule("behind_switch", "it runs over that switch", _is_behind_switch, _symptom),
-    Rule("link_beside_link", "both links end at one machine", _is_link_beside_link, _symptom),
-    Rule("far_end_of_repair", "the machine at the other end is being repaired", _is_far_end_of_repair, _symptom),
-    Rule("same_part", "the same part, whose incident is still open", _is_same_part, _by_strength),
-    Rule("count_after_loss", "the count is short by the GPU that was lost", _is_count_after_loss, _symptom),
-    Rule("nvswitch_and_lost_gpu", "NVSwitches see the links of the lost GPU", _is_nvswitch_and_lost_gpu, _by_strength),
-    Rule("follows_hardware", "a consequence or an echo of the hardware fault on this node", _follows, _symptom),
-    Rule("during_repair", "the machine is being repaired", _is_transient_of_repair, _symptom),
-    Rule("behind_management", "it is reached over that network", _is_behind_management, _symptom),
-    Rule("same_switch", "the same switch within the join window", _is_same_switch, _by_strength),
-    Rule("same_node", "the same node within the join window", _is_same_node, _by_strength),
-)
+def _nearly(fault: FaultView, met: Field, setting: Setting) -> tuple[Nearly, ...]:
+    """Rules of which one condition alone did not hold, at most three; one for each incident."""
+    found: dict[int, Nearly] = {}
+    for rule, side in setting.rules.sides(fault):
+        for match in _candidates(rule, side, fault, met):
+            misses = _misses(match, fault, setting)
+            if len(misses) == 1 and match.incident.key not in found:
+                words = near_misses.WORDS[misses[0]]
+                if words:
+                    reason = _sentence(fault, match.other, words, setting)
+                    found[match.incident.key] = Nearly(match.incident.key, rule.name, reason)
+    return tuple(list(found.values())[:_MOST_NEARLY])

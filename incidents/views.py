@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from typing import Protocol
 
 from detectors import resources
 from detectors.faults import Action, Component, Severity
@@ -42,7 +44,8 @@ def is_networked(fault_type: str, resource: str) -> bool:
     return resource.startswith("switch/") or _is_one_of(fault_type, LINK) or _is_one_of(fault_type, NETWORK_CLIENT)
 
 
-def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:
+@lru_cache(maxsize=8192)
+def _is_one_of(fault_type: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(fault_type, pattern) for pattern in patterns)
 
 
@@ -61,11 +64,14 @@ class FaultView:
     is_sympathetic: bool = False
     is_active: bool = True
 
-    @property
+    def view(self) -> FaultView:
+        return self
+
+    @cached_property
     def owner(self) -> str:
         return resources.owner(self.resource)
 
-    def is_one_of(self, patterns: Sequence[str]) -> bool:
+    def is_one_of(self, patterns: tuple[str, ...]) -> bool:
         return _is_one_of(self.fault_type, patterns)
 
     @property
@@ -95,16 +101,45 @@ class FaultView:
         return self.resource.startswith("switch/") and not self.is_link and not self.is_one_of(ROUTING)
 
 
+class Seen(Protocol):
+    """A fault as correlation may ask for it: the view of one, or what has one."""
+
+    def view(self) -> FaultView: ...
+
+
 @dataclass(frozen=True)
 class IncidentView:
-    """An open incident as correlation sees it. `key` is the caller's own; `members` include the root."""
+    """An open incident as correlation sees it. `key` is the caller's own; `members` include the root.
+
+    `is_fixed`: a person chose its root, so that no rule takes it away. `machines` are those of its members; empty: to
+    be asked of them. The incident that people were told of first is the one that stays when two become one.
+    """
 
     key: int
     state: State
     root: FaultView
-    members: tuple[FaultView, ...] = ()
+    members: Sequence[Seen] = ()
     has_platform_signal: bool = True
+    is_fixed: bool = False
+    is_told: bool = True
+    is_written: bool = True
+    opened_at: datetime | None = None
+    machines: Collection[str] = ()
+
+    def view(self) -> IncidentView:
+        return self
 
     @property
     def owner(self) -> str:
         return self.root.owner
+
+    @property
+    def is_on_one_machine(self) -> bool:
+        return len(self.machines or {member.view().owner for member in self.members}) < 2
+
+    @property
+    def age(self) -> tuple[bool, bool, bool, datetime, str, str]:
+        """What people know longest comes first; what seems over and what they cannot know yet come last."""
+        since = self.opened_at or self.root.observed_at
+        is_over = self.state is State.MONITORING
+        return not self.is_written, is_over, not self.is_told, since, self.root.resource, self.root.fault_type

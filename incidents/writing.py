@@ -50,9 +50,17 @@ _INCIDENT_COLUMNS = [
 _TOLD = 3
 
 
-def write(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase], *, now: datetime) -> None:
-    """Faults, evidence, incidents, memberships, timeline, and the notifications that the timeline owes."""
+def create(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase]) -> None:
+    """Faults with their evidence, and new incidents."""
     _write_faults(faults)
+    new = [incident for incident in incidents if incident.is_new]
+    for incident in new:
+        incident.row.root_fault = incident.root.row
+    Incident.objects.bulk_create([incident.row for incident in new])
+
+
+def update(incidents: Sequence[IncidentCase], *, now: datetime) -> None:
+    """Changed incidents, memberships, timeline, and the notifications that the timeline owes."""
     _write_incidents(incidents, now)
     _write_timeline(incidents, now)
 
@@ -84,10 +92,6 @@ def _excerpts(case: FaultCase) -> list[upsert.Excerpt]:
 
 
 def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
-    new = [incident for incident in incidents if incident.is_new]
-    for incident in new:
-        incident.row.root_fault = incident.root.row
-    Incident.objects.bulk_create([incident.row for incident in new])
     for incident in incidents:
         if incident.is_changed and not incident.is_new:
             incident.row.root_fault = incident.root.row

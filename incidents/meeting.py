@@ -1,0 +1,156 @@
+"""Where faults meet: an index of the open incidents and loose faults of one transaction, by rule, side and key. Pure.
+
+A new fault looks into the index and never at every other fault; it decides nothing (`incidents.correlate` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from incidents import relations
+from incidents.correlation import Rule, RuleSet
+from incidents.relations import Relation, Side, Surroundings
+from incidents.views import FaultView, IncidentView, Seen
+
+_Place = tuple[Relation, str]
+
+
+class Group(Protocol):
+    """An open incident, or the view of one."""
+
+    def view(self) -> IncidentView: ...
+
+
+@dataclass(eq=False)
+class Seat:
+    """One fault's place: the key of its incident, None while it is loose."""
+
+    seen: Seen
+    incident: int | None
+
+
+@dataclass(eq=False)
+class Field:
+    """Incidents by key, and every fault that belongs to one or is loose. What is seated later is met later."""
+
+    rules: RuleSet
+    around: Surroundings = field(default_factory=Surroundings)
+    incidents: dict[int, Group] = field(default_factory=dict)
+    _seats: dict[int, Seat] = field(default_factory=dict)
+    _roots: dict[int, Seat] = field(default_factory=dict)
+    _buckets: dict[tuple[str, Side], dict[_Place, list[Seat]]] = field(default_factory=dict)
+    _keys: dict[tuple[Relation, Side, FaultView], frozenset[str]] = field(default_factory=dict)
+
+    def surround(self, around: Surroundings) -> None:
+        """What relations look at from now on; it holds what it held before, and more."""
+        self.around = around
+        self._keys.clear()
+        self._buckets.clear()
+
+    def enter(self, key: int, group: Group, *, root: Seen, members: Iterable[Seen]) -> None:
+        """An incident with its faults, of which `root` is one."""
+        self.incidents[key] = group
+        for seen in members:
+            self.seat(seen, key)
+        self._roots[key] = self.seat(root, key)
+
+    def seat(self, seen: Seen, incident: int | None) -> Seat:
+        """Gives the fault its place, or moves it to another incident. None: loose."""
+        seat = self._seats.get(id(seen))
+        if seat is not None:
+            seat.incident = incident
+            return seat
+        seat = self._seats[id(seen)] = Seat(seen, incident)
+        self._index(seat)
+        return seat
+
+    def leave(self, seen: Seen) -> None:
+        """The fault is about to be placed anew."""
+        seat = self._seats.pop(id(seen), None)
+        if seat is not None:
+            seat.incident = _GONE
+
+    def reroot(self, incident: int, root: Seen) -> None:
+        """`root` is, or becomes, a member of the incident and its root."""
+        seat = self.seat(root, incident)
+        self._roots[incident] = seat
+        self._index(seat)
+
+    def merge(self, gone: int, into: int) -> None:
+        """Every fault of one incident belongs to the other; its root is a member from now on."""
+        self.incidents.pop(gone, None)
+        self._roots.pop(gone, None)
+        for seat in self._seats.values():
+            if seat.incident == gone:
+                seat.incident = into
+
+    def root(self, incident: int) -> Seen:
+        return self._roots[incident].seen
+
+    def is_root(self, seat: Seat) -> bool:
+        return seat.incident is not None and self._roots.get(seat.incident) is seat
+
+    def met(self, rule: Rule, side: Side, fault: FaultView) -> Iterator[Seat]:
+        """Those whom a fault on this side of the rule meets: every member that may be its cause; roots and loose
+        faults that may be its effects, or its peers. Each once."""
+        other = Side.CAUSE if side is Side.EFFECT else Side.EFFECT
+        bucket = self._bucket(rule, other)
+        is_any_member = other is Side.CAUSE and not rule.is_of_peers and not rule.by_root
+        told: set[int] = set()
+        for place in self.places(rule, side, fault):
+            seats = bucket.get(place)
+            if not seats:
+                continue
+            known = [seat for seat in seats if self._counts(seat, is_any_member)]
+            if len(known) < len(seats):
+                bucket[place] = known
+            for seat in known:
+                if id(seat) not in told and seat.seen.view() is not fault:
+                    told.add(id(seat))
+                    yield seat
+
+    def places(self, rule: Rule, side: Side, fault: FaultView) -> Iterator[_Place]:
+        for relation in rule.relations:
+            for key in self.keys(relation, side, fault):
+                yield relation, key
+
+    def keys(self, relation: Relation, side: Side, fault: FaultView) -> frozenset[str]:
+        asked = (relation, side, fault)
+        known = self._keys.get(asked)
+        if known is None:
+            known = self._keys[asked] = relations.keys(relation, side, fault, self.around)
+        return known
+
+    def roots(self) -> Iterator[Seat]:
+        yield from self._roots.values()
+
+    def _counts(self, seat: Seat, is_any_member: bool) -> bool:
+        """Seats that count no longer never do again on that side, unless they are seated again."""
+        if seat.incident is None or is_any_member:
+            return seat.incident != _GONE
+        return self.is_root(seat)
+
+    def _bucket(self, rule: Rule, side: Side) -> dict[_Place, list[Seat]]:
+        asked = (rule.name, side)
+        if asked not in self._buckets:
+            self._buckets[asked] = {}
+            for seat in self._seats.values():
+                if self.rules.is_on(rule, side, seat.seen.view()):
+                    self._put(rule, side, seat)
+        return self._buckets[asked]
+
+    def _index(self, seat: Seat) -> None:
+        for rule, side in self.rules.sides(seat.seen.view()):
+            if (rule.name, side) in self._buckets:
+                self._put(rule, side, seat)
+
+    def _put(self, rule: Rule, side: Side, seat: Seat) -> None:
+        bucket = self._buckets[rule.name, side]
+        for place in self.places(rule, side, seat.seen.view()):
+            bucket.setdefault(place, []).append(seat)
+
+
+# The incident of a seat that was left: no incident has this key.
+_GONE = 0
