@@ -25,7 +25,7 @@ def two() -> tuple[Incident, Incident]:
     """A lost GPU on one node, a card that fails on another."""
     a_node()
     a_node("gn043")
-    services.ingest([an_event(), an_event("nic.firmware_error", CARD)], now=NOW)
+    services.ingest([an_event(), an_event("nic.firmware.unhealthy", CARD)], now=NOW)
     one, other = Incident.objects.order_by("root_resource")
     return one, other
 
@@ -82,7 +82,7 @@ class TestMerge:
 
     def test_an_incident_that_is_watched_opens_again_when_what_is_merged_still_stands(self) -> None:
         one, other = two()
-        services.ingest([a_clear("nic.firmware_error", CARD, at=LATER)], now=LATER)
+        services.ingest([a_clear("nic.firmware.unhealthy", CARD, at=LATER)], now=LATER)
         Incident.objects.filter(pk=other.pk).update(state="monitoring")
         assert of(rearranging.merge(one.pk, other.pk, actor="yuki", now=LATER)).state == "open"
 
@@ -129,6 +129,13 @@ class TestSplit:
         rearranging.split(incident.pk, [fault(incident, "gpu.xid.79").pk], actor="yuki", now=LATER)
         incident.refresh_from_db()
         assert (incident.severity, incident.action) == (root.severity, root.action)
+
+    def test_the_jobs_of_both_are_counted_anew(self) -> None:
+        incident = cascade()
+        Incident.objects.update(impact_at=NOW)
+        fresh = of(rearranging.split(incident.pk, [fault(incident, "gpu.xid.48").pk], actor="yuki", now=LATER))
+        incident.refresh_from_db()
+        assert (incident.impact_at, fresh.impact_at) == (None, None)
 
     def test_the_rules_do_not_bring_back_what_a_person_split_off(self) -> None:
         incident = cascade()
@@ -188,6 +195,16 @@ class TestReroot:
         assert (entry.kind, entry.actor) == ("root_changed", "yuki")
         assert "It came first." in entry.text
         assert Decision.objects.get(kind="rerooted").fault == second
+
+    def test_a_root_that_a_person_chose_stays_the_root_when_a_stronger_fault_comes(self) -> None:
+        a_node()
+        services.ingest([an_event("gpu.xid.154", GPU), an_event("gpu.xid.48", GPU)], now=NOW)
+        incident = Incident.objects.get()
+        chosen = fault(incident, "gpu.xid.154")
+        rearranging.reroot(incident.pk, chosen.pk, actor="yuki", now=LATER)
+        services.ingest([an_event("gpu.xid.79", GPU, at=LATER)], now=LATER)
+        incident.refresh_from_db()
+        assert incident.root_fault == chosen
 
     def test_a_root_change_is_refused_with_the_reason(self) -> None:
         incident = cascade()
