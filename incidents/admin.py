@@ -16,8 +16,9 @@ from django.utils.safestring import SafeString
 from incidents.admin_incident import SEVERITY_RANK, with_place
 from incidents.admin_pages import ReadOnlyAdmin
 from incidents.admin_parts import InServiceAdmin, history, nics
+from incidents.admin_silences import SilenceAdmin
 from incidents.lifecycle import CLOSED
-from incidents.models import Fault, Incident, InService, Node, Notification, QuarantinedEvent, Switch
+from incidents.models import Fault, Incident, InService, Node, Notification, QuarantinedEvent, Silence, Switch
 from incidents.templatetags import console
 
 
@@ -235,3 +236,4 @@ class QuarantinedEventAdmin(ReadOnlyAdmin):
 
 
 admin.site.register(InService, InServiceAdmin)
+admin.site.register(Silence, SilenceAdmin)

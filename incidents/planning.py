@@ -6,11 +6,11 @@ Makes and changes `Silence` rows of people; what they mean for incidents is `inc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from detectors import catalog as fault_catalog
 from detectors import resources, slurm_output
@@ -180,12 +180,7 @@ def preview(draft: Draft, now: datetime) -> Preview:
     return Preview(tuple(kept[:_SHOWN]), tuple(partly[:_SHOWN]), len(kept), len(partly), faults)
 
 
-def standing() -> Iterable[Silence]:
-    """Windows in force or planned."""
-    return Silence.objects.filter(ended_at=None)
-
-
-def history(silence_id: int) -> Iterable[Decision]:
+def history(silence_id: int) -> QuerySet[Decision]:
     """What was done with a window, and what it kept."""
     return Decision.objects.filter(rule=silencing.rule(silence_id)).select_related("incident").order_by("id")
 

@@ -37,6 +37,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "items": [
             _item("Home", "home", "home", "incidents.view_incident"),
             _item("Incidents", "e911_emergency", "admin:incidents_incident_changelist", "incidents.view_incident"),
+            _item("Silences", "notifications_paused", "admin:incidents_silence_changelist", "incidents.view_silence"),
             _item("Report a problem", "campaign", "report", "incidents.add_userreport"),
         ],
     },

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
+from incidents import silencing
 from incidents.notify.services import troubles
 from runbooks.models import StopSwitch
 
@@ -49,6 +50,19 @@ def standing() -> list[Banner]:
                 reverse("stop_switch"),
             )
         )
+    found += _silenced()
     messages = reverse("admin:incidents_notification_changelist")
     found += [Banner("mode", "error", text, messages, "Messages") for text in troubles(timezone.now())]
     return found
+
+
+def _silenced() -> list[Banner]:
+    """How much is kept from people now; nothing while no window is in force."""
+    windows = len(silencing.in_force(timezone.now()))
+    if not windows:
+        return []
+    kept, word = silencing.kept_now(), "window is" if windows == 1 else "windows are"
+    text = f"{windows} {word} in force; {kept} open incidents are kept from people by it."
+    text = text if windows == 1 else text.replace("by it.", "by them.")
+    address = reverse("admin:incidents_silence_changelist") + "?state=in_force"
+    return [Banner("mode", "notifications_paused", text, address, "Silences")]

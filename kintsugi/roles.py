@@ -40,6 +40,7 @@ SEES = tuple(
         "quarantinedevent",
         "rack",
         "shown",
+        "silence",
         "storagepath",
         "switch",
         "timelineentry",
@@ -50,6 +51,7 @@ SEES = tuple(
 ACTS = (
     "incidents.act_on_incident",
     "incidents.add_userreport",
+    "incidents.silence",
     "runbooks.control_run",
     "runbooks.use_stop_switch",
 )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from incidents.models import Evidence, Fault, Incident, Notification, QuarantinedEvent, TimelineEntry, UserReport
+from incidents.models import (
+    Evidence,
+    Fault,
+    Incident,
+    Notification,
+    QuarantinedEvent,
+    Silence,
+    TimelineEntry,
+    UserReport,
+)
 from runbooks.models import Mode, Run, RunState, StepRun
 from tests.builders import NOW, a_node, a_switch, an_incident
 
@@ -42,8 +51,19 @@ def pages(db: None) -> list[str]:
         incident=incident, channel="console", reason="card", sequence=0, due_at=NOW, recorded_at=NOW
     )
     held = QuarantinedEvent.objects.create(event_id="e1", wire={"x": 1}, error="no resource", recorded_at=NOW)
+    window = Silence.objects.create(
+        kind="silence",
+        resource="node/gn043",
+        reason="tray out",
+        author="ada",
+        starts_at=NOW,
+        ends_at=NOW,
+        recorded_at=NOW,
+    )
     return [
         "/",
+        "/incidents/silence/",
+        f"/incidents/silence/{window.pk}/change/",
         "/incidents/incident/",
         f"/incidents/incident/{incident.pk}/change/",
         "/incidents/fault/",

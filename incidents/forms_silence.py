@@ -1,0 +1,119 @@
+"""What people may say about windows, as forms: a new one, and another end or review."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
+from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
+
+from incidents import planning
+from incidents.models import Incident, Silence
+from incidents.windows import Draft, Field, Kind, Problem
+
+_KINDS = {
+    Kind.SILENCE: "Silence: a fault that somebody knows of",
+    Kind.MAINTENANCE: "Maintenance: machines that people work on; no repair starts there",
+    Kind.SHELF: "Shelf: one kind of fault in one place that will stand until a review",
+}
+_NO_TIME = {"invalid": "Give date and time as 2025-01-31 14:05."}
+
+
+def _time(label: str, text: str) -> forms.DateTimeField:
+    widget = TextInput(attrs={"type": "datetime-local"})
+    return forms.DateTimeField(label=label, required=False, widget=widget, help_text=text, error_messages=_NO_TIME)
+
+
+def _reason(label: str, *, is_needed: bool) -> forms.CharField:
+    return forms.CharField(
+        label=label,
+        max_length=255,
+        required=is_needed,
+        widget=TextInput,
+        error_messages={"required": "Say why: everyone who sees it will ask."},
+    )
+
+
+class ChangeForm(forms.Form):
+    """Another end, another review, another reason; what is left empty is none, the reason stays."""
+
+    ends_at = _time("End", "Earlier, later, or empty where it has a review.")
+    review_at = _time("Review", "When you are asked whether it is still right; 30 days at most.")
+    reason = _reason("New reason", is_needed=False)
+
+    def refuse(self, problems: tuple[Problem, ...]) -> None:
+        for problem in problems:
+            name = problem.field.value if problem.field.value in self.fields else None
+            self.add_error(name, problem.text)
+
+
+class WindowForm(ChangeForm):
+    """A new window: what it covers, from when, until when, and why."""
+
+    kind = forms.ChoiceField(
+        label="What",
+        choices=[(kind.value, text) for kind, text in _KINDS.items()],
+        widget=UnfoldAdminSelectWidget,
+        initial=Kind.SILENCE.value,
+    )
+    where = forms.CharField(
+        label="Where",
+        required=False,
+        max_length=2000,
+        help_text="A path or pattern such as node/gn042, node/gn0* or switch/leaf-03/port/Ethernet64. Maintenance: "
+        "machines such as gn[001-004], leaf-03.",
+        widget=TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+    fault_type = forms.CharField(
+        label="Fault type",
+        required=False,
+        max_length=96,
+        help_text="Such as gpu.xid.79 or nic.link.*; empty: every type.",
+        widget=TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+    reason = _reason("Why", is_needed=True)
+    starts_at = _time("Begin", "Empty: now.")
+    everything = forms.BooleanField(
+        label="I mean everything",
+        required=False,
+        help_text="Only needed where it covers every fault of every machine.",
+        widget=UnfoldBooleanSwitchWidget,
+    )
+    field_order = ("kind", "where", "fault_type", "reason", "starts_at", "ends_at", "review_at", "everything")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["starts_at"].help_text = f"Time zone {timezone.get_current_timezone_name()}; empty: now."
+
+    def draft(self, now: datetime) -> Draft:
+        said = self.cleaned_data
+        kind, where = Kind(said["kind"]), said["where"].strip()
+        is_maintenance = kind is Kind.MAINTENANCE
+        return Draft(
+            kind=kind,
+            reason=said["reason"],
+            starts_at=said["starts_at"] or now,
+            ends_at=said["ends_at"],
+            review_at=said["review_at"],
+            resource="" if is_maintenance else where,
+            machines=planning.machines(where, planning.known()) if is_maintenance and where else (),
+            fault_type="" if is_maintenance else said["fault_type"].strip(),
+            may_cover_all=said["everything"],
+        )
+
+
+def about(incident: Incident) -> dict[str, str]:
+    """What a silence of this incident begins with: its root's resource and type."""
+    return {"where": incident.root_resource, "fault_type": incident.fault_type, "kind": Kind.SILENCE.value}
+
+
+def as_it_is(row: Silence) -> dict[str, Any]:
+    return {name: _typed(getattr(row, name)) for name in (Field.ENDS_AT.value, Field.REVIEW_AT.value)}
+
+
+def _typed(at: datetime | None) -> str:
+    """As a field of type datetime-local takes it."""
+    return f"{timezone.localtime(at):%Y-%m-%dT%H:%M}" if at is not None else ""
