@@ -36,7 +36,7 @@ from incidents.reliability_summary import (
 from incidents.reliability_words import sentence
 
 _HOUR_S = 3600.0
-_NOT_FAILURES = (State.FALSE_POSITIVE.value, State.DUPLICATE.value)
+NOT_FAILURES = (State.FALSE_POSITIVE.value, State.DUPLICATE.value)
 _SWITCH_UNITS = {"leaf": Unit.INTERCONNECT_SWITCH, "spine": Unit.INTERCONNECT_SWITCH, "storage": Unit.STORAGE_SWITCH}
 NO_INVENTORY = (
     "The inventory holds no nodes, so there are no hours to divide by: load it with"
@@ -110,7 +110,7 @@ def _incidents() -> Incidents:
     columns: tuple[tuple[Any, ...], ...] = tuple(zip(*rows, strict=True)) if rows else ((),) * 9
     owners = {name: number for number, name in enumerate(dict.fromkeys(columns[2]))}
     units = _units_by_owner()
-    counts = {state.value: state.value not in _NOT_FAILURES for state in State}
+    counts = {state.value: state.value not in NOT_FAILURES for state in State}
     return Incidents(
         component=_codes(columns[0], {str(word): code for code, word in enumerate(COMPONENTS)}),
         is_failure=np.array([counts[state] for state in columns[1]], dtype=bool),

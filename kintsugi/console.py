@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from detectors.faults import event_id
-from incidents import statistics
+from incidents import impact_statistics, statistics
 from incidents.admin import NodeAdmin
 from incidents.admin_incident import IncidentAdmin, with_place
 from incidents.lifecycle import CLOSED, State
@@ -64,6 +64,7 @@ def overview(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "provisional": Node.objects.filter(is_provisional=True).count(),
         "runs": Run.objects.select_related("node", "incident")[:8],
         "numbers": numbers,
+        "costs": costs(now),
         "figures": [numbers.overall, *(row for row in numbers.classes if row.failures)],
         "modes": controls.runbook_modes(),
         "can_report": request.user.has_perm("incidents.add_userreport"),
@@ -82,6 +83,16 @@ def reliability(now: datetime) -> Summary:
     found: Summary | None = cache.get(key)
     if found is None:
         found = statistics.summary(now - STATISTICS_SPAN, now)
+        cache.set(key, found, timeout=60)
+    return found
+
+
+def costs(now: datetime) -> list[tuple[str, str]]:
+    """What the incidents of the same days cost, in sentences; computed anew each minute."""
+    key = f"costs-{now.replace(second=0, microsecond=0):%Y%m%d%H%M}"
+    found: list[tuple[str, str]] | None = cache.get(key)
+    if found is None:
+        found = impact_statistics.sentences(impact_statistics.figures(now - STATISTICS_SPAN, now))
         cache.set(key, found, timeout=60)
     return found
 

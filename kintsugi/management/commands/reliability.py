@@ -13,8 +13,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
+from incidents import impact_statistics, statistics
 from incidents import reliability_words as words
-from incidents import statistics
+from incidents.impact_statistics import ImpactFigures
 from incidents.reliability_summary import Figures, Summary, Times
 
 
@@ -34,10 +35,25 @@ class Command(BaseCommand):
             raise CommandError(f"--since {since.isoformat()} is not before --until {until.isoformat()}.")
         summary = statistics.summary(since, until)
         if options["json"]:
-            self.stdout.write(json.dumps(statistics.as_json(summary), indent=2))
+            told = {**statistics.as_json(summary), "impact": impact_statistics.as_json(_impact(summary))}
+            self.stdout.write(json.dumps(told, indent=2))
             return
-        for line in report(summary):
+        for line in (*report(summary), *impact_report(summary)):
             self.stdout.write(line)
+
+
+def _impact(summary: Summary) -> ImpactFigures:
+    return impact_statistics.figures(summary.since, summary.until)
+
+
+def impact_report(summary: Summary) -> list[str]:
+    """What the same incidents cost in jobs, and how soon their owners heard of it."""
+    lines = ["", "What it cost:"]
+    for name, text in impact_statistics.sentences(_impact(summary)):
+        lines += _wrapped(name, text)
+    for name, text in impact_statistics.DEFINITIONS.items():
+        lines += _wrapped(name, text)
+    return lines
 
 
 def moment(option: str, text: str) -> datetime:
