@@ -72,3 +72,8 @@ def _hold(board: Board, case: IncidentCase, until: datetime, *, reason: str, rul
         )
     )
     return True
+
+
+def note_withdrawal(incident_id: int, text: str, now: datetime) -> None:
+    """Why a repair ended before it was done, beside what else was decided about the incident."""
+    Decision.objects.create(incident_id=incident_id, kind=Decision.Kind.WITHDRAWN, text=text[:500], recorded_at=now)

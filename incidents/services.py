@@ -13,6 +13,7 @@ from incidents.changes import Acted, Change, ChangeKind, Refused
 from incidents.following import Followed, follow, follow_states
 from incidents.following import sweep as end_silences
 from incidents.gathering import ended as conclusions_ended
+from incidents.holding import note_withdrawal
 from incidents.ingesting import active_fingerprints, ingest, quarantine
 from incidents.items import EventRefused
 from incidents.management import judged as management_network
@@ -44,6 +45,7 @@ __all__ = [
     "management_network",
     "merge",
     "node_restarted",
+    "note_withdrawal",
     "quarantine",
     "record",
     "report",

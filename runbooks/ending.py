@@ -12,7 +12,7 @@ from django.db import transaction
 from detectors.faults import Recovery
 from incidents import services as incidents
 from incidents.changes import Refused as ActRefused
-from incidents.lifecycle import Trigger
+from incidents.lifecycle import State, Trigger
 from runbooks import leasing
 from runbooks.guards import Refused
 from runbooks.models import Run, RunState, StepRun
@@ -202,7 +202,11 @@ def take_over(turn: Turn, taken: TakenOver) -> None:
 def withdraw(turn: Turn, done: Done) -> None:
     with transaction.atomic():
         _finish(turn, RunState.WITHDRAWN, done.text)
-        _record(turn, "run_withdrawn", done.text)
+        if State(turn.run.incident.state) is State.REPAIRING:
+            _act(turn, Trigger.REPAIR_WITHDRAWN, done.text, needs_human="")
+        else:
+            _record(turn, "run_withdrawn", done.text)
+        incidents.note_withdrawal(turn.run.incident_id, done.text, turn.now)
 
 
 def shadow(run: Run, steps: Sequence[Step], *, remark: str, now: datetime) -> None:

@@ -31,6 +31,8 @@ def read(run: Run, nodes: Mapping[str, NodeState], *, stop_file: Path, now: date
         stopped=stopped(stop_file),
         mode=mode_of(run.runbook),
         maintained=incidents.maintained(now),
+        held_until=run.incident.held_until,
+        held_reason=run.incident.held_reason,
     )
 
 

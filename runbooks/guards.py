@@ -33,6 +33,7 @@ class Refusal(StrEnum):
     REBOOTED_LATELY = "rebooted_lately"
     FAULT_RETURNED = "fault_returned"
     MAINTENANCE = "maintenance"
+    HELD = "held"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class PastReboot:
 class Fleet:
     """`nodes` as Slurm shows them; `claimed` are nodes that other unfinished runs have taken out or are about to;
     `stopped` says who engaged the stop switch and why, empty when nobody did; `mode` is the runbook's now.
-    `maintained`: nodes that people work on as planned, each with a sentence that says until when and why."""
+    `maintained`: nodes that people work on as planned, each with a sentence that says until when and why.
+    `held_until`: no act for this run's incident before, as `held_reason` says: a wider cause is suspected."""
 
     nodes: Mapping[str, NodeState]
     claimed: frozenset[str] = frozenset()
@@ -65,6 +67,8 @@ class Fleet:
     stopped: str = ""
     mode: str = "armed"
     maintained: Mapping[str, str] = field(default_factory=dict)
+    held_until: datetime | None = None
+    held_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ def check(request: Request, fleet: Fleet, now: datetime) -> Allowed | Refused:
         return Refused(Refusal.STOPPED, f"The stop switch is engaged: {fleet.stopped}", again)
     if fleet.mode in ("off", "shadow"):
         return Refused(Refusal.MODE, f"The runbook's mode is now {fleet.mode}", again)
+    if fleet.held_until is not None and fleet.held_until > now:
+        return Refused(Refusal.HELD, f"A wider cause is suspected: {fleet.held_reason.rstrip('.')}", fleet.held_until)
     if request.node in fleet.maintained:
         return Refused(Refusal.MAINTENANCE, fleet.maintained[request.node], again)
     if request.act is Act.DRAIN:

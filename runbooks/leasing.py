@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from runbooks import withdrawing
-from runbooks.models import Run, RunState
+from runbooks.models import Run, RunState, StepRun
+from runbooks.steps.reboot import Reboot
 
 # Longer than the longest step: four commands at 30 s each, which is also Celery's time limit for a task.
 LEASE = timedelta(seconds=150)
@@ -23,8 +24,14 @@ class LateWorker(Exception):
 def due(now: datetime) -> QuerySet[Run]:
     """Runs whose time has come, or whose incident no longer wants them, and on which nobody works any more."""
     free = Q(leased_until=None) | Q(leased_until__lt=now)
-    called = Q(wake_at__lte=now) | Q(incident__state__in=withdrawing.STATES)
+    called = Q(wake_at__lte=now) | Q(incident__state__in=withdrawing.STATES) | _rooted_elsewhere()
     return Run.objects.filter(free & called, state=RunState.RUNNING)
+
+
+def _rooted_elsewhere() -> Q:
+    """The incident's root is on another machine now, and the run has rebooted nothing: it ends without waiting."""
+    rebooted = StepRun.objects.filter(run=OuterRef("pk"), name=Reboot.name)
+    return (Q(incident__node=None) | ~Q(incident__node=F("node"))) & ~Q(Exists(rebooted))
 
 
 def take(run_id: int, now: datetime) -> Run | None:

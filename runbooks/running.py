@@ -69,7 +69,10 @@ def _attended(run: Run, *, now: datetime, world: World, at: Point) -> None:
 
 def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     step = _step(run)
-    verdict = withdrawing.consider(State(run.incident.state))
+    has_rebooted = run.steps.filter(name=Reboot.name).exists()
+    verdict = withdrawing.consider(
+        State(run.incident.state), is_called_for=starting.is_called_for(run), has_rebooted=has_rebooted
+    )
     if isinstance(verdict, withdrawing.Withdraw):
         _withdraw(run, verdict, now=now, world=world)
         return

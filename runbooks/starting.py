@@ -51,15 +51,16 @@ def _calling() -> QuerySet[Incident]:
 
 def _withdraw_unapproved(now: datetime) -> None:
     """A run that waits for approval is looked at by no worker: its incident may have ended meanwhile."""
-    ended = Run.objects.filter(state=RunState.AWAITING_APPROVAL).exclude(incident__state__in=_WAITS_FOR_RUN)
-    for run in ended.select_related("incident"):
-        verdict = withdrawing.consider(State(run.incident.state))
+    waiting = Run.objects.filter(state=RunState.AWAITING_APPROVAL)
+    for run in waiting.select_related("incident", "node"):
+        verdict = withdrawing.consider(State(run.incident.state), is_called_for=is_called_for(run))
         if isinstance(verdict, withdrawing.Withdraw):
             text = f"Run {run.pk}, never approved, is withdrawn, because {verdict.reason}."
             with transaction.atomic():
                 values = {"state": RunState.WITHDRAWN, "outcome": text, "finished_at": now}
                 if Run.objects.filter(pk=run.pk, state=RunState.AWAITING_APPROVAL).update(**values):
                     incidents.record(run.incident_id, kind="run_withdrawn", text=text, now=now, needs_human="")
+                    incidents.note_withdrawal(run.incident_id, text, now)
 
 
 def _start(incident: Incident, now: datetime) -> Run | None:
@@ -93,6 +94,16 @@ def _start(incident: Incident, now: datetime) -> Run | None:
     except IntegrityError:  # another worker's run on this node was first
         return None
     return run
+
+
+def is_called_for(run: Run) -> bool:
+    """Whether the incident's root is still on the run's node, and of a class and action that call for a runbook."""
+    incident = run.incident
+    return (
+        incident.node_id == run.node_id
+        and incident.component in policy.COMPONENTS
+        and incident.action in policy.RUNBOOK_FOR
+    )
 
 
 def is_over(incident: Incident) -> bool:

@@ -36,6 +36,16 @@ _BY_STATE: dict[State, GoOn | Withdraw] = {
 STATES = tuple(state for state, verdict in _BY_STATE.items() if isinstance(verdict, Withdraw))
 
 
-def consider(state: State) -> GoOn | Withdraw:
-    """What the incident's state means for its run, looked at before each step."""
+# The cause was found in another machine, or in a part for which taking the node away does not help.
+_ELSEWHERE = Withdraw("the cause of its incident lies elsewhere", hands_back=True)
+
+
+def consider(state: State, *, is_called_for: bool = True, has_rebooted: bool = False) -> GoOn | Withdraw:
+    """What the incident means for its run, looked at before each step.
+
+    `is_called_for`: the incident's root is still on the run's node and calls for a runbook. A node that the run has
+    rebooted is verified and handed back by it all the same.
+    """
+    if isinstance(_BY_STATE[state], GoOn) and not is_called_for and not has_rebooted:
+        return _ELSEWHERE
     return _BY_STATE[state]

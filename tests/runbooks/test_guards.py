@@ -127,3 +127,22 @@ def test_allowed_drain_never_takes_more_than_the_cap_out(size: int, out: int, cl
     if check(DRAIN, fleet, NOW) == Allowed():
         taken = {name for name, node in fleet.nodes.items() if node.is_out} | fleet.claimed | {"gn001"}
         assert len(taken) <= cap(size)
+
+
+@pytest.mark.parametrize("act", list(Act))
+def test_nothing_is_done_while_a_wider_cause_is_suspected(act: Act) -> None:
+    until = NOW + timedelta(minutes=2)
+    fleet = Fleet(nodes={}, held_until=until, held_reason="3 of 50 behind leaf-01 fail: leaf-01 may be the cause.")
+
+    refused = check(Request(act, "gn001", "gpu.xid.79"), fleet, NOW)
+
+    assert isinstance(refused, Refused)
+    assert refused.kind is Refusal.HELD
+    assert refused.ask_again_at == until
+    assert refused.reason == "A wider cause is suspected: 3 of 50 behind leaf-01 fail: leaf-01 may be the cause"
+
+
+def test_a_drain_is_allowed_when_its_hold_is_over() -> None:
+    fleet = Fleet(nodes={}, held_until=NOW, held_reason="over")
+
+    assert isinstance(check(Request(Act.DRAIN, "gn001", "gpu.xid.79"), fleet, NOW), Allowed)
