@@ -40,7 +40,7 @@ class Known:
 
     `seen` is empty, or the sentence that says how the event was counted before. `booted_at` is the last confirmed boot
     of the event's node, None when there was none or it is no node. `renewed_at` is the last confirmed repair of its
-    resource, and `renewed` says which.
+    resource, and `renewed` says which. `ended_at` is when an end was reported that found nothing standing.
     """
 
     standing: Standing | None = None
@@ -48,6 +48,7 @@ class Known:
     booted_at: datetime | None = None
     renewed_at: datetime | None = None
     renewed: str = ""
+    ended_at: datetime | None = None
     limits: Limits = USUAL
 
 
@@ -62,7 +63,7 @@ def decide(event: FaultEvent, known: Known, *, now: datetime) -> Verdict:
             return refused
     if event.event is EventKind.CLEARED:
         return _cleared(event, known.standing, known.limits)
-    return _raised(event, known.standing, known.limits)
+    return _before_end(event, known) or _raised(event, known.standing, known.limits)
 
 
 def _seen(known: Known) -> Verdict | None:
@@ -107,6 +108,16 @@ def _cleared(event: FaultEvent, standing: Standing | None, limits: Limits) -> Ve
             return Verdict(VerdictKind.IGNORED, "its end is known; it flaps, and stands until it has been steady")
         return Verdict(VerdictKind.FLAPPING, f"{_flaps(standing, event, limits)}: it stands until it has been steady")
     return Verdict(VerdictKind.CLEARED, f"ended at {clock(event.occurred_at)}, reported by {event.source}")
+
+
+def _before_end(event: FaultEvent, known: Known) -> Verdict | None:
+    """Lines overtake each other on their way: the end may come first."""
+    is_active = known.standing is not None and known.standing.is_active
+    if is_active or known.ended_at is None or event.occurred_at >= known.ended_at:
+        return None
+    return Verdict(
+        VerdictKind.STALE, f"happened {moment(event.occurred_at)}, and its end at {moment(known.ended_at)} came first"
+    )
 
 
 def _raised(event: FaultEvent, standing: Standing | None, limits: Limits) -> Verdict:

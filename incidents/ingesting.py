@@ -20,9 +20,22 @@ from django.db.models import Max
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import EventKind, FaultEvent, Severity, Verdict, VerdictKind, event_id, to_wire
-from incidents import boots, clocks, correlate, dedup, flapping, gathering, grace, naming, renewals, silencing, upsert
-from incidents.board import Board, new_fault, quiet_period
-from incidents.cases import Entry, FaultCase, blocks
+from incidents import (
+    boots,
+    clocks,
+    dedup,
+    early_ends,
+    flapping,
+    gathering,
+    grace,
+    naming,
+    renewals,
+    returning,
+    silencing,
+    upsert,
+)
+from incidents.board import Board, new_fault
+from incidents.cases import Entry, FaultCase
 from incidents.changes import Change, ChangeKind
 from incidents.counting import NotOnlyRepeats, count_repeats
 from incidents.items import Item, clean, component, key, prepared, redated, seen, storable
@@ -143,6 +156,7 @@ def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Ch
     fresh = upsert.remember(sorted({key for item in items for key in item.keys}), board.now)
     _prepare(board, items, names)
     tally: Counter[tuple[VerdictKind, str, str]] = Counter()
+    ends = early_ends.Ends.of(items)
     for item in items:
         node, renewal = names.node_of(item.owner), renewed.get(item.resource)
         known = dedup.Known(
@@ -150,8 +164,11 @@ def _placed(items: Sequence[Item], names: naming.Names, board: Board) -> list[Ch
             booted_at=node.boot_seen_at if node else None,
             renewed_at=renewal.at if renewal else None,
             renewed=renewal.how if renewal else "",
+            ended_at=ends.at(item),
         )
-        _take(board, item, known, names, tally)
+        if not _take(board, item, known, names, tally) and not known.seen:
+            ends.take(item)
+    ends.keep()
     _conclude(board, items, names, tally)
     silencing.apply(board)
     board.write()
@@ -231,8 +248,10 @@ def _is_unknown(names: naming.Names, owner: str) -> bool:
 
 def _take(
     board: Board, item: Item, known: dedup.Known, names: naming.Names, tally: Counter[tuple[VerdictKind, str, str]]
-) -> None:
+) -> bool:
+    """Whether a fault stands, or stood until this event, of which it speaks."""
     case = board.faults.get(item.fingerprint)
+    stands = case is not None and case.row.is_active
     known = replace(known, standing=case.standing() if case else None, limits=item.limits)
     verdict = dedup.decide(item.event, known, now=board.now)
     if verdict.kind in (VerdictKind.IGNORED, VerdictKind.STALE):
@@ -245,9 +264,10 @@ def _take(
     elif verdict.kind is VerdictKind.ESCALATED and case is not None:
         _escalate(board, case, item, verdict)
     elif case is not None and case.row.is_active:
-        _come_again(case, item)
+        returning.come_again(case, item)
     else:
         _raise(board, case, item, verdict, names)
+    return stands
 
 
 def _end(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
@@ -256,12 +276,6 @@ def _end(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
         case.row.clears_at = max(flapping.over_at(flapping.read(case.row.changes_at), item.limits), board.now)
         return
     board.ended(case, item.event.occurred_at, verdict.reason)
-
-
-def _come_again(case: FaultCase, item: Item) -> None:
-    """A fault that flaps is one fault while it does: its device says that it is back."""
-    case.changed(item.event.occurred_at, item.limits)
-    case.count(item.event, item.quiet)
 
 
 def _escalate(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> None:
@@ -278,13 +292,13 @@ def _escalate(board: Board, case: FaultCase, item: Item, verdict: Verdict) -> No
 
 def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, names: naming.Names) -> None:
     """A fault that did not stand: the same row while its incident is open or its end is recent, else a new one."""
-    if case is None or _is_other_trouble(case) or not (case.member or case.is_new or _is_recent(case, item)):
-        earlier = None if case is not None and case.member else _earlier_incident(case)
+    if case is None or not returning.is_same(case, item):
+        earlier = None if case is not None and case.member else returning.earlier_incident(case)
         board.faults[item.fingerprint] = fresh = _new_case(board, item, names, case)
         if verdict.kind is VerdictKind.FLAPPING:
             fresh.row.is_flapping, fresh.row.held_until = True, None
         board.settle_in(fresh, follows=earlier)
-        _tell_flapping(board, fresh, verdict)
+        returning.tell_flapping(board, fresh, verdict)
         return
     case.come_back(item.event.occurred_at, item.limits, is_flapping=verdict.kind is VerdictKind.FLAPPING)
     case.count(item.event, item.quiet)
@@ -293,43 +307,14 @@ def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, n
             case.row.held_until = item.held_until
         case.member.is_unsettled = True
         board.note(ChangeKind.RETURNED, case, case.member, verdict.reason)
-        _tell_flapping(board, case, verdict)
+        returning.tell_flapping(board, case, verdict)
         return
     # What flaps is not held down: it would never be told.
     case.row.held_until = None if case.row.is_flapping else item.held_until
     if case in board.loose:
         board.loose.remove(case)
     board.settle_in(case)
-    _tell_flapping(board, case, verdict)
-
-
-def _tell_flapping(board: Board, case: FaultCase, verdict: Verdict) -> None:
-    """Once, when it begins: what it does from now on is told when it is over."""
-    if verdict.kind is VerdictKind.FLAPPING and case.member is not None:
-        text = f"{board.named(case.row)}: {verdict.reason}. Its changes are counted, and told again when it is steady."
-        case.member.entries.append(Entry("flapping", text, board.now))
-
-
-def _is_other_trouble(case: FaultCase) -> bool:
-    """A symptom of an incident that is watched after its repair, come again: that incident says no longer why."""
-    incident = case.member
-    if incident is None or not incident.is_watched or not blocks(case, incident.root.row.pk):
-        return False
-    return not correlate.is_back(case.view(), incident.view())
-
-
-def _is_recent(case: FaultCase, item: Item) -> bool:
-    """An end within the quiet period, of a fault that never had an incident."""
-    if getattr(case.row, "membership", None) is not None or case.row.cleared_at is None:
-        return False
-    return item.event.occurred_at - case.row.cleared_at <= quiet_period()
-
-
-def _earlier_incident(case: FaultCase | None) -> Any:
-    membership = getattr(case.row, "membership", None) if case is not None else None
-    if membership is None:
-        return None
-    return membership.incident.duplicate_of or membership.incident
+    returning.tell_flapping(board, case, verdict)
 
 
 def _new_case(board: Board, item: Item, names: naming.Names, earlier: FaultCase | None) -> FaultCase:

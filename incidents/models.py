@@ -143,7 +143,8 @@ class Evidence(models.Model):
 
 
 class SeenEvent(models.Model):
-    """An event already counted, kept seven days. `key` is an event_id, or `k:` and the hash of a source_key."""
+    """An event already counted, kept seven days. `key` is an event_id, or `k:` and the hash of a source_key; with `c:`
+    and a fingerprint it is an end that found nothing standing, and `recorded_at` is when that was."""
 
     key = models.CharField(max_length=40, primary_key=True)
     recorded_at = models.DateTimeField(db_index=True)
