@@ -52,7 +52,8 @@ def parted(now: datetime) -> list[Change]:
         upsert.lock_placement()
         changes: list[Change] = []
         for parent in Board(fault_catalog.load(), now).read_incidents(due):
-            children = [fault for fault in parent.members if _is_child(fault, parent)]
+            placed = _placed_by_people(parent)
+            children = [fault for fault in parent.members if fault.row.pk not in placed and _is_child(fault, parent)]
             if children and parent.row.state in _STATES:
                 changes += _part(parent, children, now)
         return changes
@@ -93,7 +94,12 @@ def _is_child(fault: FaultCase, parent: IncidentCase) -> bool:
     row = fault.row
     if fault is parent.root or not row.is_active or row.is_flapping or row.clears not in _TELLING:
         return False
-    return blocks(fault, parent.root.row.pk) and row.membership.placed_by == KINTSUGI
+    return blocks(fault, parent.root.row.pk)
+
+
+def _placed_by_people(parent: IncidentCase) -> set[int]:
+    links = IncidentFault.objects.filter(fault__in=[fault.row.pk for fault in parent.members])
+    return set(links.exclude(placed_by=KINTSUGI).values_list("fault_id", flat=True))
 
 
 def _part(parent: IncidentCase, children: Sequence[FaultCase], now: datetime) -> list[Change]:

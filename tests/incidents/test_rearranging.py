@@ -80,6 +80,25 @@ class TestMerge:
         assert fault(other, "gpu.xid.79").is_active
         assert Incident.objects.count() == 2
 
+    def test_what_a_person_placed_comes_back_there_while_its_incident_is_watched(self) -> None:
+        a_node()
+        a_node("gn043")
+        services.ingest([an_event(), an_event("nic.module.error", CARD)], now=NOW)
+        one, other = Incident.objects.order_by("root_resource")
+        rearranging.merge(other.pk, one.pk, actor="yuki", now=LATER)
+        states = []
+        for minutes, event in (
+            (3, a_clear("nic.module.error", CARD, at=NOW + timedelta(minutes=3))),
+            (4, a_clear("gpu.xid.79", GPU, at=NOW + timedelta(minutes=4))),
+            (6, an_event("nic.module.error", CARD, at=NOW + timedelta(minutes=6))),
+        ):
+            services.ingest([event], now=NOW + timedelta(minutes=minutes))
+            one.refresh_from_db()
+            states.append(one.state)
+        assert states == ["open", "monitoring", "monitoring"]
+        assert fault(one, "nic.module.error").is_active
+        assert Incident.objects.count() == 2
+
     def test_an_incident_that_is_watched_opens_again_when_what_is_merged_still_stands(self) -> None:
         one, other = two()
         services.ingest([a_clear("nic.firmware.unhealthy", CARD, at=LATER)], now=LATER)
