@@ -70,7 +70,8 @@ def running_on(
     Jobs are resource paths. Two queries per 5,000 machines, and one per 5,000 jobs.
     """
     hosts = {host for owner in owners if (host := resources.host_of(owner)) is not None}
-    paths = {row.pk: path(row.cluster, row.job_id) for row in alive_on(hosts, since=at - around, until=at + around)}
+    alive = _alive_on(hosts, since=at - around, until=at + around)
+    paths = {pk: path(cluster, job_id) for pk, (cluster, job_id) in alive.items()}
     wanted = {resources.node(host) for host in hosts}
     on: dict[str, set[str]] = defaultdict(set)
     of: dict[str, set[str]] = defaultdict(set)
@@ -87,12 +88,19 @@ def running_on(
 
 def alive_on(hosts: Collection[str], *, since: datetime, until: datetime) -> list[Job]:
     """Jobs that started before `until` and had not ended before `since` on any of these hosts (short names)."""
-    found: set[int] = set()
+    found = sorted(_alive_on(hosts, since=since, until=until))
+    return [row for part in _chunks(found) for row in Job.objects.filter(pk__in=part)]
+
+
+def _alive_on(hosts: Collection[str], *, since: datetime, until: datetime) -> dict[int, tuple[str, str]]:
+    """Cluster and id by primary key. Two ranges of one index, where an OR of both would read each node's past."""
+    found: dict[int, tuple[str, str]] = {}
     for part in _chunks(sorted(hosts)):
         for when in ({"ended_at__isnull": True}, {"ended_at__gte": since}):
             rows = JobNode.objects.filter(node__in=part, job__started_at__lte=until, **when)
-            found.update(rows.values_list("job_id", flat=True))
-    return [row for part in _chunks(sorted(found)) for row in Job.objects.filter(pk__in=part)]
+            for pk, cluster, job_id in rows.values_list("job_id", "job__cluster", "job__job_id"):
+                found[pk] = (cluster, job_id)
+    return found
 
 
 def places(jobs: Collection[int]) -> Iterator[tuple[int, str]]:

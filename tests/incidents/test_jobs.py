@@ -136,7 +136,7 @@ def test_a_job_does_not_count_when_it_started_after_the_time_around() -> None:
 def test_questions_to_the_database_do_not_grow_with_the_machines(django_assert_num_queries: Any) -> None:
     names = [f"gn{number:04d}" for number in range(1, 1001)]
     jobs.learn([a_record(str(number), nodes=tuple(names[number : number + 4])) for number in range(0, 1000, 4)], T0)
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(3):
         on, of = jobs.running_on([f"node/{name}" for name in names], at=T0, around=MINUTE)
     assert (len(on), len(of)) == (1000, 250)
 
