@@ -92,6 +92,12 @@ def clock(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%H:%M:%S} UTC"
 
 
+def clock_used(lag_s: float) -> str:
+    """Of a time that is ours: `by our clock: the device dates it 1 h after we saw it`."""
+    side = "after" if lag_s < 0 else "before"
+    return f"by our clock: the device dates it {duration(timedelta(seconds=abs(lag_s)))} {side} we saw it"
+
+
 def moment(at: datetime) -> str:
     """`2025-01-15 05:03:42 UTC`."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

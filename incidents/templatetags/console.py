@@ -162,10 +162,16 @@ def words(name: str) -> str:
 
 @register.filter
 def activity(fault: Fault) -> SafeString:
-    """Active or cleared, with flapping said where it is so."""
+    """Active or cleared; where it flaps, how much."""
     word, symbol = ("active", "radio_button_checked") if fault.is_active else ("cleared", "check_circle")
-    flapping = " flapping" if fault.is_flapping else ""
+    flapping = f" flapping, {fault.flap_percent:.0f} %" if fault.is_flapping else ""
     return format_html('<span class="k-badge k-fault-{}">{}{}{}</span>', word, icon(symbol), word, flapping)
+
+
+@register.filter
+def clock_used(fault: Fault) -> str:
+    """Whose time `raised_at` is, where it is not the device's."""
+    return wording.clock_used(fault.lag_s) if fault.clock == "ours" else ""
 
 
 @register.filter

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from incidents import services
@@ -138,3 +139,12 @@ def test_a_fault_flaps_on_when_a_person_has_resolved_its_incident() -> None:
     down(at + 20 * SECOND)
     assert Fault.objects.get(is_active=True).is_flapping
     assert Incident.objects.latest("pk").follows == incident
+
+
+def test_the_faults_page_tells_its_rate_and_its_clock(admin_client: Client) -> None:
+    flap(10)
+    fault = Fault.objects.get()
+    Fault.objects.filter(pk=fault.pk).update(clock="ours", lag_s=-3600.0)
+    page = admin_client.get(f"/incidents/fault/{fault.pk}/change/").content.decode()
+    assert f"flapping, {fault.flap_percent:.0f} %" in page
+    assert "the device dates it 1 h after we saw it" in page

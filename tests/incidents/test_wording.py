@@ -73,3 +73,14 @@ def test_a_gpu_is_said_by_its_index_where_it_is_known() -> None:
 def test_a_time_is_said_in_utc_without_its_fractions() -> None:
     tokyo = datetime(2025, 1, 15, 14, 3, 42, 123456, tzinfo=timezone(timedelta(hours=9)))
     assert (wording.clock(tokyo), wording.moment(tokyo)) == ("05:03:42 UTC", "2025-01-15 05:03:42 UTC")
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "words"),
+    [
+        (3600.0, "by our clock: the device dates it 1 h before we saw it"),
+        (-7260.0, "by our clock: the device dates it 2 h 1 min after we saw it"),
+    ],
+)
+def test_a_time_of_ours_says_how_far_the_devices_was_off(lag_s: float, words: str) -> None:
+    assert wording.clock_used(lag_s) == words
