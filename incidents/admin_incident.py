@@ -22,6 +22,7 @@ from incidents import explaining, rearranging, services, wording
 from incidents.account import Section
 from incidents.admin_impact import told_view
 from incidents.admin_pages import ReadOnlyAdmin
+from incidents.admin_silences import KeptFilter
 from incidents.forms import ACTS, Act, WordForm, acts_in
 from incidents.forms_rearranging import MOVES, Move, moves_in
 from incidents.lifecycle import CLOSED, State
@@ -117,7 +118,7 @@ class IncidentAdmin(ReadOnlyAdmin):
 
     list_display = ("severity_word", "name", "where", "state_word", "since", "seen_by", "asked")
     list_display_links = ("name",)
-    list_filter: ClassVar = [StateFilter, "severity", "component", MachineFilter, MonthFilter]
+    list_filter: ClassVar = [StateFilter, "severity", "component", MachineFilter, MonthFilter, KeptFilter]
     search_fields = ("title",)
     search_help_text = "Number, node, GPU serial, title or fault type"
     empty_title = "No incident"

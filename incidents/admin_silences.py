@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -25,6 +26,43 @@ from incidents.templatetags import console
 
 _MAY = "incidents.silence"
 _SHOWN = 100
+
+
+class KindFilter(admin.SimpleListFilter):
+    """Shelves stand apart: they are seen when they are asked for."""
+
+    title = "kind"
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(kind.value, str(kind.label).lower()) for kind in Silence.Kind]
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        first, *others = super().choices(changelist)
+        yield {**first, "display": "silences and maintenance"}
+        yield from others
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Silence]) -> QuerySet[Silence]:
+        return queryset.filter(kind=self.value()) if self.value() else queryset.exclude(kind=Silence.Kind.SHELF)
+
+
+class KeptFilter(admin.SimpleListFilter):
+    """Of incidents: whether people are told of them."""
+
+    title = "told"
+    parameter_name = "told"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("no", "kept from people"), ("shelved", "shelved"), ("yes", "told")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
+        choices = {
+            "no": Q(silence__isnull=False),
+            "shelved": Q(silence__kind=Silence.Kind.SHELF),
+            "yes": Q(silence__isnull=True),
+        }
+        chosen = choices.get(self.value() or "")
+        return queryset.filter(chosen) if chosen is not None else queryset
 
 
 class StandingFilter(admin.SimpleListFilter):
@@ -51,7 +89,7 @@ class SilenceAdmin(ReadOnlyAdmin):
 
     list_display = ("what", "standing", "begins", "ends", "review", "made_by", "why")
     list_display_links = ("what",)
-    list_filter: ClassVar = [StandingFilter, "kind"]
+    list_filter: ClassVar = [KindFilter, StandingFilter]
     search_fields = ("resource", "fault_type", "reason", "author")
     search_help_text = "Resource, fault type, reason or author"
     change_list_template = "incidents/silence_list.html"

@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from detectors import catalog as fault_catalog
 from detectors.faults import Action, Role, Severity
-from incidents import upsert
+from incidents import silencing, upsert
 from incidents.acting import move
 from incidents.board import Board
 from incidents.cases import FaultCase, blocks
@@ -102,7 +102,7 @@ def split(
         leaving = [known[pk] for pk in dict.fromkeys(fault_ids)]
         root = known[root_id] if root_id is not None else desk.strongest(leaving)
         names = desk.named(link.fault for link in leaving)
-        fresh = desk.open(root.fault, [link.fault for link in leaving])
+        fresh = desk.open(root.fault, [link.fault for link in leaving], beside=incident)
         desk.put(leaving, fresh, came=f"out of incident #{incident.pk}", root=root)
         desk.reshape(incident, incident.root_fault)
         left = f"{actor} split off {names}: incident #{fresh.pk} now. {desk.note}".strip()
@@ -228,13 +228,15 @@ class _Desk:
 
         return min(links, key=order)
 
-    def open(self, root: Fault, faults: Sequence[Fault]) -> Incident:
+    def open(self, root: Fault, faults: Sequence[Fault], *, beside: Incident) -> Incident:
+        """What leaves an incident that a window keeps from people is kept too, as far as that window covers it."""
         _release([root.pk])
         row = Incident(
             state=State.OPEN.value,
             is_root_by_person=True,
             has_platform_signal=any(fault.fault_type != USER_REPORT for fault in faults),
-            announced_at=self.now,
+            silence=beside.silence,
+            announced_at=None if beside.silence_id is not None else self.now,
             opened_at=self.now,
             recorded_at=self.now,
             updated_at=self.now,
@@ -344,3 +346,4 @@ def _go_on(incident: Incident, came: Sequence[IncidentFault], desk: _Desk) -> No
         move(incident, Trigger.FAULT_RETURNED, actor=desk.actor, note=note, now=desk.now)
     else:
         desk.settle(incident)
+    silencing.reconsider(desk.now)

@@ -158,3 +158,21 @@ def test_a_window_that_follows_slurm_can_be_ended_and_not_changed_here(people: P
     page = people.on_call.get(f"/incidents/silence/{Silence.objects.get().pk}/change/").content.decode()
     assert "End it now" in page
     assert "It follows Slurm: change it there." in page
+
+
+def test_shelves_stand_apart(people: People) -> None:
+    a_window()
+    now = timezone.now()
+    draft = Draft(Kind.SHELF, "RMA 4711", now, None, now + 24 * HOUR, resource="node/gn043", fault_type="gpu.xid.48")
+    planning.plan(draft, author="ada", now=now)
+    usual = people.viewer.get("/incidents/silence/").context["cl"].result_list
+    shelves = people.viewer.get("/incidents/silence/?kind=shelf").context["cl"].result_list
+    assert [row.kind for row in usual] == ["silence"]
+    assert [row.kind for row in shelves] == ["shelf"]
+
+
+@pytest.mark.parametrize(("told", "count"), [("no", 1), ("shelved", 0), ("yes", 0)])
+def test_incidents_are_found_by_whether_people_are_told(people: People, told: str, count: int) -> None:
+    a_fault_now()
+    a_window()
+    assert len(people.viewer.get(f"/incidents/incident/?told={told}").context["cl"].result_list) == count

@@ -15,6 +15,7 @@ from incidents import planning, services, silencing
 from incidents.changes import Refused
 from incidents.lifecycle import State
 from incidents.models import Decision, Fault, Incident, Notification, Silence
+from incidents.notify import story
 from incidents.planning import NotPlanned, Planned
 from incidents.windows import Draft, Field, Kind
 from tests.builders import GPU, NOW, a_cable, a_clear, a_node, a_switch, an_event
@@ -288,6 +289,36 @@ def test_the_second_of_two_people_who_end_a_window_is_told_who_was_first() -> No
     assert isinstance(planning.end(window, actor="ada", now=NOW + MINUTE), Planned)
     outcome = planning.end(window, actor="bob", now=NOW + 2 * MINUTE)
     assert outcome == Refused(f"Window {window} was ended already: 2025-01-15 03:01:00 UTC, by ada.")
+
+
+@pytest.mark.usefixtures("site")
+def test_what_a_person_splits_off_stays_kept_and_what_outgrows_the_window_by_a_merge_is_announced() -> None:
+    planned(resource="node/gn042")
+    incident = raised()
+    raised("gpu.count_mismatch", "node/gn042", after=2 * MINUTE)
+    member = Fault.objects.get(fault_type="gpu.count_mismatch")
+    fresh = services.split(incident.pk, [member.pk], actor="ada", now=NOW + 3 * MINUTE)
+    assert isinstance(fresh, services.Rearranged), fresh
+    apart = Incident.objects.get(members__fault=member)
+    assert apart.silence is not None
+    assert not Notification.objects.exists()
+    other = raised("gpu.xid.79", "node/gn043/gpu/0000:19:00.0", after=4 * MINUTE)
+    merged = services.merge(other.pk, incident.pk, actor="ada", now=NOW + 5 * MINUTE)
+    assert isinstance(merged, services.Rearranged), merged
+    incident.refresh_from_db()
+    assert incident.silence is None
+    assert "announced" in owed(incident)
+
+
+@pytest.mark.usefixtures("site")
+def test_the_card_says_that_it_was_kept_once_it_is_told() -> None:
+    planned(resource="node/gn042")
+    incident = raised()
+    assert story.card(incident).now == story.QUIET
+    swept(HOUR)
+    card = story.card(Incident.objects.get())
+    assert card.now != story.QUIET
+    assert card.latest.startswith("Announced now: it stands since 2025-01-15 03:01:00 UTC and was kept from people by")
 
 
 # Reviews --------------------------------------------------------------------------------------------------------------
