@@ -90,6 +90,7 @@ class _Reader:
             if same is not None and same.folder == row.folder and row.name:
                 self.problems.append(f"{row.where}: name: a second {what} {row.name}, first at {same.where}")
             if same is None or row.folder > same.folder:
+                kept.pop(row.name, None)
                 kept[row.name or row.where] = row
         return sorted(kept.values(), key=lambda row: -row.folder)
 

@@ -24,7 +24,7 @@ from incidents.views import FaultView
 
 def rules() -> RuleSet:
     """The shipped rules with those of this site."""
-    folder: Path | None = settings.KINTSUGI.get("KINTSUGI_CORRELATION")
+    folder: Path | None = settings.KINTSUGI["KINTSUGI_CORRELATION"]
     return correlation_file.load(*([folder] if folder is not None else []))
 
 

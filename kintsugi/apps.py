@@ -15,6 +15,7 @@ class KintsugiConfig(AppConfig):
     def ready(self) -> None:
         register(checks.redis_keeps_what_it_is_given)
         register(checks.node_access_is_usable)
+        register(checks.correlation_is_usable)
         # Sent for the last app with tables: by then every permission exists. This app has none and is never sent for.
         post_migrate.connect(roles.after_migrate, sender=apps.get_app_config("runbooks"))
 

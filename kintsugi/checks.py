@@ -13,6 +13,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from detectors.detector import DetectorError
 from detectors.transport import SshShell
+from incidents import correlation_file
+from incidents.correlation import CorrelationError
 from kintsugi import credentials
 
 _SAFE_POLICY = "noeviction"
@@ -56,4 +58,15 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     if key is not None and not known_hosts.exists():
         words = f"KINTSUGI_SSH_KNOWN_HOSTS: {known_hosts} does not exist, so no machine is trusted over SSH yet."
         return [checks.Warning(words, hint="`manage.py inventory host-keys` shows the keys.", id="kintsugi.W003")]
+    return []
+
+
+def correlation_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+    """A rule that is read wrongly would join what does not belong together, and nobody would be told of it."""
+    folder = settings.KINTSUGI["KINTSUGI_CORRELATION"]
+    try:
+        correlation_file.load(*([folder] if folder is not None else []))
+    except CorrelationError as error:
+        hint = "Correct the files of KINTSUGI_CORRELATION; docs/correlation.md has the format."
+        return [checks.Error(str(error), hint=hint, id="kintsugi.E003")]
     return []

@@ -238,6 +238,13 @@ KEYS: tuple[Key, ...] = (
         _DURATION,
         "faults of one node or GPU this close in time are one incident",
     ),
+    Key(
+        "KINTSUGI_CORRELATION",
+        Path,
+        "",
+        "a folder with *.toml files",
+        "rules of correlation of this site, tried before the shipped ones",
+    ),
     Key("KINTSUGI_BOOT_TIME", duration, "20m", _DURATION, "the longest a node takes to boot"),
     Key(
         "KINTSUGI_CREDENTIALS",

@@ -9,7 +9,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from kintsugi.checks import node_access_is_usable, redis_keeps_what_it_is_given
+from kintsugi.checks import correlation_is_usable, node_access_is_usable, redis_keeps_what_it_is_given
 from tests.services.ports import free_port
 from tests.services.redis import Redis
 
@@ -61,3 +61,15 @@ def test_host_keys_that_are_not_pinned_yet_are_a_warning(settings: Any, tmp_path
     access = {"KINTSUGI_SSH_KEY": str(tmp_path / "key"), "KINTSUGI_SSH_KNOWN_HOSTS": str(tmp_path / "none")}
     settings.KINTSUGI = {**settings.KINTSUGI, **access}
     assert [message.id for message in node_access_is_usable(None)] == ["kintsugi.W003"]
+
+
+def test_rules_of_correlation_that_cannot_be_read_stop_the_start(settings: Any, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('[[rule]]\nname = "mine"\n')
+    settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_CORRELATION": tmp_path}
+    (message,) = correlation_is_usable(None)
+    assert message.id == "kintsugi.E003"
+    assert "site.toml:1: mine: cause: missing" in message.msg
+
+
+def test_the_shipped_rules_of_correlation_can_be_read(settings: Any) -> None:
+    assert correlation_is_usable(None) == []
