@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import F
 
 from detectors import catalog as fault_catalog
-from incidents import upsert
+from incidents import correlate, upsert
 from incidents.board import Board
 from incidents.cases import FaultCase, IncidentCase
 from incidents.changes import Change
@@ -25,27 +25,31 @@ _MOST_AT_ONCE = 500
 
 
 def returned(now: datetime) -> list[Change]:
-    """Opens again what its repair did not mend. One query while every repair holds."""
+    """Opens again what its repair did not mend. Two queries, and no lock, while every repair holds."""
     seen_again = Incident.objects.filter(
         state=State.MONITORING.value,
         members__fault__is_active=True,
         members__fault__last_seen_at__gt=F("repaired_at") + TOLERANCE,
     )
     ids = list(seen_again.distinct().order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
-    if not ids:
+    due = [case.row.pk for case in Board(fault_catalog.load(), now).read_incidents(ids) if _back(case)]
+    if not due:
         return []
     with transaction.atomic():
         upsert.lock_placement()
         board = Board(fault_catalog.load(), now)
-        cases = board.read_incidents(ids)
+        cases = board.read_incidents(due)
         for case in cases:
-            for fault in case.members:
-                fault.has_come = _is_seen_again(fault, case)
+            for fault in _back(case):
+                fault.has_come = True
         return settle(cases, board=board, now=now)
 
 
-def _is_seen_again(fault: FaultCase, incident: IncidentCase) -> bool:
-    """After the repair by more than a device's clock may be ahead. Whether it was what the repair was for, or as bad,
-    is for `incidents.settling` to say."""
+def _back(incident: IncidentCase) -> list[FaultCase]:
+    """What stands, was seen after the repair by more than a device's clock may be ahead, and is what the repair was
+    for, or as bad."""
     repaired_at = incident.row.repaired_at
-    return repaired_at is not None and fault.row.is_active and fault.row.last_seen_at > repaired_at + TOLERANCE
+    if repaired_at is None:
+        return []
+    seen = [f for f in incident.members if f.row.is_active and f.row.last_seen_at > repaired_at + TOLERANCE]
+    return [fault for fault in seen if correlate.is_back(fault.view(), incident.view())]
