@@ -51,7 +51,7 @@ class _Found:
 
 def is_waiting(now: datetime) -> bool:
     """Whether an open incident has never been looked at: worth a look at once."""
-    return Incident.objects.filter(impact_at=None, opened_at__gte=now - _LATE).exclude(state__in=_CLOSED).exists()
+    return due(now).filter(impact_at=None, opened_at__gte=now - _LATE).exists()
 
 
 def assess(now: datetime) -> list[int]:

@@ -17,7 +17,8 @@ _CLUSTER = "slurm"
 def claim(now: datetime, *, every: timedelta) -> bool:
     """Whether the caller asks now: one process in each period, whichever comes first."""
     JobSource.objects.get_or_create(cluster=_CLUSTER)
-    due = JobSource.objects.filter(Q(asked_at=None) | Q(asked_at__lte=now - every) | Q(asked_at__gt=now))
+    is_ahead = Q(asked_at__gt=now + every)  # by a clock that was set back since
+    due = JobSource.objects.filter(Q(asked_at=None) | Q(asked_at__lte=now - every) | is_ahead)
     return due.filter(cluster=_CLUSTER).update(asked_at=now) == 1
 
 
@@ -41,6 +42,12 @@ def answered(now: datetime, *, has_accounts: bool | None, complaint: str = "") -
 
 def refused(complaint: str) -> None:
     JobSource.objects.filter(cluster=_CLUSTER).update(complaint=complaint[:255])
+
+
+def is_silent() -> bool:
+    """The last question to Slurm got no answer."""
+    known = known_of()
+    return known is not None and known.asked_at is not None and known.asked_at != known.answered_at
 
 
 def known_of() -> JobSource | None:

@@ -16,8 +16,12 @@ AT_ONCE = timedelta(seconds=10)
 
 
 def due(now: datetime, slurm: Slurm) -> None:
-    """Looks when it is time, or at once when an incident has opened whose jobs nobody has counted."""
-    if not job_source.claim(now, every=AT_ONCE if impact.is_waiting(now) else EVERY):
+    """Looks when it is time, or at once when an incident has opened whose jobs nobody has counted.
+
+    A Slurm that does not answer holds up each sweep until its time limit: it is not asked sooner.
+    """
+    is_urgent = not job_source.is_silent() and impact.is_waiting(now)
+    if not job_source.claim(now, every=AT_ONCE if is_urgent else EVERY):
         return
     try:
         seen = slurm.recent_jobs(job_source.lately(now))

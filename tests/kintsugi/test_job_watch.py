@@ -110,6 +110,14 @@ def test_jobs_are_not_known_and_not_none_when_slurm_does_not_answer(watched: Wat
     assert "Unable to contact slurm controller" in job_source.notice()
 
 
+def test_slurm_is_asked_no_sooner_when_it_did_not_answer(watched: Watched) -> None:
+    watched.slurm.is_answering = False
+    lose_a_gpu()
+    for _ in range(12):
+        watched.look(10 * SECOND)
+    assert len(watched.asked) == 2
+
+
 def test_jobs_run_on_as_last_seen_when_slurm_is_away_and_their_end_is_learned_when_it_is_back(watched: Watched) -> None:
     watched.look()
     watched.slurm.is_answering = False
