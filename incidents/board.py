@@ -82,6 +82,8 @@ class Board:
         loose = Fault.objects.filter(owner__in=near.owners, membership__isnull=True).filter(
             Q(is_active=True) | Q(raised_at__gte=since) | Q(observed_at__gte=since)
         )
+        # What joined an incident of this board a moment ago is loose in its table still.
+        known.update({case.row.pk: case for incident in self.incidents.values() for case in incident.members})
         listed = {case.row.pk: case for case in self.loose}
         found = [known.get(row.pk) or listed.get(row.pk) or self.case(row) for row in loose.order_by("id")]
         self.loose += [case for case in found if case.row.pk not in listed and case.member is None]

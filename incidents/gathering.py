@@ -5,6 +5,7 @@ Called inside ingest's transaction, so that a cause is concluded before anything
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -128,8 +129,12 @@ def surroundings(rules: Iterable[GatherRule], came: Sequence[FaultCase], now: da
     graph = graphs.current()
     if not any(rule.relation is Relation.SAME_JOB for rule in rules):
         return Surroundings(graph)
-    on, of = jobs.running_on({case.row.owner for case in came}, at=now, around=AROUND_JOBS)
-    return Surroundings(graph, jobs=on, machines=of)
+    _, of = jobs.running_on({case.row.owner for case in came}, at=now, around=AROUND_JOBS)
+    on: dict[str, set[str]] = defaultdict(set)
+    for job, machines in of.items():
+        for machine in machines:
+            on[machine].add(job)
+    return Surroundings(graph, jobs={machine: frozenset(ran) for machine, ran in on.items()}, machines=of)
 
 
 def _asked(came: Sequence[FaultCase]) -> list[GatherRule]:

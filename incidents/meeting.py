@@ -45,7 +45,13 @@ class Field:
 
     def surround(self, around: Surroundings) -> None:
         """What relations look at from now on; it holds what it held before, and more."""
-        self.around = around
+        before = self.around
+        self.around = Surroundings(
+            around.graph,
+            jobs={**before.jobs, **around.jobs},
+            machines={**before.machines, **around.machines},
+            windows={**before.windows, **around.windows},
+        )
         self._keys.clear()
         self._buckets.clear()
 

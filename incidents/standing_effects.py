@@ -13,7 +13,7 @@ from incidents import jobs, tallies
 from incidents.board import Board
 from incidents.cases import FaultCase
 from incidents.gather_rules import GatherRule, Place
-from incidents.models import Fault
+from incidents.models import Fault, Incident
 from incidents.relations import Surroundings
 from incidents.tallies import Effect
 
@@ -61,15 +61,22 @@ def _effects(rows: QuerySet[Fault], rule: GatherRule, fresh: Iterable[FaultCase]
         case = known.get(row.pk)
         if case is None:
             membership = getattr(row, "membership", None)
-            yield _effect(board.case(row), board.now, membership.incident.fault_type if membership else "")
+            yield _effect(board.case(row), board.now, membership.incident if membership is not None else None)
         elif case.row.is_active or rule.also_ended:
-            yield _effect(case, board.now, case.member.row.fault_type if case.member else "")
+            yield _effect(case, board.now, case.member.row if case.member is not None else None)
     for case in fresh:
-        yield _effect(case, board.now, case.member.row.fault_type if case.member else "")
+        yield _effect(case, board.now, case.member.row if case.member is not None else None)
 
 
-def _effect(case: FaultCase, now: datetime, root_type: str) -> Effect:
-    return Effect(case.row.fingerprint, case.view(), came_at(case.row), case.is_held(now), root_type)
+def _effect(case: FaultCase, now: datetime, incident: Incident | None) -> Effect:
+    return Effect(
+        case.row.fingerprint,
+        case.view(),
+        came_at(case.row),
+        is_held=case.is_held(now),
+        root_type=incident.fault_type if incident is not None else "",
+        root_place=incident.root_resource if incident is not None else "",
+    )
 
 
 def with_spells(rule: GatherRule, effects: Sequence[Effect]) -> list[Effect]:

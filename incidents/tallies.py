@@ -20,8 +20,8 @@ from incidents.views import FaultView
 
 @dataclass(frozen=True)
 class Effect:
-    """A fault as rules count it. `root_type` is the root's of its incident, empty while it has none; `spell` what is
-    counted by rules that count jobs."""
+    """A fault as rules count it. `root_type` and `root_place` are of its incident's root, empty while it has none;
+    `spell` is what rules count that count jobs."""
 
     mark: str
     """Its fingerprint."""
@@ -29,6 +29,7 @@ class Effect:
     at: datetime
     is_held: bool = False
     root_type: str = ""
+    root_place: str = ""
     spell: str = ""
 
 
@@ -69,6 +70,8 @@ _IS_AT: Mapping[Place, Callable[[str, Surroundings], bool]] = {
     Place.JOB: lambda place, around: "/job/" in place,
     Place.GPU: lambda place, around: "/gpu/" in place,
 }
+# Of places that hold one another.
+_WIDTHS = {"rack": 1, "feed": 2, "site": 3}
 _OF_MACHINE: Mapping[Place, Callable[[str, Surroundings], frozenset[str]]] = {
     Place.LEAF: lambda machine, around: around.graph.switches_of(machine, LEAF),
     Place.STORAGE_SWITCH: lambda machine, around: around.graph.storage_switches_of(machine),
@@ -149,16 +152,22 @@ def _counted(
     found: dict[str, Effect] = {}
     for effect in effects.get(place, ()):
         is_in_time = newest - rule.window <= effect.at <= newest
-        if is_in_time and not _is_explained(rule, effect) and not (rule.outlasted and effect.is_held):
+        if is_in_time and not _is_explained(rule, place, effect) and not (rule.outlasted and effect.is_held):
             unit = _unit(rule, place, effect, around)
             if unit is not None:
                 found.setdefault(unit, effect)
     return found
 
 
-def _is_explained(rule: GatherRule, effect: Effect) -> bool:
-    """It belongs to an incident whose root is something else than such an effect."""
+def _is_explained(rule: GatherRule, place: str, effect: Effect) -> bool:
+    """It belongs to an incident whose root is something else than such an effect, or the same in a wider place."""
+    if effect.root_type == rule.concludes:
+        return _width(effect.root_place) > _width(place)
     return effect.root_type != "" and not rule.takes(effect.root_type)
+
+
+def _width(place: str) -> int:
+    return _WIDTHS.get(place.partition("/")[0], 0)
 
 
 def _unit(rule: GatherRule, place: str, effect: Effect, around: Surroundings) -> str | None:

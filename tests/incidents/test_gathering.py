@@ -211,7 +211,9 @@ def test_one_incident_of_the_job_opens_when_its_program_fails_on_many_nodes() ->
 
     assert concluded() == [("job.application_failed", job)]
     assert open_incidents() == [("job.application_failed", job)]
-    assert Incident.objects.get().node is None
+    incident = Incident.objects.get()
+    assert incident.node is None
+    assert incident.members.count() == 10
 
 
 def test_the_first_hardware_fault_is_the_root_when_a_job_loses_a_node() -> None:
