@@ -126,3 +126,17 @@ def test_one_replacement_seen_by_many_workers_is_one_row() -> None:
     at_once([lambda: inventory.learn(seen, NOW + SECOND) for _ in range(SOME)])
     rows = InService.objects.order_by("id").values_list("serial", "to_at")
     assert list(rows) == [("1650001", NOW + SECOND), ("1650002", None)]
+
+
+def test_a_link_that_many_workers_tell_of_ends_as_its_last_line_says() -> None:
+    """Down, up, down, up, each by several paths: whichever comes first, the last by its own date decides."""
+    a_node()
+    link = "node/gn042/nic/mlx5_5"
+    lines = [
+        (an_event if number % 2 == 0 else a_clear)("nic.link.down", link, at=NOW + number * SECOND, observed_at=NOW)
+        for number in range(4)
+    ]
+    at_once([lambda line=line: services.ingest([line], now=NOW + 5 * SECOND) for line in reversed(lines * 5)])  # type: ignore[misc]
+    assert not Fault.objects.filter(is_active=True).exists()
+    at_once([lambda: services.ingest([an_event("nic.link.down", link, at=NOW + 6 * SECOND)], now=NOW + 6 * SECOND)] * 3)
+    assert Fault.objects.get(is_active=True).count >= 3
