@@ -24,7 +24,7 @@ from incidents.items import limits_of
 from incidents.lifecycle import State, Trigger
 from incidents.models import Fault, Incident, Node, SeenEvent
 from incidents.settling import NODE_RESTARTED, settle
-from incidents.wording import clock, duration
+from incidents.wording import clock, duration, resource
 from incidents.writing import KINTSUGI
 
 # Rows per statement, so that no sweep holds its locks for long.
@@ -90,8 +90,9 @@ def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
 
     def ended(case: FaultCase) -> tuple[datetime, str]:
         if case.row.is_flapping:
-            changes = flapping.read(case.row.changes_at)
-            return changes[-1], f"it flapped, and is steady since {clock(changes[-1])}"
+            last = flapping.read(case.row.changes_at)[-1]
+            _tell_steady(case, f"ended at {clock(last)}", now)
+            return last, f"it flapped, and is steady since {clock(last)}"
         quiet = duration(now - case.row.last_seen_at)
         return case.row.last_seen_at, f"not seen again for {quiet}"
 
@@ -123,9 +124,14 @@ def _stands(case: FaultCase, board: Board) -> None:
     row.is_flapping, case.is_changed = False, True
     if kind is not None and kind.clears is ClearRule.AFTER_QUIET and kind.quiet is not None:
         row.clears_at = board.now + kind.quiet
+    _tell_steady(case, f"stands since {clock(flapping.read(row.changes_at)[-1])}", board.now)
+
+
+def _tell_steady(case: FaultCase, what: str, now: datetime) -> None:
+    """Once, as its beginning was told."""
     if case.member is not None:
-        text = f"{board.named(row)} no longer flaps: it stands since {clock(flapping.read(row.changes_at)[-1])}."
-        case.member.entries.append(Entry("steady", text, board.now))
+        text = f"{case.row.fault_type} on {resource(case.row.resource)} no longer flaps: it {what}."
+        case.member.entries.append(Entry("steady", text, now))
 
 
 def _clear(due: QuerySet[Fault], now: datetime, ended: Callable[[FaultCase], tuple[datetime, str]]) -> list[Change]:

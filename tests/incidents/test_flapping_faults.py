@@ -75,10 +75,10 @@ def test_a_link_that_flaps_is_one_fault_and_its_rate_stands_in_it() -> None:
 
 def test_people_are_told_once_when_it_begins_and_once_when_it_is_over() -> None:
     flap(10)
-    assert (entries("flapping"), entries("cleared")) == (1, 0)
+    assert (entries("flapping"), entries("steady")) == (1, 0)
     for minute in range(3, 60):
         services.sweep(now=NOW + minute * MINUTE)
-    assert (entries("flapping"), entries("cleared")) == (1, 1)
+    assert (entries("flapping"), entries("steady")) == (1, 1)
     assert not Fault.objects.get().is_active
 
 
