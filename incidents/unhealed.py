@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Count, F, Max, Q
+from django.db.models import Count, Max, Q
 from django.db.models.functions import Coalesce
 
 from detectors import catalog as fault_catalog
@@ -66,11 +66,11 @@ def _due(now: datetime) -> list[int]:
     tell: it is over when more of them have ended than still stand (our choice: then most of what it broke works).
     """
     since = now - grace()
-    of = Coalesce("incident__duplicate_of_id", "incident_id")
-    symptoms = (
-        IncidentFault.objects.filter(role=str(Role.SYMPTOM), fault__clears__in=_TELLING)
+    calm = {
+        row["of"]: row
+        for row in IncidentFault.objects.filter(role=str(Role.SYMPTOM), fault__clears__in=_TELLING)
         .filter(Q(incident__state__in=_STATES) | Q(incident__duplicate_of__state__in=_STATES))
-        .annotate(of=of)
+        .annotate(of=Coalesce("incident__duplicate_of_id", "incident_id"))
         .order_by()
         .values("of")
         .annotate(
@@ -79,13 +79,15 @@ def _due(now: datetime) -> list[int]:
             latest_at=Max("fault__cleared_at"),
         )
         .filter(standing__gt=0)
-    )
-    calm = symptoms.filter(Q(latest_at=None) | Q(latest_at__lte=since))
+        if row["latest_at"] is None or row["latest_at"] <= since
+    }
+    if not calm:
+        return []
+    mostly = [pk for pk, row in calm.items() if row["ended"] > row["standing"]]
     goes_quiet = Q(root_fault__clears=str(ClearRule.AFTER_QUIET))
     healed = Q(root_fault__is_active=False, root_fault__cleared_at__lte=since) & ~goes_quiet
-    mostly = [row["of"] for row in calm.filter(ended__gt=F("standing"))]
     passed = goes_quiet & Q(root_fault__last_seen_at__lte=since, pk__in=mostly)
-    waiting = Incident.objects.filter(pk__in=[row["of"] for row in calm], state__in=_STATES, needs_human="")
+    waiting = Incident.objects.filter(pk__in=list(calm), state__in=_STATES, needs_human="")
     return list(waiting.filter(healed | passed).order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
 
 
