@@ -101,9 +101,10 @@ class Board:
         """The open ones among these, with their faults; those of their duplicates count as theirs."""
         by_pk = {case.row.pk: case for case in self.faults.values() if case.row.pk}
         wanted = set(ids) - set(self.incidents) - self.hidden
-        rows = Incident.objects.filter(pk__in=wanted, state__in=_OPEN, root_fault__isnull=False).order_by("id")
-        for row in rows.prefetch_related("members__fault", "duplicates__members__fault"):
-            links = [*row.members.all(), *(link for other in row.duplicates.all() for link in other.members.all())]
+        rows = list(Incident.objects.filter(pk__in=wanted, state__in=_OPEN, root_fault__isnull=False).order_by("id"))
+        links_of = _links_of([row.pk for row in rows])
+        for row in rows:
+            links = links_of[row.pk]
             members = {link.fault_id: by_pk.get(link.fault_id) or self.case(link.fault) for link in links}
             root = members.get(row.root_fault_id or 0)
             if root is None:
@@ -118,7 +119,8 @@ class Board:
     def said(self, path: str) -> str:
         """A resource as people say it, its GPU by index; one query for all nodes of the batch."""
         if "/gpu/" in path and resources.owner(path) not in self._looked_up:
-            owners = {resources.owner(path), *(case.row.owner for case in self.faults.values())} - self._looked_up
+            owners = {resources.owner(path), *self.nodes, *(case.row.owner for case in self.faults.values())}
+            owners -= self._looked_up
             self._looked_up |= owners
             self._gpus.update(naming.gpu_indexes({owner.partition("/")[2] for owner in owners}))
         return wording.resource(path, self._gpus)
@@ -341,6 +343,16 @@ def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: st
         code=kind.code,
         is_active=True,
     )
+
+
+def _links_of(incidents: Sequence[int]) -> dict[int, list[IncidentFault]]:
+    """The memberships of these incidents, with their faults; those of their duplicates are theirs."""
+    repeats = dict(Incident.objects.filter(duplicate_of__in=incidents).values_list("pk", "duplicate_of_id"))
+    found: dict[int, list[IncidentFault]] = {pk: [] for pk in incidents}
+    links = IncidentFault.objects.filter(incident_id__in=[*incidents, *repeats]).select_related("fault")
+    for link in links.order_by("joined_at", "id"):
+        found[repeats.get(link.incident_id) or link.incident_id].append(link)
+    return found
 
 
 def _holding(faults: Sequence[int]) -> set[int]:
