@@ -155,7 +155,9 @@ class Pipeline:
         if compared:
             self._remember(compared, None, now)
         job_watch.due(now, self.world.slurm)
-        self._reserving.due(now, self.world.slurm)
+        if self._reserving.due(now, self.world.slurm):  # what waited for a maintenance to end waits no longer
+            for run_id in runbooks.start_due(None, now=now, world=self.world):
+                self.ring.advance(run_id)
         self._tell(now)
 
     @cached_property

@@ -24,17 +24,18 @@ class Reserving:
 
     last: datetime | None = None
 
-    def due(self, now: datetime, slurm: Slurm) -> None:
-        """A Slurm that does not answer ends no window: each has its end."""
+    def due(self, now: datetime, slurm: Slurm) -> bool:
+        """Whether Slurm was asked and answered. One that does not answer ends no window: each has its end."""
         if self.last is not None and now < self.last + _EVERY:
-            return
+            return False
         self.last = now
         try:
             told = slurm.reservations()
         except SlurmError as error:
             _log.info("Slurm's reservations could not be read: %s", error)
-            return
+            return False
         incidents.follow(followed(told), now, of=RESERVATIONS)
+        return True
 
 
 def followed(told: Iterable[Reservation]) -> list[Followed]:
