@@ -153,9 +153,7 @@ def effects(
             side is Side.EFFECT and not rule.is_of_peers
         ):
             continue
-        for seat in met.met(rule, side, fault):
-            if seat.incident is not None:
-                continue
+        for seat in met.met(rule, side, fault, loose=True):
             loose = seat.seen.view()
             match = _Match(rule, _OTHER[side], Seat(fault, incident.key), incident, Role.SYMPTOM)
             is_alike = rule.root is Root.STRONGER and takes_root(loose, fault)
@@ -311,9 +309,11 @@ def is_back(fault: FaultView, incident: IncidentView) -> bool:
     root = incident.root
     if _identity(fault) == _identity(root):
         return True
+    if not fault.is_hardware:
+        return False
     seen = [member.view() for member in incident.members]
     asked = max(one.action.rank for one in (root, *seen) if one.is_hardware or one is root)
-    if not fault.is_hardware or fault.action.rank < asked:
+    if fault.action.rank < asked:
         return False
     is_known = any(_identity(fault) == _identity(one) for one in seen)
     return is_known or (fault.resource == root.resource and fault.resource != fault.owner)

@@ -15,6 +15,8 @@ from incidents.relations import Relation, Side, Surroundings
 from incidents.views import FaultView, IncidentView, Seen
 
 _Place = tuple[Relation, str]
+# Rule, side, and whether loose faults are meant.
+_Asked = tuple[str, Side, bool]
 
 
 class Group(Protocol):
@@ -40,7 +42,7 @@ class Field:
     incidents: dict[int, Group] = field(default_factory=dict)
     _seats: dict[int, Seat] = field(default_factory=dict)
     _roots: dict[int, Seat] = field(default_factory=dict)
-    _buckets: dict[tuple[str, Side], dict[_Place, list[Seat]]] = field(default_factory=dict)
+    _buckets: dict[_Asked, dict[_Place, list[Seat]]] = field(default_factory=dict)
     _keys: dict[tuple[Relation, Side, FaultView], frozenset[str]] = field(default_factory=dict)
 
     def surround(self, around: Surroundings) -> None:
@@ -65,11 +67,12 @@ class Field:
     def seat(self, seen: Seen, incident: int | None) -> Seat:
         """Gives the fault its place, or moves it to another incident. None: loose."""
         seat = self._seats.get(id(seen))
-        if seat is not None:
+        if seat is None:
+            seat = self._seats[id(seen)] = Seat(seen, incident)
+            self._index(seat)
+        elif seat.incident != incident:
             seat.incident = incident
-            return seat
-        seat = self._seats[id(seen)] = Seat(seen, incident)
-        self._index(seat)
+            self._index(seat)
         return seat
 
     def leave(self, seen: Seen) -> None:
@@ -98,18 +101,18 @@ class Field:
     def is_root(self, seat: Seat) -> bool:
         return seat.incident is not None and self._roots.get(seat.incident) is seat
 
-    def met(self, rule: Rule, side: Side, fault: FaultView) -> Iterator[Seat]:
-        """Those whom a fault on this side of the rule meets: every member that may be its cause; roots and loose
-        faults that may be its effects, or its peers. Each once."""
+    def met(self, rule: Rule, side: Side, fault: FaultView, *, loose: bool = False) -> Iterator[Seat]:
+        """Those whom a fault on this side of the rule meets, each once: every member that may be its cause, the roots
+        that may be its effects or its peers; or, instead, the loose faults."""
         other = Side.CAUSE if side is Side.EFFECT else Side.EFFECT
-        bucket = self._bucket(rule, other)
+        bucket = self._bucket(rule, other, loose=loose)
         is_any_member = other is Side.CAUSE and not rule.is_of_peers and not rule.by_root
         told: set[int] = set()
         for place in self.places(rule, side, fault):
             seats = bucket.get(place)
             if not seats:
                 continue
-            known = [seat for seat in seats if self._counts(seat, is_any_member)]
+            known = [seat for seat in seats if self._counts(seat, is_any_member, loose=loose)]
             if len(known) < len(seats):
                 bucket[place] = known
             for seat in known:
@@ -132,28 +135,28 @@ class Field:
     def roots(self) -> Iterator[Seat]:
         yield from self._roots.values()
 
-    def _counts(self, seat: Seat, is_any_member: bool) -> bool:
-        """Seats that count no longer never do again on that side, unless they are seated again."""
-        if seat.incident is None or is_any_member:
-            return seat.incident != _GONE
-        return self.is_root(seat)
+    def _counts(self, seat: Seat, is_any_member: bool, *, loose: bool) -> bool:
+        """Seats that count no longer never do again there, unless they are seated again."""
+        if loose or seat.incident is None or seat.incident == _GONE:
+            return loose and seat.incident is None
+        return is_any_member or self.is_root(seat)
 
-    def _bucket(self, rule: Rule, side: Side) -> dict[_Place, list[Seat]]:
-        asked = (rule.name, side)
+    def _bucket(self, rule: Rule, side: Side, *, loose: bool) -> dict[_Place, list[Seat]]:
+        asked = (rule.name, side, loose)
         if asked not in self._buckets:
             self._buckets[asked] = {}
             for seat in self._seats.values():
-                if self.rules.is_on(rule, side, seat.seen.view()):
-                    self._put(rule, side, seat)
+                if (seat.incident is None) is loose and self.rules.is_on(rule, side, seat.seen.view()):
+                    self._put(self._buckets[asked], rule, side, seat)
         return self._buckets[asked]
 
     def _index(self, seat: Seat) -> None:
         for rule, side in self.rules.sides(seat.seen.view()):
-            if (rule.name, side) in self._buckets:
-                self._put(rule, side, seat)
+            bucket = self._buckets.get((rule.name, side, seat.incident is None))
+            if bucket is not None:
+                self._put(bucket, rule, side, seat)
 
-    def _put(self, rule: Rule, side: Side, seat: Seat) -> None:
-        bucket = self._buckets[rule.name, side]
+    def _put(self, bucket: dict[_Place, list[Seat]], rule: Rule, side: Side, seat: Seat) -> None:
         for place in self.places(rule, side, seat.seen.view()):
             bucket.setdefault(place, []).append(seat)
 
