@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from detectors import resources
 from detectors.faults import EventKind
-from detectors.job_records import RUNNING, JobRecord
+from detectors.job_records import JobRecord
 from incidents import gather_rules, gathering, jobs
 from incidents.gather_rules import GatherError
 from incidents.ingesting import ingest
@@ -194,7 +194,7 @@ def test_cooling_is_concluded_when_one_rack_runs_hot() -> None:
 def a_job(job_id: str, nodes: tuple[str, ...], *, started_at=NOW - MINUTE) -> str:
     record = JobRecord(
         job_id=job_id, cluster="slurm", name="train", user="ana", partition="gpu", nodes=nodes, gpus=8 * len(nodes),
-        state=RUNNING, started_at=started_at, ended_at=None, checkpoint_at=None,
+        state="RUNNING", started_at=started_at, ended_at=None, checkpoint_at=None,
     )  # fmt: skip
     jobs.learn([record], started_at)
     return resources.job("slurm", job_id)
