@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from detectors.faults import Component
 from incidents.lifecycle import State
@@ -77,6 +78,7 @@ _PARTS = {
 }
 
 
+@lru_cache(maxsize=16384)
 def kind_of(resource: str) -> Kind:
     """`switch/leaf-01/port/Ethernet0` is a port; a path of no known shape is `other`."""
     parts = resource.split("/", 3)

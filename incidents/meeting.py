@@ -151,6 +151,8 @@ class Field:
         return self._buckets[asked]
 
     def _index(self, seat: Seat) -> None:
+        if not self._buckets:
+            return  # nothing was asked yet: what is asked first is built of all seats
         for rule, side in self.rules.sides(seat.seen.view()):
             bucket = self._buckets.get((rule.name, side, seat.incident is None))
             if bucket is not None:
