@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import islice
 
 from detectors.faults import Action, Role
 from incidents import correlation_file, near_misses, wording
@@ -157,7 +158,7 @@ def effects(
             loose = seat.seen.view()
             match = _Match(rule, _OTHER[side], Seat(fault, incident.key), incident, Role.SYMPTOM)
             is_alike = rule.root is Root.STRONGER and takes_root(loose, fault)
-            if is_alike or _misses(match, loose, setting):
+            if is_alike or not _fits(match, loose, setting):
                 continue
             yield seat, Joins(incident.key, Role.SYMPTOM, rule.name, _reason(match, loose, setting))
 
@@ -165,7 +166,7 @@ def effects(
 def _matches(fault: FaultView, met: Field, setting: Setting) -> Iterator[_Match]:
     """The best match of each rule, from the top."""
     for rule, side in setting.rules.sides(fault):
-        found = [match for match in _candidates(rule, side, fault, met) if not _misses(match, fault, setting)]
+        found = [match for match in _candidates(rule, side, fault, met) if _fits(match, fault, setting)]
         if found:
             yield min(found, key=lambda match: _nearness(match, fault))
 
@@ -173,10 +174,13 @@ def _matches(fault: FaultView, met: Field, setting: Setting) -> Iterator[_Match]
 def _candidates(rule: Rule, side: Side, fault: FaultView, met: Field) -> Iterator[_Match]:
     if side is Side.CAUSE and (rule.is_symmetric or not _may_explain(rule, fault)):
         return
+    views: dict[int, tuple[IncidentView, Role]] = {}  # many of one incident may be met
     for seat in met.met(rule, side, fault):
         if seat.incident is not None:
-            incident = met.incidents[seat.incident].view()
-            yield _Match(rule, side, seat, incident, _role(rule, side, fault, incident))
+            if seat.incident not in views:
+                incident = met.incidents[seat.incident].view()
+                views[seat.incident] = incident, _role(rule, side, fault, incident)
+            yield _Match(rule, side, seat, *views[seat.incident])
 
 
 def _may_explain(rule: Rule, fault: FaultView) -> bool:
@@ -204,7 +208,7 @@ def _explained(fault: FaultView, met: Field, setting: Setting) -> dict[int, _Mat
     for rule, side in setting.rules.sides(fault):
         if side is Side.CAUSE and not rule.is_of_peers:
             for match in _candidates(rule, side, fault, met):
-                if match.incident.key not in found and not _misses(match, fault, setting):
+                if match.incident.key not in found and _fits(match, fault, setting):
                     found[match.incident.key] = match
     return found
 
@@ -236,21 +240,30 @@ def _merged(fault: FaultView, first: _Match, joins: Joins, others: dict[int, _Ma
 # Whether a rule fits ---------------------------------------------------------------------------------------------
 
 
-def _misses(match: _Match, fault: FaultView, setting: Setting) -> list[Miss]:
-    """The conditions that do not hold; empty: the rule fits."""
+def _fits(match: _Match, fault: FaultView, setting: Setting) -> bool:
+    return next(_unmet(match, fault, setting), None) is None
+
+
+def _unmet(match: _Match, fault: FaultView, setting: Setting) -> Iterator[Miss]:
+    """The conditions that do not hold, those first that cost least and fail most; none: the rule fits."""
     rule, incident, other = match.rule, match.incident, match.other
     cause, effect = (fault, other) if match.side is Side.CAUSE else (other, fault)
-    holds = {
-        Miss.PEERS: rule.is_of_peers or not _are_peers(rule, cause, effect, setting),
-        Miss.WINDOW: _is_in_time(rule, cause, effect, setting),
-        Miss.DIRECTION: _is_in_order(rule.direction, cause, effect),
-        Miss.STATE: not rule.states or incident.state in rule.states,
-        Miss.REPORTED: not rule.reported_only or not incident.has_platform_signal,
-        Miss.MACHINES: not rule.one_machine or incident.is_on_one_machine,
-        Miss.FIXED: not (match.is_cause and incident.is_fixed),
-        Miss.WATCHED: takes(incident, fault),
-    }
-    return [miss for miss, is_well in holds.items() if not is_well]
+    if not _is_in_time(rule, cause, effect, setting):
+        yield Miss.WINDOW
+    if not _is_in_order(rule.direction, cause, effect):
+        yield Miss.DIRECTION
+    if rule.states and incident.state not in rule.states:
+        yield Miss.STATE
+    if rule.reported_only and incident.has_platform_signal:
+        yield Miss.REPORTED
+    if not rule.is_of_peers and _are_peers(rule, cause, effect, setting):
+        yield Miss.PEERS
+    if rule.one_machine and not incident.is_on_one_machine:
+        yield Miss.MACHINES
+    if match.is_cause and incident.is_fixed:
+        yield Miss.FIXED
+    if not takes(incident, fault):
+        yield Miss.WATCHED
 
 
 def _are_peers(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting) -> bool:
@@ -267,11 +280,9 @@ def _is_in_time(rule: Rule, cause: FaultView, effect: FaultView, setting: Settin
 
 
 def _is_in_order(direction: Direction, cause: FaultView, effect: FaultView) -> bool:
-    return {
-        Direction.EITHER: True,
-        Direction.CAUSE_FIRST: _is_before(cause, effect),
-        Direction.EFFECT_FIRST: _is_before(effect, cause),
-    }[direction]
+    if direction is Direction.EITHER:
+        return True
+    return _is_before(cause, effect) if direction is Direction.CAUSE_FIRST else _is_before(effect, cause)
 
 
 def _is_before(one: FaultView, other: FaultView) -> bool:
@@ -367,8 +378,10 @@ def _nearly(fault: FaultView, met: Field, setting: Setting) -> tuple[Nearly, ...
     found: dict[int, Nearly] = {}
     for rule, side in setting.rules.sides(fault):
         for match in _candidates(rule, side, fault, met):
-            misses = _misses(match, fault, setting)
-            if len(misses) == 1 and match.incident.key not in found:
+            if match.incident.key in found:
+                continue
+            misses = list(islice(_unmet(match, fault, setting), 2))
+            if len(misses) == 1:
                 words = near_misses.WORDS[misses[0]]
                 if words:
                     reason = _sentence(fault, match.other, words, setting)

@@ -270,6 +270,16 @@ class Graph:
 
     def machines_behind(self, place: str) -> frozenset[str]:
         """The machines of its children; for a port of a module, those at both ends of its cable."""
+        known = self._behind.get(place)
+        if known is None:
+            known = self._behind[place] = self._machines_of(place)
+        return known
+
+    @cached_property
+    def _behind(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    def _machines_of(self, place: str) -> frozenset[str]:
         if "/module/" in place:
             return frozenset(machine for port in self.ports_of(place) for machine in self.ends(port))
         return frozenset(resources.owner(child) for child in self.children(place))
