@@ -315,14 +315,18 @@ def is_back(fault: FaultView, incident: IncidentView) -> bool:
     """Whether this is what the incident was about, come again: its root's own fault, or what called for its repair.
 
     The latter is a hardware fault that asks for as much as the incident did, on the root's part, or one that was
-    there before. A symptom, or a fault of another part, is not.
+    there before. The other end of a link that was the root is the same link. A symptom, or a fault of another part, is
+    not.
     """
     root = incident.root
     if _identity(fault) == _identity(root):
         return True
-    if not fault.is_hardware:
+    is_of_link = fault.is_link and root.is_link
+    if not fault.is_hardware and not is_of_link:
         return False
     seen = [member.view() for member in incident.members]
+    if is_of_link:
+        return any(_identity(fault) == _identity(one) for one in seen)
     asked = max(one.action.rank for one in (root, *seen) if one.is_hardware or one is root)
     if fault.action.rank < asked:
         return False

@@ -44,6 +44,7 @@ class Place(StrEnum):
     RACK = "rack"
     FEED = "feed"
     SITE = "site"
+    NODE = "node"
     JOB = "job"
     GPU = "gpu"
 

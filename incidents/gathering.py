@@ -54,6 +54,7 @@ class Gathering:
             return
         newest = max((standing_effects.came_at(case.row) for case in fresh), default=self.board.now)
         newest = max(newest, self.board.now) if behind else newest
+        newest += standing_effects.SPREAD if rule.outlasted else timedelta(0)
         effects = self._effects(rule, places | behind, newest)
         found = [tallies.tally(rule, place, effects, newest, self.around) for place in sorted(places | behind)]
         for one in tallies.untied([one for one in found if one.is_conclusive and one.place in places]):

@@ -234,8 +234,8 @@ class Graph:
     # What hangs on a place ---------------------------------------------------------------------------------------
 
     def children(self, place: str) -> frozenset[str]:
-        """What hangs on it: NICs on a leaf or storage switch, leafs' uplink ports on a spine, ports on a module,
-        machines elsewhere."""
+        """What hangs on it: NICs on a leaf or storage switch, leafs' uplink ports on a spine, ports on a module, the
+        cabled NICs of a node, machines elsewhere."""
         known = self._children.get(place)
         if known is None:
             known = self._children[place] = self._hanging_on(place)
@@ -250,6 +250,8 @@ class Graph:
             return self.ports_of(place)
         if place.startswith("switch/"):
             return self._below_switch(place)
+        if place.startswith("node/"):
+            return frozenset(self.far_ends(place))
         if place.startswith("rack/"):
             return self.machines_in(place)
         if place.startswith("feed/"):
@@ -269,7 +271,7 @@ class Graph:
         return frozenset(end for end in far if end.startswith("node/"))
 
     def machines_behind(self, place: str) -> frozenset[str]:
-        """The machines of its children; for a port of a module, those at both ends of its cable."""
+        """The machines of its children; for a port of a module, and for a node, those at both ends of its cables."""
         known = self._behind.get(place)
         if known is None:
             known = self._behind[place] = self._machines_of(place)
@@ -280,6 +282,8 @@ class Graph:
         return {}
 
     def _machines_of(self, place: str) -> frozenset[str]:
+        if place.startswith("node/"):
+            return self.switches_of(place) | {place}
         if "/module/" in place:
             return frozenset(machine for port in self.ports_of(place) for machine in self.ends(port))
         return frozenset(resources.owner(child) for child in self.children(place))

@@ -320,7 +320,7 @@ def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, n
 def _new_case(board: Board, item: Item, names: naming.Names, earlier: FaultCase | None) -> FaultCase:
     event, kind = item.event, item.kind
     row = new_fault(kind, fingerprint=item.fingerprint, resource=item.resource, qualifier=event.qualifier)
-    row.component = str(component(item, names))
+    row.component = str(component(item, names, board.met.around.graph))
     row.severity, row.action = str(event.severity), str(event.action)
     row.code = event.code if event.code is not None else kind.code
     row.raised_at, row.last_seen_at = item.dated.at, event.occurred_at

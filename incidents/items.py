@@ -14,7 +14,9 @@ from detectors.faults import ClearRule, Component, EventType, FaultEvent, finger
 from incidents import clocks
 from incidents.clocks import Dated
 from incidents.flapping import USUAL, Limits
+from incidents.graph import Graph
 from incidents.naming import Names
+from incidents.views import LINK, is_one_of
 
 # Columns of the fault table; PostgreSQL would refuse longer values, SQLite would not.
 _LONGEST_PATH = 160
@@ -150,9 +152,14 @@ def _unlisted(event: FaultEvent) -> FaultType:
     )
 
 
-def component(item: Item, names: Names) -> Component:
-    """A switch's faults take their class from its role."""
+def component(item: Item, names: Names, graph: Graph) -> Component:
+    """A switch's faults take their class from its role; those of a port from the far end of its cable: a host's link
+    is of the class "NIC and transceiver", whichever end tells of it."""
     switch = names.switch_of(item.owner)
+    if switch is not None and is_one_of(item.event.fault_type, LINK) and "/port/" in item.resource:
+        far = graph.peer(item.resource) or ""
+        if far.startswith("node/"):
+            return Component.NIC
     if not item.event.fault_type.startswith("switch.") or switch is None:
         return item.event.component
     roles = {"storage": Component.STORAGE_SWITCH, "management": Component.FACILITY}

@@ -1,7 +1,8 @@
 """Tables of triage: why each fault is where it is, what is silenced, which jobs ran where and what a fault cost them.
 
 Data and constraints only. `Decision` is written with the change that it explains. `incidents.planning` (people),
-`following` (Slurm) and `silencing` (time) alone write `Silence`; `incidents.jobs` alone `Job` and `JobNode`, `incidents.impact` alone `IncidentJob`.
+`following` (Slurm) and `silencing` (time) alone write `Silence`; `incidents.jobs` alone `Job` and `JobNode`,
+`incidents.impact` alone `IncidentJob`.
 """
 
 from __future__ import annotations

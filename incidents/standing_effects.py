@@ -113,7 +113,7 @@ def _told(row: _Row, board: Board) -> Effect:
         row.fingerprint,
         view,
         came_at(row),
-        is_held=row.held_until is not None and row.held_until > board.now,
+        is_held=row.held_until is not None and row.held_until > board.now + SPREAD,
         root_type=row.membership__incident__fault_type or "",
         root_place=row.membership__incident__root_resource or "",
     )

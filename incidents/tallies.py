@@ -67,6 +67,7 @@ _IS_AT: Mapping[Place, Callable[[str, Surroundings], bool]] = {
     Place.RACK: lambda place, around: place.startswith("rack/"),
     Place.FEED: lambda place, around: place.startswith("feed/"),
     Place.SITE: lambda place, around: place == ALL_NODES,
+    Place.NODE: lambda place, around: place.startswith("node/") and place.count("/") == 1,
     Place.JOB: lambda place, around: "/job/" in place,
     Place.GPU: lambda place, around: "/gpu/" in place,
 }

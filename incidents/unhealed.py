@@ -16,19 +16,21 @@ from django.db.models.functions import Coalesce
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import ClearRule, Role
-from incidents import silencing, upsert
+from incidents import correlation_file, silencing, upsert
 from incidents.acting import record
 from incidents.board import Board, window
 from incidents.cases import Entry, FaultCase, IncidentCase, blocks
 from incidents.changes import Change, ChangeKind
 from incidents.lifecycle import State
 from incidents.models import Decision, Fault, Incident, IncidentFault, Node
+from incidents.relations import Relation
 from incidents.settling import settle
 from incidents.wording import duration
 from incidents.writing import KINTSUGI
 
 # Only these tell by themselves whether they still stand. The others wait: for a boot, for quiet, for a person.
 _TELLING = (str(ClearRule.BY_POLL), str(ClearRule.BY_EVENT))
+_ONE_PART = {Relation.SAME_PART, Relation.SAME_GPU, Relation.CABLE}
 _STATES = (State.OPEN.value, State.ACKNOWLEDGED.value, State.MONITORING.value)
 _MOST_AT_ONCE = 50
 _NAMED = 3
@@ -88,7 +90,14 @@ def _due(now: datetime) -> list[int]:
     healed = Q(root_fault__is_active=False, root_fault__cleared_at__lte=since) & ~goes_quiet
     passed = goes_quiet & Q(root_fault__last_seen_at__lte=since, pk__in=mostly)
     waiting = Incident.objects.filter(pk__in=list(calm), state__in=_STATES, needs_human="")
+    # Another fault of the cause's own part, or of its cable's other end, is the cause by another name: it is not over.
+    waiting = waiting.exclude(members__in=IncidentFault.objects.filter(rule__in=_of_one_part(), fault__is_active=True))
     return list(waiting.filter(healed | passed).order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+
+
+def _of_one_part() -> list[str]:
+    """The rules that join faults of one part, or of both ends of one cable."""
+    return [rule.name for rule in correlation_file.load() if set(rule.relations) <= _ONE_PART]
 
 
 def _is_child(fault: FaultCase, parent: IncidentCase) -> bool:

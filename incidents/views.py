@@ -41,11 +41,11 @@ _IN_THE_MACHINE = frozenset({Component.GPU, Component.NVLINK, Component.NODE, Co
 
 def is_networked(fault_type: str, resource: str) -> bool:
     """Whether a fault's cause may lie in another machine, so that cables are looked at."""
-    return resource.startswith("switch/") or _is_one_of(fault_type, LINK) or _is_one_of(fault_type, NETWORK_CLIENT)
+    return resource.startswith("switch/") or is_one_of(fault_type, LINK) or is_one_of(fault_type, NETWORK_CLIENT)
 
 
 @lru_cache(maxsize=8192)
-def _is_one_of(fault_type: str, patterns: tuple[str, ...]) -> bool:
+def is_one_of(fault_type: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(fault_type, pattern) for pattern in patterns)
 
 
@@ -72,7 +72,7 @@ class FaultView:
         return resources.owner(self.resource)
 
     def is_one_of(self, patterns: tuple[str, ...]) -> bool:
-        return _is_one_of(self.fault_type, patterns)
+        return is_one_of(self.fault_type, patterns)
 
     @property
     def is_link(self) -> bool:

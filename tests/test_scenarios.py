@@ -51,6 +51,12 @@ def test_a_scenario_ends_as_it_says_when_it_is_played(name: str) -> None:
     assert perform(name)[1] == []
 
 
+def test_every_shipped_scenario_names_the_public_incident_or_study_that_it_retells() -> None:
+    sources = {name: reader.read(SCENARIOS / name).source for name in [*SMALL, QUARTER]}
+    assert len(sources) >= 25
+    assert [name for name, source in sources.items() if not source] == []
+
+
 @pytest.mark.parametrize("name", ["leaf_switch_reboot", "multi_node_job_crash"])
 def test_a_scenario_ends_the_same_when_the_seed_is_another(name: str) -> None:
     assert perform(name, seed=77)[1] == []

@@ -76,7 +76,7 @@ MINUTE = 60 * SECOND
         (("gpu.xid.79", GPU), ("gpu.xid.79", OTHER_GPU), "same_node", Role.SYMPTOM),
         (("gpu.xid.79", GPU), ("nvlink.sxid.20034", NVSWITCH), "nvswitch_and_lost_gpu", Role.SYMPTOM),
         (("nvlink.sxid.20034", NVSWITCH), ("gpu.xid.79", GPU), "nvswitch_and_lost_gpu", Role.ROOT),
-        (("target.unreachable", "node/gn042"), ("gpu.xid.79", GPU), "same_node", Role.ROOT),
+        (("target.unreachable", "node/gn042"), ("gpu.xid.79", GPU), "node_stopped", Role.ROOT),
         (("nic.firmware.unhealthy", NIC), ("nic.firmware.command_timeout", NIC), "nic_firmware_cascade", Role.SYMPTOM),
         # The network, in whichever order it is told.
         (("switch.rebooted", LEAF), ("nic.link.down", NIC), "behind_switch", Role.SYMPTOM),
@@ -148,7 +148,7 @@ def test_transients_of_a_repair_join_it_and_a_second_broken_gpu_does_not() -> No
     repair = an_open(a_view("gpu.xid.79"), state=State.REPAIRING)
     late = 3 * WINDOW
     assert joined(a_view("nic.link.down", NIC, after=late), repair)[0] == "during_repair"
-    assert joined(a_view("target.unreachable", "node/gn042", after=late), repair)[0] == "during_repair"
+    assert joined(a_view("target.unreachable", "node/gn042", after=late), repair)[0] == "node_stopped"
     assert joined(a_view("switch.port.down", PORT, after=late), repair)[0] == "far_end_of_repair"
     assert isinstance(placed(a_view("gpu.xid.79", OTHER_GPU, after=late), repair), Opens)
 

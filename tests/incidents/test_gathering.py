@@ -291,3 +291,52 @@ def test_a_rule_is_refused_when_it_says_what_cannot_be_meant(change: str, said: 
     with pytest.raises(GatherError, match=r"rules\.toml:1: x: ") as refused:
         gather_rules.read(text, "rules.toml")
     assert said in str(refused.value)
+
+
+def ports_of(node: int, *, leafs: int = 4) -> list[str]:
+    """The far ends of a node's fabric links."""
+    return [f"switch/leaf-{leaf:02}/port/Ethernet{4 * (node - 1)}" for leaf in range(1, leafs + 1)]
+
+
+def test_a_node_is_the_root_when_most_of_its_links_go_down_and_stay_down() -> None:
+    happen("switch.port.down", ports_of(5))
+    assert (concluded(), open_incidents()) == ([], [])
+
+    swept(61 * SECOND)
+    assert open_incidents() == [("node.links_lost", "node/gn005")]
+    assert Incident.objects.get().component == "node"
+
+
+def test_links_that_came_up_again_conclude_no_lost_node() -> None:
+    happen("switch.port.down", ports_of(5))
+    happen("switch.port.down", ports_of(5)[1:], at=NOW + 20 * SECOND, kind=EventKind.CLEARED)
+    swept(61 * SECOND)
+
+    assert open_incidents() == [("switch.port.down", ports_of(5)[0])]
+
+
+def test_the_links_of_a_node_that_is_restarted_belong_to_its_open_incident() -> None:
+    happen("gpu.xid.79", ["node/gn005/gpu/0000:19:00.0"])
+    happen("switch.port.down", ports_of(5), at=NOW + 3 * 60 * MINUTE)
+    swept(3 * 60 * MINUTE + 61 * SECOND)
+
+    assert open_incidents() == [("gpu.xid.79", "node/gn005/gpu/0000:19:00.0")]
+
+
+def test_a_node_that_slurm_and_ssh_miss_later_is_one_incident_with_its_links() -> None:
+    happen("switch.port.down", ports_of(5))
+    swept(61 * SECOND)
+    happen("target.unreachable", ["node/gn005"], at=NOW + 2 * MINUTE)
+    happen("slurm.node_down", ["node/gn005"], at=NOW + 6 * MINUTE)
+    swept(7 * MINUTE)
+
+    assert [resource for _, resource in open_incidents()] == ["node/gn005"]
+    assert Incident.objects.get().members.count() == 7
+
+
+def test_a_hosts_link_is_of_the_network_cards_class_whichever_end_tells_of_it() -> None:
+    uplink = "switch/leaf-01/port/Ethernet1024"
+    happen("switch.port.down", [ports_of(5)[0], uplink])
+
+    rows = Fault.objects.filter(fault_type="switch.port.down").values_list("resource", "component")
+    assert dict(rows) == {ports_of(5)[0]: "nic", uplink: "interconnect_switch"}
