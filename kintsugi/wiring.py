@@ -32,7 +32,17 @@ from kintsugi.credentials import Credentials
 from kintsugi.credentials import load as load_credentials
 from kintsugi.polling import Watch
 from runbooks.policy import Policy
-from runbooks.slurm import Access, Job, NodeState, RecentJobs, Reservation, ScontrolSlurm, Slurm, SlurmRefusal, controller
+from runbooks.slurm import (
+    Access,
+    Job,
+    NodeState,
+    RecentJobs,
+    Reservation,
+    ScontrolSlurm,
+    Slurm,
+    SlurmRefusal,
+    controller,
+)
 from runbooks.step import World
 
 
