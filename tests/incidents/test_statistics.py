@@ -179,7 +179,7 @@ def test_the_page_states_its_definitions_and_its_numbers() -> None:
 def test_the_json_has_the_promised_shape() -> None:
     _failure(10)
     found = json.loads(_run("--since", "2025-01-01", "--until", "2025-02-01T00:00+00:00", "--json"))
-    assert set(found) == {"since", "until", "confidence", "notice", "all", "classes", "definitions"}
+    assert set(found) == {"since", "until", "confidence", "notice", "all", "classes", "impact", "definitions"}
     gpu = next(row for row in found["classes"] if row["component"] == "gpu")
     assert gpu["failures"] == 1
     assert gpu["mtbf_hours"]["value"] == pytest.approx(7440)

@@ -16,6 +16,8 @@ from tests.services.programs import give_to, spawn, stop
 
 # Agents listen on 127.0.1.1 and so on; the community names the record file.
 FIRST = "127.0.1."
+# As nobody it could not import what it imports late, where Python itself lies in a home directory.
+_PROGRAM = "import dbm.dumb, sys; from snmpsim.commands.responder import main; sys.exit(main())"
 
 
 class Snmpsim:
@@ -35,7 +37,7 @@ class Snmpsim:
             shutil.copy(path, self.home / "records" / path.name)
 
     def start(self) -> Snmpsim:
-        argv = [str(Path(sys.executable).parent / "snmpsim-command-responder"), "--log-level=error"]
+        argv = [sys.executable, "-c", _PROGRAM, "--log-level=error"]
         argv += [f"--data-dir={self.home / 'records'}", f"--cache-dir={self.home / 'cache'}", "--max-var-binds=100"]
         argv += [f"--agent-udpv4-endpoint={address}:{self.port}" for address in self.addresses.values()]
         if os.geteuid() == 0:
