@@ -17,7 +17,10 @@ from tests.services.programs import give_to, spawn, stop
 # Agents listen on 127.0.1.1 and so on; the community names the record file.
 FIRST = "127.0.1."
 # As nobody it could not import what it imports late, where Python itself lies in a home directory.
-_PROGRAM = "import dbm.dumb, sys; from snmpsim.commands.responder import main; sys.exit(main())"
+_PROGRAM = (
+    "import codecs, dbm.dumb, sys; codecs.lookup('Latin-1'); "
+    "from snmpsim.commands.responder import main; sys.exit(main())"
+)
 
 
 class Snmpsim:
