@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import ClearRule, Role
-from incidents import correlation_file, silencing, upsert
+from incidents import nearby, silencing, upsert
 from incidents.acting import record
 from incidents.board import Board, window
 from incidents.cases import Entry, FaultCase, IncidentCase, blocks
@@ -97,7 +97,7 @@ def _due(now: datetime) -> list[int]:
 
 def _of_one_part() -> list[str]:
     """The rules that join faults of one part, or of both ends of one cable."""
-    return [rule.name for rule in correlation_file.load() if set(rule.relations) <= _ONE_PART]
+    return [rule.name for rule in nearby.rules() if set(rule.relations) <= _ONE_PART]
 
 
 def _is_child(fault: FaultCase, parent: IncidentCase) -> bool:
