@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Iterable
 from datetime import datetime
@@ -40,6 +41,21 @@ def add_making(parser: CommandParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say what it would keep from people now")
 
 
+def add_others(acts: Any, add: CommandParser, change: CommandParser) -> None:
+    """What every window has beside how it is made: another reason, an end, and a list."""
+    change.add_argument("id", type=int)
+    change.add_argument("--reason", default="", help="a new reason; the old one stays if unset")
+    end = acts.add_parser("end", help="end it now: what still stands is announced")
+    end.add_argument("id", type=int)
+    for each in (add, change):
+        add_times(each)
+    for each in (add, change, end):
+        each.add_argument("--actor", default=getpass.getuser(), help="who does it, for the record")
+    shown = acts.add_parser("list", help="those in force and planned")
+    shown.add_argument("--expired", action="store_true", help="those that ended, the latest first")
+    shown.add_argument("--json", action="store_true", help="one JSON list (docs/contracts.md)")
+
+
 def start_of(options: dict[str, Any], now: datetime) -> datetime:
     return moment("--starts", options["starts"]) if options["starts"] else now
 
@@ -62,6 +78,36 @@ def make(draft: Draft, options: dict[str, Any], now: datetime) -> str:
     text = told(outcome)
     kept = outcome.incidents if isinstance(outcome, Planned) else 0
     return f"{text} {kept} open incidents are kept from people by it."
+
+
+def change(options: dict[str, Any], now: datetime, *, review_at: datetime | None, ways: str) -> str:
+    """Another end, review or reason; what is not given stays. Raises CommandError when nothing is given."""
+    ends_at = end_of(options, now)
+    if ends_at is None and review_at is None:
+        if not options["reason"]:
+            raise CommandError(f"Say what changes: {ways}.")
+        row = Silence.objects.filter(pk=options["id"]).first()
+        if row is not None:
+            ends_at, review_at = row.ends_at, row.review_at
+    return told(
+        planning.change(
+            options["id"],
+            ends_at=ends_at,
+            review_at=review_at,
+            reason=options["reason"],
+            actor=options["actor"],
+            now=now,
+        )
+    )
+
+
+def end(options: dict[str, Any], now: datetime) -> str:
+    return told(planning.end(options["id"], actor=options["actor"], now=now))
+
+
+def listed(options: dict[str, Any], now: datetime, *kinds: Silence.Kind) -> str:
+    rows = chosen(options, *kinds)
+    return as_json(rows, now) if options["json"] else "\n".join(as_lines(rows, now) or ["None."])
 
 
 def told(outcome: Planned | NotPlanned | Refused) -> str:

@@ -111,6 +111,26 @@ def test_a_silence_is_changed_and_ended_and_not_ended_twice() -> None:
     assert "There is no window 99." in refused("silence", "end", "99")
 
 
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        ("maintenance", ("gn042", "--for", "1h", "--reason", "firmware")),
+        ("silence", ("--resource", "node/gn042", "--for", "1h", "--reason", "firmware")),
+    ],
+)
+def test_the_end_stays_when_only_the_reason_changes(command: str, made: tuple[str, ...]) -> None:
+    done(command, "add", *made)
+    (before,) = json.loads(done(command, "list", "--json"))
+    done(command, "change", str(before["id"]), "--reason", "new boards")
+    (after,) = json.loads(done(command, "list", "--json"))
+    assert after == before | {"reason": "new boards"}
+
+
+@pytest.mark.parametrize("command", ["maintenance", "silence"])
+def test_a_change_of_nothing_is_refused(command: str) -> None:
+    assert "Say what changes: --for, --until" in refused(command, "change", "1")
+
+
 def test_maintenance_takes_machines_as_slurm_writes_them() -> None:
     done("maintenance", "add", "gn[042-043],", "leaf-01", "--for", "1h", "--reason", "firmware", "--yes")
     assert Silence.objects.get().machines == ["node/gn042", "node/gn043", "switch/leaf-01"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import datetime
 from typing import Any
 
@@ -24,20 +23,10 @@ class Command(BaseCommand):
         add.add_argument("machines", nargs="+", help="nodes and switches, such as gn[001-004] leaf-03")
         words.add_making(add)
         change = acts.add_parser("change", help="another end")
-        change.add_argument("id", type=int)
-        change.add_argument("--reason", default="", help="a new reason; the old one stays if unset")
-        end = acts.add_parser("end", help="end it now: what still stands is announced")
-        end.add_argument("id", type=int)
-        for each in (add, change):
-            words.add_times(each)
-        for each in (add, change, end):
-            each.add_argument("--actor", default=getpass.getuser(), help="who does it, for the record")
-        shown = acts.add_parser("list", help="those in force and planned")
-        shown.add_argument("--expired", action="store_true", help="those that ended, the latest first")
-        shown.add_argument("--json", action="store_true", help="one JSON list (docs/contracts.md)")
+        words.add_others(acts, add, change)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        acts = {"add": _added, "change": _changed, "end": _ended, "list": _listed}
+        acts = {"add": _added, "change": _changed, "end": words.end, "list": _listed}
         self.stdout.write(acts[options["act"]](options, timezone.now()))
 
 
@@ -55,21 +44,8 @@ def _added(options: dict[str, Any], now: datetime) -> str:
 
 
 def _changed(options: dict[str, Any], now: datetime) -> str:
-    outcome = planning.change(
-        options["id"],
-        ends_at=words.end_of(options, now),
-        review_at=None,
-        reason=options["reason"],
-        actor=options["actor"],
-        now=now,
-    )
-    return words.told(outcome)
-
-
-def _ended(options: dict[str, Any], now: datetime) -> str:
-    return words.told(planning.end(options["id"], actor=options["actor"], now=now))
+    return words.change(options, now, review_at=None, ways="--for, --until or --reason")
 
 
 def _listed(options: dict[str, Any], now: datetime) -> str:
-    rows = words.chosen(options, Silence.Kind.MAINTENANCE)
-    return words.as_json(rows, now) if options["json"] else "\n".join(words.as_lines(rows, now) or ["None."])
+    return words.listed(options, now, Silence.Kind.MAINTENANCE)
