@@ -46,6 +46,7 @@ class Expected:
     `gpus` holds (index, PCI address). `settings` are declared values by name, such as {"ecn_min_bytes": "2000000"};
     `urls` where the machine answers HTTP, such as {"dcgm": "http://gn001:9400/metrics"}; `peers` what same-role
     machines mostly show, such as {"driver_version": "550.90.07"}; `role` leaf, spine, storage, compute and so on.
+    `bmc` is where its management controller answers, `serial` the machine's own.
     """
 
     role: str = ""
@@ -58,6 +59,8 @@ class Expected:
     settings: Mapping[str, str] = field(default_factory=dict)
     urls: Mapping[str, str] = field(default_factory=dict)
     peers: Mapping[str, str] = field(default_factory=dict)
+    bmc: str = ""
+    serial: str = ""
 
     def nic(self, name: str) -> Optional[ExpectedNic]:
         """By RDMA device, interface or PCI address."""

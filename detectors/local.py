@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Optional
@@ -24,11 +24,13 @@ _ENVIRONMENT = {"LC_ALL": "C", "LANG": "C"}
 class LocalShell:
     """Commands on this machine. The whole process group is killed when its time is over.
 
-    `until`: a moment of `time.monotonic` that no command outlives.
+    `until`: a moment of `time.monotonic` that no command outlives. `environment` is added to ours, for what must not
+    stand on a command line, which every user of the machine can read.
     """
 
-    def __init__(self, *, until: Optional[float] = None) -> None:
+    def __init__(self, *, until: Optional[float] = None, environment: Optional[Mapping[str, str]] = None) -> None:
         self._until = until
+        self._environment = dict(environment or {})
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         """Raises DetectorError when the program cannot be started."""
@@ -43,7 +45,7 @@ class LocalShell:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT},
+                env={**os.environ, **_ENVIRONMENT, **self._environment},
             )
         except OSError as error:
             raise DetectorError(f"{argv[0]} on {target.name}: cannot be started ({error.strerror})") from error

@@ -98,6 +98,16 @@ def config(text: str) -> dict[str, str]:
     return {key.strip(): "" if value.strip() == "(null)" else value.strip() for key, _, value in pairs}
 
 
+def partitions(text: str) -> dict[str, tuple[str, ...]]:
+    """`scontrol show partition`: the nodes of each."""
+    blocks = (block.splitlines() for block in re.split(r"(?m)^(?=PartitionName=)", text))
+    rows = ([line.strip() for line in block] for block in blocks if block and block[0].startswith("PartitionName="))
+    return {
+        _word(lines, "PartitionName"): () if (nodes := _word(lines, "Nodes")) == "(null)" else tuple(hosts(nodes))
+        for lines in rows
+    }
+
+
 def jobs(text: str) -> list[Job]:
     """`squeue --noheader --format=%A|%T|%u|%N|%b|%j`: the name comes last, since it may hold anything.
 
@@ -112,13 +122,13 @@ def jobs(text: str) -> list[Job]:
         places += len(nodes)
         if places > MOST_PLACES:
             break
-        gpus = _gpus(row[4])
+        gpus = gpus_in(row[4])
         found.append(Job(row[0].strip(), row[2], row[5], row[1], nodes, gpus))
     return found
 
 
-def _gpus(text: str) -> int:
-    """`gres:gpu:h100:8`, `gres/gpu:8` or `N/A`."""
+def gpus_in(text: str) -> int:
+    """What a job asks for on each node: `gres:gpu:h100:8`, `gres/gpu:8` or `N/A`."""
     found = re.search(r"\bgpu(?::[A-Za-z][\w.-]*)?[:=](\d{1,6})", text)
     return int(found[1]) if found else 0
 

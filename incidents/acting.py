@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -81,9 +82,19 @@ def record(
 
 
 def move(
-    incident: Incident, trigger: Trigger, *, actor: str, note: str = "", now: datetime, **changes: Any
+    incident: Incident,
+    trigger: Trigger,
+    *,
+    actor: str,
+    note: str = "",
+    now: datetime,
+    told: list[TimelineEntry] | None = None,
+    **changes: Any,
 ) -> Acted | Refused:
-    """One compare-and-swap inside the caller's transaction."""
+    """One compare-and-swap inside the caller's transaction.
+
+    A caller that moves many collects their entries in `told`, and ends with `tell`.
+    """
     old = State(incident.state)
     new = next_state(old, trigger)
     if new is None:
@@ -95,7 +106,7 @@ def move(
         setattr(incident, name, value)
     if new in CLOSED and old not in CLOSED:
         _end_faults(incident, trigger, actor=actor, now=now)
-    entry = TimelineEntry.objects.create(
+    entry = TimelineEntry(
         incident=incident,
         kind=trigger.value,
         actor=actor[:150],
@@ -103,8 +114,18 @@ def move(
         occurred_at=now,
         recorded_at=now,
     )
-    outbox.enqueue([entry], now=now)
+    if told is None:
+        tell([entry], now)
+    else:
+        told.append(entry)
     return Acted(new)
+
+
+def tell(entries: Sequence[TimelineEntry], now: datetime) -> None:
+    """Writes the timeline entries of moves, and what they owe to people."""
+    if entries:
+        TimelineEntry.objects.bulk_create(entries)
+        outbox.enqueue(entries, now=now)
 
 
 def _closes(trigger: Trigger) -> bool:

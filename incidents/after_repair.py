@@ -19,19 +19,27 @@ from incidents.changes import Change
 from incidents.clocks import TOLERANCE
 from incidents.lifecycle import State
 from incidents.models import Incident
+from incidents.prepared import Prepared
 from incidents.settling import settle
 
 _MOST_AT_ONCE = 500
+_SEEN_AGAIN = Prepared(
+    lambda: (
+        Incident.objects.filter(
+            state=State.MONITORING.value,
+            members__fault__is_active=True,
+            members__fault__last_seen_at__gt=F("repaired_at") + TOLERANCE,
+        )
+        .distinct()
+        .order_by("pk")
+        .values_list("pk")[:_MOST_AT_ONCE]
+    )
+)
 
 
 def returned(now: datetime) -> list[Change]:
     """Opens again what its repair did not mend. Two queries, and no lock, while every repair holds."""
-    seen_again = Incident.objects.filter(
-        state=State.MONITORING.value,
-        members__fault__is_active=True,
-        members__fault__last_seen_at__gt=F("repaired_at") + TOLERANCE,
-    )
-    ids = list(seen_again.distinct().order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    ids = [pk for (pk,) in _SEEN_AGAIN.rows()]
     due = [case.row.pk for case in Board(fault_catalog.load(), now).read_incidents(ids) if _back(case)]
     if not due:
         return []

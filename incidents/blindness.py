@@ -14,11 +14,17 @@ from detectors import resources
 from detectors.faults import EventKind, FaultEvent
 from incidents.conclusions import concluded
 from incidents.models import Evidence, Fault, Poll
+from incidents.prepared import Prepared
 from incidents.views import BLIND_DETECTOR, SILENT_DETECTOR
 
 # Two periods of polls after the first: by then every machine on which it is silent has said so.
 GATHERED = timedelta(minutes=2)
 _SHOWN = 5
+_SILENT = Prepared(
+    lambda: Fault.objects.filter(fault_type__in=(SILENT_DETECTOR, BLIND_DETECTOR), is_active=True).values_list(
+        "pk", "fault_type", "qualifier", "owner", "observed_at"
+    )
+)
 
 
 @dataclass
@@ -32,10 +38,9 @@ class Silent:
 
 def judged(now: datetime) -> list[FaultEvent]:
     """The beginnings and ends of blindness. One query while every detector answers."""
-    rows = Fault.objects.filter(fault_type__in=(SILENT_DETECTOR, BLIND_DETECTOR), is_active=True)
     silent: dict[str, Silent] = {}
     blind: set[str] = set()
-    for pk, kind, detector, owner, at in rows.values_list("pk", "fault_type", "qualifier", "owner", "observed_at"):
+    for pk, kind, detector, owner, at in _SILENT.rows():
         if kind == BLIND_DETECTOR:
             blind.add(detector)
             continue

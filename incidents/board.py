@@ -10,21 +10,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import Q
 
 from detectors import resources
 from detectors.catalog import Catalog, FaultType
 from detectors.faults import Action, Role, Severity
-from incidents import correlate, merging, naming, nearby, wording, writing
+from incidents import board_rows, correlate, merging, naming, nearby, wording, writing
 from incidents.cases import Entry, FaultCase, IncidentCase
 from incidents.changes import Change, ChangeKind
-from incidents.lifecycle import OPEN, State
+from incidents.lifecycle import State
 from incidents.meeting import Field
-from incidents.models import Decision, Fault, Incident, IncidentFault, Node
+from incidents.models import Decision, Fault, Incident, Node
 from incidents.near_misses import Nearly
 from incidents.views import USER_REPORT
-
-_OPEN = [state.value for state in OPEN]
 
 
 def window() -> timedelta:
@@ -56,6 +53,7 @@ class Board:
     """Where the faults of this board meet by the rules."""
     _gpus: dict[str, int] = field(default_factory=dict)
     _looked_up: set[str] = field(default_factory=set)
+    _opened: int = 0
     _pending: list[tuple[ChangeKind, FaultCase, IncidentCase | None, str]] = field(default_factory=list)
 
     # Reading -----------------------------------------------------------------------------------------------
@@ -74,18 +72,13 @@ class Board:
         """Open incidents and loose faults where rules may find the others of these (fault type, resource) pairs."""
         near = nearby.of(faults, self.catalog, now=self.now, window=window())
         self.met.surround(near.around)
-        there = Incident.objects.filter(owner__in=near.owners, state__in=_OPEN).values_list("pk", flat=True)
-        held = IncidentFault.objects.filter(fault__owner__in=near.owners, incident__state__in=_OPEN)
         known = {case.row.pk: case for case in self.faults.values()}
-        self.read_incidents([*there, *held.values_list("incident_id", flat=True), *_holding(list(known))])
-        since = self.now - window()
-        loose = Fault.objects.filter(owner__in=near.owners, membership__isnull=True).filter(
-            Q(is_active=True) | Q(raised_at__gte=since) | Q(observed_at__gte=since)
-        )
+        self.read_incidents(board_rows.open_near(near) | board_rows.holding(list(known)))
+        loose = board_rows.loose_at(near.owners, since=self.now - window())
         # What joined an incident of this board a moment ago is loose in its table still.
         known.update({case.row.pk: case for incident in self.incidents.values() for case in incident.members})
         listed = {case.row.pk: case for case in self.loose}
-        found = [known.get(row.pk) or listed.get(row.pk) or self.case(row) for row in loose.order_by("id")]
+        found = [known.get(row.pk) or listed.get(row.pk) or self.case(row) for row in loose]
         self.loose += [case for case in found if case.row.pk not in listed and case.member is None]
         for case in self.loose:
             self.met.seat(case, None)
@@ -94,22 +87,22 @@ class Board:
         """These faults, and the open incidents that they belong to."""
         cases = [self.case(row) for row in rows]
         self.faults.update({case.row.fingerprint: case for case in cases})
-        self.read_incidents(_holding([case.row.pk for case in cases]))
+        self.read_incidents(board_rows.holding([case.row.pk for case in cases]))
         return cases
 
     def read_incidents(self, ids: Iterable[int]) -> list[IncidentCase]:
         """The open ones among these, with their faults; those of their duplicates count as theirs."""
         by_pk = {case.row.pk: case for case in self.faults.values() if case.row.pk}
         wanted = set(ids) - set(self.incidents) - self.hidden
-        rows = list(Incident.objects.filter(pk__in=wanted, state__in=_OPEN, root_fault__isnull=False).order_by("id"))
-        links_of = _links_of([row.pk for row in rows])
+        rows = board_rows.incidents(wanted)
+        links_of = board_rows.members_of([row.pk for row in rows])
         for row in rows:
             links = links_of[row.pk]
-            members = {link.fault_id: by_pk.get(link.fault_id) or self.case(link.fault) for link in links}
+            members = {link.fault: by_pk.get(link.fault) or self.case(link.row()) for link in links}
             root = members.get(row.root_fault_id or 0)
             if root is None:
                 continue
-            is_fixed = any(link.fault_id == row.root_fault_id and link.placed_by != writing.KINTSUGI for link in links)
+            is_fixed = any(link.fault == row.root_fault_id and link.placed_by != writing.KINTSUGI for link in links)
             incident = IncidentCase(row, key=row.pk, root=root, members=list(members.values()), is_fixed=is_fixed)
             for member in incident.members:
                 member.member = incident
@@ -181,6 +174,7 @@ class Board:
     def open(self, fault: FaultCase, reason: str, follows: Incident | None) -> IncidentCase:
         row = fault.row
         title = self.title_of(fault)
+        self._opened += 1
         incident = IncidentCase(
             Incident(
                 state=State.OPEN.value,
@@ -192,7 +186,7 @@ class Board:
                 recorded_at=self.now,
                 updated_at=self.now,
             ),
-            key=-1 - len(self.incidents),
+            key=-self._opened,
             root=fault,
             members=[fault],
             is_new=True,
@@ -327,8 +321,9 @@ class Board:
             for kind, fault, incident, text in self._pending
         ]
         self._pending.clear()
-        Decision.objects.bulk_create(self.decisions)
-        self.decisions.clear()
+        if self.decisions:
+            Decision.objects.bulk_create(self.decisions)
+            self.decisions.clear()
 
 
 def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: str) -> Fault:
@@ -343,19 +338,3 @@ def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: st
         code=kind.code,
         is_active=True,
     )
-
-
-def _links_of(incidents: Sequence[int]) -> dict[int, list[IncidentFault]]:
-    """The memberships of these incidents, with their faults; those of their duplicates are theirs."""
-    repeats = dict(Incident.objects.filter(duplicate_of__in=incidents).values_list("pk", "duplicate_of_id"))
-    found: dict[int, list[IncidentFault]] = {pk: [] for pk in incidents}
-    links = IncidentFault.objects.filter(incident_id__in=[*incidents, *repeats]).select_related("fault")
-    for link in links.order_by("joined_at", "id"):
-        found[repeats.get(link.incident_id) or link.incident_id].append(link)
-    return found
-
-
-def _holding(faults: Sequence[int]) -> set[int]:
-    """Incidents of which these faults are part; for a duplicate the incident that it repeats too."""
-    rows = IncidentFault.objects.filter(fault_id__in=faults).values_list("incident_id", "incident__duplicate_of_id")
-    return {pk for row in rows for pk in row if pk is not None}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
 
 from django.db.models import Max, Q
 
@@ -39,13 +38,6 @@ class Boot(StrEnum):
     UNSURE = "unsure"
 
 
-class _Lag(NamedTuple):
-    """How far a machine's dates were behind, and when it showed that."""
-
-    lag: timedelta
-    seen_at: datetime
-
-
 def judged(items: Iterable[Item], names: Names, renewed: Mapping[str, Renewal]) -> dict[str, Boot]:
     """By event id, for those that are dated well before we saw them, or before their machine's last boot or repair.
 
@@ -58,7 +50,8 @@ def judged(items: Iterable[Item], names: Names, renewed: Mapping[str, Renewal]) 
     ]
     if not early:
         return {}
-    usual = _usual_lags({item.owner for item in early})
+    latest_at = min(item.event.observed_at for item in early) - _APART
+    usual = _usual_lags({item.owner for item in early}, latest_at)
     found: dict[str, Boot] = {}
     for item in early:
         boot = _boot(item, names, renewed.get(item.resource), usual.get(item.owner))
@@ -132,7 +125,7 @@ def _is_dated_before(item: Item, node: Node | None) -> bool:
     return node is not None and node.boot_seen_at is not None and item.event.occurred_at < node.boot_seen_at
 
 
-def _boot(item: Item, names: Names, renewal: Renewal | None, usual: _Lag | None) -> Boot | None:
+def _boot(item: Item, names: Names, renewal: Renewal | None, usual: timedelta | None) -> Boot | None:
     """None: it is dated after all that is known, and nothing says that its clock is wrong."""
     event, node = item.event, names.node_of(item.owner)
     is_late = item.dated.may_be_late
@@ -144,8 +137,8 @@ def _boot(item: Item, names: Names, renewal: Renewal | None, usual: _Lag | None)
             return Boot.THIS
         if _is_dated_before(item, node):
             boot = of_boot(event, node.boot_seen_at, node.boot_id)
-    if boot is Boot.UNSURE and usual is not None and event.observed_at - usual.seen_at >= _APART:
-        boot = Boot.THIS if clocks.is_usual(event, usual.lag) else boot
+    if boot is Boot.UNSURE and clocks.is_usual(event, usual):
+        boot = Boot.THIS
     if boot is Boot.THIS:
         return boot
     if not _is_before(item, node, renewal):
@@ -164,12 +157,13 @@ def _is_known(item: Item) -> bool:
     return told.exists()
 
 
-def _usual_lags(owners: set[str]) -> dict[str, _Lag]:
-    """How far each machine's own dates were behind our clock when it last raised a fault; polls have our dates."""
-    rows = Fault.objects.filter(owner__in=owners).exclude(lag_s=0.0)
+def _usual_lags(owners: set[str], latest_at: datetime) -> dict[str, timedelta]:
+    """How far each machine's own dates were behind our clock when it last raised a fault by then; polls have our
+    dates. What it has raised since says nothing: that may have been held up together with what comes now."""
+    rows = Fault.objects.filter(owner__in=owners, observed_at__lte=latest_at).exclude(lag_s=0.0)
     newest = rows.values("owner").annotate(newest=Max("pk")).order_by().values_list("newest", flat=True)
-    found = Fault.objects.filter(pk__in=list(newest)).values_list("owner", "lag_s", "observed_at")
-    return {owner: _Lag(timedelta(seconds=lag_s), seen_at) for owner, lag_s, seen_at in found}
+    found = Fault.objects.filter(pk__in=list(newest)).values_list("owner", "lag_s")
+    return {owner: timedelta(seconds=lag_s) for owner, lag_s in found}
 
 
 def _is_raised(event: FaultEvent) -> bool:

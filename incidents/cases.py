@@ -13,6 +13,7 @@ from incidents import flapping
 from incidents.counting import LONGEST_EXCERPT
 from incidents.dedup import Standing
 from incidents.flapping import USUAL, Limits
+from incidents.gather_rules import APART
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
 from incidents.views import USER_REPORT, FaultView, IncidentView
@@ -33,6 +34,8 @@ class FaultCase:
     member: IncidentCase | None = None
     has_come: bool = False
     """Whether this batch brought it: raised, back, or past its hold-down."""
+    is_seen_anew: bool = False
+    """Whether this batch saw it again, well after it was last seen."""
     _seen: tuple[tuple[object, ...], FaultView] | None = None
 
     def view(self) -> FaultView:
@@ -81,6 +84,7 @@ class FaultCase:
         """Adds one event to an active fault. `quiet` is the period of a type that clears after it."""
         self.added += event.count
         row = self.row
+        self.is_seen_anew = self.is_seen_anew or event.occurred_at - row.last_seen_at >= APART
         row.last_seen_at = max(row.last_seen_at, event.occurred_at)
         if row.is_flapping:
             row.clears_at, self.is_changed = None, True

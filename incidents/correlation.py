@@ -171,9 +171,18 @@ class RuleSet:
             if any(one.holds_place(fault) for one in classes):
                 yield rule, side
 
+    def sides_of(self, fault_type: str) -> Iterator[tuple[Rule, Side]]:
+        """The same by the type alone: where the fault is, and what else it is, may still speak against a rule."""
+        for rule, side, _ in self._parts(fault_type).values():
+            yield rule, side
+
     def is_on(self, rule: Rule, side: Side, fault: FaultView) -> bool:
-        part = self._parts(fault.fault_type).get((rule.name, side))
-        return part is not None and any(one.holds_place(fault) for one in part[2])
+        return any(one.holds_place(fault) for one in self.classes_of(rule, side, fault.fault_type))
+
+    def classes_of(self, rule: Rule, side: Side, fault_type: str) -> tuple[FaultClass, ...]:
+        """What this side of the rule asks of faults of this type besides it; nothing: none of them is on that side."""
+        part = self._parts(fault_type).get((rule.name, side))
+        return part[2] if part is not None else ()
 
     def _parts(self, fault_type: str) -> dict[tuple[str, Side], _Part]:
         """By the type alone, kept: patterns are matched once per type, not once per fault."""

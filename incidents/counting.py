@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from detectors.faults import Action, ClearRule, EventKind, Severity, VerdictKind
-from incidents import clocks, dedup, renewals, upsert
+from incidents import clocks, dedup, gather_rules, renewals, upsert
 from incidents.changes import Change, ChangeKind
 from incidents.items import Item, redated, seen
 from incidents.models import Fault
 from incidents.naming import Names
+from incidents.prepared import Given, Prepared
 
 _COLUMNS = (
     "pk",
@@ -33,6 +34,18 @@ _COLUMNS = (
     "membership__incident_id",
 )
 LONGEST_EXCERPT = 2000
+_STEADY = Prepared(
+    lambda: (
+        Fault.objects.filter(
+            Q(is_flapping=False) | (Q(clears_at__isnull=True) & ~Q(clears=str(ClearRule.AFTER_QUIET))),
+            fingerprint__among=Given("marks"),
+            is_active=True,
+        )
+        .order_by("fingerprint")
+        .select_for_update(of=("self",))
+        .values_list(*_COLUMNS)
+    )
+)
 
 
 class NotOnlyRepeats(Exception):
@@ -73,12 +86,17 @@ class _Tally:
             self.excerpts.append((event.source[:64], event.occurred_at, event.excerpt[:LONGEST_EXCERPT]))
 
 
+def may_repeat(items: Sequence[Item]) -> bool:
+    """Whether these may be repeats and nothing else, as far as they tell themselves."""
+    return all(item.event.event is EventKind.RAISED for item in items)
+
+
 def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list[Change]:
     """Counts a batch of repeats inside the caller's savepoint. Raises NotOnlyRepeats.
 
     Locks are taken in one order everywhere: placement, faults by fingerprint, ids of events.
     """
-    if any(item.event.event is not EventKind.RAISED for item in items) or _may_be_stale(items, now):
+    if _may_be_stale(items, now):
         raise NotOnlyRepeats
     tallies = _locked(sorted({item.fingerprint for item in items}))
     if any(item.fingerprint not in tallies for item in items):
@@ -98,6 +116,8 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list
             raise NotOnlyRepeats
         told[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
         if verdict.kind is VerdictKind.REPEAT:
+            if _counts_by_itself(item, tally):
+                raise NotOnlyRepeats
             tally.add(item)
     _write([tally for tally in tallies.values() if tally.count])
     return [
@@ -111,6 +131,12 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list
     ]
 
 
+def _counts_by_itself(item: Item, tally: _Tally) -> bool:
+    """Whether counting rules take this sighting for one more, as of another job."""
+    is_apart = item.event.occurred_at - tally.standing.last_seen_at >= gather_rules.APART
+    return is_apart and item.event.fault_type in gather_rules.types_by_time()
+
+
 def _may_be_stale(items: Sequence[Item], now: datetime) -> bool:
     """Old lines may be older than a repair; those that come at once are not asked about."""
     oldest = min((item.event.occurred_at for item in items), default=now)
@@ -120,15 +146,9 @@ def _may_be_stale(items: Sequence[Item], now: datetime) -> bool:
 def _locked(fingerprints: Sequence[str]) -> dict[str, _Tally]:
     """The active faults, locked; one that flaps and has ended, or has its end set by time, is left out: its events
     mean more."""
-    steady = Q(is_flapping=False) | (Q(clears_at__isnull=True) & ~Q(clears=str(ClearRule.AFTER_QUIET)))
-    rows = (
-        Fault.objects.filter(steady, fingerprint__in=fingerprints, is_active=True)
-        .order_by("fingerprint")
-        .select_for_update(of=("self",))
-        .values_list(*_COLUMNS)
-    )
     tallies = {}
-    for pk, mark, severity, action, clears, raised_at, last_seen_at, observed_at, lag_s, excerpts, incident in rows:
+    for row in _STEADY.rows(marks=fingerprints):
+        pk, mark, severity, action, clears, raised_at, last_seen_at, observed_at, lag_s, excerpts, incident = row
         standing = dedup.Standing(True, Severity(severity), Action(action), ClearRule(clears), raised_at, last_seen_at)
         tallies[mark] = _Tally(pk, standing, excerpts, incident, timedelta(seconds=lag_s), observed_at)
     return tallies

@@ -13,9 +13,11 @@ from datetime import datetime
 from detectors.faults import ClearRule, EventKind
 from incidents.items import Item
 from incidents.models import SeenEvent
+from incidents.prepared import Given, Prepared
 
 # Beside the ids of events (`incidents.models.SeenEvent`); there `recorded_at` is when the fault ended.
 _PREFIX = "c:"
+_KEPT = Prepared(lambda: SeenEvent.objects.filter(key__among=Given("keys")).values_list("key", "recorded_at"))
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Ends:
     @classmethod
     def of(cls, items: Collection[Item]) -> Ends:
         keys = {f"{_PREFIX}{item.fingerprint}" for item in items if item.kind.clears is ClearRule.BY_EVENT}
-        rows = SeenEvent.objects.filter(key__in=keys).values_list("key", "recorded_at") if keys else ()
+        rows = _KEPT.rows(keys=keys) if keys else ()
         return cls({key.removeprefix(_PREFIX): at for key, at in rows})
 
     def at(self, item: Item) -> datetime | None:
@@ -43,5 +45,7 @@ class Ends:
         self.brought.add(item.fingerprint)
 
     def keep(self) -> None:
+        if not self.brought:
+            return
         rows = [SeenEvent(key=f"{_PREFIX}{mark}", recorded_at=self.known[mark]) for mark in sorted(self.brought)]
         SeenEvent.objects.bulk_create(rows, update_conflicts=True, update_fields=["recorded_at"], unique_fields=["key"])

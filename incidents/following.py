@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 
 from detectors import resources
 from incidents import polling, silencing, upsert
 from incidents.changes import Change
 from incidents.lifecycle import CLOSED, Trigger
 from incidents.models import Incident, PlannedWork, Silence
-from incidents.windows import Draft, Kind, review_of
+from incidents.prepared import Given, Prepared
+from incidents.windows import SETTLING, Draft, Kind, review_of
 from incidents.writing import KINTSUGI
 
 SLURM = "slurm"
@@ -26,6 +27,8 @@ RESERVATIONS = "slurm"
 STATES = "state"
 # The flag that a reservation puts on its nodes; what else Slurm says of a node has no reservation behind it.
 _RESERVED = "maintenance reservation"
+_PLANNED = Prepared(lambda: PlannedWork.objects.filter(until__gt=Given("now")))
+_BEGAN = Prepared(lambda: _standing(STATES).values_list("origin", "starts_at"))
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ def sweep(now: datetime) -> list[Change]:
 
 def follow_states(now: datetime) -> None:
     """Windows of the nodes that Slurm says it restarts or has switched off, one for each such reason."""
-    rows = list(PlannedWork.objects.filter(until__gt=now))
-    began = dict(_standing(STATES).values_list("origin", "starts_at"))
+    rows: list[PlannedWork] = _PLANNED.objects(now=now)
+    began = dict(_BEGAN.rows())
     if not rows and not began:
         return
     by_reason: dict[str, list[PlannedWork]] = defaultdict(list)
@@ -85,6 +88,17 @@ def follow_states(now: datetime) -> None:
         for why, nodes in by_reason.items()
     ]
     follow(told, now, of=STATES)
+
+
+def worked_on(now: datetime) -> frozenset[str]:
+    """Owners that are under maintenance, or were until a moment ago: what they still have to start may be of its work.
+
+    Of a node that Slurm restarts the window itself is drawn out (incidents.polling), so that it waits no longer.
+    """
+    lately = Q(ended_at=None) | (Q(ended_at__gt=now - SETTLING) & Q(ended_at__gt=F("starts_at")))
+    rows = Silence.objects.filter(lately, kind=str(Kind.MAINTENANCE), starts_at__lte=now)
+    rows = rows.exclude(ends_at__lte=now - SETTLING).exclude(ended_at__isnull=False, origin__startswith=f"{STATES}:")
+    return frozenset(owner for machines in rows.values_list("machines", flat=True) for owner in machines)
 
 
 def _origin(why: str) -> str:

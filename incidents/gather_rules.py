@@ -21,6 +21,8 @@ from detectors import rows
 from detectors.catalog import Catalog
 from incidents.relations import Relation
 
+# Our choice: what another GPU of the same job shows within a minute is the same crash.
+APART = timedelta(minutes=1)
 _FILE = Path(__file__).parent / "correlation" / "gather.toml"
 _NEEDED = ("name", "effect", "relation", "at", "counts", "fewest", "window", "concludes", "because", "source")
 _OPTIONAL = (
@@ -109,6 +111,12 @@ class GatherRule:
             for row in fault_catalog.load()
             if _is_one_of(row.id, self.effect) and not _is_one_of(row.id, self.but_not)
         )
+
+
+@lru_cache(maxsize=1)
+def types_by_time() -> frozenset[str]:
+    """The types of which each sighting counts, and not only the fault: those of rules that count jobs."""
+    return frozenset().union(*(rule.types for rule in load() if rule.counts is Counts.JOBS))
 
 
 def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:

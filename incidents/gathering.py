@@ -14,7 +14,7 @@ from django.db.models import Q
 
 from detectors import catalog as fault_catalog
 from detectors.faults import ClearRule, EventKind, FaultEvent, fingerprint
-from incidents import gather_rules, graphs, holding, jobs, standing_effects, storms, tallies
+from incidents import gather_rules, graphs, holding, jobs, spells, standing_effects, storms, tallies
 from incidents.board import Board
 from incidents.cases import FaultCase
 from incidents.conclusions import concluded as conclusion
@@ -22,6 +22,7 @@ from incidents.gather_rules import Counts, GatherRule
 from incidents.items import Item
 from incidents.models import Decision, Fault
 from incidents.pause import SOURCE
+from incidents.prepared import Given, Prepared
 from incidents.relations import Relation, Surroundings
 from incidents.tallies import Effect, Tally
 from incidents.wording import duration
@@ -30,6 +31,13 @@ from incidents.wording import duration
 AROUND_JOBS = timedelta(minutes=2)
 _SHOWN = 3
 _RULE = "rule"
+_DUE = Prepared(
+    lambda: Fault.objects.filter(is_active=True).filter(
+        Q(fault_type__among=Given("concluded"), clears=str(ClearRule.BY_POLL))
+        | Q(held_until__lte=Given("now"), fault_type__among=Given("patient"))
+    )
+)
+_STANDS = Prepared(lambda: Fault.objects.filter(fingerprint=Given("mark"), is_active=True).values_list("pk"))
 
 
 @dataclass
@@ -38,6 +46,8 @@ class Gathering:
 
     board: Board
     came: Sequence[FaultCase]
+    again: Sequence[FaultCase]
+    """What stood already and was seen again."""
     around: Surroundings
     explained: set[str] = field(default_factory=set)
     """Fingerprints of what a wider place explains already."""
@@ -45,7 +55,9 @@ class Gathering:
 
     def look(self, rule: GatherRule) -> None:
         """Concludes what this rule's effects add up to, and holds repairs behind what is suspected."""
-        mine = [case for case in self.came if rule.takes(case.row.fault_type)]
+        of_times = rule.counts is Counts.JOBS
+        came = [*self.came, *self.again] if of_times else self.came
+        mine = [case for case in came if rule.takes(case.row.fault_type)]
         fresh = [case for case in mine if case.row.fingerprint not in self.explained]
         repairs = _repairs(self.came) if rule.hold_at else []
         places = {place for case in fresh for place in tallies.places_of(rule, case.view(), self.around)}
@@ -53,7 +65,7 @@ class Gathering:
         if not places | behind:
             return
         newest = max((standing_effects.came_at(case.row) for case in fresh), default=self.board.now)
-        newest = max(newest, self.board.now) if behind else newest
+        newest = max(newest, self.board.now) if behind or of_times else newest
         newest += standing_effects.SPREAD if rule.outlasted else timedelta(0)
         effects = self._effects(rule, places | behind, newest)
         found = [tallies.tally(rule, place, effects, newest, self.around) for place in sorted(places | behind)]
@@ -66,13 +78,13 @@ class Gathering:
     def _effects(self, rule: GatherRule, places: Collection[str], newest: datetime) -> dict[str, list[Effect]]:
         effects = standing_effects.read(rule, places, self.around, since=newest - rule.window, board=self.board)
         if rule.counts is Counts.JOBS:
-            effects = standing_effects.with_spells(rule, effects)
+            effects = spells.of(rule, effects, {case.row.fingerprint: case.row.last_seen_at for case in self.again})
         return tallies.by_place(rule, effects, self.around)
 
     def _conclude(self, one: Tally, effects: Mapping[str, Sequence[Effect]]) -> None:
         self.explained |= {effect.mark for effect in effects[one.place]}
         mark = fingerprint(one.place, one.rule.concludes)
-        if Fault.objects.filter(fingerprint=mark, is_active=True).exists():
+        if _STANDS.rows(mark=mark):
             return
         event = conclusion(
             EventKind.RAISED, one.rule.concludes, one.place, text=_said(one, self.board), now=self.board.now
@@ -97,11 +109,12 @@ def concluded(board: Board, items: Sequence[Item]) -> list[FaultEvent]:
     marks = {item.fingerprint for item in items if item.event.event is EventKind.RAISED}
     cases = [board.faults[mark] for mark in sorted(marks) if mark in board.faults]
     came = [case for case in cases if case.row.is_active and (case.is_new or case.has_come)]
-    rules = _asked(came)
+    again = [case for case in cases if case.row.is_active and case.is_seen_anew and case not in came]
+    rules = _asked(came, again)
     storms_found = storms.concluded(board, came)
     if not rules:
         return storms_found
-    look = Gathering(board, came, surroundings(rules, came, board.now))
+    look = Gathering(board, came, again, surroundings(rules, came, board.now))
     for rule in rules:
         look.look(rule)
     return [*storms_found, *look.events]
@@ -138,11 +151,14 @@ def surroundings(rules: Iterable[GatherRule], came: Sequence[FaultCase], now: da
     return Surroundings(graph, jobs={machine: frozenset(ran) for machine, ran in on.items()}, machines=of)
 
 
-def _asked(came: Sequence[FaultCase]) -> list[GatherRule]:
+def _asked(came: Sequence[FaultCase], again: Sequence[FaultCase]) -> list[GatherRule]:
     """The rules that have anything to look at, in order."""
     types = {case.row.fault_type for case in came}
     waits = bool(_repairs(came))
-    return [rule for rule in gather_rules.load() if types & rule.types or (waits and rule.hold_at)]
+    rules = gather_rules.load()
+    seen_anew = {case.row.fault_type for case in again} & gather_rules.types_by_time()
+    asked = [rule for rule in rules if types & rule.types or (waits and rule.hold_at)]
+    return [rule for rule in rules if rule in asked or (rule.counts is Counts.JOBS and seen_anew & rule.types)]
 
 
 def _repairs(came: Sequence[FaultCase]) -> list[FaultCase]:
@@ -169,11 +185,7 @@ def ended(now: datetime) -> list[FaultEvent]:
     rules = gather_rules.load()
     concluding = {rule.concludes: rule for rule in rules}
     patient = {fault_type for rule in rules if rule.outlasted for fault_type in rule.types}
-    due = Fault.objects.filter(is_active=True).filter(
-        Q(fault_type__in=[*concluding, SOURCE], clears=str(ClearRule.BY_POLL))
-        | Q(held_until__lte=now, fault_type__in=patient)
-    )
-    rows = list(due.select_related("membership__incident"))
+    rows: list[Fault] = _DUE.objects(concluded=[*concluding, SOURCE], patient=patient, now=now)
     if not rows:
         return []
     board = Board(fault_catalog.load(), now)
@@ -202,7 +214,7 @@ def _ripe(board: Board, rows: Sequence[Fault]) -> list[FaultEvent]:
     """Faults whose hold-down is about to end count before they get a place of their own."""
     rules = [rule for rule in gather_rules.load() if rule.outlasted]
     came = [board.case(row) for row in rows]
-    look = Gathering(board, came, Surroundings(graphs.current()))
+    look = Gathering(board, came, (), Surroundings(graphs.current()))
     for rule in rules if came else ():
         look.look(rule)
     return look.events

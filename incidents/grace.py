@@ -14,22 +14,37 @@ from django.db.models import Max
 
 from detectors import resources
 from detectors.faults import ClearRule, EventKind
-from incidents import boots, graphs, silencing
+from incidents import boots, following, graphs
 from incidents.items import Item
 from incidents.models import Fault, Node
-from incidents.windows import Kind
+from incidents.prepared import Given, Prepared
 
-# While planned work goes on, a fault's wait is drawn out by this much at a time. Our choice: no longer than the
-# shortest grace, and no shorter, since the faults of hundreds of nodes may wait for hours.
+# While planned work goes on, and for a while after it, a fault's wait is drawn out by this much at a time. Our choice:
+# no longer than the shortest grace, and no shorter, since the faults of hundreds of nodes may wait for hours.
 _LOOK_AGAIN = timedelta(minutes=5)
 _BOOTED = "switch.rebooted"
+_BOOTED_NODES = Prepared(
+    lambda: Node.objects.filter(name__among=Given("names"), boot_seen_at__isnull=False).values_list(
+        "name", "boot_seen_at"
+    )
+)
+_BOOTED_SWITCHES = Prepared(
+    lambda: (
+        Fault.objects.filter(owner__among=Given("owners"), fault_type=_BOOTED)
+        .values("owner")
+        .order_by()
+        .annotate(at=Max("last_seen_at"))
+        .values_list("owner", "at")
+    )
+)
 # These tell their end by themselves; of the others nobody hears that they are over.
 _TELLING = frozenset({ClearRule.BY_POLL, ClearRule.BY_EVENT})
 
 
 @dataclass
 class Machines:
-    """When each of these machines booted last, and which are under maintenance, by owner (`node/gn042`)."""
+    """When each of these machines booted last, and which are under maintenance or were a moment ago, by owner
+    (`node/gn042`)."""
 
     ends: Mapping[str, frozenset[str]]
     booted_at: dict[str, datetime] = field(default_factory=dict)
@@ -58,13 +73,10 @@ def around(owned: Iterable[str], now: datetime) -> Machines:
     ends = {resource: frozenset(topology.ends(resource)) for resource in owned}
     owners = {owner for machines in ends.values() for owner in machines}
     names = {host for host in map(resources.host_of, owners) if host is not None}
-    nodes = Node.objects.filter(name__in=names, boot_seen_at__isnull=False).values_list("name", "boot_seen_at")
-    switches = Fault.objects.filter(owner__in=owners, fault_type=_BOOTED).values("owner").order_by()
     machines = Machines(ends)
-    machines.booted_at = {resources.node(name): at for name, at in nodes if at is not None}
-    machines.booted_at |= dict(switches.annotate(at=Max("last_seen_at")).values_list("owner", "at"))
-    windows = [window for window in silencing.in_force(now) if window.kind is Kind.MAINTENANCE]
-    machines.maintained = frozenset(owner for window in windows for owner in window.machines)
+    machines.booted_at = {resources.node(name): at for name, at in _BOOTED_NODES.rows(names=names)}
+    machines.booted_at |= dict(_BOOTED_SWITCHES.rows(owners=owners))
+    machines.maintained = following.worked_on(now)
     return machines
 
 

@@ -8,6 +8,7 @@ from django.db.models import F
 
 from incidents.graph import Graph
 from incidents.models import Cable, InventoryRevision, Module, Node, Port, PowerFeed, Rack, StoragePath, Switch
+from incidents.prepared import Prepared
 from incidents.topology import (
     CablePlace,
     FeedPlace,
@@ -21,11 +22,12 @@ from incidents.topology import (
 
 _NAME = "inventory"
 _kept: dict[int, Graph] = {}
+_NUMBER = Prepared(lambda: InventoryRevision.objects.filter(name=_NAME).values_list("number"))
 
 
 def current() -> Graph:
     """One small query while nothing has changed, whichever process changes it."""
-    number = InventoryRevision.objects.filter(name=_NAME).values_list("number", flat=True).first() or 0
+    number = next((number for (number,) in _NUMBER.rows()), 0)
     known = _kept.get(number)
     if known is None:
         known = Graph(_read())

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from django.db import OperationalError, transaction
-from django.db.models import Max
 
 from detectors import catalog as fault_catalog
 from detectors import resources
@@ -24,6 +23,7 @@ from incidents import (
     boots,
     clocks,
     dedup,
+    earlier,
     early_ends,
     flapping,
     gathering,
@@ -37,9 +37,10 @@ from incidents import (
 from incidents.board import Board, new_fault
 from incidents.cases import Entry, FaultCase
 from incidents.changes import Change, ChangeKind
-from incidents.counting import NotOnlyRepeats, count_repeats
+from incidents.counting import NotOnlyRepeats, count_repeats, may_repeat
 from incidents.items import Item, clean, component, key, prepared, redated, seen, storable
 from incidents.models import Fault, Node, QuarantinedEvent, SpoolMark, Switch
+from incidents.prepared import Given, Prepared
 from incidents.settling import settle
 from incidents.writing import KINTSUGI
 
@@ -48,6 +49,13 @@ _log = logging.getLogger("kintsugi.ingest")
 _LONGEST_NAME = 64
 QUARANTINED = "kintsugi.event_quarantined"
 OURSELVES = "kintsugi/ingest"
+_ACTIVE = Prepared(
+    lambda: (
+        Fault.objects.filter(fingerprint__among=Given("marks"), is_active=True)
+        .order_by("fingerprint")
+        .select_for_update()
+    )
+)
 
 
 class ExtentLike(Protocol):
@@ -123,7 +131,7 @@ def _counted(events: list[FaultEvent], now: datetime, *, may_be_short: bool) -> 
     catalog = fault_catalog.load()
     names = naming.load({event.resource for event in events})
     items = prepared(events, catalog, names)
-    if may_be_short:
+    if may_be_short and may_repeat(items):
         with contextlib.suppress(NotOnlyRepeats), transaction.atomic():
             return count_repeats(items, names, now=now)
     with transaction.atomic():
@@ -199,25 +207,16 @@ def _conclude(
 
 
 def _read_standing(board: Board, fingerprints: Sequence[str]) -> None:
-    """The active fault of each fingerprint, locked in one order; where there is none, the latest that ended."""
-    active = Fault.objects.filter(fingerprint__in=fingerprints, is_active=True).order_by("fingerprint")
-    for row in active.select_for_update():
-        board.faults[row.fingerprint] = board.case(row)
-
-
-def _read_ended(board: Board, fingerprints: Sequence[str]) -> None:
-    latest = (
-        Fault.objects.filter(fingerprint__in=fingerprints).values("fingerprint").annotate(newest=Max("pk")).order_by()
-    )
-    rows = Fault.objects.filter(pk__in=[row["newest"] for row in latest])
-    for row in rows.select_related("membership__incident__duplicate_of"):
+    """The active fault of each fingerprint, locked in one order."""
+    for row in _ACTIVE.objects(marks=fingerprints):
         board.faults[row.fingerprint] = board.case(row)
 
 
 def _prepare(board: Board, items: Sequence[Item], names: naming.Names) -> None:
     """Reads what placing needs: ended faults, the neighbourhood's incidents, the machines."""
     missing = sorted({item.fingerprint for item in items} - set(board.faults))
-    _read_ended(board, missing)
+    for row in earlier.of(missing):
+        board.faults[row.fingerprint] = board.case(row)
     owners = {item.owner for item in items}
     add_provisional(names, owners)
     board.nodes = {f"node/{name}": node for name, node in names.nodes.items()}
@@ -296,25 +295,29 @@ def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, n
         earlier = None if case is not None and case.member else returning.earlier_incident(case)
         board.faults[item.fingerprint] = fresh = _new_case(board, item, names, case)
         if verdict.kind is VerdictKind.FLAPPING:
-            fresh.row.is_flapping, fresh.row.held_until = True, None
+            fresh.row.is_flapping, fresh.row.held_until = True, item.waits_until
         board.settle_in(fresh, follows=earlier)
         returning.tell_flapping(board, fresh, verdict)
         return
     case.come_back(item.event.occurred_at, item.limits, is_flapping=verdict.kind is VerdictKind.FLAPPING)
     case.count(item.event, item.quiet)
     if case.member is not None:
-        if case.member.is_watched and not case.row.is_flapping:
-            case.row.held_until = item.held_until
+        if case.member.is_watched:
+            case.row.held_until = _held_until(case, item)
         case.member.is_unsettled = True
         board.note(ChangeKind.RETURNED, case, case.member, verdict.reason)
         returning.tell_flapping(board, case, verdict)
         return
-    # What flaps is not held down: it would never be told.
-    case.row.held_until = None if case.row.is_flapping else item.held_until
+    case.row.held_until = _held_until(case, item)
     if case in board.loose:
         board.loose.remove(case)
     board.settle_in(case)
     returning.tell_flapping(board, case, verdict)
+
+
+def _held_until(case: FaultCase, item: Item) -> datetime | None:
+    """What flaps is not held down, or it would never be told; what boots and planned work bring waits all the same."""
+    return item.waits_until if case.row.is_flapping else item.held_until
 
 
 def _new_case(board: Board, item: Item, names: naming.Names, earlier: FaultCase | None) -> FaultCase:

@@ -32,7 +32,7 @@ from incidents.models import (
 )
 from incidents.topology import NodePlace, Part, SwitchPlace, Topology
 
-_NODE_FIELDS = ("address", "ssh_port", "role", "pod", "rack", "partitions", "gpu_count")
+_NODE_FIELDS = ("address", "ssh_port", "bmc_address", "role", "pod", "rack", "partitions", "gpu_count")
 _SWITCH_FIELDS = ("role", "address", "pod", "rail", "rack", "ssh_port", "snmp_port", "snmp_engine_id")
 _NIC_FIELDS = ("role", "also", "rail", "speed_gbps", "mtu", "address")
 _PORT_FIELDS = ("speed_gbps", "mtu", "fec", "is_autonegotiated", "is_admin_up")
@@ -115,6 +115,8 @@ def _node_values(place: NodePlace) -> dict[str, Any]:
         values.pop("gpu_count")  # Slurm may have said it
     if place.given is None and not place.address:  # so may a file of addresses
         values = {name: value for name, value in values.items() if name not in ("address", "ssh_port")}
+    if place.given is None and not place.bmc_address:  # and may one of controllers
+        values.pop("bmc_address")
     return {**values, **({"serial": place.serial} if place.serial else {})}
 
 

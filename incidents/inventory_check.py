@@ -53,6 +53,7 @@ def findings(*, gpus_by_slurm: Mapping[str, int] | None = None, heard: Sequence[
     """All of them, in order of place. None: Slurm, or LLDP, was not asked."""
     looks: list[Callable[[], Iterable[Finding]]] = [
         _shared_addresses,
+        _shared_controllers,
         _shared_names,
         _shared_serials,
         _missing_gpus,
@@ -89,6 +90,20 @@ def _shared_addresses() -> Iterator[Finding]:
                 f"{address} is the address of {' and '.join(owners)}",
                 owners[0],
                 "Give each its own in the inventory file and import it; `ip address` on both shows which is right.",
+            )
+
+
+def _shared_controllers() -> Iterator[Finding]:
+    """Nodes of one service are told apart by their serials; without them another node may lose its power."""
+    by_controller: dict[str, list[Node]] = defaultdict(list)
+    for node in Node.objects.filter(is_provisional=False).exclude(bmc_address="").order_by("name"):
+        by_controller[node.bmc_address].append(node)
+    for address, nodes in by_controller.items():
+        if len(nodes) > 1 and not all(node.serial for node in nodes):
+            yield Finding(
+                f"{address} is the management controller of {' and '.join(node.name for node in nodes)}",
+                nodes[0].resource,
+                "Give each its own `bmc` in the inventory file, or, where one service speaks for all, each its serial.",
             )
 
 

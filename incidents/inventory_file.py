@@ -119,7 +119,7 @@ class _Reader:
 
     def _nodes(self, where: str, row: Row) -> None:
         names = row.hosts("names")
-        racks, addresses = row.spread("racks", names), row.paired("addresses", names)
+        racks, addresses, bmcs = row.spread("racks", names), row.paired("addresses", names), row.paired("bmcs", names)
         nics = row.nics(names)
         node = NodePlace(
             name="",
@@ -135,7 +135,7 @@ class _Reader:
         for number, name in enumerate(names):
             self._once(f"node/{name}", where, name in self.nodes)
             place = replace(node, name=name, rack=racks[number], address=addresses[number], nics=nics[number])
-            self.nodes[name] = place
+            self.nodes[name] = replace(place, bmc_address=bmcs[number])
 
     def _node(self, where: str, row: Row) -> None:
         """One node in particular: what the row gives replaces what is known of the node."""
@@ -153,6 +153,8 @@ class _Reader:
                 "nics": lambda: row.nics([name])[0],
             },
         )
+        if "bmc" in row.values:
+            values["bmc_address"] = row.text("bmc")
         row.done()
         place = self.nodes.get(name) or NodePlace(name=name, given=frozenset())
         fields = None if place.given is None else place.given | frozenset(values)

@@ -109,6 +109,8 @@ def _nodes(names: Sequence[str] | None) -> list[Target]:
                 addresses=tuple(
                     dict.fromkeys(filter(None, (node.address, *(nic.address for nic in nics_of[node.pk]))))
                 ),
+                bmc=node.bmc_address,
+                serial=node.serial,
             ),
         )
         for node in nodes

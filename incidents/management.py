@@ -16,6 +16,7 @@ from detectors import resources
 from detectors.faults import EventKind, FaultEvent
 from incidents.conclusions import concluded
 from incidents.models import Fault, Node, Switch
+from incidents.prepared import Prepared
 from incidents.views import MANAGEMENT, MANAGEMENT_NETWORK, SILENT_TARGET
 
 # Our choice: a third of a pod or of all nodes is more than its usual trouble (the model site lost one node a week),
@@ -28,6 +29,11 @@ _SWITCH = "switch/"
 
 Asked = Callable[[Sequence[str]], Collection[str] | None]
 """Which of these nodes Slurm hears; None when Slurm cannot be asked."""
+_SILENT = Prepared(
+    lambda: Fault.objects.filter(fault_type__in=(SILENT_TARGET, MANAGEMENT_NETWORK), is_active=True).values_list(
+        "fault_type", "owner", "observed_at"
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,7 @@ def silences(silent: Sequence[str], pods: dict[str, str]) -> list[Silence]:
 
 def judged(now: datetime, *, hears: Asked) -> list[FaultEvent]:
     """The beginning or the end of the fault, if this is either. One query while no machine is silent."""
-    rows = Fault.objects.filter(fault_type__in=(SILENT_TARGET, MANAGEMENT_NETWORK), is_active=True)
-    faults = list(rows.values_list("fault_type", "owner", "observed_at"))
+    faults = _SILENT.rows()
     if not faults:
         return []
     silent = {host: at for kind, owner, at in faults if kind == SILENT_TARGET and (host := resources.host_of(owner))}

@@ -5,6 +5,7 @@ A new fault looks into the index and never at every other fault; it decides noth
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -31,6 +32,8 @@ class Seat:
 
     seen: Seen
     incident: int | None
+    number: int = 0
+    """In the order in which faults were seated."""
 
 
 @dataclass(eq=False)
@@ -41,6 +44,8 @@ class Field:
     around: Surroundings = field(default_factory=Surroundings)
     incidents: dict[int, Group] = field(default_factory=dict)
     _seats: dict[int, Seat] = field(default_factory=dict)
+    _by_type: dict[str, list[Seat]] = field(default_factory=lambda: defaultdict(list))
+    _seated: int = 0
     _roots: dict[int, Seat] = field(default_factory=dict)
     _buckets: dict[_Asked, dict[_Place, list[Seat]]] = field(default_factory=dict)
     _keys: dict[tuple[Relation, Side, FaultView], frozenset[str]] = field(default_factory=dict)
@@ -68,7 +73,9 @@ class Field:
         """Gives the fault its place, or moves it to another incident. None: loose."""
         seat = self._seats.get(id(seen))
         if seat is None:
-            seat = self._seats[id(seen)] = Seat(seen, incident)
+            self._seated += 1
+            seat = self._seats[id(seen)] = Seat(seen, incident, self._seated)
+            self._by_type[seen.view().fault_type].append(seat)
             self._index(seat)
         elif seat.incident != incident:
             seat.incident = incident
@@ -145,10 +152,22 @@ class Field:
         asked = (rule.name, side, loose)
         if asked not in self._buckets:
             self._buckets[asked] = {}
-            for seat in self._seats.values():
-                if (seat.incident is None) is loose and self.rules.is_on(rule, side, seat.seen.view()):
-                    self._put(self._buckets[asked], rule, side, seat)
+            for seat in sorted(self._on_side(rule, side, loose=loose), key=lambda seat: seat.number):
+                self._put(self._buckets[asked], rule, side, seat)
         return self._buckets[asked]
+
+    def _on_side(self, rule: Rule, side: Side, *, loose: bool) -> Iterator[Seat]:
+        """Whole types are left out at once: a rule speaks of few."""
+        for fault_type, seats in self._by_type.items():
+            classes = self.rules.classes_of(rule, side, fault_type)
+            if classes:
+                for seat in seats:
+                    if (
+                        seat.incident != _GONE
+                        and (seat.incident is None) is loose
+                        and any(one.holds_place(seat.seen.view()) for one in classes)
+                    ):
+                        yield seat
 
     def _index(self, seat: Seat) -> None:
         if not self._buckets:

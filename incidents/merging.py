@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from detectors.faults import Role
-from incidents.acting import move
+from incidents.acting import move, tell
 from incidents.cases import Absorbed, Entry, FaultCase, IncidentCase
 from incidents.changes import Acted
 from incidents.correlate import Joins, Merges
 from incidents.lifecycle import State, Trigger, next_state
-from incidents.models import Decision, Incident, IncidentFault
+from incidents.models import Decision, Incident, IncidentFault, TimelineEntry
 from incidents.writing import KINTSUGI
 
 if TYPE_CHECKING:
@@ -67,22 +67,31 @@ def _take_facts(row: Incident, other: Incident) -> None:
 
 def close(incidents: Iterable[IncidentCase], *, now: datetime) -> None:
     """Ends the absorbed ones as duplicates, which frees their roots. Before the incident that stays is written."""
+    told: list[TimelineEntry] = []
     for stays in incidents:
         for one in stays.absorbed:
             row = one.case.row
-            ended = _moved(row, stays.row, f"It was merged into #{stays.row.pk}: {one.reason}.", now)
+            ended = _moved(row, stays.row, f"It was merged into #{stays.row.pk}: {one.reason}.", told, now=now)
             if ended:
                 IncidentFault.objects.filter(incident=row).update(incident=stays.row)
                 Incident.objects.filter(duplicate_of=row).update(duplicate_of=stays.row)
+    tell(told, now)
 
 
-def _moved(row: Incident, stays: Incident, note: str, now: datetime) -> bool:
+def _moved(row: Incident, stays: Incident, note: str, told: list[TimelineEntry], *, now: datetime) -> bool:
     """Looks again when someone moved the incident between our look and our write."""
     for _ in range(_ATTEMPTS):
         if next_state(State(row.state), Trigger.MARK_DUPLICATE) is None:
             return False
         moved = move(
-            row, Trigger.MARK_DUPLICATE, actor=KINTSUGI, note=note, now=now, duplicate_of=stays, root_fault=None
+            row,
+            Trigger.MARK_DUPLICATE,
+            actor=KINTSUGI,
+            note=note,
+            now=now,
+            told=told,
+            duplicate_of=stays,
+            root_fault=None,
         )
         if isinstance(moved, Acted):
             return True

@@ -27,8 +27,9 @@ from incidents.models_inventory import (
     StoragePath,
     Switch,
 )
-from incidents.models_polling import PlannedWork, Poll
+from incidents.models_polling import PlannedWork, Poll, PollPause
 from incidents.models_triage import Decision, IncidentJob, Job, JobNode, JobSource, Silence
+from incidents.models_vendor import Quarantine, Spare, VendorCase, VendorMove
 
 __all__ = [
     "Alias",
@@ -54,18 +55,23 @@ __all__ = [
     "NvSwitch",
     "PlannedWork",
     "Poll",
+    "PollPause",
     "Port",
     "PowerFeed",
+    "Quarantine",
     "QuarantinedEvent",
     "Rack",
     "SeenEvent",
     "Shown",
     "Silence",
+    "Spare",
     "SpoolMark",
     "StoragePath",
     "Switch",
     "TimelineEntry",
     "UserReport",
+    "VendorCase",
+    "VendorMove",
 ]
 
 

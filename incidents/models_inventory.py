@@ -21,6 +21,9 @@ class Node(models.Model):
     name = models.CharField(max_length=64, unique=True)
     address = models.CharField(max_length=255, blank=True, help_text="where it answers SSH and sends syslog from")
     ssh_port = models.PositiveIntegerField(default=22)
+    bmc_address = models.CharField(
+        max_length=255, blank=True, help_text="where its management controller answers: 10.0.9.1, https://bmc-gn001"
+    )
     role = models.CharField(max_length=32, default="compute")
     pod = models.CharField(max_length=32, blank=True)
     rack = models.CharField(max_length=32, blank=True)

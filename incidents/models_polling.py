@@ -1,6 +1,6 @@
 """Tables of polling: when each detector looks at each target next, what it remembers, and which nodes are worked on.
 
-Data and constraints only; `incidents.polling` alone writes.
+Data and constraints only; `incidents.polling` and, for pauses, `incidents.poll_pauses` alone write.
 """
 
 from __future__ import annotations
@@ -33,6 +33,25 @@ class Poll(models.Model):
 
     def __str__(self) -> str:
         return f"{self.detector} on {self.kind}/{self.target}"
+
+
+class PollPause(models.Model):
+    """Detectors that leave a node alone for a while, because its holder (a run) resets or tests its GPUs."""
+
+    node = models.CharField(max_length=64)
+    holder = models.CharField(max_length=64, help_text="who asked for it: run 17")
+    detectors = models.JSONField(default=list, help_text="by name")
+    why = models.CharField(max_length=255)
+    since = models.DateTimeField()
+    until = models.DateTimeField(help_text="ends then by itself, whoever died")
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["node", "holder"], name="one_pause_per_node_and_holder")
+        ]
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.detectors)} on {self.node}: {self.why}"
 
 
 class PlannedWork(models.Model):

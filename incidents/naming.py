@@ -12,12 +12,23 @@ from dataclasses import dataclass, field
 
 from detectors import resources
 from incidents.models import Alias, Gpu, Node, Switch
+from incidents.prepared import Given, Prepared
+
+_NODES = Prepared(lambda: Node.objects.filter(name__among=Given("names")))
+_SWITCHES = Prepared(lambda: Switch.objects.filter(name__among=Given("names")))
+_NODES_AT = Prepared(lambda: Node.objects.filter(address__among=Given("names")))
+_SWITCHES_AT = Prepared(lambda: Switch.objects.filter(address__among=Given("names")))
+_ALIASES = Prepared(lambda: Alias.objects.filter(name__among=Given("names")).values_list("name", "resource"))
+_GPUS = Prepared(
+    lambda: Gpu.objects.filter(node__name__among=Given("hosts")).values_list(
+        "node__name", "pci_address", "index", "uuid", "serial"
+    )
+)
 
 
 def gpu_indexes(hosts: Iterable[str]) -> dict[str, int]:
     """The index of each GPU of these nodes, by resource path."""
-    rows = Gpu.objects.filter(node__name__in=hosts).values_list("node__name", "pci_address", "index")
-    return {resources.gpu(host, pci): index for host, pci, index in rows}
+    return {resources.gpu(host, pci): index for host, pci, index, *_ in _GPUS.rows(hosts=list(hosts))}
 
 
 @dataclass
@@ -54,7 +65,7 @@ def load(paths: Iterable[str]) -> Names:
     split = {path: _split(path) for path in paths}
     names = Names()
     unknown = {host for _, host, _ in split.values()}
-    for node in Node.objects.filter(name__in=unknown):
+    for node in _NODES.objects(names=unknown):
         names.add_node(node)
     unknown -= names.owners.keys()
     if unknown:
@@ -72,23 +83,26 @@ def _whole(names: Names, kind: str, host: str, rest: str) -> str:
 
 def _load_others(names: Names, unknown: set[str]) -> None:
     """Switches, addresses, and other names of machines."""
-    for switch in Switch.objects.filter(name__in=unknown):
+    for switch in _SWITCHES.objects(names=unknown):
         names.add_switch(switch)
-    _load_addresses(names, unknown - names.owners.keys())
-    aliases = dict(Alias.objects.filter(name__in=unknown - names.owners.keys()).values_list("name", "resource"))
+    unknown = unknown - names.owners.keys()
+    if not unknown:
+        return
+    _load_addresses(names, unknown)
+    aliases = dict(_ALIASES.rows(names=unknown - names.owners.keys()))
     if not aliases:
         return
     machines = {resource.partition("/")[2] for resource in aliases.values()}
-    for node in Node.objects.filter(name__in=machines):
+    for node in _NODES.objects(names=machines):
         names.add_node(node)
-    for switch in Switch.objects.filter(name__in=machines):
+    for switch in _SWITCHES.objects(names=machines):
         names.add_switch(switch)
     names.owners.update(aliases)
 
 
 def _load_addresses(names: Names, unknown: set[str]) -> None:
     """An address that several machines share, told apart by their ports, names none of them."""
-    nodes, switches = Node.objects.filter(address__in=unknown), Switch.objects.filter(address__in=unknown)
+    nodes, switches = _NODES_AT.objects(names=unknown), _SWITCHES_AT.objects(names=unknown)
     shared = Counter([*(node.address for node in nodes), *(switch.address for switch in switches)])
     for node in nodes:
         if shared[node.address] == 1:
@@ -104,13 +118,13 @@ def _load_parts(names: Names, wholes: set[str]) -> None:
     """Parts by another name: a GPU by index, UUID, serial or as a PCI device, a NIC by its PCI address."""
     if not wholes:
         return
-    names.parts.update(Alias.objects.filter(name__in=wholes).values_list("name", "resource"))
+    names.parts.update(_ALIASES.rows(names=wholes))
     hosts = {whole.split("/", 2)[1] for whole in wholes if "/gpu/" in whole or "/pci/" in whole}
-    for gpu in Gpu.objects.filter(node__name__in=hosts).select_related("node") if hosts else ():
-        canonical = resources.gpu(gpu.node.name, gpu.pci_address)
-        for other in filter(None, (f"index:{gpu.index}", str(gpu.index), gpu.uuid, gpu.serial)):
-            names.parts[f"node/{gpu.node.name}/gpu/{other}"] = canonical
-        names.parts.setdefault(resources.pci_device(gpu.node.name, gpu.pci_address), canonical)
+    for host, pci, index, uuid, serial in _GPUS.rows(hosts=hosts) if hosts else ():
+        canonical = resources.gpu(host, pci)
+        for other in filter(None, (f"index:{index}", str(index), uuid, serial)):
+            names.parts[f"node/{host}/gpu/{other}"] = canonical
+        names.parts.setdefault(resources.pci_device(host, pci), canonical)
 
 
 def _is_canonical(whole: str) -> bool:

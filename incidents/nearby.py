@@ -5,7 +5,7 @@ Reads only; decides nothing. A fault type that no rule of a relation names costs
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,10 +16,22 @@ from django.db.models import Q
 from detectors.catalog import Catalog
 from detectors.faults import Action, Component, Severity
 from incidents import correlation_file, graphs, jobs, relations
-from incidents.correlation import RuleSet
+from incidents.correlation import Rule, RuleSet
+from incidents.lifecycle import State
 from incidents.models import Silence
-from incidents.relations import Relation, Surroundings
+from incidents.prepared import Given, Prepared
+from incidents.relations import Relation, Side, Surroundings
 from incidents.views import FaultView
+
+_PLANNED = Prepared(
+    lambda: (
+        Silence.objects.filter(kind=Silence.Kind.MAINTENANCE, ended_at=None, starts_at__lte=Given("now"))
+        .filter(Q(ends_at=None) | Q(ends_at__gt=Given("now")))
+        .values_list("pk", "machines")
+    )
+)
+
+_Asked = tuple[Relation, Side, FaultView]
 
 
 def rules() -> RuleSet:
@@ -29,11 +41,43 @@ def rules() -> RuleSet:
 
 
 @dataclass
+class Reach:
+    """Which faults of open incidents a rule may join with those of a batch: by machine, type, and the incident's state.
+
+    A link on a leaf may be of one cause with other links there, and with nothing else that stands on its fifty nodes.
+    """
+
+    rules: RuleSet = field(default_factory=RuleSet)
+    _asked: dict[tuple[str, Side], tuple[Rule, set[str]]] = field(default_factory=dict)
+    _known: dict[tuple[str, str, bool], frozenset[str]] = field(default_factory=dict)
+
+    def ask(self, rule: Rule, side: Side, owners: Iterable[str]) -> None:
+        """Faults on this side of the rule are meant, on these machines."""
+        self._asked.setdefault((rule.name, side), (rule, set()))[1].update(owners)
+
+    def holds(self, owner: str, fault_type: str, *, state: str, has_platform_signal: bool) -> bool:
+        kind = (fault_type, state, has_platform_signal)
+        known = self._known.get(kind)
+        if known is None:
+            known = self._known[kind] = frozenset().union(*self._owners(*kind))
+        return owner in known
+
+    def _owners(self, fault_type: str, state: str, has_platform_signal: bool) -> Iterator[set[str]]:
+        for (_, side), (rule, owners) in self._asked.items():
+            is_barred = (rule.states and State(state) not in rule.states) or (
+                rule.reported_only and has_platform_signal
+            )
+            if not is_barred and self.rules.classes_of(rule, side, fault_type):
+                yield owners
+
+
+@dataclass
 class Nearby:
     """Machines of the other faults that this batch's faults may meet, and what relations look at besides."""
 
     owners: set[str] = field(default_factory=set)
     around: Surroundings = field(default_factory=Surroundings)
+    reach: Reach = field(default_factory=Reach)
 
 
 def of(faults: Iterable[tuple[str, str]], catalog: Catalog, *, now: datetime, window: timedelta) -> Nearby:
@@ -47,10 +91,24 @@ def of(faults: Iterable[tuple[str, str]], catalog: Catalog, *, now: datetime, wi
     on, of_jobs = jobs.running_on(with_jobs, at=now, around=window) if with_jobs else ({}, {})
     windows = _windows(now) if any(relation is Relation.SAME_MAINTENANCE for relation, _, _ in asked) else {}
     around = Surroundings(graphs.current(), {**on, **_turned(of_jobs)}, of_jobs, windows)
-    near = {view.owner for view in views}
-    for relation, side, view in asked:
-        near |= relations.owners(relation, side, view, around)
-    return Nearby(near, around)
+    found = {one: relations.owners(*one, around) for one in asked}
+    near = {view.owner for view in views}.union(*found.values())
+    return Nearby(near, around, _reach(known, views, found, around))
+
+
+def _reach(
+    known: RuleSet, views: Iterable[FaultView], found: dict[_Asked, frozenset[str]], around: Surroundings
+) -> Reach:
+    """By the types alone, since a fault may turn out to be of another component than its type says."""
+    reach = Reach(known)
+    for view in views:
+        for rule, side in known.sides_of(view.fault_type):
+            for relation in rule.relations:
+                one = (relation, side, view)
+                if one not in found:
+                    found[one] = relations.owners(relation, side, view, around)
+                reach.ask(rule, Side.CAUSE if side is Side.EFFECT else Side.EFFECT, found[one])
+    return reach
 
 
 def _turned(of_jobs: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
@@ -64,9 +122,8 @@ def _turned(of_jobs: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
 
 def _windows(now: datetime) -> dict[str, frozenset[str]]:
     """Machine to the planned work in force there."""
-    rows = Silence.objects.filter(kind=Silence.Kind.MAINTENANCE, ended_at=None, starts_at__lte=now)
     found: dict[str, set[str]] = {}
-    for pk, machines in rows.filter(Q(ends_at=None) | Q(ends_at__gt=now)).values_list("pk", "machines"):
+    for pk, machines in _PLANNED.rows(now=now):
         for machine in machines:
             found.setdefault(machine, set()).add(f"window/{pk}")
     return {machine: frozenset(windows) for machine, windows in found.items()}

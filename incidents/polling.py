@@ -23,8 +23,9 @@ from django.db import connection, transaction
 from django.db.models import Count, Max, Q, QuerySet
 
 from detectors import judge
-from detectors.detector import Sample
+from detectors.detector import Sample, TargetKind
 from detectors.judge import Memory
+from incidents import poll_pauses
 from incidents.models import Fault, Node, PlannedWork, Poll, Switch
 
 _log = logging.getLogger(__name__)
@@ -109,13 +110,20 @@ def claim(paces: Sequence[Pace], now: datetime, *, tick: timedelta) -> list[Chun
     free = Q(next_poll_at__lte=now) & (Q(leased_until=None) | Q(leased_until__lte=now))
     counts = Poll.objects.values("detector").annotate(total=Count("pk"), due=Count("pk", filter=free)).order_by()
     waiting = {row["detector"]: row["total"] for row in counts if row["due"]}
+    paused = poll_pauses.standing(now) if waiting else {}
     chunks: list[Chunk] = []
     for pace in paces:
         if pace.detector in waiting:
             usual = waiting[pace.detector] * (tick / pace.every)
             most = max(CHUNK, math.ceil(usual * _CATCHING_UP))
-            chunks += _claimed(Poll.objects.filter(free, detector=pace.detector), pace.detector, most, now)
+            due = Poll.objects.filter(free, detector=pace.detector).exclude(_paused(paused, pace.detector))
+            chunks += _claimed(due, pace.detector, most, now)
     return chunks
+
+
+def _paused(paused: Mapping[str, frozenset[str]], detector: str) -> Q:
+    """The rows of nodes that this detector leaves alone; none where there are none."""
+    return Q(kind=TargetKind.NODE.value, target__in=sorted(paused.get(detector, ())))
 
 
 def _claimed(due: QuerySet[Poll], detector: str, most: int, now: datetime) -> list[Chunk]:
@@ -144,6 +152,8 @@ def begin(chunk: Chunk, now: datetime) -> Chunk:
     lease = max(now + LEASE, chunk.lease + timedelta(microseconds=1))  # another one: the ring's own is used up
     with transaction.atomic():
         rows = Poll.objects.filter(detector=chunk.detector, target__in=chunk.targets, leased_until=chunk.lease)
+        # What was paused since it was rung is let go, so that whoever paused it does not wait for it.
+        rows.filter(_paused(poll_pauses.standing(now), chunk.detector)).update(leased_until=None)
         held = dict(rows.select_for_update().values_list("pk", "target")) if now < chunk.lease else {}
         Poll.objects.filter(pk__in=held).update(leased_until=lease)
     return Chunk(chunk.detector, tuple(held.values()), lease)

@@ -13,7 +13,19 @@ from datetime import datetime
 from incidents.clocks import TOLERANCE
 from incidents.items import Item
 from incidents.models import Incident, IncidentFault, InService
+from incidents.prepared import Given, Prepared
 from incidents.wording import moment
+
+_REPAIRED = Prepared(
+    lambda: Incident.objects.filter(repaired_at__gt=Given("oldest")).order_by().values_list("pk", "repaired_at")
+)
+_REPAIRED_THERE = Prepared(
+    lambda: (
+        IncidentFault.objects.filter(incident_id__among=Given("incidents"), fault__owner__among=Given("owners"))
+        .order_by("joined_at", "id")
+        .values_list("incident_id", "fault__resource")
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -44,12 +56,12 @@ def may_be_older(oldest: datetime) -> bool:
 
 def _repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str, Renewal]]:
     """An incident's repair covers the resources of its faults, and no other part of the machine."""
-    repaired = dict(Incident.objects.filter(repaired_at__gt=oldest).values_list("pk", "repaired_at"))
+    repaired = dict(_REPAIRED.rows(oldest=oldest))
     if not repaired:
         return
     resources = {item.resource for item in items}
-    rows = IncidentFault.objects.filter(incident__in=list(repaired), fault__owner__in={item.owner for item in items})
-    for pk, resource in rows.values_list("incident_id", "fault__resource"):
+    owners = {item.owner for item in items}
+    for pk, resource in _REPAIRED_THERE.rows(incidents=list(repaired), owners=owners):
         at = repaired[pk]
         if resource in resources and at is not None:
             yield resource, Renewal(at, f"the repair that incident #{pk} ended with at {moment(at)}")

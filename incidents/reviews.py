@@ -8,17 +8,25 @@ from detectors.faults import EventKind, FaultEvent
 from incidents import silencing
 from incidents.conclusions import concluded
 from incidents.models import Fault, Silence
+from incidents.prepared import Given, Prepared
 from incidents.windows import ANSWERED_WITHIN, REVIEW_DUE
 from incidents.wording import moment
 
 _PATH = "kintsugi/window-"
+_ASKED = Prepared(lambda: Fault.objects.filter(fault_type=REVIEW_DUE, is_active=True).values_list("resource"))
+_DUE = Prepared(
+    lambda: (
+        Silence.objects.filter(ended_at=None, review_at__lte=Given("now"))
+        .exclude(ends_at__lte=Given("now"))
+        .order_by("pk")
+    )
+)
 
 
 def due(now: datetime) -> list[FaultEvent]:
     """Beginnings and ends of the question whether a window is still right. Two queries."""
-    asked = set(Fault.objects.filter(fault_type=REVIEW_DUE, is_active=True).values_list("resource", flat=True))
-    rows = Silence.objects.filter(ended_at=None, review_at__lte=now).exclude(ends_at__lte=now).order_by("pk")
-    waiting = {f"{_PATH}{row.pk}": row for row in rows}
+    asked = {path for (path,) in _ASKED.rows()}
+    waiting = {f"{_PATH}{row.pk}": row for row in _DUE.objects(now=now)}
     raised = [
         concluded(EventKind.RAISED, REVIEW_DUE, path, text=_question(row), now=now)
         for path, row in waiting.items()

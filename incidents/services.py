@@ -22,7 +22,8 @@ from incidents.reporting import report
 from incidents.reviews import due as reviews_due
 from incidents.silencing import maintained
 from incidents.slow_rails import judged as slow_rails
-from incidents.sweeping import node_restarted, sweep
+from incidents.sweeping import gpus_reset, node_restarted, sweep
+from incidents.vendor_watch import due as vendor_cases_due
 
 __all__ = [
     "Acted",
@@ -40,6 +41,7 @@ __all__ = [
     "end_silences",
     "follow",
     "follow_states",
+    "gpus_reset",
     "ingest",
     "maintained",
     "management_network",
@@ -55,4 +57,5 @@ __all__ = [
     "slow_rails",
     "split",
     "sweep",
+    "vendor_cases_due",
 ]

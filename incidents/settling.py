@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from detectors.faults import Recovery
+from detectors.faults import ClearRule, Recovery, Role
 from incidents import correlate
-from incidents.acting import move
+from incidents.acting import move, tell
 from incidents.board import Board
 from incidents.cases import FaultCase, IncidentCase, blocks
 from incidents.changes import Acted, Change, ChangeKind
 from incidents.lifecycle import State, Trigger, next_state
-from incidents.models import Incident
+from incidents.models import Incident, TimelineEntry
 from incidents.wording import clock
 from incidents.writing import KINTSUGI
 
@@ -24,17 +24,19 @@ _ATTEMPTS = 3
 def settle(cases: Iterable[IncidentCase], *, board: Board, now: datetime) -> list[Change]:
     """Moves each incident whose faults have all cleared, or have come back."""
     changes: list[Change] = []
+    told: list[TimelineEntry] = []
     for case in cases:
-        changes.extend(_settled(case, board, now))
+        changes.extend(_settled(case, board, told, now=now))
+    tell(told, now)
     return changes
 
 
-def _settled(case: IncidentCase, board: Board, now: datetime) -> list[Change]:
+def _settled(case: IncidentCase, board: Board, told: list[TimelineEntry], *, now: datetime) -> list[Change]:
     waiting = [fault for fault in case.members if blocks(fault, case.root.row.pk)]
     back = next((fault for fault in waiting if _is_back(fault, case, now)), None)
     if back is not None:
         note = f"{board.named(back.row)}."
-        if _moved(case.row, Trigger.FAULT_RETURNED, note=note, now=now):
+        if _moved(case.row, Trigger.FAULT_RETURNED, note=note, told=told, now=now):
             return [Change(case.row.pk, back.row.pk, ChangeKind.RETURNED, note)]
     if any(fault.row.is_active for fault in waiting):
         return []
@@ -47,7 +49,7 @@ def _settled(case: IncidentCase, board: Board, now: datetime) -> list[Change]:
     note = f"There were {len(case.members)}; the last ended at {clock(values['restored_at'])}."
     if len(case.members) == 1:
         note = ""
-    if _moved(case.row, Trigger.FAULTS_CLEARED, note=note, now=now, **values, **cured):
+    if _moved(case.row, Trigger.FAULTS_CLEARED, note=note, told=told, now=now, **values, **cured):
         return [Change(case.row.pk, case.root.row.pk, ChangeKind.MONITORING, "all faults have cleared")]
     return []
 
@@ -55,7 +57,13 @@ def _settled(case: IncidentCase, board: Board, now: datetime) -> list[Change]:
 def _is_back(fault: FaultCase, incident: IncidentCase, now: datetime) -> bool:
     """Whether this batch brought back what the incident was about. What merely still stands has not returned."""
     is_here = fault.has_come and fault.row.is_active and not fault.is_held(now)
-    return is_here and correlate.is_back(fault.view(), incident.view())
+    return is_here and not _explains_what_was(fault, incident) and correlate.is_back(fault.view(), incident.view())
+
+
+def _explains_what_was(fault: FaultCase, incident: IncidentCase) -> bool:
+    """A cause that became the root just now and tells of a moment, such as a switch's reboot: what it did is known."""
+    took_root = any(joined is fault and role is Role.ROOT for joined, role, _, _ in incident.joins)
+    return took_root and not incident.is_new and fault.row.clears == str(ClearRule.AFTER_QUIET)
 
 
 def _moved(incident: Incident, trigger: Trigger, *, now: datetime, **values: Any) -> bool:

@@ -21,11 +21,15 @@ from incidents.changes import Change
 from incidents.lifecycle import OPEN
 from incidents.models import Decision, Fault, Incident, IncidentFault, Silence
 from incidents.notify import outbox
+from incidents.prepared import Given, Prepared
 from incidents.windows import ANSWERED_WITHIN, Kept, Kind, Outside, Place, Window, judge
 from incidents.wording import moment
 from incidents.writing import KINTSUGI
 
 _OPEN = [state.value for state in OPEN]
+_IN_FORCE = Prepared(
+    lambda: Silence.objects.filter(ended_at=None, starts_at__lte=Given("now")).exclude(ends_at__lte=Given("now"))
+)
 
 
 def rule(window: int) -> str:
@@ -50,8 +54,7 @@ def as_window(row: Silence) -> Window:
 
 def in_force(now: datetime) -> list[Window]:
     """By the clock: one whose time has passed keeps nothing, whether or not a sweep has ended it yet."""
-    rows = Silence.objects.filter(ended_at=None, starts_at__lte=now)
-    return [as_window(row) for row in rows.exclude(ends_at__lte=now)]
+    return [as_window(row) for row in _IN_FORCE.objects(now=now)]
 
 
 def maintained(now: datetime) -> dict[str, str]:

@@ -16,10 +16,16 @@ from detectors.faults import FaultEvent, Observation
 from incidents import graphs, polling
 from incidents.cable_ends import JobsOf
 from incidents.models import Fault
+from incidents.prepared import Prepared
 
 SLOW, DEGRADED = "nic.rail.slow", "nic.rail.degraded"
 # Nodes are polled each in their own moment of a minute, and a rail has to be slow for five minutes.
 _FRESH = timedelta(minutes=10)
+_SLOW = Prepared(
+    lambda: Fault.objects.filter(fault_type__in=(SLOW, DEGRADED), is_active=True).values_list(
+        "fault_type", "resource", "qualifier", "fingerprint"
+    )
+)
 
 
 def judged(now: datetime, catalog: Catalog, *, jobs: JobsOf) -> list[FaultEvent]:
@@ -48,9 +54,8 @@ def judged(now: datetime, catalog: Catalog, *, jobs: JobsOf) -> list[FaultEvent]
 
 def _faults() -> tuple[list[str], dict[str, str]]:
     """Rails that have been slow for long enough, and the fingerprints of those whose fault stands by agreement."""
-    rows = Fault.objects.filter(fault_type__in=(SLOW, DEGRADED), is_active=True)
     slow, standing = [], {}
-    for fault_type, resource, qualifier, mark in rows.values_list("fault_type", "resource", "qualifier", "fingerprint"):
+    for fault_type, resource, qualifier, mark in _SLOW.rows():
         if fault_type == SLOW:
             slow.append(resource)
         elif qualifier == rail.SEVERAL_NODES:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 
 from detectors import resources
 from detectors.faults import Action, Component, Severity
-from incidents import jobs, tallies
+from incidents import tallies
 from incidents.board import Board
 from incidents.cases import FaultCase
 from incidents.gather_rules import GatherRule, Place
 from incidents.models import Fault
+from incidents.prepared import Given, Prepared
 from incidents.relations import Surroundings
 from incidents.tallies import Effect
 from incidents.views import FaultView
 
-# Our choice: what another GPU of the same job shows within a minute is the same crash.
-_TOGETHER = timedelta(minutes=1)
 # Our choice: what one cause takes goes within seconds, so hold-downs that end within these are judged together.
 SPREAD = timedelta(seconds=15)
 
@@ -56,34 +55,60 @@ def read(
 ) -> list[Effect]:
     """The rule's effects at these places and those beside them since then. One query; what the board has counts as it
     is there."""
-    rows = Fault.objects.filter(Q(observed_at__gte=since) | Q(returns__gt=0, last_seen_at__gte=since))
-    if not rule.also_ended:
-        rows = rows.filter(is_active=True)
+    asked = _LATELY[rule.also_ended, rule.at is Place.SITE]
+    rows = asked.rows(types=rule.types, owners=_owners(rule, places, around), since=since)
     fresh = [case for case in board.faults.values() if case.row.pk is None and rule.takes(case.row.fault_type)]
-    return list(_effects(_at(rows, rule, places, around), rule, fresh, board))
+    return list(_effects(rows, rule, fresh, board))
 
 
 def read_standing(rule: GatherRule, place: str, around: Surroundings, *, board: Board) -> list[Effect]:
     """The rule's effects at this place that stand now, however old."""
-    rows = Fault.objects.filter(is_active=True)
-    return list(_effects(_at(rows, rule, (place,), around), rule, (), board))
+    rows = _STANDING[rule.at is Place.SITE].rows(types=rule.types, owners=_owners(rule, (place,), around))
+    return list(_effects(rows, rule, (), board))
 
 
-def _at(rows: QuerySet[Fault], rule: GatherRule, places: Collection[str], around: Surroundings) -> QuerySet[Fault]:
-    rows = rows.filter(fault_type__in=rule.types).order_by("pk")
+def _owners(rule: GatherRule, places: Collection[str], around: Surroundings) -> set[str]:
+    """The machines that are asked about; none where the rule asks of all the site."""
     if rule.at is Place.SITE:
-        return rows
+        return set()
     beside = (around.graph.siblings(place) for place in places if rule.quiet)
     near = set(places).union(*beside)
     owners = {resources.owner(place) for place in near}
-    return rows.filter(owner__in=owners.union(*(tallies.machines_behind(place, around) for place in near)))
+    return owners.union(*(tallies.machines_behind(place, around) for place in near))
 
 
-def _effects(rows: QuerySet[Fault], rule: GatherRule, fresh: Iterable[FaultCase], board: Board) -> Iterator[Effect]:
+def _asked(rows: QuerySet[Fault], *, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+    rows = rows.filter(fault_type__among=Given("types")).order_by("pk")
+    if not is_of_site:
+        rows = rows.filter(owner__among=Given("owners"))
+    return rows.values_list(*_Row._fields)
+
+
+def _lately(*, also_ended: bool, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+    since = Given("since")
+    rows = Fault.objects.filter(Q(observed_at__gte=since) | Q(returns__gt=0, last_seen_at__gte=since))
+    return _asked(rows if also_ended else rows.filter(is_active=True), is_of_site=is_of_site)
+
+
+def _standing(*, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+    return _asked(Fault.objects.filter(is_active=True), is_of_site=is_of_site)
+
+
+_LATELY = {
+    (also_ended, is_of_site): Prepared(partial(_lately, also_ended=also_ended, is_of_site=is_of_site))
+    for also_ended in (False, True)
+    for is_of_site in (False, True)
+}
+_STANDING = {is_of_site: Prepared(partial(_standing, is_of_site=is_of_site)) for is_of_site in (False, True)}
+
+
+def _effects(
+    rows: Iterable[Sequence[Any]], rule: GatherRule, fresh: Iterable[FaultCase], board: Board
+) -> Iterator[Effect]:
     """Few columns of each row: in a storm there are thousands, and the board has most of them."""
     known = {case.row.pk: case for case in board.faults.values() if case.row.pk is not None}
     known.update({case.row.pk: case for incident in board.incidents.values() for case in incident.members})
-    for row in rows.values_list(*_Row._fields):
+    for row in rows:
         told = _Row(*row)
         case = known.get(told.pk)
         if case is None:
@@ -129,24 +154,3 @@ def _effect(case: FaultCase, now: datetime) -> Effect:
         root_type=incident.fault_type if incident is not None else "",
         root_place=incident.root_resource if incident is not None else "",
     )
-
-
-def with_spells(rule: GatherRule, effects: Sequence[Effect]) -> list[Effect]:
-    """Each effect with the jobs that ran there then, or its own moment where none is known; those that other GPUs of
-    these jobs showed too are a program's, and left out."""
-    return [spelled for effect in effects if (spelled := _spelled(rule, effect)) is not None]
-
-
-def _spelled(rule: GatherRule, effect: Effect) -> Effect | None:
-    owner = effect.fault.owner
-    on, of = jobs.running_on({owner}, at=effect.at, around=_TOGETHER)
-    ran = on.get(owner, frozenset())
-    machines = {owner}.union(*(of.get(job, frozenset()) for job in ran))
-    beside = Fault.objects.filter(
-        owner__in=machines,
-        fault_type__in=rule.types,
-        observed_at__range=(effect.at - _TOGETHER, effect.at + _TOGETHER),
-    )
-    if beside.exclude(resource=effect.fault.resource).exists():
-        return None
-    return replace(effect, spell=" ".join(sorted(ran)) or f"at {effect.at.isoformat()}")

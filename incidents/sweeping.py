@@ -1,12 +1,12 @@
 """What time alone does: quiet faults clear, hold-downs end, watched incidents resolve, old ids are forgotten.
 
-Also what a node's restart does to the faults that ran before it.
+Also what the restart of a node, or the reset of a GPU, does to the faults that ran before it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 
 from detectors import catalog as fault_catalog
 from detectors import resources
-from detectors.faults import ClearRule
+from detectors.faults import Action, ClearRule
 from incidents import after_repair, dedup, flapping, grace, silencing, unhealed, upsert
 from incidents.acting import move, record
 from incidents.board import Board, quiet_period
@@ -23,6 +23,7 @@ from incidents.changes import Acted, Change, ChangeKind
 from incidents.items import limits_of
 from incidents.lifecycle import State, Trigger
 from incidents.models import Fault, Incident, Node, SeenEvent
+from incidents.prepared import Given, Prepared
 from incidents.settling import NODE_RESTARTED, settle
 from incidents.wording import clock, duration, resource
 from incidents.writing import KINTSUGI
@@ -35,8 +36,8 @@ _MOST_FORGOTTEN = 20_000
 def sweep(*, now: datetime) -> list[Change]:
     """Everything whose time has come. Safe to call at any time and by several at once."""
     changes = [
-        *_in_one_go(_end_quiet_faults, _quiet_faults(now), now),
-        *_in_one_go(_end_hold_downs, _held_faults(now), now),
+        *(_in_one_go(_end_quiet_faults, _quiet_faults(now), now) if _QUIET.rows(now=now) else ()),
+        *(_in_one_go(_end_hold_downs, _held_faults(now), now) if _HELD.rows(now=now) else ()),
         *_steady(now),
         *after_repair.returned(now),
         *unhealed.parted(now),
@@ -67,22 +68,66 @@ def node_restarted(node: str, *, booted_at: datetime, boot_id: str, now: datetim
         return _clear(standing, now, lambda case: (booted_at, reason))
 
 
+def gpus_reset(resources_reset: Collection[str], *, reset_at: datetime, now: datetime) -> list[Change]:
+    """These GPUs were reset: faults on them that a reset ends, and were last seen before it began, clear.
+
+    What clears after a reboot and for which the vendor asks no more than a reset, on the GPU or on a part of it.
+    """
+    place = Q(resource__in=resources_reset)
+    for one in resources_reset:
+        place |= Q(resource__startswith=f"{one}/")
+    ended = [str(action) for action in Action if not action.at_least(Action.REBOOT)]
+    standing = Fault.objects.filter(
+        place, is_active=True, clears=str(ClearRule.AFTER_REBOOT), action__in=ended, last_seen_at__lt=reset_at
+    )
+    reason = f"the GPU was reset at {clock(reset_at)}"
+    return _in_one_go(lambda due, at: _clear(due, at, lambda case: (reset_at, reason)), standing, now)
+
+
 def _in_one_go(
     work: Callable[[QuerySet[Fault], datetime], list[Change]], due: QuerySet[Fault], now: datetime
 ) -> list[Change]:
-    if not due.exists():
-        return []
     with transaction.atomic():
         upsert.lock_placement()
         return work(due, now)
 
 
-def _quiet_faults(now: datetime) -> QuerySet[Fault]:
+def _quiet_faults(now: datetime | Given) -> QuerySet[Fault]:
     return Fault.objects.filter(is_active=True, clears_at__lte=now)
 
 
-def _held_faults(now: datetime) -> QuerySet[Fault]:
+def _held_faults(now: datetime | Given) -> QuerySet[Fault]:
     return Fault.objects.filter(is_active=True, held_until__lte=now)
+
+
+# What a sweep every few seconds asks, mostly in vain.
+_QUIET = Prepared(lambda: _quiet_faults(Given("now")).order_by("clears_at").values_list("pk")[:1])
+_HELD = Prepared(lambda: _held_faults(Given("now")).order_by("held_until").values_list("pk")[:1])
+_FLAPPING = Prepared(lambda: _flapping().values_list("fault_type", "changes_at"))
+_FORGOTTEN = Prepared(
+    lambda: (
+        Incident.objects.filter(state__in=(State.OPEN.value, State.ACKNOWLEDGED.value), needs_human="")
+        .exclude(members__fault__is_active=True)
+        .exclude(duplicates__members__fault__is_active=True)
+        .values_list("pk")[:_MOST_AT_ONCE]
+    )
+)
+_WATCHED = Prepared(
+    lambda: (
+        Incident.objects.filter(
+            Q(restored_at__lte=Given("until")) | Q(restored_at=None), state=State.MONITORING.value, needs_human=""
+        )
+        .order_by("pk")
+        .values_list("pk")[:_MOST_AT_ONCE]
+    )
+)
+_OLD = Prepared(
+    lambda: (
+        SeenEvent.objects.filter(recorded_at__lt=Given("until"))
+        .order_by("recorded_at")
+        .values_list("key")[:_MOST_FORGOTTEN]
+    )
+)
 
 
 def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
@@ -101,22 +146,25 @@ def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
 
 def _steady(now: datetime) -> list[Change]:
     """Faults that flapped and now stand without a change. Those that ended last have their end set by time."""
-    rows = Fault.objects.filter(is_active=True, is_flapping=True, clears_at=None)
-    if not any(_is_steady(row, now) for row in rows):
+    if not any(_is_over(*row, now=now) for row in _FLAPPING.rows()):
         return []
     with transaction.atomic():
         upsert.lock_placement()
         board = Board(fault_catalog.load(), now)
-        for case in board.take(rows.order_by("fingerprint").select_for_update()):
-            if _is_steady(case.row, now):
+        for case in board.take(_flapping().order_by("fingerprint").select_for_update()):
+            if _is_over(case.row.fault_type, case.row.changes_at, now=now):
                 _stands(case, board)
         board.write()
         return board.changes
 
 
-def _is_steady(row: Fault, now: datetime) -> bool:
-    limits = limits_of(fault_catalog.load().get(row.fault_type))
-    return flapping.is_over(flapping.read(row.changes_at), now, limits)
+def _flapping() -> QuerySet[Fault]:
+    return Fault.objects.filter(is_active=True, is_flapping=True, clears_at=None)
+
+
+def _is_over(fault_type: str, changes_at: list[str], *, now: datetime) -> bool:
+    limits = limits_of(fault_catalog.load().get(fault_type))
+    return flapping.is_over(flapping.read(changes_at), now, limits)
 
 
 def _stands(case: FaultCase, board: Board) -> None:
@@ -193,16 +241,7 @@ def _period(row: Fault) -> timedelta:
 
 def _settle_forgotten(now: datetime) -> list[Change]:
     """Incidents that came back to people after their faults had cleared, as when a repair was withdrawn."""
-    waiting = (
-        Incident.objects.filter(state__in=(State.OPEN.value, State.ACKNOWLEDGED.value), needs_human="")
-        .exclude(members__fault__is_active=True)
-        .exclude(duplicates__members__fault__is_active=True)
-    )
-    return _settled(waiting.values_list("pk", flat=True), now)
-
-
-def _settled(ids: Iterable[int], now: datetime) -> list[Change]:
-    chosen = list(ids)[:_MOST_AT_ONCE]
+    chosen = [pk for (pk,) in _FORGOTTEN.rows()]
     if not chosen:
         return []
     with transaction.atomic():
@@ -213,10 +252,7 @@ def _settled(ids: Iterable[int], now: datetime) -> list[Change]:
 
 def _resolve_quiet_incidents(now: datetime) -> list[Change]:
     """Watched incidents whose quiet period has passed. One that asks a person for something waits for the answer."""
-    due = Incident.objects.filter(
-        Q(restored_at__lte=now - quiet_period()) | Q(restored_at=None), state=State.MONITORING.value, needs_human=""
-    )
-    ids = list(due.order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    ids = [pk for (pk,) in _WATCHED.rows(until=now - quiet_period())]
     if not ids:
         return []
     changes = []
@@ -228,10 +264,18 @@ def _resolve_quiet_incidents(now: datetime) -> list[Change]:
             lasting = [fault for fault in standing if fault.row.clears_at is None]
             if lasting:
                 _ask_about(case, lasting, board)
-            elif not standing and isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
+            elif standing or not _is_quiet(case, now):
+                continue
+            elif isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
                 text = f"quiet for {duration(quiet_period())}"
                 changes.append(Change(case.row.pk, case.root.row.pk, ChangeKind.RESOLVED, text))
     return changes
+
+
+def _is_quiet(case: IncidentCase, now: datetime) -> bool:
+    """Whether nothing of it has stood for the quiet period: what came and went within its hold-down was no quiet."""
+    ended = [f.row.cleared_at for f in case.members if blocks(f, case.root.row.pk) and f.row.cleared_at is not None]
+    return all(at <= now - quiet_period() for at in ended)
 
 
 def _ask_about(case: IncidentCase, standing: list[FaultCase], board: Board) -> None:
@@ -245,8 +289,7 @@ def _ask_about(case: IncidentCase, standing: list[FaultCase], board: Board) -> N
 
 def _forget(now: datetime) -> None:
     """Ids past their keeping time, in portions: a delete of millions would hold the table."""
-    old = SeenEvent.objects.filter(recorded_at__lt=now - dedup.KEPT - timedelta(hours=1))
-    keys = list(old.order_by("recorded_at").values_list("key", flat=True)[:_MOST_FORGOTTEN])
+    keys = [key for (key,) in _OLD.rows(until=now - dedup.KEPT - timedelta(hours=1))]
     if keys:
         with transaction.atomic():
             SeenEvent.objects.filter(key__in=keys).delete()

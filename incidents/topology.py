@@ -93,6 +93,7 @@ class NodePlace:
     """The fields that the inventory gave, None for all: the rest stays as it is known."""
     is_observed: bool = False
     """The machine itself told it: what its NICs are for stays as it was declared."""
+    bmc_address: str = ""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from incidents.cases import Entry, FaultCase, IncidentCase, blocks
 from incidents.changes import Change, ChangeKind
 from incidents.lifecycle import State
 from incidents.models import Decision, Fault, Incident, IncidentFault, Node
+from incidents.prepared import Prepared
 from incidents.relations import Relation
 from incidents.settling import settle
 from incidents.wording import duration
@@ -31,9 +32,29 @@ from incidents.writing import KINTSUGI
 # Only these tell by themselves whether they still stand. The others wait: for a boot, for quiet, for a person.
 _TELLING = (str(ClearRule.BY_POLL), str(ClearRule.BY_EVENT))
 _ONE_PART = {Relation.SAME_PART, Relation.SAME_GPU, Relation.CABLE}
+# Nothing stands still under pause frames when nobody sends them (IEEE 802.3, annex 31B: a pause ends by itself within
+# 65,535 quanta, which are 84 us at 400 Gb/s), so what does shows that its source goes on.
+_BY_ANOTHER_NAME = _ONE_PART | {Relation.PAUSE_PATH}
 _STATES = (State.OPEN.value, State.ACKNOWLEDGED.value, State.MONITORING.value)
 _MOST_AT_ONCE = 50
 _NAMED = 3
+# Of each incident with symptoms that stand: how many stand, how many have ended, and when the last of those did.
+_SYMPTOMS = Prepared(
+    lambda: (
+        IncidentFault.objects.filter(role=str(Role.SYMPTOM), fault__clears__in=_TELLING)
+        .filter(Q(incident__state__in=_STATES) | Q(incident__duplicate_of__state__in=_STATES))
+        .annotate(of=Coalesce("incident__duplicate_of_id", "incident_id"))
+        .order_by()
+        .values("of")
+        .annotate(
+            standing=Count("pk", filter=Q(fault__is_active=True, placed_by=KINTSUGI)),
+            ended=Count("pk", filter=Q(fault__is_active=False)),
+            latest_at=Max("fault__cleared_at"),
+        )
+        .filter(standing__gt=0)
+        .values_list("of", "standing", "ended", "latest_at")
+    )
+)
 
 
 def grace() -> timedelta:
@@ -69,35 +90,25 @@ def _due(now: datetime) -> list[int]:
     """
     since = now - grace()
     calm = {
-        row["of"]: row
-        for row in IncidentFault.objects.filter(role=str(Role.SYMPTOM), fault__clears__in=_TELLING)
-        .filter(Q(incident__state__in=_STATES) | Q(incident__duplicate_of__state__in=_STATES))
-        .annotate(of=Coalesce("incident__duplicate_of_id", "incident_id"))
-        .order_by()
-        .values("of")
-        .annotate(
-            standing=Count("pk", filter=Q(fault__is_active=True, placed_by=KINTSUGI)),
-            ended=Count("pk", filter=Q(fault__is_active=False)),
-            latest_at=Max("fault__cleared_at"),
-        )
-        .filter(standing__gt=0)
-        if row["latest_at"] is None or row["latest_at"] <= since
+        of: ended > standing
+        for of, standing, ended, latest_at in _SYMPTOMS.rows()
+        if latest_at is None or latest_at <= since
     }
     if not calm:
         return []
-    mostly = [pk for pk, row in calm.items() if row["ended"] > row["standing"]]
+    mostly = [pk for pk, is_mostly_over in calm.items() if is_mostly_over]
     goes_quiet = Q(root_fault__clears=str(ClearRule.AFTER_QUIET))
     healed = Q(root_fault__is_active=False, root_fault__cleared_at__lte=since) & ~goes_quiet
     passed = goes_quiet & Q(root_fault__last_seen_at__lte=since, pk__in=mostly)
     waiting = Incident.objects.filter(pk__in=list(calm), state__in=_STATES, needs_human="")
     # Another fault of the cause's own part, or of its cable's other end, is the cause by another name: it is not over.
-    waiting = waiting.exclude(members__in=IncidentFault.objects.filter(rule__in=_of_one_part(), fault__is_active=True))
+    waiting = waiting.exclude(members__in=IncidentFault.objects.filter(rule__in=_of_cause(), fault__is_active=True))
     return list(waiting.filter(healed | passed).order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
 
 
-def _of_one_part() -> list[str]:
-    """The rules that join faults of one part, or of both ends of one cable."""
-    return [rule.name for rule in nearby.rules() if set(rule.relations) <= _ONE_PART]
+def _of_cause() -> list[str]:
+    """The rules that join what shows the cause itself: faults of one part, of both ends of a cable, ports it pauses."""
+    return [rule.name for rule in nearby.rules() if set(rule.relations) <= _BY_ANOTHER_NAME]
 
 
 def _is_child(fault: FaultCase, parent: IncidentCase) -> bool:

@@ -13,6 +13,9 @@ from typing import Any
 import msgspec
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
+from django.db.models import Model
+
+from detectors.faults import Role
 
 # Any fixed number: the key of the advisory lock under which faults are placed into incidents.
 _PLACEMENT_LOCK = 0x6B696E7473756769 & 0x7FFFFFFFFFFFFFFF
@@ -126,6 +129,32 @@ def put_excerpts(excerpts: Sequence[Excerpt]) -> None:
         cursor.executemany(
             f"INSERT INTO incidents_evidence {columns} VALUES (%s, %s, %s, %s, %s, %s){over}",  # noqa: S608
             [(one.fault, one.slot, _position(one), one.source, _text(one.occurred_at), one.text) for one in excerpts],
+        )
+
+
+def change(rows: Sequence[Model], columns: Sequence[str]) -> None:
+    """Writes these columns of rows of one table, which the caller has locked: one short statement, run for each."""
+    if not rows:
+        return
+    table = type(rows[0])._meta
+    fields = [table.get_field(name) for name in columns]
+    values = [
+        (*(field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields), row.pk)  # type: ignore[union-attr]
+        for row in rows
+    ]
+    said = ", ".join(f"{field.column} = %s" for field in fields)  # type: ignore[union-attr]
+    with connection.cursor() as cursor:
+        cursor.executemany(f"UPDATE {table.db_table} SET {said} WHERE id = %s", values)  # noqa: S608
+
+
+def demote(links: Sequence[tuple[int, str, str]]) -> None:
+    """These faults are symptoms from now on: the fault's key, the rule and the sentence that say why."""
+    if not links:
+        return
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "UPDATE incidents_incidentfault SET role = %s, rule = %s, reason = %s WHERE fault_id = %s",
+            [(str(Role.SYMPTOM), rule, reason, fault) for fault, rule, reason in links],
         )
 
 

@@ -64,6 +64,14 @@ class FaultView:
     is_sympathetic: bool = False
     is_active: bool = True
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Worked out once: views are keys of what rules ask again and again."""
+        return hash((self.fault_type, self.resource, self.occurred_at))
+
     def view(self) -> FaultView:
         return self
 

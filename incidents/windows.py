@@ -19,6 +19,9 @@ from incidents.wording import duration, moment
 LONGEST_WITHOUT_REVIEW = timedelta(days=30)
 # Our choice: a week holds a holiday and a weekend. A window that nobody vouches for by then ends.
 ANSWERED_WITHIN = timedelta(days=7)
+# Our choice: the longest grace of a boot (detectors/catalog/grace.toml), as the last act of planned work is often a
+# restart. What a boot brings waits for so long after a maintenance, and is not told if it passes.
+SETTLING = timedelta(minutes=10)
 
 # The fault that asks for a review must not be kept from people by the very window that it is about.
 REVIEW_DUE = "kintsugi.silence_review"

@@ -56,7 +56,8 @@ def create(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase]) -> No
     new = [incident for incident in incidents if incident.is_new]
     for incident in new:
         incident.row.root_fault = incident.root.row
-    Incident.objects.bulk_create([incident.row for incident in new])
+    if new:
+        Incident.objects.bulk_create([incident.row for incident in new])
 
 
 def update(incidents: Sequence[IncidentCase], *, now: datetime) -> None:
@@ -69,7 +70,8 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
     new = [case for case in cases if case.is_new]
     for case in new:
         case.row.count, case.row.excerpts = case.added, len(case.excerpts)
-    Fault.objects.bulk_create([case.row for case in new])
+    if new:
+        Fault.objects.bulk_create([case.row for case in new])
     upsert.add_repeats(
         [
             upsert.Repeat(case.row.pk, case.added, case.row.last_seen_at, case.row.clears_at, len(case.excerpts))
@@ -78,8 +80,8 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
         ]
     )
     changed = [case.row for case in cases if case.is_changed and not case.is_new]
-    if changed:
-        Fault.objects.bulk_update(sorted(changed, key=lambda row: row.fingerprint), _FAULT_COLUMNS)
+    changed.sort(key=lambda row: row.fingerprint)
+    upsert.change(changed, _FAULT_COLUMNS)
     upsert.put_excerpts([excerpt for case in cases for excerpt in _excerpts(case)])
 
 
@@ -92,15 +94,16 @@ def _excerpts(case: FaultCase) -> list[upsert.Excerpt]:
 
 
 def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
-    for incident in incidents:
-        if incident.is_changed and not incident.is_new:
-            incident.row.root_fault = incident.root.row
-            incident.row.updated_at = now
-            incident.row.save(update_fields=_INCIDENT_COLUMNS)
-        for fault, rule, reason in incident.demoted:
-            held = IncidentFault.objects.filter(fault_id=fault.row.pk)
-            held.update(role=str(Role.SYMPTOM), rule=rule, reason=reason)
-    IncidentFault.objects.bulk_create([link for incident in incidents for link in _links(incident, now)])
+    changed = [incident for incident in incidents if incident.is_changed and not incident.is_new]
+    for incident in changed:
+        incident.row.root_fault = incident.root.row
+        incident.row.updated_at = now
+    upsert.change([incident.row for incident in changed], _INCIDENT_COLUMNS)
+    demoted = [(fault.row.pk, rule, reason) for one in incidents for fault, rule, reason in one.demoted if fault.row.pk]
+    upsert.demote(demoted)
+    links = [link for incident in incidents for link in _links(incident, now)]
+    if links:
+        IncidentFault.objects.bulk_create(links)
 
 
 def _links(incident: IncidentCase, now: datetime) -> Iterable[IncidentFault]:
@@ -132,8 +135,9 @@ def _write_timeline(incidents: Sequence[IncidentCase], now: datetime) -> None:
         for incident in incidents
         for entry in _told_once(incident.entries)
     ]
-    TimelineEntry.objects.bulk_create(entries)
-    outbox.enqueue(entries, now=now)
+    if entries:
+        TimelineEntry.objects.bulk_create(entries)
+        outbox.enqueue(entries, now=now)
 
 
 def _told_once(entries: Sequence[Entry]) -> list[Entry]:

@@ -105,3 +105,14 @@ def test_nobody_is_alarmed_by_old_lines_that_would_open_nothing() -> None:
     at = BOOTED + 3 * MINUTE
     services.ingest([a_clear("nic.link.down", "node/gn042/nic/mlx5_5", at=NOW, observed_at=at)], now=at)
     assert set(Fault.objects.values_list("resource", flat=True)) == {GPU}
+
+
+@pytest.mark.django_db
+def test_a_link_is_up_again_when_the_node_whose_clock_is_known_to_be_behind_says_so_a_minute_after_its_loss() -> None:
+    """What it said of another fault an hour before tells its clock; the loss itself, a minute old, could not."""
+    a_node()
+    link, behind, down = "node/gn042/nic/mlx5_5", 3 * 60 * MINUTE, NOW + 60 * MINUTE
+    ingested(an_event("gpu.xid.45", at=NOW - behind, observed_at=NOW))
+    ingested(an_event("nic.link.down", link, at=down - behind, observed_at=down))
+    ingested(a_clear("nic.link.down", link, at=down + MINUTE - behind, observed_at=down + MINUTE))
+    assert not Fault.objects.get(fault_type="nic.link.down").is_active

@@ -88,6 +88,9 @@ MINUTE = 60 * SECOND
         (("switch.rebooted", LEAF), ("switch.bgp.down", "switch/spine-01"), "routing_behind_switch", Role.SYMPTOM),
         (("switch.bgp.down", "switch/spine-01"), ("switch.rebooted", LEAF), "routing_behind_switch", Role.ROOT),
         (("switch.asic.sdk_failed", LEAF), ("switch.process_crash", LEAF), "same_switch", Role.SYMPTOM),
+        # A restart that mends what was before it.
+        (("switch.asic.sdk_failed", LEAF), ("switch.rebooted", LEAF), "restarted_switch", Role.SYMPTOM),
+        (("nic.firmware.unhealthy", NIC), ("node.links_lost", "node/gn042"), "restarted_for_card", Role.SYMPTOM),
     ],
 )
 def test_fault_joins(root: tuple[str, str], fault: tuple[str, str], rule: str, role: Role) -> None:
@@ -118,6 +121,24 @@ def test_window_decides_for_two_gpus_of_one_node() -> None:
     incident = an_open(a_view("gpu.xid.79"))
     assert isinstance(placed(a_view("gpu.xid.79", OTHER_GPU, after=WINDOW), incident), Joins)
     assert isinstance(placed(a_view("gpu.xid.79", OTHER_GPU, after=WINDOW + SECOND), incident), Opens)
+
+
+@pytest.mark.parametrize(
+    ("after", "is_one"), [(37 * MINUTE, True), (timedelta(hours=10), True), (timedelta(days=2), False)]
+)
+def test_a_switch_is_restarted_for_its_dead_software_within_a_day(after: timedelta, is_one: bool) -> None:
+    incident = an_open(a_view("switch.asic.sdk_failed", LEAF))
+    assert isinstance(placed(a_view("switch.rebooted", LEAF, after=after), incident), Joins if is_one else Opens)
+
+
+def test_a_failed_power_supply_is_no_reason_for_a_reboot_hours_later() -> None:
+    late = a_view("switch.rebooted", LEAF, after=timedelta(hours=2))
+    assert isinstance(placed(late, an_open(a_view("switch.power", LEAF))), Opens)
+
+
+def test_a_node_is_restarted_for_its_broken_card_however_late() -> None:
+    late = a_view("node.links_lost", "node/gn042", after=timedelta(hours=7))
+    assert joined(late, an_open(a_view("nic.firmware.unhealthy", NIC)))[0] == "restarted_for_card"
 
 
 def test_same_gpu_joins_its_open_incident_however_late() -> None:

@@ -93,6 +93,7 @@ CAUSES = [
 ONE_WAY = [
     ("count_after_loss", ("gpu.xid.79", GPU), ("gpu.count_mismatch", NODE)),
     ("same_job", ("gpu.xid.79", GPU), ("gpu.xid.45", f"{OTHER}/gpu/0000:19:00.0")),
+    ("restarted_switch", ("switch.asic.sdk_failed", LEAF), ("switch.rebooted", LEAF)),
 ]
 PEERS = [
     ("confirms_report", ("report.user", NODE), ("gpu.xid.79", GPU)),

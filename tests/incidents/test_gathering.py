@@ -259,6 +259,52 @@ def test_no_gpu_is_suspect_when_other_gpus_of_the_jobs_show_the_same() -> None:
     assert concluded() == []
 
 
+MINUTES_APART = (0, 15, 25)
+
+
+def test_a_gpu_is_suspect_with_its_third_job_within_half_an_hour() -> None:
+    """The fault stands all the time: each time that it is seen counts, under the job that ran then."""
+    gpu = gpus(NODES[5:6])
+    for number, minutes in enumerate(MINUTES_APART):
+        assert concluded() == []
+        at = NOW + minutes * MINUTE
+        a_job(str(number), NODES[5:6], started_at=at - 2 * MINUTE)
+        happen("gpu.xid.13", gpu, at=at)
+
+    assert Fault.objects.filter(fault_type="gpu.xid.13").count() == 1
+    assert concluded() == [("gpu.program_errors_repeated", gpu[0])]
+
+
+def test_a_gpu_is_suspect_when_errors_come_back_within_the_hour_and_no_job_is_known() -> None:
+    for minutes in MINUTES_APART:
+        happen("gpu.xid.31", gpus(NODES[5:6]), at=NOW + minutes * MINUTE)
+
+    assert concluded() == [("gpu.program_errors_repeated", gpus(NODES[5:6])[0])]
+
+
+def test_no_gpu_is_suspect_when_one_program_repeats_its_error_within_moments() -> None:
+    for seconds in range(0, 50, 10):
+        happen("gpu.xid.13", gpus(NODES[5:6]), at=NOW + seconds * SECOND)
+
+    assert concluded() == []
+
+
+def test_no_gpu_is_suspect_when_one_job_shows_its_error_for_an_hour() -> None:
+    a_job("7", NODES[5:6], started_at=NOW - MINUTE)
+    for minutes in range(0, 60, 10):
+        happen("gpu.xid.13", gpus(NODES[5:6]), at=NOW + minutes * MINUTE)
+
+    assert concluded() == []
+
+
+def test_no_gpu_is_suspect_when_a_program_that_is_started_again_and_again_fails_on_all_of_its_gpus() -> None:
+    for minutes in (*MINUTES_APART, 40, 55):
+        happen("gpu.xid.13", gpus(NODES[4:5]), at=NOW + minutes * MINUTE)
+        happen("gpu.xid.13", [f"node/{NODES[4]}/gpu/0000:3b:00.0"], at=NOW + minutes * MINUTE + SECOND)
+
+    assert concluded() == []
+
+
 def test_nothing_is_read_when_no_rule_asks() -> None:
     with CaptureQueriesContext(connection) as asked:
         assert gathering.ended(NOW) == []

@@ -122,8 +122,57 @@ def test_links_of_a_machine_under_maintenance_wait_for_its_end() -> None:
     told(an_event("nic.link.down", NIC, at=NOW), an_event("switch.port.down", LEAF_PORT, at=NOW))
     swept(NOW + 29 * MINUTE)
     assert not Incident.objects.exists()
-    swept(NOW + 40 * MINUTE)
+    swept(NOW + 46 * MINUTE)
     assert Incident.objects.count() == 1
+
+
+def maintenance_ends() -> None:
+    """Half an hour in: by the sweep, as on a site."""
+    swept(NOW + 29 * MINUTE)
+    services.end_silences(NOW + 30 * MINUTE)
+
+
+@pytest.mark.usefixtures("cabled")
+def test_what_is_well_again_minutes_after_a_maintenance_is_told_to_nobody() -> None:
+    """The line that said so was lost, and a poll sees the port up after the end."""
+    maintained("node/gn042")
+    told(an_event("switch.port.down", LEAF_PORT, at=NOW + 20 * MINUTE))
+    maintenance_ends()
+    swept(NOW + 37 * MINUTE, since=NOW + 30 * MINUTE)
+    told(a_clear("switch.port.down", LEAF_PORT, at=NOW + 38 * MINUTE))
+    swept(NOW + 60 * MINUTE, since=NOW + 38 * MINUTE)
+    assert not Incident.objects.exists()
+
+
+@pytest.mark.usefixtures("cabled")
+def test_a_link_that_goes_down_minutes_after_a_maintenance_waits_as_those_within_it() -> None:
+    maintained("node/gn042")
+    maintenance_ends()
+    told(an_event("nic.link.down", NIC, at=NOW + 33 * MINUTE))
+    swept(NOW + 39 * MINUTE, since=NOW + 33 * MINUTE)
+    assert not Incident.objects.exists()
+    swept(NOW + 50 * MINUTE, since=NOW + 39 * MINUTE)
+    assert Incident.objects.exists()
+
+
+@pytest.mark.usefixtures("cabled")
+def test_a_fault_that_no_boot_brings_is_told_at_once_when_the_maintenance_is_over() -> None:
+    maintained("node/gn042")
+    maintenance_ends()
+    told(an_event("gpu.xid.79", at=NOW + 31 * MINUTE))
+    assert Incident.objects.get().silence is None
+
+
+@pytest.mark.usefixtures("cabled")
+def test_a_link_that_flaps_under_maintenance_waits_for_its_end() -> None:
+    """A machine that is restarted again and again takes its links down each time."""
+    maintained("node/gn042")
+    for number in range(4):
+        told(an_event("switch.port.down", LEAF_PORT, at=NOW + number * 4 * MINUTE))
+        told(a_clear("switch.port.down", LEAF_PORT, at=NOW + (number * 4 + 2) * MINUTE))
+    assert Fault.objects.get().is_flapping
+    swept(NOW + 29 * MINUTE)
+    assert not Incident.objects.exists()
 
 
 @pytest.mark.usefixtures("cabled")

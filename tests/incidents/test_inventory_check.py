@@ -52,6 +52,15 @@ def test_one_address_of_two_machines_is_found() -> None:
 
 
 @pytest.mark.usefixtures("site")
+def test_one_controller_of_two_nodes_is_found_unless_their_serials_tell_them_apart() -> None:
+    Node.objects.filter(name__in=["n1", "n2"]).update(bmc_address="10.0.9.1")
+    assert one().what == "10.0.9.1 is the management controller of n1 and n2"
+    for name in ("n1", "n2"):
+        Node.objects.filter(name=name).update(serial=f"S-{name}")
+    assert inventory_check.findings() == []
+
+
+@pytest.mark.usefixtures("site")
 def test_one_name_of_two_machines_is_found() -> None:
     Switch.objects.create(name="n1", role="leaf", pod="a")
     assert one().where == "node/n1"

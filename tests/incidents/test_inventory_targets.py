@@ -108,3 +108,18 @@ def test_what_speaks_for_many_machines_is_declared_by_its_role(tmp_path: Path) -
     assert [(t.resource, t.expected.urls) for t in inventory.targets(TargetKind.SITE)] == [
         ("site/prometheus", {"query": "http://prom:9090"})
     ]
+
+
+def test_a_nodes_controller_is_where_the_inventory_says_and_stays_there_when_a_file_leaves_it_out(
+    tmp_path: Path,
+) -> None:
+    site = tmp_path / "bmc.toml"
+    site.write_text(
+        '[[nodes]]\nnames = "bn[1-2]"\nbmcs = "10.0.9.[1-2]"\n'
+        '[[node]]\nname = "bn2"\nbmc = "https://bmc-bn2:8443"\nserial = "S2"\n'
+    )
+    inventory.apply(inventory.load(site), NOW)
+    site.write_text('[[nodes]]\nnames = "bn[1-2]"\n')
+    inventory.apply(inventory.load(site), NOW)
+    assert [of(TargetKind.NODE, name).expected.bmc for name in ("bn1", "bn2")] == ["10.0.9.1", "https://bmc-bn2:8443"]
+    assert of(TargetKind.NODE, "bn2").expected.serial == "S2"

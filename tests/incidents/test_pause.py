@@ -10,8 +10,9 @@ from detectors.faults import EventKind
 from incidents import gathering
 from incidents.graph import Graph
 from incidents.ingesting import ingest
-from incidents.models import Fault
+from incidents.models import Fault, Incident
 from incidents.pause import sources
+from incidents.sweeping import sweep
 from incidents.topology import CablePlace, Topology
 from tests.builders import NOW
 from tests.incidents.sites import a_site, happen, nics, open_incidents
@@ -91,3 +92,20 @@ def test_the_conclusion_ends_when_no_port_stands_still() -> None:
     ingest(gathering.ended(now), now=now)
 
     assert not Fault.objects.filter(fault_type="nic.pfc.source", is_active=True).exists()
+
+
+@pytest.mark.django_db
+def test_a_port_that_still_stands_still_is_no_storm_of_its_own_when_the_card_says_no_more() -> None:
+    """The card counts the times at which its own limit ended a pause; none for a while does not end the storm."""
+    a_site()
+    ports = ["switch/leaf-03/port/Ethernet8", f"{SPINE}/port/Ethernet16"]
+    happen("switch.pfc_storm", ports)
+    happen("nic.pfc.storm", ["node/gn003/nic/mlx5_2"], at=NOW + timedelta(seconds=30))
+    over = NOW + timedelta(minutes=16)
+    happen("nic.pfc.storm", ["node/gn003/nic/mlx5_2"], at=over, kind=EventKind.CLEARED)
+    happen("switch.pfc_storm", ports[:1], at=over, kind=EventKind.CLEARED)
+    ingest(gathering.ended(over), now=over)
+    sweep(now=over + timedelta(minutes=30))
+
+    assert open_incidents() == [("nic.pfc.storm", "node/gn003/nic/mlx5_2")]
+    assert Incident.objects.count() == 1

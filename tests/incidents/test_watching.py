@@ -181,3 +181,45 @@ def test_a_link_that_is_up_again_within_its_hold_down_brings_nothing_back() -> N
     services.sweep(now=down + 61 * SECOND)
     assert state_of(incident) == "monitoring"
     assert not Fault.objects.filter(is_active=True).exists()
+
+
+def test_an_incident_waits_for_a_whole_quiet_period_after_a_loss_that_its_hold_down_outlasted() -> None:
+    incident = link_incident()
+    down = NOW + 29 * MINUTE
+    told(an_event("nic.link.down", NIC, at=down))
+    told(a_clear("nic.link.down", NIC, at=down + 5 * SECOND))
+    services.sweep(now=down + QUIET)
+    assert state_of(incident) == "monitoring"
+    services.sweep(now=down + 5 * SECOND + QUIET)
+    incident.refresh_from_db()
+    assert (incident.state, incident.restored_at) == ("resolved", NOW + 2 * MINUTE)
+
+
+def dead_leaf_is_back() -> Incident:
+    """Links of the leaf that went together and came back, concluded as the leaf, which has said nothing."""
+    for number in (41, 42, 43):
+        told(an_event("nic.link.down", f"node/gn0{number}/nic/mlx5_5", at=NOW))
+    for number in (41, 42, 43):
+        told(a_clear("nic.link.down", f"node/gn0{number}/nic/mlx5_5", at=NOW + 80 * SECOND))
+    services.ingest(services.conclusions_ended(NOW + 85 * SECOND), now=NOW + 85 * SECOND)
+    incident = Incident.objects.get()
+    assert (incident.fault_type, incident.state) == ("switch.ports_lost", "monitoring")
+    return incident
+
+
+def test_a_switch_that_tells_late_of_its_reboot_explains_what_was_and_brings_nothing_back() -> None:
+    incident = dead_leaf_is_back()
+    told(an_event("switch.rebooted", LEAF, at=NOW + 2 * MINUTE))
+    incident.refresh_from_db()
+    assert (incident.fault_type, incident.state) == ("switch.rebooted", "monitoring")
+    assert not incident.timeline.filter(kind="fault_returned").exists()
+    services.sweep(now=NOW + 2 * MINUTE + QUIET)
+    services.sweep(now=NOW + 2 * MINUTE + 2 * QUIET)
+    assert state_of(incident) == "resolved"
+
+
+def test_a_switch_whose_chip_software_has_died_opens_the_incident_of_its_links_again() -> None:
+    """That stands: it tells of no moment that has passed."""
+    incident = dead_leaf_is_back()
+    told(an_event("switch.asic.sdk_failed", LEAF, at=NOW + 2 * MINUTE))
+    assert (Incident.objects.count(), state_of(incident)) == (1, "open")

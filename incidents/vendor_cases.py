@@ -1,0 +1,274 @@
+"""Vendor cases: opened once, moved by compare-and-swap, each move a row with the incident's timeline entry beside it.
+
+The only writer of cases and their moves. A part that is put in goes into the ledger of parts in the same transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from incidents import ledger, vendor_parts, vendor_words
+from incidents.acting import act, record
+from incidents.changes import Acted, Refused
+from incidents.ledger import Sighting
+from incidents.lifecycle import State, Trigger
+from incidents.models import Incident, VendorCase, VendorMove
+from incidents.topology import Part
+from incidents.vendor_states import WITHOUT_PART, CaseState, Move, next_state
+from incidents.writing import KINTSUGI
+
+OPEN, NOTE, TAKEN_OVER = "open", "note", "taken_over"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The case that stands for the part. `is_new`: it was opened just now; else it stood already."""
+
+    case_id: int
+    is_new: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Moved:
+    """It is so from now on; `text` is what the timeline says."""
+
+    case_id: int
+    state: CaseState
+    text: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a case beside its state; what is empty or None stays as it was."""
+
+    vendor: str = ""
+    number: str = ""
+    is_advance: bool | None = None
+
+    def values(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"vendor": self.vendor.strip()[:64], "number": self.number.strip()[:64]}
+        said = {name: value for name, value in said.items() if value}
+        return said if self.is_advance is None else {**said, "is_advance": self.is_advance}
+
+
+def open_case(
+    incident_id: int,
+    *,
+    actor: str,
+    now: datetime,
+    resource: str = "",
+    part: Part | None = None,
+    facts: Facts | None = None,
+    note: str = "",
+    key: str = "",
+) -> Opened | Refused:
+    """A case for the incident's root, or for another part of its machine: the incident waits for the vendor.
+
+    One open case per part: a second call finds the first one, also when its worker died in between. A case whose new
+    part was put in and is called for again has got a part that is dead on arrival.
+    """
+    incident = Incident.objects.select_related("node").filter(pk=incident_id).first()
+    found = vendor_parts.about(incident, resource=resource, part=part, incident_id=incident_id)
+    if incident is None or isinstance(found, Refused):
+        return found if isinstance(found, Refused) else Refused(f"There is no incident #{incident_id}.")
+    with transaction.atomic():
+        standing = (
+            VendorCase.objects.select_for_update()
+            .filter(part=found.part, resource=found.slot)
+            .exclude(state=CaseState.CLOSED)
+            .first()
+        )
+        if standing is not None and standing.state != CaseState.VERIFIED:
+            return _goes_on(standing, incident, actor=actor, note=note, now=now)
+        if standing is not None:
+            move(standing.pk, Move.CLOSE, actor=actor, note="The same part is called for anew.", now=now)
+        try:
+            with transaction.atomic():
+                return _new(incident, found, facts or Facts(), actor=actor, note=note, key=key, now=now)
+        except IntegrityError:  # another hand was quicker
+            return Refused(f"A case for {vendor_words.part(found.part, found.slot)} is being opened by others.")
+
+
+def move(
+    case_id: int, what: Move, *, actor: str, now: datetime, note: str = "", serial: str = "", facts: Facts | None = None
+) -> Moved | Refused:
+    """Moves a case. `serial` is the new part's, where it is put in; what polls saw there serves as well.
+
+    Refused, with the reason, when the state does not allow it, something is missing, or another hand was quicker.
+    """
+    with transaction.atomic():
+        case = VendorCase.objects.select_related("incident", "node").filter(pk=case_id).first()
+        if case is None:
+            return Refused(f"There is no vendor case {case_id}.")
+        before = CaseState(case.state)
+        after = next_state(before, what)
+        if after is None:
+            return Refused(f"Vendor case {case_id} is {before}: {vendor_words.WORDS[what]} is not possible there.")
+        if what is Move.CLOSE and before is not CaseState.VERIFIED and not note.strip():
+            return Refused("A case that ends without a verified part needs a word why.")
+        values = _consequences(case, what, serial.strip(), now)
+        if isinstance(values, Refused):
+            return values
+        values = {**(facts or Facts()).values(), **values, "state": after, "since_at": now, "reminded_at": None}
+        if VendorCase.objects.filter(pk=case_id, state=before).update(**values) != 1:
+            return Refused(f"Vendor case {case_id} is no longer {before}: somebody else has moved it.")
+        dead = case.new_serial if what is Move.DEAD_ON_ARRIVAL else ""
+        case.refresh_from_db()
+        _write(case, before, what.value, actor=actor, note=note, serial=dead or case.new_serial, now=now)
+        if what is Move.INSTALL:
+            _put_in(case, now)
+        return _tell(case, what, actor=actor, note=note, now=now)
+
+
+def describe(case_id: int, facts: Facts, *, actor: str, now: datetime, note: str = "") -> Moved | Refused:
+    """Adds what became known: the vendor's number, its name, whether the part comes in advance. The state stays."""
+    values = facts.values()
+    if not values and not note.strip():
+        return Refused("Give the case's number, the vendor, or a word.")
+    with transaction.atomic():
+        case = VendorCase.objects.select_for_update().filter(pk=case_id).first()
+        if case is None:
+            return Refused(f"There is no vendor case {case_id}.")
+        if values:
+            VendorCase.objects.filter(pk=case_id).update(**values)
+            case.refresh_from_db()
+        state = CaseState(case.state)
+        _write(case, state, NOTE, actor=actor, note=note, serial="", now=now)
+        text = vendor_words.noted(case, note)
+        asked = "" if values.get("number") and state is CaseState.OPENED else None
+        record(case.incident_id, kind="vendor_note", text=text, actor=actor, now=now, needs_human=asked)
+        return Moved(case_id, state, text)
+
+
+def standing(incident_id: int, resource: str = "") -> VendorCase | None:
+    """The incident's case that is not closed, of that slot where one is named."""
+    rows = VendorCase.objects.filter(incident_id=incident_id).exclude(state=CaseState.CLOSED)
+    return (rows.filter(resource=resource) if resource else rows).order_by("-pk").first()
+
+
+def taken_up(case_id: int, *, now: datetime, note: str) -> None:
+    """The new part is in and a run verifies it: the incident is under repair again. Twice is once."""
+    case = VendorCase.objects.get(pk=case_id)
+    act(case.incident_id, Trigger.REPAIR_STARTED, actor=KINTSUGI, note=note, now=now, needs_human="")
+
+
+def _new(
+    incident: Incident,
+    found: vendor_parts.Found,
+    facts: Facts,
+    *,
+    actor: str,
+    note: str,
+    key: str,
+    now: datetime,
+) -> Opened:
+    case = VendorCase.objects.create(
+        incident=incident,
+        node=incident.node,
+        part=found.part,
+        resource=found.slot,
+        old_serial=found.serial,
+        key=key,
+        opened_by=actor[:150],
+        opened_at=now,
+        since_at=now,
+        **facts.values(),
+    )
+    _write(case, None, OPEN, actor=actor, note=note, serial=found.serial, now=now)
+    text = vendor_words.opened(case, note)
+    _await(case, text, actor=actor, now=now, asked=vendor_words.asked(case))
+    return Opened(case.pk, is_new=True, text=text)
+
+
+def _goes_on(case: VendorCase, incident: Incident, *, actor: str, note: str, now: datetime) -> Opened | Refused:
+    """A part that has its case already. One that was left by an incident that is over goes to the new one."""
+    if case.incident_id != incident.pk:
+        if case.incident.is_open:
+            said = vendor_words.part(case.part, case.resource)
+            return Refused(f"{said} has its case {case.pk} already, of incident #{case.incident_id}: merge the two.")
+        VendorCase.objects.filter(pk=case.pk).update(incident=incident)
+        case.incident = incident
+        state = CaseState(case.state)
+        _write(case, state, TAKEN_OVER, actor=actor, note=note, serial="", now=now)
+    if case.state == CaseState.INSTALLED:
+        why = note or "The fault stands on the new part."
+        moved = move(case.pk, Move.DEAD_ON_ARRIVAL, actor=actor, note=why, now=now)
+        if isinstance(moved, Refused):
+            return moved
+        case.refresh_from_db()
+    text = vendor_words.goes_on(case)
+    if incident.state != State.AWAITING_VENDOR:
+        _await(case, text, actor=actor, now=now, asked=vendor_words.asked(case))
+    return Opened(case.pk, is_new=False, text=text)
+
+
+def _consequences(case: VendorCase, what: Move, serial: str, now: datetime) -> dict[str, Any] | Refused:
+    """What the move sets beside the state."""
+    if what is Move.CLOSE:
+        return {"closed_at": now}
+    if what is Move.DEAD_ON_ARRIVAL:
+        return {"dead_on_arrival": F("dead_on_arrival") + 1, "new_serial": ""}
+    if what is not Move.INSTALL:
+        return {}
+    found = serial or vendor_parts.seen_since(case)
+    if not found:
+        return Refused(
+            "Give the serial of the part that was put in: the ledger of parts and the ladder of repairs begin anew"
+            " with it. Of a part that came back repaired give the old one."
+        )
+    elsewhere = vendor_parts.elsewhere(case, found)
+    if elsewhere:
+        return Refused(f"{case.part} {found} is in service in {elsewhere}: look at the serial again.")
+    return {"new_serial": found[:64]}
+
+
+def _put_in(case: VendorCase, now: datetime) -> None:
+    sighting = Sighting(Part(case.part), case.resource, serial=case.new_serial)
+    ledger.settle([sighting], now, why=f"put in by vendor case {case.pk}")
+
+
+def _write(
+    case: VendorCase, before: CaseState | None, what: str, *, actor: str, note: str, serial: str, now: datetime
+) -> None:
+    VendorMove.objects.create(
+        case=case,
+        from_state=before or "",
+        to_state=case.state,
+        move=what,
+        actor=actor[:150],
+        note=note.strip(),
+        serial=serial,
+        at=now,
+    )
+
+
+def _tell(case: VendorCase, what: Move, *, actor: str, note: str, now: datetime) -> Moved:
+    text = vendor_words.moved(case, what, note)
+    if what is Move.DEAD_ON_ARRIVAL:
+        _await(case, text, actor=actor, now=now, asked=vendor_words.asked(case))
+    else:
+        waits = State(case.incident.state) is State.AWAITING_VENDOR
+        asked = vendor_words.asked(case) if waits else None
+        kind = f"vendor_{case.state}"
+        record(case.incident_id, kind=kind, text=text, actor=actor, now=now, needs_human=asked)
+    return Moved(case.pk, CaseState(case.state), text)
+
+
+def _await(case: VendorCase, text: str, *, actor: str, now: datetime, asked: str) -> None:
+    """The incident waits for the vendor, with what people are asked meanwhile."""
+    outcome = act(case.incident_id, Trigger.HANDED_TO_VENDOR, actor=actor, note=text, now=now, needs_human=asked)
+    if not isinstance(outcome, Acted):
+        waits = Incident.objects.filter(pk=case.incident_id, state=State.AWAITING_VENDOR).exists()
+        asking = asked if waits else None
+        record(case.incident_id, kind="vendor_case", text=text, actor=actor, now=now, needs_human=asking)
+
+
+def is_without_part(case: VendorCase) -> bool:
+    """Whether the new part is not in its slot yet."""
+    return CaseState(case.state) in WITHOUT_PART

@@ -1,0 +1,91 @@
+"""What time and polls alone do to vendor cases: parts that polls saw, repairs that hold, and cases that are late.
+
+Called by the sweep. Safe to call at any time and by several at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Q
+
+from incidents import vendor_cases, vendor_parts, vendor_words
+from incidents.acting import record
+from incidents.lifecycle import State
+from incidents.models import InService, VendorCase
+from incidents.vendor_states import WITHOUT_PART, CaseState, Move
+from incidents.wording import duration
+from incidents.writing import KINTSUGI
+
+# People are told of a late case once a day: issue 5 asks for reminders, how often is our choice.
+REMIND_EVERY = timedelta(days=1)
+
+
+def due(now: datetime) -> list[str]:
+    """What was written down, in sentences. Three queries while there is nothing to say."""
+    return [*_put_in(now), *_held(now), *_late(now)]
+
+
+def expected() -> Mapping[CaseState, timedelta]:
+    """How long a case is expected to stand in each state, from the settings."""
+    given: Mapping[str, timedelta] = settings.KINTSUGI["KINTSUGI_VENDOR_EXPECTED"]
+    return {CaseState(name): length for name, length in given.items()}
+
+
+def _put_in(now: datetime) -> list[str]:
+    """The ledger knows another part in the slot: the vendor's is in, whoever put it there."""
+    told = []
+    waiting = list(VendorCase.objects.filter(state__in=WITHOUT_PART).exclude(old_serial="").order_by("pk"))
+    rows = InService.objects.filter(slot__in=[case.resource for case in waiting], to_at=None) if waiting else ()
+    held = {(row.part, row.slot): row for row in rows}
+    for case in waiting:
+        row = held.get((case.part, case.resource))
+        is_other = row is not None and row.serial != case.old_serial and row.from_at > case.opened_at
+        if is_other and vendor_parts.seen_since(case):
+            note = "Polls see another part in the slot."
+            told += _moved(case, Move.INSTALL, note, now)
+    return told
+
+
+def _held(now: datetime) -> list[str]:
+    """Service was restored after the part was put in: the part is verified by what was verified then."""
+    rows = VendorCase.objects.filter(
+        state=CaseState.INSTALLED,
+        incident__state__in=(State.MONITORING, State.RESOLVED),
+        incident__restored_at__gte=F("since_at"),
+    )
+    told = []
+    for case in rows.order_by("pk"):
+        told += _moved(case, Move.VERIFY, "Service was restored with it.", now)
+    return told
+
+
+def _moved(case: VendorCase, what: Move, note: str, now: datetime) -> list[str]:
+    outcome = vendor_cases.move(case.pk, what, actor=KINTSUGI, note=note, now=now)
+    return [outcome.text] if isinstance(outcome, vendor_cases.Moved) else []
+
+
+def _late(now: datetime) -> list[str]:
+    late = Q(pk__in=[])
+    for state, length in expected().items():
+        late |= Q(state=state, since_at__lte=now - length)
+    untold = Q(reminded_at=None) | Q(reminded_at__lte=now - REMIND_EVERY)
+    rows = VendorCase.objects.filter(late, untold).exclude(state=CaseState.CLOSED)
+    return [_remind(case, now) for case in rows.order_by("pk")]
+
+
+def _remind(case: VendorCase, now: datetime) -> str:
+    """By compare-and-swap: of several sweeps one tells."""
+    lasted = duration(now - case.since_at)
+    text = vendor_words.late(case, lasted, duration(expected()[CaseState(case.state)]))
+    with transaction.atomic():
+        same = VendorCase.objects.filter(pk=case.pk, state=case.state, reminded_at=case.reminded_at)
+        if same.update(reminded_at=now) == 1:
+            asked = vendor_words.late_ask(case, lasted)
+            is_open = case.incident.is_open
+            kind = "vendor_late"
+            record(case.incident_id, kind=kind, text=text, now=now, needs_human=asked if is_open else None)
+    return text
