@@ -11,11 +11,16 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from incidents.models import Incident, Node
+from incidents.admin_reserve import QuarantineAdmin, SpareAdmin
+from incidents.models import Incident, Node, Quarantine, Spare, VendorCase
 from kintsugi.console import IncidentPage, NodePage
+from kintsugi.vendor_page import VendorCasePage
 
 admin.site.register(Incident, IncidentPage)
 admin.site.register(Node, NodePage)
+admin.site.register(VendorCase, VendorCasePage)
+admin.site.register(Spare, SpareAdmin)
+admin.site.register(Quarantine, QuarantineAdmin)
 admin.site.unregister(User)
 admin.site.unregister(Group)
 

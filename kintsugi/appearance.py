@@ -49,6 +49,11 @@ NAVIGATION: list[dict[str, Any]] = [
             _item("Switches", "hub", "admin:incidents_switch_changelist", "incidents.view_switch"),
             _item("Parts", "memory", "admin:incidents_inservice_changelist", "incidents.view_inservice"),
             _item("Faults", "bolt", "admin:incidents_fault_changelist", "incidents.view_fault"),
+            _item(
+                "Vendor cases", "local_shipping", "admin:incidents_vendorcase_changelist", "incidents.view_vendorcase"
+            ),
+            _item("Hot spares", "swap_horiz", "admin:incidents_spare_changelist", "incidents.view_spare"),
+            _item("Lemons", "nutrition", "admin:incidents_quarantine_changelist", "incidents.view_quarantine"),
         ],
     },
     {
@@ -57,6 +62,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "items": [
             _item("Runs", "build", "admin:runbooks_run_changelist", "runbooks.view_run"),
             _item("Runbook modes", "tune", "modes", "runbooks.view_runbookmode"),
+            _item("Shadow ledger", "balance", "shadow", "runbooks.view_shadowact"),
             _item("Stop switch", "front_hand", "stop_switch", "runbooks.view_stopswitch"),
         ],
     },
@@ -69,6 +75,7 @@ NAVIGATION: list[dict[str, Any]] = [
             _item(
                 "Quarantine", "report", "admin:incidents_quarantinedevent_changelist", "incidents.view_quarantinedevent"
             ),
+            _item("Audit log", "history_edu", "admin:runbooks_auditentry_changelist", "runbooks.view_auditentry"),
             _item("People", "group", "admin:auth_user_changelist", "auth.view_user"),
         ],
     },

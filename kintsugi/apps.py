@@ -2,10 +2,10 @@
 
 from django.apps import AppConfig, apps
 from django.contrib.admin import apps as admin_apps
-from django.core.checks import register
 from django.db.models.signals import post_migrate
+from django.utils.module_loading import autodiscover_modules
 
-from kintsugi import checks, roles
+from kintsugi import roles
 
 
 class KintsugiConfig(AppConfig):
@@ -13,9 +13,8 @@ class KintsugiConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        register(checks.redis_keeps_what_it_is_given)
-        register(checks.node_access_is_usable)
-        register(checks.correlation_is_usable)
+        # Our checks among them: after all models, since the steps of runbooks know some.
+        autodiscover_modules("checks")
         # Sent for the last app with tables: by then every permission exists. This app has none and is never sent for.
         post_migrate.connect(roles.after_migrate, sender=apps.get_app_config("runbooks"))
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from incidents import silencing
 from incidents.notify.services import troubles
-from runbooks.models import StopSwitch
+from runbooks.models import Breaker, StopSwitch
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,16 @@ def standing() -> list[Banner]:
             reverse("stop_switch"),
         )
         for row in StopSwitch.objects.filter(released_at=None).order_by("-engaged_at")[:1]
+    ]
+    found += [
+        Banner(
+            "stop",
+            "electric_bolt",
+            f"The breaker {row}. No node is taken out of service until a person closes it.",
+            reverse("stop_switch"),
+            "Breaker",
+        )
+        for row in Breaker.objects.filter(closed_at=None)
     ]
     if stop_file().exists():
         found.append(

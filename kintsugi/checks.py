@@ -16,11 +16,14 @@ from detectors.transport import SshShell
 from incidents import correlation_file
 from incidents.correlation import CorrelationError
 from kintsugi import credentials
+from runbooks import library
 
 _SAFE_POLICY = "noeviction"
 _TIMEOUT_S = 2.0
 
 
+@checks.register
+@checks.register
 def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """`allkeys-lru` and its kin drop whole queues in silence when memory is short; the sweep would hide it for long."""
     url = settings.KINTSUGI["REDIS_URL"]
@@ -40,6 +43,8 @@ def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.
     return [checks.Error(words, hint=f"Set `maxmemory-policy {_SAFE_POLICY}` in redis.conf.", id="kintsugi.E001")]
 
 
+@checks.register
+@checks.register
 def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A key or a list of host keys that cannot be read would make every node look unreachable."""
     values = settings.KINTSUGI
@@ -47,7 +52,8 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     key = Path(values["KINTSUGI_SSH_KEY"]) if values["KINTSUGI_SSH_KEY"] else None
     hint = "Correct KINTSUGI_SSH_KEY or the host keys."
     try:
-        given = credentials.load(values["KINTSUGI_CREDENTIALS"]) if values["KINTSUGI_CREDENTIALS"] else None
+        path, acts = values["KINTSUGI_CREDENTIALS"], bool(values["KINTSUGI_ACTS"])
+        given = credentials.load(path, with_bmc=acts) if path else None
         shell = SshShell(user="", key_file=key, known_hosts=known_hosts)
         hint = "Correct the file of KINTSUGI_CREDENTIALS, or what it names."
         for group in given.groups if given is not None else ():
@@ -61,6 +67,8 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     return []
 
 
+@checks.register
+@checks.register
 def correlation_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A rule that is read wrongly would join what does not belong together, and nobody would be told of it."""
     folder = settings.KINTSUGI["KINTSUGI_CORRELATION"]
@@ -69,4 +77,16 @@ def correlation_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     except CorrelationError as error:
         hint = "Correct the files of KINTSUGI_CORRELATION; docs/correlation.md has the format."
         return [checks.Error(str(error), hint=hint, id="kintsugi.E003")]
+    return []
+
+
+@checks.register
+@checks.register
+def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+    """A runbook that is read wrongly would be found out when a node is already drained."""
+    try:
+        library.load()
+    except library.LibraryError as error:
+        hint = "Correct the files of KINTSUGI_RUNBOOKS; `manage.py runbook lint FILE` looks at one at a time."
+        return [checks.Error(str(error), hint=hint, id="kintsugi.E004")]
     return []

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from django.core.exceptions import ImproperlyConfigured
 
 from detectors import registry
+from incidents.vendor_states import CaseState
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _PREFIX = "KINTSUGI_"
@@ -39,9 +40,37 @@ def positive_duration(text: str) -> timedelta:
     return found
 
 
+def expected_stages(text: str) -> dict[str, timedelta]:
+    """`opened=2d,shipped=14d`: how long a vendor case may stand in a state; those left out are not watched."""
+    named = (part.partition("=") for part in words(text))
+    return {CaseState(name.strip()).value: positive_duration(length.strip()) for name, _, length in named}
+
+
+def count(text: str) -> int:
+    """One or more."""
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def percent(text: str) -> float:
+    """`5%` as 0.05."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
+    if found is None or float(found[1]) > 100:
+        raise ValueError(text)
+    return float(found[1]) / 100
+
+
 def detector_names(text: str) -> list[str]:
     """Raises KeyError for a detector that does not exist."""
     return [registry.by_name(name).name for name in words(text)]
+
+
+def absolute_pattern(text: str) -> str:
+    """`/var/log/fieldiag/*.log`: one folder, and a pattern in it."""
+    if not re.fullmatch(r"/(?:[\w.+-]+/)*[\w.+*?-]+", text) or "/../" in text:
+        raise ValueError(text)
+    return text
 
 
 def flag(text: str) -> bool:
@@ -110,6 +139,8 @@ class Key:
 
 _DB_URL = "postgresql://USER:PASSWORD@HOST:PORT/NAME, or unset for SQLite"
 _DURATION = "a number and s, m, h or d, such as 90s or 24h"
+_COUNT = "a whole number from 1"
+_SHARE = "a share such as 5%"
 
 KEYS: tuple[Key, ...] = (
     Key("KINTSUGI_DATA_DIR", Path, "var", "a directory", "spool, embedded database, stop file"),
@@ -197,6 +228,20 @@ KEYS: tuple[Key, ...] = (
         "off, local, or ssh:[USER@]HOST[:PORT]",
         "how scontrol, sinfo and squeue are reached",
     ),
+    Key(
+        "KINTSUGI_SHADOW_WINDOW",
+        positive_duration,
+        "24h",
+        _DURATION,
+        "what people do within it after an act in shadow mode counts as the same act",
+    ),
+    Key(
+        "KINTSUGI_ACTS",
+        flag,
+        "yes",
+        "yes or no",
+        "whether this process may act on nodes; with no it only looks, and needs no key for acts",
+    ),
     Key("KINTSUGI_SLURM_CONF", str, "", "a path", "SLURM_CONF for local Slurm commands"),
     Key("KINTSUGI_CLUSTER_NAME", str, "", "Slurm's ClusterName", "nothing is done to a Slurm that gives another name"),
     Key("KINTSUGI_SSH_USER", str, "kintsugi", "a user name", "on the nodes"),
@@ -245,7 +290,36 @@ KEYS: tuple[Key, ...] = (
         "a folder with *.toml files",
         "rules of correlation of this site, tried before the shipped ones",
     ),
+    Key(
+        "KINTSUGI_RUNBOOKS",
+        Path,
+        "",
+        "a folder with *.yaml files",
+        "runbooks of this site, beside the shipped ones or in their place",
+    ),
+    Key("KINTSUGI_CAP_NODES", count, "5", _COUNT, "at most so many nodes of a partition are out"),
+    Key("KINTSUGI_CAP_SHARE", percent, "5%", _SHARE, "and at most this share of it, but one node always"),
+    Key("KINTSUGI_POD_FLOOR", percent, "90%", _SHARE, "of the nodes of a pod stay in service; one may always go"),
+    Key("KINTSUGI_RATE_PER_HOUR", count, "10", _COUNT, "nodes taken out within an hour for one fault type"),
+    Key("KINTSUGI_BREAKER_SHARE", percent, "10%", _SHARE, "of the nodes turned bad at once trips the breaker"),
+    Key("KINTSUGI_BREAKER_WINDOW", positive_duration, "10m", _DURATION, "what counts as at once for the breaker"),
+    Key("KINTSUGI_APPROVAL_ABOVE", count, "5", _COUNT, "more nodes in repair at once need a person's leave for each"),
+    Key("KINTSUGI_APPROVAL_TIME", positive_duration, "1h", _DURATION, "how long a person's leave for a step holds"),
     Key("KINTSUGI_BOOT_TIME", duration, "20m", _DURATION, "the longest a node takes to boot"),
+    Key(
+        "KINTSUGI_VENDOR_EXPECTED",
+        expected_stages,
+        "opened=2d,approved=3d,shipped=14d,received=2d,installed=1d,verified=30d",
+        "STATE=TIME pairs, comma-separated",
+        "how long a vendor case may stand in a state before people are reminded once a day",
+    ),
+    Key(
+        "KINTSUGI_FIELD_DIAGNOSTICS",
+        absolute_pattern,
+        "",
+        "an absolute path whose last part may hold * and ?",
+        "files on a node that go into the evidence for the vendor",
+    ),
     Key(
         "KINTSUGI_CREDENTIALS",
         Path,

@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from detectors.faults import event_id
-from incidents import impact_statistics, statistics
+from incidents import impact_statistics, poll_pauses, statistics
 from incidents.admin import NodeAdmin
 from incidents.admin_incident import IncidentAdmin, with_place
 from incidents.lifecycle import CLOSED, State
@@ -99,14 +99,16 @@ def costs(now: datetime) -> list[tuple[str, str]]:
 
 def asks() -> list[Ask]:
     """What waits for a person, oldest first within its kind: approvals, incidents, messages, quarantine."""
-    waiting = Run.objects.filter(state=RunState.AWAITING_APPROVAL).select_related("node").order_by("started_at")
+    waiting = (
+        Run.objects.filter(state=RunState.AWAITING_APPROVAL).select_related("node", "incident").order_by("started_at")
+    )
     approvals = list(waiting[:HOME_ROWS])
     asking = Incident.objects.exclude(state__in=CLOSED).exclude(needs_human="")
     incidents = asking.exclude(pk__in=[run.incident_id for run in approvals]).order_by("onset_at")
     found = [
         Ask(
             "back_hand",
-            f"Approve or abort: {title_of(run)} on {run.node.name}",
+            f"Approve or abort: {title_of(run)} on {run.place}",
             f"run #{run.pk}",
             _page(run),
             run.started_at,
@@ -177,7 +179,7 @@ def doing(incident: Incident, run: Run | None) -> str:
     if run is None or not incident.is_open:
         return DOING[State(incident.state)]
     state = RunState(run.state)
-    what = f"{title_of(run)} on {run.node.name}"
+    what = f"{title_of(run)} on {run.place}"
     if state == RunState.RUNNING:
         return f"Runs {what}. {run.waiting_for}".strip()
     sentences = {
@@ -203,7 +205,7 @@ class IncidentPage(IncidentAdmin):
     page_template = "kintsugi/incident.html"
 
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
-        runs = list(Run.objects.filter(incident=row).select_related("node").prefetch_related("steps"))
+        runs = list(Run.objects.filter(incident=row).select_related("node", "incident").prefetch_related("steps"))
         latest = runs[0] if runs else None
         return {
             **super().page_context(request, row),
@@ -222,7 +224,8 @@ class NodePage(NodeAdmin):
     page_template = "kintsugi/node.html"
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        return {**super().page_context(request, row), "runs": _runs(row)}
+        pauses = poll_pauses.rows(row.name, timezone.now())
+        return {**super().page_context(request, row), "runs": _runs(row), "pauses": pauses}
 
 
 def _runs(node: Node) -> QuerySet[Run]:

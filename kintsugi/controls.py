@@ -14,9 +14,9 @@ from django.utils import timezone
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from detectors.detector import DetectorError
-from kintsugi import wiring
-from runbooks import library, services
-from runbooks.models import Mode, RunbookMode, StopSwitch
+from kintsugi import tasks, wiring
+from runbooks import fleet, library, services
+from runbooks.models import Breaker, Mode, RunbookMode, StopSwitch
 
 MODE_MEANINGS: dict[Mode, str] = {
     Mode.OFF: "No run starts.",
@@ -44,7 +44,8 @@ def stop_switch(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm("runbooks.view_stopswitch"):
         raise PermissionDenied
     may_use = request.user.has_perm("runbooks.use_stop_switch")
-    form = StopForm(request.POST or None)
+    is_closing = request.POST.get("turn") == "close"
+    form = StopForm(request.POST or None, auto_id="breaker_%s" if is_closing else "id_%s")
     if request.method == "POST":
         if not may_use:
             raise PermissionDenied
@@ -54,19 +55,24 @@ def stop_switch(request: HttpRequest) -> HttpResponse:
     context = {
         **admin.site.each_context(request),
         "title": "Stop switch",
-        "form": form,
+        "form": StopForm() if is_closing else form,
+        "breaker_form": form if is_closing else StopForm(auto_id="breaker_%s"),
         "may_use": may_use,
         "standing": rows.filter(released_at=None),
         "past": rows.exclude(released_at=None)[:20],
+        "tripped": Breaker.objects.filter(closed_at=None).first(),
+        "trips": Breaker.objects.exclude(closed_at=None)[:20],
     }
     return TemplateResponse(request, "kintsugi/stop_switch.html", context, status=409 if form.errors else 200)
 
 
 def _switch(request: HttpRequest, form: StopForm) -> bool:
-    """Engages or releases; a refusal is put on the form."""
+    """Engages or releases, or closes the breaker; a refusal is put on the form."""
     now, actor, reason = timezone.now(), request.user.get_username(), form.cleaned_data["reason"]
     if request.POST.get("turn") == "release":
         outcome = services.release(actor=actor, note=reason, now=now)
+    elif request.POST.get("turn") == "close":
+        outcome = services.close_breaker(reason, actor=actor, now=now)
     else:
         outcome = services.stop(reason, actor=actor, now=now)
     if isinstance(outcome, services.ControlRefused):
@@ -90,6 +96,7 @@ def modes(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         "title": "Runbook modes",
         "rows": runbook_modes(),
+        "site": RunbookMode.objects.filter(runbook=fleet.SITE).first(),
         "meanings": [(mode.label, text) for mode, text in MODE_MEANINGS.items()],
         "modes": Mode.choices,
         "refusal": refusal,
@@ -99,7 +106,7 @@ def modes(request: HttpRequest) -> HttpResponse:
 
 
 def runbook_modes() -> list[dict[str, Any]]:
-    """Each runbook of the library with its mode; without a row it is shadow, set by nobody."""
+    """Each runbook of the library with its own mode; without a row it is shadow, set by nobody."""
     rows = {row.runbook: row for row in RunbookMode.objects.all()}
     return [
         {
@@ -120,9 +127,11 @@ def _set_mode(request: HttpRequest) -> list[str]:
         return [f"Choose a runbook and one of {', '.join(Mode.values)}."]
     mode = form.cleaned_data["mode"]
     try:
-        world = wiring.world() if mode == Mode.ARMED else None
+        world = wiring.world() if mode == Mode.ARMED and wiring.acts() else None
     except DetectorError as error:
         return [f"Nothing can be armed here: {error}"]
+    if mode == Mode.ARMED and world is None:
+        tasks.ask_preflight(request.user.get_username())
     outcome = services.set_mode(
         form.cleaned_data["runbook"], mode, actor=request.user.get_username(), now=timezone.now(), world=world
     )

@@ -1,6 +1,7 @@
 """How groups of targets are entered: the TOML file of KINTSUGI_CREDENTIALS, checked whole before anything starts.
 
 Secrets never stand in it: each comes from a file (`community_file`) or a variable of the environment (`community_env`).
+Those of management controllers switch power: they are read where a process acts, and nowhere else.
 Of several groups that name a target the first that has the medium's table speaks.
 """
 
@@ -21,9 +22,12 @@ from detectors.http import Basic, Bearer
 from detectors.snmp_access import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
 from detectors.transport import SshAccess
 from incidents.topology import expand
+from runbooks.power_access import BmcAccess, BmcKind
 
 ALL = "*"
 _WHO = {"nodes": TargetKind.NODE, "switches": TargetKind.SWITCH, "sites": TargetKind.SITE}
+# IPMI 2.0, sections 13.20 and 13.28: user names of 16 bytes, passwords of 20.
+_IPMI_USER, _IPMI_PASSWORD = 16, 20
 _HOSTS = 'a host list such as "gn[001-100],mt001", or "*"'
 
 
@@ -35,6 +39,7 @@ class Group:
     ssh: SshAccess | None = None
     snmp: SnmpCredentials | None = None
     http: Bearer | Basic | None = None
+    bmc: BmcAccess | None = None
 
     def holds(self, target: Target) -> bool:
         names = self.named.get(target.kind, frozenset())
@@ -60,9 +65,16 @@ class Credentials:
         """None: nothing is shown, as most exporters ask for nothing."""
         return next((group.http for group in self.groups if group.http and group.holds(target)), None)
 
+    def bmc(self, target: Target) -> BmcAccess | None:
+        """How its management controller is entered; None for a node that no group with controllers names."""
+        return next((group.bmc for group in self.groups if group.bmc and group.holds(target)), None)
 
-def load(path: Path, environ: Mapping[str, str] = os.environ) -> Credentials:
-    """Raises ImproperlyConfigured with every problem of the file: file, line, key, and what was expected."""
+
+def load(path: Path, environ: Mapping[str, str] = os.environ, *, with_bmc: bool = False) -> Credentials:
+    """Raises ImproperlyConfigured with every problem of the file: file, line, key, and what was expected.
+
+    `with_bmc`: this process acts. Without it [group.bmc] is passed over and its secrets stay unread.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         rows = tomllib.loads(text)
@@ -75,7 +87,9 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Credentials:
     if set(rows) - {"group"} or not isinstance(given, list) or not given:
         problems.append(f"{path}:1: expected [[group]] tables and nothing else")
         given = []
-    groups = [_group(_Table(path, text, number, "", row, environ, problems), row) for number, row in enumerate(given)]
+    media = {**_MEDIA, "bmc": _bmc if with_bmc else _passed_over}
+    tables = [_Table(path, text, number, "", row, environ, problems) for number, row in enumerate(given)]
+    groups = [_group(table, row, media) for table, row in zip(tables, given, strict=True)]
     if problems:
         raise ImproperlyConfigured("\n".join(problems))
     return Credentials(tuple(groups))
@@ -128,7 +142,7 @@ class _Table:
             self.complain(key, f"no such key; expected {', '.join(sorted(self.used))}")
 
 
-def _group(table: _Table, row: Any) -> Group:
+def _group(table: _Table, row: Any, media: Mapping[str, Callable[[_Table], Any]]) -> Group:
     if not isinstance(row, dict):
         table.problems.append(f"{table.path}: group {table.number + 1}: expected a table")
         return Group({})
@@ -136,7 +150,7 @@ def _group(table: _Table, row: Any) -> Group:
     if not any(key in row for key in _WHO):
         table.complain("nodes", f"expected at least one of {', '.join(_WHO)}: {_HOSTS}")
     made: dict[str, Any] = {}
-    for medium, read in _MEDIA.items():
+    for medium, read in media.items():
         table.used.add(medium)
         inner = row.get(medium)
         if isinstance(inner, dict):
@@ -145,8 +159,8 @@ def _group(table: _Table, row: Any) -> Group:
             part.finish()
         elif inner is not None:
             table.complain(medium, "expected a table")
-    if not any(medium in row for medium in _MEDIA):
-        table.complain("ssh", f"expected at least one of the tables {', '.join(_MEDIA)}")
+    if not any(medium in row for medium in media):
+        table.complain("ssh", f"expected at least one of the tables {', '.join(media)}")
     table.finish()
     return Group(named, **made)
 
@@ -203,6 +217,36 @@ def _http(table: _Table) -> Bearer | Basic | None:
     return Bearer(token)
 
 
+def _bmc(table: _Table) -> BmcAccess | None:
+    before = len(table.problems)
+    kind = table.take("kind", "redfish or ipmi, in quotes", BmcKind)
+    user, password = table.take("user", "a user name", _word, ""), table.secret("password")
+    ca_file = table.take("ca_file", "a file that can be read", _readable)
+    verify = table.take("verify", "true or false", _flag, True)
+    system = table.take("system", "a system's Id, UUID or Name; {name} is the node's name", _word, "")
+    cipher = table.take("cipher", "the number of a cipher suite, 0 to 255", _cipher, 17)
+    if len(table.problems) > before:
+        return None
+    if kind is None:
+        table.complain("kind", "expected redfish or ipmi, in quotes")
+    if not user or not password:
+        table.complain("user", "expected a user, and password_file or password_env beside it")
+    if kind is BmcKind.IPMI and (len(user.encode()) > _IPMI_USER or len(password.encode()) > _IPMI_PASSWORD):
+        table.complain("user", f"IPMI takes a user of {_IPMI_USER} bytes and a password of {_IPMI_PASSWORD}")
+    others = ("ca_file", "verify", "system") if kind is BmcKind.IPMI else ("cipher",)
+    for key in others if kind is not None else ():
+        if key in table.row:
+            table.complain(key, f"{kind} has no use for it")
+    if len(table.problems) > before or kind is None:
+        return None
+    certificates = str(ca_file) if ca_file is not None else ""
+    return BmcAccess(kind, user, password, certificates, verify, system, cipher)
+
+
+def _passed_over(table: _Table) -> None:
+    table.used |= set(table.row)
+
+
 _MEDIA: dict[str, Callable[[_Table], Any]] = {"ssh": _ssh, "snmp": _snmp, "http": _http}
 
 
@@ -245,6 +289,12 @@ def _flag(value: Any) -> bool:
 
 def _port(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 65536:
+        raise ValueError(value)
+    return value
+
+
+def _cipher(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 256:
         raise ValueError(value)
     return value
 

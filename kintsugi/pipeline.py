@@ -19,13 +19,14 @@ from detectors.catalog import Catalog
 from detectors.detector import TargetKind, Transports
 from detectors.faults import FaultEvent, Observation
 from detectors.polling import observe_one
-from incidents import inventory, polling
+from incidents import inventory, poll_pauses, polling
 from incidents import services as incidents
 from incidents.changes import Change
 from incidents.notify import services as notifications
 from incidents.notify.notifier import Notifier
 from incidents.polling import Chunk
 from kintsugi import job_watch
+from kintsugi.act_watch import ActWatch
 from kintsugi.comparing import Comparing
 from kintsugi.polling import Round, Watch, is_unreachable, judged
 from kintsugi.reserving import Reserving
@@ -96,12 +97,15 @@ class Pipeline:
     def look_at(self, node: str) -> None:
         """One round of detectors on one node, now and in this process; ends at the first that cannot reach it.
 
-        Those that are slow on purpose are left out while their last look is fresh.
+        Those that are slow on purpose are left out while their last look is fresh, and those that are paused.
         """
         seen: dict[str, list[Observation]] = {}
         last = polling.last_polled(node, TargetKind.NODE.value)
+        paused = poll_pauses.of_node(node, self.clock())
         for target in inventory.targets(TargetKind.NODE, [node]):
             for detector in self._watch.of_node(target, last, self.clock()):
+                if detector.name in paused:
+                    continue
                 seen[detector.name] = observe_one(target, detector, self._watch.via, self.clock())
                 if is_unreachable(seen[detector.name]):
                     break
@@ -128,6 +132,8 @@ class Pipeline:
         runbooks.advance(run_id, now=now, world=self.world)
         if runbooks.is_due(run_id, now=self.clock()):
             self.ring.advance(run_id)
+        for next_id in runbooks.start_after(run_id, now=now, world=self.world):
+            self.ring.advance(next_id)
         self._tell(now)
 
     def notify(self, notification_id: int) -> None:
@@ -143,10 +149,13 @@ class Pipeline:
         told += incidents.blind_detectors(now)
         told += incidents.conclusions_ended(now)
         told += incidents.reviews_due(now)
+        told += runbooks.breaker(now, bounds=self.world.policy.bounds)
         if told:
             self._remember(told, None, now)
         incidents.sweep(now=now)
         incidents.end_silences(now)
+        incidents.vendor_cases_due(now)
+        runbooks.judge_cures(now)
         for run_id in runbooks.start_due(None, now=now, world=self.world):
             self.ring.advance(run_id)
         for run_id in runbooks.due(now):
@@ -155,6 +164,7 @@ class Pipeline:
         if compared:
             self._remember(compared, None, now)
         job_watch.due(now, self.world.slurm)
+        self._act_watch.due(now, self.world)
         if self._reserving.due(now, self.world.slurm):  # what waited for a maintenance to end waits no longer
             for run_id in runbooks.start_due(None, now=now, world=self.world):
                 self.ring.advance(run_id)
@@ -167,6 +177,10 @@ class Pipeline:
     @cached_property
     def _reserving(self) -> Reserving:
         return Reserving()
+
+    @cached_property
+    def _act_watch(self) -> ActWatch:
+        return ActWatch()
 
     @cached_property
     def _comparing(self) -> Comparing:

@@ -37,22 +37,30 @@ SEES = tuple(
         "nvswitch",
         "port",
         "powerfeed",
+        "quarantine",
         "quarantinedevent",
         "rack",
         "shown",
         "silence",
+        "spare",
         "storagepath",
         "switch",
         "timelineentry",
         "userreport",
+        "vendorcase",
+        "vendormove",
     )
-) + tuple(f"runbooks.view_{model}" for model in ("run", "runbookmode", "steprun", "stopswitch"))
+) + tuple(
+    f"runbooks.view_{model}" for model in ("auditentry", "run", "runbookmode", "shadowact", "steprun", "stopswitch")
+)
 
 ACTS = (
     "incidents.act_on_incident",
     "incidents.add_userreport",
+    "incidents.handle_vendor_case",
     "incidents.silence",
     "runbooks.control_run",
+    "runbooks.judge_shadow",
     "runbooks.use_stop_switch",
 )
 RULES = ("runbooks.set_mode", "auth.view_user", "auth.add_user", "auth.change_user", "auth.view_group")

@@ -156,6 +156,7 @@ CELERY_TASK_DEFAULT_QUEUE = "sweep"
 CELERY_TASK_ROUTES = {
     "kintsugi.tasks.ingest": {"queue": "ingest"},
     "kintsugi.tasks.advance": {"queue": "runbook"},
+    "kintsugi.tasks.preflight": {"queue": "runbook"},
     "kintsugi.tasks.notify": {"queue": "notify"},
     "kintsugi.tasks.poll": {"queue": "poll"},
 }

@@ -1,4 +1,4 @@
-"""The lines of /etc/sudoers.d that let detectors read what root alone may read, and nothing else. Writes nothing.
+"""The lines of /etc/sudoers.d: what detectors read as root and, in a file apart, what runs do. Writes nothing.
 
 Each detector's own `collect` is run: its commands that ask for root are noted and not sent. What it asks without root
 is sent to the node where there is access, so that the commands of its second round (one for each disk, say) are seen.
@@ -23,6 +23,8 @@ from detectors.detector import (
     Unreachable,
 )
 from incidents import discovery
+from runbooks import gpu_reset, library
+from runbooks.steps.reset_gpu import ResetGpu
 
 # Where programs of root lie; a shell without login often looks into neither sbin.
 _FOLDERS = ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/sbin", "/bin")
@@ -78,6 +80,27 @@ def ask(detectors: Iterable[Detector], targets: Sequence[Target], shell: Shell |
     return asked
 
 
+def acts(targets: Sequence[Target], shell: Shell | None, units: Sequence[str]) -> Asked:
+    """What a run does as root on these nodes: the reset of GPUs, and what is stopped and started for it.
+
+    `units` are those that the site's runbooks name besides the usual ones.
+    """
+    asked = Asked()
+    for target in targets:
+        for argv in gpu_reset.commands([address for _, address in target.expected.gpus], units):
+            asked.commands.setdefault(argv, set()).add(ResetGpu.name)
+    if shell is not None:
+        _locate(asked, targets, shell)
+    return asked
+
+
+def units() -> tuple[str, ...]:
+    """The units that runbooks have stopped for a reset. Raises LibraryError."""
+    steps = [planned for book in library.load().values() for planned in book.steps]
+    named = {unit for planned in steps if planned.step.name == ResetGpu.name for unit in planned.params["units"]}
+    return tuple(sorted(named))
+
+
 def _ask_one(asked: Asked, target: Target, detectors: Iterable[Detector], shell: Shell | None, now: datetime) -> None:
     """A node that does not answer is asked as if there were no access: its first rounds are seen all the same."""
     for detector in detectors:
@@ -112,14 +135,20 @@ def _locate(asked: Asked, targets: Sequence[Target], shell: Shell) -> None:
             asked.folders.setdefault(path.rpartition("/")[2], path)
 
 
-def lines(asked: Asked, user: str) -> list[str]:
+LOOKS = (
+    "# What Kintsugi may read as root. Every line only reads; nothing else is allowed.",
+    "# Install as /etc/sudoers.d/kintsugi, owner root, mode 0440; check with `visudo -cf`.",
+)
+ACTS = (
+    "# What Kintsugi may do as root to reset GPUs. Install it only where a runbook that resets them is to be armed:",
+    "# as /etc/sudoers.d/kintsugi-acts, owner root, mode 0440; check with `visudo -cf`.",
+)
+
+
+def lines(asked: Asked, user: str, *, head: Sequence[str] = LOOKS) -> list[str]:
     """A whole file for /etc/sudoers.d; `visudo -c` accepts it. Programs that were not found are allowed where usual."""
-    head = [
-        "# What Kintsugi may read as root. Every line only reads; nothing else is allowed.",
-        "# Install as /etc/sudoers.d/kintsugi, owner root, mode 0440; check with `visudo -cf`.",
-    ]
     if not asked.commands:
-        return [*head, "# No detector asks for root."]
+        return [*head, "# Nothing needs root."]
     by_detector: dict[str, list[tuple[str, ...]]] = {}
     for argv, names in sorted(asked.commands.items()):
         by_detector.setdefault(", ".join(sorted(names)), []).append(argv)

@@ -22,6 +22,7 @@ from detectors import catalog
 from incidents.polling import LEASE, Chunk
 from kintsugi import clock, wiring
 from kintsugi.pipeline import Extent, Pipeline
+from runbooks import services as runbooks
 
 _log = logging.getLogger(__name__)
 # A ring further off than this is left to the sweep: Redis redelivers an ETA that outlives its visibility timeout.
@@ -60,10 +61,25 @@ def poll(detector: str, targets: Sequence[str], lease: str) -> None:
     pipeline().poll(Chunk(detector, tuple(targets), datetime.fromisoformat(lease)))
 
 
-# 3. One step of one repair.
+# 3. One step of one repair. A process that only looks leaves it to one that acts, unless it would do nothing anyway.
 @shared_task
 def advance(run_id: int) -> None:
-    pipeline().advance(run_id)
+    if wiring.acts() or runbooks.is_shadow(run_id):
+        pipeline().advance(run_id)
+    else:
+        _log.warning("run %s is left to the runbook worker: this process does not act (KINTSUGI_ACTS=no)", run_id)
+
+
+# What arming needs, looked at with the keys for acts; the console reads the report.
+@shared_task
+def preflight(by: str) -> None:
+    if wiring.acts():
+        runbooks.report_preflight(pipeline().world, by=by, now=clock.now())
+
+
+def ask_preflight(by: str) -> None:
+    """Rings the process that acts."""
+    _on_commit(preflight, by)
 
 
 # 4. One message to one channel.
@@ -88,7 +104,8 @@ class CeleryRing:
     """Rings once the transaction is committed. A broker that is down costs time: the sweep rings again."""
 
     def advance(self, run_id: int) -> None:
-        _on_commit(advance, run_id)
+        """A run in shadow goes to the workers that look: a site without keys for acts has no others."""
+        _on_commit(advance, run_id, queue="sweep" if runbooks.is_shadow(run_id) else "runbook")
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
         wait = max(timedelta(0), at - clock.now()) if at is not None else timedelta(0)
@@ -99,12 +116,15 @@ class CeleryRing:
         _on_commit(poll, chunk.detector, list(chunk.targets), chunk.lease.isoformat())
 
 
-def _on_commit(task: Task[Any, Any], *arguments: Any, countdown: timedelta = timedelta(0)) -> None:
-    transaction.on_commit(lambda: _send(task, arguments, countdown))
+def _on_commit(
+    task: Task[Any, Any], *arguments: Any, countdown: timedelta = timedelta(0), queue: str | None = None
+) -> None:
+    transaction.on_commit(lambda: _send(task, arguments, countdown, queue))
 
 
-def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta) -> None:
+def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, queue: str | None) -> None:
     try:
-        task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False)
+        chosen: dict[str, Any] = {"queue": queue} if queue else {}
+        task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **chosen)
     except (OperationalError, OSError) as error:
         _log.warning("the broker does not answer (%s); the sweep rings again when it is back", error)

@@ -2,9 +2,11 @@
 
 from django.contrib import admin
 from django.urls import path
+from django.views.decorators.http import require_POST
 from django.views.generic import RedirectView
 
-from kintsugi import api, catalogue, console, controls, reports
+from kintsugi import api, catalogue, console, controls, ledger, reports, runbook_page
+from runbooks.admin_questions import answer_view
 
 _signed_in = admin.site.admin_view
 
@@ -13,8 +15,11 @@ urlpatterns = [
     path("report/", _signed_in(reports.report), name="report"),
     path("stop/", _signed_in(controls.stop_switch), name="stop_switch"),
     path("modes/", _signed_in(controls.modes), name="modes"),
+    path("runbook/<str:name>/", _signed_in(runbook_page.runbook), name="runbook"),
+    path("shadow/", _signed_in(ledger.ledger), name="shadow"),
     path("catalogue/", _signed_in(catalogue.entries), name="catalogue"),
     path("catalogue/<str:fault_type>/", _signed_in(catalogue.entry), name="catalogue_entry"),
+    path("answer/<int:question_id>/", _signed_in(require_POST(answer_view)), name="answer"),
     path("machine/<path:resource>/", _signed_in(console.machine), name="machine"),
     path("api/v1/readings/", api.readings, name="api_readings"),
     path("api/v1/leases/", api.leases, name="api_leases"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -16,7 +15,6 @@ from detectors.detector import (
     Command,
     Detector,
     NotConfigured,
-    OneByOne,
     Output,
     Shell,
     Target,
@@ -30,31 +28,44 @@ from incidents.notify import choice
 from incidents.notify.notifier import Notifier
 from kintsugi.credentials import Credentials
 from kintsugi.credentials import load as load_credentials
+from kintsugi.doors import LookingSlurm, NoShell, NoSlurm
 from kintsugi.polling import Watch
 from runbooks.policy import Policy
+from runbooks.power import NoPower, Power
+from runbooks.power_site import SitePower
 from runbooks.slurm import (
-    Access,
-    Job,
-    NodeState,
-    RecentJobs,
-    Reservation,
-    ScontrolSlurm,
     Slurm,
-    SlurmRefusal,
-    controller,
 )
+from runbooks.slurm_client import ScontrolSlurm, controller
 from runbooks.step import World
 
 
 def world() -> World:
-    """What runbooks act and look through. Raises DetectorError when a configured key cannot be read."""
+    """What runbooks act and look through. Raises DetectorError when a configured key cannot be read.
+
+    In a process that does not act (KINTSUGI_ACTS=no) Slurm is looked at alone, and there is no power.
+    """
     shell = node_shell()
+    acting = slurm(shell)
     return World(
-        slurm=slurm(shell),
+        slurm=acting if acts() else LookingSlurm(acting),
         shell=shell,
         detectors=detectors(),
         policy=Policy.from_settings(settings.KINTSUGI | {"KINTSUGI_DATA_DIR": settings.DATA_DIR}),
+        power=power(),
     )
+
+
+def power() -> Power:
+    """Main power by each group's controllers; their credentials are read here alone, and only where we act."""
+    path = settings.KINTSUGI["KINTSUGI_CREDENTIALS"]
+    given = load_credentials(path, with_bmc=True) if path and acts() else Credentials()
+    return SitePower(given.bmc) if any(group.bmc for group in given.groups) else NoPower()
+
+
+def acts() -> bool:
+    """Whether this process may act: only then does it get at power, and at Slurm's acting verbs."""
+    return bool(settings.KINTSUGI["KINTSUGI_ACTS"])
 
 
 def watch(shell: Shell | None = None) -> Watch:
@@ -169,47 +180,3 @@ class SiteShell:
     def _of(self, target: Target) -> Shell:
         is_here = target.kind is TargetKind.SITE and settings.KINTSUGI["KINTSUGI_SLURM"] == "local"
         return self._local if is_here else self._shell
-
-
-class NoShell(OneByOne):
-    """A site without node access: every look says so."""
-
-    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        raise NotConfigured(f"{argv[0]} on {target.name}: KINTSUGI_SSH_KEY is unset, so there is no node access")
-
-
-class NoSlurm:
-    """A site without Slurm access: every verb says so. Nothing is ever acted on."""
-
-    def config(self) -> Mapping[str, str]:
-        self._refuse()
-
-    def nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
-        self._refuse()
-
-    def jobs(self, node: str) -> list[Job]:
-        self._refuse()
-
-    def recent_jobs(self, lately: timedelta) -> RecentJobs:
-        self._refuse()
-
-    def reservations(self) -> list[Reservation]:
-        self._refuse()
-
-    def drain(self, node: str, reason: str) -> None:
-        self._refuse()
-
-    def resume(self, node: str) -> None:
-        self._refuse()
-
-    def reboot(self, node: str) -> None:
-        self._refuse()
-
-    def requeue(self, job_id: str) -> None:
-        self._refuse()
-
-    def access(self) -> Access:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise SlurmRefusal("KINTSUGI_SLURM is off: set it to local or ssh:HOST to let Kintsugi see Slurm")

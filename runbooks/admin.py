@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
@@ -19,9 +21,12 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from incidents.admin_pages import ReadOnlyAdmin
 from incidents.templatetags import console
-from runbooks import services
+from runbooks import approvals, services
+from runbooks.admin_record import AuditAdmin
 from runbooks.models import UNFINISHED, Run, RunState
 from runbooks.templatetags.runs import run_state
+
+__all__ = ["AuditAdmin", "RunAdmin"]
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,18 @@ CONTROLS: tuple[Control, ...] = (
         "approve",
         "Approve",
         "thumb_up",
-        "The next step may act on the node.",
+        "The step shown above may act on the node, within an hour and while the node is as shown.",
         (RunState.AWAITING_APPROVAL,),
     ),
     Control("pause", "Pause", "pause_circle", "No further step until a person resumes it.", (RunState.RUNNING,)),
     Control("resume", "Resume", "play_circle", "It goes on with the step where it stopped.", (RunState.PAUSED,)),
+    Control(
+        "take_over",
+        "Take over",
+        "front_hand",
+        "You go on by hand: it ends here, and the incident is yours. The node stays as it is.",
+        UNFINISHED,
+    ),
     Control(
         "abort",
         "Abort",
@@ -67,6 +79,8 @@ class ControlForm(forms.Form):
         widget=UnfoldAdminTextInputWidget,
         error_messages={"required": "Say in a few words why: the timeline keeps it for whoever comes next."},
     )
+    # Which question, with which state, the person had before them.
+    seen = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
 
 @admin.register(Run)
@@ -119,6 +133,8 @@ class RunAdmin(ReadOnlyAdmin):
             "is_unfinished": row.state in UNFINISHED,
             "can_control": request.user.has_perm("runbooks.control_run"),
             "forms": control_forms(row),
+            "approval": approvals.standing(row),
+            "approvals": row.approvals.exclude(given_at=None),
             "act_address": reverse("admin:runbooks_run_control", args=[row.pk]),
         }
 
@@ -132,11 +148,12 @@ class RunAdmin(ReadOnlyAdmin):
             return self.missing(request, str(object_id))
         form = ControlForm(request.POST, prefix=control.name)
         if form.is_valid():
-            refusal = carry_out(run, control, form.cleaned_data["note"], request)
+            refusal = carry_out(run, control, form.cleaned_data, request)
             if not refusal:
                 messages.success(request, f"{control.label}: done, and written to the timeline.")
                 return HttpResponseRedirect(reverse("admin:runbooks_run_change", args=[run.pk]))
             form.add_error(None, refusal)
+        form.data = {**request.POST.dict(), f"{control.name}-seen": approvals.mark_of(run)}  # what the page shows now
         return self.render_page(request, str(object_id), status=409, forms=control_forms(run, form, control))
 
 
@@ -144,22 +161,24 @@ def control_forms(
     run: Run, bound: ControlForm | None = None, refused: Control | None = None
 ) -> list[tuple[Control, ControlForm, bool]]:
     """What the state allows, each with its form; a refused one stays open with its text."""
+    mark = approvals.mark_of(run)
     return [
         (control, bound, True)
         if bound is not None and control == refused
-        else (control, ControlForm(prefix=control.name), False)
+        else (control, ControlForm(prefix=control.name, initial={"seen": mark}), False)
         for control in CONTROLS
         if run.state in control.states or control == refused
     ]
 
 
-def carry_out(run: Run, control: Control, note: str, request: HttpRequest) -> str:
+def carry_out(run: Run, control: Control, given: dict[str, str], request: HttpRequest) -> str:
     """Empty when done, else why it was refused."""
-    act = {
-        "approve": services.approve,
+    acts: dict[str, Callable[..., services.Outcome]] = {
+        "approve": partial(services.approve, seen=given["seen"]),
         "pause": services.pause,
         "resume": services.resume,
         "abort": services.abort,
-    }[control.name]
-    outcome = act(run.pk, actor=request.user.get_username(), note=note, now=timezone.now())
+        "take_over": services.take_over,
+    }
+    outcome = acts[control.name](run.pk, actor=request.user.get_username(), note=given["note"], now=timezone.now())
     return outcome.reason if isinstance(outcome, services.ControlRefused) else ""

@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.conf import settings
 from django.db import transaction
 
+from incidents import poll_pauses
 from incidents import services as incidents
 from incidents.lifecycle import Trigger
-from runbooks import library, preflight
-from runbooks.models import UNFINISHED, Mode, Run, RunbookMode, RunState, StopSwitch
+from runbooks import approvals, audit, fleet, library, preflight
+from runbooks.models import UNFINISHED, Breaker, Mode, Run, RunbookMode, RunState, StopSwitch
 from runbooks.step import World
+from runbooks.steps.pause_pollers import holder
+
+SITE_WORD = "site"
+"""What people call the whole site where they name a runbook."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,21 @@ class ControlRefused:
 Outcome = Controlled | ControlRefused
 
 
-def approve(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
-    """Lets a waiting run begin."""
+def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime) -> Outcome:
+    """Lets a waiting run take its next step, with the state that the person saw: `seen` is the mark of that.
+
+    The leave holds for KINTSUGI_APPROVAL_TIME, and while the state stays as it was shown.
+    """
     values = {"wake_at": now, "approved_by": actor[:150]}
-    return _move(run_id, (RunState.AWAITING_APPROVAL,), RunState.RUNNING, "approved", actor, note, now, **values)
+    with transaction.atomic():
+        run = Run.objects.filter(pk=run_id).first()
+        if run is not None and run.state == RunState.AWAITING_APPROVAL and seen != approvals.mark_of(run):
+            return ControlRefused(
+                f"Run {run_id} asks about another state by now than the one you saw. Look at it again, and decide anew."
+            )
+        if run is not None and run.state == RunState.AWAITING_APPROVAL:
+            approvals.give(run, actor=actor, now=now, holds=settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"])
+        return _move(run_id, (RunState.AWAITING_APPROVAL,), RunState.RUNNING, "approved", actor, note, now, **values)
 
 
 def pause(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
@@ -55,29 +72,63 @@ def abort(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
     return _move(run_id, UNFINISHED, RunState.ABORTED, "aborted", actor, note, now, **values)
 
 
+def take_over(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
+    """A person goes on by hand: the run ends where it is, and the incident is theirs."""
+    with transaction.atomic():
+        values = {"finished_at": now, "wake_at": None, "outcome": f"taken over by {actor}. {note}".strip()[:255]}
+        outcome = _move(run_id, UNFINISHED, RunState.ABORTED, "taken over", actor, note, now, **values)
+        if isinstance(outcome, Controlled):
+            incident_id = Run.objects.values_list("incident_id", flat=True).get(pk=run_id)
+            incidents.act(incident_id, Trigger.ACKNOWLEDGE, actor=actor, note=f"{actor} goes on by hand.", now=now)
+        return outcome
+
+
 def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World | None) -> Outcome:
-    """How far the runbook may go from now on. Arming needs a passing preflight, made here and now."""
+    """How far the runbook may go from now on. Arming needs a passing preflight, made here and now.
+
+    `site` stands for all runbooks: none goes further than the site's mode. Without a `world`, in a process that does
+    not act, the last report of the process that does is taken.
+    """
     books = library.load()
-    if runbook not in books:
-        return ControlRefused(f"There is no runbook {runbook}; there are {', '.join(books)}.")
+    if runbook not in books and runbook != SITE_WORD:
+        return ControlRefused(f"There is no runbook {runbook}; there are {', '.join(books)}, and {SITE_WORD} for all.")
     if mode not in Mode.values:
         return ControlRefused(f"There is no mode {mode}; there are {', '.join(Mode.values)}.")
     if mode == Mode.ARMED:
-        if world is None:
-            return ControlRefused("Nothing can be armed here: KINTSUGI_SLURM is off.")
-        problems = [check for check in preflight.check(world) if not check.is_ok]
+        checks = preflight.check(world) if world is not None else preflight.reported(now)
+        if checks is None:
+            return ControlRefused(
+                f"{runbook} is not armed yet: the runbook worker, which holds the keys for acts, has been asked to make"
+                " the preflight. Arm it again in a minute; if this stays so, see that the runbook worker runs."
+            )
+        problems = [check for check in checks if not check.is_ok]
         if problems:
             reasons = "\n".join(f"{check.name}: {check.found} {check.todo}" for check in problems)
             return ControlRefused(f"{runbook} is not armed; preflight found:\n{reasons}")
-    RunbookMode.objects.update_or_create(runbook=runbook, defaults={"mode": mode, "set_by": actor[:150], "set_at": now})
-    return Controlled(f"{runbook} is set to {mode}.")
+    values = {"mode": mode, "set_by": actor[:150], "set_at": now}
+    name = fleet.SITE if runbook == SITE_WORD else runbook
+    text = _set_to(runbook, Mode(mode))
+    with transaction.atomic():
+        RunbookMode.objects.update_or_create(runbook=name, defaults=values)
+        audit.of_person(actor, "set_mode", text, now=now)
+    return Controlled(text)
+
+
+def _set_to(runbook: str, mode: Mode) -> str:
+    if runbook == SITE_WORD:
+        return f"The site is set to {mode}: no runbook goes further."
+    ceiling = fleet.mode_of_site()
+    is_held = ceiling is not None and fleet.lower(ceiling, mode) is not mode
+    return f"{runbook} is set to {mode}{f', and the site holds it at {ceiling}' if is_held else ''}."
 
 
 def stop(reason: str, *, actor: str, now: datetime) -> Outcome:
     """Engages the stop switch: nothing disruptive is done anywhere until it is released."""
     if not reason.strip():
         return ControlRefused("The stop switch needs a reason: everyone who sees it will ask.")
-    StopSwitch.objects.create(reason=reason[:255], engaged_by=actor[:150], engaged_at=now)
+    with transaction.atomic():
+        StopSwitch.objects.create(reason=reason[:255], engaged_by=actor[:150], engaged_at=now)
+        audit.of_person(actor, "stop", reason, now=now)
     return Controlled("The stop switch is engaged: nothing disruptive is done until it is released.")
 
 
@@ -87,7 +138,21 @@ def release(*, actor: str, note: str = "", now: datetime) -> Outcome:
     if not count:
         return ControlRefused("The stop switch is not engaged.")
     Run.objects.filter(state=RunState.RUNNING, facts__refused="stopped", wake_at__gt=now).update(wake_at=now)
+    audit.of_person(actor, "release", note or "The stop switch is released.", now=now)
     return Controlled("The stop switch is released. Runs that waited for it go on.")
+
+
+def close_breaker(reason: str, *, actor: str, now: datetime) -> Outcome:
+    """A person has looked at why so much turned bad: what was held back goes on, within the other guards."""
+    if not reason.strip():
+        return ControlRefused("Say what was found: whoever reads of the trip next will ask.")
+    values = {"closed_by": actor[:150], "closed_at": now, "closed_why": reason[:255]}
+    with transaction.atomic():
+        if not Breaker.objects.filter(closed_at=None).update(**values):
+            return ControlRefused("The breaker has not tripped.")
+        Run.objects.filter(state=RunState.RUNNING, facts__refused="breaker", wake_at__gt=now).update(wake_at=now)
+        audit.of_person(actor, "close_breaker", reason, now=now)
+    return Controlled("The breaker is closed. Runs that waited for it go on.")
 
 
 def _move(
@@ -102,13 +167,16 @@ def _move(
 ) -> Outcome:
     with transaction.atomic():
         moved = Run.objects.filter(pk=run_id, state__in=states).update(state=to, **values)
-        run = Run.objects.select_related("node").filter(pk=run_id).first()
+        run = Run.objects.select_related("node", "incident").filter(pk=run_id).first()
         if run is None:
             return ControlRefused(f"There is no run {run_id}.")
         if not moved:
             return ControlRefused(f"Run {run_id} is {run.get_state_display().lower()} and cannot be {word}.")
-        text = f"Run {run_id} on {run.node.name} is {word} by {actor}. {note}".strip()
+        words = f"Run {run_id} on {run.place} is {word} by {actor}. {note}".strip()
+        text = f"{words} {run.facts.get('unfinished', '')}".strip()
+        audit.of_person(actor, word, text, now=now, run=run)
         if to is RunState.ABORTED:
+            poll_pauses.end(holder(run.pk))
             _tell_aborted(run, text, actor=actor, now=now)
         else:
             needs_human = "" if word == "approved" else None
@@ -119,7 +187,7 @@ def _move(
 
 
 def _tell_aborted(run: Run, text: str, *, actor: str, now: datetime) -> None:
-    node = run.node.name
+    node = run.place
     is_drained = "drained_at" in run.facts
     ask = f"Resume {node} when it is well, and resolve the incident." if is_drained else ""
     told = f"{text} {node} stays drained." if is_drained else text

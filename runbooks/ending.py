@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,15 +10,18 @@ from typing import Any
 from django.db import transaction
 
 from detectors.faults import Recovery
+from incidents import poll_pauses
 from incidents import services as incidents
 from incidents.changes import Refused as ActRefused
 from incidents.lifecycle import State, Trigger
-from runbooks import leasing
+from runbooks import audit, cures, leasing
+from runbooks import shadow as ledger
 from runbooks.guards import Refused
 from runbooks.models import Run, RunState, StepRun
 from runbooks.ownership import TakenOver
 from runbooks.starting import plan
-from runbooks.step import Done, Effect, Failed, HandedOver, Result, Step, Wait
+from runbooks.step import Back, Done, Effect, Failed, HandedOver, NotCured, Result, Step, Wait
+from runbooks.steps.pause_pollers import holder
 
 _KINTSUGI = "kintsugi"
 _LONGEST = 255
@@ -45,17 +48,26 @@ class Turn:
                 self.waiting = row if row.outcome == StepRun.Outcome.WAITING else self.waiting
 
     @property
+    def key(self) -> str:
+        """Names this step of this run for ever."""
+        return f"{self.run.pk}-{self.run.step}-{self.step.name if self.step is not None else 'run'}"
+
+    @property
     def attempted_at(self) -> datetime | None:
         """When an attempt was stored whose outcome is not known."""
         return self.tried.started_at if self.tried is not None else None
 
-    def note_outcome(self, outcome: StepRun.Outcome, text: str) -> None:
+    def note_outcome(self, outcome: StepRun.Outcome, text: str, *, evidence: Mapping[str, str] | None = None) -> None:
         """On the row of the attempt, else of the wait, else on a row of its own."""
         if self.step is None:
             return
         row = self.tried or self.waiting or self.new_row()
         row.outcome, row.text, row.finished_at = outcome, text, self.now
+        row.evidence = dict(evidence or {})
         row.save()
+        if self.waiting is not None and row.pk != self.waiting.pk:  # what an attempt waited for ends with it
+            self.waiting.delete()
+            self.waiting = None
 
     def note_wait(self, text: str) -> None:
         """An attempt of unknown outcome stays what it is while it is waited for."""
@@ -67,7 +79,7 @@ class Turn:
 
     def new_row(self) -> StepRun:
         name = self.step.name if self.step is not None else ""
-        return StepRun(run=self.run, index=self.run.step, name=name, started_at=self.now)
+        return StepRun(run=self.run, index=self.run.step, name=name, key=self.key, started_at=self.now)
 
 
 def attempt(turn: Turn) -> None:
@@ -77,11 +89,15 @@ def attempt(turn: Turn) -> None:
         return
     with transaction.atomic():
         leasing.keep(run, facts=run.facts)
-        if turn.tried is not None:
+        is_again = turn.tried is not None
+        if is_again:
             turn.note_outcome(StepRun.Outcome.FAILED, "It did not take: nothing of it was seen on the node.")
         turn.tried = turn.new_row()
         turn.tried.outcome = StepRun.Outcome.ATTEMPTED
         turn.tried.save()
+        if step.recovery is not None and not is_again:
+            cures.begun(run, step.recovery, turn.now)
+        _audit(turn, audit.Phase.BEGUN, step.plan.format(node=run.place))
 
 
 def store(turn: Turn, result: Result, *, is_last: bool, outcome: StepRun.Outcome = StepRun.Outcome.DONE) -> None:
@@ -90,24 +106,40 @@ def store(turn: Turn, result: Result, *, is_last: bool, outcome: StepRun.Outcome
         wait(turn, result)
     elif isinstance(result, Failed):
         fail(turn, result)
+    elif isinstance(result, NotCured):
+        _climb(turn, result)
     elif isinstance(result, HandedOver):
         _hand_over(turn, result)
+    elif isinstance(result, Back):
+        _go_back(turn, result)
     else:
         _go_on(turn, result, is_last=is_last, outcome=outcome)
+
+
+def _go_back(turn: Turn, back: Back) -> None:
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.FAILED, back.text)
+        _record(turn, "run_note", back.text)
+        leasing.give_back(turn.run, wake_at=turn.now, step=turn.run.step - 1, waiting_for="")
 
 
 def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -> None:
     run, step, now = turn.run, turn.step, turn.now
     with transaction.atomic():
-        turn.note_outcome(outcome, done.text)
+        _audit(turn, audit.Phase.DONE, done.text)
+        turn.note_outcome(outcome, done.text, evidence=done.evidence)
         _forget_refusal(run)
-        if done.boot is not None:
+        if step is not None and step.recovery is not None:
+            run.facts["recovery"] = step.recovery.value
+        if done.boot is not None and run.node is not None:
             booted = done.boot
-            incidents.node_restarted(run.node.name, booted_at=booted.booted_at, boot_id=booted.boot_id, now=now)
+            incidents.node_restarted(run.place, booted_at=booted.booted_at, boot_id=booted.boot_id, now=now)
+        if done.reset is not None:
+            incidents.gpus_reset(done.reset.resources, reset_at=done.reset.at, now=now)
         if is_last:
-            _succeed(turn, done.text, recovery=step.recovery if step is not None else None)
+            _succeed(turn, done.text)
             return
-        if run.step == 0:
+        if run.step == 0 and run.node is not None:
             _tell_started(turn, done.text)
         elif done.is_told:
             needs_human = "" if run.facts.pop("asked", None) else None
@@ -116,23 +148,30 @@ def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -
 
 
 def _tell_started(turn: Turn, text: str) -> None:
-    """The node is out: the repair has begun."""
+    """The node is out: the repair has begun. For a further rung it has been out since the first."""
+    incident = turn.run.incident
+    since = incident.out_of_service_at if incident.restored_at is None else None
     acted = incidents.act(
         turn.run.incident_id,
         Trigger.REPAIR_STARTED,
         actor=_KINTSUGI,
         note=text,
         now=turn.now,
-        out_of_service_at=turn.now,
+        out_of_service_at=since or turn.now,
         needs_human="",
     )
     if isinstance(acted, ActRefused):  # a person closed it meanwhile; the next turn sees that
         _record(turn, "step_done", text)
 
 
-def _succeed(turn: Turn, text: str, *, recovery: Recovery | None) -> None:
+def _succeed(turn: Turn, text: str) -> None:
+    """The incident was cured by the last rung that the run has tried. A run beside nodes cures nothing."""
     run = turn.run
-    changes: dict[str, Any] = {"recovery": recovery} if recovery is not None else {}
+    if run.node is None:
+        conclude(turn, text)
+        return
+    recovery = run.facts.get("recovery")
+    changes: dict[str, Any] = {"recovery": Recovery(recovery)} if recovery else {}
     _finish(turn, RunState.SUCCEEDED, text)
     _act(turn, Trigger.REPAIR_SUCCEEDED, text, restored_at=turn.now, **changes)
     run.facts.pop("asked", None)
@@ -144,7 +183,7 @@ def wait(turn: Turn, waiting: Wait) -> None:
     with transaction.atomic():
         is_new = waiting.ask != run.facts.get("asked", "") or turn.waiting is None
         turn.note_wait(waiting.text)
-        if waiting.is_told and is_new:
+        if waiting.is_told and (is_new or waiting.is_report):
             _record(turn, "run_waiting", waiting.text, needs_human=waiting.ask or None)
         if waiting.ask:
             run.facts["asked"] = waiting.ask
@@ -180,9 +219,23 @@ def note(turn: Turn, text: str, *, again_in: timedelta) -> None:
 def fail(turn: Turn, failed: Failed) -> None:
     """Stop; the node stays as it is, and a person is asked."""
     with transaction.atomic():
-        turn.note_outcome(StepRun.Outcome.FAILED, failed.text)
-        _finish(turn, RunState.FAILED, failed.text)
-        _act(turn, Trigger.REPAIR_FAILED, failed.text, needs_human=failed.ask[:_LONGEST])
+        text = f"{failed.text} {turn.run.facts.get('unfinished', '')}".strip()
+        _audit(turn, audit.Phase.FAILED, text)
+        turn.note_outcome(StepRun.Outcome.FAILED, text)
+        _finish(turn, RunState.FAILED, text)
+        _act(turn, Trigger.REPAIR_FAILED, text, needs_human=failed.ask[:_LONGEST])
+
+
+def _climb(turn: Turn, result: NotCured) -> None:
+    """The run ends, its rung is judged, and the node stays ours: the incident calls for the next rung at once."""
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.FAILED, result.text, evidence=result.evidence)
+        if turn.step is not None and turn.step.recovery is not None and turn.tried is None:
+            # A rung that cannot be tried has not cured either: it is not called for again.
+            cures.begun(turn.run, turn.step.recovery, turn.now)
+        cures.judged(turn.run, has_cured=False, why=result.text, now=turn.now)
+        _finish(turn, RunState.NOT_CURED, result.text)
+        _act(turn, Trigger.REPAIR_FAILED, result.text, needs_human=result.ask[:_LONGEST])
 
 
 def take_over(turn: Turn, taken: TakenOver) -> None:
@@ -191,12 +244,20 @@ def take_over(turn: Turn, taken: TakenOver) -> None:
     with transaction.atomic():
         if taken.is_resumed and run.facts.get("asked_to_resume"):
             turn.note_outcome(StepRun.Outcome.DONE, f"{taken.text} after the reboot.")
-            _succeed(turn, f"{taken.text} after the reboot.", recovery=Recovery.NODE_RESTART)
+            _succeed(turn, f"{taken.text} after the reboot.")
             return
-        text = f"{taken.text}. Kintsugi respects that and stops run {run.pk}."
+        text = f"{taken.text}. Kintsugi respects that and stops run {run.pk}. {run.facts.get('unfinished', '')}".strip()
         turn.note_outcome(StepRun.Outcome.REFUSED, text)
         _finish(turn, RunState.ABORTED, text)
         _act(turn, Trigger.REPAIR_WITHDRAWN, text, needs_human="Resolve the incident when the fault is mended.")
+
+
+def conclude(turn: Turn, text: str) -> None:
+    """What acted on no node has come to its end: a line, and nothing of the incident is changed."""
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.DONE, text)
+        _finish(turn, RunState.SUCCEEDED, text)
+        _record(turn, "run_ended", text)
 
 
 def withdraw(turn: Turn, done: Done) -> None:
@@ -209,7 +270,7 @@ def withdraw(turn: Turn, done: Done) -> None:
         incidents.note_withdrawal(turn.run.incident_id, done.text, turn.now)
 
 
-def shadow(run: Run, steps: Sequence[Step], *, remark: str, now: datetime) -> None:
+def shadow(run: Run, steps: Sequence[Step], *, remark: str, window: timedelta, now: datetime) -> None:
     """What the run would do, told in one line; nothing was touched."""
     text = f"Shadow mode: Kintsugi would {plan(run)}.{remark}"
     with transaction.atomic():
@@ -219,12 +280,13 @@ def shadow(run: Run, steps: Sequence[Step], *, remark: str, now: datetime) -> No
                 index=index,
                 name=step.name,
                 outcome=StepRun.Outcome.WOULD_RUN,
-                text=f"would {step.plan.format(node=run.node.name)}",
+                text=f"would {step.plan.format(node=run.place)}",
                 started_at=now,
                 finished_at=now,
             )
             for index, step in enumerate(steps)
         )
+        ledger.noted(run, [step.name for step in steps], window=window, now=now)
         turn = Turn(run, None, now)
         _finish(turn, RunState.SHADOWED, text)
         _record(turn, "run_shadowed", text)
@@ -238,7 +300,15 @@ def _hand_over(turn: Turn, handed: HandedOver) -> None:
         _act(turn, Trigger.REPAIR_WITHDRAWN, handed.text, needs_human=handed.ask[:_LONGEST])
 
 
+def _audit(turn: Turn, phase: audit.Phase, text: str) -> None:
+    """A line of the audit log, where the step acts and was begun: what was only looked at is no act."""
+    step = turn.step
+    if step is not None and step.effect is not Effect.READ_ONLY and turn.tried is not None:
+        audit.of_run(turn.run, step.name, phase, text, now=turn.now, key=turn.key)
+
+
 def _finish(turn: Turn, state: RunState, outcome: str) -> None:
+    poll_pauses.end(holder(turn.run.pk))
     leasing.give_back(
         turn.run, wake_at=None, state=state, outcome=outcome[:_LONGEST], waiting_for="", finished_at=turn.now
     )

@@ -1,50 +1,78 @@
-"""What the guards are told: Slurm's nodes, our own claims on them, past reboots, stop switch and mode. Reads only."""
+"""What the guards are told: Slurm's nodes, our own claims on them, what was done before, what stands in the way.
+
+Reads only. What Slurm must be asked comes from the caller, who asks before any lock is taken.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
+from detectors import resources
+from detectors.faults import Action
+from incidents import above, graphs
 from incidents import services as incidents
-from incidents.models import Node
-from runbooks import guards
-from runbooks.guards import Fleet, PastReboot
+from incidents.holding import LONGEST
+from incidents.models import Fault, Incident, Node
+from runbooks import breaker, guards, guards_history, library
+from runbooks.demands import Demand
+from runbooks.guards import Act, Fleet, PastReboot, WiderCause
+from runbooks.limits import NO_LIMITS, Limits
 from runbooks.models import JobStop, Mode, Run, RunbookMode, StepRun, StopSwitch
+from runbooks.policy import Policy
 from runbooks.slurm import NodeState, Slurm, SlurmError, SlurmRefusal
-from runbooks.steps.reboot import Reboot
 
+SITE = "*"
+"""The name under which the site's own mode is kept: no runbook goes further."""
 # Slurm was read before the claims: a run that ended in between may have left its node out.
 _JUST_ENDED = timedelta(minutes=2)
 # Of the states of jobs, those in which a node works or ends its work: https://slurm.schedmd.com/squeue.html.
 _RUNS = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "STOPPED", "SIGNALING", "SUSPENDED"})
+_REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
+_RESTARTS = {"reboot": Act.REBOOT, "cold_cycle": Act.POWER_CYCLE}
+_MODES = tuple(Mode)
 
 
-def read(run: Run, nodes: Mapping[str, NodeState], *, stop_file: Path, now: datetime) -> Fleet:
+@dataclass(frozen=True)
+class Shown:
+    """What Slurm shows, looked at once for one round of guards."""
+
+    nodes: Mapping[str, NodeState]
+    demands: tuple[Demand, ...] = ()
+
+
+def look(slurm: Slurm) -> Shown:
+    """All nodes, and what jobs need. Raises SlurmError."""
+    return Shown(slurm.nodes(), tuple(slurm.demands()))
+
+
+def read(run: Run, shown: Shown, *, policy: Policy, now: datetime) -> Fleet:
     """The fleet as this run's guards must see it."""
+    others = Q(node=run.node) & ~Q(pk=run.pk)
     return Fleet(
-        nodes=nodes,
-        claimed=_claimed(run, now),
-        reboots=_reboots(run, now),
-        stopped=stopped(stop_file),
-        mode=mode_of(run.runbook),
-        maintained=incidents.maintained(now),
-        held_until=run.incident.held_until,
-        held_reason=run.incident.held_reason,
+        **_of_site(run.runbook, shown, policy=policy, now=now),
+        **_of_fault(run.fault_type, ~Q(pk=run.pk), now),
+        **_of_node(run.place, run.incident, now),
+        claimed=_claims(~Q(pk=run.pk), now),
+        is_claimed=run.claimed_at is not None,
+        reboots=_reboots(others, now),
     )
 
 
-def for_node(node: Node, runbook: str, nodes: Mapping[str, NodeState], *, stop_file: Path, now: datetime) -> Fleet:
+def for_node(node: Node, runbook: str, shown: Shown, *, fault_type: str, policy: Policy, now: datetime) -> Fleet:
     """The fleet as the guards must see it for a node on which no run of ours acts."""
-    claimed = _claims(Run.objects.exclude(node=node), now) | _job_stops(now)
     return Fleet(
-        nodes=nodes,
-        claimed=claimed,
-        stopped=stopped(stop_file),
-        mode=mode_of(runbook),
-        maintained=incidents.maintained(now),
+        **_of_site(runbook, shown, policy=policy, now=now),
+        **_of_fault(fault_type, Q(), now),
+        **_of_node(node.name, None, now),
+        claimed=_claims(~Q(node=node), now),
+        is_claimed=False,
+        reboots=_reboots(Q(node=node), now),
     )
 
 
@@ -67,9 +95,20 @@ def jobs_on(names: Collection[str], slurm: Slurm) -> dict[str, frozenset[str]] |
 
 
 def mode_of(runbook: str) -> Mode:
-    """No row: shadow."""
-    row = RunbookMode.objects.filter(runbook=runbook).first()
-    return Mode(row.mode) if row is not None else Mode.SHADOW
+    """Its own mode (no row: shadow), and no further than the site's, where that is set."""
+    rows = dict(RunbookMode.objects.filter(runbook__in=(runbook, SITE)).values_list("runbook", "mode"))
+    return lower(Mode(rows.get(runbook, Mode.SHADOW)), Mode(rows.get(SITE, Mode.ARMED)))
+
+
+def lower(one: Mode, other: Mode) -> Mode:
+    """The one that lets less happen."""
+    return min(one, other, key=_MODES.index)
+
+
+def mode_of_site() -> Mode | None:
+    """None where nobody has set one: each runbook's own counts."""
+    row = RunbookMode.objects.filter(runbook=SITE).first()
+    return Mode(row.mode) if row is not None else None
 
 
 def stopped(stop_file: Path) -> str:
@@ -80,27 +119,76 @@ def stopped(stop_file: Path) -> str:
     return f"the file {stop_file} exists" if stop_file.exists() else ""
 
 
-def _claimed(run: Run, now: datetime) -> frozenset[str]:
-    return _claims(Run.objects.exclude(pk=run.pk), now) | _job_stops(now)
+def limits_of(runbook: str) -> Limits:
+    """As its file says now: limits hold for the present, not for the time when a run started."""
+    return getattr(library.load().get(runbook), "limits", NO_LIMITS)
 
 
-def _claims(runs: QuerySet[Run], now: datetime) -> frozenset[str]:
+def held(run: Run, now: datetime) -> frozenset[str]:
+    """Nodes that our other runs have been let take out."""
+    return _claims(~Q(pk=run.pk), now)
+
+
+def repairs_standing(node: str) -> frozenset[str]:
+    """Types of the faults that stand on the node and call for a repair of it."""
+    standing = Fault.objects.filter(owner=resources.node(node), is_active=True, action__in=_REPAIRS)
+    return frozenset(standing.values_list("fault_type", flat=True))
+
+
+def _of_site(runbook: str, shown: Shown, *, policy: Policy, now: datetime) -> dict[str, Any]:
+    tripped = breaker.standing()
+    return {
+        "nodes": shown.nodes,
+        "demands": shown.demands,
+        "bounds": policy.bounds,
+        "stopped": stopped(policy.stop_file),
+        "mode": mode_of(runbook),
+        "per_hour": limits_of(runbook).per_hour,
+        "breaker": str(tripped) if tripped is not None else "",
+        "turned_bad": breaker.turned_bad(shown.nodes, now, bounds=policy.bounds) if tripped is None else frozenset(),
+        "maintained": incidents.maintained(now),
+        "pods": {place.name: place.pod for place in graphs.current().topology.nodes},
+    }
+
+
+def _of_fault(fault_type: str, others: Q, now: datetime) -> dict[str, Any]:
+    """When runs and jobs' stops for this fault type began, within the hour."""
+    since = now - guards_history.HOUR
+    runs = Run.objects.filter(others, fault_type=fault_type, claimed_at__gt=since).values_list("claimed_at", flat=True)
+    stops = JobStop.objects.filter(fault_type=fault_type, granted_at__gt=since).values_list("granted_at", flat=True)
+    return {"begun": (*runs, *stops)}
+
+
+def _of_node(node: str, incident: Incident | None, now: datetime) -> dict[str, Any]:
+    return {
+        "causes": tuple(_cause(one, incident) for one in above.wider(node, now)),
+        "standing": repairs_standing(node),
+        "held_until": incident.held_until if incident is not None else None,
+        "held_reason": incident.held_reason if incident is not None else "",
+    }
+
+
+def _cause(one: above.Above, incident: Incident | None) -> WiderCause:
+    """What no switch and no job can have broken waits as long as any repair is held, and no longer."""
+    text = f"incident #{one.incident_id}, {one.title}, is open on {one.resource}"
+    is_own = incident is not None and not one.is_facility and above.is_own_hardware(incident.fault_type)
+    return WiderCause(text, incident.opened_at + LONGEST if incident is not None and is_own else None)
+
+
+def _claims(which: Q, now: datetime) -> frozenset[str]:
+    """With the nodes whose own check was given leave to stop a job: Slurm is about to drain them."""
     unended = Q(finished_at=None) | Q(finished_at__gte=now - _JUST_ENDED)
-    return frozenset(runs.filter(unended, claimed_at__isnull=False).values_list("node__name", flat=True))
+    taken = Run.objects.filter(which, unended, claimed_at__isnull=False).values_list("node__name", flat=True)
+    stops = JobStop.objects.filter(expires_at__gt=now).values_list("node__name", flat=True)
+    return frozenset((*taken, *stops))
 
 
-def _job_stops(now: datetime) -> frozenset[str]:
-    """Nodes whose own check was given leave to stop a job: Slurm is about to drain them."""
-    return frozenset(JobStop.objects.filter(expires_at__gt=now).values_list("node__name", flat=True))
-
-
-def _reboots(run: Run, now: datetime) -> tuple[PastReboot, ...]:
+def _reboots(which: Q, now: datetime) -> tuple[PastReboot, ...]:
     """Attempts count, whatever their outcome: an act of unknown outcome may have been done."""
+    done = (StepRun.Outcome.ATTEMPTED, StepRun.Outcome.DONE, StepRun.Outcome.ALREADY_DONE)
+    runs = Run.objects.filter(which).values("pk")
     attempts = StepRun.objects.filter(
-        run__node=run.node,
-        name=Reboot.name,
-        outcome__in=(StepRun.Outcome.ATTEMPTED, StepRun.Outcome.DONE, StepRun.Outcome.ALREADY_DONE),
-        started_at__gte=now - guards.REBOOT_INTERVAL,
-    ).exclude(run=run)
-    rows = attempts.values_list("run__node__name", "run__fault_type", "started_at")
-    return tuple(PastReboot(node=node, fault_type=fault_type, at=at) for node, fault_type, at in rows)
+        run__in=runs, name__in=list(_RESTARTS), outcome__in=done, started_at__gte=now - guards.SUSPECT_WITHIN
+    )
+    rows = attempts.values_list("run__node__name", "run__fault_type", "started_at", "name")
+    return tuple(PastReboot(node, fault_type, at, _RESTARTS[name]) for node, fault_type, at, name in rows)

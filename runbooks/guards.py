@@ -1,142 +1,115 @@
 """What may be done to the fleet right now. Pure: the fleet and the time are arguments.
 
-A drained fleet is worse than a missed fault: the cap counts every node that is out, whoever took it out.
+A drained fleet is worse than a missed fault: each guard is asked before each act that disrupts or drains, and the first
+that refuses says why and when it is asked again. docs/guards.md has each with its default and its source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
-from detectors.slurm_output import NodeState
+from runbooks import guards_causes, guards_history, guards_room
+from runbooks.guards_history import REBOOT_INTERVAL, SUSPECT_WITHIN
+from runbooks.guards_room import cap
+from runbooks.verdicts import (
+    Act,
+    Allowed,
+    Bounds,
+    Fleet,
+    PastReboot,
+    Refusal,
+    Refused,
+    Request,
+    WiderCause,
+)
 
-# At most this many nodes of a partition are out, and at most this share of it (issue 2, section 5).
-CAP = 5
-SHARE = 0.05
-# After two reboots for one fault the hardware is suspect (DESIGN, section 5, rule 5): one a day, then a person.
-REBOOT_INTERVAL = timedelta(hours=24)
+__all__ = [
+    "GUARDS",
+    "REBOOT_INTERVAL",
+    "SUSPECT_WITHIN",
+    "Act",
+    "Allowed",
+    "Bounds",
+    "Fleet",
+    "Guard",
+    "PastReboot",
+    "Refusal",
+    "Refused",
+    "Request",
+    "Verdict",
+    "WiderCause",
+    "cap",
+    "check",
+    "explain",
+]
+
+# When what stands in the way is asked again: our choice, often enough that a released switch is felt at once.
 _ASK_AGAIN = timedelta(minutes=1)
 
 
-class Act(StrEnum):
-    DRAIN = "drain"
-    REQUEUE = "requeue"
-    REBOOT = "reboot"
+@dataclass(frozen=True)
+class Guard:
+    """`asks` completes "Is it refused because ...?"; `check` answers None where it has nothing against it."""
 
-
-class Refusal(StrEnum):
-    STOPPED = "stopped"
-    MODE = "mode"
-    CAP = "cap"
-    REBOOTED_LATELY = "rebooted_lately"
-    FAULT_RETURNED = "fault_returned"
-    MAINTENANCE = "maintenance"
-    HELD = "held"
+    name: str
+    asks: str
+    check: Callable[[Request, Fleet, datetime], Refused | None]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a run asks for: an act on a node, because of a fault type."""
+class Verdict:
+    """One guard's answer; `refused` None: nothing against it."""
 
-    act: Act
-    node: str
-    fault_type: str
-
-
-@dataclass(frozen=True)
-class PastReboot:
-    """A reboot that a run asked for, whether or not its outcome is known."""
-
-    node: str
-    fault_type: str
-    at: datetime
+    guard: Guard
+    refused: Refused | None
 
 
-@dataclass(frozen=True)
-class Fleet:
-    """`nodes` as Slurm shows them; `claimed` are nodes that other unfinished runs have taken out or are about to;
-    `stopped` says who engaged the stop switch and why, empty when nobody did; `mode` is the runbook's now.
-    `maintained`: nodes that people work on as planned, each with a sentence that says until when and why.
-    `held_until`: no act for this run's incident before, as `held_reason` says: a wider cause is suspected."""
-
-    nodes: Mapping[str, NodeState]
-    claimed: frozenset[str] = frozenset()
-    reboots: tuple[PastReboot, ...] = ()
-    stopped: str = ""
-    mode: str = "armed"
-    maintained: Mapping[str, str] = field(default_factory=dict)
-    held_until: datetime | None = None
-    held_reason: str = ""
+def _stopped(request: Request, fleet: Fleet, now: datetime) -> Refused | None:
+    if not fleet.stopped:
+        return None
+    return Refused(Refusal.STOPPED, f"The stop switch is engaged: {fleet.stopped}", now + _ASK_AGAIN)
 
 
-@dataclass(frozen=True)
-class Allowed:
-    """Go on."""
+def _mode(request: Request, fleet: Fleet, now: datetime) -> Refused | None:
+    if fleet.mode not in ("off", "shadow"):
+        return None
+    return Refused(Refusal.MODE, f"The runbook's mode is now {fleet.mode}", now + _ASK_AGAIN)
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Not now, and why. `ask_again_at` None: never by itself; a person is asked."""
-
-    kind: Refusal
-    reason: str
-    ask_again_at: datetime | None = field(default=None)
+def _maintenance(request: Request, fleet: Fleet, now: datetime) -> Refused | None:
+    if request.node not in fleet.maintained:
+        return None
+    return Refused(Refusal.MAINTENANCE, fleet.maintained[request.node], now + _ASK_AGAIN)
 
 
-def cap(partition_size: int) -> int:
-    """How many nodes of a partition may be out at once: min(5, max(1, floor(5 %)))."""
-    return min(CAP, max(1, int(partition_size * SHARE)))
+# In the order in which they are asked: what a person has decided first, what may pass soon before what may not.
+GUARDS: tuple[Guard, ...] = (
+    Guard("stop switch", "somebody has stopped everything", _stopped),
+    Guard("mode", "the runbook or the site may not act", _mode),
+    Guard("breaker", "too much of the fleet has turned bad at once", guards_causes.breaker),
+    Guard("hold", "faults that came together are still being counted", guards_causes.held),
+    Guard("wider cause", "something that the node hangs on has an incident of its own", guards_causes.wider),
+    Guard("unreachable alone", "nothing but silence speaks against the node", guards_causes.unreachable_alone),
+    Guard("maintenance", "people work on the node", _maintenance),
+    Guard("rate", "one fault type took out too many nodes within the hour", guards_history.rate),
+    Guard("cap", "too many nodes of a partition are out", guards_room.partitions),
+    Guard("pod floor", "too few nodes of the pod would be left", guards_room.pod),
+    Guard("job floor", "too few nodes would be left for the largest job", guards_room.jobs),
+    Guard("reboots", "the node was restarted lately", guards_history.reboots),
+)
 
 
 def check(request: Request, fleet: Fleet, now: datetime) -> Allowed | Refused:
-    """Asked before each act that disrupts or drains."""
-    again = now + _ASK_AGAIN
-    if fleet.stopped:
-        return Refused(Refusal.STOPPED, f"The stop switch is engaged: {fleet.stopped}", again)
-    if fleet.mode in ("off", "shadow"):
-        return Refused(Refusal.MODE, f"The runbook's mode is now {fleet.mode}", again)
-    if fleet.held_until is not None and fleet.held_until > now:
-        return Refused(Refusal.HELD, f"A wider cause is suspected: {fleet.held_reason.rstrip('.')}", fleet.held_until)
-    if request.node in fleet.maintained:
-        return Refused(Refusal.MAINTENANCE, fleet.maintained[request.node], again)
-    if request.act is Act.DRAIN:
-        return _check_cap(request, fleet, again)
-    if request.act is Act.REBOOT:
-        return _check_reboots(request, fleet, now)
+    """Asked before each act that disrupts or drains: the first refusal counts."""
+    for guard in GUARDS:
+        refused = guard.check(request, fleet, now)
+        if refused is not None:
+            return refused
     return Allowed()
 
 
-def _check_cap(request: Request, fleet: Fleet, again: datetime) -> Allowed | Refused:
-    state = fleet.nodes.get(request.node)
-    for partition in state.partitions if state else ():
-        members = {name for name, node in fleet.nodes.items() if partition in node.partitions}
-        limit = cap(len(members))
-        claimed = (fleet.claimed & members) - {request.node}
-        out = {name for name in members if fleet.nodes[name].is_out} | claimed
-        # A node that is out already takes nothing more away; what our runs do at once stays capped all the same.
-        taken = claimed if request.node in out else out
-        if len(taken) >= limit:
-            names = ", ".join(sorted(taken)[:CAP]) + (" ..." if len(taken) > CAP else "")
-            reason = (
-                f"{len(taken)} of {len(members)} nodes of partition {partition} are out ({names}), and the cap is"
-                f" {limit}: draining {request.node} would pass it"
-            )
-            return Refused(Refusal.CAP, reason, again)
-    return Allowed()
-
-
-def _check_reboots(request: Request, fleet: Fleet, now: datetime) -> Allowed | Refused:
-    lately = [past for past in fleet.reboots if past.node == request.node and now - past.at < REBOOT_INTERVAL]
-    if not lately:
-        return Allowed()
-    last = max(lately, key=lambda past: past.at)
-    if any(past.fault_type == request.fault_type for past in lately):
-        reason = (
-            f"{request.node} was rebooted for {request.fault_type} at {last.at:%Y-%m-%d %H:%M %Z}, and the fault is"
-            " back within 24 h: the hardware is suspect"
-        )
-        return Refused(Refusal.FAULT_RETURNED, reason)
-    reason = f"{request.node} was rebooted at {last.at:%Y-%m-%d %H:%M %Z}; a node is rebooted once in 24 h"
-    return Refused(Refusal.REBOOTED_LATELY, reason, last.at + REBOOT_INTERVAL)
+def explain(request: Request, fleet: Fleet, now: datetime) -> list[Verdict]:
+    """What each guard says, not only the first that refuses: for people who want to know all that stands in the way."""
+    return [Verdict(guard, guard.check(request, fleet, now)) for guard in GUARDS]

@@ -12,13 +12,16 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from detectors import catalog
-from detectors.faults import Severity
+from detectors.faults import Action, Component, Severity
 from incidents import services as incidents
 from incidents.models import Incident, Node
-from runbooks import fleet, guards, policy
-from runbooks.guards import Act, Refused, Request
+from runbooks import asking, fleet, guards, library, starting
+from runbooks.choosing import Chosen, Past, Where, choose
+from runbooks.fleet import Shown
+from runbooks.guards import Act, Refused
 from runbooks.models import FleetLock, JobStop, Mode
-from runbooks.slurm import NodeState, SlurmError, SlurmRefusal
+from runbooks.runbook import Trouble
+from runbooks.slurm import SlurmError, SlurmRefusal
 from runbooks.step import World
 
 # Long enough for Slurm to drain the node after its Prolog failed, and for us to see it.
@@ -38,40 +41,41 @@ def may_stop_job(name: str, fault_types: Sequence[str], *, now: datetime, world:
     node = Node.objects.filter(name=name, is_provisional=False).first()
     if node is None:
         return Leave(False, f"{name} is not in the inventory, and what is not in the inventory is never acted upon")
-    chosen = _runbook_for(fault_types)
+    chosen = _runbook_for(fault_types, now)
     if chosen is None:
         return Leave(False, f"none of {', '.join(fault_types) or 'no faults'} is a fault that stops a job")
     fault_type, runbook = chosen
     try:
-        nodes = world.slurm.nodes()
+        shown = fleet.look(world.slurm)
     except (SlurmError, SlurmRefusal) as error:
         return Leave(False, f"Slurm could not be asked how many nodes are out: {error}")
-    leave = _claim(node, fault_type, runbook, nodes=nodes, now=now, world=world)
+    leave = _claim(node, fault_type, runbook, shown=shown, now=now, world=world)
     _record(node, leave, now)
     return leave
 
 
-def _runbook_for(fault_types: Sequence[str]) -> tuple[str, str] | None:
+def _runbook_for(fault_types: Sequence[str], now: datetime) -> tuple[str, str] | None:
     """The gravest fault that calls for a runbook, and the runbook."""
     rows = [row for row in (catalog.load().get(name) for name in fault_types) if row is not None]
+    here = Where(resource="", is_node=True, is_provisional=False)
+    books = [book for book in library.load().values() if book.needs_node]
     for row in sorted(rows, key=lambda row: -Severity(row.severity).rank):
-        chosen = policy.choose(row.action, row.component, is_node=True, is_provisional=False)
-        if isinstance(chosen, str):
-            return row.id, chosen
+        trouble = Trouble(row.id, Action(row.action), Component(row.component), Severity(row.severity))
+        chosen = choose(trouble, here, books, modes=starting.modes(), past=Past(), now=now)
+        if isinstance(chosen, Chosen):
+            return row.id, chosen.book.name
     return None
 
 
-def _claim(
-    node: Node, fault_type: str, runbook: str, *, nodes: dict[str, NodeState], now: datetime, world: World
-) -> Leave:
+def _claim(node: Node, fault_type: str, runbook: str, *, shown: Shown, now: datetime, world: World) -> Leave:
     mode = fleet.mode_of(runbook)
     if mode is not Mode.ARMED:
         return Leave(False, f"runbook {runbook} is not armed but {mode}: the fault is recorded, the job starts")
     FleetLock.objects.get_or_create(name="fleet")
     with transaction.atomic():
         FleetLock.objects.select_for_update().get(name="fleet")
-        state = fleet.for_node(node, runbook, nodes, stop_file=world.policy.stop_file, now=now)
-        verdict = guards.check(Request(Act.DRAIN, node.name, fault_type), state, now)
+        state = fleet.for_node(node, runbook, shown, fault_type=fault_type, policy=world.policy, now=now)
+        verdict = guards.check(asking.request(Act.DRAIN, node.name, fault_type), state, now)
         if isinstance(verdict, Refused):
             return Leave(False, verdict.reason)
         JobStop.objects.create(node=node, fault_type=fault_type, granted_at=now, expires_at=now + LEASE)

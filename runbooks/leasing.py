@@ -7,12 +7,16 @@ from typing import Any
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
+from incidents.lifecycle import CLOSED, State
 from runbooks import withdrawing
 from runbooks.models import Run, RunState, StepRun
-from runbooks.steps.reboot import Reboot
+from runbooks.rungs import STEPS_THAT_TOUCH
 
-# Longer than the longest step: four commands at 30 s each, which is also Celery's time limit for a task.
-LEASE = timedelta(seconds=150)
+# A killed worker is missed within this and a sweep (issue 5, section 7: within 10 s); one that lives is kept by its
+# heartbeat for as long as its turn takes.
+LEASE = timedelta(seconds=5)
+# The fact of a run that opened a vendor case: which one.
+VENDOR_CASE = "vendor_case"
 # A person may pause a run while a step of it is under way: what the step did is stored all the same.
 _LIVE = (RunState.RUNNING, RunState.PAUSED)
 
@@ -24,14 +28,22 @@ class LateWorker(Exception):
 def due(now: datetime) -> QuerySet[Run]:
     """Runs whose time has come, or whose incident no longer wants them, and on which nobody works any more."""
     free = Q(leased_until=None) | Q(leased_until__lt=now)
-    called = Q(wake_at__lte=now) | Q(incident__state__in=withdrawing.STATES) | _rooted_elsewhere()
+    called = Q(wake_at__lte=now) | _not_wanted() | _rooted_elsewhere()
     return Run.objects.filter(free & called, state=RunState.RUNNING)
 
 
+def _not_wanted() -> Q:
+    """What is only watched is watched until its incident is closed."""
+    on_node = Q(node__isnull=False, incident__state__in=withdrawing.STATES)
+    on_node &= ~Q(incident__state=State.AWAITING_VENDOR, facts__has_key=VENDOR_CASE)  # it waits for its part
+    return on_node | Q(node__isnull=True, incident__state__in=list(CLOSED))
+
+
 def _rooted_elsewhere() -> Q:
-    """The incident's root is on another machine now, and the run has rebooted nothing: it ends without waiting."""
-    rebooted = StepRun.objects.filter(run=OuterRef("pk"), name=Reboot.name)
-    return (Q(incident__node=None) | ~Q(incident__node=F("node"))) & ~Q(Exists(rebooted))
+    """The incident's root is on another machine now, and the run has tried no cure: it ends without waiting."""
+    rebooted = StepRun.objects.filter(run=OuterRef("pk"), name__in=STEPS_THAT_TOUCH)
+    elsewhere = Q(incident__node=None) | ~Q(incident__node=F("node"))
+    return Q(node__isnull=False) & elsewhere & ~Q(Exists(rebooted))
 
 
 def take(run_id: int, now: datetime) -> Run | None:

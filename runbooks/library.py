@@ -1,67 +1,143 @@
-"""The runbooks: which steps, in which order. Data in `library/*.toml`; loading checks every name."""
+"""The runbooks: which steps, in which order, for what. Data in `library/*.yaml` and in a site's own folder.
+
+A site's file of the same name takes the place of a shipped one, where it declares a higher version.
+"""
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from runbooks.step import Step
+from django.conf import settings
+
+from detectors import catalog
+from runbooks import library_file
+from runbooks.library_file import LibraryError
+from runbooks.runbook import Planned, Runbook
+from runbooks.step import Parameter, Step
+from runbooks.steps.adopt_drain import AdoptDrain
 from runbooks.steps.ask_person import AskPerson
+from runbooks.steps.await_part import AwaitPart
+from runbooks.steps.burn_in import BurnIn
+from runbooks.steps.cold_cycle import ColdCycle
 from runbooks.steps.confirm_on_node import ConfirmOnNode
+from runbooks.steps.diagnose import Diagnose
 from runbooks.steps.drain import Drain
+from runbooks.steps.notify import Notify
+from runbooks.steps.open_vendor_case import OpenVendorCase
+from runbooks.steps.pause_pollers import PausePollers
+from runbooks.steps.quarantine import Quarantine
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.requeue_dead_jobs import RequeueDeadJobs
+from runbooks.steps.reset_gpu import ResetGpu
 from runbooks.steps.resume import Resume
+from runbooks.steps.swap_hot_spare import SwapHotSpare
 from runbooks.steps.verify import Verify
 from runbooks.steps.wait_for_boot import WaitForBoot
 from runbooks.steps.wait_for_jobs import WaitForJobs
+from runbooks.steps.wait_for_neighbours import WaitForNeighbours
+from runbooks.steps.watch import Watch
+
+__all__ = ["STEPS", "LibraryError", "Planned", "Runbook", "load", "plan_step", "planned", "read", "read_folders"]
 
 # One line each: a new step is one class, its tests, and its line here.
 STEPS: tuple[Step, ...] = (
     Drain(),
+    AdoptDrain(),
     RequeueDeadJobs(),
     WaitForJobs(),
     ConfirmOnNode(),
+    PausePollers(),
+    ResetGpu(),
     Reboot(),
+    ColdCycle(),
     WaitForBoot(),
     Verify(),
+    Diagnose(),
+    BurnIn(),
     Resume(),
+    OpenVendorCase(),
+    AwaitPart(),
+    SwapHotSpare(),
+    Quarantine(),
+    Notify(),
     AskPerson(),
+    WaitForNeighbours(),
+    Watch(),
 )
 _FOLDER = Path(__file__).parent / "library"
 
 
-class LibraryError(Exception):
-    """A runbook that cannot be: its file and what is wrong with it."""
+@lru_cache(maxsize=4)
+def read_folders(own: Path | None) -> dict[str, Runbook]:
+    """The shipped runbooks and those of a site's own folder, by name. Raises LibraryError naming every problem."""
+    problems: list[str] = []
+    books = {path.stem: book for path in _files(_FOLDER) if (book := _read(path, problems)) is not None}
+    if own is not None and not _files(own):
+        problems.append(f"{own}: no folder with *.yaml files")
+    for path in _files(own) if own is not None else ():
+        book = _read(path, problems, is_sites_own=True)
+        shipped = books.get(path.stem)
+        if book is not None and shipped is not None and book.number <= shipped.number:
+            expected = f"expected {shipped.number + 1} or more, since it takes the place of the shipped {book.name}"
+            problems.append(f"{path.name}:1: version is {book.number}; {expected}")
+        elif book is not None:
+            books[book.name] = book
+    if problems:
+        raise LibraryError("\n".join(problems))
+    return dict(sorted(books.items()))
 
 
-@dataclass(frozen=True)
-class Runbook:
-    """`title` and `meaning` are for people."""
-
-    name: str
-    title: str
-    meaning: str
-    steps: tuple[Step, ...]
-
-
-@lru_cache(maxsize=1)
 def load() -> dict[str, Runbook]:
-    """All runbooks by name. Raises LibraryError."""
-    return {path.stem: read(path) for path in sorted(_FOLDER.glob("*.toml"))}
+    """All runbooks by name, read once per process. Raises LibraryError."""
+    return read_folders(settings.KINTSUGI["KINTSUGI_RUNBOOKS"])
 
 
-def read(path: Path) -> Runbook:
-    """One file: `title`, `meaning`, `steps`. Raises LibraryError naming file and reason."""
-    by_name = {step.name: step for step in STEPS}
+def read(path: Path, *, is_sites_own: bool = False) -> Runbook:
+    """One file. Raises LibraryError with a line for each problem."""
+    return library_file.read(path, catalog.load(), plan_step, is_sites_own=is_sites_own)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.yaml") if path.is_file())
+
+
+def _read(path: Path, problems: list[str], *, is_sites_own: bool = False) -> Runbook | None:
     try:
-        row = tomllib.loads(path.read_text())
-        title, meaning, names = str(row["title"]), str(row["meaning"]), list(row["steps"])
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise LibraryError(f"{path.name}: needs title, meaning and steps ({error})") from error
-    unknown = [name for name in names if name not in by_name]
-    if unknown or not names:
-        raise LibraryError(f"{path.name}: no step {', '.join(unknown)}; there are {', '.join(sorted(by_name))}")
-    return Runbook(name=path.stem, title=title, meaning=meaning, steps=tuple(by_name[name] for name in names))
+        return read(path, is_sites_own=is_sites_own)
+    except LibraryError as error:
+        problems.append(str(error))
+        return None
+
+
+def planned(plan: Sequence[Mapping[str, Any]]) -> tuple[Planned, ...]:
+    """The steps as a run's own plan holds them, whatever the library says by now. Raises LibraryError."""
+    return tuple(
+        plan_step(str(row["step"]), row["with"], needs_approval=bool(row.get("approval", False))) for row in plan
+    )
+
+
+def plan_step(name: str, given: Mapping[str, Any], *, needs_approval: bool = False) -> Planned:
+    """A step by name with what is given to it. Raises LibraryError naming step, parameter and what was expected."""
+    step = next((step for step in STEPS if step.name == name), None)
+    if step is None:
+        raise LibraryError(f"no step {name}; expected one of {', '.join(sorted(step.name for step in STEPS))}")
+    unknown = sorted(set(given) - set(step.parameters))
+    if unknown:
+        known = ", ".join(step.parameters) or "none"
+        raise LibraryError(f"{name}: no parameter {', '.join(unknown)}; expected {known}")
+    params = {key: _value(name, key, step.parameters[key], given) for key in step.parameters}
+    return Planned(step, params, given, needs_approval or step.needs_approval)
+
+
+def _value(step: str, key: str, parameter: Parameter, given: Mapping[str, Any]) -> Any:
+    if key not in given:
+        if parameter.is_needed:
+            raise LibraryError(f"{step}: {key} is missing; expected {parameter.expected}")
+        return parameter.default
+    try:
+        return parameter.read(given[key])
+    except (ValueError, TypeError) as error:
+        raise LibraryError(f"{step}: {key} is {given[key]!r}; expected {parameter.expected}") from error

@@ -29,7 +29,7 @@ _BOOT_ID_AND_UPTIME = re.compile(r"^(?P<boot>[0-9a-f-]{36})\s+(?P<uptime>\d+(?:\
 _OF_THE_NODE = frozenset({Component.GPU, Component.NVLINK, Component.NIC, Component.NODE})
 # Slower ones look at what changes over minutes (optics, disks), cost the node more, and say nothing new at once.
 _AT_ONCE = timedelta(minutes=1)
-_SILENT = "detector.silent"
+SILENT = "detector.silent"
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,17 @@ class Look:
     def is_reachable(self) -> bool:
         return not self.complaint
 
-    def against(self, confirmed_by: Container[str]) -> str:
-        """What speaks against putting the node back, empty when nothing does.
+    def grave(self, confirmed_by: Container[str]) -> tuple[FaultEvent, ...]:
+        """What speaks against putting the node back.
 
         Major faults of its own parts, those that call for a repair, and silence of a detector in `confirmed_by`:
         of what nobody could see it is not known that it is well.
         """
-        grave = [event for event in self.raised if _is_grave(event, confirmed_by)]
-        return "; ".join(f"{event.fault_type} on {event.resource}: {event.excerpt}" for event in grave)
+        return tuple(event for event in self.raised if _is_grave(event, confirmed_by))
 
 
 def _is_grave(event: FaultEvent, confirmed_by: Container[str]) -> bool:
-    if event.fault_type == _SILENT:
+    if event.fault_type == SILENT:
         return event.qualifier in confirmed_by
     is_heavy = event.severity.at_least(Severity.MAJOR) or event.action.at_least(Action.RESET_GPU)
     return is_heavy and event.component in _OF_THE_NODE
@@ -89,6 +88,12 @@ def look(ctx: Context, *, only: Collection[str] = ()) -> Look:
 def _is_asked(detector: Detector, ctx: Context, only: Collection[str]) -> bool:
     is_named = detector.name in only if only else detector.every <= _AT_ONCE
     return is_named and detector.kind is TargetKind.NODE and detector.wants(ctx.target)
+
+
+def is_of_part(resource: str, ctx: Context) -> bool:
+    """It is on the part that the run is about; what is on the whole node counts for each of its parts."""
+    whole = f"node/{ctx.node}"
+    return resource in (ctx.resource, whole) or (ctx.resource == whole and resource.startswith(f"{whole}/"))
 
 
 def those_that_confirm(fault_type: str) -> tuple[str, ...]:

@@ -8,6 +8,30 @@ from django.db import models
 from django.db.models import Q
 
 from incidents.models import Incident, Node
+from runbooks.models_breaker import Breaker
+from runbooks.models_questions import Question
+from runbooks.models_record import AuditEntry, PreflightReport, SeenAct, SeenNode, ShadowAct
+
+__all__ = [
+    "UNFINISHED",
+    "Approval",
+    "AuditEntry",
+    "Breaker",
+    "CureAttempt",
+    "FleetLock",
+    "JobStop",
+    "Mode",
+    "PreflightReport",
+    "Question",
+    "Run",
+    "RunState",
+    "RunbookMode",
+    "SeenAct",
+    "SeenNode",
+    "ShadowAct",
+    "StepRun",
+    "StopSwitch",
+]
 
 
 class Mode(models.TextChoices):
@@ -26,17 +50,29 @@ class RunState(models.TextChoices):
     WITHDRAWN = "withdrawn"
     ABORTED = "aborted"
     SHADOWED = "shadowed"
+    NOT_CURED = "not_cured"
 
 
 UNFINISHED = (RunState.RUNNING, RunState.AWAITING_APPROVAL, RunState.PAUSED)
 
 
 class Run(models.Model):
-    """One execution of a runbook for one incident on one node."""
+    """One execution of a runbook for one incident: on one node, or beside it where it acts on none."""
 
     incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="runs")
-    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="runs")
+    node = models.ForeignKey(
+        Node,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="runs",
+        help_text="empty: it acts on none, as where a switch is watched",
+    )
     runbook = models.CharField(max_length=64)
+    version = models.CharField(max_length=32, blank=True, help_text="of the runbook, when the run started")
+    plan = models.JSONField(
+        default=list, help_text='the steps as they were then: [{"step": name, "with": {parameter: value}}]'
+    )
     fault_type = models.CharField(max_length=96)
     mode = models.CharField(max_length=16, choices=Mode.choices, help_text="the mode when the run started")
     state = models.CharField(max_length=24, choices=RunState.choices, default=RunState.RUNNING)
@@ -60,12 +96,22 @@ class Run(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["node"], condition=Q(state__in=UNFINISHED), name="one_unfinished_run_per_node"
-            )
+            ),
+            models.UniqueConstraint(
+                fields=["incident"],
+                condition=Q(state__in=UNFINISHED, node__isnull=True),
+                name="one_unfinished_run_beside_nodes_per_incident",
+            ),
         ]
         indexes: ClassVar = [models.Index(fields=["state", "wake_at"], name="run_due")]
 
     def __str__(self) -> str:
-        return f"run {self.pk} of {self.runbook} on {self.node.name}"
+        return f"run {self.pk} of {self.runbook} on {self.place}"
+
+    @property
+    def place(self) -> str:
+        """The node's name, else that of the machine that its incident is on."""
+        return self.node.name if self.node is not None else self.incident.owner.rpartition("/")[2]
 
 
 class StepRun(models.Model):
@@ -85,6 +131,8 @@ class StepRun(models.Model):
     name = models.CharField(max_length=64)
     outcome = models.CharField(max_length=16, choices=Outcome.choices)
     text = models.TextField(blank=True)
+    key = models.CharField(max_length=96, blank=True, help_text="what the step leaves in the world carries it")
+    evidence = models.JSONField(default=dict, blank=True, help_text="what was seen, by what it is called")
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
 
@@ -94,6 +142,57 @@ class StepRun(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} of run {self.run_id}: {self.outcome}"
+
+
+class CureAttempt(models.Model):
+    """One rung of the ladder tried on one part for one fault type. Stored with the attempt, before the act.
+
+    `serial` is the part's, where it is known: a new part begins at the foot of the ladder.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="cures")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="cures")
+    resource = models.CharField(max_length=160, help_text="the part: node/gn001/gpu/0000:19:00.0")
+    serial = models.CharField(max_length=64, blank=True)
+    fault_type = models.CharField(max_length=96)
+    rung = models.CharField(max_length=24, help_text="a Recovery of RUNGS")
+    tried_at = models.DateTimeField()
+    has_cured = models.BooleanField(null=True, blank=True, help_text="empty: not known yet")
+    judged_at = models.DateTimeField(null=True, blank=True)
+    why = models.CharField(max_length=255, blank=True, help_text="how it was judged")
+
+    class Meta:
+        ordering: ClassVar = ["-tried_at", "-id"]
+        indexes: ClassVar = [models.Index(fields=["resource", "fault_type", "tried_at"], name="cure_by_part")]
+
+    def __str__(self) -> str:
+        return f"{self.rung} of {self.resource} for {self.fault_type}"
+
+
+class Approval(models.Model):
+    """A person's leave for one step of one run, tied to the state that was shown when it was asked for."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="approvals")
+    index = models.PositiveSmallIntegerField(help_text="the step, as in the run's plan")
+    asked_at = models.DateTimeField()
+    why = models.CharField(max_length=255, help_text="why a person is asked")
+    shown = models.JSONField(default=dict, help_text="what the person was shown, by name")
+    given_by = models.CharField(max_length=150, blank=True)
+    given_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_why = models.CharField(max_length=255, blank=True, help_text="used, expired, or what had moved")
+
+    class Meta:
+        ordering: ClassVar = ["-asked_at", "-id"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["run", "index"], condition=Q(ended_at__isnull=True), name="one_standing_approval_per_step"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"approval of step {self.index} of run {self.run_id}"
 
 
 class RunbookMode(models.Model):

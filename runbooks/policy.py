@@ -1,4 +1,4 @@
-"""What the operator allows, and which fault calls for which runbook. Decisions as tables; no I/O."""
+"""What the operator allows, from the settings. Pure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from detectors.faults import Action, Component
+from runbooks.verdicts import DEFAULT_BOUNDS, Bounds
 
+# Two shipped runbooks by name, for those who arm them.
 DRAIN_REBOOT_VERIFY = "drain_reboot_verify"
 DRAIN_AND_ASK = "drain_and_ask"
-
-# What an action class calls for. What is not here starts nothing by itself.
-RUNBOOK_FOR: dict[Action, str] = {
-    Action.RESET_GPU: DRAIN_REBOOT_VERIFY,
-    Action.REBOOT: DRAIN_REBOOT_VERIFY,
-    Action.COLD_CYCLE: DRAIN_AND_ASK,
-    Action.VENDOR: DRAIN_AND_ASK,
-}
-# Taking a node away heals no switch, no cable and no file system; and a report is a person's word, not evidence.
-COMPONENTS = frozenset({Component.GPU, Component.NVLINK, Component.NODE})
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The operator's limits. `verify_command` empty: a person resumes. `stop_file` is looked for at each guard."""
+    """The operator's limits. `verify_command` empty: a person resumes. `stop_file` is looked for at each guard.
+
+    `shadow_window`: what people did within it after an act in shadow counts as the same act. `bounds`: how many nodes
+    may be out, how often, and how far without a person's leave.
+    """
 
     cluster_name: str
     boot_time: timedelta
@@ -35,6 +30,8 @@ class Policy:
     verify_timeout: timedelta
     requeue_dead_jobs: bool
     stop_file: Path
+    shadow_window: timedelta = timedelta(hours=24)
+    bounds: Bounds = DEFAULT_BOUNDS
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Policy:
@@ -47,24 +44,19 @@ class Policy:
             verify_timeout=settings["KINTSUGI_VERIFY_TIMEOUT"],
             requeue_dead_jobs=settings["KINTSUGI_REQUEUE_DEAD_JOBS"],
             stop_file=Path(stop_file),
+            shadow_window=settings["KINTSUGI_SHADOW_WINDOW"],
+            bounds=_bounds(settings),
         )
 
 
-@dataclass(frozen=True)
-class NoRunbook:
-    """Nothing is started; `reason` is for people."""
-
-    reason: str
-
-
-def choose(action: Action, component: Component, *, is_node: bool, is_provisional: bool) -> str | NoRunbook:
-    """The runbook for an incident, by its action class and where it is."""
-    if not is_node:
-        return NoRunbook("it is on no node of the inventory")
-    if is_provisional:
-        return NoRunbook("its node is not in the inventory, and what is not in the inventory is never acted upon")
-    if component not in COMPONENTS:
-        return NoRunbook(f"taking the node away does not help against a fault of class {component}")
-    if action not in RUNBOOK_FOR:
-        return NoRunbook(f"action class {action} calls for no runbook")
-    return RUNBOOK_FOR[action]
+def _bounds(settings: Mapping[str, Any]) -> Bounds:
+    return Bounds(
+        cap_nodes=settings["KINTSUGI_CAP_NODES"],
+        cap_share=settings["KINTSUGI_CAP_SHARE"],
+        pod_floor=settings["KINTSUGI_POD_FLOOR"],
+        per_hour=settings["KINTSUGI_RATE_PER_HOUR"],
+        breaker_share=settings["KINTSUGI_BREAKER_SHARE"],
+        breaker_window=settings["KINTSUGI_BREAKER_WINDOW"],
+        approval_above=settings["KINTSUGI_APPROVAL_ABOVE"],
+        approval_time=settings["KINTSUGI_APPROVAL_TIME"],
+    )

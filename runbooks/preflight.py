@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 
 from detectors.detector import DetectorError, Target
 from incidents import inventory
+from runbooks.models import PreflightReport
+from runbooks.power import NoController, NoPower, PowerError, PowerState
 from runbooks.slurm import SlurmError
 from runbooks.step import World
 
@@ -16,6 +19,8 @@ _BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
 _TIMEOUT = timedelta(seconds=10)
 # Enough to see that key, host keys and addresses fit, without a round over ten thousand nodes.
 _SAMPLE = 5
+# Keys and hosts change by the day, not by the minute; long enough for a person to come back to the page (our choice).
+_FRESH = timedelta(minutes=15)
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,21 @@ def check(world: World) -> list[Check]:
         _privileges,
         _nodes_known,
         _node_access,
+        _power,
         _verify_command,
     ]
     return [point(config, world) for point in points]
+
+
+def report(world: World, *, by: str, now: datetime) -> PreflightReport:
+    """Looks, and keeps what was found for processes that hold no key for acts."""
+    return PreflightReport.objects.create(at=now, by=by[:150], checks=[asdict(point) for point in check(world)])
+
+
+def reported(now: datetime) -> list[Check] | None:
+    """What the process that acts found within the last minutes; None when it has not looked since."""
+    last = PreflightReport.objects.filter(at__gt=now - _FRESH).first()
+    return [Check(**point) for point in last.checks] if last is not None else None
 
 
 def _cluster_name(config: Mapping[str, str], world: World) -> Check:
@@ -115,6 +132,29 @@ def _node_access(config: Mapping[str, str], world: World) -> Check:
     complaint = next(iter(answers.values()), "there is no node with an address in the inventory")
     todo = "Set KINTSUGI_SSH_USER, KINTSUGI_SSH_KEY and KINTSUGI_SSH_KNOWN_HOSTS, and the nodes' addresses."
     return Check("node_access", False, f"No node gives its boot id over SSH: {complaint}.", todo)
+
+
+def _power(config: Mapping[str, str], world: World) -> Check:
+    """Controllers of some nodes, asked at once: one that is away takes its half minute, and none stops arming alone."""
+    if isinstance(world.power, NoPower):
+        return Check("power", True, "No management controllers are given ([group.bmc]): cold cycles are a person's.")
+    targets = [target for name in _spread(inventory.pollable()) if (target := inventory.target(name)) is not None]
+    with ThreadPoolExecutor(max_workers=_SAMPLE) as at_once:
+        answers = list(at_once.map(lambda target: _power_of(world, target), targets))
+    asked = [answer for answer in answers if not isinstance(answer, NoController)]
+    states = [answer for answer in asked if isinstance(answer, PowerState)]
+    if states or not asked:
+        without = f"; {len(answers) - len(asked)} have no controller given" if len(answers) > len(asked) else ""
+        return Check("power", True, f"{len(states)} of {len(asked)} management controllers looked at answer{without}.")
+    todo = "Correct [group.bmc] in KINTSUGI_CREDENTIALS, or `bmc` of the nodes in the inventory."
+    return Check("power", False, f"No management controller answers: {asked[0]}", todo)
+
+
+def _power_of(world: World, target: Target) -> PowerState | PowerError:
+    try:
+        return world.power.state(target)
+    except PowerError as error:
+        return error
 
 
 def _verify_command(config: Mapping[str, str], world: World) -> Check:

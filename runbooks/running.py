@@ -2,7 +2,8 @@
 
 1. Lease the run.  2. Look whether its incident still calls for it.  3. Look at the node: is the step done already,
 is the drain still ours?  4. Ask the guards.  5. Store the attempt.  6. Act.  7. Store the result, and go on.
-An attempt without a result is one of unknown outcome: step 3 looks before anything is done again.
+An attempt without a result is one of unknown outcome: step 3 looks before anything is done again. Where a person's
+leave is needed, it is asked for before the guards are.
 """
 
 from __future__ import annotations
@@ -15,19 +16,38 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from detectors import resources
-from incidents import inventory
+from incidents import inventory, vendor_cases
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
-from runbooks import ending, fleet, guards, leasing, library, ownership, starting, withdrawing
+from runbooks import (
+    approvals,
+    asking,
+    audit,
+    beside,
+    ending,
+    fleet,
+    guards,
+    heartbeat,
+    holding,
+    leasing,
+    library,
+    ownership,
+    starting,
+    withdrawing,
+)
 from runbooks.ending import Turn
-from runbooks.guards import Allowed, Refused, Request
+from runbooks.fleet import Shown
+from runbooks.guards import Act, Allowed, Refused
 from runbooks.leasing import LateWorker
-from runbooks.models import FleetLock, Mode, Run, StepRun
+from runbooks.library import Planned
+from runbooks.models import Mode, Run, StepRun
 from runbooks.ownership import Dropped, TakenOver
+from runbooks.rungs import STEPS_THAT_TOUCH
 from runbooks.slurm import NodeState, SlurmError, SlurmRefusal
-from runbooks.step import Context, Done, Failed, StandingFault, Step, Wait, World
+from runbooks.step import Context, Done, Failed, StandingFault, World, told
+from runbooks.steps.adopt_drain import AdoptDrain
 from runbooks.steps.drain import Drain
-from runbooks.steps.reboot import Reboot
+from runbooks.world_errors import WorldError, WorldRefusal
 
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE = timedelta(seconds=30)
@@ -44,9 +64,10 @@ def advance(run_id: int, *, now: datetime, world: World, at: Point = _pass) -> N
     run = leasing.take(run_id, now)
     if run is None:
         return
-    at("leased")
     try:
-        _attended(run, now=now, world=world, at=at)
+        with heartbeat.beating(run):
+            at("leased")
+            _attended(run, now=now, world=world, at=at)
     except LateWorker as late:
         _log.warning("%s was taken over or ended by someone else while a step was under way", late)
 
@@ -57,10 +78,13 @@ def _attended(run: Run, *, now: datetime, world: World, at: Point) -> None:
         _turn(run, now=now, world=world, at=at)
     except LateWorker:
         raise
-    except SlurmRefusal as refusal:
-        ask = f"Look at {run.node.name} and finish the repair by hand."
-        ending.fail(Turn(run, _step(run), now), Failed(f"Slurm cannot do it: {refusal}", ask))
-    except SlurmError as error:
+    except library.LibraryError as error:
+        ask = f"Abort run {run.pk}, look at {run.place} and finish the repair by hand."
+        ending.fail(Turn(run, None, now), Failed(f"Its plan cannot be followed by this version: {error}", ask))
+    except WorldRefusal as refusal:
+        ask = f"Look at {run.place} and finish the repair by hand."
+        ending.fail(Turn(run, _planned(run).step, now), Failed(f"It cannot be done: {refusal}", ask))
+    except WorldError as error:
         _look_again(run, str(error), now)
     except Exception as error:  # noqa: BLE001 - one of the four named places: around one advance
         _log.exception("run %s: the step broke", run.pk)
@@ -68,123 +92,138 @@ def _attended(run: Run, *, now: datetime, world: World, at: Point) -> None:
 
 
 def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
-    step = _step(run)
-    has_rebooted = run.steps.filter(name=Reboot.name).exists()
+    if run.node is None:
+        is_called_for = starting.is_called_for(run)
+        beside.turn(run, library.planned(run.plan), is_called_for=is_called_for, now=now, world=world)
+        return
+    planned = _planned(run)
+    step = planned.step
     verdict = withdrawing.consider(
-        State(run.incident.state), is_called_for=starting.is_called_for(run), has_rebooted=has_rebooted
+        State(run.incident.state),
+        is_called_for=starting.is_called_for(run),
+        has_rebooted=_has_tried(run),
+        waits_for_part=_waits_for_part(run),
     )
-    if isinstance(verdict, withdrawing.Withdraw):
+    turn = Turn(run, step, now)
+    if isinstance(verdict, withdrawing.Withdraw) and not (step.finishes and turn.attempted_at):
         _withdraw(run, verdict, now=now, world=world)
         return
     if run.mode == Mode.SHADOW:
         _shadow(run, now=now, world=world)
         return
     # Guards need the whole fleet, other steps only their node.
-    nodes = world.slurm.nodes(() if step.act else (run.node.name,))
-    if run.node.name not in nodes:
-        raise SlurmRefusal(f"{run.node.name}: Slurm knows no such node.")
-    turn = Turn(run, step, now)
-    ctx = _context(run, nodes[run.node.name], turn.attempted_at, now=now, world=world)
+    nodes = world.slurm.nodes(() if step.act else (run.place,))
+    if run.place not in nodes:
+        raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
+    ctx = replace(
+        _context(run, nodes[run.place], turn.attempted_at, now=now, world=world),
+        params=planned.params,
+        key=turn.key,
+    )
     if _settled_by_looking(turn, ctx):
         return
-    if step.act is not None and _is_refused(turn, nodes, world=world):
+    if isinstance(verdict, withdrawing.Withdraw):
+        _withdraw(run, verdict, now=now, world=world)
+        return
+    leave = approvals.check(turn, planned, ctx, nodes)
+    if not isinstance(leave, approvals.Given):
+        return
+    if step.act is not None and _is_refused(turn, step.act, nodes, world=world):
         return
     at("allowed")
     if turn.attempted_at is not None and now < turn.attempted_at + step.settles_in:
         since = f"{turn.attempted_at:%H:%M:%S %Z}"
         ending.note(turn, f"Whether the attempt of {since} took is not known yet.", again_in=timedelta(seconds=5))
         return
-    ending.attempt(turn)
+    with transaction.atomic():
+        approvals.used(leave, now)
+        ending.attempt(turn)
     at("attempted")
     result = step.run(ctx)
     at("acted")
-    ending.store(turn, result, is_last=_is_last(run, step))
+    ending.store(turn, result, is_last=_is_last(run))
     at("stored")
 
 
 def _settled_by_looking(turn: Turn, ctx: Context) -> bool:
-    """Whether the turn ends without an act: done already, blocked, or the node is no longer ours."""
+    """Whether the turn ends here: done already, under way, blocked, or the node is no longer ours."""
     step, run = turn.step, turn.run
     assert step is not None  # noqa: S101 - only `advance` itself makes a turn without one
     done = step.is_done(ctx)
     if done is not None:
-        ending.store(turn, done, is_last=_is_last(run, step), outcome=StepRun.Outcome.ALREADY_DONE)
+        ending.store(turn, done, is_last=_is_last(run), outcome=StepRun.Outcome.ALREADY_DONE)
         return True
     if step.needs_hold:
-        hold = ownership.hold(ctx.state, run.incident_id)
+        hold = holding.look(ctx)
         if isinstance(hold, Dropped):
-            ctx.world.slurm.drain(run.node.name, run.facts["reason"])
+            audit.of_run(run, "drain", audit.Phase.BEGUN, f"{hold.text}: drained again.", now=turn.now)
+            ctx.world.slurm.drain(run.place, run.facts["reason"])
+            run.facts["held_at"] = told(turn.now)
             ending.note(turn, f"{hold.text}; Kintsugi drained it again at once.", again_in=timedelta(0))
             return True
         if isinstance(hold, TakenOver):
             ending.take_over(turn, hold)
             return True
-    blocked = step.blocked(ctx)
-    if isinstance(blocked, Failed):
-        ending.fail(turn, blocked)
-    elif isinstance(blocked, Wait):
-        ending.wait(turn, blocked)
-    return blocked is not None
+    begun = step.carry_on(ctx) if turn.attempted_at is not None else None
+    result = begun if begun is not None else step.blocked(ctx)
+    if result is not None:
+        ending.store(turn, result, is_last=_is_last(run))
+    return result is not None
 
 
-def _step(run: Run) -> Step:
-    return library.load()[run.runbook].steps[run.step]
+def _planned(run: Run) -> Planned:
+    return library.planned(run.plan)[run.step]
 
 
-def _is_last(run: Run, step: Step) -> bool:
-    return library.load()[run.runbook].steps[-1] is step
+def _is_last(run: Run) -> bool:
+    return run.step == len(run.plan) - 1
 
 
-def _is_refused(turn: Turn, nodes: dict[str, NodeState], *, world: World) -> bool:
-    """Asks the guards; a drain that is allowed is claimed in the same transaction, so that the cap holds."""
-    verdict = _claim(turn, nodes, world=world)
+def _has_tried(run: Run) -> bool:
+    """Whether it has begun to reset, reboot or power-cycle: what it touched is verified before it takes jobs."""
+    return run.steps.filter(name__in=STEPS_THAT_TOUCH).exists()
+
+
+def _waits_for_part(run: Run) -> bool:
+    """Whether the vendor was called for this run, too: it has still to wait for the part, and there is a case."""
+    if "await_part" not in [row["step"] for row in run.plan[run.step :]]:
+        return False
+    return leasing.VENDOR_CASE in run.facts or vendor_cases.standing(run.incident_id) is not None
+
+
+def _is_refused(turn: Turn, act: Act, nodes: dict[str, NodeState], *, world: World) -> bool:
+    """Asks the guards; what jobs need is looked at where the node is about to be taken."""
+    takes = act is Act.DRAIN or turn.run.claimed_at is None
+    shown = Shown(nodes, tuple(world.slurm.demands()) if takes else ())
+    verdict = asking.ask(turn.run, act, shown, policy=world.policy, now=turn.now)
     if isinstance(verdict, Allowed):
         return False
     if verdict.ask_again_at is None:
-        ask = f"Examine {turn.run.node.name}: power-cycle it or call the vendor. It is drained."
-        ending.fail(turn, Failed(f"{verdict.reason}. {turn.run.node.name} stays drained.", ask))
+        ask = f"Examine {turn.run.place}: power-cycle it or call the vendor. It is drained."
+        ending.fail(turn, Failed(f"{verdict.reason}. {turn.run.place} stays drained.", ask))
     else:
         ending.refuse(turn, verdict)
     return True
 
 
-def _claim(turn: Turn, nodes: dict[str, NodeState], *, world: World) -> Allowed | Refused:
-    run, step, now = turn.run, turn.step, turn.now
-    assert step is not None  # noqa: S101
-    assert step.act is not None  # noqa: S101
-    request = Request(act=step.act, node=run.node.name, fault_type=run.fault_type)
-    if step.act is not guards.Act.DRAIN:
-        state = fleet.read(run, nodes, stop_file=world.policy.stop_file, now=now)
-        return guards.check(request, state, now)
-    FleetLock.objects.get_or_create(name="fleet")
-    with transaction.atomic():
-        # SQLite's transactions are immediate: there the whole database is the lock.
-        FleetLock.objects.select_for_update().get(name="fleet")
-        state = fleet.read(run, nodes, stop_file=world.policy.stop_file, now=now)
-        verdict = guards.check(request, state, now)
-        if isinstance(verdict, Allowed):
-            leasing.keep(run, claimed_at=now)
-    return verdict
-
-
 def _context(run: Run, state: NodeState, attempted_at: datetime | None, *, now: datetime, world: World) -> Context:
-    target = inventory.target(run.node.name)
+    target = inventory.target(run.place)
     if target is None:
-        raise SlurmRefusal(f"{run.node.name} is not in the inventory")
-    standing = Fault.objects.filter(owner=resources.node(run.node.name), is_active=True)
+        raise SlurmRefusal(f"{run.place} is not in the inventory")
+    standing = Fault.objects.filter(owner=resources.node(run.place), is_active=True)
     return Context(
         run_id=run.pk,
         incident_id=run.incident_id,
         fault_type=run.fault_type,
         resource=run.facts.get("resource", run.incident.root_resource),
-        node=run.node.name,
+        node=run.place,
         target=target,
         state=state,
         facts=run.facts,
         world=world,
         now=now,
         attempted_at=attempted_at,
-        known_boot_id=run.node.boot_id,
+        known_boot_id=run.node.boot_id if run.node is not None else "",
         may_adopt=_may_adopt(state),
         # The device's clock may be behind: a fault that we first saw after a boot was raised after it.
         standing=[
@@ -203,15 +242,20 @@ def _may_adopt(state: NodeState) -> bool:
 
 def _withdraw(run: Run, verdict: withdrawing.Withdraw, *, now: datetime, world: World) -> None:
     """Hands back what this run drained and never rebooted; what was rebooted and not verified stays drained."""
-    node = run.node.name
-    has_drained = run.steps.filter(name=Drain.name).exists()
+    node = run.place
+    has_drained = run.steps.filter(name__in=(Drain.name, AdoptDrain.name)).exists()
     is_ours = has_drained and isinstance(
         ownership.hold(world.slurm.nodes((node,))[node], run.incident_id), ownership.Held
     )
-    other = starting.calling_for(run.node).exclude(pk=run.incident_id).first()
+    other = starting.calling_for(run).exclude(pk=run.incident_id).first()
     if is_ours and other is not None:
         text = f"{node} stays drained for incident #{other.pk}."
-    elif is_ours and verdict.hands_back and not run.steps.filter(name=Reboot.name).exists():
+    elif is_ours and verdict.hands_back and not _has_tried(run) and run.facts.get("adopted_reason"):
+        audit.of_run(run, "drain", audit.Phase.BEGUN, f"Left as Slurm had it, because {verdict.reason}.", now=now)
+        world.slurm.drain(node, run.facts["adopted_reason"])
+        text = f"{node} is left as Slurm had left it, drained: {run.facts['adopted_reason']}."
+    elif is_ours and verdict.hands_back and not _has_tried(run):
+        audit.of_run(run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now)
         world.slurm.resume(node)
         text = f"{node} is handed back: it takes jobs again."
     elif is_ours:
@@ -222,19 +266,21 @@ def _withdraw(run: Run, verdict: withdrawing.Withdraw, *, now: datetime, world: 
 
 
 def _shadow(run: Run, *, now: datetime, world: World) -> None:
-    ending.shadow(run, library.load()[run.runbook].steps, remark=_objection(run, now=now, world=world), now=now)
+    steps = [planned.step for planned in library.planned(run.plan)]
+    remark = _objection(run, now=now, world=world)
+    ending.shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
 
 
 def _objection(run: Run, *, now: datetime, world: World) -> str:
     """What would stand against the run right now, as a sentence of its own; empty when nothing would."""
     try:
-        nodes = world.slurm.nodes()
+        shown = fleet.look(world.slurm)
     except SlurmError as error:
         return f" Slurm cannot be looked at: {error}"
-    if run.node.name not in nodes:
-        return f" Slurm knows no node {run.node.name}."
-    state = replace(fleet.read(run, nodes, stop_file=world.policy.stop_file, now=now), mode=Mode.ARMED)
-    verdict = guards.check(Request(guards.Act.DRAIN, run.node.name, run.fault_type), state, now)
+    if run.place not in shown.nodes:
+        return f" Slurm knows no node {run.place}."
+    state = replace(fleet.read(run, shown, policy=world.policy, now=now), mode=Mode.ARMED)
+    verdict = guards.check(asking.request(Act.DRAIN, run.place, run.fault_type), state, now)
     return f" The guards would refuse that now: {verdict.reason}." if isinstance(verdict, Refused) else ""
 
 

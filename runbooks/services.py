@@ -4,45 +4,66 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from runbooks import leasing, library
+from runbooks import cures, leasing, library, preflight
+from runbooks.breaker import judged as breaker
+from runbooks.by_hand import start as start_by_hand
 from runbooks.controls import (
     Controlled,
     ControlRefused,
+    Outcome,
     abort,
     approve,
+    close_breaker,
     pause,
     release,
     resume,
     set_mode,
     stop,
+    take_over,
 )
-from runbooks.fleet import heard, jobs_on, mode_of, stopped
+from runbooks.fleet import heard, jobs_on, mode_of, mode_of_site, stopped
 from runbooks.job_stops import Leave, may_stop_job
+from runbooks.models import Mode, Run, RunState
 from runbooks.running import advance
+from runbooks.shadow import Agreement, agreement, judge
 from runbooks.starting import plan, start_due
+from runbooks.step import World
 
 __all__ = [
+    "Agreement",
     "ControlRefused",
     "Controlled",
     "Leave",
+    "Outcome",
     "abort",
     "advance",
+    "agreement",
     "approve",
+    "breaker",
+    "close_breaker",
     "due",
     "heard",
     "is_due",
+    "is_shadow",
     "jobs_on",
+    "judge",
+    "judge_cures",
     "may_stop_job",
     "mode_of",
+    "mode_of_site",
     "pause",
     "plan",
     "release",
+    "report_preflight",
     "resume",
     "runbooks",
     "set_mode",
+    "start_after",
+    "start_by_hand",
     "start_due",
     "stop",
     "stopped",
+    "take_over",
 ]
 
 
@@ -51,8 +72,29 @@ def due(now: datetime) -> list[int]:
     return list(leasing.due(now).order_by("wake_at").values_list("pk", flat=True))
 
 
+def judge_cures(now: datetime) -> int:
+    """Says of rungs whose runs have ended whether they cured their fault, once that is known. How many were judged."""
+    return cures.judge(now, library.load())
+
+
+def start_after(run_id: int, *, now: datetime, world: World) -> list[int]:
+    """The next rung at once, where this run has ended without a cure; returns what is due."""
+    ended = Run.objects.filter(pk=run_id, state=RunState.NOT_CURED).values_list("incident_id", flat=True)
+    return start_due(list(ended), now=now, world=world) if ended else []
+
+
 def is_due(run_id: int, *, now: datetime) -> bool:
     return leasing.due(now).filter(pk=run_id).exists()
+
+
+def is_shadow(run_id: int) -> bool:
+    """Whether the run only writes down what it would do: any process may take its turn."""
+    return Run.objects.filter(pk=run_id, mode=Mode.SHADOW).exists()
+
+
+def report_preflight(world: World, *, by: str, now: datetime) -> bool:
+    """Makes the preflight for processes that hold no key for acts, and keeps it. Whether every point is well."""
+    return all(point["is_ok"] for point in preflight.report(world, by=by, now=now).checks)
 
 
 def runbooks() -> dict[str, str]:

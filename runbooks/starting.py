@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from detectors import catalog
-from detectors.faults import Action, Component
+from detectors.faults import Action, Component, Severity
+from incidents import lemons
 from incidents import services as incidents
 from incidents.lifecycle import CLOSED, State
-from incidents.models import Fault, Incident, Node
-from runbooks import fleet, library, policy, withdrawing
+from incidents.models import Fault, Incident
+from runbooks import cures, fleet, library, withdrawing
+from runbooks.choosing import Chosen, NoRunbook, Past, Where, choose
 from runbooks.models import UNFINISHED, Mode, Run, RunState
+from runbooks.runbook import Runbook, Trouble
 from runbooks.step import World
 
 _WAITS_FOR_RUN = (State.OPEN, State.ACKNOWLEDGED)
 # After these a run comes again only by a person: it ended in asking one, or a person ended it.
-_FINAL = frozenset({RunState.FAILED, RunState.ABORTED, RunState.SHADOWED})
+_FINAL = (RunState.FAILED, RunState.ABORTED, RunState.SHADOWED)
 
 
 def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World) -> list[int]:
@@ -27,34 +30,71 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
 
     One unfinished run per node is a constraint: of several workers that start one, one does.
     """
-    waiting = _calling().filter(state__in=_WAITS_FOR_RUN).exclude(node__runs__state__in=UNFINISHED)
+    waiting = _calling(library.load().values()).filter(state__in=_WAITS_FOR_RUN).exclude(runs__state__in=UNFINISHED)
     waiting = waiting.exclude(held_until__gt=now)  # a wider cause is suspected; the sweep comes back
     waiting = waiting.exclude(node__name__in=list(incidents.maintained(now)))  # people work there
+    waiting = waiting.exclude(node__name__in=lemons.quarantined())  # set aside until a person ends that
     if incident_ids is not None:
         waiting = waiting.filter(pk__in=list(incident_ids))
     else:
         _withdraw_unapproved(now)
-    started = (_start(incident, now) for incident in waiting.select_related("node", "root_fault").order_by("pk"))
+    found = list(_not_over(waiting).select_related("node", "root_fault").order_by("pk"))
+    known = modes() if found else {}
+    started = (_start(incident, known, now) for incident in found)
     return [run.pk for run in started if run is not None and run.wake_at is not None and run.wake_at <= now]
 
 
-def calling_for(node: Node) -> QuerySet[Incident]:
-    """Open incidents that call for a runbook on the node."""
-    return _calling().exclude(state__in=CLOSED).filter(node=node)
+def modes() -> dict[str, str]:
+    """How far each runbook of the library may go."""
+    return {name: str(fleet.mode_of(name)) for name in library.load()}
 
 
-def _calling() -> QuerySet[Incident]:
-    return Incident.objects.filter(
-        action__in=list(policy.RUNBOOK_FOR), component__in=list(policy.COMPONENTS), node__is_provisional=False
+def calling_for(run: Run) -> QuerySet[Incident]:
+    """Open incidents that call for a runbook on the run's node."""
+    books = [book for book in library.load().values() if book.needs_node]
+    return _calling(books).exclude(state__in=CLOSED).filter(node=run.node)
+
+
+def _calling(books: Iterable[Runbook]) -> QuerySet[Incident]:
+    """Those whose action class and component one of them names; whether it fits is looked at one by one."""
+    wanted = Q(pk__in=())
+    for component, actions in _kinds(books).items():
+        wanted |= Q(component=component, action__in=sorted(actions))
+    return Incident.objects.filter(wanted).filter(Q(node=None) | Q(node__is_provisional=False))
+
+
+def _kinds(books: Iterable[Runbook]) -> dict[str, set[str]]:
+    """Action classes by component."""
+    kinds: dict[str, set[str]] = {}
+    for purpose in (purpose for book in books for purpose in book.purposes):
+        for component in purpose.components or Component:
+            kinds.setdefault(str(component), set()).update(str(action) for action in purpose.actions or Action)
+    return kinds
+
+
+def _not_over(waiting: QuerySet[Incident]) -> QuerySet[Incident]:
+    """As `is_over` says, in the one query: each sweep looks at every open incident."""
+    last = Run.objects.filter(incident=OuterRef("pk")).order_by("-pk")
+    waiting = waiting.annotate(
+        last_state=Subquery(last.values("state")[:1]),
+        is_handed_over=Subquery(last.values("facts__handed_over")[:1]),
+        is_node_busy=Exists(Run.objects.filter(node=OuterRef("node"), state__in=UNFINISHED)),
     )
+    return waiting.filter(Q(last_state=None) | (~Q(last_state__in=_FINAL) & Q(is_handed_over__isnull=True)))
 
 
 def _withdraw_unapproved(now: datetime) -> None:
-    """A run that waits for approval is looked at by no worker: its incident may have ended meanwhile."""
+    """A run that waits for approval is looked at by no worker: its incident may have ended meanwhile.
+
+    One that has taken its node out already is withdrawn by a worker, who hands the node back.
+    """
     waiting = Run.objects.filter(state=RunState.AWAITING_APPROVAL)
     for run in waiting.select_related("incident", "node"):
         verdict = withdrawing.consider(State(run.incident.state), is_called_for=is_called_for(run))
         if isinstance(verdict, withdrawing.Withdraw):
+            if run.claimed_at is not None:
+                waiting.filter(pk=run.pk).update(state=RunState.RUNNING, wake_at=now)
+                continue
             text = f"Run {run.pk}, never approved, is withdrawn, because {verdict.reason}."
             with transaction.atomic():
                 values = {"state": RunState.WITHDRAWN, "outcome": text, "finished_at": now}
@@ -63,47 +103,73 @@ def _withdraw_unapproved(now: datetime) -> None:
                     incidents.note_withdrawal(run.incident_id, text, now)
 
 
-def _start(incident: Incident, now: datetime) -> Run | None:
-    chosen = policy.choose(
-        Action(incident.action),
-        Component(incident.component),
-        is_node=incident.node is not None,
-        is_provisional=incident.node is not None and incident.node.is_provisional,
-    )
-    if isinstance(chosen, policy.NoRunbook) or incident.node is None or is_over(incident):
-        return None
-    mode = fleet.mode_of(chosen)
-    if mode is Mode.OFF:
-        return None
+def _start(incident: Incident, modes: Mapping[str, str], now: datetime) -> Run | None:
     cause = _cause(incident)
-    awaits = mode is Mode.APPROVAL
+    chosen = chosen_for(incident, cause, modes=modes, now=now)
+    if isinstance(chosen, NoRunbook):
+        return None
+    book = chosen.book
+    node = incident.node if book.needs_node else None
+    if node is not None and incident.is_node_busy:  # type: ignore[attr-defined]  # annotated by `_not_over`
+        return None
+    mode = Mode(modes[book.name])
     try:
         with transaction.atomic():
             run = Run.objects.create(
                 incident=incident,
-                node=incident.node,
-                runbook=chosen,
+                node=node,
+                runbook=book.name,
+                version=book.version,
+                plan=[planned.as_row() for planned in book.steps],
                 fault_type=cause.fault_type if cause else incident.fault_type,
                 mode=mode,
-                state=RunState.AWAITING_APPROVAL if awaits else RunState.RUNNING,
-                wake_at=None if awaits else max(now, _held_until(cause) or now),
-                facts={"resource": cause.resource if cause else incident.root_resource},
+                wake_at=max(now, _held_until(cause) or now),
+                facts={"resource": cause.resource if cause else incident.root_resource, "why": chosen.reason},
                 started_at=now,
             )
-            _tell(run, now)
+            _tell(run, book.title, now)
     except IntegrityError:  # another worker's run on this node was first
         return None
     return run
 
 
-def is_called_for(run: Run) -> bool:
-    """Whether the incident's root is still on the run's node, and of a class and action that call for a runbook."""
-    incident = run.incident
-    return (
-        incident.node_id == run.node_id
-        and incident.component in policy.COMPONENTS
-        and incident.action in policy.RUNBOOK_FOR
+def chosen_for(
+    incident: Incident, cause: Fault | None, *, modes: Mapping[str, str], now: datetime
+) -> Chosen | NoRunbook:
+    """What the incident calls for now: by its fault, where it is, and what was tried before."""
+    books = library.load()
+    node = incident.node
+    asks = any(purpose.lemons for book in books.values() for purpose in book.purposes)
+    is_lemon = asks and node is not None and lemons.is_lemon(node.name, now) is not None
+    trouble = trouble_of(incident, cause, is_lemon=is_lemon)
+    where = Where(
+        resource=cause.resource if cause else incident.root_resource,
+        is_node=node is not None,
+        is_provisional=node is not None and node.is_provisional,
     )
+    has_rung = any(book.rung is not None and book.fits(trouble) for book in books.values())
+    past = cures.past(incident, trouble.fault_type, books, now) if has_rung else Past(spent=cures.spent(incident))
+    return choose(trouble, where, books.values(), modes=modes, past=past, now=now)
+
+
+def trouble_of(incident: Incident, cause: Fault | None, *, is_lemon: bool = False) -> Trouble:
+    """As runbooks are chosen by it."""
+    return Trouble(
+        fault_type=cause.fault_type if cause else incident.fault_type,
+        action=Action(incident.action),
+        component=Component(incident.component),
+        severity=Severity(incident.severity),
+        is_lemon=is_lemon,
+    )
+
+
+def is_called_for(run: Run) -> bool:
+    """Whether the incident is still where the run is, and still what a runbook is for; modes do not matter here."""
+    incident = run.incident
+    if run.node_id is not None and incident.node_id != run.node_id:
+        return False
+    alike = [book for book in library.load().values() if book.needs_node == (run.node_id is not None)]
+    return incident.action in _kinds(alike).get(incident.component, ())
 
 
 def is_over(incident: Incident) -> bool:
@@ -127,18 +193,13 @@ def _held_until(cause: Fault | None) -> datetime | None:
     return cause.observed_at + row.hold_down if row is not None and cause is not None else None
 
 
-def _tell(run: Run, now: datetime) -> None:
-    book = library.load()[run.runbook]
-    if run.state == RunState.AWAITING_APPROVAL:
-        ask = f"Approve or abort run {run.pk}: {book.title.lower()}, on {run.node.name}."
-        text = f"Run {run.pk} waits for approval: Kintsugi would {plan(run)}."
-        incidents.record(run.incident_id, kind="approval_asked", text=text, now=now, needs_human=ask)
-    elif run.mode == Mode.ARMED and run.wake_at is not None and run.wake_at > now:
-        text = f"{book.title} on {run.node.name} begins at {run.wake_at:%H:%M:%S %Z}, unless the fault clears before."
+def _tell(run: Run, title: str, now: datetime) -> None:
+    if run.mode == Mode.ARMED and run.wake_at is not None and run.wake_at > now:
+        text = f"{title} on {run.place} begins at {run.wake_at:%H:%M:%S %Z}, unless the fault clears before."
         incidents.record(run.incident_id, kind="run_held", text=text, now=now)
 
 
 def plan(run: Run) -> str:
     """What the run does, as the end of a sentence that begins with "Kintsugi would"."""
-    parts = [step.plan.format(node=run.node.name) for step in library.load()[run.runbook].steps]
+    parts = [planned.step.plan.format(node=run.place) for planned in library.planned(run.plan)]
     return f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]

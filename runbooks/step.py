@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -12,6 +12,7 @@ from detectors.detector import Detector, Shell, Target
 from detectors.faults import Recovery
 from runbooks.guards import Act
 from runbooks.policy import Policy
+from runbooks.power import NoPower, Power
 from runbooks.slurm import NodeState, Slurm
 
 _SHORTEST_LOOK = timedelta(seconds=2)
@@ -34,25 +35,40 @@ class Boot:
 
 
 @dataclass(frozen=True)
+class Reset:
+    """GPUs that were reset, begun at `at`: ingest clears what a reset clears."""
+
+    resources: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Done:
-    """Go on with the next step. `is_told`: it is worth a line in the timeline."""
+    """Go on with the next step. `is_told`: it is worth a line in the timeline.
+
+    `evidence` is what was seen, by what it is called: the end of a command's output, a report. Bounded by the step,
+    and kept with the step's row.
+    """
 
     text: str
     boot: Boot | None = None
     is_told: bool = True
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    reset: Reset | None = None
 
 
 @dataclass(frozen=True)
 class Wait:
     """Look again after `again_in`; `text` says for people what is being waited for.
 
-    `ask` is what a person is asked meanwhile. `is_told`: the timeline hears of it, once.
+    `ask` is what a person is asked meanwhile. `is_told`: the timeline hears of it, once; `is_report`: each time.
     """
 
     text: str
     again_in: timedelta
     ask: str = ""
     is_told: bool = False
+    is_report: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,18 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class NotCured:
+    """What this runbook can do was done and has not healed the fault: the ladder's next rung is called for.
+
+    The node stays drained by us. `ask` is for a person, where there is no further rung.
+    """
+
+    text: str
+    ask: str
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class HandedOver:
     """This runbook's part is done as meant; the rest is a person's. The node stays as it is."""
 
@@ -71,20 +99,42 @@ class HandedOver:
     ask: str
 
 
-Result = Done | Wait | Failed | HandedOver
+@dataclass(frozen=True)
+class Back:
+    """What the step before this one did is not so any more: it is made again."""
+
+    text: str
+
+
+Result = Done | Wait | Failed | NotCured | HandedOver | Back
 
 
 @dataclass(frozen=True)
 class World:
     """The doors through which steps act and look; built once per process from the settings.
 
-    `detectors` are run on the node by the steps that confirm and verify.
+    `detectors` are run on the node by the steps that confirm and verify. `power` is main power by the management
+    controllers.
     """
 
     slurm: Slurm
     shell: Shell
     detectors: Sequence[Detector]
     policy: Policy
+    power: Power = field(default_factory=NoPower)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A value that a runbook may give a step. `read` makes it of what YAML holds, and raises ValueError or TypeError.
+
+    `expected` ends the sentence "... is wrong; expected ...". A step without a `default` for it needs it given.
+    """
+
+    read: Callable[[object], Any]
+    expected: str
+    default: Any = None
+    is_needed: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +152,8 @@ class Context:
 
     `resource` is what the fault is on; `state` is the node as Slurm showed it a moment ago; `attempted_at` is the
     time of an attempt at this step of which the outcome is not known; `known_boot_id` is the inventory's; `may_adopt`
-    says whether a drain of another incident may be taken over.
+    says whether a drain of another incident may be taken over. `params` are the step's parameters, read and complete;
+    `key` names this step of this run for ever: what a step leaves in the world under it is started once.
     """
 
     run_id: int
@@ -119,6 +170,8 @@ class Context:
     known_boot_id: str = ""
     may_adopt: bool = True
     standing: Sequence[StandingFault] = field(default_factory=tuple)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
 
 
 class Step(Protocol):
@@ -126,7 +179,10 @@ class Step(Protocol):
 
     `act` is what the guards are asked for, None for a step they need not be asked for. `settles_in` is how long an
     attempt of unknown outcome is watched before it is taken not to have happened. `needs_hold`: the node must
-    still be drained by us. `recovery`: what the incident was cured by, once the run has succeeded.
+    still be drained by us. `recovery`: the rung of the ladder that this step is; when the run succeeds, what the
+    incident was cured by. `parameters`: what a runbook may give it. `needs_approval`: a person approves it each time.
+    `needs_node`: it looks at or acts on a node of Slurm; a runbook of steps that do not can be about a switch as well.
+    `finishes`: what it has begun is finished before the run may be withdrawn, such as giving power back.
     """
 
     name: ClassVar[str]
@@ -136,13 +192,23 @@ class Step(Protocol):
     settles_in: ClassVar[timedelta]
     needs_hold: ClassVar[bool]
     recovery: ClassVar[Recovery | None]
+    parameters: ClassVar[Mapping[str, Parameter]]
+    needs_approval: ClassVar[bool]
+    needs_node: ClassVar[bool]
+    finishes: ClassVar[bool]
 
     def is_done(self, ctx: Context) -> Done | None:
         """Look: what makes it done already, or None."""
         ...
 
-    def blocked(self, ctx: Context) -> Wait | Failed | None:
-        """Look: what stands in the way, or None."""
+    def blocked(self, ctx: Context) -> Wait | Failed | NotCured | None:
+        """Look: what stands in the way, or None. NotCured: this rung cannot be tried here, or has ended badly."""
+        ...
+
+    def carry_on(self, ctx: Context) -> Result | None:
+        """Go on with what an attempt has begun, for a step of several acts: asked before guards and people, who have
+        given leave to begin. None: nothing is seen of the attempt, or the step has no more to do than `run`.
+        """
         ...
 
     def run(self, ctx: Context) -> Result:
@@ -158,11 +224,18 @@ class Base:
     settles_in: ClassVar[timedelta] = timedelta(0)
     needs_hold: ClassVar[bool] = True
     recovery: ClassVar[Recovery | None] = None
+    parameters: ClassVar[Mapping[str, Parameter]] = {}
+    needs_approval: ClassVar[bool] = False
+    needs_node: ClassVar[bool] = True
+    finishes: ClassVar[bool] = False
 
     def is_done(self, ctx: Context) -> Done | None:
         return None
 
-    def blocked(self, ctx: Context) -> Wait | Failed | None:
+    def blocked(self, ctx: Context) -> Wait | Failed | NotCured | None:
+        return None
+
+    def carry_on(self, ctx: Context) -> Result | None:
         return None
 
 

@@ -40,12 +40,16 @@ STATES = tuple(state for state, verdict in _BY_STATE.items() if isinstance(verdi
 _ELSEWHERE = Withdraw("the cause of its incident lies elsewhere", hands_back=True)
 
 
-def consider(state: State, *, is_called_for: bool = True, has_rebooted: bool = False) -> GoOn | Withdraw:
+def consider(
+    state: State, *, is_called_for: bool = True, has_rebooted: bool = False, waits_for_part: bool = False
+) -> GoOn | Withdraw:
     """What the incident means for its run, looked at before each step.
 
     `is_called_for`: the incident's root is still on the run's node and calls for a runbook. A node that the run has
-    rebooted is verified and handed back by it all the same.
+    rebooted is verified and handed back by it all the same. `waits_for_part`: the run itself waits for the vendor.
     """
+    if state is State.AWAITING_VENDOR and waits_for_part:
+        return GoOn()
     if isinstance(_BY_STATE[state], GoOn) and not is_called_for and not has_rebooted:
         return _ELSEWHERE
     return _BY_STATE[state]

@@ -46,9 +46,7 @@ class ConfirmOnNode(Base):
 
 def _confirms(event: FaultEvent, ctx: Context) -> bool:
     """A fault of the same part that calls for as much; one of the whole node counts for each of its parts."""
-    whole = f"node/{ctx.node}"
-    is_same_place = ctx.resource in (event.resource, whole) or event.resource == whole
-    return is_same_place and event.action.at_least(Action.RESET_GPU)
+    return looking.is_of_part(event.resource, ctx) and event.action.at_least(Action.RESET_GPU)
 
 
 def _confirmed(ctx: Context, how: str) -> Done:

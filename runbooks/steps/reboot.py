@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar
 
-from runbooks import looking, ownership
+from detectors.faults import Recovery
+from runbooks import looking, node_states, ownership
 from runbooks.guards import Act
-from runbooks.step import Base, Context, Done, Effect, Failed, Result, Wait, told
+from runbooks.step import Base, Context, Done, Effect, NotCured, Result, Wait, remembered, told
 
 # A request that scontrol was killed over may still reach slurmctld: its transport's limit, twice.
 _SETTLES_IN = timedelta(seconds=60)
+_LOOK_AGAIN = timedelta(seconds=5)
 
 
 class Reboot(Base):
@@ -19,19 +21,34 @@ class Reboot(Base):
     effect: ClassVar[Effect] = Effect.DISRUPTIVE
     act: ClassVar[Act | None] = Act.REBOOT
     settles_in: ClassVar[timedelta] = _SETTLES_IN
+    recovery: ClassVar[Recovery | None] = Recovery.NODE_RESTART
 
     def is_done(self, ctx: Context) -> Done | None:
         """Slurm shows a reboot under way or issued since our drain, or the node runs another boot."""
         said = ctx.state.is_rebooting or ownership.says_reboot_issued(ctx.state)
-        if said or _is_another_boot(ctx):
-            ctx.facts["reboot_at"] = told(ctx.attempted_at or ctx.now)
-            by = "" if ctx.attempted_at else " by someone else"
-            return Done(f"{ctx.node} has been rebooted{by} since it was drained.")
-        return None
+        began_at = _another_boot(ctx)
+        if not said and began_at is None:
+            return None
+        ctx.facts["reboot_at"] = told(ctx.attempted_at or min(ctx.now, began_at or ctx.now))
+        by = "" if ctx.attempted_at else " by someone else"
+        return Done(f"{ctx.node} has been rebooted{by} since it was drained.")
 
-    def blocked(self, ctx: Context) -> Wait | Failed | None:
+    def blocked(self, ctx: Context) -> Wait | NotCured | None:
+        node = ctx.node
+        if ctx.facts.get("unkillable_jobs") and "COMPLETING" in ctx.state.flags:
+            return _cannot(ctx, f"{node} cannot end the processes of jobs that are over: Slurm would wait for ever")
+        # A node that went down by itself may be booting: it has the time that a boot takes.
+        drained_at = remembered(ctx, "drained_at") or ctx.now
+        if node_states.is_given_up(ctx.state) and ctx.now > drained_at + ctx.world.policy.boot_time:
+            return _cannot(ctx, f"{node}'s slurmd answers no more, and Slurm reboots through it")
+        if node_states.is_silent(ctx.state):
+            return Wait(f"{node} does not answer Slurm: if it boots by itself, that will do.", _LOOK_AGAIN)
+        off = node_states.switched_off(ctx.state)
+        if off:
+            ask = f"Switch {node} on when it is to be mended: scontrol update NodeName={node} State=POWER_UP"
+            return Wait(f"{off} It is rebooted when it is up.", timedelta(minutes=1), ask=ask, is_told=True)
         if not ctx.state.is_drained:
-            return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
+            return Wait(f"{node} is not empty yet.", _LOOK_AGAIN)
         return None
 
     def run(self, ctx: Context) -> Result:
@@ -40,7 +57,22 @@ class Reboot(Base):
         return Done(f"{ctx.node} reboots: Slurm has taken the request.")
 
 
-def _is_another_boot(ctx: Context) -> bool:
+def _another_boot(ctx: Context) -> datetime | None:
+    """When the boot began that the node runs since it was drained; None when it still runs the boot of before.
+
+    Where no boot id of before was ever known, Slurm's boot time tells.
+    """
     before = ctx.facts.get("boot_id_before")
-    boot = looking.boot(ctx) if before else None
-    return boot is not None and boot.boot_id != before
+    if before:
+        boot = looking.boot(ctx)
+        return boot.booted_at if boot is not None and boot.boot_id != before else None
+    drained_at = remembered(ctx, "drained_at")
+    is_later = drained_at is not None and node_states.has_booted(ctx.state, drained_at)
+    return ctx.state.boot_time if is_later else None
+
+
+def _cannot(ctx: Context, why: str) -> NotCured:
+    return NotCured(
+        f"{ctx.node} cannot be rebooted through Slurm: {why}. It stays drained.",
+        ask=f"Power-cycle {ctx.node}: nothing milder reaches it.",
+    )

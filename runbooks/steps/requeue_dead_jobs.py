@@ -8,6 +8,7 @@ from runbooks import looking
 from runbooks.guards import Act
 from runbooks.slurm import Job
 from runbooks.step import Base, Context, Done, Effect, Result
+from runbooks.steps.wait_for_jobs import checkpoint
 
 _LOST = frozenset({"gpu.lost"})
 
@@ -23,15 +24,19 @@ class RequeueDeadJobs(Base):
     def is_done(self, ctx: Context) -> Done | None:
         if not ctx.world.policy.requeue_dead_jobs:
             return Done("Jobs are waited for: the policy requeues none (KINTSUGI_REQUEUE_DEAD_JOBS).", is_told=False)
-        if not _dead(ctx):
-            return Done(f"No job on {ctx.node} is provably dead: those that run are waited for.", is_told=False)
-        return None
+        dead = _dead(ctx)
+        if any(job.is_requeueable for job in dead):
+            return None
+        if dead:
+            names = ", ".join(f"{job.job_id} ({job.user})" for job in dead)
+            return Done(f"A GPU under {names} is lost, and Slurm may not start it anew (Requeue=0): it is waited for.")
+        return Done(f"No job on {ctx.node} is provably dead: those that run are waited for.", is_told=False)
 
     def run(self, ctx: Context) -> Result:
-        dead = _dead(ctx)
+        dead = [job for job in _dead(ctx) if job.is_requeueable]
         for job in dead:
             ctx.world.slurm.requeue(job.job_id)
-        names = ", ".join(f"{job.job_id} ({job.user})" for job in dead)
+        names = ", ".join(f"{job.job_id} ({job.user}, {checkpoint(job, ctx.now)})" for job in dead)
         return Done(f"Requeued {names}: a GPU under it is lost.")
 
 

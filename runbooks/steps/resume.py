@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import ClassVar
 
-from detectors.faults import Recovery
-from runbooks.step import Base, Context, Done, Effect, Result
+from runbooks import node_states
+from runbooks.step import Base, Context, Done, Effect, Failed, Result, Wait
+
+_LOOK_AGAIN = timedelta(seconds=10)
 
 
 class Resume(Base):
     name: ClassVar[str] = "resume"
     plan: ClassVar[str] = "resume it"
     effect: ClassVar[Effect] = Effect.REVERSIBLE
-    recovery: ClassVar[Recovery | None] = Recovery.NODE_RESTART
 
     def is_done(self, ctx: Context) -> Done | None:
         """Only after an attempt of ours: without one, a node in service was resumed by someone else."""
         if ctx.attempted_at is not None and not ctx.state.is_draining and ctx.state.base != "DOWN":
             return Done(f"{ctx.node} takes jobs again.")
+        return None
+
+    def blocked(self, ctx: Context) -> Wait | Failed | None:
+        """What takes no jobs is not given back: its slurmd has to answer, and nothing of an old job may be there."""
+        if ctx.facts.get("unkillable_jobs") and "COMPLETING" in ctx.state.flags:
+            return Failed(
+                f"{ctx.node} still holds processes of jobs that are over: it takes no jobs. It stays drained.",
+                ask=f"Power-cycle {ctx.node}, and resume it: scontrol update NodeName={ctx.node} State=RESUME",
+            )
+        if node_states.is_silent(ctx.state) or node_states.switched_off(ctx.state):
+            return Wait(
+                f"{ctx.node} is verified and does not answer Slurm: it is resumed when it does.",
+                _LOOK_AGAIN,
+                ask=f"See whether slurmd runs on {ctx.node}: systemctl status slurmd",
+                is_told=True,
+            )
         return None
 
     def run(self, ctx: Context) -> Result:

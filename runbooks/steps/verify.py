@@ -1,36 +1,40 @@
-"""Verify the rebooted node before it takes jobs again: its detectors, its active faults, the site's own command."""
+"""Verify the repaired node before it takes jobs again: its detectors, its active faults, the site's own command."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors import catalog
-from detectors.detector import DetectorError
-from detectors.faults import Action
-from runbooks import looking
-from runbooks.step import Base, Context, Done, Failed, Result, Wait, patience, remembered, told
+from detectors.faults import Action, Recovery
+from incidents import poll_pauses
+from runbooks import apart, looking
+from runbooks.apart import Ended, Job
+from runbooks.step import Base, Context, Done, Failed, NotCured, Result, Wait, patience, remembered, told
+from runbooks.steps.pause_pollers import holder
 
-# Drivers load and links train after a boot: trouble counts when it outlasts a grace period, since one site condemned
-# 214 of 288 nodes without one (docs/runbooks.md). Its length is our choice, not a measurement.
+# Drivers load and links train after a boot or a reset: trouble counts when it outlasts a grace period, since one site
+# condemned 214 of 288 nodes without one (docs/runbooks.md). Its length is our choice, not a measurement.
 GRACE = timedelta(minutes=2)
 _LOOK_AGAIN = timedelta(seconds=10)
 _POLL_COMMAND = timedelta(seconds=2)
 _POLL_COMMAND_LATER = timedelta(seconds=15)
-_START_TIMEOUT = timedelta(seconds=20)
-KEY = "kintsugi-verify"
-# Starts the command once, apart from us (dcgmi diag takes minutes, and a worker never waits): mkdir is the lock.
-# Prints `running`, or `ended STATUS` and the end of the output. $1 is the run's own key, the rest is the command.
-SCRIPT = """umask 077
-at="${TMPDIR:-/tmp}/kintsugi-verify-$1"; shift
-if mkdir "$at" 2>/dev/null; then
-  setsid sh -c 'at=$1; shift; "$@" >"$at/output" 2>&1; echo $? >"$at/new"; mv "$at/new" "$at/status"' sh "$at" "$@" \
-    </dev/null >/dev/null 2>&1 &
-  echo running
-elif [ ! -O "$at" ]; then echo "ended 126"; echo "$at belongs to another user"
-elif [ -f "$at/status" ]; then echo "ended $(cat "$at/status")"; tail -c 1500 "$at/output"
-else echo running
-fi"""
+_REPAIRS = {
+    Recovery.GPU_RESET: "GPU reset",
+    Recovery.NODE_RESTART: "reboot",
+    Recovery.COLD_CYCLE: "power cycle",
+    Recovery.VENDOR_REPLACEMENT: "new part",
+}
+
+
+@dataclass(frozen=True)
+class _Trouble:
+    """`is_of_part`: it is what the run was to cure, or as grave and on the same part."""
+
+    text: str
+    is_of_part: bool
 
 
 class Verify(Base):
@@ -40,69 +44,79 @@ class Verify(Base):
     plan: ClassVar[str] = "verify that all GPUs are present, no fault stands, and the site's verify command passes"
 
     def run(self, ctx: Context) -> Result:
-        booted_at = remembered(ctx, "booted_at") or ctx.now
-        if "verify_started_at" in ctx.facts:
-            return _verify_by_command(ctx, booted_at)
-        trouble = _trouble(ctx, booted_at)
-        if trouble and ctx.now < booted_at + GRACE:
-            return Wait(f"{ctx.node} is not well yet: {trouble}", _LOOK_AGAIN)
-        if trouble:
-            return _failed(ctx, trouble)
+        poll_pauses.end(holder(ctx.run_id))  # what the polls see from here on counts
+        since = _touched_at(ctx)
+        if _began(ctx) in ctx.facts:
+            return _verify_by_command(ctx, since)
+        troubles = list(_troubles(ctx, since))
+        if troubles and ctx.now < since + GRACE:
+            return Wait(f"{ctx.node} is not well yet: {_said(troubles)}", _LOOK_AGAIN)
+        if troubles:
+            return _not_well(ctx, troubles)
         if not ctx.world.policy.verify_command:
             ctx.facts["asked_to_resume"] = True
             return Wait(
                 f"{ctx.node} is up and its detectors find no fault. No verify command is configured"
                 " (KINTSUGI_VERIFY_COMMAND), so a person decides.",
-                patience(booted_at, ctx.now, longest=timedelta(minutes=1)),
+                patience(since, ctx.now, longest=timedelta(minutes=1)),
                 ask=f"Test {ctx.node} and resume it: scontrol update NodeName={ctx.node} State=RESUME",
                 is_told=True,
             )
-        return _verify_by_command(ctx, booted_at)
+        return _verify_by_command(ctx, since)
 
 
-def _trouble(ctx: Context, booted_at: datetime) -> str:
-    """What is wrong with the node, empty when nothing is."""
+def _touched_at(ctx: Context) -> datetime:
+    """When the node was last booted or reset, or this step began: what was seen before speaks of another state."""
+    began = ctx.facts.setdefault(f"{ctx.key}:since", told(ctx.now))
+    touched = [at for fact in ("booted_at", "reset_at") if (at := remembered(ctx, fact)) is not None]
+    return max(touched, default=datetime.fromisoformat(began))
+
+
+def _began(ctx: Context) -> str:
+    """The fact that holds when the command was started."""
+    return f"{ctx.key}:began_at"
+
+
+def _troubles(ctx: Context, since: datetime) -> Iterator[_Trouble]:
     seen = looking.look(ctx)
     if not seen.is_reachable:
-        return f"Kintsugi cannot reach it: {seen.complaint}"
-    against = seen.against(looking.those_that_confirm(ctx.fault_type))
-    if against:
-        return against
+        yield _Trouble(f"Kintsugi cannot reach it: {seen.complaint}", is_of_part=False)
+        return
+    grave = seen.grave(looking.those_that_confirm(ctx.fault_type))
+    for event in grave:
+        text = f"{event.fault_type} on {event.resource}: {event.excerpt}"
+        # A detector that says nothing is no proof that the repair failed.
+        is_of_part = event.fault_type != looking.SILENT and looking.is_of_part(event.resource, ctx)
+        yield _Trouble(text, is_of_part=is_of_part)
     rows = catalog.load()
-    standing = [
-        fault
-        for fault in ctx.standing
-        if fault.last_seen_at > booted_at
-        and (row := rows.get(fault.fault_type)) is not None
-        and row.action.at_least(Action.RESET_GPU)
-    ]
-    return "; ".join(f"{fault.fault_type} on {fault.resource} since the boot" for fault in standing)
+    for fault in ctx.standing if not grave else ():
+        row = rows.get(fault.fault_type)
+        if fault.last_seen_at > since and row is not None and row.action.at_least(Action.RESET_GPU):
+            text = f"{fault.fault_type} on {fault.resource} since the {_repair(ctx)}"
+            yield _Trouble(text, is_of_part=looking.is_of_part(fault.resource, ctx))
 
 
-def _verify_by_command(ctx: Context, booted_at: datetime) -> Result:
+def _said(troubles: list[_Trouble]) -> str:
+    return "; ".join(trouble.text for trouble in troubles)
+
+
+def _verify_by_command(ctx: Context, since: datetime) -> Result:
     """While it runs the detectors keep away: a stress test makes a healthy GPU slow to answer."""
     command = ctx.world.policy.verify_command
     shown = " ".join(command)
-    started_at = remembered(ctx, "verify_started_at")
-    if started_at is None:
-        started_at = ctx.now
-        ctx.facts["verify_started_at"] = told(ctx.now)
-    key = f"{ctx.run_id}-{ctx.facts.get('boot_id_after') or 'unknown'}"
-    try:
-        output = ctx.world.shell.run(ctx.target, ("sh", "-c", SCRIPT, KEY, key, *command), _START_TIMEOUT)
-        answer = output.stdout.decode(errors="replace") if output.status == 0 else ""
-    except DetectorError:
-        answer = ""
-    first, _, said = answer.partition("\n")
-    if first.startswith("ended "):
-        status = first.removeprefix("ended ").strip()
-        if status != "0":
-            return _failed(ctx, f"`{shown}` ended with status {status}: {_tail(said)}")
-        trouble = _trouble(ctx, booted_at)
-        if trouble:
-            return _failed(ctx, f"after `{shown}`: {trouble}")
-        return Done(f"{ctx.node} is verified: its detectors find no fault and `{shown}` passed.")
-    waited = ctx.now - started_at
+    began_at = datetime.fromisoformat(ctx.facts.setdefault(_began(ctx), told(ctx.now)))
+    # Once per boot: a node that went down in the middle is verified anew.
+    job = Job(f"{ctx.key}-{ctx.facts.get('boot_id_after') or 'same-boot'}", command)
+    answer = apart.start(ctx.world.shell, ctx.target, job)
+    if isinstance(answer, Ended):
+        evidence = {shown: answer.said}
+        if answer.status != 0:
+            return _failed(ctx, f"`{shown}` {answer.how}: {answer.last_words}")
+        troubles = list(_troubles(ctx, since))
+        if troubles:
+            return _not_well(ctx, [_Trouble(f"after `{shown}`: {one.text}", one.is_of_part) for one in troubles])
+        return Done(f"{ctx.node} is verified: its detectors find no fault and `{shown}` passed.", evidence=evidence)
+    waited = ctx.now - began_at
     if waited > ctx.world.policy.verify_timeout:
         return _failed(ctx, f"`{shown}` has not ended after {round(waited.total_seconds() / 60)} min")
     return Wait(
@@ -110,12 +124,25 @@ def _verify_by_command(ctx: Context, booted_at: datetime) -> Result:
     )
 
 
-def _failed(ctx: Context, why: str) -> Failed:
-    return Failed(
-        f"{ctx.node} did not pass after its reboot: {why}. It stays drained.",
-        ask=f"Examine {ctx.node}: a reboot did not cure {ctx.fault_type}. Power-cycle it or call the vendor.",
+def _not_well(ctx: Context, troubles: list[_Trouble]) -> Failed | NotCured:
+    """The run's own fault calls for the next rung; any other trouble for a person."""
+    if not any(trouble.is_of_part for trouble in troubles):
+        return _failed(ctx, _said(troubles))
+    repair = _repair(ctx)
+    return NotCured(
+        f"The {repair} has not cured {ctx.fault_type} on {ctx.resource}: {_said(troubles)}. {ctx.node} stays drained.",
+        ask=f"Examine {ctx.node}: a {repair} did not cure {ctx.fault_type}. Power-cycle it or call the vendor.",
+        evidence={"detectors": _said(troubles)},
     )
 
 
-def _tail(text: str) -> str:
-    return " ".join(text.split())[-300:] or "no output"
+def _failed(ctx: Context, why: str) -> Failed:
+    return Failed(
+        f"{ctx.node} did not pass after its {_repair(ctx)}: {why}. It stays drained.",
+        ask=f"Examine {ctx.node}: it is not well after its {_repair(ctx)}. Power-cycle it or call the vendor.",
+    )
+
+
+def _repair(ctx: Context) -> str:
+    tried = ctx.facts.get("recovery")
+    return _REPAIRS.get(Recovery(tried), "repair") if tried else "repair"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from runbooks import looking
-from runbooks.step import Base, Boot, Context, Done, Failed, Result, Wait, remembered, told
+from detectors.faults import Recovery
+from runbooks import holding, looking, node_states
+from runbooks.step import Back, Base, Boot, Context, Done, Failed, NotCured, Result, Wait, remembered, told
 
 _LOOK_AGAIN = timedelta(seconds=5)
 _LOOK_AGAIN_SOON = timedelta(seconds=1)
 _SOON = timedelta(seconds=30)
+# A node that shuts down does not answer for longer: a second request would reboot it twice (our choice).
+_SETTLED = timedelta(seconds=60)
 
 
 class WaitForBoot(Base):
@@ -22,18 +25,29 @@ class WaitForBoot(Base):
     def run(self, ctx: Context) -> Result:
         asked_at = remembered(ctx, "reboot_at") or ctx.now
         boot = _new_boot(ctx, asked_at)
-        is_back = not ctx.state.is_rebooting and ctx.state.base != "DOWN" and "NOT_RESPONDING" not in ctx.state.flags
-        if boot is not None and is_back:
+        if boot is not None and node_states.is_back(ctx.state, asked_at):
             ctx.facts.update(booted_at=told(boot.booted_at), boot_id_after=boot.boot_id)
             how = f"boot id {boot.boot_id}" if boot.boot_id else f"Slurm says it booted at {boot.booted_at:%H:%M:%S %Z}"
             return Done(f"{ctx.node} is up again: {how}.", boot=boot)
         waited = ctx.now - asked_at
         if waited > ctx.world.policy.boot_time:
-            return _too_late(ctx, waited, has_booted=boot is not None)
+            return _too_late(ctx, asked_at, has_booted=boot is not None)
+        if boot is None and waited > _SETTLED and _is_forgotten(ctx, asked_at):
+            ctx.facts.pop("reboot_at")
+            return Back(f"slurmctld restarted and has forgotten the reboot of {ctx.node}: it is asked for again.")
         again_in = _LOOK_AGAIN_SOON if waited < _SOON else _LOOK_AGAIN
         if boot is not None:
             return Wait(f"{ctx.node} is up, and Slurm has not got it back yet.", again_in)
         return Wait(f"{ctx.node} is booting since {asked_at:%H:%M:%S %Z}.", again_in)
+
+
+def _is_forgotten(ctx: Context, asked_at: datetime) -> bool:
+    """Slurm waits for no boot, the node runs the old one, and slurmctld began anew just after it was asked."""
+    is_asked = ctx.facts.get("recovery") == Recovery.NODE_RESTART.value
+    if not is_asked or ctx.state.is_rebooting or not holding.is_forgotten(ctx, asked_at):
+        return False
+    boot = looking.boot(ctx)
+    return boot is not None and boot.boot_id == ctx.facts.get("boot_id_before")
 
 
 def _new_boot(ctx: Context, asked_at: datetime) -> Boot | None:
@@ -42,20 +56,32 @@ def _new_boot(ctx: Context, asked_at: datetime) -> Boot | None:
     if before:
         return boot if boot is not None and boot.boot_id != before else None
     since = ctx.state.boot_time
-    if since is None or since <= asked_at:
+    if since is None or not node_states.has_booted(ctx.state, asked_at):
         return None
     return boot or Boot("", since)
 
 
-def _too_late(ctx: Context, waited: timedelta, *, has_booted: bool) -> Failed:
-    minutes = round(waited.total_seconds() / 60)
+def _too_late(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed | NotCured:
+    """What Slurm still waits for is cancelled: it would let go of the drain, or reboot the node once more when it is
+    back (both seen in 22.05)."""
+    minutes = round((ctx.now - asked_at).total_seconds() / 60)
+    if ctx.state.is_rebooting:
+        ctx.world.slurm.cancel_reboot(ctx.node, ctx.facts["reason"])
     if has_booted:
         return Failed(
-            f"{ctx.node} has booted, but Slurm has not got it back within {minutes} min.",
-            ask=f"See whether slurmd runs on {ctx.node}; `scontrol cancel_reboot {ctx.node}` ends a reboot that Slurm"
-            " still waits for. It drops the drain: drain the node again at once.",
+            f"{ctx.node} has booted, but Slurm has not got it back within {minutes} min. It stays drained.",
+            ask=f"See whether slurmd runs on {ctx.node}: systemctl status slurmd",
         )
-    return Failed(
+    if node_states.is_back(ctx.state, asked_at):
+        return Failed(
+            f"{ctx.node} has booted, as Slurm says, but Kintsugi has no new boot id of it after {minutes} min. It stays"
+            " drained.",
+            ask=f"See why Kintsugi cannot log in to {ctx.node}, test it, and resume it.",
+        )
+    if looking.boot(ctx) is not None:
+        text = f"{ctx.node} still runs the boot of before, {minutes} min after its reboot was asked for: RebootProgram"
+        return NotCured(f"{text} did nothing. It stays drained.", ask=f"Reboot {ctx.node} by hand, or power-cycle it.")
+    return NotCured(
         f"{ctx.node} has not come back {minutes} min after its reboot was asked for (KINTSUGI_BOOT_TIME).",
         ask=f"Look at {ctx.node}'s console and power-cycle it. It is drained.",
     )

@@ -7,8 +7,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from incidents.templatetags.console import icon
-from runbooks import library
-from runbooks.models import UNFINISHED, Run, RunState, StepRun
+from runbooks import library, questions
+from runbooks.models import UNFINISHED, Question, Run, RunState, StepRun
 
 register = template.Library()
 
@@ -21,6 +21,7 @@ RUN_ICONS: dict[RunState, str] = {
     RunState.WITHDRAWN: "undo",
     RunState.ABORTED: "cancel",
     RunState.SHADOWED: "visibility",
+    RunState.NOT_CURED: "stairs",
 }
 STEP_ICONS: dict[StepRun.Outcome, str] = {
     StepRun.Outcome.ATTEMPTED: "help",
@@ -45,14 +46,24 @@ def step_outcome(value: str) -> SafeString:
     return _badge("step", word.value, STEP_ICONS[word])
 
 
+@register.simple_tag
+def question_of(run: Run) -> Question | None:
+    return questions.standing(run.pk) if run.state in UNFINISHED else None
+
+
+@register.filter
+def ways(question: Question) -> tuple[str, ...]:
+    """The words that it may be answered with."""
+    return questions.ways(question)
+
+
 @register.filter
 def ahead(run: Run) -> list[str]:
     """The steps that an unfinished run has not come to yet, by name."""
-    book = library.load().get(run.runbook)
-    if book is None or run.state not in UNFINISHED:
+    if run.state not in UNFINISHED:
         return []
     tried = max((step.index for step in run.steps.all()), default=-1)
-    return [step.name for step in book.steps[tried + 1 :]]
+    return [row["step"] for row in run.plan[tried + 1 :]]
 
 
 @register.filter

@@ -14,8 +14,7 @@ import django
 
 django.setup()
 
-from runbooks import library  # noqa: E402 - models load after Django
-from runbooks.models import Run  # noqa: E402
+from runbooks.models import Run  # noqa: E402 - models load after Django
 from tests.runbooks.real_site import RealSite  # noqa: E402
 
 
@@ -25,7 +24,7 @@ def main() -> None:
 
     def die(reached: str) -> None:
         run = Run.objects.get(pk=run_id)
-        if reached == point and library.load()[run.runbook].steps[run.step].name == step:
+        if reached == point and run.plan[run.step]["step"] == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     site.play(int(run_id), at=die)

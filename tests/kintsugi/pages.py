@@ -9,12 +9,15 @@ from incidents.models import (
     Fault,
     Incident,
     Notification,
+    Quarantine,
     QuarantinedEvent,
     Silence,
     TimelineEntry,
     UserReport,
+    VendorCase,
 )
-from runbooks.models import Mode, Run, RunState, StepRun
+from runbooks import library
+from runbooks.models import AuditEntry, Mode, Run, RunState, ShadowAct, StepRun
 from tests.builders import NOW, a_node, a_switch, an_incident
 
 RUNBOOK = "drain_reboot_verify"
@@ -22,7 +25,14 @@ RUNBOOK = "drain_reboot_verify"
 
 def a_run(incident: Incident, state: RunState = RunState.RUNNING, **values: object) -> Run:
     assert incident.node is not None
-    defaults = {"runbook": RUNBOOK, "fault_type": incident.fault_type, "mode": Mode.ARMED, "started_at": NOW}
+    plan = [planned.as_row() for planned in library.load()[RUNBOOK].steps]
+    defaults = {
+        "runbook": RUNBOOK,
+        "plan": plan,
+        "fault_type": incident.fault_type,
+        "mode": Mode.ARMED,
+        "started_at": NOW,
+    }
     return Run.objects.create(incident=incident, node=incident.node, state=state, **{**defaults, **values})
 
 
@@ -60,8 +70,32 @@ def pages(db: None) -> list[str]:
         ends_at=NOW,
         recorded_at=NOW,
     )
+    entry = AuditEntry(at=NOW, actor="kintsugi", act="drain", phase="begun", node="gn042", run=run.pk, text="A why.")
+    entry.save()
+    ShadowAct.objects.create(
+        side="kintsugi",
+        node=run.node,
+        incident=incident,
+        runbook=RUNBOOK,
+        kind="drain",
+        at=NOW,
+        settles_at=NOW,
+        verdict="differed",
+    )
+    case = VendorCase.objects.create(
+        incident=incident, part="gpu", resource=fault.resource, opened_by="ada", opened_at=NOW, since_at=NOW
+    )
+    aside = Quarantine.objects.create(node=incident.node, reason="three times", began_at=NOW)
     return [
         "/",
+        "/incidents/vendorcase/",
+        f"/incidents/vendorcase/{case.pk}/change/",
+        "/incidents/spare/",
+        "/incidents/quarantine/",
+        f"/incidents/quarantine/{aside.pk}/change/",
+        "/shadow/",
+        "/runbooks/auditentry/",
+        f"/runbooks/auditentry/{entry.pk}/change/",
         "/incidents/silence/",
         f"/incidents/silence/{window.pk}/change/",
         "/incidents/incident/",
@@ -82,4 +116,5 @@ def pages(db: None) -> list[str]:
         "/catalogue/gpu.xid.79/",
         "/stop/",
         "/modes/",
+        "/runbook/drain_reboot_verify/",
     ]

@@ -9,7 +9,12 @@ from typing import Any
 import paramiko
 import pytest
 
-from kintsugi.checks import correlation_is_usable, node_access_is_usable, redis_keeps_what_it_is_given
+from kintsugi.checks import (
+    correlation_is_usable,
+    node_access_is_usable,
+    redis_keeps_what_it_is_given,
+    runbooks_are_usable,
+)
 from tests.services.ports import free_port
 from tests.services.redis import Redis
 
@@ -73,3 +78,15 @@ def test_rules_of_correlation_that_cannot_be_read_stop_the_start(settings: Any, 
 
 def test_the_shipped_rules_of_correlation_can_be_read(settings: Any) -> None:
     assert correlation_is_usable(None) == []
+
+
+def test_a_runbook_of_the_site_that_cannot_be_read_stops_the_start(settings: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\n")
+    settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_RUNBOOKS": tmp_path}
+    (message,) = runbooks_are_usable(None)
+    assert message.id == "kintsugi.E004"
+    assert "mine.yaml:1: the runbook has no version" in message.msg
+
+
+def test_the_shipped_runbooks_can_be_read(settings: Any) -> None:
+    assert runbooks_are_usable(None) == []

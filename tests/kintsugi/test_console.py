@@ -18,7 +18,7 @@ from incidents import services
 from incidents.lifecycle import State, Trigger
 from incidents.models import Evidence, Fault, Incident, IncidentFault, Node, Notification, NotificationChannel, Switch
 from kintsugi.roles import PERMISSIONS, Role
-from runbooks.models import Mode, Run, RunbookMode, RunState, StepRun, StopSwitch
+from runbooks.models import Breaker, Mode, Run, RunbookMode, RunState, StepRun, StopSwitch
 from tests.builders import NOW, a_fault, a_node, a_switch, an_incident
 from tests.kintsugi.pages import a_run, pages
 from tests.kintsugi.people import People, people
@@ -233,6 +233,20 @@ class TestHome:
         StopSwitch.objects.create(reason="Power work", engaged_by="omar", engaged_at=NOW)
         for page in pages:
             assert "Stopped by omar" in people.viewer.get(page).content.decode(), page
+
+    def test_the_open_breaker_stands_above_every_page_and_is_closed_by_who_may_stop(
+        self, people: People, pages: list[str]
+    ) -> None:
+        Breaker.objects.create(why="14 of 100 nodes turned bad within 10 min", tripped_at=NOW)
+        assert all("14 of 100 nodes turned bad" in people.viewer.get(page).content.decode() for page in pages)
+        form = {"turn": "close", "reason": "Hot row."}
+        assert [one.post("/stop/", form).status_code for one in (people.viewer, people.on_call)] == [403, 302]
+        assert "Closed by omar" in people.viewer.get("/stop/").content.decode()
+
+    def test_the_site_is_held_at_a_mode_on_the_page_of_modes(self, people: People) -> None:
+        assert "Never set: each runbook" in people.admin.get("/modes/").content.decode()
+        assert people.admin.post("/modes/", {"runbook": "site", "mode": "shadow"}).status_code == 302
+        assert "Hold at armed" in people.admin.get("/modes/").content.decode()
 
     def test_a_channel_that_takes_no_messages_stands_above_every_page(self, people: People, pages: list[str]) -> None:
         NotificationChannel.objects.create(name="console", open_at=NOW, error="Invite the bot.")

@@ -12,6 +12,7 @@ from detectors.detector import NotConfigured, Target, TargetKind
 from detectors.http import Basic, Bearer
 from detectors.snmp_access import AuthProtocol, PrivProtocol, SnmpVersion
 from kintsugi import credentials
+from runbooks.power_access import BmcAccess, BmcKind
 
 NODE, OTHER = Target("gn001", "10.0.0.1"), Target("mt001", "10.0.0.2")
 LEAF = Target("leaf-01", "10.0.1.1", kind=TargetKind.SWITCH)
@@ -181,3 +182,69 @@ def test_a_secret_that_is_too_short_is_not_repeated(folder: Path) -> None:
     said = "\n".join(refused(folder, text))
     assert "fewer than 8 characters" in said
     assert "abc12" not in said
+
+
+BMC = """
+[[group]]
+nodes = "gn[001-050]"
+[group.bmc]
+kind = "redfish"
+user = "kintsugi"
+password_file = "DIR/secret"
+ca_file = "DIR/key"
+system = "{name}"
+
+[[group]]
+nodes = "*"
+[group.bmc]
+kind = "ipmi"
+user = "kintsugi"
+password_env = "IPMI"
+cipher = 3
+"""
+
+
+def with_bmc(folder: Path, text: str, **environ: str) -> credentials.Credentials:
+    path = folder / "credentials.toml"
+    path.write_text(text.replace("DIR", str(folder)))
+    return credentials.load(path, environ, with_bmc=True)
+
+
+def test_a_nodes_controller_is_entered_as_its_group_says(folder: Path) -> None:
+    given = with_bmc(folder, BMC, IPMI="short")
+    redfish = BmcAccess(BmcKind.REDFISH, "kintsugi", SECRET, ca_file=f"{folder}/key", system="{name}")
+    assert given.bmc(NODE) == redfish
+    assert given.bmc(OTHER) == BmcAccess(BmcKind.IPMI, "kintsugi", "short", cipher=3)
+    assert given.bmc(LEAF) is None
+    assert SECRET not in repr(given)
+
+
+def test_a_process_that_does_not_act_reads_no_secret_of_a_controller(folder: Path) -> None:
+    (folder / "secret").unlink()
+    given = loaded(folder, BMC)
+    assert given.bmc(NODE) is None
+    assert [group.bmc for group in given.groups] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ('user = "k"\npassword_env = "P"', "[group.bmc] kind: expected redfish or ipmi"),
+        ('kind = "telnet"\nuser = "k"\npassword_env = "P"', "[group.bmc] kind: expected redfish or ipmi"),
+        ('kind = "ipmi"\nuser = "k"', "[group.bmc] user: expected a user, and password_file"),
+        ('kind = "ipmi"\nuser = "k"\npassword = "P"', "secrets do not stand in this file"),
+        ('kind = "ipmi"\nuser = "k"\npassword_env = "LONG"', "a password of 20"),
+        ('kind = "ipmi"\nuser = "k"\npassword_env = "P"\nverify = false', "verify: ipmi has no use for it"),
+        ('kind = "redfish"\nuser = "k"\npassword_env = "P"\ncipher = 3', "cipher: redfish has no use for it"),
+        ('kind = "ipmi"\nuser = "k"\npassword_env = "P"\ncipher = 256', "cipher: expected the number"),
+        ('kind = "redfish"\nuser = "k"\npassword_env = "P"\nca_file = "/nowhere"', "ca_file: expected a file"),
+        ('kind = "redfish"\nuser = "k"\npassword_env = "P"\nverify = "no"', "verify: expected true or false"),
+        ('kind = "redfish"\nuser = "k"\npassword_env = "P"\nport = 1', "port: no such key"),
+    ],
+)
+def test_a_controllers_table_that_is_wrong_is_named_with_its_line(folder: Path, rows: str, words: str) -> None:
+    with pytest.raises(ImproperlyConfigured) as caught:
+        with_bmc(folder, f'[[group]]\nnodes = "*"\n[group.bmc]\n{rows}\n', P="secret", LONG="x" * 21)
+    (line,) = str(caught.value).splitlines()
+    assert words in line
+    assert line.removeprefix(f"{folder}/credentials.toml:")[0].isdigit()

@@ -281,6 +281,27 @@ def test_visudo_accepts_the_lines_of_every_detector(simulated: SimulatedWorld, t
     assert "lldpctl -f json" in path.read_text()
 
 
+def test_acts_stand_in_a_file_apart_and_looks_allow_none_of_them(simulated: SimulatedWorld) -> None:
+    via, targets = simulated_transports(simulated), inventory.targets(TargetKind.NODE, ["gn001"])
+    looks = "\n".join(sudoers.lines(sudoers.ask(registry.DETECTORS, targets, via.shell, now=NOW), "kintsugi"))
+    acts = sudoers.lines(sudoers.acts(targets, None, ["site-exporter"]), "kintsugi", head=sudoers.ACTS)
+    reset = r"/usr/sbin/nvidia-smi --gpu-reset -i 0000\:19\:00.0, /usr/bin/nvidia-smi --gpu-reset -i 0000\:19\:00.0"
+    assert f"kintsugi ALL=(root) NOPASSWD: {reset}" in acts
+    assert any("systemctl stop site-exporter" in line for line in acts)
+    assert "--gpu-reset" not in looks
+    assert "systemctl" not in looks
+
+
+@pytest.mark.needs("visudo")
+def test_visudo_accepts_the_lines_of_acts(simulated: SimulatedWorld, tmp_path: Path) -> None:
+    path = tmp_path / "kintsugi-acts"
+    asked = sudoers.acts(inventory.targets(TargetKind.NODE, ["gn001"]), None, sudoers.units())
+    path.write_text("\n".join(sudoers.lines(asked, "kintsugi", head=sudoers.ACTS)) + "\n")
+    path.chmod(0o440)
+    checked = subprocess.run(["visudo", "-cf", str(path)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
 # Host keys ---------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 def a_slurm(*flags: str) -> MemorySlurm:
     slurm = MemorySlurm({"gn001": ["gpu"]}, cluster_name="test", now=lambda: NOW)
-    slurm.reserve(Reservation("r1", ("gn001",), frozenset(flags), NOW, NOW + timedelta(hours=1)))
+    slurm.add_reservation(Reservation("r1", ("gn001",), frozenset(flags), NOW, NOW + timedelta(hours=1)))
     return slurm
 
 
@@ -31,7 +31,7 @@ def test_slurm_is_asked_once_a_minute() -> None:
     a_node("gn001")
     slurm, reserving = a_slurm("MAINT"), Reserving()
     reserving.due(NOW, slurm)
-    slurm.unreserve("r1")
+    slurm.end_reservation("r1")
     reserving.due(NOW + timedelta(seconds=55), slurm)
     assert Silence.objects.get().ended_at is None
     reserving.due(NOW + MINUTE, slurm)

@@ -42,7 +42,7 @@ def tell(house: House, *oids: str, host: str = "leaf-01") -> None:
 def test_every_notification_that_is_known_starts_no_repair(house: House) -> None:
     tell(house, *sorted(traps.NOTIFICATIONS))
     assert Fault.objects.count() > 5
-    assert Run.objects.count() == 0
+    assert not Run.objects.exclude(node=None).exists()  # switches are watched, which touches nothing
 
 
 def test_a_port_that_goes_down_and_comes_back_is_one_fault_that_is_cleared(house: House) -> None:

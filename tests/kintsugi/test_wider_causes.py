@@ -9,6 +9,7 @@ import pytest
 
 from detectors.faults import to_wire
 from incidents.models import Incident
+from runbooks import library
 from runbooks.models import Mode, Run, RunbookMode
 from runbooks.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from tests.builders import an_event
@@ -19,8 +20,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def armed(tmp_path: Path) -> House:
-    for runbook in (DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY):
-        RunbookMode.objects.create(runbook=runbook, mode=Mode.ARMED, set_by="test", set_at=START)
+    for runbook in library.load():
+        mode = Mode.ARMED if runbook in (DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY) else Mode.OFF
+        RunbookMode.objects.create(runbook=runbook, mode=mode, set_by="test", set_at=START)
     return House(tmp_path)
 
 
@@ -63,5 +65,7 @@ def test_no_node_is_drained_when_a_leaf_dies_in_silence(armed: House) -> None:
 
     roots = set(Incident.objects.exclude(state="duplicate").values_list("root_resource", flat=True))
     assert roots == {"switch/leaf-04", "node/gn012/gpu/0000:19:00.0"}
+    armed.let_pass(timedelta(minutes=9))
+    assert drained(armed) == []
     armed.let_pass(timedelta(minutes=3))
-    assert drained(armed) == ["gn012"]  # its own GPU is broken: it waited for the leaf, no longer
+    assert drained(armed) == ["gn012"]  # its own GPU is broken: it waited for the leaf for ten minutes, no longer

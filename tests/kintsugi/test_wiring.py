@@ -13,6 +13,8 @@ from pytest_django import Settings
 from detectors.detector import Command, DetectorError, NotConfigured, Output, Target, TargetKind
 from incidents.models import Expectation
 from kintsugi import checks, config, wiring
+from runbooks.power import NoPower
+from runbooks.power_site import SitePower
 
 NODE = Target("gn001", "127.0.0.1")
 
@@ -123,3 +125,20 @@ def test_no_detector_runs_faster_than_it_says(site: Any) -> None:
 def test_a_wrong_setting_of_polls_stops_the_start(name: str, value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=name):
         config.load({name: value})
+
+
+def test_only_a_process_that_acts_gets_at_power(site: Any, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("let me in\n")
+    path = tmp_path / "power.toml"
+    path.write_text(
+        '[[group]]\nnodes = "gn001"\n[group.bmc]\nkind = "redfish"\nuser = "act"\n'
+        f'password_file = "{tmp_path}/secret"\n'
+    )
+    site(KINTSUGI_CREDENTIALS=path, KINTSUGI_ACTS=False)
+    assert isinstance(wiring.power(), NoPower)
+    site(KINTSUGI_ACTS=True)
+    assert isinstance(wiring.power(), SitePower)
+    (tmp_path / "secret").unlink()
+    assert "password_file" in checks.node_access_is_usable(None)[0].msg
+    site(KINTSUGI_ACTS=False)
+    assert "password_file" not in "".join(found.msg for found in checks.node_access_is_usable(None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
 from runbooks import running, services
 from runbooks.models import Run
 from runbooks.running import Point
-from runbooks.slurm import ScontrolSlurm, controller
+from runbooks.slurm_client import ScontrolSlurm, controller
 from runbooks.step import World
 from tests.runbooks.site import CLUSTER, a_policy
 
@@ -70,3 +70,21 @@ class RealSite:
                 return run
             time.sleep(0.02)
         raise AssertionError(f"run {run_id} did not end within {within}: {Run.objects.get(pk=run_id).waiting_for}")
+
+    def advance(self, run_id: int) -> None:
+        """One turn, due or not."""
+        Run.objects.filter(pk=run_id).update(wake_at=self.now())
+        running.advance(run_id, now=self.now(), world=self.world)
+
+    def play_until(
+        self, run_id: int, condition: Callable[[Run], bool], *, within: timedelta = timedelta(seconds=40)
+    ) -> Run:
+        """Advances whenever the run is due, until the condition holds of it."""
+        deadline = time.monotonic() + within.total_seconds()
+        while not condition(run := Run.objects.get(pk=run_id)):
+            assert run.finished_at is None, run.outcome
+            assert time.monotonic() < deadline, run.waiting_for
+            if services.is_due(run_id, now=self.now()):
+                running.advance(run_id, now=self.now(), world=self.world)
+            time.sleep(0.02)
+        return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,15 +11,17 @@ from typing import Any
 from detectors import registry, resources
 from detectors.catalog import load
 from detectors.detector import Output, Target, Unreachable
+from detectors.expected import Expected
 from detectors.faults import Action, EventKind, FaultEvent, event_id
 from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
+from fixtures.memory_power import MemoryPower
 from fixtures.memory_slurm import MemorySlurm
 from incidents import services as incidents
 from incidents.models import Gpu, Incident, Node
-from runbooks import services
+from runbooks import library, services
 from runbooks.models import Mode, Run, RunbookMode
 from runbooks.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY, Policy
-from runbooks.step import World
+from runbooks.step import Context, World, told
 
 CLUSTER = "kintsugi-test"
 EPOCH = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
@@ -52,26 +54,42 @@ class Unplugged(SimulatedShell):
 
 
 class Site:
-    """Twenty nodes of one partition. `boot_takes` of Slurm and of the nodes is the same."""
+    """Twenty nodes of one partition, repaired by reboots and by people. Slurm and the nodes boot alike."""
 
-    def __init__(self, *, nodes: int = 20, mode: Mode = Mode.ARMED, **policy: Any) -> None:
+    def __init__(
+        self,
+        *,
+        nodes: int = 20,
+        mode: Mode = Mode.ARMED,
+        slurm: Mapping[str, str] | None = None,
+        partitions: Mapping[str, Sequence[str]] | None = None,
+        **policy: Any,
+    ) -> None:
         self.now = EPOCH
         self.names = [f"gn{number:03d}" for number in range(1, nodes + 1)]
         clock: Callable[[], datetime] = lambda: self.now  # noqa: E731
         self.nodes = SimulatedWorld([SimulatedNode(n, clock=clock, boot_takes=BOOT) for n in self.names], clock=clock)
         self.slurm = MemorySlurm(
-            {name: ["gpu"] for name in self.names},
+            {name: (partitions or {}).get(name, ["gpu"]) for name in self.names},
             cluster_name=CLUSTER,
             now=clock,
             on_reboot=self._power_goes,
             boot_takes=BOOT,
+            settings=slurm,
         )
         self.shell = Unplugged(self.nodes)
-        self.world = World(slurm=self.slurm, shell=self.shell, detectors=registry.DETECTORS, policy=a_policy(**policy))
+        self.power = MemoryPower(self.names, now=clock, on_change=self._switched)
+        self.world = World(
+            slurm=self.slurm,
+            shell=self.shell,
+            detectors=registry.DETECTORS,
+            policy=a_policy(**policy),
+            power=self.power,
+        )
         for name in self.names:
             self.add_node(name)
-        for runbook in (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK):
-            self.set_mode(mode, runbook)
+        for runbook in library.load():
+            self.set_mode(mode if runbook in (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK) else Mode.OFF, runbook)
 
     def add_node(self, name: str) -> None:
         """To the inventory."""
@@ -81,6 +99,11 @@ class Site:
 
     def _power_goes(self, node: str) -> None:
         self.nodes.reboot(node)
+
+    def _switched(self, node: str, is_on: bool, at: datetime) -> None:
+        """Slurm does not see it before SlurmdTimeout."""
+        one = self.nodes.nodes[node]
+        one.power_on(at) if is_on else one.power_off(at)
 
     def set_mode(self, mode: Mode, runbook: str = DRAIN_REBOOT_VERIFY) -> None:
         RunbookMode.objects.update_or_create(
@@ -148,3 +171,24 @@ class Site:
 
     def story(self, incident: Incident) -> list[str]:
         return list(incident.timeline.values_list("text", flat=True))
+
+
+def a_context(site: Site, **changes: object) -> Context:
+    """gn001, drained by incident 7 for a lost GPU 0."""
+    if not site.slurm.nodes(("gn001",))["gn001"].is_draining:
+        site.slurm.drain("gn001", "kintsugi:7 gpu.xid.79: GPU has fallen off the bus")
+    expected = tuple((str(gpu.index), gpu.pci) for gpu in site.nodes.nodes["gn001"].gpus)
+    context = Context(
+        run_id=1,
+        incident_id=7,
+        fault_type="gpu.xid.79",
+        resource=site.gpu("gn001"),
+        node="gn001",
+        target=Target("gn001", "gn001", expected=Expected(gpus=expected)),
+        state=site.slurm.nodes(("gn001",))["gn001"],
+        facts={"drained_at": told(EPOCH), "booted_at": told(site.now)},
+        world=site.world,
+        now=site.now,
+        key="1-2-step",
+    )
+    return replace(context, **changes)  # type: ignore[arg-type]

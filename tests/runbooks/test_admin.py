@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from incidents.models import Incident
+from runbooks import library
 from runbooks.models import Mode, Run, RunState, StepRun
 from tests.builders import NOW, a_node, an_incident
 from tests.kintsugi.people import People, people
@@ -24,6 +25,7 @@ def run(db: None) -> Run:
         incident=incident,
         node=incident.node,
         state=RunState.RUNNING,
+        plan=[planned.as_row() for planned in library.load()["drain_reboot_verify"].steps],
         started_at=NOW,
         waiting_for="Job 48812.",
         **values,
@@ -42,9 +44,9 @@ def test_the_page_shows_what_was_done_what_is_waited_for_and_what_is_to_come(peo
 @pytest.mark.parametrize(
     ("state", "offered"),
     [
-        (RunState.RUNNING, {"pause", "abort"}),
-        (RunState.AWAITING_APPROVAL, {"approve", "abort"}),
-        (RunState.PAUSED, {"resume", "abort"}),
+        (RunState.RUNNING, {"pause", "take_over", "abort"}),
+        (RunState.AWAITING_APPROVAL, {"approve", "take_over", "abort"}),
+        (RunState.PAUSED, {"resume", "take_over", "abort"}),
         (RunState.SUCCEEDED, set()),
     ],
 )

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from incidents import poll_pauses
 from incidents.lifecycle import State
-from runbooks import services
+from runbooks import approvals, services
 from runbooks.models import Mode, Run, RunbookMode, RunState, StopSwitch
+from runbooks.steps.pause_pollers import holder
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -24,8 +26,8 @@ def refused(outcome: object, words: str) -> None:
 def test_approved_run_goes_on_and_the_question_is_gone() -> None:
     site = Site(nodes=2, mode=Mode.APPROVAL)
     incident = site.lose_gpu()
-    run = site.begin(incident)
-    outcome = services.approve(run.pk, actor="alice", note="go", now=site.now)
+    run = site.advance(site.begin(incident))
+    outcome = services.approve(run.pk, actor="alice", seen=approvals.mark_of(run), note="go", now=site.now)
     incident.refresh_from_db()
     assert isinstance(outcome, services.Controlled)
     assert incident.needs_human == ""
@@ -37,10 +39,10 @@ def test_approved_run_goes_on_and_the_question_is_gone() -> None:
 
 def test_run_is_approved_once() -> None:
     site = Site(nodes=2, mode=Mode.APPROVAL)
-    run = site.begin(site.lose_gpu())
-    services.approve(run.pk, actor="alice", now=site.now)
-    refused(services.approve(run.pk, actor="bob", now=site.now), "is running and cannot be approved")
-    refused(services.approve(4711, actor="bob", now=site.now), "There is no run 4711")
+    run = site.advance(site.begin(site.lose_gpu()))
+    services.approve(run.pk, actor="alice", seen=approvals.mark_of(run), now=site.now)
+    refused(services.approve(run.pk, actor="bob", seen="", now=site.now), "is running and cannot be approved")
+    refused(services.approve(4711, actor="bob", seen="", now=site.now), "There is no run 4711")
 
 
 def test_paused_run_stands_still_until_it_is_resumed() -> None:
@@ -171,3 +173,72 @@ def test_command_refuses_to_arm_when_slurm_is_off() -> None:
     with pytest.raises(CommandError, match="is not armed; preflight found"):
         call_command("mode", "drain_reboot_verify", "armed")
     assert not Run.objects.exists()
+
+
+def test_no_runbook_goes_further_than_the_site() -> None:
+    site = Site(nodes=2)
+    outcome = services.set_mode("site", "shadow", actor="alice", now=site.now, world=None)
+    assert str(getattr(outcome, "text", outcome)) == "The site is set to shadow: no runbook goes further."
+    assert services.mode_of("drain_reboot_verify") == Mode.SHADOW
+    run = site.play(site.begin(site.lose_gpu()))
+    assert run.state == RunState.SHADOWED
+    assert site.slurm.journal == []
+
+
+def test_a_runbook_goes_no_further_than_its_own_mode_when_the_site_would_let_it() -> None:
+    site = Site(nodes=2, mode=Mode.APPROVAL)
+    services.set_mode("site", "armed", actor="alice", now=site.now, world=site.world)
+    assert services.mode_of("drain_reboot_verify") == Mode.APPROVAL
+    assert services.mode_of("a_runbook_that_nobody_set") == Mode.SHADOW
+
+
+def test_lowered_site_holds_a_run_that_is_under_way() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+    services.set_mode("site", "off", actor="alice", now=site.now, world=None)
+    run = site.advance(run)
+    assert "The runbook's mode is now off" in run.waiting_for
+    assert site.slurm.journal == []
+
+
+def test_command_says_that_the_site_holds_a_runbook_back(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("mode", "site", "shadow", actor="alice")
+    call_command("mode", "drain_reboot_verify", "approval", actor="alice")
+    call_command("mode")
+    shown = capsys.readouterr().out
+    assert "drain_reboot_verify is set to approval, and the site holds it at shadow." in shown
+    assert "site: shadow (no runbook goes further)" in shown
+    assert "drain_reboot_verify: shadow" in shown
+
+
+def test_run_that_a_person_takes_over_ends_and_the_incident_is_theirs() -> None:
+    site = Site(nodes=2)
+    incident = site.lose_gpu()
+    run = site.advance(site.begin(incident))
+    outcome = services.take_over(run.pk, actor="alice", note="I am at the rack", now=site.now)
+    assert isinstance(outcome, services.Controlled)
+    run.refresh_from_db()
+    incident.refresh_from_db()
+    assert (run.state, incident.state) == (RunState.ABORTED, State.ACKNOWLEDGED)
+    assert site.slurm.nodes(("gn001",))["gn001"].is_draining
+    assert any("taken over by alice. I am at the rack" in line for line in site.story(incident))
+    site.now += timedelta(days=1)
+    assert site.start() == []
+
+
+def test_run_that_has_ended_is_not_taken_over() -> None:
+    site = Site(nodes=2)
+    incident = site.lose_gpu()
+    run = site.play(site.begin(incident))
+    refused(services.take_over(run.pk, actor="alice", now=site.now), "cannot be taken over")
+    incident.refresh_from_db()
+    assert incident.state == State.MONITORING
+
+
+def test_polls_that_an_aborted_run_has_paused_go_on_at_once() -> None:
+    site = Site(nodes=2)
+    run = site.advance(site.begin(site.lose_gpu()))
+    until = site.now + timedelta(minutes=15)
+    poll_pauses.pause("gn001", ["gpu"], holder=holder(run.pk), why="a test", until=until, now=site.now)
+    services.abort(run.pk, actor="alice", now=site.now)
+    assert poll_pauses.of_node("gn001", site.now) == frozenset()

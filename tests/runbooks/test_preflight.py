@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from django.core.management import call_command
 
 from incidents.models import Node
 from runbooks import preflight
+from runbooks.power import NoPower
+from runbooks.power_access import BmcAccess, BmcKind
+from runbooks.power_site import SitePower
 from runbooks.preflight import Check
 from tests.runbooks.site import Site
 
@@ -39,6 +43,10 @@ def _silence(site: Site) -> None:
     site.shell.silent.update(site.names)
 
 
+def _controllers_away(site: Site) -> None:
+    site.power.away.update(site.names)
+
+
 def _not_root(site: Site) -> None:
     site.slurm.user = "alice"
 
@@ -55,6 +63,7 @@ def _not_root(site: Site) -> None:
         (_not_root, "privileges", "alice", "AdminLevel=Operator"),
         (_no_nodes, "nodes", "0 of 0 nodes", "inventory import"),
         (_silence, "node_access", "no route to host", "KINTSUGI_SSH_KEY"),
+        (_controllers_away, "power", "cannot be reached", "Correct [group.bmc]"),
     ],
 )
 def test_problem_says_what_was_found_and_what_to_do(
@@ -95,3 +104,20 @@ def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> N
     answer = json.loads(capsys.readouterr().out)
     assert answer["is_ready"] is False
     assert set(answer["checks"][0]) == {"name", "is_ok", "found", "todo"}
+
+
+def test_a_site_without_controllers_may_arm_and_is_told_so() -> None:
+    site = Site(nodes=2)
+    site.world = replace(site.world, power=NoPower())
+    assert found(site)["power"] == Check(
+        "power", True, "No management controllers are given ([group.bmc]): cold cycles are a person's."
+    )
+
+
+def test_a_controller_that_is_away_and_nodes_that_have_none_stop_nothing() -> None:
+    site = Site(nodes=3)
+    site.power.away.add("gn001")
+    access = BmcAccess(BmcKind.REDFISH, "kintsugi", "secret")
+    assert found(site)["power"].found == "2 of 3 management controllers looked at answer."
+    site.world = replace(site.world, power=SitePower(lambda node: access))
+    assert found(site)["power"].is_ok  # the inventory says of none where it is

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from runbooks import services
 from runbooks.guards import cap
 from runbooks.leasing import LEASE
 from runbooks.models import Run, RunState
+from runbooks.steps.reboot import Reboot
+from runbooks.verdicts import Bounds
 from tests.runbooks.conftest import boots, reboots_asked
 from tests.runbooks.real_site import RealSite
-from tests.runbooks.site import Site
+from tests.runbooks.site import Site, a_policy
 from tests.runbooks.test_services import at_once
 
 pytestmark = [
@@ -92,7 +95,7 @@ def test_another_worker_ends_the_run_with_one_reboot_when_one_is_killed(
         check=False,
     )
     assert worker.returncode == -signal.SIGKILL, worker.stderr
-    ended = a_site(slurm_daemons, node, ahead=LEASE + timedelta(seconds=1)).play(run.pk)
+    ended = a_site(slurm_daemons, node, ahead=LEASE + Reboot.settles_in + timedelta(seconds=1)).play(run.pk)
     incident.refresh_from_db()
     assert ended.state == RunState.SUCCEEDED, ended.outcome
     assert incident.state == State.MONITORING
@@ -131,6 +134,8 @@ def test_cap_holds_when_twenty_workers_drain_through_slurm_at_once(
 ) -> None:
     nodes = [take_node() for _ in range(20)]
     site = a_site(slurm_daemons, *nodes)
+    # What is tested is the cap: twenty nodes that turn bad at once would trip the breaker too.
+    site.world = replace(site.world, policy=a_policy(bounds=Bounds(breaker_share=1.0)))
     runs = [a_run(site, node)[0] for node in nodes]
     limit = cap(len(slurm_daemons.nodes))
     # Nodes of the tests before may still be coming back; what a person drained stays out.

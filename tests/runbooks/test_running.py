@@ -57,7 +57,10 @@ def test_node_is_drained_rebooted_verified_and_resumed_when_its_gpu_is_lost() ->
     assert incident.recovery == "node_restart"
     assert incident.out_of_service_at is not None
     assert incident.restored_at == site.now
-    assert [step.outcome for step in run.steps.all()] == ["done", "already_done", *["done"] * 6]
+    assert [step.outcome for step in run.steps.all()] == [
+        *("done", "already_done", "already_done"),
+        *["done"] * 5,
+    ]
 
 
 def test_jobs_are_waited_for_without_limit_when_they_still_run() -> None:
@@ -236,12 +239,16 @@ def test_node_stays_drained_and_a_person_is_asked_when_the_gpu_stays_away() -> N
     incident = site.lose_gpu(is_dead=True)
     run = site.play(site.begin(incident))
     incident.refresh_from_db()
-    assert run.state == RunState.FAILED
+    assert run.state == RunState.NOT_CURED
     assert acts(site) == ["drain", "reboot"]
     assert incident.state == State.OPEN
-    assert "did not pass after its reboot: gpu.lost" in run.outcome or "gpu.count_mismatch" in run.outcome
+    assert run.outcome.startswith("The reboot has not cured gpu.xid.79 on node/gn001/gpu/")
     assert incident.needs_human.startswith("Examine gn001: a reboot did not cure gpu.xid.79")
-    assert site.start() == []
+    site.start()
+    assert list(Run.objects.order_by("pk").values_list("runbook", flat=True)) == [
+        "drain_reboot_verify",
+        "drain_and_ask",
+    ]
 
 
 def test_node_stays_drained_when_the_verify_command_fails() -> None:
@@ -283,18 +290,32 @@ def test_person_is_asked_when_the_node_gives_no_new_boot_id_in_time() -> None:
     site.shell.silent.add("gn001")
     run = site.play(run)
     assert run.state == RunState.FAILED
-    assert "has not come back 3 min after its reboot was asked for" in run.outcome
+    assert "has booted, as Slurm says, but Kintsugi has no new boot id of it after 3 min" in run.outcome
 
 
-def test_node_that_answers_neither_us_nor_slurm_is_rebooted() -> None:
+def test_node_that_answers_neither_us_nor_slurm_calls_for_power_since_slurm_cannot_reboot_it() -> None:
     site = Site()
     incident = site.lose_gpu()
     site.shell.silent.add("gn001")
     site.slurm.set_down("gn001")
-    run = site.play(site.begin(incident), until=at_step("wait_for_boot"))
-    assert acts(site) == ["drain", "reboot"]
+    run = site.play(site.begin(incident))
+    assert acts(site) == ["drain"]
+    assert run.state == RunState.NOT_CURED
+    assert "slurmd answers no more, and Slurm reboots through it" in run.outcome
+
+
+def test_node_that_boots_by_itself_is_not_rebooted_once_more() -> None:
+    site = Site()
+    incident = site.lose_gpu()
+    site.shell.silent.add("gn001")
+    site.slurm.switch_off("gn001")
+    run = site.play(site.begin(incident), until=at_step("reboot"))
+    site.nodes.reboot("gn001")
+    site.slurm.switch_on("gn001")
     site.shell.silent.clear()
-    assert site.play(run).state == RunState.SUCCEEDED
+    run = site.play(run)
+    assert run.state == RunState.SUCCEEDED, run.outcome
+    assert acts(site) == ["drain", "resume"]
 
 
 def test_node_that_slurm_still_reaches_is_not_rebooted_when_we_cannot() -> None:
@@ -306,7 +327,7 @@ def test_node_that_slurm_still_reaches_is_not_rebooted_when_we_cannot() -> None:
     assert "Kintsugi cannot reach it" in run.waiting_for
 
 
-def test_same_fault_within_24_hours_leaves_the_node_drained_and_asks() -> None:
+def test_same_fault_within_24_hours_is_not_rebooted_for_again_and_a_person_is_asked() -> None:
     site = Site()
     first = site.lose_gpu()
     site.play(site.begin(first))
@@ -316,10 +337,10 @@ def test_same_fault_within_24_hours_leaves_the_node_drained_and_asks() -> None:
     run = site.play(site.begin(second))
     second.refresh_from_db()
     assert second.pk != first.pk
-    assert run.state == RunState.FAILED
+    assert run.runbook == "drain_and_ask"
+    assert run.facts["why"] == "no further rung of the ladder is left or allowed"
     assert site.slurm.reboots("gn001") == 1
     assert site.slurm.nodes(("gn001",))["gn001"].is_drained
-    assert "the fault is back within 24 h" in run.outcome
     assert second.needs_human
 
 
@@ -373,8 +394,7 @@ def test_shadow_says_what_the_guards_would_refuse() -> None:
 def test_run_waits_for_a_person_when_in_approval_mode() -> None:
     site = Site(mode=Mode.APPROVAL)
     incident = site.lose_gpu()
-    assert site.start() == []
-    run = site.run_of(incident)
+    run = site.advance(site.begin(incident))
     incident.refresh_from_db()
     assert run.state == RunState.AWAITING_APPROVAL
     assert incident.needs_human == f"Approve or abort run {run.pk}: drain, reboot, verify, on gn001."
@@ -404,7 +424,7 @@ def test_slurm_that_does_not_answer_is_asked_again_until_it_does() -> None:
 def test_run_fails_and_asks_when_slurm_does_not_know_the_node() -> None:
     site = Site()
     incident = site.lose_gpu()
-    del site.slurm._nodes["gn001"]
+    site.slurm.forget("gn001")
     run = site.play(site.begin(incident))
     assert run.state == RunState.FAILED
     assert "Slurm knows no such node" in run.outcome

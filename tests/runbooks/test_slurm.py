@@ -18,7 +18,8 @@ from detectors.transport import LocalShell
 from fixtures.cluster.slurm_daemons import SlurmDaemons
 from fixtures.memory_slurm import MemorySlurm
 from fixtures.memory_slurm_commands import CommandShell
-from runbooks.slurm import NodeState, Reservation, ScontrolSlurm, Slurm, SlurmError, SlurmRefusal, controller
+from runbooks.slurm import Demand, NodeState, Reservation, Slurm, SlurmError, SlurmRefusal
+from runbooks.slurm_client import ScontrolSlurm, controller
 from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
 
 _HOST = controller("local")
@@ -64,10 +65,10 @@ class MemorySite:
     def reserve(self, name: str, flags: str) -> None:
         now = datetime.now(UTC).replace(microsecond=0)
         named = frozenset(flags.split(","))
-        self.memory.reserve(Reservation(name, (self.node,), named, now, now + timedelta(hours=1)))
+        self.memory.add_reservation(Reservation(name, (self.node,), named, now, now + timedelta(hours=1)))
 
     def unreserve(self, name: str) -> None:
-        self.memory.unreserve(name)
+        self.memory.end_reservation(name)
 
     def reboots(self) -> int:
         return self.memory.reboots(self.node)
@@ -210,6 +211,14 @@ def test_a_job_is_told_with_its_times_while_it_runs_and_after_it_was_cancelled(s
 
 def of_job(site: Site, job: str) -> JobRecord:
     return next(one for one in site.slurm.recent_jobs(timedelta(hours=1)).records if one.job_id == job)
+
+
+def test_a_job_is_told_with_the_nodes_that_it_needs_while_it_runs(site: Site) -> None:
+    job = site.start_job()
+    needed = next(demand for demand in site.slurm.demands() if demand.job_id == job)
+    assert needed == Demand(job, 1, ("gpu",), is_running=True)
+    site.cancel_job(job)
+    wait_for(site, lambda state: not any(demand.job_id == job for demand in site.slurm.demands()))
 
 
 def test_no_accounts_are_told_and_jobs_all_the_same_when_a_site_keeps_none(

@@ -80,7 +80,8 @@ def test_a_run_goes_on_when_it_has_rebooted_the_node_already() -> None:
 def test_a_run_that_nobody_approved_is_withdrawn_when_the_cause_lies_elsewhere() -> None:
     site = Site(mode=Mode.APPROVAL)
     incident = site.raise_fault()
-    run = site.begin(incident)
+    run = site.advance(site.begin(incident))
+    assert run.state == RunState.AWAITING_APPROVAL
     root_elsewhere(incident)
 
     site.start()

@@ -20,8 +20,19 @@ set_working_mc 0x20
     allowed_auths_admin none md2 md5 straight
     guid a123456789abcdefa123456789abcdef
   endlan
-  startnow false
+{chassis}  startnow false
   user 2 true "ipmiusr" "test" admin 10 none md2 md5 straight
+"""
+# Called as `PROGRAM 0x20 get power` and `PROGRAM 0x20 set power 0`; the file `power` is the chassis.
+_CHASSIS = """#!/bin/sh
+verb=$2; shift 2
+if [ "$verb" = get ]; then
+  for what in "$@"; do
+    if [ "$what" = power ]; then echo "power:$(cat '{home}/power')"; else echo "$what:0"; fi
+  done
+elif [ "$verb" = set ]; then
+  while [ $# -gt 1 ]; do [ "$1" != power ] || echo "$2" >'{home}/power'; shift 2; done
+fi
 """
 _EMU = """mc_setbmc 0x20
 mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02
@@ -35,16 +46,20 @@ TEMPERATURE, FAN, SUPPLY, REDUNDANCY = 1, 2, 3, 4
 
 
 class IpmiSim:
-    """`tell` gives it commands of ipmi_sim_cmd(5), such as `sensor_set_value 0x20 0 1 0x95 1`."""
+    """`tell` gives it commands of ipmi_sim_cmd(5), such as `sensor_set_value 0x20 0 1 0x95 1`.
 
-    def __init__(self) -> None:
+    `has_chassis`: main power that can be switched; without it every such request is refused.
+    """
+
+    def __init__(self, *, has_chassis: bool = False) -> None:
+        self._has_chassis = has_chassis
         self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-ipmi-", ignore_cleanup_errors=True)
         self.home = Path(self._directory.name)
         self.port = free_port(socket.SOCK_DGRAM)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> IpmiSim:
-        (self.home / "lan.conf").write_text(_LAN.format(port=self.port))
+        (self.home / "lan.conf").write_text(_LAN.format(port=self.port, chassis=self._chassis()))
         (self.home / "sim.emu").write_text(_EMU.format(sensors=_sensors()))
         argv = [str(find("ipmi_sim")), "-c", str(self.home / "lan.conf"), "-f", str(self.home / "sim.emu")]
         with (self.home / "log").open("ab") as log:
@@ -54,6 +69,15 @@ class IpmiSim:
             )
         wait_until(self._answers, within_s=20, what=f"ipmi_sim on port {self.port}")
         return self
+
+    def _chassis(self) -> str:
+        if not self._has_chassis:
+            return ""
+        (self.home / "power").write_text("1\n")
+        program = self.home / "chassis"
+        program.write_text(_CHASSIS.format(home=self.home))
+        program.chmod(0o755)
+        return f'  chassis_control "{program} 0x20"\n'
 
     def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:

@@ -22,7 +22,8 @@ from incidents.topology import expand
 from kintsugi import clock, host_keys, inventory_discover, inventory_slurm, sudoers, wiring
 from kintsugi.host_keys import Seen, Standing
 from kintsugi.inventory_discover import Discovered
-from runbooks.slurm import SlurmError, controller
+from runbooks.slurm import SlurmError
+from runbooks.slurm_client import controller
 
 _SHOWN = 20
 _ALIKE = 3
@@ -53,6 +54,7 @@ class Command(BaseCommand):
         allowed = do.add_parser("sudoers", help="the lines that let detectors read what root alone may read")
         _takes_machines(allowed, default="the first of each role")
         allowed.add_argument("--offline", action="store_true", help="ask no machine where its programs and disks are")
+        allowed.add_argument("--acts", action="store_true", help="the lines for resets of GPUs instead: a file apart")
         allowed.set_defaults(handler=self._sudoers)
 
         keys = do.add_parser("host-keys", help="SSH host keys: show them, and pin them in KINTSUGI_SSH_KNOWN_HOSTS")
@@ -182,11 +184,14 @@ class Command(BaseCommand):
 
     # Access ------------------------------------------------------------------------------------------------------
 
-    def _sudoers(self, *, offline: bool, node: str | None, switch: str | None, **options: Any) -> None:
+    def _sudoers(self, *, offline: bool, acts: bool, node: str | None, switch: str | None, **options: Any) -> None:
         targets = _chosen(TargetKind.NODE, node) if node else _one_of_each_role(inventory.targets(TargetKind.NODE))
         shell = wiring.node_shell() if wiring.has_node_access() and not offline else None
-        asked = sudoers.ask(wiring.detectors(), targets, shell, now=clock.now())
-        for line in sudoers.lines(asked, settings.KINTSUGI["KINTSUGI_SSH_USER"]):
+        if acts:
+            asked, head = sudoers.acts(targets, shell, sudoers.units()), sudoers.ACTS
+        else:
+            asked, head = sudoers.ask(wiring.detectors(), targets, shell, now=clock.now()), sudoers.LOOKS
+        for line in sudoers.lines(asked, settings.KINTSUGI["KINTSUGI_SSH_USER"], head=head):
             self.stdout.write(line)
         for line in asked.failed:
             self.stderr.write(f"not known: {line}")

@@ -1,4 +1,7 @@
-"""`manage.py mode RUNBOOK [off|shadow|approval|armed]`: how far a runbook may go. Arming runs preflight first."""
+"""`manage.py mode RUNBOOK|site [off|shadow|approval|armed]`: how far a runbook, or any, may go.
+
+Arming runs preflight first.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class Command(BaseCommand):
     help = "Shows how far each runbook may go, or sets it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("runbook", nargs="?", help="its name; without it, all are listed")
+        parser.add_argument("runbook", nargs="?", help="its name, or `site` for all; without it, all are listed")
         parser.add_argument("mode", nargs="?", choices=Mode.values)
         parser.add_argument("--actor", default=getpass.getuser(), help="who sets it, for the record")
 
@@ -36,6 +39,9 @@ class Command(BaseCommand):
         books = services.runbooks()
         if wanted is not None and wanted not in books:
             raise CommandError(f"There is no runbook {wanted}; there are {', '.join(books)}.")
+        ceiling = services.mode_of_site()
+        if ceiling is not None and wanted is None:
+            self.stdout.write(f"site: {ceiling} (no runbook goes further)")
         for name, title in books.items():
             if wanted in (None, name):
                 self.stdout.write(f"{name}: {services.mode_of(name)} ({title})")

@@ -1,0 +1,87 @@
+"""`manage.py spare list|add|remove|return`: the pool of hot spares, and what Slurm has of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from incidents import spares
+from incidents.changes import Refused
+from incidents.models import Spare
+from kintsugi import wiring
+from runbooks import spare_swaps
+from runbooks.slurm import Slurm, SlurmError
+
+
+class Command(BaseCommand):
+    help = "Lists hot spares, adds and removes them, and gives one back that stands in (docs/vendor.md)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        acts = parser.add_subparsers(dest="act", required=True, metavar="list|add|remove|return")
+        acts.add_parser("list", help="the pool, and who stands in for whom")
+        added = acts.add_parser("add", help="a node that stands in for others from now on, and is kept free until then")
+        added.add_argument("node")
+        added.add_argument("--partition", action="append", default=[], help="whose nodes it stands in for; repeatable")
+        added.add_argument("--reserved", action="store_true", help="kept free by a reservation, in its partitions")
+        acts.add_parser("remove", help="no spare any more; what Slurm has it as stays").add_argument("node")
+        acts.add_parser("return", help="give back one that stands in").add_argument("node")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        acts = {"list": _listed, "add": _added, "remove": _removed, "return": _returned}
+        try:
+            self.stdout.write(acts[options["act"]](options, timezone.now()))
+        except SlurmError as error:
+            raise CommandError(str(error)) from error
+
+
+def _slurm() -> Slurm:
+    return wiring.world().slurm
+
+
+def _listed(options: dict[str, Any], now: datetime) -> str:
+    rows = Spare.objects.select_related("node", "stands_for")
+    return "\n".join(_line(row) for row in rows) or "None."
+
+
+def _line(row: Spare) -> str:
+    who = f" for {row.stands_for.name}" if row.stands_for is not None else ""
+    how = f"reservation {row.reservation}" if row.reservation else "by partition"
+    since = f"{timezone.localtime(row.since_at):%Y-%m-%d %H:%M %Z}"
+    return f"{row.node.name}  {row.state}{who} since {since}  {', '.join(row.partitions)}  {how}"
+
+
+def _added(options: dict[str, Any], now: datetime) -> str:
+    """Slurm first: a node that cannot be kept free is no spare."""
+    known = _slurm().partitions()
+    unknown = [name for name in options["partition"] if name not in known]
+    if unknown:
+        raise CommandError(f"{', '.join(unknown)}: Slurm knows no such partition; there are {', '.join(known)}.")
+    made = spares.add(options["node"], partitions=options["partition"], is_reserved=options["reserved"], now=now)
+    if isinstance(made, Refused):
+        raise CommandError(made.reason)
+    try:
+        spare_swaps.keep_free(made, _slurm(), now)
+    except SlurmError:
+        spares.remove(options["node"])
+        raise
+    return f"{options['node']} is a spare for {', '.join(made.partitions)}, and kept free until it is needed."
+
+
+def _removed(options: dict[str, Any], now: datetime) -> str:
+    refused = spares.remove(options["node"])
+    if refused is not None:
+        raise CommandError(refused.reason)
+    return f"{options['node']} is no spare any more. Bring it into its partitions in Slurm by hand."
+
+
+def _returned(options: dict[str, Any], now: datetime) -> str:
+    row = Spare.objects.select_related("node").filter(node__name=options["node"], stands_for__isnull=False).first()
+    if row is None:
+        raise CommandError(f"{options['node']} stands in for nobody.")
+    spares.leaves(row, now)
+    row.refresh_from_db()
+    spare_swaps.keep_free(row, _slurm(), now)
+    return f"{options['node']} is a spare again. Jobs that run there end in peace."

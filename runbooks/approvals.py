@@ -1,0 +1,174 @@
+"""A person's leave for one step of one run: asked for with the state that it is about, refused when that has moved.
+
+An approval is for one step, expires, and is used once. A run in mode `approval` asks before its first act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from incidents import services as incidents
+from runbooks import fleet, leasing, library, showing, starting
+from runbooks.ending import Turn
+from runbooks.models import Approval, Mode, Run, RunState
+from runbooks.runbook import Planned
+from runbooks.showing import Seen
+from runbooks.slurm import NodeState
+from runbooks.step import Context, Step
+from runbooks.verdicts import Act
+from runbooks.world_errors import WorldError
+
+_LONGEST = 255
+_NOT_KNOWN = "not known"
+_USED = "used"
+_BY_MODE = "The runbook's mode is approval"
+
+
+@dataclass(frozen=True)
+class Given:
+    """Go on. `approval` is the leave that is used, None where none is needed."""
+
+    approval: Approval | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A person is asked; the run waits."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Moved:
+    """There was leave, and it does not hold any more: `what` says why. A person is asked anew."""
+
+    what: str
+
+
+Outcome = Given | Asked | Moved
+
+
+def check(turn: Turn, planned: Planned, ctx: Context, nodes: Mapping[str, NodeState]) -> Outcome:
+    """Before the guards are asked. What is to be asked of a person is asked here, with the state as it is now."""
+    run, now = turn.run, turn.now
+    if planned.step.act is None and not planned.needs_approval:
+        return Given()
+    if turn.attempted_at is not None and run.approvals.filter(index=run.step, ended_why=_USED).exists():
+        return Given()  # what was begun by leave is brought to its end by it
+    standing = run.approvals.filter(index=run.step, ended_at=None).first()
+    why = _why(run, planned, ctx, now)
+    if standing is None and not why:
+        return Given()
+    seen = _seen(run, planned.step, ctx, nodes)
+    if standing is None:
+        _ask(turn, planned.step, why, seen=seen)
+        return Asked(why)
+    lost = _lost(standing, seen, act=planned.step.act, now=now)
+    if not lost and standing.given_at is not None:
+        return Given(standing)
+    with transaction.atomic():
+        _end(standing, lost or "looked at again", now)
+        _ask(turn, planned.step, standing.why, seen=seen, lost=lost)
+    return Moved(lost) if lost else Asked(standing.why)
+
+
+def used(given: Given, now: datetime) -> None:
+    """In the moment of the attempt."""
+    if given.approval is not None:
+        _end(given.approval, _USED, now)
+
+
+def standing(run: Run) -> Approval | None:
+    """What a person is asked now."""
+    return run.approvals.filter(index=run.step, ended_at=None, given_at=None).first()
+
+
+def mark_of(run: Run) -> str:
+    """Names what is asked now, with the state that it shows; empty where nothing is asked."""
+    asked = standing(run)
+    return showing.mark(asked.pk, asked.shown) if asked is not None else ""
+
+
+def give(run: Run, *, actor: str, now: datetime, holds: timedelta) -> None:
+    """In the transaction that lets the run go on."""
+    values = {"given_by": actor[:150], "given_at": now, "expires_at": now + holds}
+    run.approvals.filter(index=run.step, ended_at=None, given_at=None).update(**values)
+
+
+def _why(run: Run, planned: Planned, ctx: Context, now: datetime) -> str:
+    """Why a person is asked before this step; empty: nobody needs to be."""
+    if planned.needs_approval:
+        return f"A person approves each {planned.step.name.replace('_', ' ')}"
+    if Mode.APPROVAL in (run.mode, fleet.mode_of(run.runbook)) and not run.approved_by:
+        return _BY_MODE
+    if run.claimed_at is not None:
+        return ""
+    limits = (ctx.world.policy.bounds.approval_above, fleet.limits_of(run.runbook).approval_above)
+    most = min(limit for limit in limits if limit is not None)
+    many = len(fleet.held(run, now)) + 1
+    return f"It would be node {many} in repair at once, and above {most} a person decides" if many > most else ""
+
+
+def _seen(run: Run, step: Step, ctx: Context, nodes: Mapping[str, NodeState]) -> Seen:
+    jobs = ctx.world.slurm.jobs(ctx.node)
+    grave = fleet.repairs_standing(ctx.node)  # other faults come and go
+    faults = {f"{fault.fault_type} on {fault.resource}" for fault in ctx.standing if fault.fault_type in grave}
+    out = {name for name, state in nodes.items() if state.is_out} | fleet.held(run, ctx.now)
+    return Seen(
+        node=ctx.node,
+        service=showing.service(ctx.state),
+        reason=ctx.state.reason,
+        jobs=tuple(sorted(f"{job.job_id} of {job.user}" for job in jobs)),
+        faults=tuple(sorted(faults)),
+        power=_power(ctx) if step.act is Act.POWER_CYCLE else "",
+        nodes_out=len(out - {ctx.node}),
+    )
+
+
+def _power(ctx: Context) -> str:
+    try:
+        return str(ctx.world.power.state(ctx.target))
+    except WorldError:
+        return _NOT_KNOWN
+
+
+def _lost(approval: Approval, seen: Seen, *, act: Act | None, now: datetime) -> str:
+    """Why this leave does not hold any more; of a question that nobody has answered, nothing is lost."""
+    if approval.given_at is None:
+        return ""
+    if approval.expires_at is not None and approval.expires_at <= now:
+        return f"the leave of {approval.given_by} has expired"
+    what = showing.moved(showing.of_row(approval.shown), seen, act)
+    return f"since {approval.given_by} gave leave, {'; '.join(what)}" if what else ""
+
+
+def _ask(turn: Turn, step: Step, why: str, *, seen: Seen, lost: str = "") -> None:
+    run, now = turn.run, turn.now
+    with transaction.atomic():
+        live = Run.objects.select_for_update().filter(pk=run.pk).values_list("state", flat=True).first()
+        if live != RunState.RUNNING:  # a person paused it while this was looked at
+            leasing.give_back(run, wake_at=None)
+            return
+        Approval.objects.create(run=run, index=run.step, asked_at=now, why=why[:_LONGEST], shown=seen.as_row())
+        is_whole = why == _BY_MODE
+        plan = starting.plan(run) if is_whole else step.plan.format(node=run.place)
+        title = f"{_title(run)}, on {run.place}" if is_whole else plan
+        before = f"Not done, because {lost}. " if lost else ""
+        text = f"{before}Run {run.pk} waits for approval: Kintsugi would {plan}. {why}."
+        ask = f"Approve or abort run {run.pk}: {title}."
+        incidents.record(run.incident_id, kind="approval_asked", text=text, now=now, needs_human=ask[:_LONGEST])
+        waiting = f"{before}{why}."[:_LONGEST]
+        leasing.give_back(run, wake_at=None, state=RunState.AWAITING_APPROVAL, waiting_for=waiting)
+
+
+def _title(run: Run) -> str:
+    book = library.load().get(run.runbook)
+    return book.title.lower() if book is not None else run.runbook
+
+
+def _end(approval: Approval, why: str, now: datetime) -> None:
+    Approval.objects.filter(pk=approval.pk, ended_at=None).update(ended_at=now, ended_why=why[:_LONGEST])

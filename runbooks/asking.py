@@ -1,0 +1,46 @@
+"""Asks the guards for a run, and lets it take the node out in the same transaction, so that every limit holds.
+
+However many workers ask at once: one lock, and each sees what those before it were allowed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+
+from detectors import catalog
+from detectors.faults import Severity
+from runbooks import breaker, fleet, guards, leasing
+from runbooks.fleet import Shown
+from runbooks.guards import Act, Allowed, Refusal, Refused, Request
+from runbooks.models import FleetLock, Run
+from runbooks.policy import Policy
+
+
+def request(act: Act, node: str, fault_type: str) -> Request:
+    """`is_unusable` by the catalogue: a critical fault leaves nothing of use (DESIGN, section 3)."""
+    row = catalog.load().get(fault_type)
+    return Request(act, node, fault_type, is_unusable=row is not None and row.severity is Severity.CRITICAL)
+
+
+def ask(run: Run, act: Act, shown: Shown, *, policy: Policy, now: datetime) -> Allowed | Refused:
+    """What was looked at in Slurm comes from before the lock: others wait for it."""
+    wanted = request(act, run.place, run.fault_type)
+    if run.claimed_at is not None and act is not Act.DRAIN:
+        return _noted(guards.check(wanted, fleet.read(run, shown, policy=policy, now=now), now), now)
+    FleetLock.objects.get_or_create(name="fleet")
+    with transaction.atomic():
+        # SQLite's transactions are immediate: there the whole database is the lock.
+        FleetLock.objects.select_for_update().get(name="fleet")
+        verdict = guards.check(wanted, fleet.read(run, shown, policy=policy, now=now), now)
+        if isinstance(verdict, Allowed):
+            leasing.keep(run, claimed_at=now)
+    return _noted(verdict, now)
+
+
+def _noted(verdict: Allowed | Refused, now: datetime) -> Allowed | Refused:
+    """What trips the breaker keeps it open, also when the nodes are no longer new."""
+    if isinstance(verdict, Refused) and verdict.kind is Refusal.BREAKER:
+        breaker.trip(verdict.reason.removeprefix("The breaker is open: "), now)
+    return verdict

@@ -1,0 +1,87 @@
+"""Let a hot spare stand in for the node, or take it back once the node serves again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import ClassVar
+
+from incidents import spares
+from incidents.models import Spare
+from runbooks import spare_swaps
+from runbooks.guards import Act
+from runbooks.step import Base, Context, Done, Effect, Parameter, Result, Wait
+
+IN, OUT = "in", "out"
+_AGAIN = timedelta(seconds=5)
+
+
+def _way(value: object) -> str:
+    if value not in (IN, OUT):
+        raise ValueError("neither in nor out")
+    return str(value)
+
+
+class SwapHotSpare(Base):
+    """The spare is taken for the node in our own rows before Slurm is asked: two runs never take one spare."""
+
+    name: ClassVar[str] = "swap_hot_spare"
+    plan: ClassVar[str] = "swap a hot spare in for {node}, or back out"
+    effect: ClassVar[Effect] = Effect.REVERSIBLE
+    act: ClassVar[Act | None] = Act.SWAP_SPARE
+    needs_hold: ClassVar[bool] = False
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "way": Parameter(_way, '"in", or "out" once the node serves again', default=IN),
+    }
+
+    def is_done(self, ctx: Context) -> Done | None:
+        spare = spares.standing_in_for(ctx.node)
+        if ctx.params["way"] == OUT:
+            return Done(f"No spare stands in for {ctx.node}.", is_told=False) if spare is None else None
+        if spare is None:
+            return None if spares.ready(ctx.state.partitions) else _none(ctx)
+        if spare.state == Spare.State.LEAVING or not spare_swaps.is_in(spare, ctx.world.slurm):
+            return None
+        spares.serves(spare, ctx.now)
+        return Done(f"{spare.node.name} stands in for {ctx.node} already.")
+
+    def run(self, ctx: Context) -> Result:
+        return _out(ctx) if ctx.params["way"] == OUT else _in(ctx)
+
+
+def _in(ctx: Context) -> Result:
+    slurm = ctx.world.slurm
+    spare = spares.standing_in_for(ctx.node)
+    if spare is not None and spare.state == Spare.State.LEAVING:
+        return Wait(f"{spare.node.name} is still on its way back into the pool.", _AGAIN)
+    if spare is None:
+        choices = spares.ready(ctx.state.partitions)
+        states = slurm.nodes([row.node.name for row in choices]) if choices else {}
+        spare = next((row for row in choices if not states[row.node.name].is_out), None)
+        if spare is None:
+            return _none(ctx)
+        if not spares.claim(spare, stands_for=ctx.node, incident_id=ctx.incident_id, now=ctx.now):
+            return Wait("Another run took that spare; the next one is looked for.", _AGAIN)
+    spare_swaps.bring_in(spare, slurm, ctx.now)
+    ctx.facts["spare"] = spare.node.name
+    return Done(f"{spare.node.name} stands in for {ctx.node}: {_how(spare)}.")
+
+
+def _out(ctx: Context) -> Result:
+    spare = spares.standing_in_for(ctx.node)
+    if spare is None:
+        return Done(f"No spare stands in for {ctx.node}.", is_told=False)
+    spares.leaves(spare, ctx.now)
+    spare.refresh_from_db()
+    spare_swaps.keep_free(spare, ctx.world.slurm, ctx.now)
+    return Done(f"{spare.node.name} is a spare again: {ctx.node} serves itself. Jobs that run there end in peace.")
+
+
+def _how(spare: Spare) -> str:
+    where = ", ".join(spare.partitions)
+    return f"its reservation is ended, and it takes jobs of {where}" if spare.reservation else f"it is in {where} now"
+
+
+def _none(ctx: Context) -> Done:
+    where = ", ".join(ctx.state.partitions) or "no partition"
+    return Done(f"No hot spare stands ready for {where}: {ctx.node} is missed until it is back.")

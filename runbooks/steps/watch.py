@@ -1,0 +1,57 @@
+"""Watch what Kintsugi changes nothing on, such as a switch: report when it begins, when it lasts, and once a day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import ClassVar
+
+from detectors import rows
+from runbooks.step import Base, Context, Parameter, Result, Wait, remembered, told
+
+_NAMED = 3
+_A_SPAN = "a number and m, h or d, such as 30m or 24h"
+
+
+def _span(value: object) -> timedelta:
+    reasons: list[str] = []
+    found = rows.duration("", value, reasons)
+    if reasons or found < timedelta(minutes=1):
+        raise ValueError("no span of a minute or more")
+    return found
+
+
+class Watch(Base):
+    """Never done by itself: the run ends with its incident. Both spans are our choice; a runbook may give others."""
+
+    name: ClassVar[str] = "watch"
+    plan: ClassVar[str] = "watch {node} and report, changing nothing"
+    needs_hold: ClassVar[bool] = False
+    needs_node: ClassVar[bool] = False
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        # What clears by itself within it needs nobody; a switch boots in less.
+        "ask_after": Parameter(_span, _A_SPAN, default=timedelta(minutes=30)),
+        "every": Parameter(_span, _A_SPAN, default=timedelta(days=1)),
+    }
+
+    def run(self, ctx: Context) -> Result:
+        since = remembered(ctx, "watched_from") or ctx.now
+        ctx.facts["watched_from"] = told(since)
+        lasts = ctx.now - since >= ctx.params["ask_after"]
+        ask = f"Look at {ctx.node}: Kintsugi watches it and changes nothing there." if lasts and ctx.standing else ""
+        reported_at = remembered(ctx, "reported_at")
+        is_due = reported_at is None or ctx.now - reported_at >= ctx.params["every"]
+        is_report = is_due or bool(ask and not ctx.facts.get("asked"))
+        if is_report:
+            ctx.facts["reported_at"] = told(ctx.now)
+        again_in = ctx.params["every"] if lasts else since + ctx.params["ask_after"] - ctx.now
+        return Wait(f"{ctx.node} is watched: {_shown(ctx)}.", again_in, ask=ask, is_told=is_report, is_report=is_report)
+
+
+def _shown(ctx: Context) -> str:
+    if not ctx.standing:
+        return "no fault of its incident stands any more"
+    places = [f"{fault.fault_type} on {fault.resource}" for fault in ctx.standing[:_NAMED]]
+    more = f" and {len(ctx.standing) - _NAMED} more" if len(ctx.standing) > _NAMED else ""
+    count = "1 fault stands" if len(ctx.standing) == 1 else f"{len(ctx.standing)} faults stand"
+    return f"{count} ({', '.join(places)}{more})"

@@ -1,0 +1,118 @@
+"""Spares in and out: by partition and by reservation, of two runs one, and whatever a killed worker left."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from incidents import lemons, spares
+from incidents.changes import Refused
+from incidents.models import Spare
+from runbooks import library, running, spare_swaps
+from runbooks.models import Run, RunState
+from tests.runbooks.site import Site
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+
+
+class Killed(BaseException):
+    """The worker died."""
+
+
+def a_spare(site: Site, name: str = "gn003", *, is_reserved: bool = False) -> Spare:
+    """Kept free, for nodes of the partition gpu."""
+    spare = spares.add(name, partitions=["gpu"], is_reserved=is_reserved, now=site.now)
+    assert isinstance(spare, Spare)
+    spare_swaps.keep_free(spare, site.slurm, site.now)
+    return spare
+
+
+def a_run(site: Site, node: str = "gn001", ways: tuple[str, ...] = ("in",)) -> Run:
+    incident = site.raise_fault(node)
+    site.start()
+    run = site.run_of(incident)
+    steps = [library.plan_step("drain", {}), *(library.plan_step("swap_hot_spare", {"way": way}) for way in ways)]
+    run.plan = [planned.as_row() for planned in (*steps, library.plan_step("wait_for_jobs", {}))]
+    run.save()
+    return run
+
+
+def serves(site: Site, name: str = "gn003") -> bool:
+    return name in site.slurm.partitions()["gpu"] and not any(name in one.nodes for one in site.slurm.reservations())
+
+
+@pytest.mark.parametrize("is_reserved", [False, True])
+def test_a_spare_stands_in_and_goes_back(*, is_reserved: bool) -> None:
+    site = Site(nodes=3)
+    spare = a_spare(site, is_reserved=is_reserved)
+    assert not serves(site)
+    run = a_run(site, ways=("in", "out"))
+    site.play(run, until=lambda run: run.step == 2)
+    spare.refresh_from_db()
+    assert (serves(site), spare.state, spare.stands_for) == (True, Spare.State.SERVING, run.node)
+    site.play(run, limit=HOUR)
+    spare.refresh_from_db()
+    assert (serves(site), spare.state, spare.stands_for) == (False, Spare.State.READY, None)
+    assert run.state == RunState.SUCCEEDED
+
+
+def test_a_run_goes_on_where_no_spare_stands_ready() -> None:
+    site = Site(nodes=60)  # so that two nodes out are within the cap
+    a_spare(site)
+    site.slurm.human_drain("gn003", "memory test")
+    run = a_run(site)
+    site.play(run, limit=HOUR)
+    assert run.state == RunState.SUCCEEDED
+    assert "No hot spare stands ready for gpu: gn001 is missed until it is back." in site.story(run.incident)
+
+
+def test_a_lemon_stands_in_for_nobody() -> None:
+    site = Site(nodes=3)
+    a_spare(site)
+    lemons.quarantine("gn003", incident_id=None, reason="lemon", now=site.now)
+    site.play(a_run(site), limit=HOUR)
+    assert not serves(site)
+
+
+@pytest.mark.parametrize("point", ["attempted", "acted"])
+def test_a_killed_worker_leaves_one_spare_in(point: str) -> None:
+    site = Site(nodes=4)
+    a_spare(site)
+    a_spare(site, "gn004")
+    run = a_run(site)
+    site.play(run, until=lambda run: run.step == 1)
+
+    def die(at: str) -> None:
+        if at == point:
+            raise Killed
+
+    with pytest.raises(Killed):
+        running.advance(run.pk, now=site.now, world=site.world, at=die)
+    site.now += timedelta(minutes=5)
+    site.play(run, limit=HOUR)
+    assert run.state == RunState.SUCCEEDED
+    assert [serves(site, name) for name in ("gn003", "gn004")] == [True, False]
+    assert site.slurm.journal.count(("set_partitions", "gn003", "gpu")) == 1
+
+
+def test_one_spare_stands_in_for_one_node() -> None:
+    site = Site(nodes=60)
+    spare = a_spare(site)
+    for node in ("gn001", "gn002"):
+        site.play(a_run(site, node), limit=HOUR)
+    spare.refresh_from_db()
+    assert spare.stands_for is not None
+    assert spare.stands_for.name == "gn001"
+    assert not spares.claim(spare, stands_for="gn002", incident_id=0, now=site.now)
+
+
+def test_a_pool_takes_nodes_of_the_inventory_once() -> None:
+    site = Site(nodes=3)
+    spare = a_spare(site)
+    for node, partitions in (("gn003", ["gpu"]), ("gn9", ["gpu"]), ("gn002", [])):
+        assert isinstance(spares.add(node, partitions=partitions, is_reserved=False, now=site.now), Refused)
+    spares.claim(spare, stands_for="gn001", incident_id=0, now=site.now)
+    assert isinstance(spares.remove("gn003"), Refused)
+    assert spares.remove("gn003") is not None

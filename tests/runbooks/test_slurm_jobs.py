@@ -1,0 +1,94 @@
+"""Jobs as squeue and sacct print them: every cell, whatever a user has written into names and comments."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runbooks import slurm_jobs
+
+US = "\x1f"
+STATES = (
+    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"),
+    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED"),
+    *("OUT_OF_MEMORY", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+)
+PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=40)
+
+
+def a_row(state: str = "RUNNING", *, status: str = "0", requeue: str = "1", comment: str = "(null)") -> str:
+    cells = ("17", state, "alice", "gn[001-002]", "gres:gpu:8", "2025-01-15T03:00:00", "2025-01-15T04:00:00")
+    return US.join((*cells, status, requeue, comment, "train", "\n"))
+
+
+def test_running_job_has_a_start_and_no_end_yet() -> None:
+    (job,) = slurm_jobs.listed(a_row())
+    assert (job.job_id, job.user, job.name, job.nodes) == ("17", "alice", "train", ("gn001", "gn002"))
+    assert (job.gpus_per_node, job.is_requeueable) == (8, True)
+    assert (job.started_at, job.ended_at, job.exit_status) == (datetime(2025, 1, 15, 3, tzinfo=UTC), None, None)
+
+
+def test_completing_job_says_since_when() -> None:
+    (job,) = slurm_jobs.listed(a_row("COMPLETING", status="9"))
+    assert job.is_completing
+    assert (job.ended_at, job.exit_status) == (datetime(2025, 1, 15, 4, tzinfo=UTC), 137)
+
+
+@pytest.mark.parametrize(("status", "shown"), [("0", 0), ("768", 3), ("15", 143), ("N/A", None), ("-1", None)])
+def test_exit_status_is_that_of_a_shell(status: str, shown: int | None) -> None:
+    assert slurm_jobs.listed(a_row("FAILED", status=status))[0].exit_status == shown
+
+
+@pytest.mark.parametrize(
+    ("comment", "is_agreed"),
+    [
+        ("kintsugi=requeue", True),
+        ("checkpoint=1736910000 kintsugi=requeue", True),
+        ("kintsugi=requeue,priority", True),
+        ("not kintsugi=requeued", False),
+        ("no-kintsugi=requeue", False),
+        ("(null)", False),
+    ],
+)
+def test_owner_agrees_to_a_requeue_by_the_jobs_comment(comment: str, is_agreed: bool) -> None:
+    assert slurm_jobs.listed(a_row(comment=comment))[0].is_agreed == is_agreed
+
+
+def test_checkpoint_is_read_from_the_comment() -> None:
+    (job,) = slurm_jobs.listed(a_row(comment="checkpoint=1736910000"))
+    assert job.checkpoint_at == datetime.fromtimestamp(1736910000, UTC)
+
+
+@given(state=st.sampled_from(STATES), comment=PRINTABLE, name=PRINTABLE)
+def test_job_is_read_whole_whatever_its_owner_has_written(state: str, comment: str, name: str) -> None:
+    cells = (
+        "17",
+        state,
+        "alice",
+        "gn001",
+        "N/A",
+        "2025-01-15T03:00:00",
+        "2025-01-15T04:00:00",
+        "0",
+        "0",
+        comment,
+        name,
+    )
+    (job,) = slurm_jobs.listed(US.join((*cells, "\n")))
+    assert (job.job_id, job.state, job.name, job.nodes) == ("17", state, name.strip(), ("gn001",))
+    assert job.has_ended + job.is_completing + (job.ended_at is None) == 1
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    assert all(job.job_id is not None for job in slurm_jobs.listed(text.replace("|", US)))
+    assert all(job.name == "mine" for job in slurm_jobs.accounted(text, "mine"))
+
+
+def test_account_of_a_job_tells_how_it_ended() -> None:
+    text = "17|CANCELLED by 1000|alice|gn001|2025-01-15T03:00:00|2025-01-15T04:00:00|0:15\n"
+    (job,) = slurm_jobs.accounted(text, "kintsugi_1-1-x")
+    assert (job.state, job.exit_status, job.has_ended) == ("CANCELLED", 143, True)
