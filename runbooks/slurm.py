@@ -95,7 +95,10 @@ class Slurm(Protocol):
         ...
 
     def cancel_reboot(self, node: str, reason: str) -> None:
-        """Slurm waits for the reboot no longer. That drops the drain (seen in 22.05): it is drained again at once."""
+        """Slurm waits for the reboot no longer. That drops the drain (seen in 22.05): it is drained again at once.
+
+        SlurmRefusal of a node that was down already when slurmctld began: 22.05 says `Invalid node state specified`.
+        """
         ...
 
     def requeue(self, job_id: str) -> None:

@@ -120,6 +120,8 @@ class ScontrolSlurm:
         output = self._act("cancel_reboot", _checked(node))
         self.drain(node, reason)
         after = self._look(node)
+        if after.is_rebooting and b"Invalid node state" in output.stderr + output.stdout:
+            raise SlurmRefusal(f"Slurm cancels no reboot of {node}, which is {_shown(after)}: {_words(output)}")
         if after.is_rebooting:
             raise _not_so(f"{node} is {_shown(after)} after its reboot was cancelled", output)
 

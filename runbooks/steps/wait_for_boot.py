@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors.faults import Recovery
 from runbooks import holding, looking, node_states
+from runbooks.slurm import SlurmRefusal
 from runbooks.step import Back, Base, Boot, Context, Done, Failed, NotCured, Result, Wait, remembered, told
 
 _LOOK_AGAIN = timedelta(seconds=5)
@@ -37,8 +39,18 @@ class WaitForBoot(Base):
             return Back(f"slurmctld restarted and has forgotten the reboot of {ctx.node}: it is asked for again.")
         again_in = _LOOK_AGAIN_SOON if waited < _SOON else _LOOK_AGAIN
         if boot is not None:
-            return Wait(f"{ctx.node} is up, and Slurm has not got it back yet.", again_in)
+            return _not_yet_back(ctx, boot, again_in, is_late=waited > _SETTLED)
         return Wait(f"{ctx.node} is booting since {asked_at:%H:%M:%S %Z}.", again_in)
+
+
+def _not_yet_back(ctx: Context, boot: Boot, again_in: timedelta, *, is_late: bool) -> Wait:
+    """A slurmctld that dies before it has kept that the node is back waits on for its boot, as long as ResumeTimeout,
+    and cancel_reboot is refused; a slurmd that registers anew ends that (all measured in 22.05)."""
+    if not (is_late and ctx.state.is_rebooting):
+        return Wait(f"{ctx.node} is up, and Slurm has not got it back yet.", again_in)
+    ask = f"Say on {ctx.node}: systemctl restart slurmd. Where that does not help, on slurmctld's: scontrol reconfigure"
+    text = f"{ctx.node} is up since {boot.booted_at:%H:%M:%S %Z}, and Slurm still waits for its boot."
+    return Wait(text, again_in, ask=ask, is_told=True)
 
 
 def _is_forgotten(ctx: Context, asked_at: datetime) -> bool:
@@ -66,11 +78,13 @@ def _too_late(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed |
     back (both seen in 22.05)."""
     minutes = round((ctx.now - asked_at).total_seconds() / 60)
     if ctx.state.is_rebooting:
-        ctx.world.slurm.cancel_reboot(ctx.node, ctx.facts["reason"])
+        # Refused for one that went down before a slurmctld began that knows its reboot as issued.
+        with contextlib.suppress(SlurmRefusal):
+            ctx.world.slurm.cancel_reboot(ctx.node, ctx.facts["reason"])
     if has_booted:
         return Failed(
             f"{ctx.node} has booted, but Slurm has not got it back within {minutes} min. It stays drained.",
-            ask=f"See whether slurmd runs on {ctx.node}: systemctl status slurmd",
+            ask=f"See whether slurmd runs on {ctx.node}, and restart it: systemctl restart slurmd",
         )
     if node_states.is_back(ctx.state, asked_at):
         return Failed(

@@ -1,9 +1,14 @@
-"""Two hundred seeded kills in one play, on a real Slurm and PostgreSQL: the end is that of an undisturbed one."""
+"""Two hundred seeded kills in one play, on a real Slurm and PostgreSQL: the end is that of an undisturbed one.
+
+A person does what Kintsugi asks for where Slurm itself has lost what it knew, and what Slurm was told in the seconds
+before its own death may be told to it again.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -39,6 +44,7 @@ class Play:
 
     def __init__(self, home: Path, daemons: SlurmDaemons, postgres: Postgres) -> None:
         self.home, self.daemons, self.postgres = home, daemons, postgres
+        self.helped: set[object] = set()
         environment = os.environ | {
             "DATABASE_URL": postgres.url,
             "KINTSUGI_DATA_DIR": str(home / "data"),
@@ -74,6 +80,17 @@ class Play:
 
         wait_until(holds, within_s=within_s, what=what)
 
+    def help(self) -> None:
+        """Does what people are asked to, once a run: slurmctld died before it had kept that the node was back."""
+        late = "SELECT id FROM runbooks_run WHERE waiting_for LIKE '%still waits for its boot%' AND finished_at IS NULL"
+        if asking := {run for (run,) in self.rows(late)} - self.helped:
+            self.helped |= asking
+            self.daemons.command("scontrol", "reconfigure")
+
+    def has_ended(self) -> bool:
+        self.help()
+        return self.pool.poll() == 0
+
     def rows(self, query: str) -> list[tuple[object, ...]]:
         with psycopg.connect(self.postgres.url) as connection:
             return connection.execute(query).fetchall()
@@ -97,14 +114,15 @@ def play(tmp_path: Path) -> Iterator[Play]:
         postgres.remove()
 
 
-def told_at_its_death(log: str) -> set[str]:
-    """Nodes whose reboot slurmctld was told of in the seconds before it was killed.
+def told_at_its_death(log: str, what: str) -> set[str]:
+    """Nodes of which slurmctld was told that in the seconds before it was killed.
 
     The next one sends again what was sent and not noted, or does not know of it: Slurm's own doing, once each.
     """
     lines = [(datetime.fromisoformat(line[1:24]), line) for line in log.splitlines() if line.startswith("[2")]
     deaths = [at for at, line in lines if "slurmctld version" in line][1:]
-    asked = [(at, line.rsplit(" ", 1)[-1]) for at, line in lines if "reboot request queued for nodes" in line]
+    named = [(at, re.search(rf"{what} (gn\d+)", line)) for at, line in lines]
+    asked = [(at, found[1]) for at, found in named if found]
     return {node for at, node in asked for death in deaths if death - KEPT_WITHIN < at <= death}
 
 
@@ -117,13 +135,14 @@ def test_two_hundred_kills_end_as_an_undisturbed_play(play: Play) -> None:
     play.postgres.start()
     play.wait(lambda: play.kills >= 120, within_s=180, what="a hundred and twenty kills")
     play.jump(timedelta(hours=1))
-    play.wait(lambda: play.pool.poll() == 0, within_s=600, what="every run has ended")
+    play.wait(play.has_ended, within_s=600, what="every run has ended")
 
     ended = Counter(state for (state,) in play.rows("SELECT state FROM runbooks_run"))
     outcomes = play.rows("SELECT outcome FROM runbooks_run WHERE state <> 'succeeded'")
     assert ended == {"succeeded": len(NODES)}, json.dumps(outcomes, default=str)
     assert {state for (state,) in play.rows("SELECT state FROM incidents_incident")} == {"monitoring"}
-    lost = told_at_its_death(play.daemons.log.read_text())
+    log = play.daemons.log.read_text()
+    lost = told_at_its_death(log, "reboot request queued for nodes")
     for node in NODES:
         often = {1, 2} if node in lost else {1}
         assert boots(play.daemons, node) in often, node
@@ -131,8 +150,8 @@ def test_two_hundred_kills_end_as_an_undisturbed_play(play: Play) -> None:
     shown = play.daemons.command("sinfo", "--noheader", "--Node", "--format=%N %T")
     assert {line.split()[1] for line in shown.splitlines()} == {"idle"}
     assert play.rows("SELECT 1 FROM runbooks_steprun WHERE outcome = 'attempted'") == []
-    doubled = "SELECT run_id, act FROM (SELECT run AS run_id, act, count(*) AS n FROM runbooks_auditentry"
-    assert play.rows(f"{doubled} WHERE phase = 'done' GROUP BY 1, 2) AS lines WHERE n > 1") == []
+    doubled = "SELECT node FROM runbooks_auditentry WHERE phase = 'done' GROUP BY node, run, act HAVING count(*) > 1"
+    assert {node for (node,) in play.rows(doubled)} <= lost | told_at_its_death(log, "update_node: node")
     assert play.kills >= KILLS
     killed_at = Counter((play.home / "kills").read_text().split())
     assert set(killed_at) == {"leased", "allowed", "attempted", "acted", "stored", "somewhere"}

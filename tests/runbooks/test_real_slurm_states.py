@@ -20,7 +20,7 @@ from fixtures.cluster.slurm_supervisor import CONTROLLER, descendants_named
 from incidents.models import Incident
 from runbooks import services
 from runbooks.models import Run, RunState
-from runbooks.slurm import NodeState, SlurmError
+from runbooks.slurm import NodeState, SlurmError, SlurmRefusal
 from runbooks.steps import wait_for_jobs
 from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
 from tests.runbooks.real_site import RealSite
@@ -189,6 +189,30 @@ def test_run_goes_on_when_slurmctld_comes_back_from_hanging_and_from_its_death(t
         daemons.start_controller()
         daemons.wait_until(lambda: look(daemons).is_drained, what="slurmctld knows the drain")
         site.ahead = timedelta(minutes=2)
+        ended = site.play(run.pk)
+        assert ended.state == RunState.SUCCEEDED, ended.outcome
+        assert reboots_asked(daemons, "gn001") == 1
+
+
+def test_run_goes_on_by_a_restarted_slurmd_when_slurmctld_died_before_it_kept_the_boot(tmp_path: Path) -> None:
+    with a_slurm(tmp_path, boot_takes=8) as daemons:
+        site, run, _ = a_run(daemons)
+        site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == "wait_for_boot")
+        kept = daemons.directory / "state" / "node_state"
+        daemons.wait_until(lambda: b"reboot issued" in kept.read_bytes(), what="slurmctld has kept the reboot")
+        of_before = kept.read_bytes()
+        daemons.wait_until(lambda: not look(daemons).is_rebooting, what="it is back")
+        daemons.kill_controller()
+        daemons.wait_until(lambda: not _answers(daemons), what="slurmctld is dead")
+        kept.write_bytes(of_before)
+        daemons.start_controller()
+        daemons.wait_until(lambda: _answers(daemons), what="slurmctld is back")
+        site.ahead = timedelta(seconds=70)
+        site.play_until(run.pk, lambda run: "Slurm still waits for its boot" in run.waiting_for)
+        with pytest.raises(SlurmRefusal, match="Invalid node state"):
+            site.world.slurm.cancel_reboot("gn001", look(daemons).reason)
+        daemons.switch("gn001", is_on=False)
+        daemons.switch("gn001", is_on=True)
         ended = site.play(run.pk)
         assert ended.state == RunState.SUCCEEDED, ended.outcome
         assert reboots_asked(daemons, "gn001") == 1

@@ -275,6 +275,22 @@ def test_node_that_a_person_resumed_is_left_to_them_where_slurm_takes_nothing_ba
     assert not site.slurm.nodes(("gn001",))["gn001"].is_draining
 
 
+@pytest.mark.parametrize("helped", [True, False])
+def test_person_is_asked_to_restart_slurmd_when_slurm_does_not_know_of_the_boot(helped: bool) -> None:
+    """slurmctld died before it had kept that the node is back, and cancels no such reboot."""
+    site = Site()
+    run = site.play(site.begin(site.lose_gpu()), until=at_step("wait_for_boot"))
+    site.slurm.lose_boot("gn001")
+    run = site.play(run, until=lambda run: "Slurm still waits for its boot" in run.waiting_for)
+    assert "systemctl restart slurmd" in run.facts["asked"]
+    if helped:
+        site.slurm.restart_slurmd("gn001")
+    run = site.play(run)
+    assert run.state == (RunState.SUCCEEDED if helped else RunState.FAILED), run.outcome
+    assert site.slurm.nodes(("gn001",))["gn001"].is_draining == (not helped)
+    assert site.slurm.reboots("gn001") == 1
+
+
 def test_boot_is_over_when_slurm_shows_the_node_down_and_its_slurmd_answers() -> None:
     site = Site(nodes=1)
     context = a_context(site)
