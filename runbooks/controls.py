@@ -12,12 +12,10 @@ from incidents import poll_pauses
 from incidents import services as incidents
 from incidents.lifecycle import Trigger
 from runbooks import approvals, audit, fleet, library, preflight
+from runbooks.library_file import SITE_WORD
 from runbooks.models import UNFINISHED, Breaker, Mode, Run, RunbookMode, RunState, StopSwitch
 from runbooks.step import World
 from runbooks.steps.pause_pollers import holder
-
-SITE_WORD = "site"
-"""What people call the whole site where they name a runbook."""
 
 
 @dataclass(frozen=True)

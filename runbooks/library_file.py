@@ -29,6 +29,8 @@ LARGEST = 64 * 1024
 # A runbook needs five; what is nested more deeply is no runbook.
 _DEEPEST = 12
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
+# What people call the whole site where they name a runbook, as in `manage.py mode site shadow`.
+SITE_WORD = "site"
 _LONGEST_TITLE, _LONGEST_MEANING, _MOST_STEPS = 80, 2000, 40
 _KEYS = ("name", "version", "title", "meaning", "for", "rung", "steps", "limits")
 _NEEDED = ("name", "version", "title", "meaning", "steps")
@@ -221,6 +223,8 @@ def _runbook(reader: Reader, root: yaml.Node, path: Path, raw: bytes, *, is_site
     name = reader.text(entries["name"], "name", _LONGEST_TITLE) if "name" in entries else ""
     if name and (not _NAME.fullmatch(name) or name != path.stem):
         reader.wrong(entries["name"].line, f"name is {name}; expected {path.stem}, as the file is called")
+    elif name == SITE_WORD:
+        reader.wrong(entries["name"].line, f"name is {name}, the word for all runbooks; expected another")
     number = reader.count(entries["version"], "version") if "version" in entries else 1
     purposes = _purposes(reader, entries["for"]) if "for" in entries else ()
     rung = _rung(reader, entries["rung"]) if "rung" in entries else None

@@ -176,6 +176,15 @@ def test_all_problems_of_a_file_are_told_at_once_in_the_order_of_their_lines(tmp
     assert [line.split(":")[1] for line in str(refused.value).splitlines()] == ["1", "2", "3", "5", "6"]
 
 
+def test_the_word_for_all_runbooks_names_none_of_them(tmp_path: Path) -> None:
+    """`manage.py mode site shadow` is about all of them."""
+    text = WHOLE.replace("name: mine", "name: site")
+    with pytest.raises(library.LibraryError, match=r"^site\.yaml:1: name is site, the word for all runbooks; expected"):
+        library.read(written(tmp_path, text, "site"))
+    with pytest.raises(library.LibraryError, match=r"site\.yaml:1: name is site"):
+        library.read_folders(tmp_path)
+
+
 def test_large_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(library.LibraryError, match=r"mine\.yaml:1: it is larger than 64 KiB"):
         library.read(written(tmp_path, WHOLE + "#" * 65536))
