@@ -24,6 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 _QUEUES = {"ingest": "ingest,sweep", "runbook": "runbook,notify,poll"}
 
 
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 class ClusterSite:
     """`start` leaves everything running and the runbook armed; `log` holds what all processes say."""
 
@@ -38,6 +42,7 @@ class ClusterSite:
         self._path = path  # goes before everything else on PATH
         self._settings = settings
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._environment: dict[str, str] = {}
 
     def start(self) -> ClusterSite:
@@ -57,6 +62,7 @@ class ClusterSite:
         self.manage("demo", "prepare", state["inventory"])
         for name, queues in _QUEUES.items():
             self._celery("worker", "--queues", queues, "--concurrency", "2", "--hostname", f"{name}@%h")
+            self._workers[name] = self._processes[-1]
         self._celery("beat", "--pidfile=")
         self._start(sys.executable, "manage.py", "receive")
         wait_until(lambda: listens(self.port), within_s=60, what="the receiver")
@@ -79,6 +85,14 @@ class ClusterSite:
         with self.log.open("ab") as log:
             made = spawn(list(argv), cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True)
         self._processes.append(made)
+
+    def kill_pool(self, name: str) -> None:
+        """The processes of a Celery worker that do its tasks die; Celery starts new ones."""
+        pids = children(self._workers[name].pid)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not {*pids} & {*children(self._workers[name].pid)}, within_s=10, what="the end of the pool")
 
     def manage(self, *words: str) -> str:
         done = subprocess.run(
