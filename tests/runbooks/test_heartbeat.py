@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any, NoReturn
 
 import pytest
+from django.db import OperationalError, connection, transaction
 
 from runbooks import heartbeat, leasing, running, services
 from runbooks.leasing import LEASE
@@ -60,3 +62,30 @@ def test_a_lease_that_was_taken_over_is_not_renewed_by_the_late_worker() -> None
             wait_until(lambda: _lease(run) > before, within_s=20, what="a beat of the one who holds it")
         grown = _lease(run)
         assert grown < before + 3 * heartbeat.BEAT
+
+
+def test_a_beat_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
+    site = Site(nodes=2)
+    run = leasing.take(site.begin(site.lose_gpu()).pk, site.now)
+    assert run is not None
+    before, heart, beat = _lease(run), heartbeat._Heart(), heartbeat.BEAT.total_seconds()
+    heart._turns[(run.pk, run.fence)] = (0.0, 0.0)
+
+    def refuse(*_: Any) -> NoReturn:
+        raise OperationalError("database is locked")
+
+    with connection.execute_wrapper(refuse):
+        heart._renew(heart._late(beat), beat)
+    assert _lease(run) == before
+    heart._renew(heart._late(2 * beat), 2 * beat)
+    assert _lease(run) == before + 2 * heartbeat.BEAT
+    assert heart._late(2.5 * beat) == {}
+
+
+def test_a_turn_within_its_callers_transaction_is_left_alone() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+    with transaction.atomic(), heartbeat.beating(run):
+        assert (run.pk, run.fence) not in heartbeat._heart._turns
+    with heartbeat.beating(run):
+        assert (run.pk, run.fence) in heartbeat._heart._turns
