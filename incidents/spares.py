@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from incidents import lemons
 from incidents.changes import Refused
@@ -47,11 +48,24 @@ def standing_in_for(node: str) -> Spare | None:
 
 
 def ready(partitions: Collection[str]) -> list[Spare]:
-    """Those that could stand in for a node of these partitions; none that is set aside as a lemon."""
-    rows = Spare.objects.select_related("node").filter(state=_State.READY)
-    fit = [row for row in rows.order_by("since_at", "pk") if set(row.partitions) & set(partitions)]
+    """Those that could stand in for a node of these partitions, in each of them; none that is set aside as a lemon.
+
+    One that is for some of them alone would leave the others short without a word.
+    """
+    fit = [row for row in _waiting() if partitions and set(partitions) <= set(row.partitions)]
     aside = lemons.quarantined() if fit else set()
     return [row for row in fit if row.node.name not in aside]
+
+
+def in_part(partitions: Collection[str]) -> list[Spare]:
+    """Ready ones that are for some of these partitions and not for all."""
+    return [
+        row for row in _waiting() if set(partitions) & set(row.partitions) and set(partitions) - set(row.partitions)
+    ]
+
+
+def _waiting() -> QuerySet[Spare]:
+    return Spare.objects.select_related("node").filter(state=_State.READY).order_by("since_at", "pk")
 
 
 def claim(spare: Spare, *, stands_for: str, incident_id: int, now: datetime) -> bool:

@@ -83,5 +83,9 @@ def _how(spare: Spare) -> str:
 
 
 def _none(ctx: Context) -> Done:
-    where = ", ".join(ctx.state.partitions) or "no partition"
-    return Done(f"No hot spare stands ready for {where}: {ctx.node} is missed until it is back.")
+    where = " and ".join(ctx.state.partitions) or "no partition"
+    partly = "; ".join(
+        f"{row.node.name} is for {', '.join(row.partitions)}" for row in spares.in_part(ctx.state.partitions)
+    )
+    why = f" ({partly}, and a spare stands in for each partition of a node)" if partly else ""
+    return Done(f"No hot spare stands ready for {where}{why}: {ctx.node} is missed until it is back.")

@@ -95,6 +95,28 @@ def test_every_partition_of_the_node_is_asked() -> None:
     assert "1 of 2 nodes of partition debug are out (gn002), and the cap is 1" in verdict.reason
 
 
+@pytest.mark.parametrize("partitions", [("gpu", "debug"), ("debug", "gpu")])
+def test_node_of_two_partitions_is_taken_only_where_each_has_room_in_whatever_order_slurm_names_them(
+    partitions: tuple[str, ...],
+) -> None:
+    nodes = {**a_fleet(out=4).nodes, "gn001": a_node("gn001", partitions=partitions)}
+    nodes |= {"db001": a_node("db001", partitions=("debug",)), "mt001": a_node("mt001", "DRAIN", partitions=("other",))}
+    assert check(DRAIN, Fleet(nodes=nodes), NOW) == Allowed()
+    for full in ({"db001": a_node("db001", "DRAIN", partitions=("debug",))}, {"gn002": a_node("gn002", "DRAIN")}):
+        verdict = check(DRAIN, Fleet(nodes=nodes | full), NOW)
+        assert isinstance(verdict, Refused)
+        assert verdict.kind is Refusal.CAP
+
+
+def test_node_that_is_out_counts_in_each_of_its_partitions() -> None:
+    both = a_node("gn002", "DRAIN", partitions=("gpu", "debug"))
+    nodes = {"gn001": a_node("gn001", partitions=("debug",)), "gn002": both, "gn003": a_node("gn003")}
+    for name in ("gn001", "gn003"):
+        verdict = check(Request(Act.DRAIN, name, "gpu.xid.79"), Fleet(nodes=nodes), NOW)
+        assert isinstance(verdict, Refused)
+        assert "are out (gn002), and the cap is 1" in verdict.reason
+
+
 @pytest.mark.parametrize(
     ("past", "kind", "again"),
     [

@@ -91,6 +91,14 @@ def test_job_of_another_partition_needs_nothing_of_this_one() -> None:
     assert refusal(DRAIN, a_fleet(20, demands=needing(20, partitions=("debug",)))) is None
 
 
+def test_node_of_two_partitions_is_kept_for_a_job_of_either() -> None:
+    both = a_node("gn001", partitions=("gpu", "debug"))
+    nodes = {**a_fleet(100).nodes, "gn001": both, "db001": a_node("db001", partitions=("debug",))}
+    for partitions, needs in ((("debug",), 2), (("gpu",), 100), (("debug", "gpu"), 101)):
+        assert refusal(DRAIN, Fleet(nodes=nodes, demands=needing(needs, partitions=partitions))) == Refusal.JOB_FLOOR
+        assert refusal(DRAIN, Fleet(nodes=nodes, demands=needing(needs - 1, partitions=partitions))) is None
+
+
 def test_node_that_a_critical_fault_leaves_of_no_use_is_kept_for_no_job() -> None:
     fleet = a_fleet(20, demands=needing(20))
     assert refusal(DRAIN, fleet) == Refusal.JOB_FLOOR

@@ -68,6 +68,20 @@ def test_a_run_goes_on_where_no_spare_stands_ready() -> None:
     assert "No hot spare stands ready for gpu: gn001 is missed until it is back." in site.story(run.incident)
 
 
+def test_a_spare_stands_in_for_each_partition_of_its_node_or_not_at_all() -> None:
+    site = Site(nodes=5, partitions={"gn001": ["gpu", "debug"], "gn002": ["gpu", "debug"]})
+    a_spare(site)
+    before = site.slurm.partitions()
+    run = site.play(a_run(site))
+    assert site.slurm.partitions() == before
+    why = "(gn003 is for gpu, and a spare stands in for each partition of a node)"
+    said = f"No hot spare stands ready for gpu and debug {why}: gn001 is missed until it is back."
+    assert said in site.story(run.incident)
+    both = spares.add("gn004", partitions=["gpu", "debug"], is_reserved=False, now=site.now)
+    assert [row.pk for row in spares.ready(["gpu", "debug"])] == [both.pk]
+    assert spares.ready([]) == []
+
+
 def test_a_lemon_stands_in_for_nobody() -> None:
     site = Site(nodes=3)
     a_spare(site)
