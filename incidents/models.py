@@ -12,6 +12,7 @@ from incidents.lifecycle import CLOSED, State
 from incidents.models_inventory import (
     Alias,
     Cable,
+    Decommission,
     Expectation,
     Gpu,
     InService,
@@ -35,6 +36,7 @@ __all__ = [
     "Alias",
     "Cable",
     "Decision",
+    "Decommission",
     "Evidence",
     "Expectation",
     "Fault",

@@ -1,6 +1,7 @@
 """Tables of the inventory: machines, their parts, what joins them, and which part was in which slot when.
 
-Data and constraints only; `incidents.inventory` and `incidents.ledger` alone write. Pods, rails and partitions are
+Data and constraints only; `incidents.inventory`, `incidents.ledger` and, for what is decommissioned,
+`incidents.decommissions` alone write. Pods, rails and partitions are
 names that machines carry: a table of names would say nothing more.
 """
 
@@ -326,6 +327,29 @@ class InService(models.Model):
 
     def __str__(self) -> str:
         return f"{self.part} {self.serial} in {self.slot}"
+
+
+class Decommission(models.Model):
+    """A machine that is being taken away for good: nothing is started on it. Its ends are rows too."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="decommissions")
+    reason = models.CharField(max_length=255)
+    set_by = models.CharField(max_length=150)
+    set_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="empty: it is being decommissioned")
+    ended_by = models.CharField(max_length=150, blank=True)
+    ended_why = models.CharField(max_length=255, blank=True)
+
+    class Meta:
+        ordering: ClassVar = ["-set_at", "-id"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["node"], condition=Q(ended_at__isnull=True), name="one_decommission_per_node"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node.name}: {self.reason}"
 
 
 class InventoryRevision(models.Model):

@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
-from incidents import lemons
+from incidents import decommissions, lemons
 from incidents.changes import Refused
 from incidents.models import Incident, Node, Spare
 
@@ -20,6 +20,9 @@ def add(node: str, *, partitions: Sequence[str], is_reserved: bool, now: datetim
     row = Node.objects.filter(name=node, is_provisional=False).first()
     if row is None:
         return Refused(f"The inventory knows no node {node}.")
+    leaving = decommissions.standing().get(node)
+    if leaving:
+        return Refused(leaving)
     if not partitions:
         return Refused("Name the partitions whose nodes it stands in for.")
     try:
@@ -48,12 +51,12 @@ def standing_in_for(node: str) -> Spare | None:
 
 
 def ready(partitions: Collection[str]) -> list[Spare]:
-    """Those that could stand in for a node of these partitions, in each of them; none that is set aside as a lemon.
+    """Those that could stand in for a node of these partitions, in each of them; none that is set aside or leaves.
 
     One that is for some of them alone would leave the others short without a word.
     """
     fit = [row for row in _waiting() if partitions and set(partitions) <= set(row.partitions)]
-    aside = lemons.quarantined() if fit else set()
+    aside = lemons.quarantined() | set(decommissions.standing()) if fit else set()
     return [row for row in fit if row.node.name not in aside]
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
+from incidents import decommissions
 from incidents import services as incidents
 from incidents.lifecycle import State
 from incidents.models import Incident
@@ -60,6 +61,9 @@ def _against(incident: Incident, *, needs_node: bool) -> str:
         return f"{incident.node.name} is not in the inventory, and what is not in the inventory is never acted upon."
     if needs_node and incident.node is None:
         return f"Incident {incident.pk} is on no node of the inventory."
+    leaving = decommissions.standing().get(incident.node.name, "") if incident.node is not None else ""
+    if needs_node and leaving:
+        return f"{leaving} No run is started on it: `manage.py decommission end` says that it stays."
     busy = Run.objects.filter(state__in=UNFINISHED)
     if busy.filter(incident=incident).exists() or (needs_node and busy.filter(node=incident.node).exists()):
         return "A run is under way there: abort it first, or let it end."

@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from detectors import resources
 from detectors.faults import Action
-from incidents import above, graphs
+from incidents import above, decommissions, graphs
 from incidents import services as incidents
 from incidents.holding import LONGEST
 from incidents.models import Fault, Incident, Node
@@ -147,6 +147,7 @@ def _of_site(runbook: str, shown: Shown, *, policy: Policy, now: datetime) -> di
         "breaker": str(tripped) if tripped is not None else "",
         "turned_bad": breaker.turned_bad(shown.nodes, now, bounds=policy.bounds) if tripped is None else frozenset(),
         "maintained": incidents.maintained(now),
+        "decommissioned": decommissions.standing(),
         "pods": {place.name: place.pod for place in graphs.current().topology.nodes},
     }
 

@@ -84,10 +84,18 @@ def _maintenance(request: Request, fleet: Fleet, now: datetime) -> Refused | Non
     return Refused(Refusal.MAINTENANCE, fleet.maintained[request.node], now + _ASK_AGAIN)
 
 
+def _decommissioned(request: Request, fleet: Fleet, now: datetime) -> Refused | None:
+    if request.node not in fleet.decommissioned:
+        return None
+    reason = fleet.decommissioned[request.node].removesuffix(".")
+    return Refused(Refusal.DECOMMISSIONED, reason, now + _ASK_AGAIN)
+
+
 # In the order in which they are asked: what a person has decided first, what may pass soon before what may not.
 GUARDS: tuple[Guard, ...] = (
     Guard("stop switch", "somebody has stopped everything", _stopped),
     Guard("mode", "the runbook or the site may not act", _mode),
+    Guard("decommissioned", "the node is being taken away for good", _decommissioned),
     Guard("breaker", "too much of the fleet has turned bad at once", guards_causes.breaker),
     Guard("hold", "faults that came together are still being counted", guards_causes.held),
     Guard("wider cause", "something that the node hangs on has an incident of its own", guards_causes.wider),

@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from detectors import catalog
 from detectors.faults import Action, Component, Severity
-from incidents import lemons
+from incidents import decommissions, lemons
 from incidents import services as incidents
 from incidents.lifecycle import CLOSED, State
 from incidents.models import Fault, Incident
@@ -33,6 +33,7 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
     waiting = _calling(library.load().values()).filter(state__in=_WAITS_FOR_RUN).exclude(runs__state__in=UNFINISHED)
     waiting = waiting.exclude(held_until__gt=now)  # a wider cause is suspected; the sweep comes back
     waiting = waiting.exclude(node__name__in=list(incidents.maintained(now)))  # people work there
+    waiting = waiting.exclude(node__name__in=list(decommissions.standing()))  # it is being taken away
     waiting = waiting.exclude(node__name__in=lemons.quarantined())  # set aside until a person ends that
     if incident_ids is not None:
         waiting = waiting.filter(pk__in=list(incident_ids))

@@ -20,6 +20,7 @@ class Act(StrEnum):
     RESET_GPU = "reset_gpu"
     POWER_CYCLE = "power_cycle"
     SWAP_SPARE = "swap_spare"
+    LEND = "lend"
 
 
 class Refusal(StrEnum):
@@ -30,6 +31,7 @@ class Refusal(StrEnum):
     WIDER_CAUSE = "wider_cause"
     UNREACHABLE_ALONE = "unreachable_alone"
     MAINTENANCE = "maintenance"
+    DECOMMISSIONED = "decommissioned"
     RATE = "rate"
     CAP = "cap"
     POD_FLOOR = "pod_floor"
@@ -98,6 +100,7 @@ class Fleet:
     `stopped` says who engaged the stop switch and why, empty when nobody did; `mode` is the runbook's now; `breaker`
     says since when and why the breaker is open, and `turned_bad` are the nodes that turned bad within its window.
     `maintained`: nodes that people work on as planned, each with a sentence that says until when and why.
+    `decommissioned`: nodes that are being taken away for good, each with a sentence that says by whom and why.
     `held_until`: no act for this run's incident before, as `held_reason` says; `causes`: wider causes that are open.
     `standing`: types of faults that stand on the node. `begun`: when other runs for this fault type took nodes out,
     within the hour. `pods`: the pod of each node. `demands`: jobs that run and wait.
@@ -112,6 +115,7 @@ class Fleet:
     breaker: str = ""
     turned_bad: frozenset[str] = frozenset()
     maintained: Mapping[str, str] = field(default_factory=dict)
+    decommissioned: Mapping[str, str] = field(default_factory=dict)
     held_until: datetime | None = None
     held_reason: str = ""
     causes: tuple[WiderCause, ...] = ()
