@@ -16,7 +16,7 @@ from incidents.changes import Refused as ActRefused
 from incidents.lifecycle import State, Trigger
 from runbooks import audit, cures, leasing
 from runbooks import shadow as ledger
-from runbooks.guards import Refused
+from runbooks.guards import Refusal, Refused
 from runbooks.models import Run, RunState, StepRun
 from runbooks.ownership import TakenOver
 from runbooks.starting import plan
@@ -25,6 +25,10 @@ from runbooks.steps.pause_pollers import holder
 
 _KINTSUGI = "kintsugi"
 _LONGEST = 255
+# Of the runs that wait for room so many ask each minute, the oldest ones; the next as many a minute later, and so on.
+# Our choice: places come free one by one, and each asks slurmctld for all nodes.
+_ASK_AT_ONCE, _TURN_OF_QUEUE, _LONGEST_TURN = 20, timedelta(minutes=1), timedelta(minutes=10)
+_ROOM = frozenset({Refusal.RATE, Refusal.CAP, Refusal.POD_FLOOR, Refusal.JOB_FLOOR})
 
 
 @dataclass
@@ -194,7 +198,7 @@ def wait(turn: Turn, waiting: Wait) -> None:
 def refuse(turn: Turn, refused: Refused) -> None:
     """The guards said no: told once for each kind of reason, asked again at the time they name."""
     run = turn.run
-    again = refused.ask_again_at or turn.now
+    again = (refused.ask_again_at or turn.now) + _behind_others(run, refused)
     text = f"{refused.reason}. Asked again at {again:%Y-%m-%d %H:%M:%S %Z}."
     with transaction.atomic():
         if run.facts.get("refused") != refused.kind:
@@ -204,6 +208,15 @@ def refuse(turn: Turn, refused: Refused) -> None:
             _record(turn, "run_refused", text)
             run.facts["refused"] = str(refused.kind)
         leasing.give_back(run, wake_at=again, waiting_for=text[:_LONGEST])
+
+
+def _behind_others(run: Run, refused: Refused) -> timedelta:
+    """How much later it asks, for those who were there first: a thousand runs that all ask each minute would keep
+    slurmctld and the database busy with the answer no."""
+    if refused.kind not in _ROOM:
+        return timedelta(0)
+    before = Run.objects.filter(state=RunState.RUNNING, claimed_at=None, node__isnull=False, pk__lt=run.pk).count()
+    return min(before // _ASK_AT_ONCE * _TURN_OF_QUEUE, _LONGEST_TURN)
 
 
 def note(turn: Turn, text: str, *, again_in: timedelta) -> None:
