@@ -11,6 +11,9 @@ from incidents.models import JobSource
 
 # Accounts come late: slurmdbd may be down for a while, and a job is written when its last step has ended.
 _LATE = timedelta(hours=1)
+# What slurmctld could not tell slurmdbd it keeps, and tells it later: Slurm 22.05.8 begins up to 15 s after slurmdbd is
+# back (measured). Asked for that long again: our choice, for many jobs.
+_SETTLES = timedelta(minutes=10)
 _CLUSTER = "slurm"
 
 
@@ -35,9 +38,19 @@ def answered(now: datetime, *, has_accounts: bool | None, complaint: str = "") -
     changed: dict[str, object] = {"answered_at": now, "complaint": complaint[:255]}
     if has_accounts is not None:
         changed["has_accounts"] = has_accounts
-    if has_accounts:
-        changed["accounts_at"] = now
+    changed |= _told(now) if has_accounts else {"accounts_back_at": None}
     JobSource.objects.filter(cluster=_CLUSTER).update(**changed)
+
+
+def _told(now: datetime) -> dict[str, datetime | None]:
+    """After a long silence the first answer may lack what slurmctld still holds back: it is asked for again."""
+    known = known_of()
+    if known is not None and known.accounts_at is not None and now - known.accounts_at > _LATE:
+        if known.accounts_back_at is None:
+            return {"accounts_back_at": now}
+        if timedelta(0) <= now - known.accounts_back_at < _SETTLES:
+            return {}
+    return {"accounts_at": now, "accounts_back_at": None}
 
 
 def refused(complaint: str) -> None:
@@ -61,13 +74,20 @@ def notice() -> str:
         return "Jobs are not known yet: Slurm has not been asked."
     if known.answered_at is None:
         return f"Jobs are not known: {known.complaint or 'Slurm has not answered yet'}"
+    if known.complaint and known.answered_at >= known.asked_at:
+        last = f" They last told at {known.accounts_at:%Y-%m-%d %H:%M %Z}." if known.accounts_at is not None else ""
+        return (
+            f"The accounts of jobs do not answer: {known.complaint}.{last} Jobs that run are known; how some ended is not"
+            " until the accounts are back. Kintsugi asks each minute, and then for all that it missed."
+        )
     if known.complaint:
         return (
             f"Jobs may be out of date, Slurm's last list is of {known.answered_at:%Y-%m-%d %H:%M %Z}: {known.complaint}"
         )
     if known.has_accounts is False:
         return (
-            "This site keeps no accounts of jobs: how a job ended is known only when it was seen within Slurm's"
-            " MinJobAge (300 s by default), and what ended while Kintsugi was away is not known."
+            "This site keeps no accounts of jobs, or has no `sacct` where Slurm's programs run: how a job ended is"
+            " known only when it was seen within Slurm's MinJobAge (300 s by default), and what ended while Kintsugi"
+            " was away is not known."
         )
     return ""

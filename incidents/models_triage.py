@@ -160,6 +160,9 @@ class JobSource(models.Model):
     asked_at = models.DateTimeField(null=True, blank=True)
     answered_at = models.DateTimeField(null=True, blank=True, help_text="when Slurm last listed its jobs")
     accounts_at = models.DateTimeField(null=True, blank=True, help_text="when the accounting last told ended jobs")
+    accounts_back_at = models.DateTimeField(
+        null=True, blank=True, help_text="since when it tells again after a long silence; empty: it was not silent"
+    )
     has_accounts = models.BooleanField(null=True, blank=True, help_text="no: the site keeps no accounts")
     complaint = models.CharField(max_length=255, blank=True, help_text="why there was no answer; empty: it works")
 

@@ -36,6 +36,7 @@ _ACCOUNTING_TIMEOUT = timedelta(seconds=60)
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,80}")
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,100}")
+_NO_DATABASE = re.compile(r"Problem talking to the database: (.{1,80})")
 _LONGEST_REASON = 240
 _WITHOUT_WORDS = "it said nothing"
 
@@ -88,7 +89,7 @@ class ScontrolSlurm:
         if slurm_queries.has_no_accounts(told):
             return RecentJobs(records, Accounts.NONE_KEPT)
         if told.status != 0:
-            return RecentJobs(records, Accounts.SILENT, f"sacct ended with status {told.status}: {_words(told)}")
+            return RecentJobs(records, Accounts.SILENT, _without_accounts(told))
         return RecentJobs(records + job_records.accounted(told.stdout.decode(errors="replace")))
 
     def reservations(self) -> list[Reservation]:
@@ -364,6 +365,15 @@ def _words(output: Output) -> str:
 
 def _not_so(what: str, output: Output) -> SlurmError:
     return SlurmError(f"{what}; scontrol ended with status {output.status}: {_words(output)}")
+
+
+def _without_accounts(output: Output) -> str:
+    """sacct of 22.05.8: `Connection refused` where slurmdbd is down, `Unable to connect to database` behind it."""
+    words = _words(output)
+    found = _NO_DATABASE.search(words)
+    if found is not None:
+        return f"slurmdbd or its database is down or cannot be reached ({found[1]}), see slurmdbd's log"
+    return f"sacct ended with status {output.status}: {words}"
 
 
 def _error(argv: Sequence[str], output: Output) -> SlurmError:

@@ -29,13 +29,15 @@ class Watched:
     def __init__(self) -> None:
         self.now = NOW - timedelta(hours=1)
         self.asked: list[timedelta] = []
+        self.held_back: set[str] = set()  # jobs whose end slurmctld has not told slurmdbd yet
         self.slurm = MemorySlurm({name: ["gpu"] for name in NODES}, cluster_name=CLUSTER, now=lambda: self.now)
         self.slurm.add_job("7", nodes=("gn041", "gn042"))
         self.now = NOW
 
     def recent_jobs(self, lately: timedelta) -> RecentJobs:
         self.asked.append(lately)
-        return self.slurm.recent_jobs(lately)
+        told = self.slurm.recent_jobs(lately)
+        return replace(told, records=[one for one in told.records if one.job_id not in self.held_back])
 
     def look(self, after: timedelta = timedelta(0)) -> None:
         self.now += after
@@ -76,6 +78,25 @@ def test_accounts_are_asked_for_what_was_missed_and_no_further_than_events_count
     watched.look(timedelta(days=30))
     week = timedelta(days=7)
     assert watched.asked == [week, timedelta(hours=1) + MINUTE, timedelta(hours=6), week]
+
+
+def test_a_long_silence_is_asked_for_again_until_slurmctld_has_told_what_it_held_back(watched: Watched) -> None:
+    hour = timedelta(hours=1)
+    for after in (timedelta(0), 5 * hour, MINUTE, 9 * MINUTE, MINUTE):
+        watched.look(after)
+    assert watched.asked[1:] == [6 * hour, 6 * hour + MINUTE, 6 * hour + 10 * MINUTE, hour + MINUTE]
+
+
+def test_an_end_is_learned_when_slurmctld_tells_it_after_the_first_answer(watched: Watched) -> None:
+    watched.look()
+    watched.now += MINUTE
+    watched.slurm.finish_job("7", "TIMEOUT")
+    watched.held_back = {"7"}
+    watched.look(timedelta(hours=5))
+    assert Job.objects.get().state == "UNKNOWN"
+    watched.held_back = set()
+    watched.look(MINUTE)
+    assert (Job.objects.get().state, Job.objects.get().ended_at) == ("TIMEOUT", NOW + MINUTE)
 
 
 def test_a_job_lost_with_its_node_is_told_with_its_owner(watched: Watched) -> None:
@@ -151,6 +172,7 @@ def test_accounts_that_do_not_answer_are_said_and_asked_again_from_where_they_en
     source.refresh_from_db()
     assert (source.accounts_at, source.has_accounts) == (NOW, True)
     assert "no slurmdbd" in job_source.notice()
+    assert f"They last told at {NOW:%Y-%m-%d %H:%M}" in job_source.notice()
 
 
 def test_a_sweep_of_the_pipeline_looks_at_jobs(watched: Watched) -> None:
