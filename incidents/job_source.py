@@ -77,8 +77,8 @@ def notice() -> str:
     if known.complaint and known.answered_at >= known.asked_at:
         last = f" They last told at {known.accounts_at:%Y-%m-%d %H:%M %Z}." if known.accounts_at is not None else ""
         return (
-            f"The accounts of jobs do not answer: {known.complaint}.{last} Jobs that run are known; how some ended is not"
-            " until the accounts are back. Kintsugi asks each minute, and then for all that it missed."
+            f"The accounts of jobs do not answer: {known.complaint}.{last} Jobs that run are known; how some ended is"
+            " not, until the accounts are back. Kintsugi asks each minute, and then for all that it missed."
         )
     if known.complaint:
         return (
