@@ -12,8 +12,9 @@ from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from incidents.admin_reserve import QuarantineAdmin, SpareAdmin
-from incidents.models import Incident, Node, Quarantine, Spare, VendorCase
+from incidents.models import Decommission, Incident, Node, Quarantine, Spare, VendorCase
 from kintsugi.console import IncidentPage, NodePage
+from kintsugi.decommission_page import DecommissionPage
 from kintsugi.vendor_page import VendorCasePage
 
 admin.site.register(Incident, IncidentPage)
@@ -21,6 +22,7 @@ admin.site.register(Node, NodePage)
 admin.site.register(VendorCase, VendorCasePage)
 admin.site.register(Spare, SpareAdmin)
 admin.site.register(Quarantine, QuarantineAdmin)
+admin.site.register(Decommission, DecommissionPage)
 admin.site.unregister(User)
 admin.site.unregister(Group)
 

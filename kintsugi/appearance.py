@@ -54,6 +54,7 @@ NAVIGATION: list[dict[str, Any]] = [
             ),
             _item("Hot spares", "swap_horiz", "admin:incidents_spare_changelist", "incidents.view_spare"),
             _item("Lemons", "nutrition", "admin:incidents_quarantine_changelist", "incidents.view_quarantine"),
+            _item("Decommissioning", "logout", "admin:incidents_decommission_changelist", "incidents.view_decommission"),
         ],
     },
     {

@@ -23,6 +23,7 @@ SEES = tuple(
     for model in (
         "alias",
         "cable",
+        "decommission",
         "evidence",
         "expectation",
         "fault",

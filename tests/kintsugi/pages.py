@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from incidents.models import (
+    Decommission,
     Evidence,
     Fault,
     Incident,
@@ -86,8 +87,11 @@ def pages(db: None) -> list[str]:
         incident=incident, part="gpu", resource=fault.resource, opened_by="ada", opened_at=NOW, since_at=NOW
     )
     aside = Quarantine.objects.create(node=incident.node, reason="three times", began_at=NOW)
+    leaves = Decommission.objects.create(node=incident.node, reason="sold", set_by="ada", set_at=NOW)
     return [
         "/",
+        "/incidents/decommission/",
+        f"/incidents/decommission/{leaves.pk}/change/",
         "/incidents/vendorcase/",
         f"/incidents/vendorcase/{case.pk}/change/",
         "/incidents/spare/",

@@ -1,0 +1,70 @@
+"""`manage.py decommission add|end|list`: nodes that are being taken away for good. No run begins or goes on there."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from detectors import slurm_output
+from incidents.models import Decommission
+from runbooks import decommissioning
+from runbooks.controls import ControlRefused, Outcome
+
+
+class Command(BaseCommand):
+    help = "Says which nodes are being taken away for good, so that nothing is started on them (docs/inventory.md)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        acts = parser.add_subparsers(dest="act", required=True, metavar="add|end|list")
+        for name, told in (("add", "nodes that leave: runs on them stop"), ("end", "nodes that stay after all")):
+            act = acts.add_parser(name, help=told)
+            act.add_argument("nodes", help="a Slurm host list, such as gn[001-004]")
+            act.add_argument("--reason", required=True, help="why, for the record")
+            act.add_argument("--actor", default=getpass.getuser(), help="who says so, for the record")
+        acts.add_parser("list", help="which leave, by whom, since when, why").add_argument(
+            "--json", action="store_true"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["act"] == "list":
+            self.stdout.write(_listed(is_json=options["json"]))
+            return
+        does = decommissioning.begin if options["act"] == "add" else decommissioning.end
+        now = timezone.now()
+        outcomes = [
+            does(node, actor=options["actor"], why=options["reason"], now=now)
+            for node in slurm_output.hosts(options["nodes"])
+        ]
+        self._tell(outcomes)
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            if not isinstance(outcome, ControlRefused):
+                self.stdout.write(outcome.text)
+        refused = [outcome.reason for outcome in outcomes if isinstance(outcome, ControlRefused)]
+        if refused or not outcomes:
+            raise CommandError("\n".join(refused) or "Name the nodes.")
+
+
+def _listed(*, is_json: bool) -> str:
+    rows = Decommission.objects.filter(ended_at=None).select_related("node").order_by("node__name")
+    if is_json:
+        return json.dumps([_as_json(row) for row in rows])
+    return "\n".join(_line(row) for row in rows) or "None."
+
+
+def _line(row: Decommission) -> str:
+    return f"{row.node.name}  since {_local(row.set_at):%Y-%m-%d %H:%M %Z}, by {row.set_by}: {row.reason}"
+
+
+def _local(at: datetime) -> datetime:
+    return timezone.localtime(at)
+
+
+def _as_json(row: Decommission) -> dict[str, str]:
+    return {"node": row.node.name, "set_by": row.set_by, "set_at": row.set_at.isoformat(), "reason": row.reason}
