@@ -11,7 +11,7 @@ from django.db import transaction
 from incidents import poll_pauses
 from incidents import services as incidents
 from incidents.lifecycle import Trigger
-from runbooks import approvals, audit, fleet, library, preflight
+from runbooks import approvals, audit, fleet, lending, library, preflight
 from runbooks.library_file import SITE_WORD
 from runbooks.models import UNFINISHED, Breaker, Mode, Run, RunbookMode, RunState, StopSwitch
 from runbooks.step import World
@@ -186,7 +186,7 @@ def _move(
 
 def _tell_aborted(run: Run, text: str, *, actor: str, now: datetime) -> None:
     node = run.place
-    is_drained = "drained_at" in run.facts
+    is_drained = "drained_at" in run.facts and not lending.is_lent(run.facts)
     ask = f"Resume {node} when it is well, and resolve the incident." if is_drained else ""
     told = f"{text} {node} stays drained." if is_drained else text
     acted = incidents.act(run.incident_id, Trigger.REPAIR_WITHDRAWN, actor=actor, note=told, now=now, needs_human=ask)

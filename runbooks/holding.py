@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from runbooks import node_states, ownership
+from runbooks import lending, node_states, ownership
 from runbooks.ownership import Dropped, Held, TakenOver
 from runbooks.step import Context, remembered
 
@@ -17,6 +17,8 @@ _WHOLE = timedelta(seconds=1)
 
 def look(ctx: Context) -> Held | Dropped | TakenOver:
     """Slurm is asked how it is set up only where it may itself have taken back a node that it rebooted for us."""
+    if lending.is_lent(ctx.facts):
+        return Held()
     found = ownership.hold(ctx.state, ctx.incident_id)
     if isinstance(found, TakenOver) and found.is_resumed and is_forgotten(ctx, _held_at(ctx)):
         return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")

@@ -23,7 +23,8 @@ from runbooks.steps.await_part import AwaitPart
 from runbooks.steps.burn_in import BurnIn
 from runbooks.steps.cold_cycle import ColdCycle
 from runbooks.steps.confirm_on_node import ConfirmOnNode
-from runbooks.steps.diagnose import Diagnose
+from runbooks.steps.diagnose import Diagnose, Where
+from runbooks.steps.diagnose_in_job import DiagnoseInJob
 from runbooks.steps.drain import Drain
 from runbooks.steps.notify import Notify
 from runbooks.steps.open_vendor_case import OpenVendorCase
@@ -67,6 +68,8 @@ STEPS: tuple[Step, ...] = (
     WaitForNeighbours(),
     Watch(),
 )
+# What `where` makes of a step.
+_ELSEWHERE: Mapping[Where, Step] = {Where.JOB: DiagnoseInJob()}
 _FOLDER = Path(__file__).parent / "library"
 
 
@@ -129,7 +132,8 @@ def plan_step(name: str, given: Mapping[str, Any], *, needs_approval: bool = Fal
         known = ", ".join(step.parameters) or "none"
         raise LibraryError(f"{name}: no parameter {', '.join(unknown)}; expected {known}")
     params = {key: _value(name, key, step.parameters[key], given) for key in step.parameters}
-    return Planned(step, params, given, needs_approval or step.needs_approval)
+    chosen = _ELSEWHERE.get(params.get("where", Where.SSH), step)
+    return Planned(chosen, params, given, needs_approval or chosen.needs_approval)
 
 
 def _value(step: str, key: str, parameter: Parameter, given: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import ClassVar
 
 from incidents import poll_pauses
@@ -17,12 +18,19 @@ from runbooks.step import Base, Context, Done, Failed, NotCured, Parameter, Resu
 from runbooks.steps.pause_pollers import DETECTORS, holder
 
 # Of a whole report of eight GPUs; what comes before its end is not needed.
-_SHOWN = 60_000
+SHOWN = 60_000
 # Longer than the longest pause between two looks at the test, so that our own looks stay away all the while.
 _PAUSE = timedelta(minutes=30)
 _LOOK_AGAIN = timedelta(seconds=15)
 _LONGEST_LOOK = timedelta(minutes=10)
 _ROLE = "fabric"
+
+
+class Where(StrEnum):
+    """SSH: apart from the connection, on the drained node. JOB: `diagnose_in_job`."""
+
+    SSH = "ssh"
+    JOB = "job"
 
 
 class Diagnose(Base):
@@ -36,26 +44,40 @@ class Diagnose(Base):
         "at_least": Parameter(parameters.positive, "a number above 0", default=None),
         # RDMA devices; without them those that the inventory gives the role fabric.
         "devices": Parameter(parameters.names, parameters.NAMES, default=()),
+        "where": Parameter(parameters.one_of(Where), parameters.said_of(Where), default=Where.SSH),
         # Our choice: four times what level 3 takes.
         "longest": Parameter(parameters.duration, parameters.DURATION, default=timedelta(hours=1)),
     }
 
     def run(self, ctx: Context) -> Result:
-        wanted = _wanted(ctx)
-        if wanted.test is Diagnosis.RDMA and not wanted.devices:
-            ask = "Name the cards: `inventory discover` learns them, or give the step `devices`."
-            return Failed(f"No card of {ctx.node} is known to be of the role {_ROLE}, so none is tested.", ask)
-        command = diagnostics.command(wanted)
-        is_script = wanted.test is Diagnosis.RDMA
-        called = f"`ib_write_bw` on {len(wanted.devices)} cards" if is_script else f"`{' '.join(command)}`"
+        asked = ask_for_cards(ctx)
+        if asked is not None:
+            return asked
 
         def judge(ended: Ended) -> Verdict:
-            return diagnostics.judge(wanted, ended)
+            return diagnostics.judge(wanted(ctx), ended)
 
-        return tested(ctx, command, called=called, longest=ctx.params["longest"], judge=judge)
+        command = diagnostics.command(wanted(ctx))
+        return tested(ctx, command, called=called(ctx), longest=ctx.params["longest"], judge=judge)
 
 
-def _wanted(ctx: Context) -> Wanted:
+def ask_for_cards(ctx: Context) -> Failed | None:
+    """Where none is known that could be tested."""
+    if wanted(ctx).test is not Diagnosis.RDMA or wanted(ctx).devices:
+        return None
+    ask = "Name the cards: `inventory discover` learns them, or give the step `devices`."
+    return Failed(f"No card of {ctx.node} is known to be of the role {_ROLE}, so none is tested.", ask)
+
+
+def called(ctx: Context) -> str:
+    """The test, for people."""
+    asked = wanted(ctx)
+    if asked.test is Diagnosis.RDMA:
+        return f"`ib_write_bw` on {len(asked.devices)} cards"
+    return f"`{' '.join(diagnostics.command(asked))}`"
+
+
+def wanted(ctx: Context) -> Wanted:
     fabric = tuple(nic.device for nic in ctx.target.expected.nics if nic.role == _ROLE)
     return Wanted(
         ctx.params["test"],
@@ -77,36 +99,36 @@ def tested(
     late = ctx.now - began_at > longest
     if boot is not None and ctx.facts.setdefault(f"{ctx.key}:boot", boot.boot_id) != boot.boot_id:
         return _ill(ctx, f"{ctx.node} went down while {called} ran on it", "")
-    _keep_our_looks_away(ctx)
-    answer = apart.start(ctx.world.shell, ctx.target, Job(ctx.key, command, shown=_SHOWN)) if boot is not None else None
+    keep_our_looks_away(ctx)
+    answer = apart.start(ctx.world.shell, ctx.target, Job(ctx.key, command, shown=SHOWN)) if boot is not None else None
     if isinstance(answer, Ended):
-        return _judged(ctx, called, answer, judge(answer))
+        return judged(ctx, called, answer, judge(answer))
     if late:
         minutes = round((ctx.now - began_at).total_seconds() / 60)
         return Failed(
-            f"{_first(called)} has not ended on {ctx.node} after {minutes} min. It stays drained.",
+            f"{first(called)} has not ended on {ctx.node} after {minutes} min. It stays drained.",
             ask=f"See what {called} does on {ctx.node}.",
         )
     why = answer.why if isinstance(answer, Unknown) else ""
-    text = f"{_first(called)} runs on {ctx.node} since {began_at:%H:%M:%S %Z}."
+    text = f"{first(called)} runs on {ctx.node} since {began_at:%H:%M:%S %Z}."
     if boot is None or why:
         text = f"{ctx.node} does not answer while {called} runs on it{f' ({why})' if why else ''}."
     return Wait(text, max(_LOOK_AGAIN, patience(began_at, ctx.now, longest=_LONGEST_LOOK)))
 
 
-def _keep_our_looks_away(ctx: Context) -> None:
+def keep_our_looks_away(ctx: Context) -> None:
     why = f"{holder(ctx.run_id)} of incident #{ctx.incident_id} tests its GPUs"
     until = ctx.now + _PAUSE
     poll_pauses.pause(ctx.node, DETECTORS, holder=holder(ctx.run_id), why=why, until=until, now=ctx.now)
 
 
-def _judged(ctx: Context, called: str, ended: Ended, verdict: Verdict) -> Result:
+def judged(ctx: Context, called: str, ended: Ended, verdict: Verdict) -> Result:
     if verdict.outcome is Outcome.PASSED:
-        return Done(f"{_first(called)} {verdict.text} on {ctx.node}.", evidence={called: ended.said})
+        return Done(f"{first(called)} {verdict.text} on {ctx.node}.", evidence={called: ended.said})
     if verdict.outcome is Outcome.ILL:
         return _ill(ctx, f"{called} {verdict.text}", ended.said)
     return Failed(
-        f"{_first(called)} {verdict.text} on {ctx.node}. It stays drained.",
+        f"{first(called)} {verdict.text} on {ctx.node}. It stays drained.",
         ask=f"See why {called} tells nothing of {ctx.node}'s hardware, and test the node.",
     )
 
@@ -119,6 +141,6 @@ def _ill(ctx: Context, what: str, said: str) -> NotCured:
     )
 
 
-def _first(called: str) -> str:
+def first(called: str) -> str:
     """As a sentence begins."""
     return called[:1].upper() + called[1:]

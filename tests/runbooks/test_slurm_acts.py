@@ -77,6 +77,22 @@ def test_reservation_is_refused_when_one_of_that_name_has_other_nodes(site: Site
     site.slurm.unreserve(key)
 
 
+def test_reservation_is_refused_when_another_holds_the_node_unless_one_of_them_is_maintenance(
+    site: Site, key: str
+) -> None:
+    site.reserve("theirs", "IGNORE_JOBS")
+    with pytest.raises(SlurmError):
+        site.slurm.reserve(key, (site.node,), duration=HOUR, flags=("IGNORE_JOBS",))
+    assert [one.name for one in site.slurm.reservations()] == ["theirs"]
+    site.slurm.reserve(key, (site.node,), duration=HOUR)
+    site.unreserve("theirs")
+    site.slurm.unreserve(key)
+    site.reserve("works", "MAINT")
+    site.slurm.reserve(key, (site.node,), duration=HOUR, flags=("IGNORE_JOBS",))
+    site.slurm.unreserve(key)
+    site.unreserve("works")
+
+
 def test_job_of_ours_runs_once_and_its_end_is_told(site: Site, key: str, tmp_path: Path) -> None:
     first = submit(site, key, "sh", "-c", f"echo \"it's $0\" >> '{tmp_path}/out'", "a b")
     assert ended(site, key).exit_status == 0
