@@ -14,7 +14,7 @@ from incidents import poll_pauses
 from incidents import services as incidents
 from incidents.changes import Refused as ActRefused
 from incidents.lifecycle import State, Trigger
-from runbooks import audit, cures, leasing
+from runbooks import audit, cures, giving_back, leasing
 from runbooks import shadow as ledger
 from runbooks.guards import Refusal, Refused
 from runbooks.models import Run, RunState, StepRun
@@ -323,7 +323,12 @@ def _audit(turn: Turn, phase: audit.Phase, text: str) -> None:
 def _finish(turn: Turn, state: RunState, outcome: str) -> None:
     poll_pauses.end(holder(turn.run.pk))
     leasing.give_back(
-        turn.run, wake_at=None, state=state, outcome=outcome[:_LONGEST], waiting_for="", finished_at=turn.now
+        turn.run,
+        wake_at=giving_back.looks_again_at(turn.run.facts),
+        state=state,
+        outcome=outcome[:_LONGEST],
+        waiting_for="",
+        finished_at=turn.now,
     )
 
 

@@ -9,7 +9,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from incidents.lifecycle import CLOSED, State
 from runbooks import withdrawing
-from runbooks.models import Run, RunState, StepRun
+from runbooks.models import UNFINISHED, Run, RunState, StepRun
 from runbooks.rungs import STEPS_THAT_TOUCH
 
 # A killed worker is missed within this and a sweep (issue 5, section 7: within 10 s); one that lives is kept by its
@@ -19,6 +19,7 @@ LEASE = timedelta(seconds=5)
 VENDOR_CASE = "vendor_case"
 # A person may pause a run while a step of it is under way: what the step did is stored all the same.
 _LIVE = (RunState.RUNNING, RunState.PAUSED)
+_ENDED = tuple(state for state in RunState if state not in UNFINISHED)
 
 
 class LateWorker(Exception):
@@ -30,6 +31,12 @@ def due(now: datetime) -> QuerySet[Run]:
     free = Q(leased_until=None) | Q(leased_until__lt=now)
     called = Q(wake_at__lte=now) | _not_wanted() | _rooted_elsewhere()
     return Run.objects.filter(free & called, state=RunState.RUNNING)
+
+
+def to_look_after(now: datetime) -> QuerySet[Run]:
+    """Ended runs whose node is looked at once more."""
+    free = Q(leased_until=None) | Q(leased_until__lt=now)
+    return Run.objects.filter(free, wake_at__lte=now, state__in=_ENDED)
 
 
 def _not_wanted() -> Q:
@@ -48,12 +55,13 @@ def _rooted_elsewhere() -> Q:
 
 def take(run_id: int, now: datetime) -> Run | None:
     """The run, leased to the caller; None when it is not due or somebody else was quicker."""
-    fence = due(now).filter(pk=run_id).values_list("fence", flat=True).first()
+    found = (queue(now).filter(pk=run_id).values_list("fence", "state").first() for queue in (due, to_look_after))
+    fence, state = next((row for row in found if row is not None), (None, None))
     if fence is None:
         return None
     # By the fence alone: `due` joins the incident, and PostgreSQL does not look at a joined condition again after
     # it has waited for the row.
-    mine = Run.objects.filter(pk=run_id, fence=fence, state=RunState.RUNNING)
+    mine = Run.objects.filter(pk=run_id, fence=fence, state=state)
     if mine.update(leased_until=now + LEASE, fence=fence + 1) != 1:
         return None
     return Run.objects.select_related("incident", "node").get(pk=run_id)
@@ -61,7 +69,8 @@ def take(run_id: int, now: datetime) -> Run | None:
 
 def keep(run: Run, **values: Any) -> None:
     """Stores values under the lease and goes on. Raises LateWorker."""
-    if Run.objects.filter(pk=run.pk, fence=run.fence, state__in=_LIVE).update(**values) != 1:
+    states = (run.state,) if run.finished_at is not None else _LIVE
+    if Run.objects.filter(pk=run.pk, fence=run.fence, state__in=states).update(**values) != 1:
         raise LateWorker(f"run {run.pk}, fence {run.fence}")
     for name, value in values.items():
         setattr(run, name, value)

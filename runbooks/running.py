@@ -20,6 +20,7 @@ from incidents import inventory, vendor_cases
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
 from runbooks import (
+    afterwards,
     approvals,
     asking,
     audit,
@@ -37,6 +38,7 @@ from runbooks import (
 )
 from runbooks.ending import Turn
 from runbooks.fleet import Shown
+from runbooks.giving_back import GIVEN_BACK_AT
 from runbooks.guards import Act, Allowed, Refused
 from runbooks.leasing import LateWorker
 from runbooks.library import Planned
@@ -47,6 +49,7 @@ from runbooks.slurm import NodeState, SlurmError, SlurmRefusal
 from runbooks.step import Context, Done, Failed, StandingFault, World, told
 from runbooks.steps.adopt_drain import AdoptDrain
 from runbooks.steps.drain import Drain
+from runbooks.steps.resume import Resume
 from runbooks.world_errors import WorldError, WorldRefusal
 
 _log = logging.getLogger(__name__)
@@ -92,6 +95,9 @@ def _attended(run: Run, *, now: datetime, world: World, at: Point) -> None:
 
 
 def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
+    if run.finished_at is not None:
+        _look_after(run, now=now, world=world, at=at)
+        return
     if run.node is None:
         is_called_for = starting.is_called_for(run)
         beside.turn(run, library.planned(run.plan), is_called_for=is_called_for, now=now, world=world)
@@ -143,6 +149,16 @@ def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     at("acted")
     ending.store(turn, result, is_last=_is_last(run))
     at("stored")
+
+
+def _look_after(run: Run, *, now: datetime, world: World, at: Point) -> None:
+    """An ended run that has given its node back: whether Slurm has kept that."""
+    try:
+        state = world.slurm.nodes((run.place,))[run.place]
+        ctx = _context(run, state, None, now=now, world=world)
+        afterwards.turn(Turn(run, Resume(), now), ctx, at=at)
+    except WorldError as error:
+        afterwards.put_off(run, error, now)
 
 
 def _settled_by_looking(turn: Turn, ctx: Context) -> bool:
@@ -256,6 +272,7 @@ def _withdraw(run: Run, verdict: withdrawing.Withdraw, *, now: datetime, world: 
         text = f"{node} is left as Slurm had left it, drained: {run.facts['adopted_reason']}."
     elif is_ours and verdict.hands_back and not _has_tried(run):
         audit.of_run(run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now)
+        run.facts[GIVEN_BACK_AT] = told(now)
         world.slurm.resume(node)
         text = f"{node} is handed back: it takes jobs again."
     elif is_ours:

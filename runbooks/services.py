@@ -68,8 +68,9 @@ __all__ = [
 
 
 def due(now: datetime) -> list[int]:
-    """Runs whose `wake_at` has come, or whose worker's lease ran out."""
-    return list(leasing.due(now).order_by("wake_at").values_list("pk", flat=True))
+    """Runs whose `wake_at` has come, or whose worker's lease ran out. Last, those that look once more."""
+    queues = (leasing.due(now), leasing.to_look_after(now))
+    return [pk for queue in queues for pk in queue.order_by("wake_at").values_list("pk", flat=True)]
 
 
 def judge_cures(now: datetime) -> int:
@@ -84,7 +85,7 @@ def start_after(run_id: int, *, now: datetime, world: World) -> list[int]:
 
 
 def is_due(run_id: int, *, now: datetime) -> bool:
-    return leasing.due(now).filter(pk=run_id).exists()
+    return any(queue.filter(pk=run_id).exists() for queue in (leasing.due(now), leasing.to_look_after(now)))
 
 
 def is_shadow(run_id: int) -> bool:

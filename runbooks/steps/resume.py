@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import ClassVar
 
 from runbooks import node_states
-from runbooks.step import Base, Context, Done, Effect, Failed, Result, Wait
+from runbooks.giving_back import GIVEN_BACK_AT
+from runbooks.step import Base, Context, Done, Effect, Failed, Result, Wait, told
 
 _LOOK_AGAIN = timedelta(seconds=10)
 
@@ -19,6 +20,7 @@ class Resume(Base):
     def is_done(self, ctx: Context) -> Done | None:
         """Only after an attempt of ours: without one, a node in service was resumed by someone else."""
         if ctx.attempted_at is not None and not ctx.state.is_draining and ctx.state.base != "DOWN":
+            ctx.facts[GIVEN_BACK_AT] = told(ctx.attempted_at)
             return Done(f"{ctx.node} takes jobs again.")
         return None
 
@@ -39,5 +41,6 @@ class Resume(Base):
         return None
 
     def run(self, ctx: Context) -> Result:
+        ctx.facts[GIVEN_BACK_AT] = told(ctx.now)
         ctx.world.slurm.resume(ctx.node)
         return Done(f"{ctx.node} takes jobs again.")

@@ -218,6 +218,39 @@ def test_run_goes_on_by_a_restarted_slurmd_when_slurmctld_died_before_it_kept_th
         assert reboots_asked(daemons, "gn001") == 1
 
 
+def test_a_resume_that_slurmctld_did_not_keep_is_made_again(tmp_path: Path) -> None:
+    """Slurm shows the node exactly as it stood before: reason and time of the reason."""
+    with a_slurm(tmp_path) as daemons:
+        site, run, incident = a_run(daemons)
+        site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == "resume")
+        kept, before = daemons.directory / "state" / "node_state", look(daemons)
+        daemons.command("scontrol", "update", "NodeName=gn002", "Comment=kept-before-the-resume")
+        daemons.wait_until(lambda: b"kept-before-the-resume" in kept.read_bytes(), what="slurmctld has kept the drain")
+        of_before = kept.read_bytes()
+        assert site.play(run.pk).state == RunState.SUCCEEDED
+        assert not look(daemons).is_draining
+        daemons.kill_controller()
+        daemons.wait_until(lambda: not _answers(daemons), what="slurmctld is dead")
+        kept.write_bytes(of_before)
+        site.ahead = timedelta(seconds=31)
+        assert services.due(site.now()) == [run.pk]
+        services.advance(run.pk, now=site.now(), world=site.world)  # nobody answers
+        daemons.start_controller()
+        daemons.wait_until(lambda: _answers(daemons), what="slurmctld is back")
+        daemons.wait_until(lambda: look(daemons).is_drained, what="the drain is back, and its slurmd has registered")
+        after = look(daemons)
+        assert (after.reason, after.reason_changed_at) == (before.reason, before.reason_changed_at)
+        site.ahead = timedelta(seconds=62)
+        services.advance(run.pk, now=site.now(), world=site.world)
+        assert not look(daemons).is_draining
+        site.ahead = timedelta(seconds=95)
+        services.advance(run.pk, now=site.now(), world=site.world)
+        assert services.due(site.now() + timedelta(days=1)) == []
+        assert reboots_asked(daemons, "gn001") == 1
+        story = list(incident.timeline.values_list("text", flat=True))
+        assert sum(text.endswith("Kintsugi resumed it again.") for text in story) == 1, story
+
+
 def test_run_stops_and_asks_when_its_node_is_gone_from_slurm_conf(tmp_path: Path) -> None:
     with a_slurm(tmp_path) as daemons:
         site, run, _ = a_run(daemons)
