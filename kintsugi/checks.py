@@ -15,7 +15,7 @@ from detectors.detector import DetectorError
 from detectors.transport import SshShell
 from incidents import correlation_file
 from incidents.correlation import CorrelationError
-from kintsugi import credentials
+from kintsugi import credentials, slack_inbound_people
 from runbooks import library
 
 _SAFE_POLICY = "noeviction"
@@ -89,4 +89,15 @@ def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMess
     except library.LibraryError as error:
         hint = "Correct the files of KINTSUGI_RUNBOOKS; `manage.py runbook lint FILE` looks at one at a time."
         return [checks.Error(str(error), hint=hint, id="kintsugi.E004")]
+    return []
+
+
+@checks.register
+@checks.register
+def people_of_slack_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+    """A list that is read wrongly would keep people from the stop switch when they need it."""
+    try:
+        slack_inbound_people.names()
+    except slack_inbound_people.UnreadableList as error:
+        return [checks.Error(str(error), hint="docs/slack.md has the format.", id="kintsugi.E005")]
     return []

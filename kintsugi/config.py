@@ -220,6 +220,15 @@ KEYS: tuple[Key, ...] = (
         True,
     ),
     Key("SLACK_CHANNEL", str, "", "a channel id, C...", "where incidents are posted"),
+    Key(
+        "SLACK_SIGNING_SECRET",
+        str,
+        "",
+        "the app's signing secret",
+        "takes orders from Slack; unset: its two addresses do not exist",
+        True,
+    ),
+    Key("KINTSUGI_SLACK_USERS", Path, "", 'a path to a TOML file with lines U0ABC = "name"', "who is who in Slack"),
     Key("SLACK_API_URL", url("http", "https"), "https://slack.com/api/", "http(s)://HOST/api/", "Slack's Web API"),
     Key(
         "KINTSUGI_SLURM",

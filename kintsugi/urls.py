@@ -5,7 +5,7 @@ from django.urls import path
 from django.views.decorators.http import require_POST
 from django.views.generic import RedirectView
 
-from kintsugi import api, catalogue, console, controls, ledger, reports, runbook_page
+from kintsugi import api, catalogue, console, controls, ledger, reports, runbook_page, slack_inbound
 from runbooks.admin_questions import answer_view
 
 _signed_in = admin.site.admin_view
@@ -23,6 +23,8 @@ urlpatterns = [
     path("machine/<path:resource>/", _signed_in(console.machine), name="machine"),
     path("api/v1/readings/", api.readings, name="api_readings"),
     path("api/v1/leases/", api.leases, name="api_leases"),
+    path("slack/command/", slack_inbound.command, name="slack_command"),
+    path("slack/action/", slack_inbound.action, name="slack_action"),
     path("incidents/<int:number>/", _signed_in(console.incident), name="incident"),
     path("incidents/", RedirectView.as_view(pattern_name="admin:incidents_incident_changelist")),
     path("runbooks/", RedirectView.as_view(pattern_name="admin:runbooks_run_changelist")),

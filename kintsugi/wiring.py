@@ -30,6 +30,7 @@ from kintsugi.credentials import Credentials
 from kintsugi.credentials import load as load_credentials
 from kintsugi.doors import LookingSlurm, NoShell, NoSlurm
 from kintsugi.polling import Watch
+from runbooks import asked
 from runbooks.policy import Policy
 from runbooks.power import NoPower, Power
 from runbooks.power_site import SitePower
@@ -118,7 +119,8 @@ def detectors() -> tuple[Detector, ...]:
 
 
 def notifier() -> Notifier:
-    return choice.chosen()
+    """With buttons where clicks are taken (SLACK_SIGNING_SECRET)."""
+    return choice.chosen(asked.of_message) if settings.KINTSUGI["SLACK_SIGNING_SECRET"] else choice.chosen()
 
 
 def has_node_access() -> bool:

@@ -14,6 +14,7 @@ from runbooks.models import AuditEntry, Run
 
 _log = logging.getLogger("kintsugi.audit")
 KINTSUGI = "kintsugi"
+ORDER = "order"
 Phase = AuditEntry.Phase
 
 
@@ -48,6 +49,17 @@ def of_person(actor: str, act: str, text: str, *, now: datetime, run: Run | None
             text=text,
         )
     )
+
+
+def of_order(actor: str, text: str, *, is_done: bool, now: datetime, key: str = "") -> None:
+    """A line about an order from outside the console, done or refused. `key` names the request that brought it."""
+    phase = Phase.DONE if is_done else Phase.FAILED
+    _append(AuditEntry(at=now, actor=actor[:150], act=ORDER, phase=phase, key=key, text=text))
+
+
+def of_key(key: str, *, since: datetime) -> AuditEntry | None:
+    """What the request of that key came to, if it came already."""
+    return AuditEntry.objects.filter(node="", at__gte=since, act=ORDER, key=key).first()
 
 
 def _append(entry: AuditEntry) -> None:

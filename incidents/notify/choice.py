@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from django.conf import settings
 
 from incidents.notify.console import LOG_ONLY, NO_CHANNEL, ConsoleNotifier
-from incidents.notify.notifier import Found, Message, Notifier, Posted
+from incidents.notify.notifier import Ask, Found, Message, Notifier, Posted
 from incidents.slack.client import SlackNotifier
 
 
@@ -40,14 +41,15 @@ class Either:
         raise LookupError(f"no notifier serves {channel}")
 
 
-def chosen() -> Notifier:
+def chosen(asks: Callable[[Message], Ask | None] = lambda _: None) -> Notifier:
     """Slack when SLACK_BOT_TOKEN and SLACK_CHANNEL are set, the log otherwise. One per process.
+
+    `asks`: what people may answer with a click, where clicks are taken.
 
     What was owed to the log before Slack was set up still goes there.
     """
     values = settings.KINTSUGI
     if values["SLACK_BOT_TOKEN"] and values["SLACK_CHANNEL"]:
-        return Either(
-            SlackNotifier(token=values["SLACK_BOT_TOKEN"], api_url=values["SLACK_API_URL"]), ConsoleNotifier()
-        )
+        token, api_url = values["SLACK_BOT_TOKEN"], values["SLACK_API_URL"]
+        return Either(SlackNotifier(token=token, api_url=api_url, asks=asks), ConsoleNotifier())
     return ConsoleNotifier(NO_CHANNEL if values["SLACK_BOT_TOKEN"] else LOG_ONLY)

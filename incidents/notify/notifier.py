@@ -56,8 +56,30 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Button:
+    """One answer to choose. `value` names what is answered and the state that was shown; `question` asks once more."""
+
+    name: str
+    label: str
+    value: str
+    question: str = ""
+    is_danger: bool = False
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a person is asked, with what there is to know of it, a line each, and the answers that there are."""
+
+    lines: tuple[str, ...]
+    buttons: tuple[Button, ...]
+
+
+@dataclass(frozen=True)
 class Reply:
-    """One timeline entry in an incident's thread; `is_loud`: shown in the channel as well, for it asks a person."""
+    """One timeline entry in an incident's thread; `is_loud`: shown in the channel as well, for it asks a person.
+
+    `ask`: what a person may answer at once, where the channel carries answers.
+    """
 
     incident: int
     kind: str
@@ -65,6 +87,7 @@ class Reply:
     actor: str
     occurred_at: datetime
     is_loud: bool = False
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True)

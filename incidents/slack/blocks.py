@@ -10,7 +10,7 @@ from typing import Any
 
 from detectors.faults import Severity
 from incidents.lifecycle import CLOSED, State
-from incidents.notify.notifier import Card, Reply
+from incidents.notify.notifier import Ask, Button, Card, Reply
 from incidents.slack import mrkdwn
 
 Block = dict[str, Any]
@@ -52,6 +52,7 @@ REPLY_SIGNS: dict[str, str] = {
     "severity_raised": ":arrow_up:",
     "owner_told": ":speech_balloon:",
 }
+ACTIONS = "actions"
 _OTHER_SIGN = ":small_blue_diamond:"
 
 
@@ -94,8 +95,40 @@ def reply_blocks(reply: Reply) -> list[Block]:
     by = "" if reply.actor == "kintsugi" else f", by {mrkdwn.escape(reply.actor, 150)}"
     return [
         {"type": "section", "text": _mrkdwn(f"{sign} {mrkdwn.escape(reply.text, 2900)}")},
+        *(ask_blocks(reply.ask) if reply.ask is not None else ()),
         {"type": "context", "elements": [_mrkdwn(f"{mrkdwn.date(reply.occurred_at)}{by}")]},
     ]
+
+
+def ask_blocks(ask: Ask) -> list[Block]:
+    """What there is to know, then a button for each answer. Limits: 25 buttons, labels of 75, values of 2,000."""
+    lines = "\n".join(mrkdwn.escape(line, 300) for line in ask.lines[:8])
+    shown = [{"type": "section", "text": _mrkdwn(lines)}] if lines else []
+    return [*shown, {"type": ACTIONS, "elements": [_button(button) for button in ask.buttons[:25]]}]
+
+
+def _button(button: Button) -> Block:
+    made: Block = {
+        "type": "button",
+        "action_id": button.name,
+        "text": _said(button.label, 75),
+        "value": button.value[:2000],
+    }
+    if button.is_danger:
+        made["style"] = "danger"
+    if button.question:
+        made["confirm"] = {
+            "title": _said(button.label, 100),
+            "text": _said(button.question, 300),
+            "confirm": _said(button.label, 30),
+            "deny": _plain("Not now"),
+        }
+    return made
+
+
+def _said(text: str, limit: int) -> Block:
+    """Slack takes no empty text."""
+    return _plain(mrkdwn.plain(text, limit) or "-")
 
 
 def _place(card: Card) -> str:

@@ -9,6 +9,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from http.client import HTTPException
 from typing import Any
@@ -19,6 +20,7 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web import SlackResponse
 
 from incidents.notify.notifier import (
+    Ask,
     Card,
     Delivered,
     Failure,
@@ -51,9 +53,17 @@ _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 class SlackNotifier:
-    """Serves channels named `slack:<channel id>`."""
+    """Serves channels named `slack:<channel id>`. `asks`: what a person may answer to a message with a click."""
 
-    def __init__(self, *, token: str, api_url: str, timeout: timedelta = TIMEOUT) -> None:
+    def __init__(
+        self,
+        *,
+        token: str,
+        api_url: str,
+        timeout: timedelta = TIMEOUT,
+        asks: Callable[[Message], Ask | None] = lambda _: None,
+    ) -> None:
+        self._asks = asks
         self._client = WebClient(
             token=token,
             base_url=api_url.rstrip("/") + "/",
@@ -69,10 +79,19 @@ class SlackNotifier:
         return PACE
 
     def post(self, message: Message) -> Posted:
+        message = self._with_buttons(message)
         return self._sent(message, lambda body: self._client.chat_postMessage(**body), _post_body(message))
 
     def update(self, message: Message, ts: str) -> Posted:
         return self._sent(message, lambda body: self._client.chat_update(**body), {**_body(message), "ts": ts})
+
+    def _with_buttons(self, message: Message) -> Message:
+        """What asks a person is shown in the channel as well."""
+        reply = message.content
+        ask = self._asks(message) if isinstance(reply, Reply) else None
+        if ask is None or not isinstance(reply, Reply):
+            return message
+        return replace(message, content=replace(reply, ask=ask, is_loud=True))
 
     def find(self, message: Message, attempted_at: datetime) -> Found:
         """Looks for our metadata among what was posted around `attempted_at`, newest first."""

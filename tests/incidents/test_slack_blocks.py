@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from detectors.faults import Severity
 from fixtures.slack_page import block_kit
 from incidents.lifecycle import State
-from incidents.notify.notifier import Card, Reply
+from incidents.notify.notifier import Ask, Button, Card, Reply
 from incidents.slack import blocks, mrkdwn
 
 T0 = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
@@ -54,8 +54,22 @@ _cards = st.builds(
     latest=_words,
     impact=_words,
 )
+_buttons = st.builds(
+    Button, name=st.just("answer"), label=st.text(min_size=1), value=_words, question=_words, is_danger=st.booleans()
+)
+_asks = st.builds(
+    lambda lines, buttons: Ask(lines, tuple(replace(one, name=f"answer_{n}") for n, one in enumerate(buttons))),
+    st.lists(_words).map(tuple),
+    st.lists(_buttons, min_size=1, max_size=40),
+)
 _replies = st.builds(
-    Reply, incident=st.integers(1, 10**9), kind=_words, text=_words, actor=_words, occurred_at=_moments
+    Reply,
+    incident=st.integers(1, 10**9),
+    kind=_words,
+    text=_words,
+    actor=_words,
+    occurred_at=_moments,
+    ask=st.one_of(st.none(), _asks),
 )
 
 
