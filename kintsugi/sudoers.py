@@ -23,7 +23,7 @@ from detectors.detector import (
     Unreachable,
 )
 from incidents import discovery
-from runbooks import gpu_reset, library
+from runbooks import root_rights
 from runbooks.steps.reset_gpu import ResetGpu
 
 # Where programs of root lie; a shell without login often looks into neither sbin.
@@ -87,18 +87,11 @@ def acts(targets: Sequence[Target], shell: Shell | None, units: Sequence[str]) -
     """
     asked = Asked()
     for target in targets:
-        for argv in gpu_reset.commands([address for _, address in target.expected.gpus], units):
+        for argv in root_rights.commands(target, tuple(units)):
             asked.commands.setdefault(argv, set()).add(ResetGpu.name)
     if shell is not None:
         _locate(asked, targets, shell)
     return asked
-
-
-def units() -> tuple[str, ...]:
-    """The units that runbooks have stopped for a reset. Raises LibraryError."""
-    steps = [planned for book in library.load().values() for planned in book.steps]
-    named = {unit for planned in steps if planned.step.name == ResetGpu.name for unit in planned.params["units"]}
-    return tuple(sorted(named))
 
 
 def _ask_one(asked: Asked, target: Target, detectors: Iterable[Detector], shell: Shell | None, now: datetime) -> None:

@@ -99,7 +99,7 @@ def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World
                 f"{runbook} is not armed yet: the runbook worker, which holds the keys for acts, has been asked to make"
                 " the preflight. Arm it again in a minute; if this stays so, see that the runbook worker runs."
             )
-        problems = [check for check in checks if not check.is_ok]
+        problems = [check for check in checks if check.stands_against(runbook)]
         if problems:
             reasons = "\n".join(f"{check.name}: {check.found} {check.todo}" for check in problems)
             return ControlRefused(f"{runbook} is not armed; preflight found:\n{reasons}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from detectors.detector import DetectorError, Target
 from incidents import inventory
-from runbooks.models import PreflightReport
+from runbooks import fleet, root_rights
+from runbooks.models import Mode, PreflightReport
 from runbooks.power import NoController, NoPower, PowerError, PowerState
 from runbooks.slurm import SlurmError
 from runbooks.step import World
@@ -25,12 +26,16 @@ _FRESH = timedelta(minutes=15)
 
 @dataclass(frozen=True)
 class Check:
-    """One point. `todo` is empty when it is well."""
+    """One point. `todo` is empty when it is well. `only_for`: the runbooks that it stands against; empty: all."""
 
     name: str
     is_ok: bool
     found: str
     todo: str = ""
+    only_for: Sequence[str] = ()
+
+    def stands_against(self, runbook: str) -> bool:
+        return not self.is_ok and (not self.only_for or runbook in self.only_for)
 
 
 def check(world: World) -> list[Check]:
@@ -47,6 +52,7 @@ def check(world: World) -> list[Check]:
         _privileges,
         _nodes_known,
         _node_access,
+        _root_rights,
         _power,
         _verify_command,
     ]
@@ -132,6 +138,31 @@ def _node_access(config: Mapping[str, str], world: World) -> Check:
     complaint = next(iter(answers.values()), "there is no node with an address in the inventory")
     todo = "Set KINTSUGI_SSH_USER, KINTSUGI_SSH_KEY and KINTSUGI_SSH_KNOWN_HOSTS, and the nodes' addresses."
     return Check("node_access", False, f"No node gives its boot id over SSH: {complaint}.", todo)
+
+
+def _root_rights(config: Mapping[str, str], world: World) -> Check:
+    """Whether sudo on some nodes lets runs reset GPUs. It stands only against the runbooks that do so."""
+    books = [name for name in root_rights.runbooks() if fleet.mode_of(name) is not Mode.OFF]
+    if not books:
+        return Check("root_rights", True, "No runbook that resets GPUs is on: nothing is done as root on nodes.")
+    units = root_rights.units()
+    targets = [target for name in _spread(inventory.pollable()) if (target := inventory.target(name)) is not None]
+    with ThreadPoolExecutor(max_workers=_SAMPLE) as at_once:
+        answers = list(at_once.map(lambda target: root_rights.missing(world.shell, target, units), targets))
+    told = {target.name: found for target, found in zip(targets, answers, strict=True) if isinstance(found, list)}
+    short = {name: found for name, found in told.items() if found}
+    named = ", ".join(books)
+    todo = f"Install the lines of `manage.py inventory sudoers --acts` on the nodes, or set {named} to off."
+    if short:
+        name, found = next(iter(short.items()))
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        text = (
+            f"{len(short)} of {len(told)} nodes looked at do not let runs reset GPUs: {name} refuses {found[0]}{more}."
+        )
+        return Check("root_rights", False, text, todo, books)
+    if not told:
+        return Check("root_rights", False, "No node could be asked what sudo allows.", todo, books)
+    return Check("root_rights", True, f"sudo of {len(told)} nodes looked at lets runs reset GPUs ({named}).")
 
 
 def _power(config: Mapping[str, str], world: World) -> Check:

@@ -26,6 +26,7 @@ from incidents.models import Cable, Gpu, InService, Nic, Node
 from incidents.topology import expand
 from kintsugi import host_keys, inventory_discover, inventory_slurm, sudoers
 from kintsugi.host_keys import Standing
+from runbooks import root_rights
 from tests.builders import NOW
 from tests.services.sshd import Sshd
 
@@ -295,7 +296,7 @@ def test_acts_stand_in_a_file_apart_and_looks_allow_none_of_them(simulated: Simu
 @pytest.mark.needs("visudo")
 def test_visudo_accepts_the_lines_of_acts(simulated: SimulatedWorld, tmp_path: Path) -> None:
     path = tmp_path / "kintsugi-acts"
-    asked = sudoers.acts(inventory.targets(TargetKind.NODE, ["gn001"]), None, sudoers.units())
+    asked = sudoers.acts(inventory.targets(TargetKind.NODE, ["gn001"]), None, root_rights.units())
     path.write_text("\n".join(sudoers.lines(asked, "kintsugi", head=sudoers.ACTS)) + "\n")
     path.chmod(0o440)
     checked = subprocess.run(["visudo", "-cf", str(path)], capture_output=True, text=True, check=False)

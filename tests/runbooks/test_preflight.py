@@ -10,7 +10,9 @@ import pytest
 from django.core.management import call_command
 
 from incidents.models import Node
-from runbooks import preflight
+from runbooks import controls, preflight
+from runbooks.controls import Controlled, ControlRefused
+from runbooks.models import Mode
 from runbooks.power import NoPower
 from runbooks.power_access import BmcAccess, BmcKind
 from runbooks.power_site import SitePower
@@ -77,6 +79,44 @@ def test_problem_says_what_was_found_and_what_to_do(
     assert todo in check.todo
 
 
+def test_missing_rights_of_root_stand_only_against_the_runbooks_that_need_them() -> None:
+    site = Site(nodes=3)
+    site.set_mode(Mode.SHADOW, "gpu_reset")
+    assert found(site)["root_rights"].is_ok
+    assert "lets runs reset GPUs (gpu_reset)" in found(site)["root_rights"].found
+    site.nodes.nodes["gn002"].forbidden = ("nvidia-smi --gpu-reset", "systemctl start")
+    check = found(site)["root_rights"]
+    assert check.found.startswith("1 of 3 nodes looked at do not let runs reset GPUs: gn002 refuses systemctl start ")
+    assert (
+        check.todo == "Install the lines of `manage.py inventory sudoers --acts` on the nodes, or set gpu_reset to off."
+    )
+    armed = controls.set_mode("gpu_reset", Mode.ARMED, actor="alice", now=site.now, world=site.world)
+    assert isinstance(armed, ControlRefused)
+    assert "inventory sudoers --acts" in armed.reason
+    other = controls.set_mode("drain_and_ask", Mode.ARMED, actor="alice", now=site.now, world=site.world)
+    assert isinstance(other, Controlled)
+    assert all(len(gpu.uuid) > 0 and gpu.is_healthy for gpu in site.nodes.nodes["gn002"].gpus)
+
+
+def test_rights_of_root_that_no_node_tells_are_not_taken_for_given() -> None:
+    site = Site(nodes=2)
+    site.set_mode(Mode.SHADOW, "gpu_reset")
+    _silence(site)
+    check = found(site)["root_rights"]
+    assert (check.is_ok, check.found) == (False, "No node could be asked what sudo allows.")
+
+
+def test_a_kept_report_stands_against_the_same_runbooks() -> None:
+    site = Site(nodes=2)
+    site.set_mode(Mode.SHADOW, "gpu_reset")
+    site.nodes.nodes["gn001"].forbidden = ("nvidia-smi",)
+    preflight.report(site.world, by="worker", now=site.now)
+    kept = preflight.reported(site.now)
+    assert kept is not None
+    assert [check.name for check in kept if check.stands_against("gpu_reset")] == ["root_rights"]
+    assert not [check for check in kept if check.stands_against("drain_reboot_verify")]
+
+
 def test_one_silent_node_does_not_stop_arming() -> None:
     site = Site(nodes=3)
     site.shell.silent.add("gn001")
@@ -103,7 +143,7 @@ def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> N
         call_command("preflight", json=True)
     answer = json.loads(capsys.readouterr().out)
     assert answer["is_ready"] is False
-    assert set(answer["checks"][0]) == {"name", "is_ok", "found", "todo"}
+    assert set(answer["checks"][0]) == {"name", "is_ok", "found", "todo", "only_for"}
 
 
 def test_a_site_without_controllers_may_arm_and_is_told_so() -> None:

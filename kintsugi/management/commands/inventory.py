@@ -22,6 +22,7 @@ from incidents.topology import expand
 from kintsugi import clock, host_keys, inventory_discover, inventory_slurm, sudoers, wiring
 from kintsugi.host_keys import Seen, Standing
 from kintsugi.inventory_discover import Discovered
+from runbooks import root_rights
 from runbooks.slurm import SlurmError
 from runbooks.slurm_client import controller
 
@@ -188,7 +189,7 @@ class Command(BaseCommand):
         targets = _chosen(TargetKind.NODE, node) if node else _one_of_each_role(inventory.targets(TargetKind.NODE))
         shell = wiring.node_shell() if wiring.has_node_access() and not offline else None
         if acts:
-            asked, head = sudoers.acts(targets, shell, sudoers.units()), sudoers.ACTS
+            asked, head = sudoers.acts(targets, shell, root_rights.units()), sudoers.ACTS
         else:
             asked, head = sudoers.ask(wiring.detectors(), targets, shell, now=clock.now()), sudoers.LOOKS
         for line in sudoers.lines(asked, settings.KINTSUGI["KINTSUGI_SSH_USER"], head=head):
