@@ -37,7 +37,7 @@ class SwapHotSpare(Base):
     def is_done(self, ctx: Context) -> Done | None:
         spare = spares.standing_in_for(ctx.node)
         if ctx.params["way"] == OUT:
-            return Done(f"No spare stands in for {ctx.node}.", is_told=False) if spare is None else None
+            return _nobody(ctx) if spare is None else None
         if spare is None:
             return None if spares.ready(ctx.state.partitions) else _none(ctx)
         if spare.state == Spare.State.LEAVING or not spare_swaps.is_in(spare, ctx.world.slurm):
@@ -70,11 +70,15 @@ def _in(ctx: Context) -> Result:
 def _out(ctx: Context) -> Result:
     spare = spares.standing_in_for(ctx.node)
     if spare is None:
-        return Done(f"No spare stands in for {ctx.node}.", is_told=False)
+        return _nobody(ctx)
     spares.leaves(spare, ctx.now)
     spare.refresh_from_db()
     spare_swaps.keep_free(spare, ctx.world.slurm, ctx.now)
     return Done(f"{spare.node.name} is a spare again: {ctx.node} serves itself. Jobs that run there end in peace.")
+
+
+def _nobody(ctx: Context) -> Done:
+    return Done(f"{ctx.node} serves itself: no spare stands in for it.", is_told=False)
 
 
 def _how(spare: Spare) -> str:

@@ -168,6 +168,7 @@ def test_node_that_is_not_empty_is_not_loaded() -> None:
         ("diagnose", {"level": True}),
         ("diagnose", {"at_least": -1}),
         ("diagnose", {"devices": ["mlx5_0; reboot"]}),
+        ("diagnose", {"where": "slurm"}),
         ("burn_in", {"lasts": "for ever"}),
         ("burn_in", {"command": "stress --all"}),
     ],

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from incidents import lemons, spares
+from incidents import lemons, spares, vendor_cases
 from incidents.changes import Refused
-from incidents.models import Spare
+from incidents.models import Spare, VendorCase
+from incidents.vendor_states import Move
 from runbooks import library, running, spare_swaps
 from runbooks.models import Run, RunState
 from tests.runbooks.site import Site
@@ -56,6 +57,43 @@ def test_a_spare_stands_in_and_goes_back(*, is_reserved: bool) -> None:
     spare.refresh_from_db()
     assert (serves(site), spare.state, spare.stands_for) == (False, Spare.State.READY, None)
     assert run.state == RunState.SUCCEEDED
+
+
+def of_the_vendor(site: Site) -> Run:
+    """The shipped runbook for a part that the vendor replaces, as far as it has to wait for the part."""
+    incident = site.raise_fault()
+    site.start()
+    run = site.run_of(incident)
+    run.plan = [planned.as_row() for planned in library.load()["vendor_replacement"].steps]
+    run.save()
+    return site.play(run, until=lambda run: "is opened since" in run.waiting_for)
+
+
+def test_a_spare_stands_in_for_a_node_that_waits_for_its_vendor_and_goes_back_after_it_serves() -> None:
+    site = Site(nodes=3)
+    spare = a_spare(site)
+    run = of_the_vendor(site)
+    spare.refresh_from_db()
+    assert (serves(site), spare.state, spare.stands_for) == (True, Spare.State.SERVING, run.node)
+    site.nodes.reboot("gn001")
+    vendor_cases.move(VendorCase.objects.get().pk, Move.INSTALL, actor="ada", serial="NEW-1", now=site.now)
+    site.play(run, until=lambda run: run.plan[run.step]["step"] == "resume", limit=6 * HOUR)
+    assert serves(site)
+    site.play(run, limit=HOUR)
+    spare.refresh_from_db()
+    assert (run.state, serves(site), spare.state) == (RunState.SUCCEEDED, False, Spare.State.READY)
+    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+
+
+def test_a_node_waits_for_its_vendor_without_a_spare_where_a_site_has_none() -> None:
+    site = Site(nodes=3)
+    run = of_the_vendor(site)
+    assert VendorCase.objects.count() == 1
+    assert "No hot spare stands ready for gpu: gn001 is missed until it is back." in site.story(run.incident)
+    site.nodes.reboot("gn001")
+    vendor_cases.move(VendorCase.objects.get().pk, Move.INSTALL, actor="ada", serial="NEW-1", now=site.now)
+    site.play(run, limit=6 * HOUR)
+    assert (run.state, run.outcome) == (RunState.SUCCEEDED, "gn001 serves itself: no spare stands in for it.")
 
 
 def test_a_run_goes_on_where_no_spare_stands_ready() -> None:
