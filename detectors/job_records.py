@@ -65,18 +65,18 @@ class RecentJobs:
     complaint: str = ""
 
 
-def listed(text: str, totals: str = "", *, cluster: str = "slurm") -> list[JobRecord]:
-    """`squeue --format=%A|%T|%u|%P|%S|%e|%b|%N|%j|%k`, and in `totals` each job's TRES by `squeue --Format`.
+def listed(text: str, totals: str = "", *, between: str, cluster: str = "slurm") -> list[JobRecord]:
+    """What `slurm_queries.jobs(between)` prints, and in `totals` each job's TRES by `slurm_queries.JOB_TOTALS`.
 
     A job that asked for GPUs in total has none per node; its TRES names GPUs only where AccountingStorageTRES does.
     """
     whole = {line[:_JOB_WIDTH].strip(): _all_gpus(line[_JOB_WIDTH:]) for line in totals.splitlines()}
-    return _read(text, cluster, lambda job, told, nodes: whole.get(job) or _gpus_per_node(told) * nodes)
+    return _read(text, between, cluster, lambda job, told, nodes: whole.get(job) or _gpus_per_node(told) * nodes)
 
 
-def accounted(text: str, *, cluster: str = "slurm") -> list[JobRecord]:
-    """`sacct --parsable2 --format=JobIDRaw,State,User,Partition,Start,End,AllocTRES,NodeList,JobName,Comment`."""
-    return _read(text, cluster, lambda job, told, nodes: _all_gpus(told))
+def accounted(text: str, *, between: str, cluster: str = "slurm") -> list[JobRecord]:
+    """What `slurm_queries.job_accounts` prints."""
+    return _read(text, between, cluster, lambda job, told, nodes: _all_gpus(told))
 
 
 def checkpoint(comment: str) -> Optional[datetime]:
@@ -89,12 +89,12 @@ def checkpoint(comment: str) -> Optional[datetime]:
     return _moment(found[-1].replace("Z", "+00:00"))
 
 
-def _read(text: str, cluster: str, gpus: Callable[[str, str, int], int]) -> list[JobRecord]:
-    """Lines of ten cells; the last two, name and comment, may hold anything. Jobs past MOST_PLACES are left out."""
+def _read(text: str, between: str, cluster: str, gpus: Callable[[str, str, int], int]) -> list[JobRecord]:
+    """Rows of ten cells; the last two, name and comment, may hold anything. Jobs past MOST_PLACES are left out."""
     found: list[JobRecord] = []
     places = 0
-    for cells in (line.split("|", _CELLS - 1) for line in text.splitlines()):
-        started_at = _moment(cells[4]) if len(cells) == _CELLS else None
+    for cells in slurm_output.rows(text, between, _CELLS):
+        started_at = _moment(cells[4])
         if started_at is None:
             continue
         nodes, state = tuple(slurm_output.hosts(cells[7])), cells[1].split(" ", 1)[0].strip().upper()

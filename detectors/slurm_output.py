@@ -8,6 +8,7 @@ separator inside a line: a drain's reason may hold `|`, `=` and quotes. Python 3
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -125,6 +126,23 @@ def jobs(text: str) -> list[Job]:
         gpus = gpus_in(row[4])
         found.append(Job(row[0].strip(), row[2], row[5], row[1], nodes, gpus))
     return found
+
+
+def rows(text: str, between: str, columns: int) -> Iterator[list[str]]:
+    """Rows in which each cell ends with `between`, the last one too. All but the first may hold line feeds.
+
+    A user writes what they like into a job's name and comment (22.05 prints line feeds in both as they are), also whole
+    rows of other people's jobs. So `between` is one that nobody can guess: `secret_between`.
+    """
+    cells = text.split(between)
+    for at in range(0, len(cells) - columns, columns):
+        first = cells[at].rpartition("\n")[2]
+        yield [cell.strip() for cell in (first, *cells[at + 1 : at + columns])]
+
+
+def secret_between() -> str:
+    """What parts the cells of one answer."""
+    return f"\x1f{secrets.token_hex(8)}"
 
 
 def gpus_in(text: str) -> int:

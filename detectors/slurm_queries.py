@@ -47,15 +47,19 @@ _SHOWN_STATES = (
 )
 _ENDED_STATES = "CA,CD,F,TO,NF,PR,OOM,DL,BF,RQ"
 _SQUEUE = ("squeue", "--all", "--noheader", f"--states={_SHOWN_STATES}")
-# As `detectors.job_records.listed` reads both.
-JOBS = (*_SQUEUE, "--format=%A|%T|%u|%P|%S|%e|%b|%N|%j|%k")
 JOB_TOTALS = (*_SQUEUE, "--Format=JobID:20,tres-alloc:200")
 
 
-def job_accounts(hours: int) -> tuple[str, ...]:
+def jobs(between: str) -> tuple[str, ...]:
+    """As `detectors.job_records.listed` reads them, with JOB_TOTALS; each cell ends with `between`."""
+    columns = ("%A", "%T", "%u", "%P", "%S", "%e", "%b", "%N", "%j", "%k")
+    return (*_SQUEUE, "--format=" + "".join(f"{column}{between}" for column in columns))
+
+
+def job_accounts(hours: int, between: str) -> tuple[str, ...]:
     """Every start of a job that ended in the last hours, as `detectors.job_records.accounted` reads them."""
     return (
-        *("sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable2"),
+        *("sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable", f"--delimiter={between}"),
         f"--starttime=now-{hours}hours",
         "--endtime=now",
         f"--state={_ENDED_STATES}",

@@ -72,25 +72,26 @@ class ScontrolSlurm:
         return found
 
     def jobs(self, node: str) -> list[Job]:
-        return slurm_jobs.listed(self._ask(*slurm_jobs.SQUEUE, f"--nodelist={_checked(node)}"))
+        return self._jobs(f"--nodelist={_checked(node)}")
 
     def demands(self) -> list[Demand]:
         return demands.read(self._ask(*demands.SQUEUE))
 
     def recent_jobs(self, lately: timedelta) -> RecentJobs:
-        listed = self._ask(*slurm_queries.JOBS)
+        between = slurm_output.secret_between()
+        listed = self._ask(*slurm_queries.jobs(between))
         totals = self._run(*slurm_queries.JOB_TOTALS).stdout.decode(errors="replace")
-        records = job_records.listed(listed, totals)
+        records = job_records.listed(listed, totals, between=between)
         hours = math.ceil(lately / timedelta(hours=1))
         try:
-            told = self._run(*slurm_queries.job_accounts(hours), timeout=_ACCOUNTING_TIMEOUT)
+            told = self._run(*slurm_queries.job_accounts(hours, between), timeout=_ACCOUNTING_TIMEOUT)
         except SlurmError as error:
             return RecentJobs(records, Accounts.SILENT, str(error))
         if slurm_queries.has_no_accounts(told):
             return RecentJobs(records, Accounts.NONE_KEPT)
         if told.status != 0:
             return RecentJobs(records, Accounts.SILENT, _without_accounts(told))
-        return RecentJobs(records + job_records.accounted(told.stdout.decode(errors="replace")))
+        return RecentJobs(records + job_records.accounted(told.stdout.decode(errors="replace"), between=between))
 
     def reservations(self) -> list[Reservation]:
         return reservations(self._ask(*SHOW))
@@ -202,7 +203,7 @@ class ScontrolSlurm:
 
     def job(self, key: str) -> Job | None:
         name = _named(key)
-        found = slurm_jobs.listed(self._ask(*slurm_jobs.SQUEUE, "--states=all", "--me", f"--name={name}"))
+        found = self._jobs("--states=all", "--me", f"--name={name}")
         if not found:
             told = self._run(*slurm_jobs.SACCT, f"--name={name}", f"--user={self._user()}", timeout=_ACCOUNTING_TIMEOUT)
             if told.status != 0 and not slurm_queries.has_no_accounts(told):
@@ -270,16 +271,21 @@ class ScontrolSlurm:
     def _user(self) -> str:
         return self._ask("id", "-un").strip()
 
+    def _jobs(self, *options: str) -> list[Job]:
+        between = slurm_output.secret_between()
+        return slurm_jobs.listed(self._ask(*slurm_jobs.squeue(between), *options), between)
+
     def _job_of_id(self, job_id: str) -> Job | None:
         if not re.fullmatch(r"\d+(_\d+)?", job_id):
             raise SlurmRefusal(f"{job_id}: no job id")
-        argv = (*slurm_jobs.SQUEUE, "--states=all", f"--jobs={job_id}")
+        between = slurm_output.secret_between()
+        argv = (*slurm_jobs.squeue(between), "--states=all", f"--jobs={job_id}")
         output = self._run(*argv)
         if output.status != 0 and b"Invalid job id" in output.stderr + output.stdout:
             return None  # slurmctld has forgotten it, MinJobAge after its end
         if output.status != 0:
             raise _error(argv[:1], output)
-        return next(iter(slurm_jobs.listed(output.stdout.decode(errors="replace"))), None)
+        return next(iter(slurm_jobs.listed(output.stdout.decode(errors="replace"), between)), None)
 
     def _reservation(self, key: str) -> Reservation | None:
         return next((one for one in self.reservations() if one.name == _named(key)), None)

@@ -9,14 +9,10 @@ from datetime import UTC, datetime
 
 from detectors import job_records, slurm_output
 
-# Parts cells: a job's comment and name may hold `|`, blanks and quotes.
-_BETWEEN = "\x1f"
 _COLUMNS = (
     *("JobID", "State", "UserName", "NodeList", "tres-per-node", "StartTime", "EndTime", "exit_code", "Requeue"),
     *("Comment", "Name"),
 )
-# squeue(1), --Format: `type:suffix`. The name comes last, since a line feed in it ends the line.
-SQUEUE = ("squeue", "--all", "--noheader", "--Format=" + ",".join(f"{column}:{_BETWEEN}" for column in _COLUMNS))
 _SACCT_COLUMNS = "JobIDRaw,State,User,NodeList,Start,End,ExitCode"
 # How far back our own jobs are looked for in the accounts: our choice, longer than any test or burn-in of ours.
 SACCT = (
@@ -63,14 +59,17 @@ class Job:
         return not (self.state in _WORKS or self.is_completing or self.state in _WAITS)
 
 
-def listed(text: str) -> list[Job]:
-    """Output of `SQUEUE`. Jobs past MOST_PLACES names of nodes are left out: no cluster has so many places."""
+def squeue(between: str) -> tuple[str, ...]:
+    """squeue(1), --Format: `type:suffix`, so that each cell ends with `between` (`slurm_output.secret_between`)."""
+    return ("squeue", "--all", "--noheader", "--Format=" + ",".join(f"{column}:{between}" for column in _COLUMNS))
+
+
+def listed(text: str, between: str) -> list[Job]:
+    """Output of `squeue`. Jobs past MOST_PLACES names of nodes are left out: no cluster has so many places."""
     found: list[Job] = []
     places = 0
-    for cells in (line.split(_BETWEEN, len(_COLUMNS) - 1) for line in text.splitlines()):
-        if len(cells) != len(_COLUMNS):
-            continue
-        job = _job([cell.strip() for cell in cells])
+    for cells in slurm_output.rows(text, between, len(_COLUMNS)):
+        job = _job(cells)
         places += len(job.nodes)
         if places > slurm_output.MOST_PLACES:
             break
@@ -90,7 +89,7 @@ def _job(cells: Sequence[str]) -> Job:
     return Job(
         job_id=job_id,
         user=user,
-        name=name.removesuffix(_BETWEEN),
+        name=name,
         state=state,
         nodes=_hosts(nodes),
         gpus_per_node=slurm_output.gpus_in(gpus),

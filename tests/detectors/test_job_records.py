@@ -8,25 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detectors import slurm_output
 from detectors.job_records import accounted, checkpoint, listed
 
 BEGIN = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
-# squeue and sacct of Slurm 22.05.
-RUNS = "17|RUNNING|alice|gpu|2025-01-15T03:00:00|2026-01-15T03:00:00|gres:gpu:h100:8|gn[001-002]|a|b=c|(null)"
-ENDED = (
+US = "\x1f"
+
+
+def cells(line: str) -> str:
+    """A row as squeue and sacct of Slurm 22.05 print it: each cell ends with what parts them."""
+    return line.replace("|", US) + f"{US}\n"
+
+
+RUNS = cells("17|RUNNING|alice|gpu|2025-01-15T03:00:00|2026-01-15T03:00:00|gres:gpu:h100:8|gn[001-002]|train|(null)")
+ENDED = cells(
     "17|CANCELLED by 1000|alice|gpu|2025-01-15T03:00:00|2025-01-15T04:00:00|"
     "billing=2,cpu=2,gres/gpu=16,gres/gpu:h100=16,node=2|gn[001-002]|train|checkpoint=1736911800"
 )
 
 
 def test_a_running_job_has_no_end_when_squeue_prints_its_time_limit() -> None:
-    (job,) = listed(RUNS)
+    (job,) = listed(RUNS, between=US)
     assert (job.job_id, job.state, job.user, job.partition) == ("17", "RUNNING", "alice", "gpu")
     assert (job.started_at, job.ended_at, job.nodes, job.gpus) == (BEGIN, None, ("gn001", "gn002"), 16)
 
 
 def test_an_ended_job_has_its_state_alone_its_end_and_its_checkpoint() -> None:
-    (job,) = accounted(ENDED)
+    (job,) = accounted(ENDED, between=US)
     assert (job.state, job.gpus) == ("CANCELLED", 16)
     assert job.ended_at == datetime(2025, 1, 15, 4, 0, tzinfo=UTC)
     assert job.checkpoint_at == datetime(2025, 1, 15, 3, 30, tzinfo=UTC)
@@ -44,7 +52,7 @@ def test_an_ended_job_has_its_state_alone_its_end_and_its_checkpoint() -> None:
     ],
 )
 def test_gpus_are_those_of_the_whole_job_or_not_known(per_node: str, tres: str, gpus: int) -> None:
-    (job,) = listed(RUNS.replace("gres:gpu:h100:8", per_node), f"17                  {tres}\n")
+    (job,) = listed(RUNS.replace("gres:gpu:h100:8", per_node), f"17                  {tres}\n", between=US)
     assert job.gpus == gpus
 
 
@@ -59,8 +67,8 @@ def test_gpus_are_those_of_the_whole_job_or_not_known(per_node: str, tres: str, 
     ],
 )
 def test_a_line_is_left_out_when_it_tells_no_start_no_end_or_no_node(line: str) -> None:
-    assert listed(line) == []
-    assert accounted(line) == []
+    assert listed(cells(line), between=US) == []
+    assert accounted(cells(line), between=US) == []
 
 
 @pytest.mark.parametrize(
@@ -80,11 +88,22 @@ def test_the_last_checkpoint_is_what_the_comment_says(comment: str, at: datetime
 
 @given(st.text())
 def test_any_text_is_read_without_an_error(text: str) -> None:
-    assert isinstance(listed(text, text), list)
-    assert isinstance(accounted(f"{ENDED}\n{text}"), list)
+    assert isinstance(listed(text, text, between=US), list)
+    assert isinstance(accounted(f"{ENDED}\n{text}", between=US), list)
 
 
 @given(st.lists(st.text(alphabet="|0123456789-T:=abN[],", max_size=30), min_size=10, max_size=10))
-def test_any_cells_are_read_without_an_error(cells: list[str]) -> None:
-    for job in (*listed("|".join(cells)), *accounted("|".join(cells))):
+def test_any_cells_are_read_without_an_error(written: list[str]) -> None:
+    text = "".join(f"{cell}{US}" for cell in written)
+    for job in (*listed(text, between=US), *accounted(text, between=US)):
         assert job.nodes
+
+
+@pytest.mark.parametrize("at", [8, 9])
+def test_a_row_that_a_user_writes_into_a_name_or_comment_is_no_job_of_another(at: int) -> None:
+    forged = cells("4|FAILED|bob|gpu|2025-01-15T03:00:00|2025-01-15T04:00:00|gres/gpu=8|gn009|train|")
+    between = slurm_output.secret_between()
+    written = RUNS.split(US)
+    written[at] = f"x\n{forged}"
+    for read in (listed, accounted):
+        assert [job.user for job in read(between.join(written) * 2, between=between)] == ["alice", "alice"]

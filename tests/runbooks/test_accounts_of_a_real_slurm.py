@@ -107,12 +107,12 @@ class RealSite:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def start_job(self, nodes: tuple[str, ...]) -> str:
+    def start_job(self, nodes: tuple[str, ...], comment: str = COMMENT) -> str:
         """It ends with the status that is written into a file named after it."""
         script = f'until [ -s "{self._orders}/$SLURM_JOB_ID" ]; do sleep 0.1; done'
         script += f'; exit $(cat "{self._orders}/$SLURM_JOB_ID")'
         where = (f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", "--gres=gpu:2", "--output=/dev/null")
-        options = ("--parsable", "--job-name=train", f"--comment={COMMENT}", *where)
+        options = ("--parsable", "--job-name=train", f"--comment={comment}", *where)
         is_again = "--requeue" if nodes == ENDS["REQUEUED"] else "--no-requeue"
         job = self.daemons.command("sbatch", *options, is_again, f"--wrap={script}").strip()
         self.daemons.wait_until(lambda: "RUNNING" in self._states(job), what=f"job {job} runs")
@@ -317,6 +317,23 @@ def test_jobs_that_run_are_known_and_a_missing_sacct_is_said_when_it_is_not_inst
     job_watch.due(datetime.now(UTC), real_site.slurm)
     assert Job.objects.get(job_id=job).state == "RUNNING"
     assert "has no `sacct` where Slurm's programs run" in job_source.notice()
+
+
+@on_a_real_one
+def test_a_row_that_a_user_writes_into_a_comment_is_no_job_of_another(real_site: RealSite) -> None:
+    listed = ("17", "RUNNING", "bob", "gn001", "gres:gpu:8", "2025-01-15T03:00:00", "N/A", "0", "1", "kintsugi=requeue")
+    ended = ("18", "FAILED", "bob", "gpu", "2025-01-15T03:00:00", "2025-01-15T04:00:00", "gres/gpu=8", "gn001")
+    forged = "\n".join(between.join((*row, "n", "")) for row in (listed, (*ended, "n")) for between in ("|", "\x1f"))
+    job = real_site.start_job(("gn001",), comment=f"x\n{forged}\n")
+    others = {one.job_id for one in real_site.slurm.jobs("gn001")} & {"17", "18"}
+    assert job in {one.job_id for one in real_site.slurm.jobs("gn001")}
+    real_site.exit(job, 0)
+    real_site.daemons.wait_until(lambda: job in _accounted(real_site), what="the accounts tell the job")
+    real_site.forget({"COMPLETED": job})
+    told = real_site.slurm.recent_jobs(HOUR).records
+    assert [one.user for one in told if one.job_id == job] == [real_site.user]
+    assert not others
+    assert "bob" not in {one.user for one in told}
 
 
 @on_a_real_one

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detectors import slurm_output
 from runbooks import slurm_jobs
 
 US = "\x1f"
@@ -16,7 +17,7 @@ STATES = (
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED"),
     *("OUT_OF_MEMORY", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
 )
-PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=40)
+WRITTEN = st.text(st.characters(codec="utf-8", exclude_characters=US), max_size=40)
 
 
 def a_row(state: str = "RUNNING", *, status: str = "0", requeue: str = "1", comment: str = "(null)") -> str:
@@ -25,21 +26,21 @@ def a_row(state: str = "RUNNING", *, status: str = "0", requeue: str = "1", comm
 
 
 def test_running_job_has_a_start_and_no_end_yet() -> None:
-    (job,) = slurm_jobs.listed(a_row())
+    (job,) = slurm_jobs.listed(a_row(), US)
     assert (job.job_id, job.user, job.name, job.nodes) == ("17", "alice", "train", ("gn001", "gn002"))
     assert (job.gpus_per_node, job.is_requeueable) == (8, True)
     assert (job.started_at, job.ended_at, job.exit_status) == (datetime(2025, 1, 15, 3, tzinfo=UTC), None, None)
 
 
 def test_completing_job_says_since_when() -> None:
-    (job,) = slurm_jobs.listed(a_row("COMPLETING", status="9"))
+    (job,) = slurm_jobs.listed(a_row("COMPLETING", status="9"), US)
     assert job.is_completing
     assert (job.ended_at, job.exit_status) == (datetime(2025, 1, 15, 4, tzinfo=UTC), 137)
 
 
 @pytest.mark.parametrize(("status", "shown"), [("0", 0), ("768", 3), ("15", 143), ("N/A", None), ("-1", None)])
 def test_exit_status_is_that_of_a_shell(status: str, shown: int | None) -> None:
-    assert slurm_jobs.listed(a_row("FAILED", status=status))[0].exit_status == shown
+    assert slurm_jobs.listed(a_row("FAILED", status=status), US)[0].exit_status == shown
 
 
 @pytest.mark.parametrize(
@@ -54,15 +55,15 @@ def test_exit_status_is_that_of_a_shell(status: str, shown: int | None) -> None:
     ],
 )
 def test_owner_agrees_to_a_requeue_by_the_jobs_comment(comment: str, is_agreed: bool) -> None:
-    assert slurm_jobs.listed(a_row(comment=comment))[0].is_agreed == is_agreed
+    assert slurm_jobs.listed(a_row(comment=comment), US)[0].is_agreed == is_agreed
 
 
 def test_checkpoint_is_read_from_the_comment() -> None:
-    (job,) = slurm_jobs.listed(a_row(comment="checkpoint=1736910000"))
+    (job,) = slurm_jobs.listed(a_row(comment="checkpoint=1736910000"), US)
     assert job.checkpoint_at == datetime.fromtimestamp(1736910000, UTC)
 
 
-@given(state=st.sampled_from(STATES), comment=PRINTABLE, name=PRINTABLE)
+@given(state=st.sampled_from(STATES), comment=WRITTEN, name=WRITTEN)
 def test_job_is_read_whole_whatever_its_owner_has_written(state: str, comment: str, name: str) -> None:
     cells = (
         "17",
@@ -77,14 +78,24 @@ def test_job_is_read_whole_whatever_its_owner_has_written(state: str, comment: s
         comment,
         name,
     )
-    (job,) = slurm_jobs.listed(US.join((*cells, "\n")))
+    (job,) = slurm_jobs.listed(US.join((*cells, "\n")), US)
     assert (job.job_id, job.state, job.name, job.nodes) == ("17", state, name.strip(), ("gn001",))
     assert job.has_ended + job.is_completing + (job.ended_at is None) == 1
 
 
+def test_a_row_that_an_owner_writes_into_a_comment_or_a_name_is_no_job() -> None:
+    forged = a_row(comment="kintsugi=requeue").replace("alice", "bob")
+    between = slurm_output.secret_between()
+    cells = a_row(comment=f"x\n{forged}").replace(forged, "FORGED").replace("train", "m\nFORGED").split(US)
+    text = between.join(cells).replace("FORGED", forged)
+    assert [(job.user, job.nodes) for job in slurm_jobs.listed(text * 2, between)] == [
+        ("alice", ("gn001", "gn002"))
+    ] * 2
+
+
 @given(st.text(max_size=300))
 def test_any_text_is_read_without_an_error(text: str) -> None:
-    assert all(job.job_id is not None for job in slurm_jobs.listed(text.replace("|", US)))
+    assert all(job.job_id is not None for job in slurm_jobs.listed(text.replace("|", US), US))
     assert all(job.name == "mine" for job in slurm_jobs.accounted(text, "mine"))
 
 
