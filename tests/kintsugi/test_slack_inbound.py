@@ -114,6 +114,18 @@ def test_who_is_on_call_stops_everything_from_slack(slack: SlackSite) -> None:
     assert set(acts) == {("stop", "done"), ("order", "done")}
 
 
+def test_orders_need_no_key_for_acts_and_nothing_of_the_cluster(slack: SlackSite, settings: Settings) -> None:
+    away = {"KINTSUGI_ACTS": False, "KINTSUGI_SLURM": "ssh:nowhere.invalid", "KINTSUGI_SSH_KEY": "/nowhere"}
+    settings.KINTSUGI = {**settings.KINTSUGI, **away}
+    _, _, run = asking()
+    assert "waits for leave" in slack.said("status")
+    slack.said(f"approve {run.pk}")
+    slack.server.people.click_whisper("approve")
+    slack.await_answer(0)
+    assert "is approved by alice" in slack.whisper()
+    assert "is engaged" in slack.said("stop row 3")
+
+
 def test_a_stop_needs_its_reason(slack: SlackSite) -> None:
     assert "Say why" in slack.said("stop")
     assert stopped() == []
