@@ -28,6 +28,12 @@ _ICONS = {
     Spare.State.SERVING: "play_circle",
     Spare.State.LEAVING: "logout",
 }
+_MEANINGS = {
+    Spare.State.READY: "It stands aside, and the next node of its partitions that goes out may have it.",
+    Spare.State.ENTERING: "It is being put into the partition.",
+    Spare.State.SERVING: "It serves in place of the node that it stands in for.",
+    Spare.State.LEAVING: "It takes no new jobs and goes back as soon as those on it have ended.",
+}
 
 
 class SpareAdmin(ReadOnlyAdmin):
@@ -37,8 +43,13 @@ class SpareAdmin(ReadOnlyAdmin):
     list_select_related = ("node", "stands_for")
     search_fields = ("node__name", "stands_for__name")
     search_help_text = "Node"
+    change_list_template = "incidents/spare_list.html"
     empty_title = "No hot spare"
     empty_text = "`manage.py spare add NODE --partition NAME` puts a node into the pool."
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        meanings = [(state.value, meaning) for state, meaning in _MEANINGS.items()]
+        return super().changelist_view(request, {**(extra_context or {}), "meanings": meanings})
 
     @admin.display(description="Spare", ordering="node__name")
     def name(self, row: Spare) -> SafeString:
@@ -65,7 +76,8 @@ class SpareAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Since", ordering="since_at")
     def since(self, row: Spare) -> SafeString:
-        return console.when(row.since_at)
+        lasted = console.until(row.since_at, timezone.now())
+        return format_html("{}<br><span class='k-muted k-small'>for {}</span>", console.when(row.since_at), lasted)
 
 
 class QuarantineAdmin(ReadOnlyAdmin):
@@ -83,7 +95,11 @@ class QuarantineAdmin(ReadOnlyAdmin):
     empty_text = "The runbook quarantine_lemon sets machines aside that break again and again."
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        found = {"lemons": lemons.lemons(timezone.now()), "within": lemons.WITHIN.days}
+        aside = dict(Quarantine.objects.filter(ended_at=None).values_list("node__name", "pk"))
+        found = {
+            "lemons": [(lemon, aside.get(lemon.resource.split("/")[1])) for lemon in lemons.lemons(timezone.now())],
+            "within": lemons.WITHIN.days,
+        }
         return super().changelist_view(request, {**(extra_context or {}), **found, "title": "Lemons"})
 
     def page_queryset(self, request: HttpRequest) -> QuerySet[Quarantine]:

@@ -106,11 +106,13 @@ class SilenceAdmin(ReadOnlyAdmin):
 
     @admin.display(description="What")
     def what(self, row: Silence) -> str:
-        return f"#{row.pk} {silencing.as_window(row).what}"
+        what = silencing.as_window(row).what
+        return f"#{row.pk} {what[:1].upper()}{what[1:]}"
 
     @admin.display(description="State")
     def standing(self, row: Silence) -> SafeString:
-        return format_html('<span class="k-badge">{}</span>', state_of(row))
+        word = state_of(row)
+        return format_html('<span class="k-badge{}">{}</span>', " k-fault-active" if word == "in force" else "", word)
 
     @admin.display(description="From", ordering="starts_at")
     def begins(self, row: Silence) -> SafeString:
@@ -118,7 +120,12 @@ class SilenceAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Until", ordering="ends_at")
     def ends(self, row: Silence) -> SafeString:
-        return console.when(row.ended_at or row.ends_at)
+        shown = console.when(row.ended_at or row.ends_at)
+        if row.ends_at is None or state_of(row) != "in force":
+            return shown
+        return format_html(
+            "{}<br><span class='k-muted k-small'>in {}</span>", shown, console.until(timezone.now(), row.ends_at)
+        )
 
     @admin.display(description="Review", ordering="review_at")
     def review(self, row: Silence) -> SafeString:

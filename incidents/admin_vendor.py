@@ -21,7 +21,7 @@ from incidents.changes import Refused
 from incidents.forms_vendor import NOTE, CaseAct, CaseForm, FactsForm, OpenForm, acts_in, known
 from incidents.models import Incident, VendorCase
 from incidents.templatetags import console
-from incidents.templatetags.vendor import case_badge
+from incidents.templatetags.vendor import case_badge, stands
 from incidents.vendor_states import CaseState, Move
 
 MAY = "incidents.handle_vendor_case"
@@ -41,7 +41,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class VendorCaseAdmin(ReadOnlyAdmin):
-    list_display = ("what", "standing", "since", "who", "serials", "of_incident")
+    list_display = ("what", "standing", "since", "who", "asked", "of_incident")
     list_display_links = ("what",)
     list_filter: ClassVar = [StateFilter, "part", "vendor"]
     list_select_related = ("incident",)
@@ -67,16 +67,17 @@ class VendorCaseAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Since", ordering="since_at")
     def since(self, row: VendorCase) -> SafeString:
-        return console.when(row.since_at)
+        return format_html("{}<br><span class='k-muted k-small'>{}</span>", console.when(row.since_at), stands(row))
 
     @admin.display(description="Vendor", ordering="vendor")
     def who(self, row: VendorCase) -> str:
         return " ".join(word for word in (row.vendor, row.number) if word) or "no number yet"
 
-    @admin.display(description="Serials")
-    def serials(self, row: VendorCase) -> SafeString:
-        shown = " to ".join(serial for serial in (row.old_serial, row.new_serial) if serial)
-        return format_html('<span class="k-code">{}</span>', shown or "not known")
+    @admin.display(description="Asked of a person")
+    def asked(self, row: VendorCase) -> SafeString:
+        if not (text := vendor_words.asked(row)):
+            return format_html('<span class="k-muted">{}</span>', "nothing")
+        return format_html('<span class="k-asks">{}{}</span>', console.icon("back_hand"), text)
 
     @admin.display(description="Incident", ordering="incident_id")
     def of_incident(self, row: VendorCase) -> SafeString:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -19,6 +19,8 @@ _KINDS = {
     Kind.MAINTENANCE: "Maintenance: machines that people work on; no repair starts there",
     Kind.SHELF: "Shelf: one kind of fault in one place that will stand until a review",
 }
+# What a new window begins with, to be changed: two hours, as in the form of Prometheus Alertmanager.
+USUAL = timedelta(hours=2)
 _NO_TIME = {"invalid": "Give date and time as 2025-01-31 14:05."}
 
 
@@ -87,6 +89,9 @@ class WindowForm(ChangeForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["starts_at"].help_text = f"Time zone {timezone.get_current_timezone_name()}; empty: now."
+        end = self.fields["ends_at"]
+        end.help_text = "When people are told again of what still stands. A shelf may have a review instead."
+        end.initial = _typed(timezone.now() + USUAL)
 
     def draft(self, now: datetime) -> Draft:
         said = self.cleaned_data

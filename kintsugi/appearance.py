@@ -54,7 +54,9 @@ NAVIGATION: list[dict[str, Any]] = [
             ),
             _item("Hot spares", "swap_horiz", "admin:incidents_spare_changelist", "incidents.view_spare"),
             _item("Lemons", "nutrition", "admin:incidents_quarantine_changelist", "incidents.view_quarantine"),
-            _item("Decommissioning", "logout", "admin:incidents_decommission_changelist", "incidents.view_decommission"),
+            _item(
+                "Decommissioning", "logout", "admin:incidents_decommission_changelist", "incidents.view_decommission"
+            ),
         ],
     },
     {
@@ -74,7 +76,10 @@ NAVIGATION: list[dict[str, Any]] = [
             _item("Catalogue", "menu_book", "catalogue", "incidents.view_fault"),
             _item("Messages", "mail", "admin:incidents_notification_changelist", "incidents.view_notification"),
             _item(
-                "Quarantine", "report", "admin:incidents_quarantinedevent_changelist", "incidents.view_quarantinedevent"
+                "Events held back",
+                "report",
+                "admin:incidents_quarantinedevent_changelist",
+                "incidents.view_quarantinedevent",
             ),
             _item("Audit log", "history_edu", "admin:runbooks_auditentry_changelist", "runbooks.view_auditentry"),
             _item("People", "group", "admin:auth_user_changelist", "auth.view_user"),

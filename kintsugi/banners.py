@@ -71,8 +71,9 @@ def _silenced() -> list[Banner]:
     windows = len(silencing.in_force(timezone.now()))
     if not windows:
         return []
-    kept, word = silencing.kept_now(), "window is" if windows == 1 else "windows are"
-    text = f"{windows} {word} in force; {kept} open incidents are kept from people by it."
-    text = text if windows == 1 else text.replace("by it.", "by them.")
+    kept, one = silencing.kept_now(), windows == 1
+    incidents = "1 open incident is" if kept == 1 else f"{kept or 'no'} open incidents are"
+    word = "window (silence, maintenance or shelf) is" if one else "windows (silences, maintenance, shelves) are"
+    text = f"{windows} {word} in force; {incidents} kept from people by {'it' if one else 'them'}."
     address = reverse("admin:incidents_silence_changelist") + "?state=in_force"
     return [Banner("mode", "notifications_paused", text, address, "Silences")]

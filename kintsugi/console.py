@@ -66,7 +66,7 @@ def overview(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "numbers": numbers,
         "costs": costs(now),
         "figures": [numbers.overall, *(row for row in numbers.classes if row.failures)],
-        "modes": controls.runbook_modes(),
+        "modes": controls.by_mode(controls.runbook_modes()),
         "can_report": request.user.has_perm("incidents.add_userreport"),
     }
 

@@ -55,6 +55,7 @@ def stop_switch(request: HttpRequest) -> HttpResponse:
     context = {
         **admin.site.each_context(request),
         "title": "Stop switch",
+        "now": timezone.now(),
         "form": StopForm() if is_closing else form,
         "breaker_form": form if is_closing else StopForm(auto_id="breaker_%s"),
         "may_use": may_use,
@@ -95,7 +96,7 @@ def modes(request: HttpRequest) -> HttpResponse:
     context = {
         **admin.site.each_context(request),
         "title": "Runbook modes",
-        "rows": runbook_modes(),
+        "groups": by_mode(runbook_modes()),
         "site": RunbookMode.objects.filter(runbook=fleet.SITE).first(),
         "meanings": [(mode.label, text) for mode, text in MODE_MEANINGS.items()],
         "modes": Mode.choices,
@@ -106,18 +107,28 @@ def modes(request: HttpRequest) -> HttpResponse:
 
 
 def runbook_modes() -> list[dict[str, Any]]:
-    """Each runbook of the library with its own mode; without a row it is shadow, set by nobody."""
+    """Each runbook of the library with its own mode (without a row it is shadow, set by nobody), and how far it goes:
+    no further than the site's mode."""
     rows = {row.runbook: row for row in RunbookMode.objects.all()}
+    site = Mode(rows[fleet.SITE].mode) if fleet.SITE in rows else Mode.ARMED
+    own = {name: Mode(rows[name].mode) if name in rows else Mode.SHADOW for name in library.load()}
     return [
         {
             "runbook": name,
             "title": book.title,
             "meaning": book.meaning,
-            "mode": rows[name].mode if name in rows else Mode.SHADOW.value,
+            "mode": own[name].value,
+            "goes": fleet.lower(own[name], site).value,
             "set": rows.get(name),
         }
         for name, book in library.load().items()
     ]
+
+
+def by_mode(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Mode, what it means, and the runbooks that go so far; those that may do most come first."""
+    found = [(mode, [row for row in rows if row["goes"] == mode]) for mode in reversed(Mode)]
+    return [(mode.value, MODE_MEANINGS[mode], group) for mode, group in found if group]
 
 
 def _set_mode(request: HttpRequest) -> list[str]:

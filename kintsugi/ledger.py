@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
@@ -14,6 +15,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 
+from incidents import wording
 from runbooks import library, services
 from runbooks.models import ShadowAct
 
@@ -55,6 +57,7 @@ def ledger(request: HttpRequest) -> HttpResponse:
         "periods": _PERIODS,
         "view": view,
         "views": _VIEWS.items(),
+        "window": wording.duration(settings.KINTSUGI["KINTSUGI_SHADOW_WINDOW"]),
         "may_judge": request.user.has_perm("runbooks.judge_shadow"),
     }
     return TemplateResponse(request, "kintsugi/shadow.html", context)
@@ -90,10 +93,15 @@ def _rows(view: str) -> Any:
 def _row(one: services.Agreement) -> Row:
     book = library.load().get(one.runbook)
     title = book.title if book is not None else one.runbook or "What people did and no runbook wanted"
+    judged = f" Of {one.judged} judged differences Kintsugi was right in {one.judged_for_us}." if one.judged else ""
+    if not one.runbook:
+        return Row(title, f"{_acts(one.settled)}.{judged}", one)
     if one.share is None:
-        return Row(title, f"Nothing has settled yet; {one.open} acts are open.", one)
+        return Row(title, f"Nothing has settled yet; not settled: {_acts(one.open)}.", one)
     value, low, high = one.share
-    sentence = f"{one.agreed} of {one.settled} acts agreed: {value:.0%} (95 % interval {low:.0%} to {high:.0%})."
-    if one.judged:
-        sentence += f" Of {one.judged} judged differences Kintsugi was right in {one.judged_for_us}."
-    return Row(title, sentence, one)
+    sentence = f"{one.agreed} of {_acts(one.settled)} agreed: {value:.0%} (95 % interval {low:.0%} to {high:.0%})."
+    return Row(title, sentence + judged, one)
+
+
+def _acts(count: int) -> str:
+    return f"{count} act{'' if count == 1 else 's'}"

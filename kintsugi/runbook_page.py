@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
+from kintsugi.controls import MODE_MEANINGS
 from runbooks import describing, library, services
 from runbooks.models import UNFINISHED, Run, RunbookMode
 
@@ -28,8 +29,9 @@ def runbook(request: HttpRequest, name: str) -> HttpResponse:
         "now": timezone.now(),
         "book": book,
         "mode": str(services.mode_of(name)),
+        "meaning": MODE_MEANINGS[services.mode_of(name)],
         "set": RunbookMode.objects.filter(runbook=name).first(),
-        "purposes": [describing.purpose(entry) for entry in book.purposes],
+        "purposes": [describing.purpose_facts(entry) for entry in book.purposes],
         "place": describing.place(book),
         "steps": [describing.step(planned) for planned in book.steps],
         "limits": describing.limits(book.limits),

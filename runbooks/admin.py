@@ -24,7 +24,7 @@ from incidents.templatetags import console
 from runbooks import approvals, services
 from runbooks.admin_record import AuditAdmin
 from runbooks.models import UNFINISHED, Run, RunState
-from runbooks.templatetags.runs import run_state
+from runbooks.templatetags.runs import run_state, runbook_title
 
 __all__ = ["AuditAdmin", "RunAdmin"]
 
@@ -85,7 +85,7 @@ class ControlForm(forms.Form):
 
 @admin.register(Run)
 class RunAdmin(ReadOnlyAdmin):
-    list_display = ("name", "node", "about", "state_word", "mode", "doing", "started", "took")
+    list_display = ("name", "place", "about", "state_word", "mode_word", "doing", "started", "took")
     list_display_links = ("name",)
     list_filter: ClassVar = ["state", "runbook", "mode"]
     list_select_related = ("node", "incident")
@@ -100,7 +100,15 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Run", ordering="pk")
     def name(self, run: Run) -> SafeString:
-        return format_html('<span class="k-muted">#{}</span> {}', run.pk, run.runbook)
+        return format_html('<span class="k-muted">#{}</span> {}', run.pk, runbook_title(run.runbook))
+
+    @admin.display(description="Machine", ordering="node")
+    def place(self, run: Run) -> str:
+        return run.place
+
+    @admin.display(description="Mode", ordering="mode")
+    def mode_word(self, run: Run) -> SafeString:
+        return format_html('<span class="k-badge k-mode-{}">{}</span>', run.mode, run.mode)
 
     @admin.display(description="Incident", ordering="incident")
     def about(self, run: Run) -> SafeString:
@@ -113,7 +121,7 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Waits for, or came to")
     def doing(self, run: Run) -> str:
-        return run.waiting_for if run.state in UNFINISHED else run.outcome
+        return console.prose(run.waiting_for if run.state in UNFINISHED else run.outcome)
 
     @admin.display(description="Started", ordering="started_at")
     def started(self, run: Run) -> SafeString:

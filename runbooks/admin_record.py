@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -12,6 +13,8 @@ from django.utils.safestring import SafeString
 from incidents.admin_pages import ReadOnlyAdmin
 from incidents.templatetags import console
 from runbooks.models import AuditEntry
+
+_SHOWN = 100
 
 
 @admin.register(AuditEntry)
@@ -24,6 +27,10 @@ class AuditAdmin(ReadOnlyAdmin):
     page_template = "runbooks/audit_entry.html"
     empty_title = "No act yet"
     empty_text = "Each act on a node, and each thing that people make Kintsugi do, leaves a line here."
+
+    def page_context(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
+        others = AuditEntry.objects.filter(run=row.run).exclude(pk=row.pk) if row.run is not None else ()
+        return {"title": f"Entry {row.pk}", "beside": others[:_SHOWN]}
 
     @admin.display(description="When", ordering="at")
     def when(self, entry: AuditEntry) -> SafeString:
@@ -43,6 +50,6 @@ class AuditAdmin(ReadOnlyAdmin):
             return ""
         return format_html('<a href="{}">#{}</a>', reverse("admin:runbooks_run_change", args=[entry.run]), entry.run)
 
-    @admin.display(description="Text")
+    @admin.display(description="What")
     def words(self, entry: AuditEntry) -> str:
-        return entry.text[:160]
+        return console.prose(entry.text)[:160]

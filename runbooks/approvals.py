@@ -93,6 +93,11 @@ def mark_of(run: Run) -> str:
     return showing.mark(asked.pk, asked.shown) if asked is not None else ""
 
 
+def is_for_the_whole_run(approval: Approval) -> bool:
+    """Asked before a run's first act, since its mode wants that: what is approved is all that the run does."""
+    return approval.why == _BY_MODE
+
+
 def give(run: Run, *, actor: str, now: datetime, holds: timedelta) -> None:
     """In the transaction that lets the run go on."""
     values = {"given_by": actor[:150], "given_at": now, "expires_at": now + holds}

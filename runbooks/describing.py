@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from detectors.faults import Recovery
+from detectors.faults import Action, Component, Recovery, Severity
+from incidents import wording
 from runbooks import ladder
 from runbooks.limits import Limits
 from runbooks.runbook import Planned, Purpose, Runbook
@@ -52,6 +53,22 @@ def purpose(entry: Purpose) -> str:
     if entry.lemons:
         parts.append("on nodes that break again and again")
     return " ".join(parts)
+
+
+def purpose_facts(entry: Purpose) -> list[tuple[str, str]]:
+    """The same for a page: each of its conditions with a name, in people's words."""
+    actions = "; ".join(wording.ACTIONS[action] for action in Action if action in entry.actions)
+    components = "; ".join(wording.COMPONENTS[component] for component in Component if component in entry.components)
+    severities = ", ".join(severity.value for severity in Severity if severity in entry.severities)
+    found = [
+        ("Fault types", ", ".join(entry.faults) or "any"),
+        ("But not", ", ".join(entry.but_not)),
+        ("That call for", actions),
+        ("Of component", components),
+        ("Of severity", severities),
+        ("On which nodes", "only those that break again and again" if entry.lemons else ""),
+    ]
+    return [(name, words) for name, words in found if words]
 
 
 def place(book: Runbook) -> str:

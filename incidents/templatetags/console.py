@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
 from django import template
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from detectors import resources
@@ -19,6 +20,8 @@ from incidents.models import Fault, Incident
 from incidents.reliability import Estimate
 
 register = template.Library()
+
+_CUT_AT = 255  # characters: the length of the columns that keep one sentence for people
 
 
 @register.filter
@@ -90,6 +93,25 @@ def where(path: str) -> SafeString:
     """The resource by its people's name, leading to its machine's page."""
     address = reverse("machine", args=[resources.owner(path)])
     return format_html('<a href="{}">{}</a>', address, wording.resource(path))
+
+
+# A path of detectors.resources within a sentence, up to its part's name.
+_PATH = re.compile(r"\b(?:node|switch)/[\w.-]+(?:/[a-z]+/[\w./:-]*\w)?")
+
+
+@register.filter
+def prose(text: str) -> str:
+    """A sentence with the resources in it by their people's names, and marked where the column that kept it cut it."""
+    told = _PATH.sub(lambda found: wording.resource(found.group()), text)
+    return f"{told.rstrip()} ..." if len(text) == _CUT_AT and text[-1] != "." else told
+
+
+@register.filter
+def coded(text: str) -> SafeString:
+    """What stands between backticks as code."""
+    shapes = ("{}", "<code>{}</code>")
+    parts = (format_html(shapes[number % 2], part) for number, part in enumerate(text.split("`")))
+    return format_html_join("", "{}", ((part,) for part in parts))
 
 
 @register.filter

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from django import template
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from incidents import vendor_statistics, vendor_words
-from incidents.models import Incident, VendorCase
+from incidents import vendor_statistics, vendor_watch, vendor_words, wording
+from incidents.models import Incident, VendorCase, VendorMove
 from incidents.templatetags import console
-from incidents.vendor_states import CaseState
+from incidents.vendor_states import CaseState, Move
 from incidents.vendor_statistics import Stage
 
 register = template.Library()
@@ -23,6 +24,17 @@ ICONS: dict[CaseState, str] = {
     CaseState.VERIFIED: "verified",
     CaseState.CLOSED: "task_alt",
 }
+
+# What goes on in a state in which nobody is asked for anything.
+WAITS: dict[CaseState, str] = {
+    CaseState.OPENED: "Nothing: the vendor has the number. Say here when they approve or ship.",
+    CaseState.APPROVED: "Nothing: the vendor has to ship. Say here when the part is on its way.",
+    CaseState.SHIPPED: "Nothing until the part is here. Then say so: received, or installed at once.",
+    CaseState.INSTALLED: "Nothing: a run tests the part and says here what it found.",
+    CaseState.CLOSED: "Nothing: it is closed.",
+}
+KINDS: dict[str, str] = {"gpu": "GPU", "nic": "NIC", "nvswitch": "NVSwitch"}
+_OTHERS: dict[str, str] = {"open": "opened", "note": "more is known"}
 
 
 @register.simple_tag
@@ -41,6 +53,34 @@ def case_badge(case: VendorCase) -> SafeString:
 @register.filter
 def case_part(case: VendorCase) -> str:
     return vendor_words.part(case.part, case.resource)
+
+
+@register.filter
+def kind(part: str) -> str:
+    """A kind of part as people write it."""
+    return KINDS.get(part, console.words(part))
+
+
+@register.filter
+def can_do(case: VendorCase) -> str:
+    """What a person can do about the case now, in a sentence."""
+    return vendor_words.asked(case) or WAITS.get(CaseState(case.state), "Nothing.")
+
+
+@register.filter
+def stands(case: VendorCase) -> str:
+    """How long it has been in its state, beside how long that is expected to be: `3 d of 14 d expected`."""
+    if case.state == CaseState.CLOSED:
+        return ""
+    lasted = wording.duration(timezone.now() - case.since_at)
+    most = vendor_watch.expected().get(CaseState(case.state))
+    return f"for {lasted}" if most is None else f"for {lasted}, {wording.duration(most)} expected"
+
+
+@register.filter
+def what_moved(move: VendorMove) -> str:
+    """What happened, in words."""
+    return vendor_words.WORDS[Move(move.move)] if move.move in list(Move) else _OTHERS.get(move.move, move.move)
 
 
 @register.filter

@@ -14,6 +14,7 @@ from incidents.models import Incident
 from kintsugi.roles import Role
 from tests.browser.conftest import Visit
 from tests.builders import NOW, a_node, an_incident
+from tests.kintsugi.more_pages import forms_and_views
 from tests.kintsugi.pages import pages
 
 __all__ = ["pages"]
@@ -71,6 +72,8 @@ def problems(page: Page, address: str) -> dict[str, Any]:
     found: dict[str, Any] = {"status": answer.status, "headings": page.locator("h1:visible").count()}
     found["unlabelled"] = page.evaluate(UNLABELLED)
     found["light"] = page.evaluate(LOW_CONTRAST)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    found["too_wide_for_a_laptop"] = page.evaluate(TOO_WIDE)
     page.evaluate("document.documentElement.classList.add('dark')")
     found["dark"] = page.evaluate(LOW_CONTRAST)
     page.set_viewport_size({"width": 390, "height": 844})
@@ -84,8 +87,16 @@ def test_every_page_loads_from_here_alone_is_labelled_readable_and_fits_a_teleph
 ) -> None:
     page = visit(Role.ADMIN)
     wrong = watched(page, live_server.url)
-    well = {"status": 200, "headings": 1, "unlabelled": [], "light": [], "dark": [], "too_wide": 0}
-    addresses = [*pages, "/report/", "/auth/user/"]
+    well = {
+        "status": 200,
+        "headings": 1,
+        "unlabelled": [],
+        "light": [],
+        "dark": [],
+        "too_wide": 0,
+        "too_wide_for_a_laptop": 0,
+    }
+    addresses = [*pages, *forms_and_views(), "/auth/user/"]
     assert {address: problems(page, address) for address in addresses} == dict.fromkeys(addresses, well)
     assert wrong == []
 

@@ -106,7 +106,7 @@ def test_a_kept_incident_and_every_page_say_so(people: People) -> None:
     row = a_window()
     page = people.viewer.get(f"/incidents/incident/{incident.pk}/change/").content.decode()
     assert f'Kept from people by <a href="/incidents/silence/{row.pk}/change/">window {row.pk}</a>' in page
-    assert "1 window is in force; 1 open incidents are kept from people by it." in page
+    assert "1 window (silence, maintenance or shelf) is in force; 1 open incident is kept from people by it." in page
 
 
 def test_the_end_is_put_off_and_the_window_ended(people: People) -> None:

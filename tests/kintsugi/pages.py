@@ -20,6 +20,7 @@ from incidents.models import (
 from runbooks import library
 from runbooks.models import AuditEntry, Mode, Run, RunState, ShadowAct, StepRun
 from tests.builders import NOW, a_node, a_switch, an_incident
+from tests.kintsugi.more_pages import in_other_states
 
 RUNBOOK = "drain_reboot_verify"
 
@@ -121,4 +122,5 @@ def pages(db: None) -> list[str]:
         "/stop/",
         "/modes/",
         "/runbook/drain_reboot_verify/",
+        *in_other_states(),
     ]

@@ -246,7 +246,7 @@ class TestHome:
     def test_the_site_is_held_at_a_mode_on_the_page_of_modes(self, people: People) -> None:
         assert "Never set: each runbook" in people.admin.get("/modes/").content.decode()
         assert people.admin.post("/modes/", {"runbook": "site", "mode": "shadow"}).status_code == 302
-        assert "Hold at armed" in people.admin.get("/modes/").content.decode()
+        assert "No runbook goes further than shadow" in people.admin.get("/modes/").content.decode()
 
     def test_a_channel_that_takes_no_messages_stands_above_every_page(self, people: People, pages: list[str]) -> None:
         NotificationChannel.objects.create(name="console", open_at=NOW, error="Invite the bot.")

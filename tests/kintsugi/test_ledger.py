@@ -40,7 +40,14 @@ def test_a_difference_stands_there_with_both_judgements(people: People, act: Sha
     assert "Kintsugi was right" in page
     assert "People were right" in page
     assert "nobody did" in page
-    assert "0 of 1 acts agreed: 0% (95 % interval 0% to 79%)" in page
+    assert "0 of 1 act agreed: 0% (95 % interval 0% to 79%)" in page
+
+
+def test_what_only_people_did_is_counted_and_never_called_agreement(people: People, act: ShadowAct) -> None:
+    alone = {"node": act.node, "kind": "drain", "at": act.at, "settles_at": act.settles_at, "verdict": "differed"}
+    ShadowAct.objects.create(side="people", **alone)
+    page = people.viewer.get("/shadow/").content.decode()
+    assert "<dt>What people did and no runbook wanted</dt><dd>1 act.</dd>" in page
 
 
 def test_two_clicks_judge_a_difference(people: People, act: ShadowAct) -> None:
@@ -48,7 +55,7 @@ def test_two_clicks_judge_a_difference(people: People, act: ShadowAct) -> None:
     assert answer.url == "/shadow/?view=differed"
     act.refresh_from_db()
     assert (act.judged, bool(act.judged_by)) == ("kintsugi", True)
-    assert "Kintsugi right, says" in people.viewer.get("/shadow/?view=differed").content.decode()
+    assert "Kintsugi was right, says" in people.viewer.get("/shadow/?view=differed").content.decode()
     assert "Take back" in people.on_call.get("/shadow/?view=differed").content.decode()
 
 

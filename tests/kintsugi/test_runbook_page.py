@@ -17,11 +17,12 @@ pytestmark = pytest.mark.django_db
 
 def test_the_page_says_what_it_is_for_where_it_stands_and_what_it_does(people: People) -> None:
     page = people.viewer.get("/runbook/drain_reboot_verify/").content.decode()
-    assert "faults that call for reboot, reset_gpu of class gpu, node, nvlink" in page
+    assert "<dt>That call for</dt><dd>reset the GPU; reboot the node</dd>" in page
+    assert "<dt>Of component</dt><dd>GPU; NVLink, NVSwitch, PCIe switch; node</dd>" in page
     assert "GPU reset → [warm reboot] → cold power cycle → vendor" in page
     assert page.index("drain the node") < page.index("reboot it through Slurm") < page.index("resume it")
     assert "asks the guards" in page
-    assert "a fault that comes back within 24 h of a run was not cured by it" in page
+    assert "A fault that comes back within 24 h of a run was not cured by it." in page
     assert "It has not run yet." in page
 
 

@@ -125,7 +125,7 @@ def test_the_list_filters_and_tells_how_long_vendors_take(people: People) -> Non
     case = a_case(vendor="Dell", number="RMA-7")
     page = people.viewer.get(CASES).content.decode()
     assert "RMA-7" in page
-    assert "Dell, gpu" in page
+    assert "Dell, GPU" in page
     vendor_cases.move(case.pk, Move.CLOSE, actor="ada", note="Out of warranty.", now=timezone.now())
     assert "RMA-7" not in people.viewer.get(f"{CASES}?state=standing").content.decode()
     assert "RMA-7" in people.viewer.get(f"{CASES}?state=closed").content.decode()
