@@ -96,9 +96,19 @@ def open_case(
 
 
 def move(
-    case_id: int, what: Move, *, actor: str, now: datetime, note: str = "", serial: str = "", facts: Facts | None = None
+    case_id: int,
+    what: Move,
+    *,
+    actor: str,
+    now: datetime,
+    note: str = "",
+    serial: str = "",
+    facts: Facts | None = None,
+    is_awaited: bool = True,
 ) -> Moved | Refused:
     """Moves a case. `serial` is the new part's, where it is put in; what polls saw there serves as well.
+
+    `is_awaited`: the incident waits for the vendor again after a part that was dead on arrival.
 
     Refused, with the reason, when the state does not allow it, something is missing, or another hand was quicker.
     """
@@ -123,7 +133,7 @@ def move(
         _write(case, before, what.value, actor=actor, note=note, serial=dead or case.new_serial, now=now)
         if what is Move.INSTALL:
             _put_in(case, now)
-        return _tell(case, what, actor=actor, note=note, now=now)
+        return _tell(case, what, actor=actor, note=note, now=now, is_awaited=is_awaited)
 
 
 def describe(case_id: int, facts: Facts, *, actor: str, now: datetime, note: str = "") -> Moved | Refused:
@@ -150,6 +160,14 @@ def standing(incident_id: int, resource: str = "") -> VendorCase | None:
     """The incident's case that is not closed, of that slot where one is named."""
     rows = VendorCase.objects.filter(incident_id=incident_id).exclude(state=CaseState.CLOSED)
     return (rows.filter(resource=resource) if resource else rows).order_by("-pk").first()
+
+
+def died(incident_id: int, case_id: int | None, *, note: str, now: datetime) -> None:
+    """The part that was put in has just failed its tests. The incident goes on by itself; twice is once."""
+    rows = VendorCase.objects.filter(state=CaseState.INSTALLED, incident_id=incident_id)
+    case = (rows.filter(pk=case_id) if case_id is not None else rows).order_by("-pk").first()
+    if case is not None:
+        move(case.pk, Move.DEAD_ON_ARRIVAL, actor=KINTSUGI, note=note, now=now, is_awaited=False)
 
 
 def taken_up(case_id: int, *, now: datetime, note: str) -> None:
@@ -248,9 +266,9 @@ def _write(
     )
 
 
-def _tell(case: VendorCase, what: Move, *, actor: str, note: str, now: datetime) -> Moved:
+def _tell(case: VendorCase, what: Move, *, actor: str, note: str, now: datetime, is_awaited: bool) -> Moved:
     text = vendor_words.moved(case, what, note)
-    if what is Move.DEAD_ON_ARRIVAL:
+    if what is Move.DEAD_ON_ARRIVAL and is_awaited:
         _await(case, text, actor=actor, now=now, asked=vendor_words.asked(case))
     else:
         waits = State(case.incident.state) is State.AWAITING_VENDOR

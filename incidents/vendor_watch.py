@@ -1,4 +1,5 @@
-"""What time and polls alone do to vendor cases: parts that polls saw, repairs that hold, and cases that are late.
+"""What time and polls alone do to vendor cases: parts that polls saw, repairs that hold, cases that are late,
+and spares that are lent for too long.
 
 Called by the sweep. Safe to call at any time and by several at once.
 """
@@ -12,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q
 
-from incidents import vendor_cases, vendor_parts, vendor_words
+from incidents import spare_watch, vendor_cases, vendor_parts, vendor_words
 from incidents.acting import record
 from incidents.lifecycle import State
 from incidents.models import InService, VendorCase
@@ -25,8 +26,8 @@ REMIND_EVERY = timedelta(days=1)
 
 
 def due(now: datetime) -> list[str]:
-    """What was written down, in sentences. Three queries while there is nothing to say."""
-    return [*_put_in(now), *_held(now), *_late(now)]
+    """What was written down, in sentences. Four queries while there is nothing to say."""
+    return [*_put_in(now), *_held(now), *_late(now), *spare_watch.due(now)]
 
 
 def expected() -> Mapping[CaseState, timedelta]:

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from django.db.models import Count, DateTimeField, OuterRef, Q, Subquery
 
 from detectors.faults import Recovery
+from incidents import vendor_cases
 from incidents.models import Fault, Incident, InService, Node
-from runbooks import ladder
+from runbooks import ladder, leasing
 from runbooks.choosing import Past
 from runbooks.ladder import Tried
 from runbooks.models import CureAttempt, Run, RunState
@@ -40,7 +41,17 @@ def begun(run: Run, rung: Recovery, now: datetime) -> None:
 
 
 def judged(run: Run, *, has_cured: bool | None, why: str, now: datetime) -> None:
-    """What the run's rungs came to. A judgement once made stands."""
+    """What the run's own verification says of its rungs, in the transaction of that turn.
+
+    A part that has just been put in and does not pass is dead on arrival.
+    """
+    _settled(run, has_cured=has_cured, why=why, now=now)
+    if has_cured is False and run.facts.get("recovery") == Recovery.VENDOR_REPLACEMENT:
+        vendor_cases.died(run.incident_id, run.facts.get(leasing.VENDOR_CASE), note=why, now=now)
+
+
+def _settled(run: Run, *, has_cured: bool | None, why: str, now: datetime) -> None:
+    """A judgement once made stands."""
     run.cures.filter(judged_at=None).update(has_cured=has_cured, why=why[:_LONGEST], judged_at=now)
 
 
@@ -57,7 +68,7 @@ def judge(now: datetime, books: Mapping[str, Runbook]) -> int:
         if verdict is not None:
             runs[row.run_id] = verdict
     for run_id, (has_cured, why) in runs.items():
-        judged(found[run_id].run, has_cured=has_cured, why=why, now=now)
+        _settled(found[run_id].run, has_cured=has_cured, why=why, now=now)
     return len(runs)
 
 

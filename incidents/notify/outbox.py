@@ -33,7 +33,7 @@ NOT_TOLD: dict[str, str] = {
 }
 
 # Kinds that ask a person for something: told in the channel as well, since nobody may be watching the thread yet.
-LOUD: frozenset[str] = frozenset({"approval_asked", "repair_failed", "still_standing", "vendor_late"})
+LOUD: frozenset[str] = frozenset({"approval_asked", "repair_failed", "spare_late", "still_standing", "vendor_late"})
 
 _State = Notification.SendState
 

@@ -228,13 +228,13 @@ def test_polls_that_see_another_part_move_the_case() -> None:
 
 
 @pytest.mark.django_db
-def test_a_sweep_asks_four_questions_however_many_cases_wait(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_a_sweep_asks_five_questions_however_many_cases_wait(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     for number in range(5):
         path = f"node/gn{number:03d}/gpu/0000:19:00.0"
         a_node(f"gn{number:03d}")
         ledger.settle([Sighting(Part.GPU, path, serial=f"OLD-{number}")], NOW, why="seen by a poll")
         a_case(an_incident(resource=path))
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         assert vendor_watch.due(NOW + DAY) == []
 
 

@@ -162,8 +162,12 @@ def test_a_new_part_that_is_dead_too_is_counted_and_the_same_case_goes_on() -> N
     case = up_to_the_wait(site, run)
     put_in(site, case)
     site.play(run, limit=timedelta(hours=2))
-    assert run.state in (RunState.NOT_CURED, RunState.FAILED)
+    assert run.state == RunState.NOT_CURED
+    case.refresh_from_db()
+    assert (case.state, case.dead_on_arrival, case.new_serial) == (CaseState.SHIPPED, 1, "")
+    assert case.moves.get(move=Move.DEAD_ON_ARRIVAL).serial == "NEW-1"
     incident = Incident.objects.get()
+    assert incident.state == State.OPEN
     again = Run.objects.create(
         incident=incident,
         node=run.node,
@@ -179,3 +183,15 @@ def test_a_new_part_that_is_dead_too_is_counted_and_the_same_case_goes_on() -> N
     case.refresh_from_db()
     assert (case.state, case.dead_on_arrival, case.incident_id) == (CaseState.SHIPPED, 1, incident.pk)
     assert VendorCase.objects.count() == 1
+
+
+def test_a_node_that_fails_for_another_reason_makes_no_part_dead() -> None:
+    site = Site(nodes=1)
+    run = a_run(site)
+    case = up_to_the_wait(site, run)
+    put_in(site, case)
+    site.nodes.inject("gpu_dead", "gn001/gpu/1")
+    site.play(run, limit=timedelta(hours=2))
+    assert run.state == RunState.FAILED
+    case.refresh_from_db()
+    assert (case.state, case.dead_on_arrival) == (CaseState.INSTALLED, 0)
