@@ -42,7 +42,8 @@ def turn(run: Run, steps: tuple[Planned, ...], *, is_called_for: bool, now: date
 
 
 def _shadow(run: Run, steps: list[Step], *, now: datetime, world: World) -> None:
-    ending.shadow(run, steps, remark="", window=world.policy.shadow_window, now=now)
+    remark = " It would only look, tell and ask: nothing of it stands in the shadow ledger."
+    ending.shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
 
 
 def _context(current: Turn, planned: Planned, *, world: World) -> Context:

@@ -79,12 +79,12 @@ def simulate(runbook: str, name: str, *, fault_type: str, now: datetime, world: 
         raise CannotSimulate(f"There is no fault type {fault_type} in the catalogue.")
     try:
         shown = fleet.look(world.slurm)
+        state = shown.nodes.get(name)
+        if state is None:
+            raise CannotSimulate(f"Slurm knows no node {name}. Compare the inventory with `sinfo -N`.")
         jobs = tuple(f"{job.job_id} of {job.user}" for job in world.slurm.jobs(name))
     except (SlurmError, SlurmRefusal) as error:
         raise CannotSimulate(f"Slurm cannot be asked: {error}") from error
-    state = shown.nodes.get(name)
-    if state is None:
-        raise CannotSimulate(f"Slurm knows no node {name}.")
     chosen, because, is_for = _chosen(book, node, fault_type, now)
     return Simulation(
         runbook=book.name,

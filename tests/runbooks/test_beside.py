@@ -10,7 +10,7 @@ from detectors.faults import Action
 from incidents import services as incidents
 from incidents.lifecycle import Trigger
 from incidents.models import Cable, Incident, Module, Port, Switch
-from runbooks.models import Mode, Run, RunState
+from runbooks.models import Mode, Run, RunState, ShadowAct
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -67,7 +67,11 @@ def test_shadow_says_that_it_would_watch(site: Site) -> None:
     incident = a_watched_switch(site)
     run = site.advance(site.begin(incident))
     assert run.state == RunState.SHADOWED
-    assert "Kintsugi would watch leaf-01 and report, changing nothing" in site.story(incident)[-1]
+    assert site.story(incident)[-1] == (
+        "Shadow mode: Kintsugi would watch leaf-01 and report, changing nothing. It would only look, tell and ask:"
+        " nothing of it stands in the shadow ledger."
+    )
+    assert not ShadowAct.objects.exists()
 
 
 def test_watch_about_a_node_leaves_the_node_free_for_a_repair(site: Site) -> None:
