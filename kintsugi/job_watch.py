@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from detectors.job_records import Accounts
 from detectors.slurm_queries import SITE
 from incidents import impact, job_source, jobs
-from runbooks.slurm import Slurm, SlurmError
+from runbooks.slurm import Slurm, SlurmError, is_ours
 
 # slurmctld forgets an ended job after MinJobAge (300 s by default): a look each minute sees each end several times.
 EVERY = timedelta(minutes=1)
@@ -28,7 +28,7 @@ def due(now: datetime, slurm: Slurm) -> None:
     except SlurmError as error:
         job_source.refused(str(error))
     else:
-        jobs.learn(seen.records, now, whole_of=SITE)
+        jobs.learn([job for job in seen.records if not is_ours(job.name)], now, whole_of=SITE)
         told = {Accounts.TOLD: True, Accounts.NONE_KEPT: False, Accounts.SILENT: None}[seen.accounts]
         job_source.answered(now, has_accounts=told, complaint=seen.complaint)
     jobs.forget(now)

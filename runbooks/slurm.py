@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +26,7 @@ __all__ = [
     "Slurm",
     "SlurmError",
     "SlurmRefusal",
+    "is_ours",
     "ours",
 ]
 
@@ -35,6 +37,11 @@ MAINTENANCE = ("MAINT", "IGNORE_JOBS")
 def ours(key: str) -> str:
     """What a reservation or a job of ours is called."""
     return f"kintsugi_{key}"
+
+
+def is_ours(name: str) -> bool:
+    """Whether a job of this name tests a node for us: of one that fails, nobody loses any work."""
+    return re.fullmatch(rf"{ours('')}\d+-\d+-\w+", name) is not None
 
 
 class SlurmError(WorldError):

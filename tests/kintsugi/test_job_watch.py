@@ -71,6 +71,13 @@ def test_slurm_is_asked_at_once_when_an_incident_opened(watched: Watched) -> Non
     assert (incident.jobs_touched, incident.impact_at) == (1, watched.now)
 
 
+def test_a_job_with_which_kintsugi_tests_a_node_is_nobodys_loss(watched: Watched) -> None:
+    watched.slurm.add_job("8", nodes=("gn042",), name="kintsugi_12-2-diagnose")
+    watched.slurm.add_job("9", nodes=("gn042",), name="kintsugi_paper")
+    watched.look()
+    assert set(Job.objects.values_list("job_id", flat=True)) == {"7", "9"}
+
+
 def test_accounts_are_asked_for_what_was_missed_and_no_further_than_events_count(watched: Watched) -> None:
     watched.look()
     watched.look(MINUTE)
