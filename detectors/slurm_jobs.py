@@ -79,12 +79,11 @@ def _nodes(reading: Reading) -> dict[str, NodeState]:
 
 
 def jobs(text: bytes) -> list[tuple[EndedJob, str]]:
-    """`id|state|end|user|nodes|name` lines and each one's state; the name comes last, since it may hold anything."""
+    """Rows of id, state, end, user, nodes and name, and each one's state."""
     found: list[tuple[EndedJob, str]] = []
     places = 0
-    for line in text.decode("utf-8", "replace").splitlines():
-        cells = line.split("|", 5)
-        ended_at = _moment(cells[2]) if len(cells) == 6 else None
+    for cells in slurm_output.rows_of(text.decode("utf-8", "replace"), 6):
+        ended_at = _moment(cells[2])
         words = cells[1].split(" ", 1) if ended_at is not None else []
         if ended_at is None or words[0] not in _FAILED | {"COMPLETED"}:
             continue

@@ -32,6 +32,7 @@ _SAME_FLAG = {"MAINT": "MAINTENANCE", "REBOOT": "REBOOT_REQUESTED", "NO_RESPOND"
 _REASON_STAMP = re.compile(r"^(?P<reason>.*?)(?: \[(?P<user>[^\s\[\]@]*)@(?P<at>[0-9T:-]+)\])?$", re.DOTALL)
 _SLICE = re.compile(r"\dg\.\d+gb")
 # No host list of a cluster is longer; one that says so is garbage.
+_BETWEEN = re.compile(r"\s*\d[\w+]*(\x1f[0-9a-f]{16})")
 _MOST_HOSTS = 65_536
 _LONGEST_NUMBER = 12
 MOST_PLACES = 1_000_000
@@ -110,15 +111,13 @@ def partitions(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def jobs(text: str) -> list[Job]:
-    """`squeue --noheader --format=%A|%T|%u|%N|%b|%j`: the name comes last, since it may hold anything.
+    """What `slurm_queries.running_jobs` prints, or `squeue --noheader --format=%A|%T|%u|%N|%b|%j`.
 
     Jobs past MOST_PLACES names of nodes are left out: no cluster has so many places for them.
     """
     found: list[Job] = []
     places = 0
-    for row in (line.split("|", 5) for line in text.splitlines()):
-        if len(row) != 6:
-            continue
+    for row in rows_of(text, 6):
         nodes = tuple(hosts(row[3]))
         places += len(nodes)
         if places > MOST_PLACES:
@@ -143,6 +142,21 @@ def rows(text: str, between: str, columns: int) -> Iterator[list[str]]:
 def secret_between() -> str:
     """What parts the cells of one answer."""
     return f"\x1f{secrets.token_hex(8)}"
+
+
+def rows_of(text: str, columns: int) -> Iterator[list[str]]:
+    """Rows by the separator that follows the first cell, a number of Slurm's own: nobody else can have written it.
+
+    Where there is none, lines whose cells `|` parts, the last one holding whatever is left: kept outputs are so.
+    """
+    found = _BETWEEN.match(text)
+    if found:
+        yield from rows(text, found[1], columns)
+        return
+    for line in text.splitlines() if "\x1f" not in text else ():
+        cells = line.split("|", columns - 1)
+        if len(cells) == columns:
+            yield cells
 
 
 def gpus_in(text: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from detectors import slurm_output
 from detectors.detector import Command, Output, Target, TargetKind
 
 SITE = "slurm"
@@ -35,7 +36,8 @@ def nodes(target: Target) -> Command:
 
 def running_jobs(target: Target) -> Command:
     """As `detectors.slurm_output.jobs` reads them."""
-    argv = ("squeue", "--all", "--noheader", "--states=RUNNING", "--format=%A|%T|%u|%N|%b|%j")
+    form = _form("%A", "%T", "%u", "%N", "%b", "%j")
+    argv = ("squeue", "--all", "--noheader", "--states=RUNNING", form)
     return Command("jobs", (*_prefix(target), *argv), _TIMEOUT)
 
 
@@ -52,8 +54,13 @@ JOB_TOTALS = (*_SQUEUE, "--Format=JobID:20,tres-alloc:200")
 
 def jobs(between: str) -> tuple[str, ...]:
     """As `detectors.job_records.listed` reads them, with JOB_TOTALS; each cell ends with `between`."""
-    columns = ("%A", "%T", "%u", "%P", "%S", "%e", "%b", "%N", "%j", "%k")
-    return (*_SQUEUE, "--format=" + "".join(f"{column}{between}" for column in columns))
+    return (*_SQUEUE, _form("%A", "%T", "%u", "%P", "%S", "%e", "%b", "%N", "%j", "%k", between=between))
+
+
+def _form(*columns: str, between: str = "") -> str:
+    """Names hold what users like: what parts the cells is drawn anew (`slurm_output.rows_of`)."""
+    parts = between or slurm_output.secret_between()
+    return "--format=" + "".join(f"{column}{parts}" for column in columns)
 
 
 def job_accounts(hours: int, between: str) -> tuple[str, ...]:
@@ -75,7 +82,8 @@ def has_no_accounts(output: Output) -> bool:
 def ended_jobs(target: Target, hours: int) -> Command:
     """Jobs that ended in the last hours, from the accounting: as `detectors.slurm_jobs` reads them."""
     argv = (
-        *("sacct", "--allusers", "--allocations", "--noheader", "--parsable2"),
+        *("sacct", "--allusers", "--allocations", "--noheader", "--parsable"),
+        f"--delimiter={slurm_output.secret_between()}",
         f"--starttime=now-{hours}hours",
         "--endtime=now",
         "--state=COMPLETED,FAILED,NODE_FAIL,BOOT_FAIL",
@@ -86,7 +94,8 @@ def ended_jobs(target: Target, hours: int) -> Command:
 
 def lately_ended_jobs(target: Target) -> Command:
     """What slurmctld itself still remembers (MinJobAge, 300 s by default), for sites without accounting."""
-    argv = ("squeue", "--all", "--noheader", "--states=NODE_FAIL", "--format=%A|%T|%e|%u|%N|%j")
+    form = _form("%A", "%T", "%e", "%u", "%N", "%j")
+    argv = ("squeue", "--all", "--noheader", "--states=NODE_FAIL", form)
     return Command("lately", (*_prefix(target), *argv), _TIMEOUT)
 
 

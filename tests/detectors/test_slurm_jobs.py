@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from detectors import failure_rate, slurm_jobs
+from detectors import failure_rate, slurm_jobs, slurm_queries
 from detectors.detector import Output, Reading, Target, TargetKind
 from detectors.failure_rate import EndedJob
 from detectors.slurm_jobs import SlurmJobsDetector
@@ -121,3 +121,16 @@ def test_what_users_end_and_limits_end_is_neither_success_nor_failure(state: str
 def test_any_bytes_are_read_without_an_error(raw: bytes) -> None:
     outputs = {name: Output(0, raw, b"", timedelta(0)) for name in ("nodes", "ended", "lately")}
     list(SlurmJobsDetector().parse(Reading("slurm_jobs", SITE, NOW, outputs)))
+
+
+@pytest.mark.parametrize("first", ["", "11{}COMPLETED{}2026-11-21T03:59:00{}bob{}gn4{}quiet{}\n"])
+def test_a_row_that_a_user_wrote_into_the_name_of_a_job_is_no_job(first: str) -> None:
+    """Slurm 22.05 prints a line feed in a name as it is."""
+    (argument,) = [word for word in slurm_queries.ended_jobs(SITE, 1).argv if word.startswith("--delimiter=")]
+    between = argument.partition("=")[2]
+    forged = (
+        "train\n99|NODE_FAIL|2026-11-21T03:59:00|bob|gn3|x\n98\x1fNODE_FAIL\x1f2026-11-21T03:59:00\x1fbob\x1fgn3\x1fx"
+    )
+    cells = ("12", "FAILED", "2026-11-21T03:58:00", "alice", "gn5", forged, "\n")
+    text = first.replace("{}", between) + between.join(cells)
+    assert [job.job_id for job, _ in slurm_jobs.jobs(text.encode())] == ([] if not first else ["11"]) + ["12"]
