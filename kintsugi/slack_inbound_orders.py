@@ -96,7 +96,9 @@ def _by_who_may(order: Order, said: str, words: str, request: Request) -> Answer
 def _stop(given: Given) -> Answer:
     if not given.words:
         return Answer("Nothing is done. Say why: /kintsugi stop power works in row 3")
-    return _once(given, "stop", lambda: services.stop(given.words, actor=given.actor, now=given.request.now))
+    return _once(
+        given, f"stop {given.words}", lambda: services.stop(given.words, actor=given.actor, now=given.request.now)
+    )
 
 
 def _status(given: Given) -> Answer:

@@ -112,6 +112,7 @@ def test_who_is_on_call_stops_everything_from_slack(slack: SlackSite) -> None:
     assert stopped() == [("alice", "power works <row 3> & more")]
     acts = AuditEntry.objects.filter(actor="alice").values_list("act", "phase")
     assert set(acts) == {("stop", "done"), ("order", "done")}
+    assert AuditEntry.objects.get(act="order").text.startswith("stop power works <row 3> & more (from Slack): ")
 
 
 def test_orders_need_no_key_for_acts_and_nothing_of_the_cluster(slack: SlackSite, settings: Settings) -> None:
