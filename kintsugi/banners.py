@@ -45,7 +45,8 @@ def standing() -> list[Banner]:
         Banner(
             "stop",
             "electric_bolt",
-            f"The breaker {row}. No node is taken out of service until a person closes it.",
+            f"The breaker tripped at {timezone.localtime(row.tripped_at):%Y-%m-%d %H:%M %Z}: {row.why}. "
+            "No node is taken out of service until a person closes it.",
             reverse("stop_switch"),
             "Breaker",
         )
