@@ -15,7 +15,7 @@ from typing import Any
 from runbooks.apart import Ended
 
 # What a simulated node, or a person who reads `ps`, knows the scripts by.
-CARDS, BURN_IN = "kintsugi-cards", "kintsugi-burn-in"
+CARDS, BURN_IN, IN_JOB = "kintsugi-cards", "kintsugi-burn-in", "kintsugi-job"
 
 
 class Diagnosis(StrEnum):

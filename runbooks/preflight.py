@@ -67,7 +67,9 @@ def report(world: World, *, by: str, now: datetime) -> PreflightReport:
 def reported(now: datetime) -> list[Check] | None:
     """What the process that acts found within the last minutes; None when it has not looked since."""
     last = PreflightReport.objects.filter(at__gt=now - _FRESH).first()
-    return [Check(**point) for point in last.checks] if last is not None else None
+    if last is None:
+        return None
+    return [Check(**{**point, "only_for": tuple(point.get("only_for", ()))}) for point in last.checks]
 
 
 def _cluster_name(config: Mapping[str, str], world: World) -> Check:

@@ -19,8 +19,6 @@ from runbooks.steps.diagnose import SHOWN, Diagnose, ask_for_cards, called, firs
 
 # Not /tmp, which many sites give each job for itself (job_container/tmpfs).
 FOLDER = "/var/tmp"  # noqa: S108 - a folder that the job makes there, and which ends it where it stands already
-# What a simulated node, or a person who reads `ps`, knows it by.
-NAME = "kintsugi-job"
 # $1: the folder, which must not be there: whoever made it before could have laid a link in it.
 _KEEP = """umask 022; mkdir "$1" || exit 126; exec >"$1/output" 2>&1; shift; exec "$@\""""
 _NOT_KEPT = 126
@@ -73,7 +71,7 @@ class DiagnoseInJob(Diagnose):
 
 
 def command(key: str, argv: tuple[str, ...]) -> tuple[str, ...]:
-    return ("sh", "-c", _KEEP, NAME, folder(key), *argv)
+    return ("sh", "-c", _KEEP, diagnostics.IN_JOB, folder(key), *argv)
 
 
 def folder(key: str) -> str:

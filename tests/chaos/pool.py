@@ -22,6 +22,7 @@ django.setup()
 
 from django.core.management import call_command  # noqa: E402 - after Django
 from django.db import DatabaseError, connection  # noqa: E402
+from django.db.models import Q  # noqa: E402
 
 from runbooks import running, services  # noqa: E402
 from runbooks.leasing import LEASE  # noqa: E402
@@ -68,7 +69,8 @@ class Pool:
         still_since = time.monotonic()
         while True:
             try:
-                unfinished = Run.objects.filter(finished_at=None).exists()
+                # An ended run looks once more, later, whether Slurm has kept that its node was given back.
+                unfinished = Run.objects.filter(Q(finished_at=None) | Q(wake_at__isnull=False)).exists()
                 is_due = bool(services.due(self.site.now()))
             except DatabaseError:
                 connection.close()

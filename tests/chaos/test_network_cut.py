@@ -79,6 +79,8 @@ class House:
     shell: CutShell
 
     def begin(self, node: str) -> tuple[RealSite, Run, Incident]:
+        """Once the one before is in service: just after a resume a node does not answer for a moment."""
+        self.daemons.wait_until(self.all_serve, what="all nodes serve")
         site = RealSite(self.daemons.conf, self.daemons.directory / "boots", (node,), lost=(f"{node}/gpu/0",))
         where = controller(f"ssh:127.0.0.1:{self.relay.port}")
         slurm = ScontrolSlurm(self.shell, where, cluster_name=CLUSTER, conf=str(self.daemons.conf))
@@ -89,6 +91,10 @@ class House:
         incident = tables.raise_fault(node, resource=f"node/{node}/gpu/0000:19:00.0")
         services.start_due([incident.pk], now=site.now(), world=site.world)
         return site, Run.objects.get(incident=incident), incident
+
+    def all_serve(self) -> bool:
+        shown = self.daemons.command("sinfo", "--noheader", "--Node", "--format=%t").split()
+        return set(shown) == {"idle"}
 
     def cut_at(self, words: str, moment: str) -> Callable[[], None]:
         """Arms the cut; what is returned waits until it has come."""

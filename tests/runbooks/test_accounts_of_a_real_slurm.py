@@ -328,8 +328,8 @@ def test_a_row_that_a_user_writes_into_a_comment_is_no_job_of_another(real_site:
     others = {one.job_id for one in real_site.slurm.jobs("gn001")} & {"17", "18"}
     assert job in {one.job_id for one in real_site.slurm.jobs("gn001")}
     real_site.exit(job, 0)
-    real_site.daemons.wait_until(lambda: job in _accounted(real_site), what="the accounts tell the job")
     real_site.forget({"COMPLETED": job})
+    real_site.daemons.wait_until(lambda: job in _accounted(real_site), what="the accounts tell the job")
     told = real_site.slurm.recent_jobs(HOUR).records
     assert [one.user for one in told if one.job_id == job] == [real_site.user]
     assert not others

@@ -59,6 +59,8 @@ class Lending:
         self.site.play_until(self.run.pk, lambda run: run.step == STEPS.index("diagnose"))
         words = (f"--nodelist={NODE}", "--output=/dev/null", "--chdir=/", "--time=1", "--wrap=true")
         self.users = daemons.command("sbatch", "--parsable", *words).strip()
+        kept = daemons.directory / "state" / "job_state"
+        daemons.wait_until(lambda: kept.exists() and b"wrap" in kept.read_bytes(), what="slurmctld has kept the job")
 
     def until(self, fact: str) -> Run:
         return self.site.play_until(self.run.pk, lambda run: fact in run.facts.get("lent", {}))
@@ -127,7 +129,7 @@ def test_a_failing_test_leaves_the_node_drained_and_unreserved(lending: Callable
     lent.until("out_at")
     lent.site.ahead += timedelta(seconds=61)
     run = lent.site.play(lent.run.pk)
-    assert (run.state, "failed: Memory on GPU 3" in run.outcome) == (RunState.NOT_CURED, True)
+    assert (run.state, "failed: Memory on GPU 3" in run.outcome) == (RunState.NOT_CURED, True), run.outcome
     assert lent.site.world.slurm.nodes((NODE,))[NODE].is_drained
     assert lent.site.world.slurm.reservations() == []
     assert lent.state_of_users() == "PENDING"

@@ -175,8 +175,8 @@ def _hang(site: Site, job: str) -> Callable[[], None]:
         memory = site.memory
         memory.hang_job(job)
         return lambda: memory.finish_job(job, "CANCELLED")
+    until(lambda: bool(descendants_named(os.getpid(), f"slurmstepd: [{job}.")))
     stepd = descendants_named(os.getpid(), f"slurmstepd: [{job}.")
-    assert stepd
     for pid in stepd:
         os.kill(pid, signal.SIGSTOP)
     site.cancel_job(job)
