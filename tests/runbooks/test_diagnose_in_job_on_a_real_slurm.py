@@ -68,6 +68,8 @@ class Lending:
     def until_let_in(self) -> None:
         """Past the time in which slurmctld might forget the reservation."""
         self.until("reserved_at")
+        kept = self.daemons.directory / "state" / "resv_state"
+        self.daemons.wait_until(lambda: kept.exists() and b"kintsugi_" in kept.read_bytes(), what="it is kept")
         self.site.ahead += timedelta(seconds=31)
         self.until("let_in_at")
 
@@ -145,7 +147,8 @@ def test_nobody_elses_job_starts_when_slurmctld_is_killed_right_after_the_node_w
     lent.daemons.start_controller()
     lent.daemons.wait_until(lambda: lent.beginnings() > begun, what="slurmctld is back")
     lent.until_judged()
-    assert lent.site.world.slurm.nodes((NODE,))[NODE].is_drained
+    # A slurmctld that began anew knows more of it once its slurmd has registered.
+    lent.daemons.wait_until(lambda: lent.site.world.slurm.nodes((NODE,))[NODE].is_drained, what="it is drained")
     assert lent.state_of_users() == "PENDING"
 
 
