@@ -73,8 +73,11 @@ def _line(node: str, pci: str, number: int) -> bytes:
 def _release(site: ClusterSite, node: str) -> None:
     """Back to where the sample began: the run aborted, its incident closed, the node in service."""
     wait_until(lambda: _has_drained(site), within_s=30, what=f"the end of the drain of {node}")
-    site.query("update runbooks_run set state = 'aborted', leased_until = null, claimed_at = null returning id")
-    site.query("update incidents_incident set state = 'false_positive', closed_at = now() returning id")
+    ended = "update runbooks_run set state = 'aborted', leased_until = null, claimed_at = null, finished_at = now()"
+    of_node = "node_id = (select id from incidents_node where name = %s)"
+    site.query(f"{ended} where finished_at is null and {of_node} returning id", node)
+    closed = "update incidents_incident set state = 'false_positive', closed_at = now()"
+    site.query(f"{closed} where closed_at is null and owner = %s returning id", f"node/{node}")
     site.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
     # Just after a resume a node shows as not responding for a moment, and the guards count it as out.
     wait_until(
