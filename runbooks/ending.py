@@ -14,7 +14,7 @@ from incidents import poll_pauses
 from incidents import services as incidents
 from incidents.changes import Refused as ActRefused
 from incidents.lifecycle import State, Trigger
-from runbooks import audit, cures, giving_back, leasing
+from runbooks import audit, cures, giving_back, keeping_drained, leasing
 from runbooks import shadow as ledger
 from runbooks.guards import Refusal, Refused
 from runbooks.models import Run, RunState, StepRun
@@ -324,7 +324,7 @@ def _finish(turn: Turn, state: RunState, outcome: str) -> None:
     poll_pauses.end(holder(turn.run.pk))
     leasing.give_back(
         turn.run,
-        wake_at=giving_back.looks_again_at(turn.run.facts),
+        wake_at=giving_back.looks_again_at(turn.run.facts) or keeping_drained.looks_again_at(turn.run.facts, turn.now),
         state=state,
         outcome=outcome[:_LONGEST],
         waiting_for="",

@@ -30,6 +30,7 @@ from runbooks import (
     guards,
     heartbeat,
     holding,
+    keeping_drained,
     leasing,
     library,
     ownership,
@@ -152,11 +153,14 @@ def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
 
 
 def _look_after(run: Run, *, now: datetime, world: World, at: Point) -> None:
-    """An ended run that has given its node back: whether Slurm has kept that."""
+    """An ended run that has given its node back: whether Slurm has kept that. Any other: whether it keeps the drain."""
     try:
         state = world.slurm.nodes((run.place,))[run.place]
         ctx = _context(run, state, None, now=now, world=world)
-        afterwards.turn(Turn(run, Resume(), now), ctx, at=at)
+        if GIVEN_BACK_AT in run.facts:
+            afterwards.turn(Turn(run, Resume(), now), ctx, at=at)
+        else:
+            keeping_drained.turn(run, ctx)
     except WorldError as error:
         afterwards.put_off(run, error, now)
 

@@ -102,9 +102,10 @@ class Slurm(Protocol):
         ...
 
     def cancel_reboot(self, node: str, reason: str) -> None:
-        """Slurm waits for the reboot no longer. That drops the drain (seen in 22.05): it is drained again at once.
+        """What Slurm has not sent yet (REBOOT_REQUESTED) it sends no more. That drops the drain (seen in 22.05), so the
+        node is drained again at once.
 
-        SlurmRefusal of a node that was down already when slurmctld began: 22.05 says `Invalid node state specified`.
+        SlurmRefusal of a reboot that it has sent (REBOOT_ISSUED): 22.05 says `Invalid node state specified`.
         """
         ...
 

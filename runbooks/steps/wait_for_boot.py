@@ -74,11 +74,10 @@ def _new_boot(ctx: Context, asked_at: datetime) -> Boot | None:
 
 
 def _too_late(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed | NotCured:
-    """What Slurm still waits for is cancelled: it would let go of the drain, or reboot the node once more when it is
-    back (both seen in 22.05)."""
+    """A reboot that Slurm has not sent yet is cancelled: it would send it later. One that it has sent it does not
+    cancel (measured in 22.05): it waits on, and past ResumeTimeout lets go of the drain, which the ended run sees."""
     minutes = round((ctx.now - asked_at).total_seconds() / 60)
     if ctx.state.is_rebooting:
-        # Refused for one that went down before a slurmctld began that knows its reboot as issued.
         with contextlib.suppress(SlurmRefusal):
             ctx.world.slurm.cancel_reboot(ctx.node, ctx.facts["reason"])
     if has_booted:

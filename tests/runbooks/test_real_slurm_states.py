@@ -109,17 +109,23 @@ def play_all(runs: Sequence[tuple[RealSite, Run]]) -> None:
         time.sleep(0.05)
 
 
-def test_reboot_that_never_comes_is_cancelled_and_power_is_called_for(tmp_path: Path) -> None:
-    with a_slurm(tmp_path, RebootProgram="/bin/true") as daemons:
-        site, run, _ = a_run(daemons)
+def test_reboot_that_never_comes_calls_for_power_and_the_drain_outlasts_slurms_waiting(tmp_path: Path) -> None:
+    """slurmctld cancels no reboot that it has sent, and past ResumeTimeout it takes the drain away."""
+    with a_slurm(tmp_path, resume_s=20, RebootProgram="/bin/true") as daemons:
+        site, run, incident = a_run(daemons)
         site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == "wait_for_boot")
-        daemons.wait_until(lambda: look(daemons).is_rebooting, what="reboot^")
+        daemons.wait_until(lambda: "REBOOT_ISSUED" in look(daemons).flags, what="reboot^")
         site.ahead = site.world.policy.boot_time + timedelta(seconds=1)
         ended = site.play(run.pk)
         state = look(daemons)
         assert ended.state == RunState.NOT_CURED
         assert "RebootProgram did nothing" in ended.outcome
-        assert (state.is_draining, state.is_rebooting) == (True, False)
+        assert (state.is_draining, state.is_rebooting) == (True, True)
+        daemons.wait_until(lambda: not look(daemons).is_draining, what="Slurm drops the drain", within=_GIVES_UP * 2)
+        site.advance(run.pk)
+        state = look(daemons)
+        assert (state.is_draining, state.is_rebooting, state.reason) == (True, False, ended.facts["reason"])
+        assert any("Kintsugi drained it again" in text for text in incident.timeline.values_list("text", flat=True))
         assert boots(daemons, "gn001") == 0
 
 

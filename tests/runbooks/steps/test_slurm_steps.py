@@ -11,7 +11,7 @@ import pytest
 from incidents.lifecycle import Trigger
 from incidents.models import Node
 from incidents.services import act
-from runbooks import controls, library
+from runbooks import controls, library, services
 from runbooks.models import Run, RunState
 from runbooks.step import Done, Failed, NotCured, Wait
 from runbooks.steps.adopt_drain import AdoptDrain
@@ -227,17 +227,44 @@ def test_node_whose_slurmd_is_gone_has_the_time_of_a_boot_before_power_is_called
 # wait_for_boot, ReturnToService and ResumeTimeout
 
 
-def test_reboot_that_slurm_still_waits_for_is_cancelled_and_the_node_stays_drained() -> None:
-    """`reboot^` for ever: RebootProgram did nothing."""
-    site = Site()
+def _not_rebooted(site: Site) -> Run:
+    """`reboot^` past KINTSUGI_BOOT_TIME: RebootProgram did nothing, and Slurm cancels no reboot that it has sent."""
     site.slurm.break_reboot_program()
     run = site.play(site.begin(site.lose_gpu()))
-    state = site.slurm.nodes(("gn001",))["gn001"]
     assert run.state == RunState.NOT_CURED
     assert "RebootProgram did nothing" in run.outcome
-    assert acts(site)[-1] == "cancel_reboot"
-    assert (state.is_draining, state.is_rebooting) == (True, False)
-    assert site.slurm.reboots("gn001") == 1
+    return run
+
+
+def _time_passes(site: Site, lasts: timedelta) -> None:
+    """As the sweep does: every few seconds, whatever is due."""
+    ends_at = site.now + lasts
+    while site.now < ends_at:
+        site.now += timedelta(seconds=10)
+        for run_id in services.due(site.now):
+            services.advance(run_id, now=site.now, world=site.world)
+
+
+def test_node_stays_drained_when_slurm_gives_up_on_a_reboot_that_did_nothing() -> None:
+    site = Site(slurm={"ResumeTimeout": "1800 sec"})
+    run = _not_rebooted(site)
+    assert site.slurm.nodes(("gn001",))["gn001"].is_rebooting
+    _time_passes(site, timedelta(minutes=30))
+    state = site.slurm.nodes(("gn001",))["gn001"]
+    assert (state.is_draining, state.is_rebooting, state.reason) == (True, False, run.facts["reason"])
+    assert acts(site) == ["drain", "reboot", "drain"]
+    told = "Slurm dropped the drain of gn001, and has waited for its boot in vain. Kintsugi drained it again."
+    assert site.story(run.incident).count(told) == 1
+    assert services.due(site.now + timedelta(days=1)) == []
+
+
+def test_node_that_a_person_resumes_meanwhile_stays_theirs() -> None:
+    site = Site(slurm={"ResumeTimeout": "1800 sec"})
+    _not_rebooted(site)
+    site.slurm.resume("gn001")
+    _time_passes(site, timedelta(minutes=30))
+    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+    assert services.due(site.now + timedelta(days=1)) == []
 
 
 @pytest.mark.parametrize("returns", ["0", "1", "2"])
