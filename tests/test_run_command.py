@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.cluster.slurm_daemons import missing_programs
 from fixtures.demo import guardian
+from tests.services.patience import patient
 from tests.services.ports import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,7 +44,9 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_check_drives_a_lost_gpu_from_log_line_to_resolved_incident(data: Path) -> None:
-    done = subprocess.run([RUN, "--check", "--data", data], capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(
+        [RUN, "--check", "--data", data], capture_output=True, text=True, timeout=patient(170), check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     slurm = "the stand-in" if missing_programs() else "the real Slurm"
     assert f"\nSlurm: {slurm} (" in done.stdout
@@ -65,5 +68,5 @@ def test_everything_is_announced_and_nothing_is_left_when_it_is_interrupted(data
     assert "0:20  gn017/gpu/3" in told
     assert marks(data)
     run.send_signal(signal.SIGINT)
-    assert run.wait(timeout=15) == 0
+    assert run.wait(timeout=patient(15)) == 0
     assert marks(data) == set()

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
 from kintsugi.roles import Role
+from tests.services.patience import patient
 from tests.services.programs import find
 
 Visit = Callable[[Role | None], Page]
+expect.set_options(timeout=patient(5) * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def visit(transactional_db: None, live_server: LiveServer, chromium: Browser) ->
             cookie = client.cookies["sessionid"].value
             context.add_cookies([{"name": "sessionid", "value": cookie, "url": live_server.url}])
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(patient(10) * 1000)
         return page
 
     yield open_window

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, Request, expect
 from fixtures.slack_page import methods
 from fixtures.slack_page.workspace import Json
 from fixtures.slack_server import CHANNEL, SlackServer, workspace
+from tests.services.patience import patient
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -24,7 +25,7 @@ def slack() -> Iterator[SlackServer]:
 def page(chromium: Browser) -> Iterator[Page]:
     context = chromium.new_context(viewport={"width": 390, "height": 800})
     page = context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(patient(10) * 1000)
     yield page
     context.close()
 

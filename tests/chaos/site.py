@@ -19,6 +19,7 @@ from pathlib import Path
 import psycopg
 
 from detectors.receivers.spool import Spool
+from tests.services.patience import patient
 from tests.services.ports import free_port, listens, wait_until
 from tests.services.postgres import Postgres
 from tests.services.programs import spawn, stop
@@ -48,7 +49,7 @@ class Site:
         self.postgres.start()
         self.redis.start()
         migrate = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
-        subprocess.run(migrate, cwd=ROOT, env=self._environment(), check=True, timeout=60)
+        subprocess.run(migrate, cwd=ROOT, env=self._environment(), check=True, timeout=patient(60))
         self.start_worker()
         self.start_receiver()
         return self

@@ -24,6 +24,7 @@ from fixtures.cluster.world import SimulatedNode, SimulatedWorld
 from runbooks.leasing import LEASE
 from tests.runbooks.conftest import boots, reboots_asked
 from tests.runbooks.site import CLUSTER
+from tests.services.patience import patient
 from tests.services.ports import wait_until
 from tests.services.postgres import Postgres
 from tests.services.programs import spawn, stop
@@ -87,7 +88,7 @@ class House:
         }
         ends = [f"{name}={end.address}:{end.port}" for name, end in self.ssh.endpoints.items()]
         prepare = [sys.executable, "-m", "tests.chaos.prepare", *ends]
-        subprocess.run(prepare, cwd=ROOT, env=environment, check=True, timeout=120)
+        subprocess.run(prepare, cwd=ROOT, env=environment, check=True, timeout=patient(120))
         celery = [sys.executable, "-m", "celery", "-A", "kintsugi"]
         for queues in ("ingest,sweep", "runbook,notify,poll"):
             worker = [*celery, "worker", "-Q", queues, "-c", "2", "-n", f"{queues[:6]}@%h", "-l", "WARNING"]

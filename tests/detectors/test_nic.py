@@ -27,6 +27,7 @@ from detectors.signatures import Matcher
 from fixtures.cluster.facets.nic import NicFacet
 from fixtures.cluster.facets.nic_polled import expected
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
+from tests.services.patience import patient
 
 START = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -342,7 +343,7 @@ def test_the_search_of_sysfs_finds_counters_and_does_not_wander_off(tmp_path: Pa
     (device / "device").symlink_to(tmp_path / "bus")
     (device / "subsystem").symlink_to(tmp_path)
     argv = [word.replace("/sys/class/infiniband", str(tmp_path)) for word in rdma_command().argv]
-    done = subprocess.run(argv, capture_output=True, check=False, timeout=20)
+    done = subprocess.run(argv, capture_output=True, check=False, timeout=patient(20))
     found = files.contents(Output(done.returncode, done.stdout, done.stderr, timedelta(0)))
     assert {path.replace(str(tmp_path), "") for path in found} == {
         "/mlx5_0/ports/1/state",
@@ -413,7 +414,7 @@ def test_the_node_picks_the_lines_of_the_port_by_itself(tmp_path: Path) -> None:
     command = next(each for each in shell.commands if each.name == "ethtool-S.rail0")
     text = bundle.script([command], "0a1b", is_root=False)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", text], capture_output=True, check=False, timeout=20, env=environment)
+    done = subprocess.run(["sh", "-c", text], capture_output=True, check=False, timeout=patient(20), env=environment)
     output = bundle.taken_apart([command], "0a1b", done.stdout, done.stderr)[command.name]
     assert nic_outputs.statistics(output.stdout) == {"rx_pcs_symbol_err_phy": 7, "tx_prio3_pause": 9}
 

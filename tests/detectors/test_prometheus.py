@@ -21,6 +21,7 @@ from detectors.prometheus import PrometheusDetector
 from fixtures.cluster.http import PROMETHEUS, PROMETHEUS_URL, served
 from fixtures.cluster.transports import simulated_transports
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
+from tests.services.patience import deadline_in
 from tests.services.ports import free_port
 from tests.services.programs import find, spawn, stop
 
@@ -229,7 +230,7 @@ def test_a_real_prometheus_tells_of_the_exporters_that_it_scrapes(real: str) -> 
 
 def _looked_until_scraped(url: str, via: Transports) -> list[Observation]:
     """It answers a moment before its first scrapes are in."""
-    deadline = time.monotonic() + 20
+    deadline = deadline_in(20)
     target = site(url, prometheus_host_label="nodename")
     while True:
         try:

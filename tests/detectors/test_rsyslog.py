@@ -11,6 +11,7 @@ import pytest
 
 from detectors.resources import short_host
 from tests.detectors.receiver_twin import RunningReceiver
+from tests.services.patience import patient
 from tests.services.ports import free_port, listens, wait_until
 from tests.services.programs import find
 from tests.services.rsyslog import Rsyslog
@@ -78,6 +79,6 @@ def test_an_episode_is_counted_line_by_line_when_logger_sends_it(
     episode.write_text(EPISODE)
     host, port = running.receiver.address
     argv = [str(find("logger")), *how.split(), "-n", host, "-P", str(port), "-t", "kernel", "-f", str(episode)]
-    subprocess.run(argv, check=True, timeout=20)
+    subprocess.run(argv, check=True, timeout=patient(20))
     running.wait_for_occurrences(sum(CODES.values()))
     assert running.ledger.counts() == expected(short_host(socket.gethostname()))

@@ -21,6 +21,7 @@ from detectors.receivers.trap_engine import OwnEngine, Taken, TrapEngine, TrapKe
 from detectors.snmp import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
 from fixtures.cluster.trap_sender import TrapSender
 from tests.detectors.receiver_twin import RunningReceiver
+from tests.services.patience import patient
 from tests.services.ports import wait_until
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
@@ -202,7 +203,9 @@ def send(listener: TrapListener, *words: str, program: str = "snmptrap") -> subp
     host, port = listener.address
     *options, trap = words[:-1], words[-1]
     argv = [program, "-r", "1", "-t", "3", *options[0], f"{host}:{port}", "", *trap.split()]
-    return subprocess.run(argv, capture_output=True, timeout=20, env={"MIBS": "", "PATH": "/usr/bin"}, check=False)
+    return subprocess.run(
+        argv, capture_output=True, timeout=patient(20), env={"MIBS": "", "PATH": "/usr/bin"}, check=False
+    )
 
 
 def spooled(receiver: RunningReceiver) -> list[dict[str, Any]]:
@@ -302,7 +305,9 @@ def test_a_v1_trap_means_the_same(site: tuple[RunningReceiver, TrapListener]) ->
         "0",
         "4711",
     ]
-    subprocess.run([*argv, f"{INDEX}.65", "i", "65"], timeout=20, env={"MIBS": "", "PATH": "/usr/bin"}, check=True)
+    subprocess.run(
+        [*argv, f"{INDEX}.65", "i", "65"], timeout=patient(20), env={"MIBS": "", "PATH": "/usr/bin"}, check=True
+    )
     assert wait_for(receiver, bool)[0]["resource"] == "switch/leaf-01/port/Ethernet64"
 
 

@@ -19,6 +19,7 @@ from runbooks.power_access import BmcAccess, BmcKind
 from runbooks.power_ipmi import IpmiPower
 from runbooks.power_redfish import RedfishPower
 from tests.services.ipmi import IpmiSim
+from tests.services.patience import deadline_in
 from tests.services.ports import free_port
 from tests.services.redfish import SushyEmulator, a_system
 
@@ -39,7 +40,7 @@ class Door:
 
     def until(self, state: PowerState) -> None:
         """A request is answered before it has taken effect."""
-        deadline = time.monotonic() + _WITHIN_S
+        deadline = deadline_in(_WITHIN_S)
         while (seen := self.power.state(self.node)) is not state:
             assert time.monotonic() < deadline, f"still {seen} and not {state} after {_WITHIN_S} s"
             self.wait()

@@ -18,6 +18,7 @@ from runbooks.running import Point
 from runbooks.slurm_client import ScontrolSlurm, controller
 from runbooks.step import World
 from tests.runbooks.site import CLUSTER, a_policy
+from tests.services.patience import deadline_in
 
 
 class BootingShell(SimulatedShell):
@@ -59,9 +60,9 @@ class RealSite:
     def now(self) -> datetime:
         return datetime.now(UTC) + self.ahead
 
-    def play(self, run_id: int, *, within: timedelta = timedelta(seconds=40), at: Point = lambda point: None) -> Run:
+    def play(self, run_id: int, *, within: timedelta = timedelta(seconds=90), at: Point = lambda point: None) -> Run:
         """As the pipeline does: advances whenever the run is due, until it ends."""
-        deadline = time.monotonic() + within.total_seconds()
+        deadline = deadline_in(within.total_seconds())
         while time.monotonic() < deadline:
             if services.is_due(run_id, now=self.now()):
                 running.advance(run_id, now=self.now(), world=self.world, at=at)
@@ -77,10 +78,10 @@ class RealSite:
         running.advance(run_id, now=self.now(), world=self.world)
 
     def play_until(
-        self, run_id: int, condition: Callable[[Run], bool], *, within: timedelta = timedelta(seconds=40)
+        self, run_id: int, condition: Callable[[Run], bool], *, within: timedelta = timedelta(seconds=90)
     ) -> Run:
         """Advances whenever the run is due, until the condition holds of it."""
-        deadline = time.monotonic() + within.total_seconds()
+        deadline = deadline_in(within.total_seconds())
         while not condition(run := Run.objects.get(pk=run_id)):
             assert run.finished_at is None, run.outcome
             assert time.monotonic() < deadline, run.waiting_for

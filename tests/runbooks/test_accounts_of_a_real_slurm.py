@@ -123,8 +123,7 @@ class RealSite:
             self._end(end, job)
         self.daemons.wait_until(
             lambda: not {"RUNNING", "COMPLETING"} & self._states(*jobs.values()),
-            what="all jobs have ended",
-            within=timedelta(seconds=60),  # slurmctld looks every 30 s for jobs that are past their limits
+            what="all jobs have ended",  # slurmctld looks every 30 s for jobs that are past their limits
         )
 
     def _end(self, end: str, job: str) -> None:

@@ -17,6 +17,7 @@ from detectors.detector import Output, Target, Unreachable
 from detectors.transport import LocalShell
 from runbooks import apart
 from runbooks.apart import Answer, Ended, Job, NotBegun, Running, Unknown
+from tests.services.patience import deadline_in
 
 HERE = Target("here", "here")
 
@@ -32,7 +33,7 @@ def folder(scratch: Path, job: Job) -> Path:
 
 
 def looked(job: Job, *, until: type | tuple[type, ...] = (Ended, Unknown)) -> Answer:
-    deadline = time.monotonic() + 20
+    deadline = deadline_in(20)
     while not isinstance(answer := apart.look(LocalShell(), HERE, job), until):
         assert time.monotonic() < deadline, answer
         time.sleep(0.02)
@@ -40,7 +41,7 @@ def looked(job: Job, *, until: type | tuple[type, ...] = (Ended, Unknown)) -> An
 
 
 def appears(path: Path) -> str:
-    deadline = time.monotonic() + 20
+    deadline = deadline_in(20)
     while not (path.exists() and path.read_text()):
         assert time.monotonic() < deadline, path
         time.sleep(0.02)

@@ -73,7 +73,7 @@ def test_a_node_that_slurm_sets_down_while_it_is_off_comes_back(
     )
     with SlurmDaemons(tmp_path / "slurm", nodes=[NODE, "gn002"], cluster_name=CLUSTER, options=options) as daemons:
         site = a_site(daemons)
-        run = site.play(a_run(site).pk, within=timedelta(seconds=90))
+        run = site.play(a_run(site).pk)
         assert run.state == RunState.SUCCEEDED, (run.outcome, Incident.objects.get().needs_human)
         assert "was off for" in run.steps.get(name="cold_cycle").text
         assert f"{NODE} not responding, setting DOWN" in daemons.log.read_text()

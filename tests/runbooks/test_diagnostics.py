@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from runbooks import diagnostics
 from runbooks.apart import Ended
 from runbooks.diagnostics import Diagnosis, Outcome, Wanted
+from tests.services.patience import patient
 
 DCGM, NCCL = Wanted(Diagnosis.DCGM), Wanted(Diagnosis.NCCL)
 CARDS = Wanted(Diagnosis.RDMA, devices=("mlx5_0", "mlx5_1"))
@@ -224,7 +225,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(command: tuple[str, ...]) -> Ended:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patient(30))
     return Ended(done.returncode, done.stdout + done.stderr)
 
 

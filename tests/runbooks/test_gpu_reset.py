@@ -16,6 +16,7 @@ from detectors.transport import LocalShell
 from runbooks import apart, gpu_reset
 from runbooks.apart import Answer, Ended, Running
 from runbooks.gpu_reset import Which
+from tests.services.patience import deadline_in
 
 HERE = Target("here", "here")
 GPUS = ("0000:19:00.0", "0000:3b:00.0")
@@ -93,7 +94,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ANode:
 
 
 def ended(job: apart.Job) -> Ended:
-    deadline = time.monotonic() + 30
+    deadline = deadline_in(30)
     answer: Answer = apart.start(LocalShell(), HERE, job)
     while not isinstance(answer, Ended):
         assert time.monotonic() < deadline, answer
@@ -210,7 +211,7 @@ def watcher(folder: str) -> int:
 
 
 def held(node: ANode) -> None:
-    deadline = time.monotonic() + 20
+    deadline = deadline_in(20)
     while not (node.folder / "held").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -15,6 +15,7 @@ from incidents.models import Incident, IncidentJob
 from kintsugi import job_watch
 from tests.builders import an_event
 from tests.runbooks.test_slurm import real_client
+from tests.services.patience import deadline_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.needs("slurmctld", "slurmd")]
 
@@ -45,7 +46,7 @@ def test_a_job_cancelled_after_its_node_lost_a_gpu_is_counted_with_its_checkpoin
     incident = Incident.objects.get()
     assert incident.jobs_touched == 1, job_source.notice()
     slurm_daemons.command("scancel", lost)
-    deadline, ahead = time.monotonic() + 20, timedelta(0)
+    deadline, ahead = deadline_in(20), timedelta(0)
     while not IncidentJob.objects.filter(outcome="CANCELLED").exists():
         assert time.monotonic() < deadline
         ahead += job_watch.EVERY

@@ -28,6 +28,7 @@ from tests.runbooks.conftest import boots, reboots_asked
 from tests.runbooks.real_site import RealSite
 from tests.runbooks.site import Site, a_policy
 from tests.runbooks.test_services import at_once
+from tests.services.patience import patient
 
 pytestmark = [
     pytest.mark.needs("slurmctld", "slurmd", "munged"),
@@ -91,7 +92,7 @@ def test_another_worker_ends_the_run_with_one_reboot_when_one_is_killed(
         env=_environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
     assert worker.returncode == -signal.SIGKILL, worker.stderr

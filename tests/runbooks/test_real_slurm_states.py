@@ -26,6 +26,7 @@ from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
 from tests.runbooks.real_site import RealSite
 from tests.runbooks.site import Site
 from tests.runbooks.test_slurm import real_client
+from tests.services.patience import deadline_in
 
 pytestmark = [
     pytest.mark.needs("slurmctld", "slurmd", "munged"),
@@ -33,7 +34,6 @@ pytestmark = [
     pytest.mark.usefixtures("database_on_disk"),
 ]
 # slurmctld looks for ResumeTimeout every half minute or so: measured 28 s with a limit of 3 s.
-_GIVES_UP = timedelta(seconds=60)
 
 
 def a_slurm(
@@ -85,7 +85,7 @@ def test_node_is_verified_before_it_takes_jobs_when_slurm_gives_up_on_its_boot(t
             site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == "wait_for_boot")
         attended = {node: pair for node, pair in runs.items() if node != away}
         play_all([(site, run) for site, run, _ in attended.values()])
-        slurms[away].wait_until(lambda: not look(slurms[away]).is_out, what="Slurm takes it back", within=_GIVES_UP)
+        slurms[away].wait_until(lambda: not look(slurms[away]).is_out, what="Slurm takes it back")
         runs[away][0].advance(runs[away][1].pk)
         assert look(slurms[away]).is_draining
         play_all([runs[away][:2]])
@@ -100,7 +100,7 @@ def test_node_is_verified_before_it_takes_jobs_when_slurm_gives_up_on_its_boot(t
 
 def play_all(runs: Sequence[tuple[RealSite, Run]]) -> None:
     """All at once, as the pipeline does."""
-    deadline = time.monotonic() + 150
+    deadline = deadline_in(150)
     while unfinished := [(site, run) for site, run in runs if Run.objects.get(pk=run.pk).finished_at is None]:
         assert time.monotonic() < deadline, [Run.objects.get(pk=run.pk).waiting_for for _, run in unfinished]
         for site, run in unfinished:
@@ -121,7 +121,7 @@ def test_reboot_that_never_comes_calls_for_power_and_the_drain_outlasts_slurms_w
         assert ended.state == RunState.NOT_CURED
         assert "RebootProgram did nothing" in ended.outcome
         assert (state.is_draining, state.is_rebooting) == (True, True)
-        daemons.wait_until(lambda: not look(daemons).is_draining, what="Slurm drops the drain", within=_GIVES_UP * 2)
+        daemons.wait_until(lambda: not look(daemons).is_draining, what="Slurm drops the drain")
         site.advance(run.pk)
         state = look(daemons)
         assert (state.is_draining, state.is_rebooting, state.reason) == (True, False, ended.facts["reason"])
@@ -134,7 +134,7 @@ def test_node_whose_slurmd_is_dead_is_not_rebooted_through_it(tmp_path: Path) ->
         site, run, _ = a_run(daemons)
         site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == "reboot")
         daemons.kill_node("gn001")
-        daemons.wait_until(lambda: look(daemons).base == "DOWN", what="DOWN*", within=timedelta(seconds=90))
+        daemons.wait_until(lambda: look(daemons).base == "DOWN", what="DOWN*")
         site.ahead = site.world.policy.boot_time + timedelta(minutes=1)
         ended = site.play(run.pk)
         assert ended.state == RunState.NOT_CURED
@@ -319,7 +319,7 @@ def test_run_goes_on_when_the_backup_controller_takes_over(tmp_path: Path) -> No
         site.advance(run.pk)
         assert "Kintsugi looks again" in Run.objects.get(pk=run.pk).waiting_for
         (tmp_path / "ready").touch()
-        daemons.wait_until(lambda: _answers(daemons), what="the backup takes over", within=timedelta(seconds=60))
+        daemons.wait_until(lambda: _answers(daemons), what="the backup takes over")
         site.ahead = timedelta(minutes=1)
         site.advance(run.pk)
         assert reboots_asked(daemons, "gn001") == 1

@@ -20,6 +20,7 @@ from runbooks import services
 from runbooks.guards import Bounds, cap
 from runbooks.models import Mode, Run, RunState
 from tests.runbooks.site import Site
+from tests.services.patience import patient
 
 
 @pytest.mark.django_db
@@ -160,7 +161,7 @@ def at_once(count: int, work: Callable[[int], object]) -> list[object]:
 
     def one(number: int) -> object:
         try:
-            gate.wait(timeout=30)
+            gate.wait(timeout=patient(30))
             return work(number)
         finally:
             connection.close()

@@ -21,6 +21,7 @@ from fixtures.memory_slurm_commands import CommandShell
 from runbooks.slurm import Demand, NodeState, Reservation, Slurm, SlurmError, SlurmRefusal
 from runbooks.slurm_client import ScontrolSlurm, controller
 from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
+from tests.services.patience import deadline_in
 
 _HOST = controller("local")
 
@@ -146,7 +147,7 @@ def look(site: Site) -> NodeState:
 
 
 def wait_for(site: Site, condition: Callable[[NodeState], bool]) -> NodeState:
-    deadline = time.monotonic() + 20
+    deadline = deadline_in(20)
     while not condition(state := look(site)):
         assert time.monotonic() < deadline, state
         time.sleep(0.05)
@@ -200,7 +201,7 @@ def test_a_job_is_told_with_its_times_while_it_runs_and_after_it_was_cancelled(s
     assert abs(running.started_at - datetime.now(UTC)) < timedelta(minutes=1)
     assert running.user
     site.cancel_job(job)
-    deadline = time.monotonic() + 20
+    deadline = deadline_in(20)
     while (ended := of_job(site, job)).ended_at is None:
         assert time.monotonic() < deadline, ended
         time.sleep(0.05)

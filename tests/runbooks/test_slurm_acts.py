@@ -19,6 +19,7 @@ from runbooks.slurm import Job, SlurmError, SlurmRefusal
 from runbooks.slurm_client import ScontrolSlurm, controller
 from tests.runbooks.conftest import CLUSTER, numbered
 from tests.runbooks.test_slurm import MemorySite, RealSite, Site, _memory, look, site, wait_for
+from tests.services.patience import deadline_in
 
 __all__ = ["site"]
 HOUR = timedelta(hours=1)
@@ -31,7 +32,7 @@ def key() -> str:
 
 
 def until(condition: Callable[[], bool], *, within_s: float = 20) -> None:
-    deadline = time.monotonic() + within_s
+    deadline = deadline_in(within_s)
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from detectors.detector import OneByOne, Output, Target
+from tests.services.patience import patient
 from tests.services.ports import free_port, wait_until
 from tests.services.programs import find, spawn, stop
 
@@ -94,7 +95,7 @@ class IpmiSim:
         """ipmitool over the network, as an administrator."""
         way = ("-I", "lanplus", "-H", "127.0.0.1", "-p", str(self.port), "-U", "ipmiusr", "-P", "test", "-C", "3")
         argv = [str(find("ipmitool")), *way, "-N", "1", "-R", "2", *words]
-        done = subprocess.run(argv, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(argv, capture_output=True, check=False, timeout=patient(60))
         return Output(done.returncode, done.stdout, done.stderr, timedelta(0))
 
     def remove(self) -> None:

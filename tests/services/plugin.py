@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.services.patience import patient
 from tests.services.postgres import Postgres
 from tests.services.programs import find
 
@@ -49,7 +50,11 @@ sys.addaudithook(_loopback_only)
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, left_out = [], []
+    usual = float(config.getini("timeout"))
     for item in items:
+        if IN_CI:
+            mark = item.get_closest_marker("timeout")
+            item.add_marker(pytest.mark.timeout(patient(mark.args[0] if mark else usual)), append=False)
         missing = sorted({p for mark in item.iter_markers("needs") for p in mark.args if find(p) is None})
         if missing and not IN_CI:
             item.add_marker(pytest.mark.skip(reason=f"missing programs: {', '.join(missing)}"))

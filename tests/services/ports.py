@@ -6,6 +6,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from tests.services.patience import deadline_in, patient
+
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
     """A port nobody listens on now. Taken at random, so two runs side by side rarely meet."""
@@ -16,10 +18,10 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
 
 def wait_until(condition: Callable[[], object], *, within_s: float, what: str) -> None:
     """Poll `condition` until it holds; AssertionError naming `what` when the deadline passes."""
-    deadline = time.monotonic() + within_s
+    deadline = deadline_in(within_s)
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {within_s} s")
+            raise AssertionError(f"{what}: not within {patient(within_s):g} s")
         time.sleep(0.02)
 
 

@@ -15,6 +15,7 @@ import psycopg
 
 from fixtures.cluster.control import NoCluster, ask, read_state
 from fixtures.demo import place
+from tests.services.patience import patient
 from tests.services.ports import free_port, listens, wait_until
 from tests.services.postgres import Postgres
 from tests.services.programs import spawn, stop
@@ -102,7 +103,7 @@ class ClusterSite:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=patient(120),
         )
         if done.returncode:
             raise AssertionError(f"manage.py {' '.join(words)}: {done.stdout}{done.stderr}")
@@ -113,7 +114,7 @@ class ClusterSite:
 
     def slurm(self, *argv: str) -> str:
         return subprocess.run(
-            list(argv), env=self._environment, capture_output=True, text=True, check=True, timeout=30
+            list(argv), env=self._environment, capture_output=True, text=True, check=True, timeout=patient(30)
         ).stdout
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -18,6 +18,7 @@ from runbooks import apart
 from runbooks.step import Done, Failed, NotCured, Result, StandingFault, Wait, told
 from runbooks.steps.verify import GRACE, Verify
 from tests.runbooks.site import Site, a_context
+from tests.services.patience import deadline_in
 
 pytestmark = pytest.mark.django_db
 
@@ -103,7 +104,7 @@ class _NodeOfOurs(SimulatedShell):
 def verify_to_the_end(site: Site, command: tuple[str, ...], *, after: timedelta = timedelta(0)) -> Result:
     policy = replace(site.world.policy, verify_command=command)
     context = a_context(site, world=replace(site.world, shell=_NodeOfOurs(site.nodes), policy=policy))
-    deadline = time.monotonic() + 20
+    deadline = deadline_in(20)
     while isinstance(result := Verify().run(context), Wait) and time.monotonic() < deadline:
         context = replace(context, now=context.now + after)
         time.sleep(0.02)
