@@ -5,6 +5,7 @@ No clock, no database, no Django. Times are hours unless a name says otherwise; 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -77,6 +78,16 @@ def mean_time_between(failures: int, exposure: float) -> Estimate:
     low = 2 * exposure / float(special.chdtri(2 * failures + 2, _ALPHA / 2))
     high = 2 * exposure / float(special.chdtri(2 * failures, 1 - _ALPHA / 2))
     return Estimate(exposure / failures, low, high)
+
+
+def wilson(successes: float, trials: float) -> Estimate:
+    """A share of independent trials (E. B. Wilson, J. Am. Stat. Assoc. 22 (1927) 209). ValueError without trials."""
+    if not 0 <= successes <= trials or trials == 0:
+        raise ValueError(f"{successes} successes of {trials} trials")
+    share, over = successes / trials, _Z * _Z / trials
+    middle = (share + over / 2) / (1 + over)
+    half = _Z / (1 + over) * math.sqrt(share * (1 - share) / trials + over / (4 * trials))
+    return Estimate(share, max(0.0, middle - half), min(1.0, middle + half))
 
 
 def kaplan_meier(durations: Floats, is_ended: Flags) -> Curve:

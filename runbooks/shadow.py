@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from scipy.stats import binomtest
 
+from incidents import reliability
 from incidents.models import Node
 from runbooks import seeing
 from runbooks.models import UNFINISHED, Run, SeenAct, SeenNode, ShadowAct
@@ -31,7 +31,6 @@ KIND_OF_STEP = {
 _AHEAD = timedelta(hours=1)
 # An act of ours is seen a look later.
 _JUST_ENDED = timedelta(minutes=5)
-_WIDTH = 0.95
 _LONGEST = 255
 
 
@@ -54,8 +53,10 @@ class Agreement:
         """Value, low and high; None while nothing has settled."""
         if not self.settled:
             return None
-        interval = binomtest(self.agreed, self.settled).proportion_ci(_WIDTH, method="wilson")
-        return self.agreed / self.settled, float(interval.low), float(interval.high)
+        found = reliability.wilson(self.agreed, self.settled)
+        assert found.low is not None  # noqa: S101 - there are trials
+        assert found.high is not None  # noqa: S101
+        return self.agreed / self.settled, found.low, found.high
 
 
 def noted(run: Run, steps: Iterable[str], *, window: timedelta, now: datetime) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import statistics
 import subprocess
@@ -122,6 +123,13 @@ def test_few_files_speak_slurm() -> None:
         if isinstance(part, ast.Constant) and isinstance(part.value, str) and programs.fullmatch(part.value)
     ]
     assert speakers == []
+
+
+def test_no_process_pays_for_scipys_statistics() -> None:
+    """A second of each start, of functions that scipy.special has too."""
+    words = "import django, sys; django.setup(); sys.exit('scipy.stats' in sys.modules)"
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "kintsugi.settings"}
+    assert subprocess.run([sys.executable, "-c", words], cwd=ROOT, env=environment, check=False).returncode == 0
 
 
 def test_import_contracts_hold() -> None:

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -22,6 +22,7 @@ from incidents.reliability import (
     mean_time_between,
     median,
     restricted_mean,
+    wilson,
 )
 
 _times = st.lists(st.integers(1, 50), min_size=1, max_size=60)
@@ -184,3 +185,18 @@ def test_time_out_of_service_agrees_with_counting_hour_by_hour(spans: list[tuple
     hours = {(owner, hour) for owner, start, end in spans for hour in range(max(start, 0), min(end, 100))}
     found = covered(owners.astype(np.int64), starts.astype(float), ends.astype(float), 0.0, 100.0)
     assert found == pytest.approx(len(hours))
+
+
+@given(successes=st.integers(0, 500), failures=st.integers(0, 500))
+def test_a_shares_interval_is_scipys_wilson_interval(successes: int, failures: int) -> None:
+    assume(successes + failures > 0)
+    ours = wilson(successes, successes + failures)
+    theirs = stats.binomtest(successes, successes + failures).proportion_ci(0.95, method="wilson")
+    assert ours.value == successes / (successes + failures)
+    assert (ours.low, ours.high) == (pytest.approx(theirs.low, abs=1e-12), pytest.approx(theirs.high, abs=1e-12))
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 0), (3, 2), (-1, 2)])
+def test_a_share_without_trials_or_of_more_than_all_is_refused(successes: int, trials: int) -> None:
+    with pytest.raises(ValueError, match="trials"):
+        wilson(successes, trials)
