@@ -75,7 +75,7 @@ def record(
         entry = TimelineEntry.objects.create(
             incident_id=incident_id, kind=kind[:32], actor=actor[:150], text=text, occurred_at=now, recorded_at=now
         )
-        asked = {} if needs_human is None else {"needs_human": needs_human[:255]}
+        asked = {} if needs_human is None else {"needs_human": needs_human}
         Incident.objects.filter(pk=incident_id).update(updated_at=now, **asked)
         outbox.enqueue([entry], now=now)
     return entry

@@ -219,7 +219,7 @@ class Incident(models.Model):
     is_confirmed = models.BooleanField(default=False)
     has_platform_signal = models.BooleanField(default=False)
     has_user_report = models.BooleanField(default=False)
-    needs_human = models.CharField(max_length=255, blank=True, help_text="what a person is asked to do; empty: nothing")
+    needs_human = models.TextField(blank=True, help_text="what a person is asked to do; empty: nothing")
     held_until = models.DateTimeField(
         null=True, blank=True, help_text="no repair starts before: a wider cause is suspected"
     )

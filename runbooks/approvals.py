@@ -165,8 +165,8 @@ def _ask(turn: Turn, step: Step, why: str, *, seen: Seen, lost: str = "") -> Non
         before = f"Not done, because {lost}. " if lost else ""
         text = f"{before}Run {run.pk} waits for approval: Kintsugi would {plan}. {why}."
         ask = f"Approve or abort run {run.pk}: {title}."
-        incidents.record(run.incident_id, kind="approval_asked", text=text, now=now, needs_human=ask[:_LONGEST])
-        waiting = f"{before}{why}."[:_LONGEST]
+        incidents.record(run.incident_id, kind="approval_asked", text=text, now=now, needs_human=ask)
+        waiting = f"{before}{why}."
         leasing.give_back(run, wake_at=None, state=RunState.AWAITING_APPROVAL, waiting_for=waiting)
 
 

@@ -66,14 +66,14 @@ def resume(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome
 
 def abort(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
     """Ends the run for good. The node stays as it is: drained, if it was."""
-    values = {"finished_at": now, "wake_at": None, "outcome": f"aborted by {actor}. {note}".strip()[:255]}
+    values = {"finished_at": now, "wake_at": None, "outcome": f"aborted by {actor}. {note}".strip()}
     return _move(run_id, UNFINISHED, RunState.ABORTED, "aborted", actor, note, now, **values)
 
 
 def take_over(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
     """A person goes on by hand: the run ends where it is, and the incident is theirs."""
     with transaction.atomic():
-        values = {"finished_at": now, "wake_at": None, "outcome": f"taken over by {actor}. {note}".strip()[:255]}
+        values = {"finished_at": now, "wake_at": None, "outcome": f"taken over by {actor}. {note}".strip()}
         outcome = _move(run_id, UNFINISHED, RunState.ABORTED, "taken over", actor, note, now, **values)
         if isinstance(outcome, Controlled):
             incident_id = Run.objects.values_list("incident_id", flat=True).get(pk=run_id)

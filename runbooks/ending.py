@@ -24,7 +24,6 @@ from runbooks.step import Back, Done, Effect, Failed, HandedOver, NotCured, Resu
 from runbooks.steps.pause_pollers import holder
 
 _KINTSUGI = "kintsugi"
-_LONGEST = 255
 # Of the runs that wait for room so many ask each minute, the oldest ones; the next as many a minute later, and so on.
 # Our choice: places come free one by one, and each asks slurmctld for all nodes.
 _ASK_AT_ONCE, _TURN_OF_QUEUE, _LONGEST_TURN = 20, timedelta(minutes=1), timedelta(minutes=10)
@@ -192,7 +191,7 @@ def wait(turn: Turn, waiting: Wait) -> None:
         if waiting.ask:
             run.facts["asked"] = waiting.ask
         _forget_refusal(run)
-        leasing.give_back(run, wake_at=turn.now + waiting.again_in, waiting_for=waiting.text[:_LONGEST])
+        leasing.give_back(run, wake_at=turn.now + waiting.again_in, waiting_for=waiting.text)
 
 
 def refuse(turn: Turn, refused: Refused) -> None:
@@ -207,7 +206,7 @@ def refuse(turn: Turn, refused: Refused) -> None:
             row.save()
             _record(turn, "run_refused", text)
             run.facts["refused"] = str(refused.kind)
-        leasing.give_back(run, wake_at=again, waiting_for=text[:_LONGEST])
+        leasing.give_back(run, wake_at=again, waiting_for=text)
 
 
 def _behind_others(run: Run, refused: Refused) -> timedelta:
@@ -226,7 +225,7 @@ def note(turn: Turn, text: str, *, again_in: timedelta) -> None:
         if run.facts.get("noted") != text:
             _record(turn, "run_note", text)
             run.facts["noted"] = text
-        leasing.give_back(run, wake_at=turn.now + again_in, waiting_for=text[:_LONGEST])
+        leasing.give_back(run, wake_at=turn.now + again_in, waiting_for=text)
 
 
 def fail(turn: Turn, failed: Failed) -> None:
@@ -236,7 +235,7 @@ def fail(turn: Turn, failed: Failed) -> None:
         _audit(turn, audit.Phase.FAILED, text)
         turn.note_outcome(StepRun.Outcome.FAILED, text)
         _finish(turn, RunState.FAILED, text)
-        _act(turn, Trigger.REPAIR_FAILED, text, needs_human=failed.ask[:_LONGEST])
+        _act(turn, Trigger.REPAIR_FAILED, text, needs_human=failed.ask)
 
 
 def _climb(turn: Turn, result: NotCured) -> None:
@@ -248,7 +247,7 @@ def _climb(turn: Turn, result: NotCured) -> None:
             cures.begun(turn.run, turn.step.recovery, turn.now)
         cures.judged(turn.run, has_cured=False, why=result.text, now=turn.now)
         _finish(turn, RunState.NOT_CURED, result.text)
-        _act(turn, Trigger.REPAIR_FAILED, result.text, needs_human=result.ask[:_LONGEST])
+        _act(turn, Trigger.REPAIR_FAILED, result.text, needs_human=result.ask)
 
 
 def take_over(turn: Turn, taken: TakenOver) -> None:
@@ -310,7 +309,7 @@ def _hand_over(turn: Turn, handed: HandedOver) -> None:
         turn.note_outcome(StepRun.Outcome.DONE, handed.text)
         turn.run.facts["handed_over"] = True
         _finish(turn, RunState.SUCCEEDED, handed.text)
-        _act(turn, Trigger.REPAIR_WITHDRAWN, handed.text, needs_human=handed.ask[:_LONGEST])
+        _act(turn, Trigger.REPAIR_WITHDRAWN, handed.text, needs_human=handed.ask)
 
 
 def _audit(turn: Turn, phase: audit.Phase, text: str) -> None:
@@ -326,7 +325,7 @@ def _finish(turn: Turn, state: RunState, outcome: str) -> None:
         turn.run,
         wake_at=giving_back.looks_again_at(turn.run.facts) or keeping_drained.looks_again_at(turn.run.facts, turn.now),
         state=state,
-        outcome=outcome[:_LONGEST],
+        outcome=outcome,
         waiting_for="",
         finished_at=turn.now,
     )

@@ -78,14 +78,14 @@ class Run(models.Model):
     state = models.CharField(max_length=24, choices=RunState.choices, default=RunState.RUNNING)
     step = models.PositiveSmallIntegerField(default=0, help_text="index into the runbook's steps")
     wake_at = models.DateTimeField(null=True, blank=True)
-    waiting_for = models.CharField(max_length=255, blank=True, help_text="one sentence for people")
+    waiting_for = models.TextField(blank=True, help_text="one sentence for people")
     leased_until = models.DateTimeField(null=True, blank=True)
     fence = models.PositiveIntegerField(default=0, help_text="raised with each lease; a late worker is refused")
     claimed_at = models.DateTimeField(
         null=True, blank=True, help_text="when it was allowed to take the node out: it counts against the cap"
     )
     facts = models.JSONField(default=dict, help_text="what steps must remember, such as boot_id_before")
-    outcome = models.CharField(max_length=255, blank=True)
+    outcome = models.TextField(blank=True)
     approved_by = models.CharField(max_length=150, blank=True)
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)

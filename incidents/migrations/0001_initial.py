@@ -252,7 +252,7 @@ class Migration(migrations.Migration):
                 ('is_confirmed', models.BooleanField(default=False)),
                 ('has_platform_signal', models.BooleanField(default=False)),
                 ('has_user_report', models.BooleanField(default=False)),
-                ('needs_human', models.CharField(blank=True, help_text='what a person is asked to do; empty: nothing', max_length=255)),
+                ('needs_human', models.TextField(blank=True, help_text='what a person is asked to do; empty: nothing')),
                 ('held_until', models.DateTimeField(blank=True, help_text='no repair starts before: a wider cause is suspected', null=True)),
                 ('held_reason', models.CharField(blank=True, max_length=255)),
                 ('announced_at', models.DateTimeField(blank=True, help_text='empty while a silence keeps it from people', null=True)),

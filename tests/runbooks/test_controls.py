@@ -9,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from incidents import poll_pauses
+from incidents import services as incidents
 from incidents.lifecycle import State
 from runbooks import approvals, services
 from runbooks.models import Mode, Run, RunbookMode, RunState, StopSwitch
@@ -55,6 +56,20 @@ def test_paused_run_stands_still_until_it_is_resumed() -> None:
     assert [act[0] for act in site.slurm.journal] == ["drain"]
     services.resume(run.pk, actor="alice", now=site.now)
     assert site.play(run).state == RunState.SUCCEEDED
+
+
+def test_what_is_said_and_asked_is_kept_to_its_last_word() -> None:
+    """A command that a person is to say is worth nothing without its end."""
+    site = Site(nodes=2)
+    incident = site.lose_gpu()
+    run = site.advance(site.begin(incident))
+    ask = f"Look at the console of gn001{', and at its switch' * 20}: scontrol update NodeName=gn001 State=RESUME"
+    incidents.record(incident.pk, kind="run_note", text="It is odd.", now=site.now, needs_human=ask)
+    incident.refresh_from_db()
+    assert incident.needs_human == ask
+    services.abort(run.pk, actor="alice", note=ask, now=site.now)
+    run.refresh_from_db()
+    assert run.outcome == f"aborted by alice. {ask}"
 
 
 def test_aborted_run_leaves_the_node_drained_and_says_who_must_look() -> None:
