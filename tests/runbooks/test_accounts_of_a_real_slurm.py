@@ -140,6 +140,10 @@ class RealSite:
         else:
             self.daemons.command("scontrol", "requeue", job)
 
+    def has_its_start_written(self, job: str) -> bool:
+        """The script's step is the last that slurmctld tells of a start."""
+        return f"{job}.batch" in self.daemons.command("sacct", "--noheader", "--format=JobID", f"--jobs={job}").split()
+
     def exit(self, job: str, status: int) -> None:
         (self._orders / job).write_text(f"{status}\n")
 
@@ -295,11 +299,14 @@ def test_a_dead_database_behind_slurmdbd_is_said_and_jobs_are_known_all_the_same
     real_site: RealSite, accounts: Slurmdbd
 ) -> None:
     job = real_site.start_job(("gn009",))
+    # slurmdbd 22.05 ends ("You haven't inited this storage yet") when it loses its database in the middle of a write.
+    real_site.daemons.wait_until(lambda: real_site.has_its_start_written(job), what="slurmdbd has written what started")
     accounts.database.stop()
     try:
         told = real_site.slurm.recent_jobs(HOUR)
     finally:
         accounts.database.start()
+        accounts.revive()
     assert told.accounts is Accounts.SILENT
     assert "(Unable to connect to database)" in told.complaint
     assert job in {one.job_id for one in told.records}

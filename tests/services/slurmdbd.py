@@ -67,6 +67,11 @@ class Slurmdbd:
         wait_until(self._answers, within_s=30, what=f"slurmdbd on port {self.port}")
         return self
 
+    def revive(self) -> None:
+        """As a service manager does: it starts it again where it ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            self.start()
+
     def _start_munged(self) -> None:
         at = self.home
         argv = [str(find("munged")), "-F", "--force", f"--socket={self._munge_socket}", f"--key-file={at}/munge.key"]
