@@ -56,13 +56,13 @@ def _context(current: Turn, planned: Planned, *, world: World) -> Context:
         fault_type=run.fault_type,
         resource=run.facts.get("resource", run.incident.root_resource),
         node=run.place,
-        target=Target(name=run.place, address=""),
+        find_target=lambda: Target(name=run.place, address=""),
         state=NodeState(run.place, "UNKNOWN", frozenset(), "", "", None, None, ()),
         facts=run.facts,
         world=world,
         now=now,
         attempted_at=current.attempted_at,
-        standing=[
+        find_standing=lambda: [
             StandingFault(row.fault_type, row.resource, max(row.last_seen_at, row.observed_at)) for row in standing
         ],
         params=planned.params,

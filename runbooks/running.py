@@ -12,10 +12,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import transaction
 
 from detectors import resources
+from detectors.detector import Target
 from incidents import inventory, vendor_cases
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
@@ -227,8 +229,7 @@ def _is_refused(turn: Turn, act: Act, nodes: dict[str, NodeState], *, world: Wor
 
 
 def _context(run: Run, state: NodeState, attempted_at: datetime | None, *, now: datetime, world: World) -> Context:
-    target = inventory.target(run.place)
-    if target is None:
+    if run.node is None or run.node.is_provisional:
         raise SlurmRefusal(f"{run.place} is not in the inventory")
     standing = Fault.objects.filter(owner=resources.node(run.place), is_active=True)
     return Context(
@@ -237,20 +238,27 @@ def _context(run: Run, state: NodeState, attempted_at: datetime | None, *, now: 
         fault_type=run.fault_type,
         resource=run.facts.get("resource", run.incident.root_resource),
         node=run.place,
-        target=target,
+        find_target=partial(_target, run.place),
         state=state,
         facts=run.facts,
         world=world,
         now=now,
         attempted_at=attempted_at,
-        known_boot_id=run.node.boot_id if run.node is not None else "",
-        may_adopt=_may_adopt(state),
+        known_boot_id=run.node.boot_id,
+        may_adopt=partial(_may_adopt, state),
         # The device's clock may be behind: a fault that we first saw after a boot was raised after it.
-        standing=[
+        find_standing=lambda: [
             StandingFault(fault.fault_type, fault.resource, max(fault.last_seen_at, fault.observed_at))
             for fault in standing
         ],
     )
+
+
+def _target(node: str) -> Target:
+    found = inventory.target(node)
+    if found is None:
+        raise SlurmRefusal(f"{node} is not in the inventory")
+    return found
 
 
 def _may_adopt(state: NodeState) -> bool:

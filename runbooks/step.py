@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 from detectors.detector import Detector, Shell, Target
@@ -153,7 +154,8 @@ class Context:
     `resource` is what the fault is on; `state` is the node as Slurm showed it a moment ago; `attempted_at` is the
     time of an attempt at this step of which the outcome is not known; `known_boot_id` is the inventory's; `may_adopt`
     says whether a drain of another incident may be taken over. `params` are the step's parameters, read and complete;
-    `key` names this step of this run for ever: what a step leaves in the world under it is started once.
+    `key` names this step of this run for ever: what a step leaves in the world under it is started once. What only
+    some steps want to know is looked up when they ask: most turns wait, and ask for nothing.
     """
 
     run_id: int
@@ -161,17 +163,27 @@ class Context:
     fault_type: str
     resource: str
     node: str
-    target: Target
+    find_target: Callable[[], Target]
     state: NodeState
     facts: dict[str, Any]
     world: World
     now: datetime
     attempted_at: datetime | None = None
     known_boot_id: str = ""
-    may_adopt: bool = True
-    standing: Sequence[StandingFault] = field(default_factory=tuple)
+    may_adopt: Callable[[], bool] = lambda: True
+    find_standing: Callable[[], Sequence[StandingFault]] = tuple
     params: Mapping[str, Any] = field(default_factory=dict)
     key: str = ""
+
+    @cached_property
+    def target(self) -> Target:
+        """How the node is reached, and what should be found on it."""
+        return self.find_target()
+
+    @cached_property
+    def standing(self) -> Sequence[StandingFault]:
+        """The faults that stand on the node."""
+        return self.find_standing()
 
 
 class Step(Protocol):

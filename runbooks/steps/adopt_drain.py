@@ -50,7 +50,7 @@ def drained_by_us(ctx: Context) -> Done | None:
 def somebody_elses(ctx: Context) -> Wait | Failed | None:
     """A person's drain, or that of another incident which still waits for a person: left alone, and waited for."""
     whose = ownership.owner(ctx.state, ctx.incident_id)
-    if whose is Owner.OTHER_INCIDENT and not ctx.may_adopt:
+    if whose is Owner.OTHER_INCIDENT and not ctx.may_adopt():
         return Wait(
             f"{ctx.node} is drained for incident #{ownership.incident_of(ctx.state)}, which waits for a person.",
             _LOOK_AGAIN,

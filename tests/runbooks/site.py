@@ -184,7 +184,7 @@ def a_context(site: Site, **changes: object) -> Context:
         fault_type="gpu.xid.79",
         resource=site.gpu("gn001"),
         node="gn001",
-        target=Target("gn001", "gn001", expected=Expected(gpus=expected)),
+        find_target=lambda: Target("gn001", "gn001", expected=Expected(gpus=expected)),
         state=site.slurm.nodes(("gn001",))["gn001"],
         facts={"drained_at": told(EPOCH), "booted_at": told(site.now)},
         world=site.world,

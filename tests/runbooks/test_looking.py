@@ -67,7 +67,7 @@ def a_context(*detectors: Detector) -> Context:
     world = replace(Site(nodes=0).world, detectors=detectors)
     state = NodeState("gn042", "IDLE", frozenset(), "", "", None, None, ("gpu",))
     return Context(
-        1, 1, "gpu.xid.79", GPU, "gn042", target=Target("gn042", "h"), state=state, facts={}, world=world, now=NOW
+        1, 1, "gpu.xid.79", GPU, "gn042", lambda: Target("gn042", "h"), state, facts={}, world=world, now=NOW
     )
 
 

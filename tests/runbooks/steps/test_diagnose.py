@@ -72,7 +72,7 @@ def test_cards_of_the_fabric_are_outcome_of() -> None:
     site = Site(nodes=1)
     nics = (ExpectedNic("mlx5_0", role="fabric"), ExpectedNic("mlx5_1", role="fabric"), ExpectedNic("mlx5_8"))
     target = Target("gn001", "gn001", expected=Expected(nics=nics))
-    result = outcome_of(site, Diagnose(), {"test": "ib_write_bw"}, after=SOON, target=target)
+    result = outcome_of(site, Diagnose(), {"test": "ib_write_bw"}, after=SOON, find_target=lambda: target)
     assert isinstance(result, Done)
     assert "on 2 cards" in result.text
 

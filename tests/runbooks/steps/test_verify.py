@@ -70,7 +70,7 @@ def test_hardware_fault_since_the_boot_counts_against_the_node(
 ) -> None:
     site = Site(nodes=1)
     standing = [StandingFault(fault_type, resource, site.now + seen_after)]
-    context = a_context(site, standing=standing, now=site.now + GRACE)
+    context = a_context(site, find_standing=lambda: standing, now=site.now + GRACE)
     result = Verify().run(context)
     if kind is Done:
         assert isinstance(result, Wait)  # for its command, or its first look
@@ -81,7 +81,7 @@ def test_hardware_fault_since_the_boot_counts_against_the_node(
 def test_fault_seen_before_the_reset_is_none_after_it() -> None:
     site = Site(nodes=1)
     standing = [StandingFault("gpu.xid.79", site.gpu("gn001"), site.now + timedelta(minutes=1))]
-    context = a_context(site, standing=standing, now=site.now + timedelta(minutes=5))
+    context = a_context(site, find_standing=lambda: standing, now=site.now + timedelta(minutes=5))
     context.facts["reset_at"] = told(site.now + timedelta(minutes=2))
     assert isinstance(Verify().run(context), Wait)
 
