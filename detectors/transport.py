@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shlex
 import socket
@@ -18,7 +19,7 @@ import paramiko
 from detectors import bundle
 from detectors.bundle import GRACE_S
 from detectors.detector import Command, DetectorError, Output, Target, Unreachable
-from detectors.local import LONGEST_OUTPUT, LocalShell
+from detectors.local import LONGEST_OUTPUT, LocalShell, too_long
 
 __all__ = ["LocalShell", "SshAccess", "SshShell"]
 
@@ -112,9 +113,12 @@ class SshShell:
         try:
             channel = self._channel(door, target, entry)
             try:
-                return _converse(channel, line, begun, limit_s)
+                output = _converse(channel, line, begun, limit_s)
             finally:
                 channel.close()
+            if max(len(output.stdout), len(output.stderr)) > LONGEST_OUTPUT:
+                raise too_long(what, target)
+            return output
         except (OSError, EOFError, paramiko.SSHException) as error:
             door.forget()
             where = f"{target.name} ({target.address}:{entry.port})"
@@ -175,7 +179,8 @@ class SshShell:
         for key in self._pinned.of(named, entry.known_hosts):
             client.get_host_keys().add(named, key.get_name(), key)
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        try:
+        with contextlib.ExitStack() as unless_connected:
+            unless_connected.callback(client.close)
             sock = socket.create_connection((target.address, port), timeout=_CONNECT_TIMEOUT_S)
             _tune(sock)
             client.connect(
@@ -190,9 +195,7 @@ class SshShell:
                 banner_timeout=_CONNECT_TIMEOUT_S,
                 auth_timeout=_CONNECT_TIMEOUT_S,
             )
-        except BaseException:
-            client.close()
-            raise
+            unless_connected.pop_all()
         return client
 
 
@@ -279,14 +282,16 @@ def _bounded(argv: tuple[str, ...], limit_s: float) -> str:
 
 
 def _converse(channel: paramiko.Channel, command: str, begun: float, limit_s: float) -> Output:
-    """Read until the far end closes or time is over. Both streams are bounded."""
+    """Read until the far end closes, time is over, or one of the streams is longer than anybody reads."""
     deadline = begun + limit_s + GRACE_S
     channel.exec_command(command)
     stdout, stderr = bytearray(), bytearray()
     try:
         _drain(channel, stdout, deadline)
-        while len(stderr) < LONGEST_OUTPUT and (chunk := channel.recv_stderr(65536)):
+        while len(stderr) <= LONGEST_OUTPUT and (chunk := channel.recv_stderr(65536)):
             stderr += chunk
+        if max(len(stdout), len(stderr)) > LONGEST_OUTPUT:
+            return Output(None, bytes(stdout), bytes(stderr), _since(begun))
         channel.status_event.wait(max(0.0, deadline - time.monotonic()))
     except TimeoutError:
         return Output(None, bytes(stdout), bytes(stderr), _since(begun))
@@ -297,7 +302,7 @@ def _converse(channel: paramiko.Channel, command: str, begun: float, limit_s: fl
 
 
 def _drain(channel: paramiko.Channel, into: bytearray, deadline: float) -> None:
-    while len(into) < LONGEST_OUTPUT:
+    while len(into) <= LONGEST_OUTPUT:
         channel.settimeout(max(0.001, deadline - time.monotonic()))
         chunk = channel.recv(65536)
         if not chunk:

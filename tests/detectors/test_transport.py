@@ -66,6 +66,13 @@ def test_large_output_on_both_streams_does_not_block(door: tuple[Shell, Target])
     assert (len(output.stdout), len(output.stderr)) == (900_000, 900_000)
 
 
+def test_output_longer_than_anybody_reads_is_an_error_and_no_half_an_answer(door: tuple[Shell, Target]) -> None:
+    shell, target = door
+    with pytest.raises(DetectorError, match=r"head on .*: wrote more than 32 MiB"):
+        shell.run(target, ("head", "-c", "33M", "/dev/zero"), timedelta(minutes=2))
+    assert shell.run(target, ("echo", "on"), SECONDS_5).stdout == b"on\n"
+
+
 @pytest.mark.needs("sshd", "ssh-keygen")
 def test_a_host_key_that_changed_is_refused(sshd: Sshd, tmp_path: Path) -> None:
     other = tmp_path / "known_hosts"
