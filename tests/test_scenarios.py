@@ -74,14 +74,6 @@ def test_the_quarter_gives_the_published_counts_when_it_is_played() -> None:
     assert performed.played.lines > 10_000
 
 
-@pytest.mark.timeout(600)  # three months, some 80 s of CPU
-def test_the_quarter_ends_the_same_when_the_seed_is_another() -> None:
-    """Every incident of the quarter stands in its expected.toml, with class, root, month, recovery and state."""
-    performed, differences = perform(QUARTER, seed=404)
-    assert differences == []
-    assert len(performed.played.incidents) == len(reader.read(SCENARIOS / QUARTER).expected.incidents)
-
-
 def run(*arguments: str) -> str:
     out = io.StringIO()
     with redirect_stdout(io.StringIO()):

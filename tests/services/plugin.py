@@ -48,6 +48,7 @@ def _loopback_only(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_loopback_only)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, left_out = [], []
     usual = float(config.getini("timeout"))
@@ -55,6 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if IN_CI:
             mark = item.get_closest_marker("timeout")
             item.add_marker(pytest.mark.timeout(patient(mark.args[0] if mark else usual)), append=False)
+        if item.get_closest_marker("django_db") or {"db", "transactional_db"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("database")
         missing = sorted({p for mark in item.iter_markers("needs") for p in mark.args if find(p) is None})
         if missing and not IN_CI:
             item.add_marker(pytest.mark.skip(reason=f"missing programs: {', '.join(missing)}"))
