@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import F
 
 from incidents import services as incidents
 from runbooks import fleet, leasing, library, showing, starting
@@ -19,12 +20,13 @@ from runbooks.runbook import Planned
 from runbooks.showing import Seen
 from runbooks.slurm import NodeState
 from runbooks.step import Context, Step
-from runbooks.verdicts import Act
+from runbooks.verdicts import Act, Bounds
 from runbooks.world_errors import WorldError
 
 _LONGEST = 255
 _NOT_KNOWN = "not known"
 _USED = "used"
+_NEEDLESS = "not needed any more"
 _BY_MODE = "The runbook's mode is approval"
 
 
@@ -60,7 +62,7 @@ def check(turn: Turn, planned: Planned, ctx: Context, nodes: Mapping[str, NodeSt
     if turn.attempted_at is not None and run.approvals.filter(index=run.step, ended_why=_USED).exists():
         return Given()  # what was begun by leave is brought to its end by it
     standing = run.approvals.filter(index=run.step, ended_at=None).first()
-    why = _why(run, planned, ctx, now)
+    why = _always(run, planned) or _for_number(run, ctx.world.policy.bounds, now)
     if standing is None and not why:
         return Given()
     seen = _seen(run, planned.step, ctx, nodes)
@@ -74,6 +76,38 @@ def check(turn: Turn, planned: Planned, ctx: Context, nodes: Mapping[str, NodeSt
         _end(standing, lost or "looked at again", now)
         _ask(turn, planned.step, standing.why, seen=seen, lost=lost)
     return Moved(lost) if lost else Asked(standing.why)
+
+
+def is_for_number_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
+    """Whether a person will be asked now, and only since so many nodes are in repair already."""
+    run = turn.run
+    if planned.step.act is None or _always(run, planned) or turn.attempted_at is not None:
+        return False
+    is_new = not run.approvals.filter(index=run.step, ended_at=None).exists()
+    return is_new and bool(_for_number(run, ctx.world.policy.bounds, turn.now))
+
+
+def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
+    """Takes back questions that nobody has to answer any more, since fewer nodes are in repair: the run goes on by
+    itself. Oldest first, and no more than may go out now.
+    """
+    asked = Approval.objects.filter(ended_at=None, given_at=None, run__state=RunState.AWAITING_APPROVAL)
+    freed = 0
+    for row in asked.filter(index=F("run__step")).select_related("run__incident", "run__node").order_by("run_id"):
+        run = row.run
+        try:
+            planned = library.planned(run.plan)[run.step]
+        except library.LibraryError:  # said when a person lets it go on
+            continue
+        if _always(run, planned) or _for_number(run, bounds, now, and_more=freed):
+            continue
+        with transaction.atomic():
+            mine = Run.objects.filter(pk=run.pk, state=RunState.AWAITING_APPROVAL, fence=run.fence)
+            if mine.update(state=RunState.RUNNING, wake_at=now, waiting_for=""):
+                freed += 1
+                _end(row, _NEEDLESS, now)
+                text = f"Run {run.pk} needs no leave any more: few enough nodes are in repair by now."
+                incidents.record(run.incident_id, kind="run_note", text=text, now=now, needs_human="")
 
 
 def used(given: Given, now: datetime) -> None:
@@ -104,17 +138,22 @@ def give(run: Run, *, actor: str, now: datetime, holds: timedelta) -> None:
     run.approvals.filter(index=run.step, ended_at=None, given_at=None).update(**values)
 
 
-def _why(run: Run, planned: Planned, ctx: Context, now: datetime) -> str:
-    """Why a person is asked before this step; empty: nobody needs to be."""
+def _always(run: Run, planned: Planned) -> str:
+    """Why a person is asked before this step, however much is in repair; empty: nobody needs to be."""
     if planned.needs_approval:
         return f"A person approves each {planned.step.name.replace('_', ' ')}"
     if Mode.APPROVAL in (run.mode, fleet.mode_of(run.runbook)) and not run.approved_by:
         return _BY_MODE
+    return ""
+
+
+def _for_number(run: Run, bounds: Bounds, now: datetime, *, and_more: int = 0) -> str:
+    """Why a person is asked before the run takes its node out; `and_more` others are about to. Empty: as above."""
     if run.claimed_at is not None:
         return ""
-    limits = (ctx.world.policy.bounds.approval_above, fleet.limits_of(run.runbook).approval_above)
+    limits = (bounds.approval_above, fleet.limits_of(run.runbook).approval_above)
     most = min(limit for limit in limits if limit is not None)
-    many = len(fleet.held(run, now)) + 1
+    many = len(fleet.held(run, now)) + and_more + 1
     return f"It would be node {many} in repair at once, and above {most} a person decides" if many > most else ""
 
 

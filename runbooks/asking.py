@@ -26,9 +26,9 @@ def request(act: Act, node: str, fault_type: str) -> Request:
 
 def ask(run: Run, act: Act, shown: Shown, *, policy: Policy, now: datetime) -> Allowed | Refused:
     """What was looked at in Slurm comes from before the lock: others wait for it."""
-    wanted = request(act, run.place, run.fault_type)
     if run.claimed_at is not None and act is not Act.DRAIN:
-        return _noted(guards.check(wanted, fleet.read(run, shown, policy=policy, now=now), now), now)
+        return look(run, act, shown, policy=policy, now=now)
+    wanted = request(act, run.place, run.fault_type)
     FleetLock.objects.get_or_create(name="fleet")
     with transaction.atomic():
         # SQLite's transactions are immediate: there the whole database is the lock.
@@ -37,6 +37,12 @@ def ask(run: Run, act: Act, shown: Shown, *, policy: Policy, now: datetime) -> A
         if isinstance(verdict, Allowed):
             leasing.keep(run, claimed_at=now)
     return _noted(verdict, now)
+
+
+def look(run: Run, act: Act, shown: Shown, *, policy: Policy, now: datetime) -> Allowed | Refused:
+    """What the guards would say now. Takes nothing: they are asked again when the node is about to be taken out."""
+    wanted = request(act, run.place, run.fault_type)
+    return _noted(guards.check(wanted, fleet.read(run, shown, policy=policy, now=now), now), now)
 
 
 def _noted(verdict: Allowed | Refused, now: datetime) -> Allowed | Refused:

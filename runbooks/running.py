@@ -49,7 +49,7 @@ from runbooks.models import Mode, Run, StepRun
 from runbooks.ownership import Dropped, TakenOver
 from runbooks.rungs import STEPS_THAT_TOUCH
 from runbooks.slurm import NodeState, SlurmError, SlurmRefusal
-from runbooks.step import Context, Done, Failed, StandingFault, World, told
+from runbooks.step import Context, Done, Failed, StandingFault, Step, World, told
 from runbooks.steps.adopt_drain import AdoptDrain
 from runbooks.steps.drain import Drain
 from runbooks.steps.resume import Resume
@@ -133,6 +133,8 @@ def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         return
     if isinstance(verdict, withdrawing.Withdraw):
         _withdraw(run, verdict, now=now, world=world)
+        return
+    if approvals.is_for_number_alone(turn, planned, ctx) and _waits_for_room(turn, step, nodes, world=world):
         return
     leave = approvals.check(turn, planned, ctx, nodes)
     if not isinstance(leave, approvals.Given):
@@ -220,12 +222,27 @@ def _is_refused(turn: Turn, act: Act, nodes: dict[str, NodeState], *, world: Wor
     verdict = asking.ask(turn.run, act, shown, policy=world.policy, now=turn.now)
     if isinstance(verdict, Allowed):
         return False
+    _refuse(turn, verdict)
+    return True
+
+
+def _waits_for_room(turn: Turn, step: Step, nodes: dict[str, NodeState], *, world: World) -> bool:
+    """Nobody is asked whether one node more may go out while the guards would not let it."""
+    assert step.act is not None  # noqa: S101 - a step that takes no node out is asked about for other reasons
+    shown = Shown(nodes, tuple(world.slurm.demands()))
+    verdict = asking.look(turn.run, step.act, shown, policy=world.policy, now=turn.now)
+    if isinstance(verdict, Allowed):
+        return False
+    _refuse(turn, verdict)
+    return True
+
+
+def _refuse(turn: Turn, verdict: Refused) -> None:
     if verdict.ask_again_at is None:
         ask = f"Examine {turn.run.place}: power-cycle it or call the vendor. It is drained."
         ending.fail(turn, Failed(f"{verdict.reason}. {turn.run.place} stays drained.", ask))
     else:
         ending.refuse(turn, verdict)
-    return True
 
 
 def _context(run: Run, state: NodeState, attempted_at: datetime | None, *, now: datetime, world: World) -> Context:

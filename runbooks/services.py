@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
-from runbooks import cures, leasing, library, preflight
+from runbooks import approvals, cures, leasing, library, preflight, starting
 from runbooks.breaker import judged as breaker
 from runbooks.by_hand import start as start_by_hand
 from runbooks.controls import (
@@ -26,7 +27,7 @@ from runbooks.job_stops import Leave, may_stop_job
 from runbooks.models import Mode, Run, RunState
 from runbooks.running import advance
 from runbooks.shadow import Agreement, agreement, judge
-from runbooks.starting import plan, start_due
+from runbooks.starting import plan
 from runbooks.step import World
 
 __all__ = [
@@ -71,6 +72,13 @@ def due(now: datetime) -> list[int]:
     """Runs whose `wake_at` has come, or whose worker's lease ran out. Last, those that look once more."""
     queues = (leasing.due(now), leasing.to_look_after(now))
     return [pk for queue in queues for pk in queue.order_by("wake_at").values_list("pk", flat=True)]
+
+
+def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World) -> list[int]:
+    """Starts what the incidents call for (None: all open ones) and returns the runs that are due at once."""
+    if incident_ids is None:
+        approvals.withdraw_needless(now, bounds=world.policy.bounds)
+    return starting.start_due(incident_ids, now=now, world=world)
 
 
 def judge_cures(now: datetime) -> int:

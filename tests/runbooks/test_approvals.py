@@ -150,6 +150,47 @@ def test_more_nodes_at_once_than_the_limit_need_leave_for_each() -> None:
 
 
 @pytest.mark.django_db
+def test_nobody_is_asked_whether_a_node_more_may_go_out_while_the_guards_would_not_let_it() -> None:
+    site = Site(nodes=20, bounds=Bounds(cap_nodes=1, approval_above=1))
+    first, second = (site.begin(site.lose_gpu(name)) for name in ("gn001", "gn002"))
+    site.advance(first)
+    second = site.advance(second)
+    assert (second.state, second.approvals.count()) == (RunState.RUNNING, 0)
+    assert "Asked again at" in second.waiting_for
+    assert site.play(first).state == RunState.SUCCEEDED
+    assert site.play(second).state == RunState.SUCCEEDED
+
+
+@pytest.mark.django_db
+def test_a_question_that_nobody_has_to_answer_any_more_is_taken_back_one_for_each_node_that_came_back() -> None:
+    site = Site(nodes=20, bounds=Bounds(cap_share=0.5, approval_above=1))
+    first, second, third = (site.begin(site.lose_gpu(name)) for name in ("gn001", "gn002", "gn003"))
+    site.advance(first)
+    asked = [site.advance(run) for run in (second, third)]
+    assert {run.state for run in asked} == {RunState.AWAITING_APPROVAL}
+    site.start()
+    assert {run.state for run in asked} == {RunState.AWAITING_APPROVAL}
+    site.play(first)
+    site.now += timedelta(minutes=5)  # a node that has just been resumed counts as out for a moment
+    site.start()
+    for run in asked:
+        run.refresh_from_db()
+    assert [run.state for run in asked] == [RunState.RUNNING, RunState.AWAITING_APPROVAL]
+    incident = Incident.objects.get(pk=second.incident_id)
+    assert f"Run {second.pk} needs no leave any more: few enough nodes are in repair by now." in site.story(incident)
+    assert incident.needs_human == ""
+    assert site.play(asked[0]).state == RunState.SUCCEEDED
+
+
+@pytest.mark.django_db
+def test_what_a_person_approves_each_time_is_not_taken_back() -> None:
+    site, _, run = asking()
+    site.start()
+    run.refresh_from_db()
+    assert run.state == RunState.AWAITING_APPROVAL
+
+
+@pytest.mark.django_db
 def test_a_node_that_was_taken_is_handed_back_when_its_incident_ends_while_a_person_is_asked() -> None:
     site, incident, run = asking()
     Run.objects.filter(pk=run.pk).update(
