@@ -42,6 +42,8 @@ class Board:
     now: datetime
     nodes: dict[str, Node] = field(default_factory=dict)
     faults: dict[str, FaultCase] = field(default_factory=dict)
+    replaced: list[FaultCase] = field(default_factory=list)
+    """Faults that ended in this batch, and came again as others: their own end is written with the rest."""
     loose: list[FaultCase] = field(default_factory=list)
     incidents: dict[int, IncidentCase] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
@@ -310,7 +312,7 @@ class Board:
 
     def write(self) -> None:
         """Everything that changed, and what came of it into `changes`."""
-        cases = {id(case): case for case in self.faults.values()}
+        cases = {id(case): case for case in (*self.replaced, *self.faults.values())}
         cases.update({id(case): case for incident in self.incidents.values() for case in incident.members})
         incidents = list(self.incidents.values())
         writing.create(list(cases.values()), incidents)

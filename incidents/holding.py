@@ -30,7 +30,8 @@ def hold(
 
     `holds_hardware` False: those whose root is a node's own hardware go on.
     """
-    rows = Incident.objects.filter(owner__in=machines, state__in=_MAY_WAIT, action__in=_REPAIRS, node__isnull=False)
+    young = Incident.objects.filter(opened_at__gt=board.now - LONGEST)  # an older one waits no more
+    rows = young.filter(owner__in=machines, state__in=_MAY_WAIT, action__in=_REPAIRS, node__isnull=False)
     board.read_incidents(rows.values_list("pk", flat=True))
     held = []
     for case in list(board.incidents.values()):

@@ -294,6 +294,8 @@ def _raise(board: Board, case: FaultCase | None, item: Item, verdict: Verdict, n
     if case is None or not returning.is_same(case, item):
         earlier = None if case is not None and case.member else returning.earlier_incident(case)
         board.faults[item.fingerprint] = fresh = _new_case(board, item, names, case)
+        if case is not None:
+            board.replaced.append(case)
         if verdict.kind is VerdictKind.FLAPPING:
             fresh.row.is_flapping, fresh.row.held_until = True, item.waits_until
         board.settle_in(fresh, follows=earlier)

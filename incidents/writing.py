@@ -67,11 +67,7 @@ def update(incidents: Sequence[IncidentCase], *, now: datetime) -> None:
 
 
 def _write_faults(cases: Sequence[FaultCase]) -> None:
-    new = [case for case in cases if case.is_new]
-    for case in new:
-        case.row.count, case.row.excerpts = case.added, len(case.excerpts)
-    if new:
-        Fault.objects.bulk_create([case.row for case in new])
+    """What stood before first: a fault that ended makes room for the one that came after it in the same batch."""
     upsert.add_repeats(
         [
             upsert.Repeat(case.row.pk, case.added, case.row.last_seen_at, case.row.clears_at, len(case.excerpts))
@@ -82,6 +78,11 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
     changed = [case.row for case in cases if case.is_changed and not case.is_new]
     changed.sort(key=lambda row: row.fingerprint)
     upsert.change(changed, _FAULT_COLUMNS)
+    new = [case for case in cases if case.is_new]
+    for case in new:
+        case.row.count, case.row.excerpts = case.added, len(case.excerpts)
+    if new:
+        Fault.objects.bulk_create([case.row for case in new])
     upsert.put_excerpts([excerpt for case in cases for excerpt in _excerpts(case)])
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from detectors.faults import FaultEvent
 from incidents import services
 from incidents.changes import Acted
 from incidents.lifecycle import Trigger
 from incidents.models import Fault, Incident
-from tests.builders import NOW, OTHER_GPU, a_cable, a_clear, a_node, a_switch, an_event
+from tests.builders import GPU, NOW, OTHER_GPU, a_cable, a_clear, a_node, a_switch, an_event
 
 pytestmark = pytest.mark.django_db
 
@@ -86,6 +88,27 @@ def test_a_link_that_went_down_in_the_repair_is_no_return_when_it_goes_down_agai
     other = Incident.objects.exclude(pk=incident.pk).get()
     assert (other.root_resource, told_by_devices(other)) == (LEAF, 4)
     assert state_of(incident) == "monitoring"
+
+
+def test_a_link_that_ends_and_goes_down_again_within_one_batch_is_a_fault_of_its_own() -> None:
+    incident = repaired(an_event("nic.link.down", NIC, at=NOW + 2 * MINUTE))
+    assert ends_and_comes_again("nic.link.down", NIC, NOW + 20 * MINUTE, after=10 * SECOND) == [False, True]
+    assert state_of(incident) == "monitoring"
+
+
+def test_what_never_had_an_incident_and_comes_again_hours_later_in_one_backlog_is_a_fault_of_its_own() -> None:
+    services.ingest([an_event("pcie.aer.corrected", GPU, at=NOW)], now=NOW)
+    assert not Incident.objects.exists()
+    assert ends_and_comes_again("pcie.aer.corrected", GPU, NOW + MINUTE, after=4 * QUIET) == [False, True]
+
+
+def ends_and_comes_again(fault_type: str, resource: str, at: datetime, *, after: timedelta) -> list[bool]:
+    """In one batch, none of which may break: whether each of the faults stands."""
+    batch = [a_clear(fault_type, resource, at=at), an_event(fault_type, resource, at=at + after)]
+    with CaptureQueriesContext(connection) as asked:
+        services.ingest(batch, now=at + after + SECOND)
+    assert not [row["sql"] for row in asked if row["sql"].startswith("ROLLBACK TO SAVEPOINT")]
+    return list(Fault.objects.filter(resource=resource).order_by("pk").values_list("is_active", flat=True))
 
 
 @pytest.mark.parametrize("fault_type", ["gpu.xid.79", "gpu.lost"])
