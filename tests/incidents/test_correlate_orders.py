@@ -74,6 +74,8 @@ CAUSES = [
     ("behind_switch", ("switch.rebooted", LEAF), ("nic.link.down", NIC)),
     ("behind_switch", ("switch.rebooted", SPINE), ("switch.port.down", UPLINK)),
     ("report_behind_switch", ("switch.rebooted", LEAF), ("nic.link.down", NODE)),
+    ("stopped_behind_switch", ("switch.rebooted", LEAF), ("nic.tx_timeout", NIC)),
+    ("stopped_behind_switch", ("switch.ports_lost", LEAF), ("nic.tx_timeout", NIC)),
     ("routing_behind_switch", ("switch.rebooted", LEAF), ("switch.bgp.down", SPINE)),
     ("optics_of_link", ("nic.transceiver.rx_power_low", NIC), ("switch.port.down", PORT)),
     ("routing_over_link", ("switch.port.down", UPLINK), ("switch.bgp.down", SPINE)),

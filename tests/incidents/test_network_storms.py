@@ -8,6 +8,7 @@ import pytest
 
 from detectors.faults import FaultEvent
 from incidents import services
+from incidents.lifecycle import State
 from incidents.models import Fault, Incident
 from tests.builders import NOW, a_cable, a_clear, a_node, a_switch, an_event
 
@@ -53,7 +54,7 @@ def play(*batches: list[FaultEvent], sweeping: bool = True) -> None:
 
 
 def the_incident() -> Incident:
-    incident = Incident.objects.get()
+    incident = Incident.objects.exclude(state=State.DUPLICATE).get()
     assert (incident.root_resource, incident.component) == (LEAF, "interconnect_switch")
     assert incident.members.filter(role="root").count() == 1
     assert incident.node is None
@@ -171,3 +172,16 @@ def test_link_that_stays_down_opens_an_incident_after_its_hold_down() -> None:
     incident = Incident.objects.get()
     assert incident.fault_type == "nic.link.down"
     assert incident.node is not None
+
+
+@pytest.mark.parametrize("when", [-SECOND, 9 * SECOND, 100 * SECOND], ids=["before", "in the storm", "after"])
+def test_queues_that_stop_while_their_leaf_is_silent_are_its_symptoms(when: timedelta) -> None:
+    stopped = [an_event("nic.tx_timeout", f"node/gn{number:03}/nic/mlx5_5", at=NOW + when) for number in (1, 4, 7)]
+    batches = [links(timedelta(0)), ports(SECOND), rebooted(180 * SECOND)]
+    play(*sorted([*batches, stopped], key=lambda batch: batch[0].observed_at))
+    assert the_incident().members.count() == CONCLUDED + 1 + 2 * NODES + len(stopped)
+
+
+def test_a_queue_that_stops_on_another_rail_is_an_incident_of_its_own() -> None:
+    play(rebooted(timedelta(0)), links(2 * SECOND), [an_event("nic.tx_timeout", "node/gn001/nic/mlx5_6", at=NOW)])
+    assert Incident.objects.count() == 2
