@@ -44,9 +44,12 @@ class Extent(NamedTuple):
 
 
 class Ring(Protocol):
-    """Doorbells. Losing one costs time, never work; `at` may be ignored when it is far off."""
+    """Doorbells. Losing one costs time, never work; `at` may be ignored when it is far off.
 
-    def advance(self, run_id: int) -> None: ...
+    A run that `has_waited` only looks whether what it waits for has come: what has just begun goes before it.
+    """
+
+    def advance(self, run_id: int, *, has_waited: bool = False) -> None: ...
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None: ...
 
@@ -156,10 +159,12 @@ class Pipeline:
         incidents.end_silences(now)
         incidents.vendor_cases_due(now)
         runbooks.judge_cures(now)
-        for run_id in runbooks.start_due(None, now=now, world=self.world):
+        started = runbooks.start_due(None, now=now, world=self.world)
+        for run_id in started:
             self.ring.advance(run_id)
         for run_id in runbooks.due(now):
-            self.ring.advance(run_id)
+            if run_id not in started:
+                self.ring.advance(run_id, has_waited=True)
         compared = self._comparing.due(now, self.catalog, self.world.slurm)  # last: it may wait for Slurm
         if compared:
             self._remember(compared, None, now)

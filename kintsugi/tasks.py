@@ -27,6 +27,7 @@ from runbooks import services as runbooks
 _log = logging.getLogger(__name__)
 # A ring further off than this is left to the sweep: Redis redelivers an ETA that outlives its visibility timeout.
 _LONGEST_COUNTDOWN = timedelta(seconds=60)
+_FIRST, _LAST = 0, 9  # priorities as Redis has them in kombu: the smallest number is taken first
 
 
 @lru_cache(maxsize=1)
@@ -103,9 +104,10 @@ def poll_due() -> None:
 class CeleryRing:
     """Rings once the transaction is committed. A broker that is down costs time: the sweep rings again."""
 
-    def advance(self, run_id: int) -> None:
+    def advance(self, run_id: int, *, has_waited: bool = False) -> None:
         """A run in shadow goes to the workers that look: a site without keys for acts has no others."""
-        _on_commit(advance, run_id, queue="sweep" if runbooks.is_shadow(run_id) else "runbook")
+        queue = "sweep" if runbooks.is_shadow(run_id) else "runbook"
+        _on_commit(advance, run_id, queue=queue, priority=_LAST if has_waited else _FIRST)
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
         wait = max(timedelta(0), at - clock.now()) if at is not None else timedelta(0)
@@ -116,15 +118,13 @@ class CeleryRing:
         _on_commit(poll, chunk.detector, list(chunk.targets), chunk.lease.isoformat())
 
 
-def _on_commit(
-    task: Task[Any, Any], *arguments: Any, countdown: timedelta = timedelta(0), queue: str | None = None
-) -> None:
-    transaction.on_commit(lambda: _send(task, arguments, countdown, queue))
+def _on_commit(task: Task[Any, Any], *arguments: Any, countdown: timedelta = timedelta(0), **chosen: Any) -> None:
+    transaction.on_commit(lambda: _send(task, arguments, countdown, chosen))
 
 
-def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, queue: str | None) -> None:
+def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, chosen: Mapping[str, Any]) -> None:
+    """`chosen`: queue and priority, where they are not the task's own."""
     try:
-        chosen: dict[str, Any] = {"queue": queue} if queue else {}
         task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **chosen)
     except (OperationalError, OSError) as error:
         _log.warning("the broker does not answer (%s); the sweep rings again when it is back", error)

@@ -96,8 +96,14 @@ def jobs_on(names: Collection[str], slurm: Slurm) -> dict[str, frozenset[str]] |
 
 def mode_of(runbook: str) -> Mode:
     """Its own mode (no row: shadow), and no further than the site's, where that is set."""
-    rows = dict(RunbookMode.objects.filter(runbook__in=(runbook, SITE)).values_list("runbook", "mode"))
-    return lower(Mode(rows.get(runbook, Mode.SHADOW)), Mode(rows.get(SITE, Mode.ARMED)))
+    return modes_of((runbook,))[runbook]
+
+
+def modes_of(runbooks: Collection[str]) -> dict[str, Mode]:
+    """Of each, as `mode_of`."""
+    rows = dict(RunbookMode.objects.filter(runbook__in=(*runbooks, SITE)).values_list("runbook", "mode"))
+    site = Mode(rows.get(SITE, Mode.ARMED))
+    return {name: lower(Mode(rows.get(name, Mode.SHADOW)), site) for name in runbooks}
 
 
 def lower(one: Mode, other: Mode) -> Mode:

@@ -47,7 +47,7 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
 
 def modes() -> dict[str, str]:
     """How far each runbook of the library may go."""
-    return {name: str(fleet.mode_of(name)) for name in library.load()}
+    return {name: str(mode) for name, mode in fleet.modes_of(library.load()).items()}
 
 
 def calling_for(run: Run) -> QuerySet[Incident]:

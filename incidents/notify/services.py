@@ -28,7 +28,7 @@ from incidents.notify.notifier import (
     Refused,
     Unreachable,
 )
-from incidents.notify.outbox import CARD_SEQUENCE, CONSOLE
+from incidents.notify.outbox import CARD_SEQUENCE
 
 _log = logging.getLogger(__name__)
 _State = Notification.SendState
@@ -43,7 +43,6 @@ RETRY_REFUSED_CHANNEL = timedelta(minutes=1)
 RETRY_REFUSED_MESSAGE = timedelta(minutes=30)
 # A ring that waits in the broker must be short against its visibility timeout.
 LONGEST_RING = timedelta(seconds=10)
-_BATCH = 500
 
 
 class Result(StrEnum):
@@ -66,14 +65,14 @@ class Outcome:
 
 
 def due(now: datetime) -> list[int]:
-    """Notifications to send now, in order: new cards first. At most one per paced channel; `send` names the next."""
+    """What to send now: of each channel the first, new cards before all; `send` names the next.
+
+    Never all that wait: this is asked at every turn, and each of them would be rung again at each.
+    """
     closed = set(NotificationChannel.objects.filter(open_at__gt=now).values_list("name", flat=True))
     names = set(Notification.objects.filter(_is_due(now)).values_list("channel", flat=True).distinct())
-    return [
-        pk
-        for name in sorted(names - closed)
-        for pk in _candidates(name, now).values_list("pk", flat=True)[: _BATCH if name == CONSOLE else 1]
-    ]
+    firsts = (_candidates(name, now).values_list("pk", flat=True).first() for name in sorted(names - closed))
+    return [pk for pk in firsts if pk is not None]
 
 
 def send(notification_id: int, notifier: Notifier, *, now: datetime) -> Outcome:

@@ -19,6 +19,7 @@ from incidents.lifecycle import State
 from incidents.models import Fault, Incident, Notification, QuarantinedEvent, SpoolMark
 from incidents.polling import Chunk
 from kintsugi.pipeline import Extent, Pipeline
+from runbooks import fleet
 from runbooks.models import Mode, Run, RunbookMode, RunState
 from runbooks.policy import DRAIN_REBOOT_VERIFY, Policy
 from tests.builders import an_event
@@ -35,7 +36,7 @@ class Deque:
 
     calls: deque[tuple[str, int | Chunk]] = field(default_factory=deque)
 
-    def advance(self, run_id: int) -> None:
+    def advance(self, run_id: int, *, has_waited: bool = False) -> None:
         self.calls.append(("advance", run_id))
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
@@ -97,10 +98,10 @@ def armed(house: House) -> House:
     return house
 
 
-def _lose_gpu(house: House) -> dict[str, object]:
-    node = house.stage.world.nodes[NODE]
-    house.stage.world.inject("gpu_lost", f"node/{NODE}/gpu/{LOST_INDEX}")
-    resource = resources.gpu(NODE, node.gpus[LOST_INDEX].pci)
+def _lose_gpu(house: House, name: str = NODE) -> dict[str, object]:
+    node = house.stage.world.nodes[name]
+    house.stage.world.inject("gpu_lost", f"node/{name}/gpu/{LOST_INDEX}")
+    resource = resources.gpu(name, node.gpus[LOST_INDEX].pci)
     house.now += timedelta(seconds=1)  # the line was written a second before it reaches the pipeline
     return to_wire(an_event("gpu.xid.79", resource, at=house.now - timedelta(seconds=1)))
 
@@ -167,3 +168,24 @@ def test_the_sweep_goes_on_with_a_run_whose_ring_was_lost(armed: House) -> None:
     armed.pipeline.sweep()
     armed.answer()
     assert armed.stage.slurm.nodes((NODE,))[NODE].is_draining
+
+
+def test_a_run_that_the_sweep_starts_is_rung_once(armed: House) -> None:
+    site = RunbookMode.objects.create(runbook=fleet.SITE, mode=Mode.OFF, set_by="test", set_at=START)
+    armed.pipeline.ingest([_lose_gpu(armed)])
+    assert not Run.objects.exists()
+    site.delete()
+    armed.ring.calls.clear()
+    armed.pipeline.sweep()
+    assert [call for call in armed.ring.calls if call[0] == "advance"] == [("advance", Run.objects.get().pk)]
+
+
+def test_what_waits_to_be_told_is_not_rung_again_at_each_turn(armed: House) -> None:
+    """Otherwise a hundred messages that wait for a busy worker become ten thousand rings, and repairs wait for them."""
+    nodes = ["gn001", "gn002", "gn003", "gn004"]
+    for node in nodes:
+        armed.pipeline.ingest([_lose_gpu(armed, node)])
+    assert [name for name, _ in armed.ring.calls].count("notify") == len(nodes)
+    armed.answer()
+    assert Notification.objects.filter(state=Notification.SendState.SENT).count() >= len(nodes)
+    assert not Notification.objects.exclude(state=Notification.SendState.SENT).exists()
