@@ -151,6 +151,7 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TASK_IGNORE_RESULT = True
+CELERY_DB_REUSE_MAX = 100_000  # else Celery leaves the database before and after each task; see kintsugi/celery.py
 CELERY_TASK_TIME_LIMIT = 120  # under half the visibility timeout
 CELERY_TASK_DEFAULT_QUEUE = "sweep"
 CELERY_TASK_ROUTES = {
