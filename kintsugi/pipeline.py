@@ -44,12 +44,9 @@ class Extent(NamedTuple):
 
 
 class Ring(Protocol):
-    """Doorbells. Losing one costs time, never work; `at` may be ignored when it is far off.
+    """Doorbells. Losing one costs time, never work; `at` may be ignored when it is far off."""
 
-    A run that `has_waited` only looks whether what it waits for has come: what has just begun goes before it.
-    """
-
-    def advance(self, run_id: int, *, has_waited: bool = False) -> None: ...
+    def advance(self, run_id: int) -> None: ...
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None: ...
 
@@ -164,7 +161,7 @@ class Pipeline:
             self.ring.advance(run_id)
         for run_id in runbooks.due(now):
             if run_id not in started:
-                self.ring.advance(run_id, has_waited=True)
+                self.ring.advance(run_id)
         compared = self._comparing.due(now, self.catalog, self.world.slurm)  # last: it may wait for Slurm
         if compared:
             self._remember(compared, None, now)

@@ -27,7 +27,6 @@ from runbooks import services as runbooks
 _log = logging.getLogger(__name__)
 # A ring further off than this is left to the sweep: Redis redelivers an ETA that outlives its visibility timeout.
 _LONGEST_COUNTDOWN = timedelta(seconds=60)
-_FIRST, _LAST = 0, 9  # priorities as Redis has them in kombu: the smallest number is taken first
 
 
 @lru_cache(maxsize=1)
@@ -104,10 +103,9 @@ def poll_due() -> None:
 class CeleryRing:
     """Rings once the transaction is committed. A broker that is down costs time: the sweep rings again."""
 
-    def advance(self, run_id: int, *, has_waited: bool = False) -> None:
+    def advance(self, run_id: int) -> None:
         """A run in shadow goes to the workers that look: a site without keys for acts has no others."""
-        queue = "sweep" if runbooks.is_shadow(run_id) else "runbook"
-        _on_commit(advance, run_id, queue=queue, priority=_LAST if has_waited else _FIRST)
+        _on_commit(advance, run_id, queue="sweep" if runbooks.is_shadow(run_id) else "runbook")
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
         wait = max(timedelta(0), at - clock.now()) if at is not None else timedelta(0)
@@ -123,7 +121,7 @@ def _on_commit(task: Task[Any, Any], *arguments: Any, countdown: timedelta = tim
 
 
 def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, chosen: Mapping[str, Any]) -> None:
-    """`chosen`: queue and priority, where they are not the task's own."""
+    """`chosen`: the queue, where it is not the task's own."""
     try:
         task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **chosen)
     except (OperationalError, OSError) as error:

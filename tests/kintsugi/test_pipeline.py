@@ -36,7 +36,7 @@ class Deque:
 
     calls: deque[tuple[str, int | Chunk]] = field(default_factory=deque)
 
-    def advance(self, run_id: int, *, has_waited: bool = False) -> None:
+    def advance(self, run_id: int) -> None:
         self.calls.append(("advance", run_id))
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
