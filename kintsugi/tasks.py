@@ -116,13 +116,15 @@ class CeleryRing:
         _on_commit(poll, chunk.detector, list(chunk.targets), chunk.lease.isoformat())
 
 
-def _on_commit(task: Task[Any, Any], *arguments: Any, countdown: timedelta = timedelta(0), **chosen: Any) -> None:
-    transaction.on_commit(lambda: _send(task, arguments, countdown, chosen))
+def _on_commit(
+    task: Task[Any, Any], *arguments: Any, countdown: timedelta = timedelta(0), queue: str | None = None
+) -> None:
+    transaction.on_commit(lambda: _send(task, arguments, countdown, queue))
 
 
-def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, chosen: Mapping[str, Any]) -> None:
-    """`chosen`: the queue, where it is not the task's own."""
+def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, queue: str | None) -> None:
     try:
+        chosen: dict[str, Any] = {"queue": queue} if queue else {}
         task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **chosen)
     except (OperationalError, OSError) as error:
         _log.warning("the broker does not answer (%s); the sweep rings again when it is back", error)
