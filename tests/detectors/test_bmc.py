@@ -21,6 +21,7 @@ from detectors.expected import Expected
 from detectors.faults import EventKind, Observation, fingerprint
 from detectors.http import HttpTransport
 from tests.services.ipmi import FAN, REDUNDANCY, SUPPLY, TEMPERATURE, IpmiShell, IpmiSim
+from tests.services.patience import deadline_in
 from tests.services.ports import wait_until
 from tests.services.redfish import SushyEmulator
 
@@ -203,10 +204,10 @@ def test_of_a_long_log_the_newest_entries_are_remembered_alone() -> None:
 def test_reading_takes_linear_time(repeated: str) -> None:
     """A backtracking pattern would take minutes over this."""
     text = f"1 | 01/01/2025 | {repeated * 60_000}"
-    begun = time.monotonic()
+    deadline = deadline_in(30)
     list(BMC.parse(taken(**{"sel": text, "sensors": text, "redfish.0": text})))
     sniff(text.encode())
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() < deadline
 
 
 @given(st.binary(max_size=400))

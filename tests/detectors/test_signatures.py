@@ -15,6 +15,7 @@ from detectors.catalog import load
 from detectors.faults import Action, Component, EventKind, Severity
 from detectors.matcher import ENGINES
 from detectors.signatures import Matcher, to_event
+from tests.services.patience import deadline_in
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 RAISED, CLEARED = EventKind.RAISED, EventKind.CLEARED
@@ -212,6 +213,6 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         words = re.findall(r"[A-Za-z_%:. -]{4,}", re.sub(r"\\[a-zA-Z]|\(\?P<\w+>|\(\?[:i]\)?", "\0", signature.pattern))
         for word in words[:3]:
             line = (word * (8000 // len(word) + 1)).encode()
-            started = time.process_time()
+            deadline = deadline_in(10)
             re.search(signature.pattern.encode(), line)
-            assert time.process_time() - started < 1, (signature.where, word)
+            assert time.monotonic() < deadline, (signature.where, word)

@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -135,13 +134,11 @@ def test_many_that_look_at_a_dead_target_wait_for_it_once(sshd: Sshd, monkeypatc
                 shell.run(target, ("true",), SECONDS_5)
             said.append(str(caught.value))
 
-        begun = time.monotonic()
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert time.monotonic() - begun < 4
     assert sum("a moment ago" in text for text in said) == 7
 
 
