@@ -14,7 +14,7 @@ from django.conf import settings
 from detectors import resources
 from detectors.catalog import Catalog, FaultType
 from detectors.faults import Action, Role, Severity
-from incidents import board_rows, correlate, merging, naming, nearby, wording, writing
+from incidents import board_rows, correlate, merging, naming, nearby, site_rules, wording, writing
 from incidents.cases import Entry, FaultCase, IncidentCase
 from incidents.changes import Change, ChangeKind
 from incidents.lifecycle import State
@@ -51,7 +51,7 @@ class Board:
     """What was judged and why, of rows that may be new: written after them."""
     hidden: frozenset[int] = frozenset()
     """Incidents that this board leaves out: what parts from one must not be placed there again."""
-    met: Field = field(default_factory=lambda: Field(nearby.rules()))
+    met: Field = field(default_factory=lambda: Field(site_rules.joining()))
     """Where the faults of this board meet by the rules."""
     _gpus: dict[str, int] = field(default_factory=dict)
     _looked_up: set[str] = field(default_factory=set)

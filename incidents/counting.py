@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from detectors.faults import Action, ClearRule, EventKind, Severity, VerdictKind
-from incidents import clocks, dedup, gather_rules, renewals, upsert
+from incidents import clocks, dedup, gather_rules, renewals, site_rules, upsert
 from incidents.changes import Change, ChangeKind
 from incidents.items import Item, redated, seen
 from incidents.models import Fault
@@ -134,7 +134,7 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list
 def _counts_by_itself(item: Item, tally: _Tally) -> bool:
     """Whether counting rules take this sighting for one more, as of another job."""
     is_apart = item.event.occurred_at - tally.standing.last_seen_at >= gather_rules.APART
-    return is_apart and item.event.fault_type in gather_rules.types_by_time()
+    return is_apart and item.event.fault_type in site_rules.counted_by_job()
 
 
 def _may_be_stale(items: Sequence[Item], now: datetime) -> bool:

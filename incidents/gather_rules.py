@@ -1,6 +1,7 @@
 """Counting rules as data: how many effects that meet at one place conclude what they have in common, and what waits.
 
-Rows are the `[[gather]]` tables of `correlation/gather.toml`. Pure apart from reading it; `incidents.gathering` counts.
+Rows are the `[[gather]]` tables of `correlation/gather.toml` and of a site's own folder. Pure apart from reading them;
+`incidents.gathering` counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from detectors import catalog as fault_catalog
 from detectors import rows
 from detectors.catalog import Catalog
+from incidents.correlation import CorrelationError
 from incidents.relations import Relation
 
 # Our choice: what another GPU of the same job shows within a minute is the same crash.
@@ -27,11 +29,11 @@ _FILE = Path(__file__).parent / "correlation" / "gather.toml"
 _NEEDED = ("name", "effect", "relation", "at", "counts", "fewest", "window", "concludes", "because", "source")
 _OPTIONAL = (
     *("but_not", "share", "quiet", "outlasted", "also_ended", "ties"),
-    *("hold", "hold_at", "holds_hardware", "clears_below"),
+    *("hold", "hold_at", "holds_hardware", "clears_below", "enabled"),
 )
 
 
-class GatherError(Exception):
+class GatherError(CorrelationError):
     """The rules cannot be used. The message has one line per problem: file, line, rule, what was expected."""
 
 
@@ -113,47 +115,80 @@ class GatherRule:
         )
 
 
-@lru_cache(maxsize=1)
-def types_by_time() -> frozenset[str]:
+@lru_cache(maxsize=4)
+def types_by_time(*extra_folders: Path) -> frozenset[str]:
     """The types of which each sighting counts, and not only the fault: those of rules that count jobs."""
-    return frozenset().union(*(rule.types for rule in load() if rule.counts is Counts.JOBS))
+    return frozenset().union(*(rule.types for rule in load(*extra_folders) if rule.counts is Counts.JOBS))
 
 
 def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(fault_type, pattern) for pattern in patterns)
 
 
-@lru_cache(maxsize=1)
-def load() -> tuple[GatherRule, ...]:
-    """The rules that ship with Kintsugi, in order: the wider place first. Raises GatherError."""
-    return read(_FILE.read_text(encoding="utf-8"), _FILE.name)
+@lru_cache(maxsize=4)
+def load(*extra_folders: Path) -> tuple[GatherRule, ...]:
+    """The rules that ship with Kintsugi with those of a site, in order: the wider place first. Raises GatherError.
+
+    A site's row of one of our names takes that row's place, its others come before ours; `enabled = false` ends one.
+    """
+    files = [[_FILE], *(sorted(folder.glob("*.toml")) for folder in extra_folders)]
+    return read(*([(path.name, _text(path)) for path in paths] for paths in files))
 
 
-def read(text: str, file: str, catalog: Catalog | None = None) -> tuple[GatherRule, ...]:
-    """The rules of one file. Raises GatherError naming every problem."""
-    known = catalog or fault_catalog.load()
+def _text(path: Path) -> str:
     try:
-        found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise GatherError(f"{file}: cannot be read: {error}") from error
-    problems = [f"{file}: unknown table {name}: expected gather" for name in sorted(set(found) - {"gather"})]
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GatherError(f"{path.name}: cannot be read: {error}") from error
+
+
+def read(*folders: Sequence[tuple[str, str]], catalog: Catalog | None = None) -> tuple[GatherRule, ...]:
+    """The rules of the files (name, text) of each folder. Raises GatherError naming every problem."""
+    known = catalog or fault_catalog.load()
+    problems: list[str] = []
+    chosen: list[_Row] = []
+    for files in folders:
+        own: dict[str, _Row] = {}
+        for row in [row for file, text in files for row in _rows(file, text, problems)]:
+            if row.name in own:
+                problems.append(f"{row.where}: {row.name}: name: a second rule of this name, at {own[row.name].where}")
+            own[row.name or row.where] = row
+        chosen = [own.pop(row.name, row) for row in chosen]
+        chosen = [*own.values(), *chosen]
     rules: list[GatherRule] = []
-    for where, row in _placed(file, text, found):
-        rule, reasons = _rule(row, known)
-        if rule is not None and any(rule.name == other.name for other in rules):
-            reasons.append("name: a second rule of this name")
-        problems += [f"{where}: {row.get('name', 'row')}: {reason}" for reason in sorted(reasons)]
-        if rule is not None:
-            rules.append(rule)
+    for row in chosen:
+        rule, reasons = (None, []) if row.is_off else _rule(row.values, known)
+        problems += [f"{row.where}: {row.name or 'row'}: {reason}" for reason in sorted(reasons)]
+        rules += [rule] if rule is not None else []
     if problems:
         raise GatherError("\n".join(problems))
     return tuple(rules)
 
 
-def _placed(file: str, text: str, found: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+@dataclass(frozen=True)
+class _Row:
+    where: str
+    values: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.values.get("name", ""))
+
+    @property
+    def is_off(self) -> bool:
+        return self.values.get("enabled", True) is False and bool(self.name)
+
+
+def _rows(file: str, text: str, problems: list[str]) -> Iterator[_Row]:
+    """Each `[[gather]]` with its file and line (1-based): tomllib keeps no lines. Other tables are not read here."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{file}: cannot be read: {error}")
+        return
     numbers = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == "[[gather]]"]
     for index, row in enumerate(found.get("gather", ())):
-        yield f"{file}:{numbers[index] if index < len(numbers) else '?'}", row
+        yield _Row(f"{file}:{numbers[index] if index < len(numbers) else '?'}", row)
 
 
 def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[GatherRule | None, list[str]]:
@@ -176,6 +211,8 @@ def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[GatherRule | None, 
             reasons.append(f"{key}: {row[key]} is no share from 0 to 1")
     if row["concludes"] not in catalog:
         reasons.append(f"concludes: {row['concludes']} is no fault type of the catalogue")
+    if not isinstance(values.pop("enabled", True), bool):
+        reasons.append(f"enabled: expected true or false, not {row['enabled']!r}")
     if bool(row.get("hold")) != bool(row.get("hold_at")):
         reasons.append("hold and hold_at: each needs the other")
     return (None, reasons) if reasons else (GatherRule(**values), [])

@@ -14,7 +14,7 @@ from django.db.models import Q
 
 from detectors import catalog as fault_catalog
 from detectors.faults import ClearRule, EventKind, FaultEvent, fingerprint
-from incidents import gather_rules, graphs, holding, jobs, spells, standing_effects, storms, tallies
+from incidents import graphs, holding, jobs, site_rules, spells, standing_effects, storms, tallies
 from incidents.board import Board
 from incidents.cases import FaultCase
 from incidents.conclusions import concluded as conclusion
@@ -155,8 +155,8 @@ def _asked(came: Sequence[FaultCase], again: Sequence[FaultCase]) -> list[Gather
     """The rules that have anything to look at, in order."""
     types = {case.row.fault_type for case in came}
     waits = bool(_repairs(came))
-    rules = gather_rules.load()
-    seen_anew = {case.row.fault_type for case in again} & gather_rules.types_by_time()
+    rules = site_rules.counting()
+    seen_anew = {case.row.fault_type for case in again} & site_rules.counted_by_job()
     asked = [rule for rule in rules if types & rule.types or (waits and rule.hold_at)]
     return [rule for rule in rules if rule in asked or (rule.counts is Counts.JOBS and seen_anew & rule.types)]
 
@@ -182,7 +182,7 @@ def _said(one: Tally, board: Board) -> str:
 def ended(now: datetime) -> list[FaultEvent]:
     """The ends of what was concluded before, and what shows only once hold-downs are over, for the sweep. One query
     while nothing stands and no hold-down ends."""
-    rules = gather_rules.load()
+    rules = site_rules.counting()
     concluding = {rule.concludes: rule for rule in rules}
     patient = {fault_type for rule in rules if rule.outlasted for fault_type in rule.types}
     rows: list[Fault] = _DUE.objects(concluded=[*concluding, SOURCE], patient=patient, now=now)
@@ -212,7 +212,7 @@ def _ended(row: Fault, rules: Sequence[GatherRule], board: Board) -> FaultEvent 
 
 def _ripe(board: Board, rows: Sequence[Fault]) -> list[FaultEvent]:
     """Faults whose hold-down is about to end count before they get a place of their own."""
-    rules = [rule for rule in gather_rules.load() if rule.outlasted]
+    rules = [rule for rule in site_rules.counting() if rule.outlasted]
     came = [board.case(row) for row in rows]
     look = Gathering(board, came, (), Surroundings(graphs.current()))
     for rule in rules if came else ():

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
-from django.conf import settings
 from django.db.models import Q
 
 from detectors.catalog import Catalog
 from detectors.faults import Action, Component, Severity
-from incidents import correlation_file, graphs, jobs, relations
+from incidents import graphs, jobs, relations, site_rules
 from incidents.correlation import Rule, RuleSet
 from incidents.lifecycle import State
 from incidents.models import Silence
@@ -32,12 +30,6 @@ _PLANNED = Prepared(
 )
 
 _Asked = tuple[Relation, Side, FaultView]
-
-
-def rules() -> RuleSet:
-    """The shipped rules with those of this site."""
-    folder: Path | None = settings.KINTSUGI["KINTSUGI_CORRELATION"]
-    return correlation_file.load(*([folder] if folder is not None else []))
 
 
 @dataclass
@@ -82,7 +74,7 @@ class Nearby:
 
 def of(faults: Iterable[tuple[str, str]], catalog: Catalog, *, now: datetime, window: timedelta) -> Nearby:
     """`faults` are (fault type, resource). At most one look at the graph, three at jobs, one at planned work."""
-    known = rules()
+    known = site_rules.joining()
     views = [_view(fault_type, resource, catalog, now) for fault_type, resource in faults]
     asked = {
         (relation, side, view) for view in views for rule, side in known.sides(view) for relation in rule.relations

@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce
 from detectors import catalog as fault_catalog
 from detectors import resources
 from detectors.faults import ClearRule, Role
-from incidents import nearby, silencing, upsert
+from incidents import silencing, site_rules, upsert
 from incidents.acting import record
 from incidents.board import Board, window
 from incidents.cases import Entry, FaultCase, IncidentCase, blocks
@@ -108,7 +108,7 @@ def _due(now: datetime) -> list[int]:
 
 def _of_cause() -> list[str]:
     """The rules that join what shows the cause itself: faults of one part, of both ends of a cable, ports it pauses."""
-    return [rule.name for rule in nearby.rules() if set(rule.relations) <= _BY_ANOTHER_NAME]
+    return [rule.name for rule in site_rules.joining() if set(rule.relations) <= _BY_ANOTHER_NAME]
 
 
 def _is_child(fault: FaultCase, parent: IncidentCase) -> bool:

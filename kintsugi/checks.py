@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from detectors.detector import DetectorError
 from detectors.transport import SshShell
-from incidents import correlation_file
+from incidents import site_rules
 from incidents.correlation import CorrelationError
 from kintsugi import credentials, slack_inbound_people
 from runbooks import library
@@ -22,7 +22,6 @@ _SAFE_POLICY = "noeviction"
 _TIMEOUT_S = 2.0
 
 
-@checks.register
 @checks.register
 def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """`allkeys-lru` and its kin drop whole queues in silence when memory is short; the sweep would hide it for long."""
@@ -43,7 +42,6 @@ def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.
     return [checks.Error(words, hint=f"Set `maxmemory-policy {_SAFE_POLICY}` in redis.conf.", id="kintsugi.E001")]
 
 
-@checks.register
 @checks.register
 def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A key or a list of host keys that cannot be read would make every node look unreachable."""
@@ -68,19 +66,17 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
 
 
 @checks.register
-@checks.register
 def correlation_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A rule that is read wrongly would join what does not belong together, and nobody would be told of it."""
-    folder = settings.KINTSUGI["KINTSUGI_CORRELATION"]
     try:
-        correlation_file.load(*([folder] if folder is not None else []))
+        site_rules.joining()
+        site_rules.counting()
     except CorrelationError as error:
-        hint = "Correct the files of KINTSUGI_CORRELATION; docs/correlation.md has the format."
+        hint = "Correct the files of KINTSUGI_CORRELATION; docs/correlation.md and docs/gathering.md have the format."
         return [checks.Error(str(error), hint=hint, id="kintsugi.E003")]
     return []
 
 
-@checks.register
 @checks.register
 def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A runbook that is read wrongly would be found out when a node is already drained."""
@@ -92,7 +88,6 @@ def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMess
     return []
 
 
-@checks.register
 @checks.register
 def people_of_slack_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A list that is read wrongly would keep people from the stop switch when they need it."""

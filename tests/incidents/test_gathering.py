@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -11,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from detectors import resources
 from detectors.faults import EventKind
 from detectors.job_records import JobRecord
-from incidents import gather_rules, gathering, jobs
+from incidents import gather_rules, gathering, jobs, site_rules
 from incidents.gather_rules import GatherError
 from incidents.ingesting import ingest
 from incidents.models import Decision, Fault, Incident
@@ -335,8 +337,57 @@ def test_a_rule_is_refused_when_it_says_what_cannot_be_meant(change: str, said: 
     text = "[[gather]]\n" + "\n".join(f"{name} = {given}" for name, given in {**row, key: value}.items())
 
     with pytest.raises(GatherError, match=r"rules\.toml:1: x: ") as refused:
-        gather_rules.read(text, "rules.toml")
+        gather_rules.read([("rules.toml", text)])
     assert said in str(refused.value)
+
+
+TWO_OF_A_RACK = """
+[[gather]]
+name = "{name}"
+effect = "node.power_supply.failed"
+relation = "rack"
+at = "rack"
+counts = "machines"
+fewest = 2
+window = "10m"
+concludes = "facility.power.degraded"
+because = "two supplies of one rack are enough for us"
+source = "a test"
+"""
+
+
+@pytest.fixture
+def folder(settings: Any, tmp_path: Path) -> Path:
+    """The site's own."""
+    settings.KINTSUGI = settings.KINTSUGI | {"KINTSUGI_CORRELATION": tmp_path}
+    return tmp_path
+
+
+def test_a_sites_counting_rule_takes_the_place_of_ours_and_its_others_come_first(folder: Path) -> None:
+    names = [rule.name for rule in gather_rules.load()]
+    (folder / "own.toml").write_text(
+        TWO_OF_A_RACK.format(name="rack_power")
+        + TWO_OF_A_RACK.format(name="two_of_a_rack")
+        + '[[gather]]\nname = "leaf"\nenabled = false'
+    )
+    found = site_rules.counting()
+
+    assert [rule.name for rule in found] == ["two_of_a_rack", *(name for name in names if name != "leaf")]
+    assert [rule.fewest for rule in found if rule.name == "rack_power"] == [2]
+
+
+def test_a_sites_counting_rule_concludes(folder: Path) -> None:
+    (folder / "own.toml").write_text(TWO_OF_A_RACK.format(name="two_of_a_rack"))
+    happen("node.power_supply.failed", [f"node/{name}/psu/1" for name in NODES[:2]])
+
+    assert concluded() == [("facility.power.degraded", "rack/r01")]
+
+
+def test_two_counting_rules_of_one_name_in_one_folder_are_refused(folder: Path) -> None:
+    (folder / "own.toml").write_text(2 * TWO_OF_A_RACK.format(name="leaf"))
+
+    with pytest.raises(GatherError, match=r"own\.toml:14: leaf: name: a second rule of this name, at own\.toml:2"):
+        site_rules.counting()
 
 
 def ports_of(node: int, *, leafs: int = 4) -> list[str]:

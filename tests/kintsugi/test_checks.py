@@ -76,6 +76,14 @@ def test_rules_of_correlation_that_cannot_be_read_stop_the_start(settings: Any, 
     assert "site.toml:1: mine: cause: missing" in message.msg
 
 
+def test_counting_rules_of_the_site_that_cannot_be_read_stop_the_start(settings: Any, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('[[gather]]\nname = "mine"\n')
+    settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_CORRELATION": tmp_path}
+    (message,) = correlation_is_usable(None)
+    assert message.id == "kintsugi.E003"
+    assert "site.toml:1: mine: fewest: missing" in message.msg
+
+
 def test_the_shipped_rules_of_correlation_can_be_read(settings: Any) -> None:
     assert correlation_is_usable(None) == []
 

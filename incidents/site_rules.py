@@ -1,0 +1,31 @@
+"""The rules in force here: those that ship, with those of this site's folder (KINTSUGI_CORRELATION) before them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from django.conf import settings
+
+from incidents import correlation_file, gather_rules
+from incidents.correlation import RuleSet
+from incidents.gather_rules import GatherRule
+
+
+def joining() -> RuleSet:
+    """Which faults explain which. Raises CorrelationError; read once per process and folder."""
+    return correlation_file.load(*_folders())
+
+
+def counting() -> tuple[GatherRule, ...]:
+    """What many faults together conclude, in order. Raises GatherError; read once per process and folder."""
+    return gather_rules.load(*_folders())
+
+
+def counted_by_job() -> frozenset[str]:
+    """The fault types of which each sighting counts, and not only the fault."""
+    return gather_rules.types_by_time(*_folders())
+
+
+def _folders() -> tuple[Path, ...]:
+    folder: Path | None = settings.KINTSUGI["KINTSUGI_CORRELATION"]
+    return () if folder is None else (folder,)
