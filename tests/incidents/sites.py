@@ -28,6 +28,21 @@ RAILS = tuple(f"mlx5_{rail}" for rail in range(4))
 LEAFS = tuple(f"leaf-{rail + 1:02}" for rail in range(4))
 SPINES = ("spine-01", "spine-02")
 
+# A counting rule of a site's own, to be named.
+TWO_OF_A_RACK = """
+[[gather]]
+name = "{name}"
+effect = "node.power_supply.failed"
+relation = "rack"
+at = "rack"
+counts = "machines"
+fewest = 2
+window = "10m"
+concludes = "facility.power.degraded"
+because = "two supplies of one rack are enough for us"
+source = "a test"
+"""
+
 
 def a_site(now: datetime = NOW) -> None:
     """Three racks of four nodes on two feeds; each leaf module feeds two nodes."""

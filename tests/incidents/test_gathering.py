@@ -19,7 +19,7 @@ from incidents.ingesting import ingest
 from incidents.models import Decision, Fault, Incident
 from incidents.sweeping import sweep
 from tests.builders import NOW
-from tests.incidents.sites import NODES, a_site, happen, nics, open_incidents
+from tests.incidents.sites import NODES, TWO_OF_A_RACK, a_site, happen, nics, open_incidents
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 LEAF = "switch/leaf-02"
@@ -339,21 +339,6 @@ def test_a_rule_is_refused_when_it_says_what_cannot_be_meant(change: str, said: 
     with pytest.raises(GatherError, match=r"rules\.toml:1: x: ") as refused:
         gather_rules.read([("rules.toml", text)])
     assert said in str(refused.value)
-
-
-TWO_OF_A_RACK = """
-[[gather]]
-name = "{name}"
-effect = "node.power_supply.failed"
-relation = "rack"
-at = "rack"
-counts = "machines"
-fewest = 2
-window = "10m"
-concludes = "facility.power.degraded"
-because = "two supplies of one rack are enough for us"
-source = "a test"
-"""
 
 
 @pytest.fixture
