@@ -27,7 +27,7 @@ def figures() -> impact_statistics.ImpactFigures:
 
 
 def told_after(*minutes: float) -> None:
-    for row, each in zip(IncidentJob.objects.order_by("pk"), minutes, strict=False):
+    for row, each in zip(IncidentJob.objects.order_by("job__job_id", "pk"), minutes, strict=False):
         IncidentJob.objects.filter(pk=row.pk).update(owner_told_at=T0 + each * MINUTE)
 
 
