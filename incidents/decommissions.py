@@ -12,6 +12,7 @@ from django.db import IntegrityError, transaction
 from incidents.acting import record
 from incidents.changes import Refused
 from incidents.models import Decommission, Incident, Node
+from incidents.prepared import Prepared
 
 _KIND = "decommission"
 
@@ -46,8 +47,13 @@ def end(node: str, *, actor: str, why: str, now: datetime) -> str | Refused:
     return text
 
 
+_STANDING = Prepared(lambda: Decommission.objects.filter(ended_at=None).values_list("pk")[:1])
+
+
 def standing() -> dict[str, str]:
     """The nodes that are being decommissioned, each with a sentence that says by whom, since when and why."""
+    if not _STANDING.rows():
+        return {}
     rows = Decommission.objects.filter(ended_at=None).select_related("node")
     return {row.node.name: said(row) for row in rows}
 

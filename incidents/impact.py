@@ -23,6 +23,7 @@ from incidents.impact_rules import AFTER_END, Harm, JobSpan, Tally, Touch, lifte
 from incidents.lifecycle import CLOSED, State
 from incidents.models import Incident, IncidentFault, IncidentJob, Job, Node, Notification
 from incidents.notify import outbox
+from incidents.prepared import Given, Moment, Prepared
 
 KIND = "impact"
 LIFTED = "severity_raised"
@@ -51,7 +52,7 @@ class _Found:
 
 def is_waiting(now: datetime) -> bool:
     """Whether an open incident has never been looked at: worth a look at once."""
-    return due(now).filter(impact_at=None, opened_at__gte=now - _LATE).exists()
+    return bool(_UNSEEN.rows(closed=now - _AFTERWARDS, opened=now - _LATE))
 
 
 def assess(now: datetime) -> list[int]:
@@ -76,10 +77,23 @@ def assess(now: datetime) -> list[int]:
 
 
 def due(now: datetime) -> QuerySet[Incident]:
-    lately = Q(closed_at__gte=now - _AFTERWARDS) & ~Q(state__in=_NOT_OWN)
-    rows = Incident.objects.filter(~Q(state__in=_CLOSED) | lately, root_fault__isnull=False)
-    rows = rows.select_related("root_fault")
+    rows = _counted(now - _AFTERWARDS).select_related("root_fault")
     return rows.order_by(F("impact_at").asc(nulls_first=True), "pk")
+
+
+def _counted(closed_since: Moment) -> QuerySet[Incident]:
+    lately = Q(closed_at__gte=closed_since) & ~Q(state__in=_NOT_OWN)
+    return Incident.objects.filter(~Q(state__in=_CLOSED) | lately, root_fault__isnull=False)
+
+
+_UNSEEN = Prepared(
+    lambda: (
+        _counted(Given("closed"))
+        .filter(impact_at=None, opened_at__gte=Given("opened"))
+        .order_by()
+        .values_list("pk")[:1]
+    )
+)
 
 
 def mark_told(incident: int, *, actor: str, now: datetime) -> int:

@@ -8,6 +8,7 @@ from django.db.models import Q
 
 from incidents import dedup
 from incidents.models import JobSource
+from incidents.prepared import Prepared
 
 # Accounts come late: slurmdbd may be down for a while, and a job is written when its last step has ended.
 _LATE = timedelta(hours=1)
@@ -19,7 +20,9 @@ _CLUSTER = "slurm"
 
 def claim(now: datetime, *, every: timedelta) -> bool:
     """Whether the caller asks now: one process in each period, whichever comes first."""
-    JobSource.objects.get_or_create(cluster=_CLUSTER)
+    known = known_of() or JobSource.objects.get_or_create(cluster=_CLUSTER)[0]
+    if known.asked_at is not None and now - every < known.asked_at <= now + every:
+        return False
     is_ahead = Q(asked_at__gt=now + every)  # by a clock that was set back since
     due = JobSource.objects.filter(Q(asked_at=None) | Q(asked_at__lte=now - every) | is_ahead)
     return due.filter(cluster=_CLUSTER).update(asked_at=now) == 1
@@ -63,8 +66,11 @@ def is_silent() -> bool:
     return known is not None and known.asked_at is not None and known.asked_at != known.answered_at
 
 
+_KNOWN = Prepared(lambda: JobSource.objects.filter(cluster=_CLUSTER).order_by("pk")[:1])
+
+
 def known_of() -> JobSource | None:
-    return JobSource.objects.filter(cluster=_CLUSTER).first()
+    return next(iter(_KNOWN.objects()), None)
 
 
 def notice() -> str:

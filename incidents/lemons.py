@@ -18,6 +18,7 @@ from incidents.acting import record
 from incidents.changes import Refused
 from incidents.lifecycle import State
 from incidents.models import Incident, InService, Node, Quarantine
+from incidents.prepared import Prepared
 from incidents.wording import resource as said
 
 # Four weeks: the span over which the paper looks at a node.
@@ -115,9 +116,12 @@ def _breakage(number: int, machine: str, slot: str, at: datetime, stays: Iterabl
     return Breakage(number, machine, slot, at, serial=then.serial, is_replaced=then.to_at is not None)
 
 
+_QUARANTINED = Prepared(lambda: Quarantine.objects.filter(ended_at=None).values_list("node__name"))
+
+
 def quarantined() -> set[str]:
     """The nodes that are set aside: nothing is started on them by itself."""
-    return set(Quarantine.objects.filter(ended_at=None).values_list("node__name", flat=True))
+    return set(_QUARANTINED.values())
 
 
 def quarantine(node: str, *, incident_id: int | None, reason: str, now: datetime) -> None:

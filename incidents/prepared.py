@@ -1,4 +1,4 @@
-"""Queries that ingest asks thousands of times an hour: the ORM writes their SQL once per kind of database, it is kept.
+"""Queries that are asked thousands of times an hour: the ORM writes their SQL once per kind of database, it is kept.
 
 Values are given by name at each run, and a list is one parameter, so the text is the same whatever a batch holds.
 Reads only.
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -20,6 +20,8 @@ from django.db.models.fields.related import ForeignObject
 from django.db.models.sql.compiler import SQLCompiler
 
 _Reader = Callable[[Any], Any]
+# A time that is known, or will be given at each run.
+Moment: TypeAlias = "datetime | Given"
 _M = TypeVar("_M", bound=Model)
 
 
@@ -80,6 +82,10 @@ class Prepared:
             for read in readers:
                 columns[index] = [read(value) for value in columns[index]]
         return list(zip(*columns, strict=True))
+
+    def values(self, **given: Any) -> list[Any]:
+        """Of a query with one column."""
+        return [value for (value,) in self.rows(**given)]
 
     def objects(self, **given: Any) -> list[Any]:
         """The rows as instances of the query's model."""

@@ -21,7 +21,7 @@ from incidents.changes import Change
 from incidents.lifecycle import OPEN
 from incidents.models import Decision, Fault, Incident, IncidentFault, Silence
 from incidents.notify import outbox
-from incidents.prepared import Given, Prepared
+from incidents.prepared import Given, Moment, Prepared
 from incidents.windows import ANSWERED_WITHIN, Kept, Kind, Outside, Place, Window, judge
 from incidents.wording import moment
 from incidents.writing import KINTSUGI
@@ -83,20 +83,24 @@ def apply(board: Board) -> None:
 
 def end_due(now: datetime) -> list[Change]:
     """Windows whose time has come end or begin: what outlasts the one is announced, what the other covers is kept."""
-    if not _due(now).exists():
+    asked = now - ANSWERED_WITHIN
+    if not _DUE.rows(now=now, asked=asked):
         return []
     with transaction.atomic():
         upsert.lock_placement()
-        _due(now).filter(ends_at__lte=now).update(ended_at=F("ends_at"), ended_by=KINTSUGI)
-        _due(now).filter(review_at__lte=now - ANSWERED_WITHIN).update(ended_at=now, ended_by=KINTSUGI)
-        begun = list(_due(now).filter(began_at=None))
+        _due(now, asked).filter(ends_at__lte=now).update(ended_at=F("ends_at"), ended_by=KINTSUGI)
+        _due(now, asked).filter(review_at__lte=asked).update(ended_at=now, ended_by=KINTSUGI)
+        begun = list(_due(now, asked).filter(began_at=None))
         Silence.objects.filter(pk__in=[row.pk for row in begun]).update(began_at=now)
         return reconsider(now, begun=[as_window(row) for row in begun])
 
 
-def _due(now: datetime) -> QuerySet[Silence]:
-    over = Q(ends_at__lte=now) | Q(review_at__lte=now - ANSWERED_WITHIN)
+def _due(now: Moment, asked: Moment) -> QuerySet[Silence]:
+    over = Q(ends_at__lte=now) | Q(review_at__lte=asked)
     return Silence.objects.filter(ended_at=None).filter(over | Q(began_at=None, starts_at__lte=now))
+
+
+_DUE = Prepared(lambda: _due(Given("now"), Given("asked")).order_by().values_list("pk")[:1])
 
 
 def finish(ids: Collection[int], *, by: str, now: datetime) -> int:

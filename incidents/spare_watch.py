@@ -8,10 +8,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from incidents.acting import record
 from incidents.models import Incident, Spare, TimelineEntry, VendorCase
+from incidents.prepared import Given, Moment, Prepared
 from incidents.vendor_states import CaseState
 
 KIND = "spare_late"
@@ -22,13 +23,17 @@ _REMIND_EVERY = timedelta(days=1)
 
 def due(now: datetime) -> list[str]:
     """What people were asked, in sentences. One query while no spare is lent too long."""
+    return [text for spare in _LENT.values(before=now - _GRACE) if (text := _ask(spare, now))]
+
+
+def _lent(before: Moment) -> QuerySet[Spare]:
     cases = VendorCase.objects.filter(incident=OuterRef("incident"))
-    is_over = Q(incident__closed_at__lte=now - _GRACE)
-    case_is_over = Q(Exists(cases.filter(closed_at__lte=now - _GRACE))) & ~Q(
-        Exists(cases.exclude(state=CaseState.CLOSED))
-    )
-    lent = Spare.objects.filter(is_over | case_is_over, stands_for__isnull=False, since_at__lte=now - _GRACE)
-    return [text for spare in lent.order_by("pk") if (text := _ask(spare.pk, now))]
+    is_over = Q(incident__closed_at__lte=before)
+    case_is_over = Q(Exists(cases.filter(closed_at__lte=before))) & ~Q(Exists(cases.exclude(state=CaseState.CLOSED)))
+    return Spare.objects.filter(is_over | case_is_over, stands_for__isnull=False, since_at__lte=before)
+
+
+_LENT = Prepared(lambda: _lent(Given("before")).order_by("pk").values_list("pk"))
 
 
 def _ask(spare_id: int, now: datetime) -> str:

@@ -17,12 +17,32 @@ from incidents import spare_watch, vendor_cases, vendor_parts, vendor_words
 from incidents.acting import record
 from incidents.lifecycle import State
 from incidents.models import InService, VendorCase
+from incidents.prepared import Given, Prepared
 from incidents.vendor_states import WITHOUT_PART, CaseState, Move
 from incidents.wording import duration
 from incidents.writing import KINTSUGI
 
 # People are told of a late case once a day: issue 5 asks for reminders, how often is our choice.
 REMIND_EVERY = timedelta(days=1)
+
+
+_WITHOUT_PART = Prepared(
+    lambda: VendorCase.objects.filter(state__in=WITHOUT_PART).exclude(old_serial="").order_by("pk")
+)
+_RESTORED = Prepared(
+    lambda: VendorCase.objects.filter(
+        state=CaseState.INSTALLED,
+        incident__state__in=(State.MONITORING, State.RESOLVED),
+        incident__restored_at__gte=F("since_at"),
+    ).order_by("pk")
+)
+_UNTOLD = Prepared(
+    lambda: (
+        VendorCase.objects.filter(Q(reminded_at=None) | Q(reminded_at__lte=Given("reminded")))
+        .exclude(state=CaseState.CLOSED)
+        .order_by("pk")
+    )
+)
 
 
 def due(now: datetime) -> list[str]:
@@ -39,7 +59,7 @@ def expected() -> Mapping[CaseState, timedelta]:
 def _put_in(now: datetime) -> list[str]:
     """The ledger knows another part in the slot: the vendor's is in, whoever put it there."""
     told = []
-    waiting = list(VendorCase.objects.filter(state__in=WITHOUT_PART).exclude(old_serial="").order_by("pk"))
+    waiting: list[VendorCase] = _WITHOUT_PART.objects()
     rows = InService.objects.filter(slot__in=[case.resource for case in waiting], to_at=None) if waiting else ()
     held = {(row.part, row.slot): row for row in rows}
     for case in waiting:
@@ -53,13 +73,8 @@ def _put_in(now: datetime) -> list[str]:
 
 def _held(now: datetime) -> list[str]:
     """Service was restored after the part was put in: the part is verified by what was verified then."""
-    rows = VendorCase.objects.filter(
-        state=CaseState.INSTALLED,
-        incident__state__in=(State.MONITORING, State.RESOLVED),
-        incident__restored_at__gte=F("since_at"),
-    )
     told = []
-    for case in rows.order_by("pk"):
+    for case in _RESTORED.objects():
         told += _moved(case, Move.VERIFY, "Service was restored with it.", now)
     return told
 
@@ -70,12 +85,10 @@ def _moved(case: VendorCase, what: Move, note: str, now: datetime) -> list[str]:
 
 
 def _late(now: datetime) -> list[str]:
-    late = Q(pk__in=[])
-    for state, length in expected().items():
-        late |= Q(state=state, since_at__lte=now - length)
-    untold = Q(reminded_at=None) | Q(reminded_at__lte=now - REMIND_EVERY)
-    rows = VendorCase.objects.filter(late, untold).exclude(state=CaseState.CLOSED)
-    return [_remind(case, now) for case in rows.order_by("pk")]
+    lengths = expected()
+    untold: list[VendorCase] = _UNTOLD.objects(reminded=now - REMIND_EVERY)
+    lasts = ((case, lengths.get(CaseState(case.state))) for case in untold)
+    return [_remind(case, now) for case, length in lasts if length is not None and case.since_at <= now - length]
 
 
 def _remind(case: VendorCase, now: datetime) -> str:

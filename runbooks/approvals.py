@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from incidents import services as incidents
+from incidents.prepared import Prepared
 from runbooks import fleet, leasing, library, showing, starting
 from runbooks.ending import Turn
 from runbooks.models import Approval, Mode, Run, RunState
@@ -87,11 +88,20 @@ def is_for_number_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
     return is_new and bool(_for_number(run, ctx.world.policy.bounds, turn.now))
 
 
+def _asked() -> QuerySet[Approval]:
+    return Approval.objects.filter(ended_at=None, given_at=None, run__state=RunState.AWAITING_APPROVAL)
+
+
+_ASKED = Prepared(lambda: _asked().values_list("pk")[:1])
+
+
 def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
     """Takes back questions that nobody has to answer any more, since fewer nodes are in repair: the run goes on by
     itself. Oldest first, and no more than may go out now.
     """
-    asked = Approval.objects.filter(ended_at=None, given_at=None, run__state=RunState.AWAITING_APPROVAL)
+    if not _ASKED.rows():
+        return
+    asked = _asked()
     freed = 0
     for row in asked.filter(index=F("run__step")).select_related("run__incident", "run__node").order_by("run_id"):
         run = row.run

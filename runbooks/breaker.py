@@ -14,6 +14,7 @@ from detectors.faults import Action, Component, EventKind, FaultEvent
 from incidents.conclusions import concluded
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident, Node
+from incidents.prepared import Given, Prepared
 from runbooks import guards_causes
 from runbooks.models import Breaker
 from runbooks.slurm import NodeState
@@ -26,8 +27,21 @@ _OF_NODES = [Component.GPU.value, Component.NVLINK.value, Component.NODE.value]
 _NOT_BAD = [State.FALSE_POSITIVE.value, State.DUPLICATE.value]
 
 
+_STANDING = Prepared(lambda: Breaker.objects.filter(closed_at=None).order_by("pk")[:1])
+_CLOSED = Prepared(lambda: Breaker.objects.exclude(closed_at=None).order_by("-closed_at").values_list("closed_at")[:1])
+_TOLD = Prepared(lambda: Fault.objects.filter(fault_type=FAULT_TYPE, is_active=True).values_list("pk")[:1])
+_CALLED = Prepared(
+    lambda: (
+        Incident.objects.filter(opened_at__gt=Given("since"), action__in=_REPAIRS, component__in=_OF_NODES)
+        .filter(node__is_provisional=False)
+        .exclude(state__in=_NOT_BAD)
+        .values_list("node__name")
+    )
+)
+
+
 def standing() -> Breaker | None:
-    return Breaker.objects.filter(closed_at=None).first()
+    return next(iter(_STANDING.objects()), None)
 
 
 def turned_bad(nodes: Mapping[str, NodeState], now: datetime, *, bounds: Bounds) -> frozenset[str]:
@@ -36,13 +50,7 @@ def turned_bad(nodes: Mapping[str, NodeState], now: datetime, *, bounds: Bounds)
     What turned bad before a person closed the breaker was looked at, and counts no more.
     """
     since = _since(now, bounds)
-    rows = Incident.objects.filter(
-        opened_at__gt=since,
-        action__in=_REPAIRS,
-        component__in=_OF_NODES,
-        node__is_provisional=False,
-    )
-    called = rows.exclude(state__in=_NOT_BAD).values_list("node__name", flat=True)
+    called = _CALLED.values(since=since)
     down = (
         name
         for name, node in nodes.items()
@@ -68,7 +76,7 @@ def judged(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
         if guards_causes.is_too_many(len(bad), fleet, bounds=bounds):
             trip(guards_causes.said(bad, fleet, bounds=bounds), now)
             tripped = standing()
-    is_told = Fault.objects.filter(fault_type=FAULT_TYPE, is_active=True).exists()
+    is_told = bool(_TOLD.rows())
     if tripped is not None and not is_told:
         text = f"The breaker has tripped: {tripped.why}. No node is taken out of service until a person closes it."
         return [concluded(EventKind.RAISED, FAULT_TYPE, _RESOURCE, text=text, now=now)]
@@ -78,6 +86,6 @@ def judged(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
 
 
 def _since(now: datetime, bounds: Bounds) -> datetime:
-    closed = Breaker.objects.exclude(closed_at=None).order_by("-closed_at").values_list("closed_at", flat=True).first()
+    closed = next(iter(_CLOSED.values()), None)
     begin = now - bounds.breaker_window
     return max(begin, closed) if closed is not None else begin

@@ -10,6 +10,7 @@ from django.db.models import Count, DateTimeField, OuterRef, Q, Subquery
 from detectors.faults import Recovery
 from incidents import vendor_cases
 from incidents.models import Fault, Incident, InService, Node
+from incidents.prepared import Given, Prepared
 from runbooks import ladder, leasing
 from runbooks.choosing import Past
 from runbooks.ladder import Tried
@@ -55,8 +56,15 @@ def _settled(run: Run, *, has_cured: bool | None, why: str, now: datetime) -> No
     run.cures.filter(judged_at=None).update(has_cured=has_cured, why=why[:_LONGEST], judged_at=now)
 
 
+_UNJUDGED = Prepared(
+    lambda: CureAttempt.objects.filter(judged_at=None, run__finished_at__isnull=False).values_list("pk")[:1]
+)
+
+
 def judge(now: datetime, books: Mapping[str, Runbook]) -> int:
     """What came of rungs whose runs have ended: one query where there is none to judge. How many were judged."""
+    if not _UNJUDGED.rows():
+        return 0
     seen = Fault.objects.filter(resource=OuterRef("resource"), fault_type=OuterRef("fault_type"))
     after = Q(last_seen_at__gt=OuterRef("run__finished_at")) | Q(observed_at__gt=OuterRef("run__finished_at"))
     back_at = Subquery(seen.filter(after).order_by("-pk").values("last_seen_at")[:1], output_field=DateTimeField())
@@ -111,9 +119,14 @@ def tried_on(node: Node, fault_type: str, books: Mapping[str, Runbook], now: dat
     ]
 
 
+_SPENT = Prepared(
+    lambda: Run.objects.filter(incident=Given("incident"), state=RunState.NOT_CURED).values_list("runbook")
+)
+
+
 def spent(incident: Incident) -> frozenset[str]:
     """Runbooks that have ended without a cure in this incident: none of them comes twice by itself."""
-    return frozenset(incident.runs.filter(state=RunState.NOT_CURED).values_list("runbook", flat=True))
+    return frozenset(_SPENT.values(incident=incident.pk))
 
 
 def window_of(runbook: str, books: Mapping[str, Runbook]) -> timedelta:

@@ -14,6 +14,7 @@ from incidents import poll_pauses
 from incidents import services as incidents
 from incidents.changes import Refused as ActRefused
 from incidents.lifecycle import State, Trigger
+from incidents.prepared import Given, Prepared
 from runbooks import audit, cures, giving_back, keeping_drained, leasing
 from runbooks import shadow as ledger
 from runbooks.guards import Refusal, Refused
@@ -28,6 +29,9 @@ _KINTSUGI = "kintsugi"
 # Our choice: places come free one by one, and each asks slurmctld for all nodes.
 _ASK_AT_ONCE, _TURN_OF_QUEUE, _LONGEST_TURN = 20, timedelta(minutes=1), timedelta(minutes=10)
 _ROOM = frozenset({Refusal.RATE, Refusal.CAP, Refusal.POD_FLOOR, Refusal.JOB_FLOOR})
+
+
+_ROWS_OF_STEP = Prepared(lambda: StepRun.objects.filter(run=Given("run"), index=Given("index")).order_by("pk"))
 
 
 @dataclass
@@ -45,8 +49,7 @@ class Turn:
 
     def __post_init__(self) -> None:
         if self.step is not None:
-            rows = self.run.steps.filter(index=self.run.step).order_by("pk")
-            for row in rows:
+            for row in _ROWS_OF_STEP.objects(run=self.run.pk, index=self.run.step):
                 self.tried = row if row.outcome == StepRun.Outcome.ATTEMPTED else self.tried
                 self.waiting = row if row.outcome == StepRun.Outcome.WAITING else self.waiting
 

@@ -19,6 +19,7 @@ from incidents import above, decommissions, graphs
 from incidents import services as incidents
 from incidents.holding import LONGEST
 from incidents.models import Fault, Incident, Node
+from incidents.prepared import Given, Prepared
 from runbooks import breaker, guards, guards_history, library
 from runbooks.demands import Demand
 from runbooks.guards import Act, Fleet, PastReboot, WiderCause
@@ -99,9 +100,14 @@ def mode_of(runbook: str) -> Mode:
     return modes_of((runbook,))[runbook]
 
 
+_MODES_OF = Prepared(
+    lambda: RunbookMode.objects.filter(runbook__among=Given("runbooks")).values_list("runbook", "mode")
+)
+
+
 def modes_of(runbooks: Collection[str]) -> dict[str, Mode]:
     """Of each, as `mode_of`."""
-    rows = dict(RunbookMode.objects.filter(runbook__in=(*runbooks, SITE)).values_list("runbook", "mode"))
+    rows = dict(_MODES_OF.rows(runbooks=(*runbooks, SITE)))
     site = Mode(rows.get(SITE, Mode.ARMED))
     return {name: lower(Mode(rows.get(name, Mode.SHADOW)), site) for name in runbooks}
 

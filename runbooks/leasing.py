@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from incidents.lifecycle import CLOSED, State
+from incidents.prepared import Given, Moment, Prepared
 from runbooks import withdrawing
 from runbooks.models import UNFINISHED, Run, RunState, StepRun
 from runbooks.rungs import STEPS_THAT_TOUCH
@@ -26,17 +28,37 @@ class LateWorker(Exception):
     """The run was taken over, aborted or finished meanwhile: nothing of this turn is stored."""
 
 
-def due(now: datetime) -> QuerySet[Run]:
+def due(now: Moment) -> QuerySet[Run]:
     """Runs whose time has come, or whose incident no longer wants them, and on which nobody works any more."""
     free = Q(leased_until=None) | Q(leased_until__lt=now)
     called = Q(wake_at__lte=now) | _not_wanted() | _rooted_elsewhere()
     return Run.objects.filter(free & called, state=RunState.RUNNING)
 
 
-def to_look_after(now: datetime) -> QuerySet[Run]:
+def to_look_after(now: Moment) -> QuerySet[Run]:
     """Ended runs whose node is looked at once more."""
     free = Q(leased_until=None) | Q(leased_until__lt=now)
     return Run.objects.filter(free, wake_at__lte=now, state__in=_ENDED)
+
+
+def _prepared(queue: Callable[[Moment], QuerySet[Run]]) -> tuple[Prepared, Prepared]:
+    """All of the queue, and one of it."""
+    return (
+        Prepared(lambda: queue(Given("now")).order_by("wake_at").values_list("pk")),
+        Prepared(lambda: queue(Given("now")).filter(pk=Given("run")).values_list("fence", "state")),
+    )
+
+
+_ALL, _ONE = zip(_prepared(due), _prepared(to_look_after), strict=True)
+
+
+def all_due(now: datetime) -> list[int]:
+    """Runs of both queues, those that are looked at once more last."""
+    return [pk for queue in _ALL for pk in queue.values(now=now)]
+
+
+def is_due(run_id: int, now: datetime) -> bool:
+    return any(queue.rows(now=now, run=run_id) for queue in _ONE)
 
 
 def _not_wanted() -> Q:
@@ -55,8 +77,8 @@ def _rooted_elsewhere() -> Q:
 
 def take(run_id: int, now: datetime) -> Run | None:
     """The run, leased to the caller; None when it is not due or somebody else was quicker."""
-    found = (queue(now).filter(pk=run_id).values_list("fence", "state").first() for queue in (due, to_look_after))
-    fence, state = next((row for row in found if row is not None), (None, None))
+    found = (row for queue in _ONE for row in queue.rows(now=now, run=run_id))
+    fence, state = next(found, (None, None))
     if fence is None:
         return None
     # By the fence alone: `due` joins the incident, and PostgreSQL does not look at a joined condition again after

@@ -21,6 +21,7 @@ from detectors.detector import Target
 from incidents import inventory, vendor_cases
 from incidents.lifecycle import State
 from incidents.models import Fault, Incident
+from incidents.prepared import Given, Prepared
 from runbooks import (
     afterwards,
     approvals,
@@ -203,9 +204,12 @@ def _is_last(run: Run) -> bool:
     return run.step == len(run.plan) - 1
 
 
+_TOUCHED = Prepared(lambda: StepRun.objects.filter(run=Given("run"), name__in=STEPS_THAT_TOUCH).values_list("pk")[:1])
+
+
 def _has_tried(run: Run) -> bool:
     """Whether it has begun to reset, reboot or power-cycle: what it touched is verified before it takes jobs."""
-    return run.steps.filter(name__in=STEPS_THAT_TOUCH).exists()
+    return bool(_TOUCHED.rows(run=run.pk))
 
 
 def _waits_for_part(run: Run) -> bool:

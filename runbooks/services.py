@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from incidents.prepared import Given, Prepared
 from runbooks import approvals, cures, leasing, library, preflight, starting
 from runbooks.breaker import judged as breaker
 from runbooks.by_hand import start as start_by_hand
@@ -68,10 +69,12 @@ __all__ = [
 ]
 
 
+_NOT_CURED = Prepared(lambda: Run.objects.filter(pk=Given("run"), state=RunState.NOT_CURED).values_list("incident_id"))
+
+
 def due(now: datetime) -> list[int]:
     """Runs whose `wake_at` has come, or whose worker's lease ran out. Last, those that look once more."""
-    queues = (leasing.due(now), leasing.to_look_after(now))
-    return [pk for queue in queues for pk in queue.order_by("wake_at").values_list("pk", flat=True)]
+    return leasing.all_due(now)
 
 
 def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World) -> list[int]:
@@ -88,12 +91,12 @@ def judge_cures(now: datetime) -> int:
 
 def start_after(run_id: int, *, now: datetime, world: World) -> list[int]:
     """The next rung at once, where this run has ended without a cure; returns what is due."""
-    ended = Run.objects.filter(pk=run_id, state=RunState.NOT_CURED).values_list("incident_id", flat=True)
-    return start_due(list(ended), now=now, world=world) if ended else []
+    ended = _NOT_CURED.values(run=run_id)
+    return start_due(ended, now=now, world=world) if ended else []
 
 
 def is_due(run_id: int, *, now: datetime) -> bool:
-    return any(queue.filter(pk=run_id).exists() for queue in (leasing.due(now), leasing.to_look_after(now)))
+    return leasing.is_due(run_id, now)
 
 
 def is_shadow(run_id: int) -> bool:

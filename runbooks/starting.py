@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
+from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
@@ -14,6 +16,7 @@ from incidents import decommissions, lemons
 from incidents import services as incidents
 from incidents.lifecycle import CLOSED, State
 from incidents.models import Fault, Incident
+from incidents.prepared import Given, Prepared
 from runbooks import cures, fleet, library, withdrawing
 from runbooks.choosing import Chosen, NoRunbook, Past, Where, choose
 from runbooks.models import UNFINISHED, Mode, Run, RunState
@@ -30,19 +33,37 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
 
     One unfinished run per node is a constraint: of several workers that start one, one does.
     """
-    waiting = _calling(library.load().values()).filter(state__in=_WAITS_FOR_RUN).exclude(runs__state__in=UNFINISHED)
-    waiting = waiting.exclude(held_until__gt=now)  # a wider cause is suspected; the sweep comes back
-    waiting = waiting.exclude(node__name__in=list(incidents.maintained(now)))  # people work there
-    waiting = waiting.exclude(node__name__in=list(decommissions.standing()))  # it is being taken away
-    waiting = waiting.exclude(node__name__in=lemons.quarantined())  # set aside until a person ends that
-    if incident_ids is not None:
-        waiting = waiting.filter(pk__in=list(incident_ids))
-    else:
+    kinds = _frozen(_kinds(library.load().values()))
+    # Where people work, what is being taken away, and what is set aside until a person ends that.
+    closed = {*incidents.maintained(now), *decommissions.standing(), *lemons.quarantined()}
+    if incident_ids is None:
         _withdraw_unapproved(now)
-    found = list(_not_over(waiting).select_related("node", "root_fault").order_by("pk"))
+        waiting = _waiting(kinds).values(now=now, closed=closed)
+    else:
+        waiting = _waiting(kinds, among=True).values(now=now, closed=closed, ids=list(incident_ids))
+    found = []
+    if waiting:
+        rows = _not_over(Incident.objects.filter(pk__in=waiting)).select_related("node", "root_fault")
+        found = list(rows.order_by("pk"))
     known = modes() if found else {}
     started = (_start(incident, known, now) for incident in found)
     return [run.pk for run in started if run is not None and run.wake_at is not None and run.wake_at <= now]
+
+
+_Kinds = frozenset[tuple[str, frozenset[str]]]
+
+
+@lru_cache(maxsize=8)
+def _waiting(kinds: _Kinds, *, among: bool = False) -> Prepared:
+    """The incidents that wait for a run, by their numbers; `among` those that are given alone. Mostly none."""
+
+    def build() -> QuerySet[Incident, Any]:
+        rows = _of_kinds(kinds).filter(state__in=_WAITS_FOR_RUN).exclude(runs__state__in=UNFINISHED)
+        rows = rows.exclude(held_until__gt=Given("now"))  # a wider cause is suspected; the sweep comes back
+        rows = _not_over(rows.exclude(node__name__among=Given("closed"))).order_by("pk")
+        return (rows.filter(pk__among=Given("ids")) if among else rows).values_list("pk")
+
+    return Prepared(build)
 
 
 def modes() -> dict[str, str]:
@@ -58,8 +79,12 @@ def calling_for(run: Run) -> QuerySet[Incident]:
 
 def _calling(books: Iterable[Runbook]) -> QuerySet[Incident]:
     """Those whose action class and component one of them names; whether it fits is looked at one by one."""
+    return _of_kinds(_frozen(_kinds(books)))
+
+
+def _of_kinds(kinds: _Kinds) -> QuerySet[Incident]:
     wanted = Q(pk__in=())
-    for component, actions in _kinds(books).items():
+    for component, actions in sorted(kinds, key=lambda kind: kind[0]):
         wanted |= Q(component=component, action__in=sorted(actions))
     return Incident.objects.filter(wanted).filter(Q(node=None) | Q(node__is_provisional=False))
 
@@ -73,6 +98,10 @@ def _kinds(books: Iterable[Runbook]) -> dict[str, set[str]]:
     return kinds
 
 
+def _frozen(kinds: Mapping[str, set[str]]) -> _Kinds:
+    return frozenset((component, frozenset(actions)) for component, actions in kinds.items())
+
+
 def _not_over(waiting: QuerySet[Incident]) -> QuerySet[Incident]:
     """As `is_over` says, in the one query: each sweep looks at every open incident."""
     last = Run.objects.filter(incident=OuterRef("pk")).order_by("-pk")
@@ -84,11 +113,16 @@ def _not_over(waiting: QuerySet[Incident]) -> QuerySet[Incident]:
     return waiting.filter(Q(last_state=None) | (~Q(last_state__in=_FINAL) & Q(is_handed_over__isnull=True)))
 
 
+_UNAPPROVED = Prepared(lambda: Run.objects.filter(state=RunState.AWAITING_APPROVAL).values_list("pk")[:1])
+
+
 def _withdraw_unapproved(now: datetime) -> None:
     """A run that waits for approval is looked at by no worker: its incident may have ended meanwhile.
 
     One that has taken its node out already is withdrawn by a worker, who hands the node back.
     """
+    if not _UNAPPROVED.rows():
+        return
     waiting = Run.objects.filter(state=RunState.AWAITING_APPROVAL)
     for run in waiting.select_related("incident", "node"):
         verdict = withdrawing.consider(State(run.incident.state), is_called_for=is_called_for(run))

@@ -29,6 +29,7 @@ from incidents.notify.notifier import (
     Unreachable,
 )
 from incidents.notify.outbox import CARD_SEQUENCE
+from incidents.prepared import Given, Moment, Prepared
 
 _log = logging.getLogger(__name__)
 _State = Notification.SendState
@@ -69,9 +70,11 @@ def due(now: datetime) -> list[int]:
 
     Never all that wait: this is asked at every turn, and each of them would be rung again at each.
     """
-    closed = set(NotificationChannel.objects.filter(open_at__gt=now).values_list("name", flat=True))
-    names = set(Notification.objects.filter(_is_due(now)).values_list("channel", flat=True).distinct())
-    firsts = (_candidates(name, now).values_list("pk", flat=True).first() for name in sorted(names - closed))
+    names = set(_WAITING.values(now=now))
+    if not names:
+        return []
+    closed = set(_CLOSED.values(now=now))
+    firsts = (_first(name, now) for name in sorted(names - closed))
     return [pk for pk in firsts if pk is not None]
 
 
@@ -84,7 +87,7 @@ def send(notification_id: int, notifier: Notifier, *, now: datetime) -> Outcome:
     row = Notification.objects.filter(pk=notification_id).first()
     if row is None:
         return Outcome(Result.NOT_DUE, "there is no such notification")
-    if not _candidates(row.channel, now).filter(pk=row.pk).exists():
+    if not _MAY_GO.rows(channel=row.channel, now=now, row=row.pk):
         return Outcome(Result.NOT_DUE, "it is sent, on its way, not due yet, or waits for its card")
     open_at = _take_slot(row.channel, notifier, now)
     if open_at is not None:
@@ -105,12 +108,12 @@ def troubles(now: datetime) -> list[str]:
     return [f"Messages to {row.name} wait: {row.error}" for row in rows.order_by("name")]
 
 
-def _is_due(now: datetime) -> Q:
+def _is_due(now: Moment) -> Q:
     waits = Q(state__in=(_State.WAITING, _State.UNKNOWN, _State.FAILED), due_at__lte=now)
     return waits | Q(state=_State.SENDING, leased_until__lte=now)
 
 
-def _candidates(channel: str, now: datetime) -> QuerySet[Notification]:
+def _candidates(channel: str | Given, now: Moment) -> QuerySet[Notification]:
     """What may be sent on the channel, in order: cards not posted yet, then by the time it became due.
 
     A reply waits for its card and for the replies before it; a refused reply holds nobody up.
@@ -131,6 +134,18 @@ def _candidates(channel: str, now: datetime) -> QuerySet[Notification]:
         .filter(may_go)
         .order_by(is_later, "due_at", "incident_id", "sequence")
     )
+
+
+_CLOSED = Prepared(lambda: NotificationChannel.objects.filter(open_at__gt=Given("now")).values_list("name"))
+_WAITING = Prepared(
+    lambda: Notification.objects.filter(_is_due(Given("now"))).order_by().values_list("channel").distinct()
+)
+_FIRST = Prepared(lambda: _candidates(Given("channel"), Given("now")).values_list("pk")[:1])
+_MAY_GO = Prepared(lambda: _candidates(Given("channel"), Given("now")).filter(pk=Given("row")).values_list("pk"))
+
+
+def _first(channel: str, now: datetime) -> int | None:
+    return next(iter(_FIRST.values(channel=channel, now=now)), None)
 
 
 def _take_slot(channel: str, notifier: Notifier, now: datetime) -> datetime | None:
@@ -295,5 +310,5 @@ def _next(channel: str, now: datetime) -> tuple[int | None, datetime | None]:
     at = max(state.open_at, now)
     if at - now > LONGEST_RING:
         return None, None
-    following = _candidates(channel, at).values_list("pk", flat=True).first()
+    following = _first(channel, at)
     return (None, None) if following is None else (following, at)
