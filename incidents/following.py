@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
@@ -48,16 +49,18 @@ def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
     Takes the placement lock only when something has changed.
     """
     wanted = {window.origin: window for window in told if window.ends_at > now and window.machines}
-    _prolong(wanted, of)
-    if all(_is_as(row, wanted.get(row.origin)) for row in _standing(of)) and not _missing(wanted, of):
+    rows: list[Silence] = _all_standing(of).objects()
+    _prolong(wanted, rows)
+    if all(_is_as(row, wanted.get(row.origin)) for row in rows) and not _missing(wanted, rows, of):
         return
     with transaction.atomic():
         upsert.lock_placement()
         rows = list(_standing(of))
         gone = [row.pk for row in rows if row.origin not in wanted or _has_moved_on(row, wanted[row.origin], now)]
         silencing.finish(gone, by=SLURM, now=now)
-        begun = [row for row in rows if row.pk not in gone and _moved(row, wanted[row.origin], now)]
-        begun += [_made(window, now) for window in _missing(wanted, of)]
+        left = [row for row in rows if row.pk not in gone]
+        begun = [row for row in left if _moved(row, wanted[row.origin], now)]
+        begun += [_made(window, now) for window in _missing(wanted, left, of)]
         in_force = [window for window in map(silencing.as_window, begun) if window.is_in_force(now)]
         silencing.reconsider(now, begun=in_force)
 
@@ -125,29 +128,38 @@ def _standing(of: str) -> QuerySet[Silence]:
     return Silence.objects.filter(Q(origin=of) | Q(origin__startswith=f"{of}:"), ended_at=None)
 
 
+@lru_cache(maxsize=4)
+def _all_standing(of: str) -> Prepared:
+    return Prepared(lambda: _standing(of).order_by("pk"))
+
+
 def _ended_by_people(of: str) -> list[tuple[str, datetime]]:
     rows = Silence.objects.filter(Q(origin=of) | Q(origin__startswith=f"{of}:"), ended_at__isnull=False)
     found = rows.exclude(ended_by__in=(SLURM, KINTSUGI)).values_list("origin", "ended_at")
     return [(origin, at) for origin, at in found if at is not None]
 
 
-def _missing(wanted: dict[str, Followed], of: str) -> list[Followed]:
+def _missing(wanted: dict[str, Followed], standing: Sequence[Silence], of: str) -> list[Followed]:
     """Those without a row. One that a person ended while it was the same window is not made again."""
-    there = {row.origin for row in _standing(of)}
+    there = {row.origin for row in standing}
+    missing = [window for origin, window in wanted.items() if origin not in there]
+    if not missing or of == STATES:
+        return missing
     ended = _ended_by_people(of)
     return [
         window
-        for origin, window in wanted.items()
-        if origin not in there and (of == STATES or not any(o == origin and at >= window.starts_at for o, at in ended))
+        for window in missing
+        if not any(origin == window.origin and at >= window.starts_at for origin, at in ended)
     ]
 
 
-def _prolong(wanted: dict[str, Followed], of: str) -> None:
+def _prolong(wanted: dict[str, Followed], standing: Sequence[Silence]) -> None:
     """A later end alone changes nothing for any incident: no lock is taken for it, though it comes every minute."""
-    for row in _standing(of):
+    for row in standing:
         window = wanted.get(row.origin)
         if window is not None and row.ends_at is not None and row.ends_at < window.ends_at:
-            values = {"ends_at": window.ends_at, "review_at": _review(window)}
+            row.ends_at, row.review_at = window.ends_at, _review(window)
+            values = {"ends_at": row.ends_at, "review_at": row.review_at}
             Silence.objects.filter(pk=row.pk, ended_at=None).update(**values)
 
 

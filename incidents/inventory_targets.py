@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from detectors import resources
 from detectors.detector import Target, TargetKind
 from detectors.expected import Expected, ExpectedNic, ExpectedPort
 from incidents import graphs, peers
 from incidents.models import Expectation, Gpu, Nic, Node, Port, StoragePath, Switch
+from incidents.prepared import Given, Prepared
 from incidents.topology import NicRole, Topology
 
 # What a NIC serves when nobody says, by the role of the switch that it is cabled to.
@@ -23,6 +26,27 @@ _ROLE_BY_SWITCH = {
     "management": NicRole.MANAGEMENT,
 }
 _NOTHING = Expectation()
+
+_EXPECTED = Prepared(lambda: Expectation.objects.filter(kind=Given("kind")).order_by("pk"))
+_PATHS = Prepared(lambda: StoragePath.objects.order_by("mount"))
+_SWITCHES = Prepared(lambda: Switch.objects.order_by("pk").values_list("name", "role", "rail"))
+
+
+def _inventoried() -> QuerySet[Node]:
+    return Node.objects.filter(is_provisional=False).order_by("name")
+
+
+def _gpus() -> QuerySet[Gpu, Any]:
+    return Gpu.objects.order_by("node", "index").values_list("node_id", "index", "pci_address")
+
+
+def _nics() -> QuerySet[Nic]:
+    return Nic.objects.order_by("node", "id")
+
+
+_ALL, _SOME = Prepared(_inventoried), Prepared(lambda: _inventoried().filter(name__among=Given("names")))
+_ALL_GPUS, _SOME_GPUS = Prepared(_gpus), Prepared(lambda: _gpus().filter(node__name__among=Given("names")))
+_ALL_NICS, _SOME_NICS = Prepared(_nics), Prepared(lambda: _nics().filter(node__name__among=Given("names")))
 
 
 def target(name: str, kind: TargetKind = TargetKind.NODE) -> Target | None:
@@ -68,26 +92,25 @@ class _Declared:
 
 
 def _declared(kind: TargetKind) -> _Declared:
-    rows = {(row.kind, row.role): row for row in Expectation.objects.filter(kind=kind.value)}
+    rows = {(row.kind, row.role): row for row in _EXPECTED.objects(kind=kind.value)}
     mounts: dict[str, tuple[str, ...]] = {}
-    for path in StoragePath.objects.order_by("mount") if kind is TargetKind.NODE else ():
+    for path in _PATHS.objects() if kind is TargetKind.NODE else ():
         for role in path.roles:
             mounts[role] = (*mounts.get(role, ()), path.mount)
     return _Declared(rows, mounts, peers.usual(kind.value))
 
 
 def _nodes(names: Sequence[str] | None) -> list[Target]:
-    nodes = Node.objects.filter(is_provisional=False).order_by("name")
-    gpus = Gpu.objects.order_by("node", "index")
-    nics = Nic.objects.order_by("node", "id")
-    if names is not None:
+    if names is None:
+        nodes, gpus, nics = _ALL.objects(), _ALL_GPUS.rows(), _ALL_NICS.objects()
+    else:
         nodes, gpus, nics = (
-            nodes.filter(name__in=names),
-            gpus.filter(node__name__in=names),
-            nics.filter(node__name__in=names),
+            _SOME.objects(names=names),
+            _SOME_GPUS.rows(names=names),
+            _SOME_NICS.objects(names=names),
         )
     by_node: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    for owner, index, pci in gpus.values_list("node_id", "index", "pci_address"):
+    for owner, index, pci in gpus:
         by_node[owner].append((str(index), pci))
     nics_of: dict[int, list[Nic]] = defaultdict(list)
     for nic in nics:
@@ -126,8 +149,7 @@ class _Far:
 
     @classmethod
     def read(cls) -> _Far:
-        rows = Switch.objects.values_list("name", "role", "rail")
-        return cls(graphs.current().topology, {name: (role, rail) for name, role, rail in rows})
+        return cls(graphs.current().topology, {name: (role, rail) for name, role, rail in _SWITCHES.rows()})
 
     def nic(self, node: str, nic: Nic) -> ExpectedNic:
         """Role, rail and speed are the cable's where the row leaves them out."""

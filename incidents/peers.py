@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 
 from django.db.models import Count
 
 from detectors import resources
 from detectors.faults import Observation
 from incidents.models import Node, Shown, Switch
+from incidents.prepared import Prepared
 
 # Of two that differ nobody can say which is the odd one.
 _FEWEST = 3
@@ -53,11 +55,17 @@ def _roles(owners: set[str]) -> dict[str, str]:
     return {**found, **{resources.switch(name): role for name, role in switches}}
 
 
+@lru_cache(maxsize=4)
+def _shown_by(kind: str) -> Prepared:
+    """Role, key, value, and how many machines show it."""
+    rows = Shown.objects.filter(owner__startswith=f"{kind}/").exclude(role="").order_by()
+    return Prepared(lambda: rows.values_list("role", "key", "value").annotate(machines=Count("pk")))
+
+
 def usual(kind: str) -> dict[str, dict[str, str]]:
     """By role: key to the value that more than half of at least three machines show. One query."""
-    rows = Shown.objects.filter(owner__startswith=f"{kind}/").exclude(role="").order_by()
     count: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    for role, key, value, machines in rows.values_list("role", "key", "value").annotate(machines=Count("pk")):
+    for role, key, value, machines in _shown_by(kind).rows():
         count[(role, key)][value] = machines
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for (role, key), by_value in count.items():

@@ -72,10 +72,12 @@ def judged(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
     """Trips it by what the database alone tells, and says what began and what ended. Few queries, none to Slurm."""
     tripped = standing()
     if tripped is None:
-        bad, fleet = turned_bad({}, now, bounds=bounds), Node.objects.filter(is_provisional=False).count()
-        if guards_causes.is_too_many(len(bad), fleet, bounds=bounds):
-            trip(guards_causes.said(bad, fleet, bounds=bounds), now)
-            tripped = standing()
+        bad = turned_bad({}, now, bounds=bounds)
+        if guards_causes.is_too_many(len(bad), 0, bounds=bounds):  # however many there are
+            fleet = Node.objects.filter(is_provisional=False).count()
+            if guards_causes.is_too_many(len(bad), fleet, bounds=bounds):
+                trip(guards_causes.said(bad, fleet, bounds=bounds), now)
+                tripped = standing()
     is_told = bool(_TOLD.rows())
     if tripped is not None and not is_told:
         text = f"The breaker has tripped: {tripped.why}. No node is taken out of service until a person closes it."

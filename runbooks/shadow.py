@@ -7,14 +7,16 @@ each difference who was right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 
 from incidents import reliability
 from incidents.models import Node
+from incidents.prepared import Given, Moment, Prepared
 from runbooks import seeing
 from runbooks.models import UNFINISHED, Run, SeenAct, SeenNode, ShadowAct
 from runbooks.ownership import Owner
@@ -114,15 +116,23 @@ def _owner_of(row: SeenNode) -> Owner:
     return Owner.OTHER_INCIDENT if row.is_ours else Owner.PERSON if row.reason else Owner.SLURM
 
 
+def _touched_since(ended: Moment) -> QuerySet[Run]:
+    lately = Q(state__in=UNFINISHED) | Q(finished_at__gte=ended)
+    return Run.objects.filter(lately, claimed_at__isnull=False)
+
+
+_TOUCHED = Prepared(lambda: _touched_since(Given("ended")).values_list("node__name"))
+
+
 def _touched_by_us(now: datetime) -> set[str]:
     """Nodes on which a run of ours acts or acted a moment ago: what is seen there is its own doing."""
-    acting = Run.objects.filter(claimed_at__isnull=False)
-    lately = acting.filter(state__in=UNFINISHED) | acting.filter(finished_at__gte=now - _JUST_ENDED)
-    return set(lately.values_list("node__name", flat=True))
+    return set(_TOUCHED.values(ended=now - _JUST_ENDED))
 
 
-def _meet(names: Iterable[str], nodes: Mapping[str, NodeState], now: datetime) -> None:
+def _meet(names: Collection[str], nodes: Mapping[str, NodeState], now: datetime) -> None:
     """Nodes seen for the first time: what stands there already is nobody's act of today."""
+    if not names:
+        return
     rows = []
     for node in Node.objects.filter(name__in=list(names)):
         is_out, is_ours, reason, boot_time = _as_row(seeing.shown(nodes[node.name]))
@@ -140,7 +150,10 @@ def _row(node: Node, act: seeing.Act) -> SeenAct:
 def settle(now: datetime, *, window: timedelta) -> int:
     """Compares what is due: agreed at once when a person did the same, differed when its time is over. How many."""
     settled = 0
-    waiting = list(ShadowAct.objects.select_for_update().filter(verdict=ShadowAct.Verdict.OPEN).order_by("at", "pk"))
+    waiting: list[ShadowAct] = []
+    if _OPEN.rows():
+        rows = ShadowAct.objects.select_for_update().filter(verdict=ShadowAct.Verdict.OPEN)
+        waiting = list(rows.order_by("at", "pk"))
     free: dict[tuple[int, str], list[SeenAct]] = {}
     if waiting:
         for seen in SeenAct.objects.filter(shadow_act=None, at__gte=waiting[0].at - _AHEAD).order_by("at", "pk"):
@@ -160,9 +173,15 @@ def _verdict(act: ShadowAct, verdict: ShadowAct.Verdict, seen: SeenAct | None) -
     return ShadowAct.objects.filter(pk=act.pk, verdict=ShadowAct.Verdict.OPEN).update(verdict=verdict, seen=seen)
 
 
+_OPEN = Prepared(lambda: ShadowAct.objects.filter(verdict=ShadowAct.Verdict.OPEN).values_list("pk")[:1])
+_ALONE = Prepared(
+    lambda: SeenAct.objects.filter(shadow_act=None, at__lte=Given("until"), at__gt=Given("since")).order_by("pk")
+)
+
+
 def _without_us(now: datetime, *, window: timedelta) -> int:
     """What people did and no run in shadow wanted within the window after it: a difference of the other side."""
-    alone = SeenAct.objects.filter(shadow_act=None, at__lte=now - window, at__gt=now - 2 * window)
+    alone: list[SeenAct] = _ALONE.objects(until=now - window, since=now - 2 * window)
     rows = [
         ShadowAct(
             side=ShadowAct.Side.PEOPLE,

@@ -69,6 +69,8 @@ def withdraw(incidents: Sequence[int]) -> None:
 
 def show(incidents: Sequence[int], *, now: datetime) -> None:
     """Cards that stand already are updated in place, which disturbs nobody; none is made."""
+    if not incidents:
+        return
     posted = Notification.objects.filter(sequence=CARD_SEQUENCE, incident_id__in=incidents).exclude(message_ts="")
     _raise_cards(posted, now)
 
