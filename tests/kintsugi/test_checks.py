@@ -68,20 +68,15 @@ def test_host_keys_that_are_not_pinned_yet_are_a_warning(settings: Any, tmp_path
     assert [message.id for message in node_access_is_usable(None)] == ["kintsugi.W003"]
 
 
-def test_rules_of_correlation_that_cannot_be_read_stop_the_start(settings: Any, tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text('[[rule]]\nname = "mine"\n')
+@pytest.mark.parametrize(("table", "missing"), [("rule", "cause"), ("gather", "fewest")])
+def test_rules_of_the_site_that_cannot_be_read_stop_the_start(
+    settings: Any, tmp_path: Path, table: str, missing: str
+) -> None:
+    (tmp_path / "site.toml").write_text(f'[[{table}]]\nname = "mine"\n')
     settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_CORRELATION": tmp_path}
     (message,) = correlation_is_usable(None)
     assert message.id == "kintsugi.E003"
-    assert "site.toml:1: mine: cause: missing" in message.msg
-
-
-def test_counting_rules_of_the_site_that_cannot_be_read_stop_the_start(settings: Any, tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text('[[gather]]\nname = "mine"\n')
-    settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_CORRELATION": tmp_path}
-    (message,) = correlation_is_usable(None)
-    assert message.id == "kintsugi.E003"
-    assert "site.toml:1: mine: fewest: missing" in message.msg
+    assert f"site.toml:1: mine: {missing}: missing" in message.msg
 
 
 def test_the_shipped_rules_of_correlation_can_be_read(settings: Any) -> None:
