@@ -1,6 +1,8 @@
-"""`python -m detectors explain | parse | check`: what Kintsugi makes of log lines, captures, and this node.
+"""`python -m detectors explain | parse | check`: what Kintsugi makes of log lines, captures, and
+this node.
 
-No database, no Django. Each command loads what it needs alone: `check` answers from its cache within milliseconds.
+No database, no Django. Each command loads what it needs alone: `check` answers from its cache
+within milliseconds.
 """
 
 from __future__ import annotations
@@ -8,7 +10,11 @@ from __future__ import annotations
 import importlib
 import sys
 
-_COMMANDS = {"explain": "detectors.explain", "parse": "detectors.parse", "check": "detectors.check"}
+_COMMANDS = {
+    "explain": "detectors.cli.explain",
+    "parse": "detectors.cli.parse",
+    "check": "detectors.cli.check",
+}
 
 
 def main(words: list[str]) -> int:

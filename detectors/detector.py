@@ -24,14 +24,16 @@ class Unreachable(DetectorError):
 
 
 class NotConfigured(DetectorError):
-    """The site has given no way to look: nothing is wrong with the target, and nothing is known of it."""
+    """The site has given no way to look: nothing is wrong with the target, and nothing is known of
+    it."""
 
 
 SNMP_PORT = 161
 
 
 class TargetKind(Word):
-    """What is looked at. A site is what speaks for many machines: Slurm's controller, a Prometheus."""
+    """What is looked at. A site is what speaks for many machines: Slurm's controller, a
+    Prometheus."""
 
     NODE = "node"
     SWITCH = "switch"
@@ -40,7 +42,8 @@ class TargetKind(Word):
 
 @dataclass(frozen=True)
 class Target:
-    """One machine to look at. `name` is its short host; `address` and `port` are where it answers SSH.
+    """One machine to look at. `name` is its short host; `address` and `port` are where it answers
+    SSH.
 
     `snmp_port`: where its agent answers, on the same address.
     """
@@ -61,9 +64,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Command:
-    """One program to run on a target; `name` (letters, digits, - . _) is its key among a reading's outputs.
+    """One program to run on a target; `name` (letters, digits, - . _) is its key among a reading's
+    outputs.
 
-    `as_root` asks for `sudo -n` where we are not root; `manage.py inventory sudoers` writes the lines that allow it.
+    `as_root` asks for `sudo -n` where we are not root; `manage.py inventory sudoers` writes the
+    lines that allow it.
     """
 
     name: str
@@ -74,9 +79,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Output:
-    """What a command left: exit status (None when it was cut off by its time limit), bytes, seconds taken.
+    """What a command left: exit status (None when it was cut off by its time limit), bytes, seconds
+    taken.
 
-    An HTTP answer is one too: status 0 for 2xx, else the HTTP status; stdout is the body, stderr the reason.
+    An HTTP answer is one too: status 0 for 2xx, else the HTTP status; stdout is the body, stderr
+    the reason.
     """
 
     status: Optional[int]
@@ -92,18 +99,28 @@ class Output:
     @property
     def complaint(self) -> str:
         """What it said, on one line of at most 200 characters, for people."""
-        words = (self.stderr.strip() or self.stdout.strip()).decode("utf-8", "replace").replace("\0", " ")
+        words = (
+            (self.stderr.strip() or self.stdout.strip())
+            .decode("utf-8", "replace")
+            .replace("\0", " ")
+        )
         shown = " ".join(words.split())[:200] or "no output"
-        return f"no answer within its time limit: {shown}" if self.status is None else f"status {self.status}: {shown}"
+        return (
+            f"no answer within its time limit: {shown}"
+            if self.status is None
+            else f"status {self.status}: {shown}"
+        )
 
 
 class Shell(Protocol):
-    """SSH, local or replay. Raises Unreachable when the target does not answer; never a shell string."""
+    """SSH, local or replay. Raises Unreachable when the target does not answer; never a shell
+    string."""
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output: ...
 
     def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
-        """All of them in one go, one after the other, each under its own limit, under a lock of that name.
+        """All of them in one go, one after the other, each under its own limit, under a lock of
+        that name.
 
         Raises Unreachable, and DetectorError when the round before still runs there.
         """
@@ -111,21 +128,26 @@ class Shell(Protocol):
 
 
 class OneByOne:
-    """`run_all` for a shell that has nothing to gain from bundling, such as one that plays captures."""
+    """`run_all` for a shell that has nothing to gain from bundling, such as one that plays
+    captures."""
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         raise NotImplementedError
 
     def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
-        return {command.name: self.run(target, command.argv, command.timeout) for command in commands}
+        return {
+            command.name: self.run(target, command.argv, command.timeout) for command in commands
+        }
 
 
 SnmpValue = Union[int, bytes, str, None]
-"""Integers and counters, octet strings, OIDs (`str`, dotted); None where the agent has no such object."""
+"""Integers and counters, octet strings, OIDs (`str`, dotted); None where the agent has no such
+object."""
 
 
 class Snmp(Protocol):
-    """SSH's twin for switches. OIDs are dotted without a leading dot. Raises Unreachable when none answers."""
+    """SSH's twin for switches. OIDs are dotted without a leading dot. Raises Unreachable when none
+    answers."""
 
     def get(self, target: Target, oids: Sequence[str]) -> dict[str, SnmpValue]: ...
 
@@ -135,7 +157,8 @@ class Snmp(Protocol):
 
 
 class Http(Protocol):
-    """GET alone. Raises Unreachable when nothing answers; an HTTP error is an Output with its status."""
+    """GET alone. Raises Unreachable when nothing answers; an HTTP error is an Output with its
+    status."""
 
     def get(self, target: Target, url: str, timeout: timedelta) -> Output: ...
 
@@ -164,7 +187,8 @@ class Transports:
 
 @dataclass(frozen=True)
 class Reading:
-    """Raw outputs of one poll, by command name, and SNMP values by OID, with the target and our time."""
+    """Raw outputs of one poll, by command name, and SNMP values by OID, with the target and our
+    time."""
 
     detector: str
     target: Target
@@ -174,14 +198,17 @@ class Reading:
 
     def saw(self, metric: str, value: Any, resource: str = "", **attributes: str) -> Observation:
         """An observation of this reading; without a resource it is the target's own."""
-        return Observation(resource or self.target.resource, metric, value, self.taken_at, attributes)
+        return Observation(
+            resource or self.target.resource, metric, value, self.taken_at, attributes
+        )
 
     def answered(self) -> Observation:
         """The detector got what it needs: clears its `detector.silent`."""
         return self.saw("detector.answered", True, detector=self.detector)
 
     def silent(self, text: str) -> Observation:
-        """Nothing, or something unreadable, came back: never the same as healthy. `text` says what, for people."""
+        """Nothing, or something unreadable, came back: never the same as healthy. `text` says what,
+        for people."""
         return self.saw("detector.answered", False, detector=self.detector, text=text)
 
 
@@ -198,17 +225,21 @@ Samples = Mapping[tuple[str, str], Sample]
 
 
 class Detector(Protocol):
-    """`collect` does all of the I/O and none of the meaning; `parse` the reverse, total on any bytes.
+    """`collect` does all of the I/O and none of the meaning; `parse` the reverse, total on any
+    bytes.
 
-    `compare` adds what only two rounds together show, such as rates; pure too. Counters whose rise alone matters need
-    none: their rule says `rises`. Samples of `keeps` survive restarts. `sniff` names the output that a file is of, for
-    `python -m detectors parse`. `every` is the usual pace; a site may slow it down.
+    `compare` adds what only two rounds together show, such as rates; pure too. Counters whose rise
+    alone matters need none: their rule says `rises`. Samples of `keeps` survive restarts. `sniff`
+    names the output that a file is of, for `python -m detectors parse`. `every` is the usual pace;
+    a site may slow it down. `for_the_record`: metrics that no rule mentions and that the inventory,
+    pages or `compare` read instead; a metric of no use to anybody is not observed.
     """
 
     name: ClassVar[str]
     kind: ClassVar[TargetKind]
     every: ClassVar[timedelta]
     keeps: ClassVar[frozenset[str]]
+    for_the_record: ClassVar[frozenset[str]]
 
     def wants(self, target: Target) -> bool:
         """Whether the target has what this detector looks at, as far as the inventory knows."""
@@ -224,9 +255,11 @@ class Detector(Protocol):
 
 
 class NothingToCompare:
-    """What most detectors inherit: each reading tells by itself, every target of the kind is wanted."""
+    """What most detectors inherit: each reading tells by itself, every target of the kind is
+    wanted."""
 
     keeps: ClassVar[frozenset[str]] = frozenset()
+    for_the_record: ClassVar[frozenset[str]] = frozenset()
 
     def wants(self, target: Target) -> bool:
         return True

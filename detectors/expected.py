@@ -1,4 +1,5 @@
-"""What the inventory says should be found on one machine, as values that travel to detectors and to nodes.
+"""What the inventory says should be found on one machine, as values that travel to detectors and to
+nodes.
 
 Empty means "not known", never "nothing should be there". Python 3.9, standard library alone.
 """
@@ -12,7 +13,8 @@ from typing import Any, Optional
 
 @dataclass(frozen=True)
 class ExpectedNic:
-    """One NIC. `role` is fabric, storage, management or reserved; `peer` the resource path of its cable's far end."""
+    """One NIC. `role` is fabric, storage, management or reserved; `peer` the resource path of its
+    cable's far end."""
 
     device: str
     netdev: str = ""
@@ -27,7 +29,8 @@ class ExpectedNic:
 
 @dataclass(frozen=True)
 class ExpectedPort:
-    """One switch port. `peer` is the resource path of its cable's far end, `module` the transceiver that holds it."""
+    """One switch port. `peer` is the resource path of its cable's far end, `module` the transceiver
+    that holds it."""
 
     name: str
     speed_gbps: Optional[int] = None
@@ -43,10 +46,11 @@ class ExpectedPort:
 class Expected:
     """All that is known of one machine beforehand.
 
-    `gpus` holds (index, PCI address). `settings` are declared values by name, such as {"ecn_min_bytes": "2000000"};
-    `urls` where the machine answers HTTP, such as {"dcgm": "http://gn001:9400/metrics"}; `peers` what same-role
-    machines mostly show, such as {"driver_version": "550.90.07"}; `role` leaf, spine, storage, compute and so on.
-    `bmc` is where its management controller answers, `serial` the machine's own.
+    `gpus` holds (index, PCI address). `settings` are declared values by name, such as
+    {"ecn_min_bytes": "2000000"}; `urls` where the machine answers HTTP, such as {"dcgm":
+    "http://gn001:9400/metrics"}; `peers` what same-role machines mostly show, such as
+    {"driver_version": "550.90.07"}; `role` leaf, spine, storage, compute and so on. `bmc` is where
+    its management controller answers, `serial` the machine's own.
     """
 
     role: str = ""
@@ -77,7 +81,8 @@ def to_json(expected: Expected) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Expected:
-    """Inverse of `to_json`. Raises ValueError naming unknown keys; TypeError for rows that are no tables."""
+    """Inverse of `to_json`. Raises ValueError naming unknown keys; TypeError for rows that are no
+    tables."""
     unknown = sorted(set(values) - {item.name for item in fields(Expected)})
     if unknown:
         raise ValueError(f"unknown keys {', '.join(unknown)} in what is expected of a machine")

@@ -136,7 +136,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Observation:
-    """One fact about one resource as the device said it, for example metric `gpu.present`, value False."""
+    """One fact about one resource as the device said it, for example metric `gpu.present`, value
+    False."""
 
     resource: str
     metric: str
@@ -150,8 +151,9 @@ class FaultEvent:
     """A judgement: a fault type raised or cleared on a resource.
 
     `event_id` makes a redelivery count once; `source_key` folds one line that came by two paths
-    (empty: nothing to fold by). `resource` is as reported; ingest resolves aliases before the fingerprint.
-    Times are timezone-aware. `count` is how many identical facts the receiver folded into this one.
+    (empty: nothing to fold by). `resource` is as reported; ingest resolves aliases before the
+    fingerprint. Times are timezone-aware. `count` is how many identical facts the receiver folded
+    into this one.
     """
 
     event_id: str
@@ -203,7 +205,8 @@ def to_wire(event: FaultEvent) -> dict[str, Any]:
 
 
 def from_wire(wire: dict[str, Any]) -> FaultEvent:
-    """Inverse of `to_wire`. Raises ValueError, KeyError or TypeError on a record that is not an event."""
+    """Inverse of `to_wire`. Raises ValueError, KeyError or TypeError on a record that is not an
+    event."""
     values = dict(wire)
     for name, enum in _ENUM_FIELDS.items():
         if name in values:

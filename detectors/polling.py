@@ -1,4 +1,5 @@
-"""One look of detectors at one target. A detector that fails is an observation of its own, never silence.
+"""One look of detectors at one target. A detector that fails is an observation of its own, never
+silence.
 
 What is the same for all detectors is recognised here: who does not answer, and what sudo refused.
 Python 3.9, standard library alone.
@@ -29,33 +30,49 @@ from detectors.faults import Observation
 
 _log = logging.getLogger(__name__)
 
-# What sudo says instead of running the command (sudo's own messages, plugins/sudoers and src/sudo.c), and what timeout
-# says where there is no sudo.
+# What sudo says instead of running the command (sudo's own messages, plugins/sudoers and
+# src/sudo.c), and what timeout says where there is no sudo.
 _REFUSED = re.compile(
-    rb"sudo: a password is required|sudo: a terminal is required|sudo: no tty present|sudo: sorry, you must have a tty"
-    rb"|Sorry, user \S+ (?:is not allowed|may not run)|is not in the sudoers file|sudo: account validation failure"
+    rb"sudo: a password is required|sudo: a terminal is required|sudo: no tty present|sudo: sorry,"
+    rb" you must have a tty"
+    rb"|Sorry, user \S+ (?:is not allowed|may not run)|is not in the sudoers file|sudo: account"
+    rb" validation failure"
     rb"|sudo: unknown user|failed to run command .{0,4}sudo.{0,4}:|sudo: (?:command )?not found"
 )
 
 
-def observe_one(target: Target, detector: Detector, via: Transports, now: datetime) -> list[Observation]:
-    """What one detector sees, `target.reachable` last, and `detector.answered` False where it broke.
+def observe_one(
+    target: Target, detector: Detector, via: Transports, now: datetime
+) -> list[Observation]:
+    """What one detector sees, `target.reachable` last, and `detector.answered` False where it
+    broke.
 
     Empty where the site has configured no way to look.
     """
     found: list[Observation] = []
     watched = _Watched(via.shell)
     try:
-        found.extend(detector.parse(detector.collect(target, _side_doors(target, replace(via, shell=watched)), now)))
+        found.extend(
+            detector.parse(
+                detector.collect(target, _side_doors(target, replace(via, shell=watched)), now)
+            )
+        )
     except NotConfigured:
         return []
     except Unreachable as error:
         return [Observation(target.resource, "target.reachable", False, now, {"text": str(error)})]
     except DetectorError as error:
         found.append(_silent(target, detector, now, str(error)))
-    except Exception as error:  # noqa: BLE001 - one of the four named places: around one poll
+    except Exception:  # noqa: BLE001 - one of the four named places: around one poll
         _log.exception("detector %s broke on %s", detector.name, target.name)
-        found.append(_silent(target, detector, now, f"it broke: {type(error).__name__}: {error}"))
+        found.append(
+            _silent(
+                target,
+                detector,
+                now,
+                "it broke on what it was answered; Kintsugi's log describes how",
+            )
+        )
     if watched.refused:
         found = [seen for seen in found if seen.metric != "detector.answered"]
         found.append(_silent(target, detector, now, watched.refused))
@@ -67,8 +84,11 @@ def _silent(target: Target, detector: Detector, now: datetime, text: str) -> Obs
     return Observation(target.resource, "detector.answered", False, now, attributes)
 
 
-def observe(target: Target, detectors: Sequence[Detector], via: Transports, now: datetime) -> list[Observation]:
-    """What all detectors see on the target, one after the other; ends at the first one that cannot reach it."""
+def observe(
+    target: Target, detectors: Sequence[Detector], via: Transports, now: datetime
+) -> list[Observation]:
+    """What all detectors see on the target, one after the other; ends at the first one that cannot
+    reach it."""
     found: list[Observation] = []
     is_reachable = Observation(target.resource, "target.reachable", True, now)
     for detector in detectors:
@@ -81,7 +101,8 @@ def observe(target: Target, detectors: Sequence[Detector], via: Transports, now:
 
 
 class _Watched:
-    """A shell that remembers what sudo refused: what needs root and was not run is not known, whatever else is."""
+    """A shell that remembers what sudo refused: what needs root and was not run is not known,
+    whatever else is."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -94,8 +115,15 @@ class _Watched:
         outputs = self._shell.run_all(target, name, commands)
         for command in commands:
             output = outputs.get(command.name)
-            if command.as_root and output is not None and output.status != 0 and _REFUSED.search(output.stderr):
-                self.refused = self.refused or f"sudo -n {' '.join(command.argv)[:120]}: {output.complaint}"
+            if (
+                command.as_root
+                and output is not None
+                and output.status != 0
+                and _REFUSED.search(output.stderr)
+            ):
+                self.refused = (
+                    self.refused or f"sudo -n {' '.join(command.argv)[:120]}: {output.complaint}"
+                )
         return outputs
 
 
@@ -132,7 +160,8 @@ class _SideHttp:
 
 
 def _side_doors(target: Target, via: Transports) -> Transports:
-    """A node is unreachable when SSH says so, a switch when SNMP does, a site by whichever door it has.
+    """A node is unreachable when SSH says so, a switch when SNMP does, a site by whichever door it
+    has.
 
     Two doors that disagreed would raise and clear one fault in turn.
     """

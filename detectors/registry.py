@@ -1,16 +1,17 @@
-"""Every detector, one line each. The contract tests and the poller find them here and nowhere else."""
+"""Every detector, one line each. The contract tests and the poller find them here and nowhere
+else."""
 
 from __future__ import annotations
 
 from detectors.detector import Detector
-from detectors.job_stalled import JobStalledDetector
-from detectors.prometheus import PrometheusDetector
-from detectors.registry_of_nodes import NODE_DETECTORS
-from detectors.slurm_jobs import SlurmJobsDetector
-from detectors.slurm_nodes import SlurmNodesDetector
-from detectors.snmptrap import SnmptrapDetector
-from detectors.sonic import SonicDetector
-from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
+from detectors.metrics.prometheus import PrometheusDetector
+from detectors.node_registry import NODE_DETECTORS
+from detectors.slurm.job_stalled import JobStalledDetector
+from detectors.slurm.slurm_jobs import SlurmJobsDetector
+from detectors.slurm.slurm_nodes import SlurmNodesDetector
+from detectors.switch.sonic import SonicDetector
+from detectors.switch.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
+from detectors.switch.trap_files import SnmptrapDetector
 
 DETECTORS: tuple[Detector, ...] = (
     *NODE_DETECTORS,

@@ -1,13 +1,11 @@
 """Resource paths in their one canonical form, and nothing about what is in the inventory.
 
-    node/<short host>                       switch/<name>
-    node/<host>/gpu/<dddd:bb:dd.f>          switch/<name>/port/<port>
-    node/<host>/nic/<device>                switch/<name>/module/<cage>
-    storage/<name>
-    node/<host>/nvswitch/<dddd:bb:dd.f>     node/<host>/pci/<dddd:bb:dd.f>, node/<host>/storage/<device>
-    rack/<name>, feed/<name>                where machines stand, and what powers their racks
-    site/<name>, site/<name>/job/<id>       what speaks for many machines, and a job that Slurm runs on them
-    node/-/... when the host is unknown
+    node/<short host>                       switch/<name> node/<host>/gpu/<dddd:bb:dd.f>
+    switch/<name>/port/<port> node/<host>/nic/<device>                switch/<name>/module/<cage>
+    storage/<name> node/<host>/nvswitch/<dddd:bb:dd.f>     node/<host>/pci/<dddd:bb:dd.f>,
+    node/<host>/storage/<device> rack/<name>, feed/<name>                where machines stand, and
+    what powers their racks site/<name>, site/<name>/job/<id>       what speaks for many machines,
+    and a job that Slurm runs on them node/-/... when the host is unknown
 
 Python 3.9, standard library alone.
 """
@@ -25,7 +23,8 @@ _PCI = re.compile(
 
 
 def pci_address(text: str) -> Optional[str]:
-    """`PCI:0000:91:00`, `00000000:91:00.0` or `91:00.0` as `0000:91:00.0`; None when it is no PCI address.
+    """`PCI:0000:91:00`, `00000000:91:00.0` or `91:00.0` as `0000:91:00.0`; None when it is no PCI
+    address.
 
     nvidia-smi prints eight domain digits, the kernel four; the function is left out in Xid lines.
     """
@@ -33,11 +32,12 @@ def pci_address(text: str) -> Optional[str]:
     if found is None:
         return None
     domain = (found["domain"] or "0000").lower()[-4:].rjust(4, "0")
-    return f"{domain}:{found['bus'].lower()}:{found['device'].lower()}.{(found['function'] or '0').lower()}"
+    return f"{domain}:{found['bus'].lower()}:{found['device'].lower()}.{(found['function'] or '0').lower()}"  # noqa: E501
 
 
 def short_host(name: str) -> str:
-    """`gn042.cluster.example` as `gn042`; an IP address stays whole; empty or `-` is the unknown host."""
+    """`gn042.cluster.example` as `gn042`; an IP address stays whole; empty or `-` is the unknown
+    host."""
     host = name.strip().lower()
     if not host or host == UNKNOWN_HOST:
         return UNKNOWN_HOST
@@ -51,7 +51,8 @@ def node(host: str) -> str:
 
 
 def gpu(host: str, pci: str) -> str:
-    """The GPU by PCI address; anything else (`index:3`, a UUID) is kept as an alias that ingest resolves."""
+    """The GPU by PCI address; anything else (`index:3`, a UUID) is kept as an alias that ingest
+    resolves."""
     return f"{node(host)}/gpu/{pci_address(pci) or pci}"
 
 
@@ -96,7 +97,8 @@ def feed(name: str) -> str:
 
 
 def file_system(mount: str) -> str:
-    """A file system that many machines share, by where they mount it: `/lustre` is `storage/lustre`."""
+    """A file system that many machines share, by where they mount it: `/lustre` is
+    `storage/lustre`."""
     return f"storage/{mount.strip('/').replace('/', '-') or 'root'}"
 
 

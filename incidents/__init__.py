@@ -1,1 +1,2 @@
-"""Remember: inventory, faults, incidents, timeline, messages, statistics. Never a word of Slurm or power control."""
+"""Remember: inventory, faults, incidents, timeline, messages, statistics. Never a word of Slurm or
+power control."""

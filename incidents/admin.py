@@ -1,4 +1,5 @@
-"""Pages of what is known: faults, machines, messages, quarantined events. Incidents have a file of their own."""
+"""Pages of what is known: faults, machines, messages, quarantined events. Incidents have a file of
+their own."""
 
 from __future__ import annotations
 
@@ -13,13 +14,22 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from incidents.admin_incident import SEVERITY_RANK, with_place
-from incidents.admin_pages import ReadOnlyAdmin
-from incidents.admin_parts import InServiceAdmin, history, nics
-from incidents.admin_silences import SilenceAdmin
-from incidents.lifecycle import CLOSED
-from incidents.models import Fault, Incident, InService, Node, Notification, QuarantinedEvent, Silence, Switch
+from incidents.console.incident import SEVERITY_RANK, with_place
+from incidents.console.pages import ReadOnlyAdmin
+from incidents.console.parts import InServiceAdmin, history, nics
+from incidents.console.silences import SilenceAdmin
+from incidents.models import (
+    Fault,
+    Incident,
+    InService,
+    Node,
+    Notification,
+    QuarantinedEvent,
+    Silence,
+    Switch,
+)
 from incidents.templatetags import console
+from incidents.vocabulary.lifecycle import CLOSED
 
 
 @admin.register(Fault)
@@ -32,7 +42,10 @@ class FaultAdmin(ReadOnlyAdmin):
     ordering = ("-is_active", "-last_seen_at", "-id")
     page_template = "incidents/fault.html"
     empty_title = "No fault"
-    empty_text = "No detector and no log line has told of one. `manage.py receive` takes syslog, the sweep polls nodes."
+    empty_text = (
+        "No detector and no log line has told of one. `manage.py receive` takes syslog, the sweep"
+        " polls nodes."
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Fault]:
         return Fault.objects.annotate(rank=SEVERITY_RANK)
@@ -86,17 +99,20 @@ class OpenIncidentsFilter(admin.SimpleListFilter):
 
 
 def with_open_incidents(machines: QuerySet[Any], kind: str) -> QuerySet[Any]:
-    """Each machine with how many open incidents are rooted on it, by path: switches have no foreign key."""
+    """Each machine with how many open incidents are rooted on it, by path: switches have no foreign
+    key."""
     rooted = (
-        Incident.objects.filter(owner=OuterRef("path"))
-        .exclude(state__in=CLOSED)
+        Incident.objects.open()
+        .filter(owner=OuterRef("path"))
         .order_by()
         .values("owner")
         .annotate(n=Count("pk"))
         .values("n")
     )
     found: QuerySet[Any] = machines.annotate(path=Concat(Value(f"{kind}/"), "name"))
-    counted: QuerySet[Any] = found.annotate(open_incidents=Coalesce(Subquery(rooted, output_field=IntegerField()), 0))
+    counted: QuerySet[Any] = found.annotate(
+        open_incidents=Coalesce(Subquery(rooted, output_field=IntegerField()), 0)
+    )
     return counted
 
 
@@ -117,11 +133,15 @@ class MachineAdmin(ReadOnlyAdmin):
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         told = Q(owner=row.path) | Q(members__fault__owner=row.path)
-        incidents = with_place(Incident.objects.filter(pk__in=Incident.objects.filter(told).values("pk")))
+        incidents = with_place(
+            Incident.objects.filter(pk__in=Incident.objects.filter(told).values("pk"))
+        )
         return {
             "open_incidents": incidents.exclude(state__in=CLOSED),
             "past_incidents": incidents.filter(state__in=CLOSED)[:50],
-            "faults": Fault.objects.filter(owner=row.path, is_active=True).order_by("-last_seen_at")[:100],
+            "faults": (
+                Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")[:100]
+            ),
             "parts": history(row.path),
             "can_report": request.user.has_perm("incidents.add_userreport"),
         }
@@ -130,7 +150,9 @@ class MachineAdmin(ReadOnlyAdmin):
     def incidents(self, row: Any) -> SafeString:
         if not row.open_incidents:
             return format_html('<span class="k-muted">{}</span>', "none")
-        return format_html('<span class="k-asks">{}{}</span>', console.icon("error"), row.open_incidents)
+        return format_html(
+            '<span class="k-asks">{}{}</span>', console.icon("error"), row.open_incidents
+        )
 
     @admin.display(description="Inventory", ordering="is_provisional")
     def known(self, row: Any) -> str:
@@ -209,7 +231,10 @@ def todo(row: Notification) -> str:
     if state == Notification.SendState.UNKNOWN:
         return "Nothing: it is looked up in the channel before it is sent again."
     if state == Notification.SendState.WAITING and row.error:
-        return f"Nothing: it is tried again at {timezone.localtime(row.due_at):%H:%M:%S}. Last try: {row.error}"
+        return (
+            f"Nothing: it is tried again at {timezone.localtime(row.due_at):%H:%M:%S}. Last try:"
+            f" {row.error}"
+        )
     return "Nothing."
 
 
@@ -221,10 +246,15 @@ class QuarantinedEventAdmin(ReadOnlyAdmin):
     ordering = ("-recorded_at",)
     page_template = "incidents/quarantined.html"
     empty_title = "No event in quarantine"
-    empty_text = "An event that cannot be ingested is kept here whole instead of stopping the others."
+    empty_text = (
+        "An event that cannot be ingested is kept here whole instead of stopping the others."
+    )
 
     def page_context(self, request: HttpRequest, row: QuarantinedEvent) -> dict[str, Any]:
-        return {"title": "Quarantined event", "wire": json.dumps(row.wire, indent=2, ensure_ascii=False)}
+        return {
+            "title": "Quarantined event",
+            "wire": json.dumps(row.wire, indent=2, ensure_ascii=False),
+        }
 
     @admin.display(description="Event", ordering="event_id")
     def event(self, row: QuarantinedEvent) -> str:

@@ -5,25 +5,26 @@ Only these functions write; each says what it did as values.
 
 from __future__ import annotations
 
-from incidents.acting import act, record
-from incidents.blindness import judged as blind_detectors
-from incidents.cable_ends import judged as cable_verdicts
-from incidents.cable_ends import say as say_verdicts
-from incidents.changes import Acted, Change, ChangeKind, Refused
-from incidents.following import Followed, follow, follow_states
-from incidents.following import sweep as end_silences
-from incidents.gathering import ended as conclusions_ended
-from incidents.holding import note_withdrawal
-from incidents.ingesting import active_fingerprints, ingest, quarantine
-from incidents.items import EventRefused
-from incidents.management import judged as management_network
-from incidents.rearranging import Rearranged, merge, reroot, split
-from incidents.reporting import report
-from incidents.reviews import due as reviews_due
-from incidents.silencing import maintained
-from incidents.slow_rails import judged as slow_rails
-from incidents.sweeping import gpus_reset, node_restarted, sweep
-from incidents.vendor_watch import due as vendor_cases_due
+from incidents.checks.blind_detectors import evaluate_blindness as blind_detectors
+from incidents.checks.cables import evaluate_cables as cable_verdicts
+from incidents.checks.cables import say as say_verdicts
+from incidents.checks.management_network import evaluate_management_network as management_network
+from incidents.checks.overload import evaluate_overload as own_overload
+from incidents.checks.rails import evaluate_rails as slow_rails
+from incidents.maintenance.active_windows import maintained
+from incidents.maintenance.reviews import due as reviews_due
+from incidents.maintenance.slurm_windows import Followed, follow, follow_states
+from incidents.maintenance.slurm_windows import sweep as end_silences
+from incidents.people.edit import Rearranged, merge, reroot, split
+from incidents.people.report import report
+from incidents.polling.last_polls import last_polls
+from incidents.state.transitions import act, ask, note_withdrawal, record, take_back
+from incidents.triage.gathering import ended as conclusions_ended
+from incidents.triage.ingesting import active_fingerprints, ingest, is_counted, quarantine
+from incidents.triage.items import EventRefused
+from incidents.triage.sweep import gpus_reset, node_restarted, sweep
+from incidents.vendor.deadlines import due as vendor_cases_due
+from incidents.vocabulary.changes import Acted, Change, ChangeKind, Refused
 
 __all__ = [
     "Acted",
@@ -35,6 +36,7 @@ __all__ = [
     "Refused",
     "act",
     "active_fingerprints",
+    "ask",
     "blind_detectors",
     "cable_verdicts",
     "conclusions_ended",
@@ -43,11 +45,14 @@ __all__ = [
     "follow_states",
     "gpus_reset",
     "ingest",
+    "is_counted",
+    "last_polls",
     "maintained",
     "management_network",
     "merge",
     "node_restarted",
     "note_withdrawal",
+    "own_overload",
     "quarantine",
     "record",
     "report",
@@ -57,5 +62,6 @@ __all__ = [
     "slow_rails",
     "split",
     "sweep",
+    "take_back",
     "vendor_cases_due",
 ]

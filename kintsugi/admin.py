@@ -11,11 +11,11 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from incidents.admin_reserve import QuarantineAdmin, SpareAdmin
+from incidents.console.reserve import QuarantineAdmin, SpareAdmin
 from incidents.models import Decommission, Incident, Node, Quarantine, Spare, VendorCase
-from kintsugi.console import IncidentPage, NodePage
-from kintsugi.decommission_page import DecommissionPage
-from kintsugi.vendor_page import VendorCasePage
+from kintsugi.web.console import IncidentPage, NodePage
+from kintsugi.web.decommission_page import DecommissionPage
+from kintsugi.web.vendor_page import VendorCasePage
 
 admin.site.register(Incident, IncidentPage)
 admin.site.register(Node, NodePage)
@@ -29,7 +29,8 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class PeopleAdmin(UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]
-    """People and their roles. Groups alone give rights here: nobody makes himself a superuser on this page."""
+    """People and their roles. Groups alone give rights here: nobody makes himself a superuser on
+    this page."""
 
     form = UserChangeForm
     add_form = UserCreationForm
@@ -45,13 +46,18 @@ class PeopleAdmin(UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]
 
     @admin.display(description="Roles")
     def roles(self, user: User) -> str:
-        return "superuser" if user.is_superuser else ", ".join(group.name for group in user.groups.all())
+        return (
+            "superuser"
+            if user.is_superuser
+            else ", ".join(group.name for group in user.groups.all())
+        )
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).prefetch_related("groups")
 
     def has_change_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
-        """A superuser's account is changed by superusers: else a role could take one over by its password."""
+        """A superuser's account is changed by superusers: else a role could take one over by its
+        password."""
         if obj is not None and obj.is_superuser and not request.user.is_superuser:
             return False
         return super().has_change_permission(request, obj)

@@ -1,11 +1,15 @@
 """The app that wires, and the admin site that it puts in Django's place."""
 
-from django.apps import AppConfig, apps
-from django.contrib.admin import apps as admin_apps
-from django.db.models.signals import post_migrate
-from django.utils.module_loading import autodiscover_modules
+from typing import Any
 
-from kintsugi import roles
+from django.apps import AppConfig, apps
+from django.contrib import admin
+from django.contrib.admin import apps as admin_apps
+from django.contrib.admin import checks as admin_checks
+from django.core import checks
+from django.db.models.signals import post_migrate
+
+from kintsugi import roles, startup
 
 
 class KintsugiConfig(AppConfig):
@@ -13,14 +17,27 @@ class KintsugiConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        # Our checks among them: after all models, since the steps of runbooks know some.
-        autodiscover_modules("checks")
-        # Sent for the last app with tables: by then every permission exists. This app has none and is never sent for.
+        startup.register()
+        # Sent for the last app with tables: by then every permission exists. This app has none and
+        # is never sent for.
         post_migrate.connect(roles.after_migrate, sender=apps.get_app_config("runbooks"))
 
 
-class ConsoleAdminConfig(admin_apps.AdminConfig):
-    """`django.contrib.admin` with our site."""
+class ConsoleAdminConfig(admin_apps.SimpleAdminConfig):
+    """`django.contrib.admin` with our site.
+
+    Pages register themselves when `kintsugi.urls` is loaded: only the web process shows them.
+    """
 
     default = False
-    default_site = "kintsugi.site.ConsoleSite"
+    default_site = "kintsugi.web.site.ConsoleSite"
+
+    def ready(self) -> None:
+        checks.register(admin_checks.check_dependencies, checks.Tags.admin)
+        checks.register(_check_pages, checks.Tags.admin)
+
+
+def _check_pages(app_configs: Any, **options: Any) -> list[checks.CheckMessage]:
+    admin.autodiscover()
+    found: list[checks.CheckMessage] = admin_checks.check_admin_app(app_configs, **options)
+    return found

@@ -4,24 +4,43 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import task_postrun, task_prerun
+from celery.signals import beat_init, task_postrun, task_prerun, worker_init
+from django.conf import settings
 from django.db import close_old_connections
-from kombu.transport.redis import Channel
+
+from kintsugi import startup
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kintsugi.settings")
 
-# When Redis goes away while a task is under way, kombu 5.7 tries to put its message back through the connection that
-# it has just closed, and the worker ends with "Unrecoverable error: 'NoneType' object has no attribute 'hostname'".
-# The database is the queue of record, so the message need not be put back: spool and sweep offer its work again.
-Channel.do_restore = False
+# Celery's own run of Django's checks drops the answer and loads every page of the console.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "yes")
+
+# When Redis goes away while a task is under way, kombu 5.7 tries to put its message back through
+# the connection that it has just closed, and the worker ends with "Unrecoverable error: 'NoneType'
+# object has no attribute 'hostname'". The database is the queue of record, so the message need not
+# be put back: spool and sweep offer its work again.
+if settings.KINTSUGI["REDIS_URL"] is not None:
+    from kombu.transport.redis import Channel
+
+    Channel.do_restore = False
 
 app = Celery("kintsugi")
+app.set_default()  # for tasks that are sent from any thread of a process, such as the web's
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["kintsugi"])
+
+
+@worker_init.connect
+@beat_init.connect
+def _require_checks(**_: Any) -> None:
+    """A worker that cannot read its runbooks must not act, and nobody reads the journal of one that
+    started."""
+    startup.require(startup.CONFIGURATION, startup.SERVING)
 
 
 @task_prerun.connect
 @task_postrun.connect
 def _look_after_connections(**_: Any) -> None:
-    """As between two requests: what is too old or broken is closed, what is left is tried before it is used."""
+    """As between two requests: what is too old or broken is closed, what is left is tried before it
+    is used."""
     close_old_connections()

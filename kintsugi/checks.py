@@ -1,4 +1,5 @@
-"""What must hold before anything starts, as Django system checks: every command and the worker run them."""
+"""What must hold before Kintsugi serves or acts, as Django system checks. They load what they look
+at: `kintsugi.startup` says who asks for them."""
 
 from __future__ import annotations
 
@@ -12,19 +13,20 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
 from detectors.detector import DetectorError
-from detectors.transport import SshShell
-from incidents import site_rules
-from incidents.correlation import CorrelationError
-from kintsugi import credentials, slack_inbound_people
-from runbooks import library
+from detectors.transports import error_text
+from detectors.transports.ssh import SshShell
+from incidents.correlation.rules import CorrelationError
+from incidents.state import site_rules
+from kintsugi.clients import credentials
+from runbooks.library import library
 
 _SAFE_POLICY = "noeviction"
 _TIMEOUT_S = 2.0
 
 
-@checks.register
 def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
-    """`allkeys-lru` and its kin drop whole queues in silence when memory is short; the sweep would hide it for long."""
+    """`allkeys-lru` and its kin drop whole queues in silence when memory is short; the sweep would
+    hide it for long."""
     url = settings.KINTSUGI["REDIS_URL"]
     if url is None:
         return []
@@ -32,17 +34,22 @@ def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.
     try:
         policy = str(client.info("memory").get("maxmemory_policy", ""))
     except redis.RedisError as error:
-        words = f"REDIS_URL does not answer: {type(error).__name__}. Faults wait until it does."
-        return [checks.Warning(words, hint="Start Redis, or correct REDIS_URL.", id="kintsugi.W001")]
+        words = f"REDIS_URL does not answer: {error_text.reason(error)}. Faults wait until it does."
+        return [
+            checks.Warning(words, hint="Start Redis, or correct REDIS_URL.", id="kintsugi.W001")
+        ]
     finally:
         client.close()
     if policy == _SAFE_POLICY:
         return []
     words = f"REDIS_URL: this Redis may evict queues (maxmemory-policy is {policy})."
-    return [checks.Error(words, hint=f"Set `maxmemory-policy {_SAFE_POLICY}` in redis.conf.", id="kintsugi.E001")]
+    return [
+        checks.Error(
+            words, hint=f"Set `maxmemory-policy {_SAFE_POLICY}` in redis.conf.", id="kintsugi.E001"
+        )
+    ]
 
 
-@checks.register
 def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A key or a list of host keys that cannot be read would make every node look unreachable."""
     values = settings.KINTSUGI
@@ -60,39 +67,49 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     except (DetectorError, ImproperlyConfigured) as error:
         return [checks.Error(str(error), hint=hint, id="kintsugi.E002")]
     if key is not None and not known_hosts.exists():
-        words = f"KINTSUGI_SSH_KNOWN_HOSTS: {known_hosts} does not exist, so no machine is trusted over SSH yet."
-        return [checks.Warning(words, hint="`manage.py inventory host-keys` shows the keys.", id="kintsugi.W003")]
+        words = (
+            f"KINTSUGI_SSH_KNOWN_HOSTS: {known_hosts} does not exist, so no machine is trusted over"
+            " SSH yet."
+        )
+        return [
+            checks.Warning(
+                words, hint="`manage.py inventory host-keys` shows the keys.", id="kintsugi.W003"
+            )
+        ]
     return []
 
 
-@checks.register
 def correlation_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
-    """A rule that is read wrongly would join what does not belong together, and nobody would be told of it."""
+    """A rule that is read wrongly would join what does not belong together, and nobody would be
+    told of it."""
     try:
         site_rules.joining()
         site_rules.counting()
     except CorrelationError as error:
-        hint = "Correct the files of KINTSUGI_CORRELATION; docs/correlation.md and docs/gathering.md have the format."
+        hint = (
+            "Correct the files of KINTSUGI_CORRELATION; docs/reference/correlation.md and"
+            " docs/reference/gathering.md have the format."
+        )
         return [checks.Error(str(error), hint=hint, id="kintsugi.E003")]
     return []
 
 
-@checks.register
 def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A runbook that is read wrongly would be found out when a node is already drained."""
     try:
         library.load()
     except library.LibraryError as error:
-        hint = "Correct the files of KINTSUGI_RUNBOOKS; `manage.py runbook lint FILE` looks at one at a time."
+        hint = (
+            "Correct the files of KINTSUGI_RUNBOOKS; `manage.py runbook lint FILE` looks at one at"
+            " a time."
+        )
         return [checks.Error(str(error), hint=hint, id="kintsugi.E004")]
     return []
 
 
-@checks.register
-def people_of_slack_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
-    """A list that is read wrongly would keep people from the stop switch when they need it."""
-    try:
-        slack_inbound_people.names()
-    except slack_inbound_people.UnreadableList as error:
-        return [checks.Error(str(error), hint="docs/slack.md has the format.", id="kintsugi.E005")]
-    return []
+CHECKS = (
+    redis_keeps_what_it_is_given,
+    node_access_is_usable,
+    correlation_is_usable,
+    runbooks_are_usable,
+)

@@ -1,12 +1,15 @@
-"""The pipeline on one page: what happens to a signal from its arrival to the last message. Decides nothing.
+"""The pipeline on one page: what happens to a signal from its arrival to the last message. Decides
+nothing.
 
-Each method is one task of `kintsugi.tasks`; the replay calls the same methods with a virtual clock. A method
-rings the next one (`Ring`) after its work is committed, and `sweep` finds what a lost ring dropped.
+Each method is one task of `kintsugi.tasks`; the replay calls the same methods with a virtual clock.
+A method rings the next one (`Ring`) after its work is committed, and `sweep` finds what a lost ring
+dropped. What may wait for Slurm is no part of the sweep: each such task has its own period, and one
+process at a time does it (`incidents.checks.periodic_tasks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -15,26 +18,36 @@ from typing import Any, NamedTuple, Protocol
 from django.db import transaction
 
 from detectors import faults
-from detectors.catalog import Catalog
-from detectors.detector import TargetKind, Transports
+from detectors.catalog.catalog import Catalog
+from detectors.detector import Detector, Target, TargetKind, Transports
 from detectors.faults import FaultEvent, Observation
 from detectors.polling import observe_one
-from incidents import inventory, poll_pauses, polling
 from incidents import services as incidents
-from incidents.changes import Change
+from incidents.checks import overload, periodic_tasks, slurm_reach
+from incidents.inventory import services
 from incidents.notify import services as notifications
 from incidents.notify.notifier import Notifier
-from incidents.polling import Chunk
-from kintsugi import job_watch
-from kintsugi.act_watch import ActWatch
-from kintsugi.comparing import Comparing
-from kintsugi.polling import Round, Watch, is_unreachable, judged
-from kintsugi.reserving import Reserving
+from incidents.polling import poll_pauses, polling
+from incidents.polling.polling import Chunk, PollState
+from incidents.vocabulary.changes import Change
+from kintsugi.periodic import act_watch, comparing, job_watch, periods, reserving
+from kintsugi.periodic.clock_watch import ClockWatch
+from kintsugi.periodic.polling import (
+    Judgement,
+    Round,
+    Watch,
+    evaluate_rounds,
+    is_unreachable,
+    learn,
+)
 from runbooks import services as runbooks
 from runbooks.step import World
 
+# What waits for Slurm, each in a task of its own (`kintsugi.tasks`).
+WAITS_FOR_SLURM = ("ask_reach", "compare", "update_jobs", "record_acts", "follow_reservations")
 
-class Extent(NamedTuple):
+
+class BatchExtent(NamedTuple):
     """A range of a spool, committed together with the events that it held."""
 
     receiver: str
@@ -55,7 +68,9 @@ class Ring(Protocol):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The tasks over one set of doors to the world. `watch`: what polls look at; without it the world's detectors."""
+    """The tasks over one set of doors to the world. `watch`: what polls look at; without it the
+    world's detectors. `pace`: how this process gets on; a replay's clock knows no lateness.
+    """
 
     world: World
     notifier: Notifier
@@ -63,9 +78,15 @@ class Pipeline:
     clock: Callable[[], datetime]
     catalog: Catalog
     watch: Watch | None = None
+    pace: Callable[[], overload.Pace] = lambda: overload.UNHINDERED
 
-    def ingest(self, wires: Sequence[Mapping[str, Any]], extent: Extent | None = None) -> None:
-        """Events from a spool or a caller: remember them, start what they call for, tell people."""
+    def ingest(self, wires: Sequence[Mapping[str, Any]], extent: BatchExtent | None = None) -> None:
+        """Events from a spool or a caller: remember them, start what they call for, tell people.
+
+        A batch that is counted already is asked for first, before any lock is waited for.
+        """
+        if extent is not None and incidents.is_counted(extent):
+            return
         events, broken = _decode(wires)
         now = self.clock()
         if broken:
@@ -86,23 +107,40 @@ class Pipeline:
         chunk = polling.begin(chunk, self.clock())
         for seen in self._watch.looks(detector, chunk.targets, self.clock):
             now = self.clock()
-            with transaction.atomic():
-                kept = polling.kept(chunk, [target.name for target, _ in seen])
-                rounds = [
-                    Round(detector, target, told, kept[target.name]) for target, told in seen if target.name in kept
-                ]
-                changes = self._judged(rounds, now, lease=chunk.lease)
-            self._after(changes, now)
+            self._after(self._take_polls(chunk, detector, seen, now), now)
+
+    def _take_polls(
+        self,
+        chunk: Chunk,
+        detector: Detector,
+        seen: Sequence[tuple[Target, list[Observation]]],
+        now: datetime,
+    ) -> list[Change]:
+        """Judged before the transaction, and once more in it where a round out of turn came
+        between."""
+        names = [target.name for target, _ in seen]
+        kept = polling.get_poll_states(chunk, names)
+        were = {name: (row.polled_at, row.failures) for name, row in kept.items()}
+        rounds = _rounds(detector, seen, kept)
+        is_overloaded = overload.suspends(now)
+        judgement = evaluate_rounds(rounds, self.catalog, is_overloaded=is_overloaded)
+        with transaction.atomic():
+            if polling.versions(chunk, names) != were:
+                rounds = _rounds(detector, seen, polling.get_poll_states(chunk, names))
+                judgement = evaluate_rounds(rounds, self.catalog, is_overloaded=is_overloaded)
+            return self._keep(rounds, judgement, now, lease=chunk.lease)
 
     def look_at(self, node: str) -> None:
-        """One round of detectors on one node, now and in this process; ends at the first that cannot reach it.
+        """One round of detectors on one node, now and in this process; ends at the first that
+        cannot reach it.
 
-        Those that are slow on purpose are left out while their last look is fresh, and those that are paused.
+        Those that are slow on purpose are left out while their last look is fresh, and those that
+        are paused.
         """
         seen: dict[str, list[Observation]] = {}
         last = polling.last_polled(node, TargetKind.NODE.value)
         paused = poll_pauses.of_node(node, self.clock())
-        for target in inventory.targets(TargetKind.NODE, [node]):
+        for target in services.targets(TargetKind.NODE, [node]):
             for detector in self._watch.of_node(target, last, self.clock()):
                 if detector.name in paused:
                     continue
@@ -112,18 +150,23 @@ class Pipeline:
         self.take(node, seen)
 
     def take(self, node: str, seen: Mapping[str, Sequence[Observation]]) -> None:
-        """What detectors saw of one node, by their names, out of turn: here, or in a check that the node ran itself."""
+        """What detectors saw of one node, by their names, out of turn: here, or in a check that the
+        node ran itself."""
         now = self.clock()
         with transaction.atomic():
             kept = polling.kept_of(node, TargetKind.NODE.value, sorted(seen), now)
-            targets = inventory.targets(TargetKind.NODE, [node])
-            known = [(detector, seen[name]) for name in seen if (detector := self._watch.detector(name)) is not None]
+            targets = services.targets(TargetKind.NODE, [node])
+            known = [
+                (detector, seen[name])
+                for name in seen
+                if (detector := self._watch.detector(name)) is not None
+            ]
             rounds = [
                 Round(detector, target, list(told), kept[detector.name])
                 for target in targets
                 for detector, told in known
             ]
-            changes = self._judged(rounds, now, lease=None)
+            changes = self._keep(rounds, evaluate_rounds(rounds, self.catalog), now, lease=None)
         self._after(changes, now)
 
     def advance(self, run_id: int) -> None:
@@ -138,20 +181,19 @@ class Pipeline:
 
     def notify(self, notification_id: int) -> None:
         """One message to one channel, and the next one of that channel when its time comes."""
-        outcome = notifications.send(notification_id, self.notifier, now=self.clock())
+        outcome = notifications.send(
+            notification_id, self.notifier, now=self.clock(), run_words=runbooks.what_runs_do
+        )
         if outcome.next_id is not None:
             self.ring.notify(outcome.next_id, outcome.next_at)
 
     def sweep(self) -> None:
-        """Everything whose time has come, whoever forgot to ring."""
+        """Everything whose time has come, whoever forgot to ring. Waits for nobody but the
+        database."""
         now = self.clock()
-        told = incidents.management_network(now, hears=lambda names: runbooks.heard(names, self.world.slurm))
-        told += incidents.blind_detectors(now)
-        told += incidents.conclusions_ended(now)
-        told += incidents.reviews_due(now)
-        told += runbooks.breaker(now, bounds=self.world.policy.bounds)
-        if told:
-            self._remember(told, None, now)
+        self._conclude(now)
+        # First: an incident that asks a person is not settled by its faults' end.
+        runbooks.ask_where_nothing_moves(now)
         incidents.sweep(now=now)
         incidents.end_silences(now)
         incidents.vendor_cases_due(now)
@@ -162,52 +204,127 @@ class Pipeline:
         for run_id in runbooks.due(now):
             if run_id not in started:
                 self.ring.advance(run_id)
-        compared = self._comparing.due(now, self.catalog, self.world.slurm)  # last: it may wait for Slurm
-        if compared:
-            self._remember(compared, None, now)
-        job_watch.due(now, self.world.slurm)
-        self._act_watch.due(now, self.world)
-        if self._reserving.due(now, self.world.slurm):  # what waited for a maintenance to end waits no longer
+        self._tell(now)
+
+    def _conclude(self, now: datetime) -> None:
+        """Faults that no single machine tells: ours, the site's networks', questions to people."""
+
+        def hears(names: Sequence[str]) -> Collection[str] | None:
+            return slurm_reach.heard(names, now)
+
+        pace = self.pace()
+        events = incidents.own_overload(now, pace=pace, hears=hears)
+        events += incidents.management_network(now, hears=hears)
+        events += incidents.blind_detectors(now)
+        events += incidents.conclusions_ended(now)
+        events += incidents.reviews_due(now)
+        events += runbooks.breaker(now, bounds=self.world.policy.bounds)
+        events += self._clock_watch.evaluate(now, pace=pace)
+        if events:
+            self._remember(events, None, now)
+
+    def ask_reach(self) -> None:
+        """Which of many silent nodes Slurm still hears; `sweep` concludes from the answer."""
+
+        def work(now: datetime) -> None:
+            slurm_reach.ask(now, lambda names: runbooks.heard(names, self.world.slurm))
+
+        self._once("ask_reach", periods.ASK_REACH, work)
+
+    def compare(self) -> None:
+        """What only several machines' polls show together."""
+
+        def work(now: datetime) -> None:
+            events = comparing.compare(now, self.catalog, self.world.slurm)
+            if events:
+                self._remember(events, None, now)
+            self._tell(now)
+
+        self._once("compare", periods.COMPARE, work)
+
+    def update_jobs(self) -> None:
+        """Slurm's jobs, and what open incidents cost them."""
+
+        def work(now: datetime) -> None:
+            job_watch.update_jobs(now, self.world.slurm)
+            self._tell(now)
+
+        self._once("update_jobs", job_watch.period(self.clock()), work)
+
+    def record_acts(self) -> None:
+        """What people did to nodes, for the ledger of the shadow."""
+
+        def work(now: datetime) -> None:
+            act_watch.record_acts(now, self.world)
+
+        self._once("record_acts", periods.RECORD_ACTS, work)
+
+    def follow_reservations(self) -> None:
+        """Slurm's maintenance as windows; what waited for the end of one waits no longer."""
+
+        def work(now: datetime) -> None:
+            if not reserving.follow_reservations(now, self.world.slurm):
+                return
             for run_id in runbooks.start_due(None, now=now, world=self.world):
                 self.ring.advance(run_id)
-        self._tell(now)
+            self._tell(now)
+
+        self._once("follow_reservations", periods.FOLLOW_RESERVATIONS, work)
+
+    def tick(self) -> None:
+        """All that the beat calls, one after the other in this process: for a replay."""
+        self.ask_reach()
+        self.sweep()
+        self.compare()
+        self.update_jobs()
+        self.record_acts()
+        self.follow_reservations()
+
+    def _once(self, name: str, every: timedelta, work: Callable[[datetime], None]) -> None:
+        """In one process at a time and once a period, however many beats call."""
+        periodic_tasks.run_once(name, lambda: work(self.clock()), clock=self.clock, every=every)
 
     @cached_property
     def _watch(self) -> Watch:
         return self.watch or Watch(Transports(shell=self.world.shell), self.world.detectors)
 
     @cached_property
-    def _reserving(self) -> Reserving:
-        return Reserving()
+    def _clock_watch(self) -> ClockWatch:
+        return ClockWatch(WAITS_FOR_SLURM)
 
-    @cached_property
-    def _act_watch(self) -> ActWatch:
-        return ActWatch()
-
-    @cached_property
-    def _comparing(self) -> Comparing:
-        return Comparing()
-
-    def _judged(self, rounds: Sequence[Round], now: datetime, *, lease: datetime | None) -> list[Change]:
-        """In one transaction: what is remembered, when the next look comes, and what became of the events."""
+    def _keep(
+        self,
+        rounds: Sequence[Round],
+        judgement: Judgement,
+        now: datetime,
+        *,
+        lease: datetime | None,
+    ) -> list[Change]:
+        """In the caller's transaction: what is remembered, when the next look comes, what became of
+        the events."""
         if not rounds:
             return []
-        were_dead = {one.target.name for one in rounds if one.kept.failures}
-        events, changes = judged(rounds, self.catalog, now)
+        changes = learn(judgement, now)
         for detector in {id(one.detector): one.detector for one in rounds}.values():
             mine = [one.kept for one in rounds if one.detector is detector]
             polling.finish(mine, self._watch.every(detector), now, lease=lease)
-        living = sorted(were_dead & {one.target.name for one in rounds if one.is_reachable})
-        if living:
-            polling.answered(rounds[0].target.kind.value, living, now)
-        return [*changes, *(incidents.ingest(events, now=now) if events else [])]
+        if judgement.revived:
+            polling.answered(rounds[0].target.kind.value, judgement.revived, now)
+        return [
+            *changes,
+            *(incidents.ingest(judgement.events, now=now) if judgement.events else []),
+        ]
 
-    def _remember(self, events: Sequence[FaultEvent], extent: Extent | None, now: datetime) -> None:
+    def _remember(
+        self, events: Sequence[FaultEvent], extent: BatchExtent | None, now: datetime
+    ) -> None:
         self._after(incidents.ingest(events, now=now, extent=extent), now)
 
     def _after(self, changes: Sequence[Change], now: datetime) -> None:
         """Starts the repairs that the changes call for, and tells people."""
-        touched = sorted({change.incident_id for change in changes if change.incident_id is not None})
+        touched = sorted(
+            {change.incident_id for change in changes if change.incident_id is not None}
+        )
         if touched:
             for run_id in runbooks.start_due(touched, now=now, world=self.world):
                 self.ring.advance(run_id)
@@ -219,11 +336,27 @@ class Pipeline:
             self.ring.notify(notification_id)
 
 
-def _decode(wires: Sequence[Mapping[str, Any]]) -> tuple[list[FaultEvent], list[tuple[Mapping[str, Any], str]]]:
+def _rounds(
+    detector: Detector,
+    seen: Sequence[tuple[Target, list[Observation]]],
+    kept: Mapping[str, PollState],
+) -> list[Round]:
+    """Of the targets whose rows the caller holds."""
+    return [
+        Round(detector, target, told, kept[target.name])
+        for target, told in seen
+        if target.name in kept
+    ]
+
+
+def _decode(
+    wires: Sequence[Mapping[str, Any]],
+) -> tuple[list[FaultEvent], list[tuple[Mapping[str, Any], str]]]:
     events, broken = [], []
     for wire in wires:
         try:
             events.append(faults.from_wire(dict(wire)))
         except (KeyError, TypeError, ValueError) as error:
-            broken.append((wire, f"not a fault event: {error!r}"))
+            words = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            broken.append((wire, f"not a fault event: {words}"))
     return events, broken

@@ -1,4 +1,5 @@
-"""Who may do what: three groups, each a superset of the one before. Nothing else decides on access."""
+"""Who may do what: three groups, each a superset of the one before. Nothing else decides on
+access."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AnonymousUser, User
 
 
-class Role(StrEnum):
+class UserRole(StrEnum):
     VIEWER = "viewer"
     ON_CALL = "on-call"
     ADMIN = "admin"
@@ -52,7 +53,8 @@ SEES = tuple(
         "vendormove",
     )
 ) + tuple(
-    f"runbooks.view_{model}" for model in ("auditentry", "run", "runbookmode", "shadowact", "steprun", "stopswitch")
+    f"runbooks.view_{model}"
+    for model in ("auditentry", "run", "runbookmode", "shadowact", "steprun", "stopswitch")
 )
 
 ACTS = (
@@ -64,16 +66,22 @@ ACTS = (
     "runbooks.judge_shadow",
     "runbooks.use_stop_switch",
 )
-RULES = ("runbooks.set_mode", "auth.view_user", "auth.add_user", "auth.change_user", "auth.view_group")
+RULES = (
+    "runbooks.set_mode",
+    "auth.view_user",
+    "auth.add_user",
+    "auth.change_user",
+    "auth.view_group",
+)
 
-PERMISSIONS: dict[Role, tuple[str, ...]] = {
-    Role.VIEWER: SEES,
-    Role.ON_CALL: SEES + ACTS,
-    Role.ADMIN: SEES + ACTS + RULES,
+PERMISSIONS: dict[UserRole, tuple[str, ...]] = {
+    UserRole.VIEWER: SEES,
+    UserRole.ON_CALL: SEES + ACTS,
+    UserRole.ADMIN: SEES + ACTS + RULES,
 }
 
 
-def ensure() -> dict[Role, int]:
+def ensure() -> dict[UserRole, int]:
     """The three groups with exactly these permissions; how many each has. Safe to repeat."""
     groups, permissions = apps.get_model("auth", "Group"), apps.get_model("auth", "Permission")
     given = {}
@@ -90,7 +98,8 @@ def ensure() -> dict[Role, int]:
 
 
 def after_migrate(**_signal: object) -> None:
-    """Each `migrate` leaves the groups as this file has them, so that no deployment can forget it."""
+    """Each `migrate` leaves the groups as this file has them, so that no deployment can forget
+    it."""
     ensure()
 
 

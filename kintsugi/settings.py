@@ -1,4 +1,4 @@
-"""Django's settings, made from the table in `kintsugi.config`."""
+"""Django's settings, made from the table in `kintsugi.configuration.config`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import secrets
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from celery.schedules import schedule
 from django.urls import reverse_lazy
 
-from kintsugi import config
-from kintsugi.appearance import UNFOLD as UNFOLD
+from kintsugi.configuration import config, settings_file
+from kintsugi.periodic import periods
+from kintsugi.web.appearance import UNFOLD as UNFOLD
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-KINTSUGI: dict[str, Any] = config.load(os.environ)
+_SOURCES = settings_file.merge(os.environ)
+KINTSUGI: dict[str, Any] = config.load(_SOURCES.values, _SOURCES.origins)
 DATA_DIR: Path = KINTSUGI["KINTSUGI_DATA_DIR"].absolute()
-DATA_DIR.mkdir(parents=True, exist_ok=True)
+DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _kept_secret(path: Path) -> str:
@@ -30,27 +30,40 @@ def _kept_secret(path: Path) -> str:
     return path.read_text()
 
 
-def _database(url: str | None) -> dict[str, Any]:
-    if url is None:
+# A database host that vanished is noticed within seconds; libpq alone waits for minutes (our
+# choice; a site's URL may say otherwise). Times in seconds, tcp_user_timeout in milliseconds.
+_CONNECTION_DEFAULTS = {
+    "application_name": "kintsugi",
+    "connect_timeout": "5",
+    "keepalives_idle": "10",
+    "tcp_user_timeout": "20000",
+}
+
+
+def _database(given: dict[str, str] | None) -> dict[str, Any]:
+    """`given`: libpq's parameters as in DATABASE_URL; None: SQLite in the data directory."""
+    if given is None:
         return {
-            "ENGINE": "django.db.backends.sqlite3",
+            "ENGINE": "kintsugi.sqlite",
             "NAME": DATA_DIR / "kintsugi.sqlite3",
+            "TEST": {"NAME": ":memory:"},
             "OPTIONS": {
                 "timeout": 20,
                 "transaction_mode": "IMMEDIATE",
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
             },
         }
-    parts = urlsplit(url)
+    parameters = dict(given)
     return {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": unquote(parts.path.lstrip("/")),
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": parts.hostname or "",
-        "PORT": str(parts.port or ""),
+        "NAME": parameters.pop("dbname", ""),
+        "USER": parameters.pop("user", ""),
+        "PASSWORD": parameters.pop("password", ""),
+        "HOST": parameters.pop("host", ""),
+        "PORT": parameters.pop("port", ""),
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": _CONNECTION_DEFAULTS | parameters,
     }
 
 
@@ -59,6 +72,9 @@ DEBUG = False
 ALLOWED_HOSTS = KINTSUGI["KINTSUGI_ALLOWED_HOSTS"]
 CSRF_TRUSTED_ORIGINS = [KINTSUGI["KINTSUGI_BASE_URL"].rstrip("/")]
 
+# A site runs without the simulator, whose `replay` plays scenarios beside log files: its app comes
+# before ours.
+_SIMULATOR = ["fixtures"] if KINTSUGI["KINTSUGI_SIMULATOR"] or KINTSUGI["KINTSUGI_IS_DEMO"] else []
 INSTALLED_APPS = [
     "unfold.apps.BasicAppConfig",
     "unfold.contrib.filters",
@@ -70,8 +86,8 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "incidents",
     "runbooks",
+    *_SIMULATOR,
     "kintsugi.apps.KintsugiConfig",
-    "fixtures",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -82,7 +98,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "kintsugi.security_headers.SecurityHeaders",
+    "kintsugi.web.security_headers.SecurityHeaders",
 ]
 TEMPLATES = [
     {
@@ -127,14 +143,16 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
         **{name: {"level": "WARNING"} for name in ("waitress", "celery", "kombu")},
-        # A node that reboots is no error of ours: what SSH and Slack answer is recorded where it is used.
+        # A node that reboots is no error of ours: what SSH and Slack answer is recorded where it is
+        # used.
         **{name: {"level": "CRITICAL"} for name in ("paramiko", "slack_sdk")},
     },
 }
 
-# A task is a doorbell: spool and rows keep the work, and offer it again within seconds whoever dies with it. So tasks
-# are acknowledged early: a late acknowledgement that meets a restarted Redis ends the worker (kombu 5.7, AttributeError
-# in `ack`), and would protect nothing that is not kept already.
+# A task is a doorbell: spool and rows keep the work, and offer it again within seconds whoever dies
+# with it. So tasks are acknowledged early: a late acknowledgement that meets a restarted Redis ends
+# the worker (kombu 5.7, AttributeError in `ack`), and would protect nothing that is not kept
+# already.
 CELERY_BROKER_URL = KINTSUGI["REDIS_URL"] or "memory://localhost/"
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = (
     {
@@ -151,7 +169,9 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_DB_REUSE_MAX = 100_000  # else Celery leaves the database before and after each task; see kintsugi/celery.py
+CELERY_DB_REUSE_MAX = (
+    100_000  # else Celery leaves the database before and after each task; see kintsugi/celery.py
+)
 CELERY_TASK_TIME_LIMIT = 120  # under half the visibility timeout
 CELERY_TASK_DEFAULT_QUEUE = "sweep"
 CELERY_TASK_ROUTES = {
@@ -160,12 +180,35 @@ CELERY_TASK_ROUTES = {
     "kintsugi.tasks.preflight": {"queue": "runbook"},
     "kintsugi.tasks.notify": {"queue": "notify"},
     "kintsugi.tasks.poll": {"queue": "poll"},
+    "kintsugi.tasks.ask_reach": {"queue": "slurm"},
+    "kintsugi.tasks.compare": {"queue": "slurm"},
+    "kintsugi.tasks.update_jobs": {"queue": "slurm"},
+    "kintsugi.tasks.record_acts": {"queue": "slurm"},
+    "kintsugi.tasks.follow_reservations": {"queue": "slurm"},
 }
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"  # nothing to remember between starts: what is due stands in rows
-POLL_TICK = timedelta(seconds=5)  # a poll comes at most this much late; each look for what is due is a few statements
+CELERY_BEAT_SCHEDULER = (  # nothing to remember between starts: what is due stands in rows
+    "celery.beat:Scheduler"
+)
+
+
+def _beat_entry(task: str, period: timedelta, queue: str) -> dict[str, Any]:
+    """A call that has waited for a whole period is dropped: the next one is there."""
+    return {
+        "task": f"kintsugi.tasks.{task}",
+        "schedule": period,
+        "options": {"queue": queue, "expires": period.total_seconds()},
+    }
+
+
 CELERY_BEAT_SCHEDULE = {
-    "sweep": {"task": "kintsugi.tasks.sweep", "schedule": schedule(KINTSUGI["KINTSUGI_SWEEP_EVERY"])},
-    "poll_due": {"task": "kintsugi.tasks.poll_due", "schedule": schedule(POLL_TICK)},
+    "sweep": _beat_entry("sweep", KINTSUGI["KINTSUGI_SWEEP_EVERY"], "sweep"),
+    "poll_due": _beat_entry("poll_due", periods.POLL_DUE, "sweep"),
+    # What may wait for Slurm. A slurmctld that hangs holds up this queue and no other.
+    "ask_reach": _beat_entry("ask_reach", periods.ASK_REACH, "slurm"),
+    "compare": _beat_entry("compare", periods.COMPARE, "slurm"),
+    "update_jobs": _beat_entry("update_jobs", periods.UPDATE_JOBS_AT_ONCE, "slurm"),
+    "record_acts": _beat_entry("record_acts", periods.RECORD_ACTS, "slurm"),
+    "follow_reservations": _beat_entry("follow_reservations", periods.FOLLOW_RESERVATIONS, "slurm"),
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False

@@ -1,7 +1,11 @@
-"""The pipeline as Celery tasks, in order. What each does stands in `kintsugi.pipeline`; here it gets its queue.
+"""The pipeline as Celery tasks, in order. What each does stands in `kintsugi.pipeline`; here it
+gets its queue.
 
 a line or a value  ->  ingest  ->  advance (one step of a repair)  ->  notify (one message)
-every few seconds: sweep finds what a lost ring dropped; poll_due rings the polls whose time has come
+
+The beat (CELERY_BEAT_SCHEDULE) calls sweep, which finds what a lost ring dropped, and poll_due,
+which rings the polls whose time has come; and in a queue of their own the tasks that may wait for
+Slurm, so that a slurmctld that hangs holds up nothing else.
 """
 
 from __future__ import annotations
@@ -14,18 +18,22 @@ from typing import Any
 
 from celery import Task, shared_task
 from celery.signals import worker_process_init
-from django.conf import settings
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
-from detectors import catalog
-from incidents.polling import LEASE, Chunk
-from kintsugi import clock, wiring
-from kintsugi.pipeline import Extent, Pipeline
+from detectors.catalog import catalog
+from incidents.polling.polling import LEASE, Chunk
+from kintsugi import celery as _app  # noqa: F401  (the app that the tasks belong to)
+from kintsugi import clock
+from kintsugi.clients import wiring
+from kintsugi.periodic import periods
+from kintsugi.periodic.own_pace import OwnPace
+from kintsugi.pipeline import BatchExtent, Pipeline
 from runbooks import services as runbooks
 
 _log = logging.getLogger(__name__)
-# A ring further off than this is left to the sweep: Redis redelivers an ETA that outlives its visibility timeout.
+# A ring further off than this is left to the sweep: Redis redelivers an ETA that outlives its
+# visibility timeout.
 _LONGEST_COUNTDOWN = timedelta(seconds=60)
 
 
@@ -40,6 +48,7 @@ def pipeline() -> Pipeline:
         clock=clock.now,
         catalog=catalog.load(),
         watch=wiring.watch(world.shell),
+        pace=OwnPace().look,
     )
 
 
@@ -52,22 +61,27 @@ def _open_doors(**_: Any) -> None:
 # 1. Events from the receiver's spool become faults and incidents; repairs start at once.
 @shared_task
 def ingest(wires: Sequence[Mapping[str, Any]], extent: Sequence[Any] | None = None) -> None:
-    pipeline().ingest(wires, Extent(*extent) if extent is not None else None)
+    pipeline().ingest(wires, BatchExtent(*extent) if extent is not None else None)
 
 
-# 2. One detector looks at a chunk of targets. What waited until its lease has run out is no longer asked.
+# 2. One detector looks at a chunk of targets. What waited until its lease has run out is no longer
+#   asked.
 @shared_task(expires=LEASE.total_seconds())
 def poll(detector: str, targets: Sequence[str], lease: str) -> None:
     pipeline().poll(Chunk(detector, tuple(targets), datetime.fromisoformat(lease)))
 
 
-# 3. One step of one repair. A process that only looks leaves it to one that acts, unless it would do nothing anyway.
+# 3. One step of one repair. A process that only looks leaves it to one that acts, unless it would
+#   do nothing anyway.
 @shared_task
 def advance(run_id: int) -> None:
     if wiring.acts() or runbooks.is_shadow(run_id):
         pipeline().advance(run_id)
     else:
-        _log.warning("run %s is left to the runbook worker: this process does not act (KINTSUGI_ACTS=no)", run_id)
+        _log.warning(
+            "run %s is left to the runbook worker: this process does not act (KINTSUGI_ACTS=no)",
+            run_id,
+        )
 
 
 # What arming needs, looked at with the keys for acts; the console reads the report.
@@ -88,24 +102,68 @@ def notify(notification_id: int) -> None:
     pipeline().notify(notification_id)
 
 
-# 5. Whatever is due and was not rung.
-@shared_task(expires=settings.KINTSUGI["KINTSUGI_SWEEP_EVERY"].total_seconds())
+# 5. Whatever is due and was not rung. It waits for nobody but the database.
+@shared_task
 def sweep() -> None:
+    """In this order:
+
+    1. what no single machine tells becomes faults: our own overload, the management network, a
+       blind detector, what many faults show together, a window whose review is due, the breaker,
+       periodic work that is late;
+    2. people are asked where nothing moves: what asks is not settled by its faults' end;
+    3. quiet, hold-downs and quiet periods end; windows begin and end;
+    4. vendor cases and lent spares remind people; what became of cures is judged;
+    5. repairs that are called for start, and runs whose time has come are rung;
+    6. people are told.
+    """
     pipeline().sweep()
 
 
 # 6. The polls that are due.
-@shared_task(expires=settings.POLL_TICK.total_seconds())
+@shared_task
 def poll_due() -> None:
-    pipeline().poll_due(settings.POLL_TICK)
+    pipeline().poll_due(periods.POLL_DUE)
+
+
+# 7. What may wait for Slurm: one process at a time does each, once a period.
+@shared_task
+def ask_reach() -> None:
+    """Which of many silent nodes Slurm still hears."""
+    pipeline().ask_reach()
+
+
+@shared_task
+def compare() -> None:
+    """Cables by both ends, rails by several nodes."""
+    pipeline().compare()
+
+
+@shared_task
+def update_jobs() -> None:
+    """Slurm's jobs, and what open incidents cost them."""
+    pipeline().update_jobs()
+
+
+@shared_task
+def record_acts() -> None:
+    """What people did to nodes, for the ledger of the shadow."""
+    pipeline().record_acts()
+
+
+@shared_task
+def follow_reservations() -> None:
+    """Slurm's maintenance reservations as windows."""
+    pipeline().follow_reservations()
 
 
 class CeleryRing:
-    """Rings once the transaction is committed. A broker that is down costs time: the sweep rings again."""
+    """Rings once the transaction is committed. A broker that is down costs time: the sweep rings
+    again."""
 
     def advance(self, run_id: int) -> None:
-        """A run in shadow goes to the workers that look: a site without keys for acts has no others."""
-        _on_commit(advance, run_id, queue="sweep" if runbooks.is_shadow(run_id) else "runbook")
+        """A run in shadow goes to the workers that look at Slurm: a site without keys for acts has
+        no others."""
+        _on_commit(advance, run_id, queue="slurm" if runbooks.is_shadow(run_id) else "runbook")
 
     def notify(self, notification_id: int, at: datetime | None = None) -> None:
         wait = max(timedelta(0), at - clock.now()) if at is not None else timedelta(0)
@@ -117,14 +175,21 @@ class CeleryRing:
 
 
 def _on_commit(
-    task: Task[Any, Any], *arguments: Any, countdown: timedelta = timedelta(0), queue: str | None = None
+    task: Task[Any, Any],
+    *arguments: Any,
+    countdown: timedelta = timedelta(0),
+    queue: str | None = None,
 ) -> None:
     transaction.on_commit(lambda: _send(task, arguments, countdown, queue))
 
 
-def _send(task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, queue: str | None) -> None:
+def _send(
+    task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, queue: str | None
+) -> None:
     try:
         chosen: dict[str, Any] = {"queue": queue} if queue else {}
         task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **chosen)
     except (OperationalError, OSError) as error:
-        _log.warning("the broker does not answer (%s); the sweep rings again when it is back", error)
+        _log.warning(
+            "the broker does not answer (%s); the sweep rings again when it is back", error
+        )

@@ -1,13 +1,16 @@
-"""Every address of the web process. The console's own pages stand before those that the models' admins give."""
+"""Every address of the web process. The console's own pages stand before those that the models'
+admins give."""
 
 from django.contrib import admin
 from django.urls import path
 from django.views.decorators.http import require_POST
 from django.views.generic import RedirectView
 
-from kintsugi import api, catalogue, console, controls, ledger, reports, runbook_page, slack_inbound
-from runbooks.admin_questions import answer_view
+from kintsugi.slack import inbound
+from kintsugi.web import api, catalogue, console, controls, reports, runbook_page, shadow_page
+from runbooks.console.questions import answer_view
 
+admin.autodiscover()
 _signed_in = admin.site.admin_view
 
 urlpatterns = [
@@ -16,15 +19,15 @@ urlpatterns = [
     path("stop/", _signed_in(controls.stop_switch), name="stop_switch"),
     path("modes/", _signed_in(controls.modes), name="modes"),
     path("runbook/<str:name>/", _signed_in(runbook_page.runbook), name="runbook"),
-    path("shadow/", _signed_in(ledger.ledger), name="shadow"),
+    path("shadow/", _signed_in(shadow_page.ledger), name="shadow"),
     path("catalogue/", _signed_in(catalogue.entries), name="catalogue"),
     path("catalogue/<str:fault_type>/", _signed_in(catalogue.entry), name="catalogue_entry"),
     path("answer/<int:question_id>/", _signed_in(require_POST(answer_view)), name="answer"),
     path("machine/<path:resource>/", _signed_in(console.machine), name="machine"),
     path("api/v1/readings/", api.readings, name="api_readings"),
     path("api/v1/leases/", api.leases, name="api_leases"),
-    path("slack/command/", slack_inbound.command, name="slack_command"),
-    path("slack/action/", slack_inbound.action, name="slack_action"),
+    path("slack/command/", inbound.command, name="slack_command"),
+    path("slack/action/", inbound.action, name="slack_action"),
     path("incidents/<int:number>/", _signed_in(console.incident), name="incident"),
     path("incidents/", RedirectView.as_view(pattern_name="admin:incidents_incident_changelist")),
     path("runbooks/", RedirectView.as_view(pattern_name="admin:runbooks_run_changelist")),

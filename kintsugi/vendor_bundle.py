@@ -1,4 +1,5 @@
-"""The evidence of a vendor case as one archive: what incidents and runs know, and what the machine shows now."""
+"""The evidence of a vendor case as one archive: what incidents and runs know, and what the machine
+shows now."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ from typing import Any
 from django.conf import settings
 
 from detectors.detector import Shell
-from incidents import inventory, vendor_archive, vendor_evidence, vendor_looking
-from incidents.changes import Refused
+from incidents.inventory import services
 from incidents.models import VendorCase
-from incidents.vendor_archive import Piece
-from kintsugi.config import KEYS
+from incidents.text import archive
+from incidents.text.archive import Piece
+from incidents.vendor import evidence, inspection
+from incidents.vocabulary.changes import Refused
+from kintsugi.configuration.config import KEYS
 from runbooks.models import CureAttempt, Run
 
 _OURS = "Kintsugi"
@@ -28,42 +31,51 @@ class Bundle:
     content: bytes
 
 
-def collect(case_id: int, *, shell: Shell, now: datetime, field_diagnostics: str = "") -> Bundle | Refused:
-    """Looks at the machine once and packs everything. What cannot be had is named in its MANIFEST.txt."""
+def collect(
+    case_id: int, *, shell: Shell, now: datetime, field_diagnostics: str = ""
+) -> Bundle | Refused:
+    """Looks at the machine once and packs everything. What cannot be had is named in its
+    MANIFEST.txt."""
     case = VendorCase.objects.select_related("incident", "node").filter(pk=case_id).first()
     if case is None:
         return Refused(f"There is no vendor case {case_id}.")
-    target = inventory.target(case.node.name) if case.node is not None else None
+    target = services.target(case.node.name) if case.node is not None else None
     pattern = field_diagnostics or settings.KINTSUGI["KINTSUGI_FIELD_DIAGNOSTICS"] or ""
     pieces = [
-        *vendor_evidence.pieces(case),
+        *evidence.pieces(case),
         *_runs(case),
-        *vendor_looking.pieces(target, shell, field_diagnostics=pattern),
+        *inspection.pieces(target, shell, field_diagnostics=pattern),
     ]
     folder = f"kintsugi-case-{case.pk}"
-    content = vendor_archive.packed(folder, pieces, at=now, secrets=_secrets())
+    content = archive.packed(folder, pieces, at=now, secrets=_secrets())
     return Bundle(f"{folder}.tar.gz", content)
 
 
 def _runs(case: VendorCase) -> Iterable[Piece]:
     """What was tried on the part, and what the steps of this incident's runs saw."""
     tried = CureAttempt.objects.filter(resource=case.resource).order_by("pk")
-    lines = vendor_evidence.lines_of((row.tried_at, _cure(row)) for row in tried)
+    lines = evidence.lines_of((row.tried_at, _cure(row)) for row in tried)
     yield Piece("repairs-tried.txt", _OURS, ("\n".join(lines) + "\n").encode())
     for run in Run.objects.filter(incident_id=case.incident_id).order_by("pk"):
         for step in run.steps.order_by("pk"):
             for name, text in sorted(step.evidence.items()):
-                safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)[:64]
+                safe = "".join(
+                    letter if letter.isalnum() or letter in "-_." else "_" for letter in name
+                )[:64]
                 path = f"runs/{run.pk}-{step.index}-{step.name}-{step.pk}-{safe}.txt"
                 yield Piece(path, f"run {run.pk}, step {step.name}", f"{text}\n".encode())
 
 
 def _cure(row: CureAttempt) -> str:
     outcome = {True: "cured", False: "not cured", None: "not known yet"}[row.has_cured]
-    return f"{row.rung} for {row.fault_type} on serial {row.serial or 'not known'}: {outcome}. {row.why}".rstrip()
+    return (
+        f"{row.rung} for {row.fault_type} on serial {row.serial or 'not known'}: {outcome}."
+        f" {row.why}".rstrip()
+    )
 
 
 def _secrets() -> list[str]:
-    """The values of our own settings that are secret: none may leave in an archive, wherever it was printed."""
+    """The values of our own settings that are secret: none may leave in an archive, wherever it was
+    printed."""
     values: Mapping[str, Any] = settings.KINTSUGI
     return [str(values[key.name]) for key in KEYS if key.is_secret and values[key.name]]

@@ -1,4 +1,5 @@
-"""Pages of what is done: runs with their steps, and what people do to a run through `runbooks.services`."""
+"""Pages of what is done: runs with their steps, and what people do to a run through
+`runbooks.services`."""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from incidents.admin_pages import ReadOnlyAdmin
+from incidents.console.pages import ReadOnlyAdmin
 from incidents.templatetags import console
-from runbooks import approvals, services
-from runbooks.admin_record import AuditAdmin
+from runbooks import services
+from runbooks.console.record import AuditAdmin
+from runbooks.engine import approvals
 from runbooks.models import UNFINISHED, Run, RunState
+from runbooks.people import progress
 from runbooks.templatetags.runs import run_state, runbook_title
 
 __all__ = ["AuditAdmin", "RunAdmin"]
@@ -53,8 +56,20 @@ CONTROLS: tuple[Control, ...] = (
         "The step shown above may act on the node, within an hour and while the node is as shown.",
         (RunState.AWAITING_APPROVAL,),
     ),
-    Control("pause", "Pause", "pause_circle", "No further step until a person resumes it.", (RunState.RUNNING,)),
-    Control("resume", "Resume", "play_circle", "It goes on with the step where it stopped.", (RunState.PAUSED,)),
+    Control(
+        "pause",
+        "Pause",
+        "pause_circle",
+        "No further step until a person resumes it.",
+        (RunState.RUNNING,),
+    ),
+    Control(
+        "resume",
+        "Resume",
+        "play_circle",
+        "It goes on with the step where it stopped.",
+        (RunState.PAUSED,),
+    ),
     Control(
         "take_over",
         "Take over",
@@ -77,7 +92,9 @@ class ControlForm(forms.Form):
         label="A word for the timeline",
         max_length=2000,
         widget=UnfoldAdminTextInputWidget,
-        error_messages={"required": "Say in a few words why: the timeline keeps it for whoever comes next."},
+        error_messages={
+            "required": "Say in a few words why: the timeline keeps it for whoever comes next."
+        },
     )
     # Which question, with which state, the person had before them.
     seen = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
@@ -93,14 +110,19 @@ class RunAdmin(ReadOnlyAdmin):
     search_help_text = "Node, runbook or fault type"
     page_template = "runbooks/run.html"
     empty_title = "No run"
-    empty_text = "A runbook starts by itself when an incident's fault type has one. Modes decide how far it goes."
+    empty_text = (
+        "A runbook starts by itself when an incident's fault type has one. Modes decide how far it"
+        " goes."
+    )
 
     def page_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         return Run.objects.select_related("node", "incident").prefetch_related("steps")
 
     @admin.display(description="Run", ordering="pk")
     def name(self, run: Run) -> SafeString:
-        return format_html('<span class="k-muted">#{}</span> {}', run.pk, runbook_title(run.runbook))
+        return format_html(
+            '<span class="k-muted">#{}</span> {}', run.pk, runbook_title(run.runbook)
+        )
 
     @admin.display(description="Machine", ordering="node")
     def place(self, run: Run) -> str:
@@ -121,7 +143,7 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Waits for, or came to")
     def doing(self, run: Run) -> str:
-        return console.prose(run.waiting_for if run.state in UNFINISHED else run.outcome)
+        return console.prose(progress.waits_for(run) if run.state in UNFINISHED else run.outcome)
 
     @admin.display(description="Started", ordering="started_at")
     def started(self, run: Run) -> SafeString:
@@ -141,17 +163,20 @@ class RunAdmin(ReadOnlyAdmin):
             "is_unfinished": row.state in UNFINISHED,
             "can_control": request.user.has_perm("runbooks.control_run"),
             "forms": control_forms(row),
-            "approval": approvals.standing(row),
+            "approval": approvals.get_open_approval(row),
             "approvals": row.approvals.exclude(given_at=None),
             "act_address": reverse("admin:runbooks_run_control", args=[row.pk]),
         }
 
     def control_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        """Approve, pause, resume or abort, by the service of that name; a refusal is shown with why."""
+        """Approve, pause, resume or abort, by the service of that name; a refusal is shown with
+        why."""
         if not request.user.has_perm("runbooks.control_run"):
             raise PermissionDenied
         run = self.find(request, str(object_id))
-        control = next((control for control in CONTROLS if control.name == request.POST.get("control")), None)
+        control = next(
+            (control for control in CONTROLS if control.name == request.POST.get("control")), None
+        )
         if run is None or control is None:
             return self.missing(request, str(object_id))
         form = ControlForm(request.POST, prefix=control.name)
@@ -161,8 +186,13 @@ class RunAdmin(ReadOnlyAdmin):
                 messages.success(request, f"{control.label}: done, and written to the timeline.")
                 return HttpResponseRedirect(reverse("admin:runbooks_run_change", args=[run.pk]))
             form.add_error(None, refusal)
-        form.data = {**request.POST.dict(), f"{control.name}-seen": approvals.mark_of(run)}  # what the page shows now
-        return self.render_page(request, str(object_id), status=409, forms=control_forms(run, form, control))
+        form.data = {
+            **request.POST.dict(),
+            f"{control.name}-seen": approvals.mark_of(run),
+        }  # what the page shows now
+        return self.render_page(
+            request, str(object_id), status=409, forms=control_forms(run, form, control)
+        )
 
 
 def control_forms(
@@ -171,9 +201,11 @@ def control_forms(
     """What the state allows, each with its form; a refused one stays open with its text."""
     mark = approvals.mark_of(run)
     return [
-        (control, bound, True)
-        if bound is not None and control == refused
-        else (control, ControlForm(prefix=control.name, initial={"seen": mark}), False)
+        (
+            (control, bound, True)
+            if bound is not None and control == refused
+            else (control, ControlForm(prefix=control.name, initial={"seen": mark}), False)
+        )
         for control in CONTROLS
         if run.state in control.states or control == refused
     ]
@@ -188,5 +220,7 @@ def carry_out(run: Run, control: Control, given: dict[str, str], request: HttpRe
         "abort": services.abort,
         "take_over": services.take_over,
     }
-    outcome = acts[control.name](run.pk, actor=request.user.get_username(), note=given["note"], now=timezone.now())
+    outcome = acts[control.name](
+        run.pk, actor=request.user.get_username(), note=given["note"], now=timezone.now()
+    )
     return outcome.reason if isinstance(outcome, services.ControlRefused) else ""

@@ -1,4 +1,5 @@
-"""Readers of values that a runbook gives its steps. Each raises ValueError or TypeError for what it cannot be. Pure."""
+"""Readers of values that a runbook gives its steps. Each raises ValueError or TypeError for what it
+cannot be. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from detectors import rows
+from detectors.catalog import rows
 
 E = TypeVar("E", bound=StrEnum)
 DURATION = "a duration such as 90s, 15m, 24h or 7d"
@@ -34,8 +35,11 @@ def said_of(words: type[StrEnum]) -> str:
 
 
 def names(value: object) -> tuple[str, ...]:
-    """Names as systemd, Slurm and RDMA devices have them: nothing that a shell would take for more than a word."""
-    if not isinstance(value, list) or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in value):
+    """Names as systemd, Slurm and RDMA devices have them: nothing that a shell would take for more
+    than a word."""
+    if not isinstance(value, list) or not all(
+        isinstance(name, str) and _NAME.fullmatch(name) for name in value
+    ):
         raise ValueError("it is no list of names")
     return tuple(value)
 
@@ -50,13 +54,21 @@ def whole(least: int, most: int) -> Callable[[object], int]:
 
 
 def positive(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value < float("inf")
+    ):
         raise ValueError("it is no number above 0")
     return float(value)
 
 
 def command(value: object) -> tuple[str, ...]:
     """A program and its arguments, as a list of texts: no shell reads them."""
-    if not isinstance(value, list) or not value or not all(isinstance(word, str) and word for word in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(word, str) and word for word in value)
+    ):
         raise ValueError("it is no list of texts")
     return tuple(value)

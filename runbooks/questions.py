@@ -1,4 +1,5 @@
-"""Questions that runs ask people: asked once, answered once, and the run woken. The only writer of `Question`."""
+"""Questions that runs ask people: asked once, answered once, and the run woken. The only writer of
+`Question`."""
 
 from __future__ import annotations
 
@@ -6,46 +7,47 @@ from datetime import datetime
 
 from django.db import transaction
 
-from incidents import services as incidents
-from runbooks.controls import Controlled, ControlRefused
+from incidents.state import transitions
+from runbooks.answer_words import ways
 from runbooks.models import Question, Run, RunState
-
-ANSWERS: tuple[str, ...] = ("go on", "stop")
-LONGEST_ANSWER = 40
+from runbooks.outcomes import Controlled, ControlRefused
 
 
 def ask(run_id: int, key: str, text: str, *, now: datetime) -> Question:
     """The question of that key, made when it is not there yet."""
-    row, _ = Question.objects.get_or_create(key=key, defaults={"run_id": run_id, "text": text[:255], "asked_at": now})
+    row, _ = Question.objects.get_or_create(
+        key=key, defaults={"run_id": run_id, "text": text[:255], "asked_at": now}
+    )
     return row
 
 
-def answer(question_id: int, text: str, *, actor: str, now: datetime) -> Controlled | ControlRefused:
+def answer(
+    question_id: int, text: str, *, actor: str, now: datetime
+) -> Controlled | ControlRefused:
     """Stores the first answer and wakes the run."""
     said = text.strip()[:255]
     asked = Question.objects.select_related("run").filter(pk=question_id).first()
     if asked is None:
         return ControlRefused(f"There is no question {question_id}.")
     if said not in ways(asked):
-        return ControlRefused(f'"{said}" is no answer to question {question_id}; expected {" or ".join(ways(asked))}.')
+        return ControlRefused(
+            f'"{said}" is no answer to question {question_id}; expected {" or ".join(ways(asked))}.'
+        )
     with transaction.atomic():
         values = {"answer": said, "answered_by": actor[:150], "answered_at": now}
         if Question.objects.filter(pk=question_id, answered_at=None).update(**values) != 1:
             return ControlRefused(f"Question {question_id} has its answer already.")
         row = Question.objects.select_related("run").get(pk=question_id)
-        Run.objects.filter(pk=row.run_id, state=RunState.RUNNING, wake_at__gt=now).update(wake_at=now)
+        Run.objects.filter(pk=row.run_id, state=RunState.RUNNING, wake_at__gt=now).update(
+            wake_at=now
+        )
         told = f'{actor} answered run {row.run_id}: "{said}".'
-        incidents.record(row.run.incident_id, kind="answered", text=told, actor=actor, now=now, needs_human="")
+        transitions.record(
+            row.run.incident_id, kind="answered", text=told, actor=actor, now=now, needs_human=""
+        )
     return Controlled(told)
 
 
-def ways(question: Question) -> tuple[str, ...]:
-    """The words that it may be answered with, as the run's plan gives them. The first one lets the run go on."""
-    index = int(question.key.split("-")[1])
-    given = question.run.plan[index]["with"].get("answers") if index < len(question.run.plan) else None
-    return tuple(str(word).strip()[:LONGEST_ANSWER] for word in given) if given else ANSWERS
-
-
-def standing(run_id: int) -> Question | None:
+def get_open_question(run_id: int) -> Question | None:
     """What the run asks and nobody has answered."""
     return Question.objects.filter(run_id=run_id, answered_at=None).first()

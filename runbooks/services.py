@@ -1,18 +1,23 @@
-"""The public face of what is done: everything that other packages may ask of runbooks. Only these functions write."""
+"""The public face of what is done: everything that other packages may ask of runbooks. Only these
+functions write."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
 
-from incidents.prepared import Given, Prepared
-from runbooks import approvals, cures, leasing, library, preflight, starting
-from runbooks.breaker import judged as breaker
-from runbooks.by_hand import start as start_by_hand
-from runbooks.controls import (
-    Controlled,
-    ControlRefused,
-    Outcome,
+from incidents.db.prepared import Given, Prepared
+from runbooks.engine import approvals, outcome_history, start
+from runbooks.engine.start import plan
+from runbooks.engine.turn import advance
+from runbooks.fleet.breaker import evaluate_breaker as breaker
+from runbooks.fleet.fleet import heard, mode_of, mode_of_site, stopped
+from runbooks.lease import lease
+from runbooks.library import library
+from runbooks.models import Mode, Run, RunState
+from runbooks.outcomes import Controlled, ControlRefused, Outcome
+from runbooks.people import preflight
+from runbooks.people.controls import (
     abort,
     approve,
     close_breaker,
@@ -23,12 +28,12 @@ from runbooks.controls import (
     stop,
     take_over,
 )
-from runbooks.fleet import heard, jobs_on, mode_of, mode_of_site, stopped
-from runbooks.job_stops import Leave, may_stop_job
-from runbooks.models import Mode, Run, RunState
-from runbooks.running import advance
-from runbooks.shadow import Agreement, agreement, judge
-from runbooks.starting import plan
+from runbooks.people.job_stops import Leave, may_stop_job
+from runbooks.people.manual_runs import start as start_by_hand
+from runbooks.people.progress import of_incident as what_runs_do
+from runbooks.people.standstill import sweep as ask_where_nothing_moves
+from runbooks.shadow.shadow_log import Agreement, agreement, judge
+from runbooks.slurm.running_jobs import jobs_on
 from runbooks.step import World
 
 __all__ = [
@@ -41,6 +46,7 @@ __all__ = [
     "advance",
     "agreement",
     "approve",
+    "ask_where_nothing_moves",
     "breaker",
     "close_breaker",
     "due",
@@ -66,27 +72,33 @@ __all__ = [
     "stop",
     "stopped",
     "take_over",
+    "what_runs_do",
 ]
 
 
-_NOT_CURED = Prepared(lambda: Run.objects.filter(pk=Given("run"), state=RunState.NOT_CURED).values_list("incident_id"))
+_NOT_CURED = Prepared(
+    lambda: Run.objects.filter(pk=Given("run"), state=RunState.NOT_CURED).values_list("incident_id")
+)
 
 
 def due(now: datetime) -> list[int]:
-    """Runs whose `wake_at` has come, or whose worker's lease ran out. Last, those that look once more."""
-    return leasing.all_due(now)
+    """Runs whose `wake_at` has come, or whose worker's lease ran out. Last, those that look once
+    more."""
+    return lease.all_due(now)
 
 
 def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World) -> list[int]:
-    """Starts what the incidents call for (None: all open ones) and returns the runs that are due at once."""
+    """Starts what the incidents call for (None: all open ones) and returns the runs that are due at
+    once."""
     if incident_ids is None:
         approvals.withdraw_needless(now, bounds=world.policy.bounds)
-    return starting.start_due(incident_ids, now=now, world=world)
+    return start.start_due(incident_ids, now=now, world=world)
 
 
 def judge_cures(now: datetime) -> int:
-    """Says of rungs whose runs have ended whether they cured their fault, once that is known. How many were judged."""
-    return cures.judge(now, library.load())
+    """Says of rungs whose runs have ended whether they cured their fault, once that is known. How
+    many were judged."""
+    return outcome_history.judge(now, library.load())
 
 
 def start_after(run_id: int, *, now: datetime, world: World) -> list[int]:
@@ -96,7 +108,7 @@ def start_after(run_id: int, *, now: datetime, world: World) -> list[int]:
 
 
 def is_due(run_id: int, *, now: datetime) -> bool:
-    return leasing.is_due(run_id, now)
+    return lease.is_due(run_id, now)
 
 
 def is_shadow(run_id: int) -> bool:
@@ -105,7 +117,8 @@ def is_shadow(run_id: int) -> bool:
 
 
 def report_preflight(world: World, *, by: str, now: datetime) -> bool:
-    """Makes the preflight for processes that hold no key for acts, and keeps it. Whether every point is well."""
+    """Makes the preflight for processes that hold no key for acts, and keeps it. Whether every
+    point is well."""
     return all(point["is_ok"] for point in preflight.report(world, by=by, now=now).checks)
 
 

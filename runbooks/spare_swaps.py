@@ -1,4 +1,5 @@
-"""How a spare enters and leaves service in Slurm: by its partitions, or by the reservation that keeps it free.
+"""How a spare enters and leaves service in Slurm: by its partitions, or by the reservation that
+keeps it free.
 
 Each is safe to repeat, and the state of the spare says how far it got.
 """
@@ -7,9 +8,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from incidents import spares
 from incidents.models import Spare
-from runbooks.slurm import Slurm
+from incidents.reserve import spares
+from runbooks.slurm.protocol import SlurmReader, SlurmWriter
 
 # A spare is kept free until it is needed: our choice of "for good", since Slurm wants a duration.
 _KEPT = timedelta(days=365)
@@ -17,14 +18,14 @@ _KEPT = timedelta(days=365)
 _FLAGS = ("IGNORE_JOBS",)
 
 
-def is_in(spare: Spare, slurm: Slurm) -> bool:
+def is_in(spare: Spare, slurm: SlurmReader) -> bool:
     """Whether Slurm gives it jobs of the partitions that it stands in for."""
     partitions = slurm.nodes((spare.node.name,))[spare.node.name].partitions
     is_kept = bool(spare.reservation) and _is_reserved(spare, slurm)
     return bool(set(partitions) & set(spare.partitions)) and not is_kept
 
 
-def bring_in(spare: Spare, slurm: Slurm, now: datetime) -> None:
+def bring_in(spare: Spare, slurm: SlurmWriter, now: datetime) -> None:
     """Into its partitions, or out of its reservation. Raises SlurmError."""
     if spare.reservation:
         slurm.unreserve(spare.reservation)
@@ -35,8 +36,9 @@ def bring_in(spare: Spare, slurm: Slurm, now: datetime) -> None:
     spares.serves(spare, now)
 
 
-def keep_free(spare: Spare, slurm: Slurm, now: datetime) -> None:
-    """Out of its partitions, or into its reservation: jobs that run there end in peace. Raises SlurmError."""
+def keep_free(spare: Spare, slurm: SlurmWriter, now: datetime) -> None:
+    """Out of its partitions, or into its reservation: jobs that run there end in peace. Raises
+    SlurmError."""
     name = spare.node.name
     if spare.reservation:
         slurm.reserve(spare.reservation, [name], duration=_KEPT, flags=_FLAGS)
@@ -46,6 +48,10 @@ def keep_free(spare: Spare, slurm: Slurm, now: datetime) -> None:
     spares.is_back(spare, now)
 
 
-def _is_reserved(spare: Spare, slurm: Slurm) -> bool:
-    ends = (one.name.endswith(f"_{spare.reservation}") for one in slurm.reservations() if spare.node.name in one.nodes)
+def _is_reserved(spare: Spare, slurm: SlurmReader) -> bool:
+    ends = (
+        one.name.endswith(f"_{spare.reservation}")
+        for one in slurm.reservations()
+        if spare.node.name in one.nodes
+    )
     return any(ends)

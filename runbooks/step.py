@@ -10,16 +10,21 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 from detectors.detector import Detector, Shell, Target
-from detectors.faults import Recovery
-from runbooks.guards import Act
-from runbooks.policy import Policy
-from runbooks.power import NoPower, Power
-from runbooks.slurm import NodeState, Slurm
+from detectors.faults import Action, Recovery
+from runbooks.guards.policy import Policy
+from runbooks.guards.table import Act
+from runbooks.power.protocol import NoPower, Power
+from runbooks.slurm.ownership import Written
+from runbooks.slurm.protocol import NodeState, SlurmReader, SlurmRefusal, SlurmWriter
 
+LOOKS_ONLY = (
+    "this process only looks (KINTSUGI_ACTS=no): acts are the runbook worker's, which has the keys"
+    " for them (docs/deploy.md)"
+)
 _SHORTEST_LOOK = timedelta(seconds=2)
 
 
-class Effect(StrEnum):
+class StepEffect(StrEnum):
     """What a step does to the world."""
 
     READ_ONLY = "read_only"
@@ -28,7 +33,7 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True)
-class Boot:
+class EndedBoot:
     """A boot of the node that is over: ingest clears what a reboot clears."""
 
     boot_id: str
@@ -44,25 +49,41 @@ class Reset:
 
 
 @dataclass(frozen=True)
+class StandingFault:
+    """A fault that stands on the node, as the database has it. `action` is what it calls for."""
+
+    fault_type: str
+    resource: str
+    last_seen_at: datetime
+    action: Action = Action.NONE
+
+    def __str__(self) -> str:
+        return f"{self.fault_type} on {self.resource}"
+
+
+@dataclass(frozen=True)
 class Done:
     """Go on with the next step. `is_told`: it is worth a line in the timeline.
 
-    `evidence` is what was seen, by what it is called: the end of a command's output, a report. Bounded by the step,
-    and kept with the step's row.
+    `evidence` is what was seen, by what it is called: the end of a command's output, a report.
+    Bounded by the step, and kept with the step's row. `cause` is the fault that the run is about
+    from here on, where that is another one.
     """
 
     text: str
-    boot: Boot | None = None
+    boot: EndedBoot | None = None
     is_told: bool = True
     evidence: Mapping[str, str] = field(default_factory=dict)
     reset: Reset | None = None
+    cause: StandingFault | None = None
 
 
 @dataclass(frozen=True)
 class Wait:
     """Look again after `again_in`; `text` says for people what is being waited for.
 
-    `ask` is what a person is asked meanwhile. `is_told`: the timeline hears of it, once; `is_report`: each time.
+    `ask` is what a person is asked meanwhile. `is_told`: the timeline hears of it, once;
+    `is_report`: each time.
     """
 
     text: str
@@ -82,7 +103,8 @@ class Failed:
 
 @dataclass(frozen=True)
 class NotCured:
-    """What this runbook can do was done and has not healed the fault: the ladder's next rung is called for.
+    """What this runbook can do was done and has not healed the fault: the ladder's next rung is
+    called for.
 
     The node stays drained by us. `ask` is for a person, where there is no further rung.
     """
@@ -114,22 +136,32 @@ Result = Done | Wait | Failed | NotCured | HandedOver | Back
 class World:
     """The doors through which steps act and look; built once per process from the settings.
 
-    `detectors` are run on the node by the steps that confirm and verify. `power` is main power by the management
-    controllers.
+    `detectors` are run on the node by the steps that confirm and verify. `power` is main power by
+    the management controllers. `writer` acts through Slurm: a process that only looks has none.
     """
 
-    slurm: Slurm
+    slurm: SlurmReader
     shell: Shell
     detectors: Sequence[Detector]
     policy: Policy
     power: Power = field(default_factory=NoPower)
+    writer: SlurmWriter | None = None
+
+    @property
+    def slurm_writer(self) -> SlurmWriter:
+        """Raises SlurmRefusal in a process that only looks."""
+        if self.writer is None:
+            raise SlurmRefusal(LOOKS_ONLY)
+        return self.writer
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A value that a runbook may give a step. `read` makes it of what YAML holds, and raises ValueError or TypeError.
+    """A value that a runbook may give a step. `read` makes it of what YAML holds, and raises
+    ValueError or TypeError.
 
-    `expected` ends the sentence "... is wrong; expected ...". A step without a `default` for it needs it given.
+    `expected` ends the sentence "... is wrong; expected ...". A step without a `default` for it
+    needs it given.
     """
 
     read: Callable[[object], Any]
@@ -138,24 +170,17 @@ class Parameter:
     is_needed: bool = False
 
 
-@dataclass(frozen=True)
-class StandingFault:
-    """A fault that stands on the node, as the database has it."""
-
-    fault_type: str
-    resource: str
-    last_seen_at: datetime
-
-
 @dataclass
 class Context:
-    """What a step may see: its run's stored facts (kept when changed), its node, the world, the time.
+    """What a step may see: its run's stored facts (kept when changed), its node, the world, the
+    time.
 
-    `resource` is what the fault is on; `state` is the node as Slurm showed it a moment ago; `attempted_at` is the
-    time of an attempt at this step of which the outcome is not known; `known_boot_id` is the inventory's; `may_adopt`
-    says whether a drain of another incident may be taken over. `params` are the step's parameters, read and complete;
-    `key` names this step of this run for ever: what a step leaves in the world under it is started once. What only
-    some steps want to know is looked up when they ask: most turns wait, and ask for nothing.
+    `resource` is what the fault is on; `state` is the node as Slurm showed it a moment ago;
+    `attempted_at` is the time of an attempt at this step of which the outcome is not known;
+    `known_boot_id` is the inventory's; `may_adopt` says whether a drain of another incident may be
+    taken over. `params` are the step's parameters, read and complete; `key` names this step of this
+    run for ever: what a step leaves in the world under it is started once. What only some steps
+    want to know is looked up when they ask: most turns wait, and ask for nothing.
     """
 
     run_id: int
@@ -172,6 +197,9 @@ class Context:
     known_boot_id: str = ""
     may_adopt: Callable[[], bool] = lambda: True
     find_standing: Callable[[], Sequence[StandingFault]] = tuple
+    find_members: Callable[[], Sequence[StandingFault]] = tuple
+    find_maintenance: Callable[[], str] = str
+    find_written: Callable[[int], Sequence[Written]] = lambda incident: ()
     params: Mapping[str, Any] = field(default_factory=dict)
     key: str = ""
 
@@ -185,21 +213,35 @@ class Context:
         """The faults that stand on the node."""
         return self.find_standing()
 
+    @cached_property
+    def members(self) -> Sequence[StandingFault]:
+        """Those of them that are the incident's: its root first, then what calls for most."""
+        return self.find_members()
+
+    @cached_property
+    def maintenance(self) -> str:
+        """The maintenance that the node is under, as a sentence; empty where nobody works on it."""
+        return self.find_maintenance()
+
 
 class Step(Protocol):
-    """`name` is its name in the library. `plan` completes "Kintsugi would ..."; `{node}` is filled in.
+    """`name` is its name in the library. `plan` completes "Kintsugi would ..."; `{node}` is filled
+    in.
 
-    `act` is what the guards are asked for, None for a step they need not be asked for. `settles_in` is how long an
-    attempt of unknown outcome is watched before it is taken not to have happened. `needs_hold`: the node must
-    still be drained by us. `recovery`: the rung of the ladder that this step is; when the run succeeds, what the
-    incident was cured by. `parameters`: what a runbook may give it. `needs_approval`: a person approves it each time.
-    `needs_node`: it looks at or acts on a node of Slurm; a runbook of steps that do not can be about a switch as well.
-    `finishes`: what it has begun is finished before the run may be withdrawn, such as giving power back.
+    `act` is what the guards are asked for, None for a step they need not be asked for. `settles_in`
+    is how long an attempt of unknown outcome is watched before it is taken not to have happened.
+    `needs_hold`: the node must still be drained by us. `recovery`: the rung of the ladder that this
+    step is; when the run succeeds, what the incident was cured by. `parameters`: what a runbook may
+    give it. `needs_approval`: a person approves it each time. `needs_node`: it looks at or acts on
+    a node of Slurm; a runbook of steps that do not can be about a switch as well. `finishes`: what
+    it has begun is finished before the run may be withdrawn, such as giving power back.
+    `touches_node`: it does something on the node though the guards need not be asked: like what has
+    an `act`, it is not begun while people work there.
     """
 
     name: ClassVar[str]
     plan: ClassVar[str]
-    effect: ClassVar[Effect]
+    effect: ClassVar[StepEffect]
     act: ClassVar[Act | None]
     settles_in: ClassVar[timedelta]
     needs_hold: ClassVar[bool]
@@ -208,18 +250,21 @@ class Step(Protocol):
     needs_approval: ClassVar[bool]
     needs_node: ClassVar[bool]
     finishes: ClassVar[bool]
+    touches_node: ClassVar[bool]
 
     def is_done(self, ctx: Context) -> Done | None:
         """Look: what makes it done already, or None."""
         ...
 
     def blocked(self, ctx: Context) -> Wait | Failed | NotCured | None:
-        """Look: what stands in the way, or None. NotCured: this rung cannot be tried here, or has ended badly."""
+        """Look: what stands in the way, or None. NotCured: this rung cannot be tried here, or has
+        ended badly."""
         ...
 
     def carry_on(self, ctx: Context) -> Result | None:
-        """Go on with what an attempt has begun, for a step of several acts: asked before guards and people, who have
-        given leave to begin. None: nothing is seen of the attempt, or the step has no more to do than `run`.
+        """Go on with what an attempt has begun, for a step of several acts: asked before guards and
+        people, who have given leave to begin. None: nothing is seen of the attempt, or the step has
+        no more to do than `run`.
         """
         ...
 
@@ -231,7 +276,7 @@ class Step(Protocol):
 class Base:
     """What most steps have in common; not a contract, only their defaults."""
 
-    effect: ClassVar[Effect] = Effect.READ_ONLY
+    effect: ClassVar[StepEffect] = StepEffect.READ_ONLY
     act: ClassVar[Act | None] = None
     settles_in: ClassVar[timedelta] = timedelta(0)
     needs_hold: ClassVar[bool] = True
@@ -240,6 +285,7 @@ class Base:
     needs_approval: ClassVar[bool] = False
     needs_node: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
+    touches_node: ClassVar[bool] = False
 
     def is_done(self, ctx: Context) -> Done | None:
         return None
@@ -251,18 +297,19 @@ class Base:
         return None
 
 
-def patience(since: datetime | None, now: datetime, *, longest: timedelta) -> timedelta:
-    """How long until the next look at something that others end: a tenth of the time waited so far."""
+def get_backoff(since: datetime | None, now: datetime, *, longest: timedelta) -> timedelta:
+    """How long until the next look at something that others end: a tenth of the time waited so
+    far."""
     waited = now - since if since is not None else timedelta(0)
     return min(longest, max(_SHORTEST_LOOK, waited / 10))
 
 
-def told(at: datetime) -> str:
+def to_iso(at: datetime) -> str:
     """A time as it is stored in facts."""
     return at.isoformat()
 
 
-def remembered(ctx: Context, fact: str) -> datetime | None:
+def fact_time(ctx: Context, fact: str) -> datetime | None:
     """A time from the facts, None when it was never stored."""
     text = ctx.facts.get(fact)
     return datetime.fromisoformat(text) if text else None

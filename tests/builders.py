@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from detectors import catalog
+from detectors.catalog import catalog
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity, fingerprint
 from detectors.resources import owner as owner_of
-from incidents import graphs
-from incidents.lifecycle import State
+from incidents.inventory import graphs
 from incidents.models import Cable, Fault, Gpu, Incident, IncidentFault, Node, Switch
+from incidents.vocabulary.lifecycle import State
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 GPU = "node/gn042/gpu/0000:19:00.0"
@@ -28,7 +28,8 @@ def an_event(
     kind: EventKind = EventKind.RAISED,
     **values: Any,
 ) -> FaultEvent:
-    """A raised Xid 79 by default; severity, action and component are those of the catalogue's row."""
+    """A raised Xid 79 by default; severity, action and component are those of the catalogue's
+    row."""
     row = catalog.load().get(fault_type)
     defaults: dict[str, Any] = {
         "event_id": f"{next(_ids):032x}",
@@ -41,16 +42,22 @@ def an_event(
         "code": row.code if row else None,
         "excerpt": f"kernel: {fault_type} on {resource}",
     }
-    return FaultEvent(fault_type=fault_type, event=kind, resource=resource, **{**defaults, **values})
+    return FaultEvent(
+        fault_type=fault_type, event=kind, resource=resource, **{**defaults, **values}
+    )
 
 
 def a_clear(fault_type: str, resource: str, *, at: datetime, **values: Any) -> FaultEvent:
     return an_event(fault_type, resource, at=at, kind=EventKind.CLEARED, **values)
 
 
-def a_node(name: str = "gn042", gpus: Sequence[str] = ("0000:19:00.0", "0000:3b:00.0"), **values: Any) -> Node:
+def a_node(
+    name: str = "gn042", gpus: Sequence[str] = ("0000:19:00.0", "0000:3b:00.0"), **values: Any
+) -> Node:
     node = Node.objects.create(name=name, **{"pod": "pod-a", "partitions": ["gpu"], **values})
-    Gpu.objects.bulk_create([Gpu(node=node, index=index, pci_address=pci) for index, pci in enumerate(gpus)])
+    Gpu.objects.bulk_create(
+        [Gpu(node=node, index=index, pci_address=pci) for index, pci in enumerate(gpus)]
+    )
     return node
 
 
@@ -63,7 +70,9 @@ def a_cable(a: str, b: str) -> Cable:
     return Cable.objects.create(a=a, b=b)
 
 
-def a_fault(fault_type: str = "gpu.xid.79", resource: str = GPU, *, at: datetime = NOW, **values: Any) -> Fault:
+def a_fault(
+    fault_type: str = "gpu.xid.79", resource: str = GPU, *, at: datetime = NOW, **values: Any
+) -> Fault:
     """An active fault row, without an incident."""
     row = catalog.load().get(fault_type)
     defaults: dict[str, Any] = {
@@ -111,5 +120,7 @@ def an_incident(
         "updated_at": at,
     }
     incident = Incident.objects.create(state=state.value, root_fault=root, **{**defaults, **values})
-    IncidentFault.objects.create(incident=incident, fault=root, role="root", rule="root", reason="first", joined_at=at)
+    IncidentFault.objects.create(
+        incident=incident, fault=root, role="root", rule="root", reason="first", joined_at=at
+    )
     return incident

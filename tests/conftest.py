@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hypothesis
 import pytest
 from django.db import connection
 
-from incidents import graphs
+from incidents.inventory import graphs
 from tests.services.redis import Redis
-
-# The same examples on every run in CI, so that a failure there is the change's own; elsewhere new ones each time.
-# The explain phase traces every line and takes longer than all others together.
-hypothesis.settings.register_profile(
-    "ours",
-    derandomize=os.environ.get("CI") == "true",
-    deadline=None,
-    phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],
-)
-hypothesis.settings.load_profile("ours")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,7 +43,8 @@ def redis_url(redis_server: Redis) -> str:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real captures beside the checkout; tests that read it skip where it is absent."""
+    """The folder of real captures beside the checkout; tests that read it skip where it is
+    absent."""
     folder = ROOT.parent / "shared"
     if not (folder / "corpus").is_dir():
         pytest.skip("no folder of real captures at ../shared")
@@ -64,7 +53,8 @@ def shared() -> Path:
 
 @pytest.fixture
 def database_on_disk(transactional_db: None, tmp_path: Path) -> Iterator[None]:
-    """SQLite as it runs in production, in a file: the one in memory locks whole tables and waits for nobody."""
+    """SQLite as it runs in production, in a file: the one in memory locks whole tables and waits
+    for nobody."""
     if connection.vendor != "sqlite":
         yield
         return
@@ -81,4 +71,6 @@ def database_on_disk(transactional_db: None, tmp_path: Path) -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write expected.json of every capture anew")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write expected.json of every capture anew"
+    )

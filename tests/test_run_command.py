@@ -1,4 +1,5 @@
-"""`./script/run` as a person calls it. The whole demonstration in its own folder, beside a running one."""
+"""`./script/run` as a person calls it. The whole demonstration in its own folder, beside a running
+one."""
 
 from __future__ import annotations
 
@@ -45,23 +46,45 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 def test_check_drives_a_lost_gpu_from_log_line_to_resolved_incident(data: Path) -> None:
     done = subprocess.run(
-        [RUN, "--check", "--data", data], capture_output=True, text=True, timeout=patient(170), check=False
+        [RUN, "--check", "--data", data],
+        capture_output=True,
+        text=True,
+        timeout=patient(170),
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     slurm = "the stand-in" if missing_programs() else "the real Slurm"
     assert f"\nSlurm: {slurm} (" in done.stdout
-    stages = ["fallen off the bus", "is drained", "Confirmed on gn017", "reboots", "up again", "verified", "Resolved:"]
+    stages = [
+        "fallen off the bus",
+        "is drained",
+        "Confirmed on gn017",
+        "reboots",
+        "up again",
+        "verified",
+        "Resolved:",
+    ]
     told = [line for line in done.stdout.splitlines() if " gn017 " in line]
-    positions = [next(number for number, line in enumerate(told) if stage in line) for stage in stages]
+    positions = [
+        next(number for number, line in enumerate(told) if stage in line) for stage in stages
+    ]
     assert positions == sorted(positions)
     assert marks(data) == set()
 
 
-def test_everything_is_announced_and_nothing_is_left_when_it_is_interrupted(data: Path, tmp_path: Path) -> None:
+def test_everything_is_announced_and_nothing_is_left_when_it_is_interrupted(
+    data: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "output"
     with output.open("wb") as into:
-        run = subprocess.Popen([RUN, "--slurm", "stand-in", "--data", data], stdout=into, stderr=into)
-    wait_until(lambda: "Ctrl-C stops" in output.read_text() or run.poll() is not None, within_s=120, what="the start")
+        run = subprocess.Popen(
+            [RUN, "--slurm", "stand-in", "--data", data], stdout=into, stderr=into
+        )
+    wait_until(
+        lambda: "Ctrl-C stops" in output.read_text() or run.poll() is not None,
+        within_s=120,
+        what="the start",
+    )
     told = output.read_text()
     assert re.search(r"Console +http://127\.0\.0\.1:\d+/ +user admin, password \S+", told), told
     assert re.search(r"Slack page +http://127\.0\.0\.1:\d+/", told)

@@ -1,4 +1,5 @@
-"""Every scenario is played and compared with its expected.toml: incidents, runs, and what was done in Slurm."""
+"""Every scenario is played and compared with its expected.toml: incidents, runs, and what was done
+in Slurm."""
 
 from __future__ import annotations
 
@@ -14,12 +15,15 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from pytest_django import DjangoDbBlocker
 
-from fixtures.replay import database, expect, reader, replay
+from fixtures.replay import expect, reader, replay
 from fixtures.replay.replay import Performed
+from kintsugi.replay import database
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "fixtures" / "scenarios"
 QUARTER = "sakuraone_2025q1"
-SMALL = sorted(folder.name for folder in SCENARIOS.iterdir() if folder.is_dir() and folder.name != QUARTER)
+SMALL = sorted(
+    folder.name for folder in SCENARIOS.iterdir() if folder.is_dir() and folder.name != QUARTER
+)
 # The study's counts (arXiv 2604.13600): 21 faults by class, by month and by what cured them.
 BY_CLASS = {
     "gpu": 9,
@@ -98,7 +102,13 @@ def test_replay_prints_the_promised_object_when_json_is_asked_for() -> None:
         "faults",
         "runs",
     ]
-    assert list(told["incidents"][0]["faults"][0]) == ["resource", "fault_type", "role", "rule", "reason"]
+    assert list(told["incidents"][0]["faults"][0]) == [
+        "resource",
+        "fault_type",
+        "role",
+        "rule",
+        "reason",
+    ]
 
 
 def test_a_plain_log_is_played_in_shadow_when_its_path_is_given(tmp_path: Path) -> None:
@@ -113,7 +123,9 @@ def test_a_plain_log_is_played_in_shadow_when_its_path_is_given(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [None, ""])
-def test_replay_refuses_with_status_2_when_there_is_nothing_to_play(tmp_path: Path, content: str | None) -> None:
+def test_replay_refuses_with_status_2_when_there_is_nothing_to_play(
+    tmp_path: Path, content: str | None
+) -> None:
     path = tmp_path / "log"
     if content is not None:
         path.write_text(content)
@@ -125,5 +137,7 @@ def test_replay_refuses_with_status_2_when_there_is_nothing_to_play(tmp_path: Pa
 
 def test_replay_names_file_and_line_when_a_scenario_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "scenario.toml").write_text('[scenario]\nname = "x"\nstarts_at = "soon"\n')
-    with pytest.raises(CommandError, match=r"scenario.toml:1 \[scenario\]: starts_at = 'soon': expected a time"):
+    with pytest.raises(
+        CommandError, match=r"scenario.toml:1 \[scenario\]: starts_at = 'soon': expected a time"
+    ):
         run(str(tmp_path))

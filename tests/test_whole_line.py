@@ -1,4 +1,5 @@
-"""The main job as a site runs it: real Slurm, real PostgreSQL, real Redis, a process for each part of Kintsugi."""
+"""The main job as a site runs it: real Slurm, real PostgreSQL, real Redis, a process for each part
+of Kintsugi."""
 
 from __future__ import annotations
 
@@ -25,12 +26,16 @@ def site() -> Iterator[ClusterSite]:
 
 
 def _incident(site: ClusterSite, owner: str) -> tuple[str, str, str] | None:
-    rows = site.query("select state, recovery, needs_human from incidents_incident where owner = %s", owner)
+    rows = site.query(
+        "select state, recovery, needs_human from incidents_incident where owner = %s", owner
+    )
     assert len(rows) <= 1
     return rows[0] if rows else None
 
 
-def test_a_gpu_off_the_bus_ends_with_its_node_verified_and_back_in_service(site: ClusterSite) -> None:
+def test_a_gpu_off_the_bus_ends_with_its_node_verified_and_back_in_service(
+    site: ClusterSite,
+) -> None:
     site.inject("gpu_lost", f"{NODE}/gpu/3")
 
     def is_resolved() -> bool:
@@ -44,11 +49,18 @@ def test_a_gpu_off_the_bus_ends_with_its_node_verified_and_back_in_service(site:
     assert found[1] == "node_restart"
     shown = site.slurm("scontrol", "show", "node", NODE)
     assert re.search(r"State=(IDLE|MIXED|ALLOCATED)\b(?!\+DRAIN)", shown), shown
-    steps = [row[0] for row in site.query("select name from runbooks_steprun where outcome = 'done' order by id")]
+    steps = [
+        row[0]
+        for row in site.query(
+            "select name from runbooks_steprun where outcome = 'done' order by id"
+        )
+    ]
     assert steps.index("drain") < steps.index("reboot") < steps.index("resume")
 
 
-def test_slurmctld_itself_saw_one_drain_one_reboot_and_one_resume_of_that_node_alone(site: ClusterSite) -> None:
+def test_slurmctld_itself_saw_one_drain_one_reboot_and_one_resume_of_that_node_alone(
+    site: ClusterSite,
+) -> None:
     log = site.slurmctld_log()
     touched = set(re.findall(r"update_node: node (\S+) (?:reason|state) set", log))
     assert touched == {NODE}

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Counters:
-    """Since the start. What is no hit is benign; a hit became facts or a duplicate, or its pattern excludes it."""
+    """Since the start. What is no hit is benign; a hit became facts or a duplicate, or its pattern
+    excludes it."""
 
     lines: int = 0
     bytes: int = 0

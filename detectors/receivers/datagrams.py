@@ -1,6 +1,7 @@
 """The UDP half of the receiver: a non-blocking socket drained many datagrams at a wake.
 
-asyncio's own datagram protocol allocates 256 KiB for each datagram and lost 44 % at 100,000 a second.
+asyncio's own datagram protocol allocates 256 KiB for each datagram and lost 44 % at 100,000 a
+second.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Datagrams:
         self._socket.close()
 
     def sender(self, address: str, senders: Senders) -> Sender:
-        """Who sends from an address, remembered for its last lines; the longest silent is forgotten first."""
+        """Who sends from an address, remembered for its last lines; the longest silent is forgotten
+        first."""
         sender = self._senders.get(address)
         if sender is None:
             sender = self._senders[address] = Sender(senders.host(address))

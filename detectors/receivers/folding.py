@@ -1,6 +1,8 @@
-"""Folds repeats of one line into one event with a count, so that storage follows facts and not lines.
+"""Folds repeats of one line into one event with a count, so that storage follows facts and not
+lines.
 
-Pure: the time is an argument (seconds of a monotonic clock), and nothing here reads, writes or waits.
+Pure: the time is an argument (seconds of a monotonic clock), and nothing here reads, writes or
+waits.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from detectors.faults import EventKind, FaultEvent
-from detectors.signatures import Fact, excerpt_of
+from detectors.logs.signatures import Fact, excerpt_of
 
-# A line's first occurrences go out one by one: what a person reads first is exact and at once. From then on its
-# repeats are held, twice as long each time: 800,000 lines a minute of one node must not become 800,000 rows.
+# A line's first occurrences go out one by one: what a person reads first is exact and at once. From
+# then on its repeats are held, twice as long each time: 800,000 lines a minute of one node must not
+# become 800,000 rows.
 BURST = 4
 SHORTEST_HOLD_S = 0.1
 LONGEST_HOLD_S = 2.0
-# More new events than this within a second is a storm: from then on repeats are held from the second occurrence, for
-# the longest time at once. Ingest commits some 10,000 a second at best, and new faults must not queue behind repeats.
+# More new events than this within a second is a storm: from then on repeats are held from the
+# second occurrence, for the longest time at once. Ingest commits some 10,000 a second at best, and
+# new faults must not queue behind repeats.
 STORM_EVENTS_PER_S = 1000
 # A line that was quiet for this long starts anew, at once again.
 _FORGET_AFTER_S = 10.0
@@ -28,9 +32,11 @@ _CAPACITY = 20_000
 
 @dataclass(slots=True)
 class Folded:
-    """Occurrences of one line that count as one event: the first one's time, text and key, and how many.
+    """Occurrences of one line that count as one event: the first one's time, text and key, and how
+    many.
 
-    While `is_open` and without a key, an occurrence of the same line may be counted here as well as by the folder.
+    While `is_open` and without a key, an occurrence of the same line may be counted here as well as
+    by the folder.
     """
 
     fact: Fact
@@ -89,7 +95,8 @@ def of_event(event: FaultEvent) -> Folded:
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of one repeating line: what waits to be taken, and how long its repeats are held."""
+    """What is known of one repeating line: what waits to be taken, and how long its repeats are
+    held."""
 
     emitted: int = 0
     waiting: Folded | None = None
@@ -97,16 +104,21 @@ class _Line:
     seen_s: float = 0.0
 
 
+# By fault type and resource: what the waiting lines say of it, and these lines by their identity.
+_Standing = dict[tuple[str, str], tuple[EventKind, dict[int, _Line]]]
+
+
 @dataclass
 class Folder:
-    """Facts go in one by one and come out folded. Memory is bounded by `capacity`, whatever comes in."""
+    """Facts go in one by one and come out folded. Memory is bounded by `capacity`, whatever comes
+    in."""
 
     capacity: int = _CAPACITY
     folded: int = 0
     _lines: dict[Hashable, _Line] = field(default_factory=dict)
     _ready: list[_Line] = field(default_factory=list)
     _held: list[_Line] = field(default_factory=list)
-    _standing: dict[tuple[str, str], tuple[EventKind, dict[int, _Line]]] = field(default_factory=dict)
+    _standing: _Standing = field(default_factory=dict)
     _swept_s: float = 0.0
     _emitted_since_sweep: int = 0
     _is_storm: bool = False
@@ -126,16 +138,22 @@ class Folder:
         return bool(self._ready or self._held)
 
     def repeat(self, identity: Hashable, count: int, *, now: float) -> Folded | None:
-        """Counts a repeat where its line is already waiting; None when the occurrence itself is needed (`add`)."""
+        """Counts a repeat where its line is already waiting; None when the occurrence itself is
+        needed (`add`)."""
         line = self._lines.get(identity)
-        if line is None or line.waiting is None or (line.waiting.source_key and line.emitted < BURST):
+        if (
+            line is None
+            or line.waiting is None
+            or (line.waiting.source_key and line.emitted < BURST)
+        ):
             return None
         self._count(line.waiting, count)
         line.seen_s = now
         return line.waiting
 
     def add(self, identity: Hashable, new: Folded, *, now: float) -> Folded:
-        """One occurrence; returns where it waits. `identity` is equal for lines that differ in their stamps alone."""
+        """One occurrence; returns where it waits. `identity` is equal for lines that differ in
+        their stamps alone."""
         self._keep_order(new.fact)
         line = self._lines.get(identity)
         if line is None:
@@ -149,7 +167,8 @@ class Folder:
             new.source_key = ""
             self._wait(line, new, self._held)
         else:
-            # An occurrence with a key of its own can be told from its copy on another path: it goes alone.
+            # An occurrence with a key of its own can be told from its copy on another path: it goes
+            # alone.
             self._wait(_Line() if line.waiting is not None else line, new, self._ready)
             line.emitted += 1
         return new
@@ -193,7 +212,8 @@ class Folder:
             del self._standing[condition]
 
     def _keep_order(self, fact: Fact) -> None:
-        """Down, up, down must end down: an opposite event closes what waits, so that nothing folds across it."""
+        """Down, up, down must end down: an opposite event closes what waits, so that nothing folds
+        across it."""
         condition = (fact.fault_type, fact.resource)
         standing = self._standing.get(condition)
         if standing is None or standing[0] is fact.event:
@@ -211,7 +231,9 @@ class Folder:
         if len(self._lines) >= self.capacity:
             self._sweep(now)
         if len(self._lines) >= self.capacity:
-            self._lines = {key: line for key, line in self._lines.items() if line.waiting is not None}
+            self._lines = {
+                key: line for key, line in self._lines.items() if line.waiting is not None
+            }
         line = _Line()
         if len(self._lines) < self.capacity:
             self._lines[identity] = line
@@ -222,7 +244,9 @@ class Folder:
         self._is_storm = rate > STORM_EVENTS_PER_S
         self._swept_s, self._emitted_since_sweep = now, 0
         quiet = now - _FORGET_AFTER_S
-        self._lines = {key: line for key, line in self._lines.items() if line.waiting or line.seen_s > quiet}
+        self._lines = {
+            key: line for key, line in self._lines.items() if line.waiting or line.seen_s > quiet
+        }
 
     def _emit(self, line: _Line, now: float) -> Folded:
         folded, line.waiting = line.waiting, None

@@ -1,6 +1,8 @@
-"""Bytes of a TCP connection into whole log lines: octet-counted or LF, as the first bytes say (RFC 6587).
+"""Bytes of a TCP connection into whole log lines: octet-counted or LF, as the first bytes say (RFC
+6587).
 
-Never looks into a line. Holds at most one unfinished line, so a slow or endless sender costs bounded memory.
+Never looks into a line. Holds at most one unfinished line, so a slow or endless sender costs
+bounded memory.
 """
 
 from __future__ import annotations
@@ -8,12 +10,16 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-# What rsyslog and syslog-ng take by default is 8 KiB; the longest real lines are dumps of a few KiB.
+# What rsyslog and syslog-ng take by default is 8 KiB; the longest real lines are dumps of a few
+# KiB.
 MAX_LINE = 64 * 1024
 _COUNT = re.compile(rb"[1-9]\d{0,6} (?=<)")
 _COUNT_START = re.compile(rb"[1-9]\d{0,6}(?: <?)?\Z")
-# Nearly every frame is 10 to 999 bytes long: by its first four bytes, the bytes of count, space and message.
-_SIZES = {b"%d <" % count: count + 3 for count in range(10, 100)} | {b"%d " % n: n + 4 for n in range(100, 1000)}
+# Nearly every frame is 10 to 999 bytes long: by its first four bytes, the bytes of count, space and
+# message.
+_SIZES = {b"%d <" % count: count + 3 for count in range(10, 100)} | {
+    b"%d " % n: n + 4 for n in range(100, 1000)
+}
 _LARGEST_OF_TWO_DIGITS = 99 + 3
 _LF = 10
 
@@ -25,7 +31,8 @@ class Framing(StrEnum):
 
 
 class FramingError(Exception):
-    """An octet count that is not where it must be: nothing after it can be trusted, so the connection is closed."""
+    """An octet count that is not where it must be: nothing after it can be trusted, so the
+    connection is closed."""
 
 
 class Framer:
@@ -43,7 +50,8 @@ class Framer:
         self._before_error = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Whole lines that `chunk` completes, LF between them. Raises FramingError at a wrong count.
+        """Whole lines that `chunk` completes, LF between them. Raises FramingError at a wrong
+        count.
 
         Lines before a wrong count are in `pending()` after the error.
         """
@@ -58,7 +66,8 @@ class Framer:
         return b""
 
     def finish(self) -> bytes:
-        """The last line of a connection that ended without a line feed; what is left of a counted one is dropped."""
+        """The last line of a connection that ended without a line feed; what is left of a counted
+        one is dropped."""
         rest, self._rest = self._rest, b""
         return b"" if self.framing is Framing.OCTET_COUNTED or self._is_skipping else rest
 
@@ -129,7 +138,8 @@ class Framer:
         return self._joined(lines)
 
     def _oversized(self, rest: bytes, start: int, end: int, lines: list[bytes]) -> int:
-        """Takes the head of a message longer than a line may be once that much has come; skips what follows it."""
+        """Takes the head of a message longer than a line may be once that much has come; skips what
+        follows it."""
         if len(rest) - start < MAX_LINE:
             return start - len(b"%d " % (end - start))
         lines.append(rest[start : start + MAX_LINE])
@@ -152,7 +162,8 @@ def _decide(rest: bytes) -> Framing:
 
 
 def _take_usual(rest: bytes, position: int, lines: list[bytes]) -> int:
-    """Takes whole frames of usual sizes from `position` on; returns where the first other one begins."""
+    """Takes whole frames of usual sizes from `position` on; returns where the first other one
+    begins."""
     append, size_of, size = lines.append, _SIZES.get, len(rest)
     while True:
         frame = size_of(rest[position : position + 4])

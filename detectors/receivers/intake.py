@@ -1,7 +1,9 @@
-"""From blocks of lines to folded facts: the receiver's hot path. Counts every line; keeps none that is benign.
+"""From blocks of lines to folded facts: the receiver's hot path. Counts every line; keeps none that
+is benign.
 
-Never reads a socket, a clock or a disk. What one line means is the matcher's word alone: what is remembered here of
-lines seen before (their shape: the line without its time stamps) only spares saying it again.
+Never reads a socket, a clock or a disk. What one line means is the matcher's word alone: what is
+remembered here of lines seen before (their shape: the line without its time stamps) only spares
+saying it again.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
-from detectors.log_header import Header, Repeat, parse_header, parse_stamp
+from detectors.logs.header import Header, LineRepeat, parse_header, parse_stamp
+from detectors.logs.signatures import Fact
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folded, Folder
-from detectors.receivers.shapes import Reading, Shape, Shapes, kernel_stamp
+from detectors.receivers.shapes import Shape, Shapes, StampedLine, kernel_stamp
 from detectors.receivers.texts import Texts
 from detectors.resources import short_host
-from detectors.signatures import Fact
 
 # Blocks are looked at in parts of this size: at one fault in a thousand lines most parts hold none.
 _PART = 16 * 1024
@@ -33,14 +35,20 @@ _LAST_MESSAGE = b"ast message "
 
 
 class Signatures(Protocol):
-    """What `detectors.signatures.Matcher` gives."""
+    """What `detectors.logs.signatures.Matcher` gives."""
 
     def is_hit(self, line: bytes) -> bool: ...
 
     def may_hit(self, block: bytes) -> bool: ...
 
     def facts(
-        self, line: bytes, *, default_host: str, observed_at: datetime, zone: tzinfo, year: int | None = None
+        self,
+        line: bytes,
+        *,
+        default_host: str,
+        observed_at: datetime,
+        zone: tzinfo,
+        year: int | None = None,
     ) -> list[Fact]: ...
 
 
@@ -60,7 +68,8 @@ class Zones:
 
 @dataclass
 class Sender:
-    """One connection, or one address that sends datagrams. `host` is whose lines they are when they do not say.
+    """One connection, or one address that sends datagrams. `host` is whose lines they are when they
+    do not say.
 
     `tail` is the last that it sent, to know what `last message repeated` repeats.
     """
@@ -71,7 +80,8 @@ class Sender:
 
 @dataclass
 class _SeenKeys:
-    """Source keys seen lately: one line that comes by syslog and by the journal counts once. Bounded: two halves."""
+    """Source keys seen lately: one line that comes by syslog and by the journal counts once.
+    Bounded: two halves."""
 
     _young: set[int] = field(default_factory=set)
     _old: set[int] = field(default_factory=set)
@@ -89,7 +99,9 @@ class _SeenKeys:
 class Intake:
     """One thread's intake: `take` blocks, then `folder.take` the facts."""
 
-    def __init__(self, matcher: Signatures, *, zones: Zones, counters: Counters, folder: Folder) -> None:
+    def __init__(
+        self, matcher: Signatures, *, zones: Zones, counters: Counters, folder: Folder
+    ) -> None:
         self._matcher = matcher
         self._zones = zones
         self._counters = counters
@@ -118,7 +130,8 @@ class Intake:
         sender.tail = block[-_TAIL:]
 
     def _narrow(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
-        """One fault among a hundred lines is found in smaller parts first; of a storm's lines most are known."""
+        """One fault among a hundred lines is found in smaller parts first; of a storm's lines most
+        are known."""
         before = self._counters.hits
         if self._is_dense:
             self._look_at(part, sender, observed_at, now)
@@ -129,11 +142,14 @@ class Intake:
         self._is_dense = self._counters.hits - before > _DENSE
 
     def _look_at(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
-        """In the order of the lines: known shapes are counted, the others are asked for together."""
+        """In the order of the lines: known shapes are counted, the others are asked for
+        together."""
         lines = part.split(b"\n")
         if self._is_dense:
             shapes = self._shapes.known(lines, sender.host, observed_at)
-            hits = self._hits([line for line, shape in zip(lines, shapes, strict=True) if shape is None])
+            hits = self._hits(
+                [line for line, shape in zip(lines, shapes, strict=True) if shape is None]
+            )
         else:
             shapes, hits = [None] * len(lines), self._hits(lines)
         has_repeats = _LAST_MESSAGE in part
@@ -156,7 +172,8 @@ class Intake:
         self.folder.folded += folded
 
     def _hits(self, lines: list[bytes]) -> set[bytes]:
-        """Those that a signature matches, found by halves: one scan of many lines costs little more than of one."""
+        """Those that a signature matches, found by halves: one scan of many lines costs little more
+        than of one."""
         if len(lines) <= _GROUP:
             is_hit = self._matcher.is_hit
             return {line for line in lines if is_hit(line)}
@@ -179,7 +196,9 @@ class Intake:
         else:
             self._occurs(shape, line, sender, observed_at, now)
 
-    def _occurs(self, shape: Shape, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+    def _occurs(
+        self, shape: Shape, line: bytes, sender: Sender, observed_at: datetime, now: float
+    ) -> None:
         """One line of a shape."""
         key = ""
         if shape.key is not None:
@@ -197,29 +216,47 @@ class Intake:
             waiting = self.folder.repeat(same, fact.count, now=now)
             if waiting is None:
                 reading = self._shapes.read(line, sender.host, observed_at)
-                at = self._time(reading.stamp, shape.zone, observed_at) if reading is not None else None
+                at = (
+                    self._time(reading.stamp, shape.zone, observed_at)
+                    if reading is not None
+                    else None
+                )
                 new = Folded(fact, at or fact.occurred_at, line, _own_key(key, number), fact.count)
                 waiting = self.folder.add(same, new, now=now)
             shape.waiting = waiting if len(shape.facts) == 1 else None
 
-    def _learn(self, reading: Reading, line: bytes, sender: Sender, observed_at: datetime) -> Shape | None:
-        """Judges the first line of a shape. None where our short reading of its stamps differs from the header's."""
+    def _learn(
+        self, reading: StampedLine, line: bytes, sender: Sender, observed_at: datetime
+    ) -> Shape | None:
+        """Judges the first line of a shape. None where our short reading of its stamps differs from
+        the header's."""
         shape = self._texts.shape(reading) if self._zones.is_one else None
         if shape is not None:
             self._shapes.remember(reading, shape)
             return shape
         zone = self._zone(line, sender, observed_at)
-        facts = tuple(self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone))
+        facts = tuple(
+            self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone)
+        )
         at = self._time(reading.stamp, zone, observed_at)
         keys = {fact.source_key for fact in facts}
         kernel = reading.kernel
         if at is not None and len(keys) <= 1 and all(fact.occurred_at == at for fact in facts):
             if keys <= {""}:
-                # A stamp that is not the kernel's belongs to the text: no part of it may be left out of the shape.
-                shape = Shape(facts, zone, None, reading.identity) if kernel is None or not facts else None
+                # A stamp that is not the kernel's belongs to the text: no part of it may be left
+                # out of the shape.
+                shape = (
+                    Shape(facts, zone, None, reading.identity)
+                    if kernel is None or not facts
+                    else None
+                )
             elif kernel is not None:
                 before, found, after = keys.pop().partition(f"|{kernel[1].decode()}|")
-                shape = Shape(facts, zone, (f"{before}|", f"|{after}"), reading.identity) if found else None
+                shape = (
+                    Shape(facts, zone, (f"{before}|", f"|{after}"), reading.identity)
+                    if found
+                    else None
+                )
         if shape is not None and self._zones.is_one:
             self._texts.learn(reading, shape)
         self._shapes.remember(reading, shape)
@@ -228,18 +265,26 @@ class Intake:
     def _judge(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         """The long way, for lines whose header has an unusual shape."""
         zone = self._zone(line, sender, observed_at)
-        facts = self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone)
+        facts = self._matcher.facts(
+            line, default_host=sender.host, observed_at=observed_at, zone=zone
+        )
         keys = {fact.source_key for fact in facts} - {""}
         if any(not self._seen.is_new(key) for key in keys):
             self._counters.duplicates += 1
             return
         body = self._header(line, sender, observed_at).body if facts else ""
         for number, fact in enumerate(facts):
-            self.folder.add(_identity(fact, body), _folded(fact, line, _own_key(fact.source_key, number)), now=now)
+            self.folder.add(
+                _identity(fact, body),
+                _folded(fact, line, _own_key(fact.source_key, number)),
+                now=now,
+            )
 
-    def _repeat_of_last(self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+    def _repeat_of_last(
+        self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float
+    ) -> None:
         header = self._header(line, sender, observed_at)
-        if header.repeat is not Repeat.LAST:
+        if header.repeat is not LineRepeat.LAST:
             return
         before = part[: part.find(line)].rstrip(b"\n") or sender.tail
         repeated = self._line_before(before, header.host, sender, observed_at)
@@ -250,15 +295,22 @@ class Intake:
             return
         self._counters.hits += 1
         zone = self._zone(repeated, sender, observed_at)
-        for fact in self._matcher.facts(repeated, default_host=sender.host, observed_at=observed_at, zone=zone):
+        for fact in self._matcher.facts(
+            repeated, default_host=sender.host, observed_at=observed_at, zone=zone
+        ):
             again = Folded(fact, header.occurred_at, repeated, "", header.repeats)
-            self.folder.add(_identity(fact, self._header(repeated, sender, observed_at).body), again, now=now)
+            self.folder.add(
+                _identity(fact, self._header(repeated, sender, observed_at).body), again, now=now
+            )
 
-    def _line_before(self, before: bytes, host: str | None, sender: Sender, observed_at: datetime) -> bytes | None:
-        """The last line of the same host that is no repeat itself; None when it is not at hand any more."""
+    def _line_before(
+        self, before: bytes, host: str | None, sender: Sender, observed_at: datetime
+    ) -> bytes | None:
+        """The last line of the same host that is no repeat itself; None when it is not at hand any
+        more."""
         for line in reversed(before[-_TAIL:].split(b"\n")[-200:]):
             header = self._header(line, sender, observed_at)
-            if line and header.repeat is not Repeat.LAST and header.host == host:
+            if line and header.repeat is not LineRepeat.LAST and header.host == host:
                 return line
         return None
 
@@ -269,7 +321,9 @@ class Intake:
     def _zone(self, line: bytes, sender: Sender, observed_at: datetime) -> tzinfo:
         if self._zones.is_one:
             return self._zones.of("*")
-        return self._zones.of(short_host(parse_header(line, observed_at=observed_at, zone=UTC).host or sender.host))
+        return self._zones.of(
+            short_host(parse_header(line, observed_at=observed_at, zone=UTC).host or sender.host)
+        )
 
     def _time(self, stamp: re.Match[bytes], zone: tzinfo, observed_at: datetime) -> datetime | None:
         """The stamp's time; its whole seconds are remembered, since a storm's lines share them."""
@@ -309,7 +363,8 @@ def _folded(fact: Fact, line: bytes, key: str) -> Folded:
 
 
 def _own_key(key: str, number: int) -> str:
-    """A line that states several facts has one key for each, or the second would count as the first's copy."""
+    """A line that states several facts has one key for each, or the second would count as the
+    first's copy."""
     return f"{key}|{number + 1}" if key and number else key
 
 

@@ -12,8 +12,8 @@ _CACHED = 20_000
 
 @dataclass
 class Senders:
-    """Accepted networks, and the host name of each known address (itself accepted unless the networks are a list
-    that somebody wrote). Everybody else is refused."""
+    """Accepted networks, and the host name of each known address (itself accepted unless the
+    networks are a list that somebody wrote). Everybody else is refused."""
 
     networks: Iterable[str] = LOOPBACK
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +33,8 @@ class Senders:
         return verdict
 
     def host(self, address: str) -> str:
-        """The inventory's name of an address; the address itself where it has none (ingest knows it as an alias)."""
+        """The inventory's name of an address; the address itself where it has none (ingest knows it
+        as an alias)."""
         plain = _plain(address)
         return self.hosts.get(plain, plain)
 
@@ -45,7 +46,9 @@ class Senders:
             parsed = ipaddress.ip_address(plain)
         except ValueError:
             return False
-        return any(parsed.version == network.version and parsed in network for network in self._parsed)
+        return any(
+            parsed.version == network.version and parsed in network for network in self._parsed
+        )
 
 
 def _plain(address: str) -> str:

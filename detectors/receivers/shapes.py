@@ -1,4 +1,5 @@
-"""Remembers what lines meant by their shape: the line without its time stamps. Bounded; never judges a line itself."""
+"""Remembers what lines meant by their shape: the line without its time stamps. Bounded; never
+judges a line itself."""
 
 from __future__ import annotations
 
@@ -8,15 +9,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
-from detectors.log_header import parse_stamp
+from detectors.logs.header import parse_stamp
+from detectors.logs.signatures import Fact
 from detectors.receivers.folding import Folded
-from detectors.signatures import Fact
 
 _SHAPES = 16_384
 _HEADS = 4096
 _FORMS = 4096
 _STAMP = re.compile(
-    rb"(?:<\d{1,3}>)?(?:1 )?((?:\d{4} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+    rb"(?:<\d{1,3}>)?(?:1 )?((?:\d{4} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T"
+    rb" ]\d\d:\d\d:\d\d)"
     rb"(\.\d{1,6})?(Z|[+-]\d\d:\d\d|)(?= )"
 )
 _BSD_STAMP = len("Jan 12 03:04:05")
@@ -24,15 +26,18 @@ _LONGEST_PRIORITY = len("<191>")
 _KERNEL = re.compile(rb"\[ {0,7}(\d{1,10}\.\d{6})\] ")
 _KERNEL_WITHIN = 160
 
-# A line without its stamps: what follows the first one, in two pieces where the kernel's own is cut out.
+# A line without its stamps: what follows the first one, in two pieces where the kernel's own is cut
+# out.
 Text = tuple[bytes, ...]
 
 
 @dataclass(eq=False, slots=True)
 class Shape:
-    """What lines that differ only in their stamps mean. `key` parts surround the kernel's stamp in a source key.
+    """What lines that differ only in their stamps mean. `key` parts surround the kernel's stamp in
+    a source key.
 
-    `identity` is equal for one shape learned twice. `waiting` is where its last occurrence was counted.
+    `identity` is equal for one shape learned twice. `waiting` is where its last occurrence was
+    counted.
     """
 
     facts: tuple[Fact, ...]
@@ -45,7 +50,7 @@ class Shape:
 _Form = dict[bytes | Text, Shape | None]
 
 
-class Reading(NamedTuple):
+class StampedLine(NamedTuple):
     """A line's stamps, and under what its shape is remembered."""
 
     stamp: re.Match[bytes]
@@ -57,7 +62,8 @@ class Reading(NamedTuple):
 
 @dataclass
 class Shapes:
-    """Shapes by sender, by the form of the header (all but the host's name and the time), and by the text."""
+    """Shapes by sender, by the form of the header (all but the host's name and the time), and by
+    the text."""
 
     _forms: dict[tuple[str, bytes, bytes], _Form] = field(default_factory=dict)
     # Up to the second, a storm's lines share their heads: sender, then `<30>Jan 12 03:04:05`.
@@ -66,7 +72,9 @@ class Shapes:
     _remembered: int = 0
     _heads_known: int = 0
 
-    def known(self, lines: Sequence[bytes], sender: str, observed_at: datetime) -> list[Shape | None]:
+    def known(
+        self, lines: Sequence[bytes], sender: str, observed_at: datetime
+    ) -> list[Shape | None]:
         """Each line's shape; None where none is remembered."""
         found: list[Shape | None] = []
         append, heads = found.append, self._heads.get(sender, {})
@@ -88,7 +96,7 @@ class Shapes:
             append(shape)
         return found
 
-    def read(self, line: bytes, sender: str, observed_at: datetime) -> Reading | None:
+    def read(self, line: bytes, sender: str, observed_at: datetime) -> StampedLine | None:
         """None for a line whose stamp has an unusual form or names no time: it has no shape."""
         stamp, form = self._stamped(line, sender, observed_at)
         if stamp is None:
@@ -97,21 +105,28 @@ class Shapes:
         kernel = _KERNEL.search(line, end, end + _KERNEL_WITHIN)
         if kernel is None:
             text: bytes | Text = line[end:]
-            return Reading(stamp, None, form, text, (sender.encode(), prefix, offset, line[end:]))
+            return StampedLine(
+                stamp, None, form, text, (sender.encode(), prefix, offset, line[end:])
+            )
         pieces = (line[end : kernel.start()], line[kernel.end() :])
-        return Reading(stamp, kernel, form, pieces, (sender.encode(), prefix, offset, *pieces))
+        return StampedLine(stamp, kernel, form, pieces, (sender.encode(), prefix, offset, *pieces))
 
-    def remember(self, reading: Reading, shape: Shape | None) -> None:
+    def remember(self, reading: StampedLine, shape: Shape | None) -> None:
         """None: what a line like this means must be asked each time."""
         if self._remembered >= _SHAPES:
             self._forget()
         self._remembered += 1
         reading.form[reading.text] = shape
 
-    def _stamped(self, line: bytes, sender: str, observed_at: datetime) -> tuple[re.Match[bytes] | None, _Form]:
-        """The stamp and the shapes of its form; no stamp where it has an unusual form or names no time."""
+    def _stamped(
+        self, line: bytes, sender: str, observed_at: datetime
+    ) -> tuple[re.Match[bytes] | None, _Form]:
+        """The stamp and the shapes of its form; no stamp where it has an unusual form or names no
+        time."""
         stamp = _STAMP.match(line)
-        if stamp is None or (stamp[1] not in self._seconds and not self._is_time(stamp[1], observed_at)):
+        if stamp is None or (
+            stamp[1] not in self._seconds and not self._is_time(stamp[1], observed_at)
+        ):
             return None, {}
         end = stamp.end()
         form = self._form(sender, line[: stamp.start(1)], stamp[3])
@@ -128,7 +143,8 @@ class Shapes:
         return form
 
     def forget_heads(self) -> None:
-        """A stamp without a year means another time as time goes on: once an hour is often enough to look again."""
+        """A stamp without a year means another time as time goes on: once an hour is often enough
+        to look again."""
         self._heads, self._heads_known = {}, 0
         self._seconds.clear()
 

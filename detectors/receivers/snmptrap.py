@@ -1,7 +1,9 @@
-"""Receives SNMP traps and informs over UDP, and hands what they mean to the receiver that owns the spool.
+"""Receives SNMP traps and informs over UDP, and hands what they mean to the receiver that owns the
+spool.
 
-One thread of its own: a notification costs about 0.5 ms to decode, which must not hold up the lines of syslog. What is
-not from an accepted network, not readable, not by known credentials or not of a switch is counted and dropped.
+One thread of its own: a notification costs about 0.5 ms to decode, which must not hold up the lines
+of syslog. What is not from an accepted network, not readable, not by known credentials or not of a
+switch is counted and dropped.
 """
 
 from __future__ import annotations
@@ -16,19 +18,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from detectors import resources, traps
-from detectors.catalog import Catalog
-from detectors.classify import classify
+from detectors import resources
+from detectors.catalog.catalog import Catalog
 from detectors.detector import Reading, Target, TargetKind
+from detectors.evaluation.classify import classify
 from detectors.faults import Action, FaultEvent
 from detectors.receivers.counters import Counters
 from detectors.receivers.senders import Senders
 from detectors.receivers.trap_engine import OwnEngine, Taken, TrapEngine, TrapKeys
+from detectors.switch import traps
 
 _log = logging.getLogger(__name__)
 _WAKE_S = 0.5
-# So many at a time, and then a rest: a storm of notifications takes 40 % of a core at most, as one costs 0.7 ms and
-# the lines of syslog share the interpreter with it. What comes faster waits in the kernel, and is lost there at last.
+# So many at a time, and then a rest: a storm of notifications takes 40 % of a core at most, as one
+# costs 0.7 ms and the lines of syslog share the interpreter with it. What comes faster waits in the
+# kernel, and is lost there at last.
 _PER_WAKE = 250
 _REST_S = 0.25
 _ASK_AGAIN_S = 60.0
@@ -42,15 +46,17 @@ Deliver = Callable[[Sequence[FaultEvent]], None]
 
 
 @dataclass(frozen=True)
-class Known:
-    """What the inventory says: whom to believe, which senders are nodes, which ports a switch has."""
+class TrapSenders:
+    """What the inventory says: whom to believe, which senders are nodes, which ports a switch
+    has."""
 
     keys: TrapKeys = field(default_factory=TrapKeys)
     nodes: frozenset[str] = frozenset()
     ports: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def port_name(self, switch: str, index: str) -> str:
-        """SONiC numbers a port EthernetN as N + 1 (sonic-snmpagent, mibs/__init__.py): if the switch has that port."""
+        """SONiC numbers a port EthernetN as N + 1 (sonic-snmpagent, mibs/__init__.py): if the
+        switch has that port."""
         name = f"Ethernet{int(index) - 1}" if index.isdigit() and int(index) > 0 else ""
         return name if name in self.ports.get(switch, frozenset()) else ""
 
@@ -65,25 +71,27 @@ class _Everything:
 _ALL = _Everything()
 
 
-def events(said: traps.Notification, host: str, known: Known, catalog: Catalog, now: datetime) -> list[FaultEvent]:
+def events(
+    said: traps.TrapNotification, host: str, known: TrapSenders, catalog: Catalog, now: datetime
+) -> list[FaultEvent]:
     """What one notification of a switch raises and clears. Never more than a look is asked for."""
     reading = Reading(SOURCE, Target(host, "", kind=TargetKind.SWITCH), now)
-    seen = traps.observations(reading, said, lambda index: known.port_name(resources.short_host(host), index))
-    return [
-        replace(
-            event,
-            event_id="",
-            source=SOURCE,
-            action=event.action if Action.WATCH.at_least(event.action) else Action.WATCH,
-            excerpt=said.told,
-        )
-        for one in seen
-        for event in classify(one, _ALL, catalog)
-    ]
+    observations = traps.observations(
+        reading, said, lambda index: known.port_name(resources.short_host(host), index)
+    )
+    found: list[FaultEvent] = []
+    for observation in observations:
+        for event in classify(observation, _ALL, catalog):
+            action = event.action if Action.WATCH.at_least(event.action) else Action.WATCH
+            found.append(
+                replace(event, event_id="", source=SOURCE, action=action, excerpt=said.told)
+            )
+    return found
 
 
 class TrapListener:
-    """Holds its socket from the first; `start` reads it, `stop` ends that. `known` is asked again every minute.
+    """Holds its socket from the first; `start` reads it, `stop` ends that. `known` is asked again
+    every minute.
 
     Raises OSError when the address cannot be had.
     """
@@ -93,7 +101,7 @@ class TrapListener:
         address: tuple[str, int],
         *,
         directory: Path,
-        known: Callable[[], Known],
+        known: Callable[[], TrapSenders],
         catalog: Catalog,
         now: Callable[[], datetime],
     ) -> None:
@@ -120,7 +128,7 @@ class TrapListener:
         self._counters = Counters()
         self._senders: Callable[[], Senders] = Senders
         self._deliver: Deliver | None = None
-        self._known = Known()
+        self._known = TrapSenders()
         self._engine: TrapEngine | None = None
         self._own: OwnEngine | None = None
 
@@ -185,7 +193,10 @@ class TrapListener:
         counters.traps += 1
         if not senders.accepts(address[0]):
             if not counters.refused_traps:
-                _log.warning("refused a notification from %s: it is outside the accepted networks", address[0])
+                _log.warning(
+                    "refused a notification from %s: it is outside the accepted networks",
+                    address[0],
+                )
             counters.refused_traps += 1
             return
         if self._engine is None:
@@ -196,14 +207,20 @@ class TrapListener:
             counters.malformed_traps += 1
         elif taken is Taken.TURNED_AWAY:
             if not counters.unbelieved_traps:
-                _log.warning("a notification from %s has credentials that are not known here", address[0])
+                _log.warning(
+                    "a notification from %s has credentials that are not known here", address[0]
+                )
             counters.unbelieved_traps += 1
         elif taken is Taken.NOTIFICATION:
             self._means(pairs, senders.host(address[0]))
 
     def _means(self, pairs: Sequence[tuple[str, object]], host: str) -> None:
         said = traps.from_oids(pairs)
-        if said is None or not traps.is_known(said) or resources.short_host(host) in self._known.nodes:
+        if (
+            said is None
+            or not traps.is_known(said)
+            or resources.short_host(host) in self._known.nodes
+        ):
             self._counters.unknown_traps += 1
             return
         found = events(said, host, self._known, self._catalog, self._now())
@@ -215,12 +232,15 @@ class TrapListener:
             self._deliver(found)
 
     def _learn(self) -> None:
-        """A new engine only where whom to believe has changed: it forgets the clocks of all senders."""
+        """A new engine only where whom to believe has changed: it forgets the clocks of all
+        senders."""
         known = self._ask_known()
         if (self._engine is None or known.keys != self._known.keys) and self._own is not None:
             if self._engine is not None:
                 self._engine.close()
-            self._engine = None if known.keys.is_empty else TrapEngine(self._own, known.keys, self._answer)
+            self._engine = (
+                None if known.keys.is_empty else TrapEngine(self._own, known.keys, self._answer)
+            )
         self._known = known
 
     def _answer(self, message: bytes, address: tuple[str, int]) -> None:

@@ -1,14 +1,16 @@
-"""Fault events on disk between the receiver and the database: append-only segments that outlive every process.
+"""Fault events on disk between the receiver and the database: append-only segments that outlive
+every process.
 
 Never decides what is offered when, and never reads the database: the caller says what is committed.
 
-What is promised, and by what. Once `append` has returned, the record is in the kernel's page cache: SIGKILL of the
-receiver, of Redis, of a worker or of the database loses nothing. `sync` (the receiver calls it within a second, off
-the hot path) brings it to the disk, so that only a power cut can lose the last second. An fsync before each offer
-would cost a drain several milliseconds and protect nothing more: syslog has no acknowledgement, so what a machine
-without power had in its socket buffers is gone anyway.
-A segment's number is never used twice, since an offset written again would give a new event the id of an old one: each
-start opens a new segment, whose directory entry is synced before anything is written to it.
+What is promised, and by what. Once `append` has returned, the record is in the kernel's page cache:
+SIGKILL of the receiver, of Redis, of a worker or of the database loses nothing. `sync` (the
+receiver calls it within a second, off the hot path) brings it to the disk, so that only a power cut
+can lose the last second. An fsync before each offer would cost a drain several milliseconds and
+protect nothing more: syslog has no acknowledgement, so what a machine without power had in its
+socket buffers is gone anyway. A segment's number is never used twice, since an offset written again
+would give a new event the id of an old one: each start opens a new segment, whose directory entry
+is synced before anything is written to it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class SpoolError(Exception):
 
 
 class SpoolFull(SpoolError):
-    """A record could not be written whole, and nothing of it was kept. Room on the disk is needed; then retry."""
+    """A record could not be written whole, and nothing of it was kept. Room on the disk is needed;
+    then retry."""
 
 
 @dataclass(frozen=True, order=True)
@@ -53,6 +56,10 @@ class Extent:
     segment: int
     start: int
     end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,8 @@ class Committed:
 
 
 class Spool:
-    """One receiver's spool. One process at a time; `append` and `sync` may run in different threads."""
+    """One receiver's spool. One process at a time; `append` and `sync` may run in different
+    threads."""
 
     def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -116,7 +124,8 @@ class Spool:
         self._open_segment(max(self._sizes, default=0) + 1)
 
     def append(self, events: Sequence[FaultEvent]) -> Batch:
-        """Writes one batch as one record; its events get their ids. Raises SpoolFull, nothing kept, on a full disk."""
+        """Writes one batch as one record; its events get their ids. Raises SpoolFull, nothing kept,
+        on a full disk."""
         if self._sizes[self.current] >= self._segment_bytes:
             self._open_segment(self.current + 1)
         payload = _encode(events)
@@ -129,16 +138,20 @@ class Spool:
         return self._batch(extent, payload)
 
     def read(self, extent: Extent) -> Batch:
-        """The batch at `extent`, as `append` returned it. Raises SpoolError when it is no longer whole."""
+        """The batch at `extent`, as `append` returned it. Raises SpoolError when it is no longer
+        whole."""
         with self._path(extent.segment).open("rb") as file:
             file.seek(extent.start)
             payload = _payload(file.read(extent.end - extent.start))
         if payload is None:
-            raise SpoolError(f"{self._path(extent.segment)} at {extent.start}: this record is damaged.")
+            raise SpoolError(
+                f"{self._path(extent.segment)} at {extent.start}: this record is damaged."
+            )
         return self._batch(extent, payload)
 
     def extents(self, *, after: Extent | None = None) -> Iterator[Extent]:
-        """Whole records in the order they were written. What is torn or damaged is skipped and counted."""
+        """Whole records in the order they were written. What is torn or damaged is skipped and
+        counted."""
         for number in sorted(self._sizes):
             if after is None or number >= after.segment:
                 start = after.end if after is not None and number == after.segment else 0
@@ -154,7 +167,8 @@ class Spool:
                 yield self.read(extent)
 
     def forget(self, committed: Committed) -> list[int]:
-        """Removes closed segments of which every whole record is committed; returns their numbers."""
+        """Removes closed segments of which every whole record is committed; returns their
+        numbers."""
         for extent in self._damaged:
             committed.add(extent)
         closed = [number for number in sorted(self._sizes) if number != self.current]
@@ -186,7 +200,8 @@ class Spool:
 
     @property
     def damaged_records(self) -> int:
-        """Records found with a wrong checksum: their events are lost, which only a failing disk does."""
+        """Records found with a wrong checksum: their events are lost, which only a failing disk
+        does."""
         return len(self._damaged)
 
     @property
@@ -209,10 +224,13 @@ class Spool:
             reason = "only a part fitted"
         if written != len(record):
             os.ftruncate(self._file, start)
-            raise SpoolFull(f"{self._path(self.current)}: cannot write ({reason}). Make room on this disk.")
+            raise SpoolFull(
+                f"{self._path(self.current)}: cannot write ({reason}). Make room on this disk."
+            )
 
     def _open_segment(self, number: int) -> None:
-        """Raises SpoolFull, the segment before it still in use, when the disk has no room for another file."""
+        """Raises SpoolFull, the segment before it still in use, when the disk has no room for
+        another file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC
         try:
             fresh = os.open(self._path(number), flags, 0o600)
@@ -241,7 +259,8 @@ class Spool:
                 start += len(line)
 
     def _trimmed(self, number: int) -> int:
-        """Cuts a record that a kill left half written from a segment's end; returns the segment's size."""
+        """Cuts a record that a kill left half written from a segment's end; returns the segment's
+        size."""
         with self._path(number).open("r+b") as file:
             size = whole = file.seek(0, os.SEEK_END)
             while whole:
@@ -270,7 +289,11 @@ def _payload(record: bytes) -> bytes | None:
     if head is None or not record.endswith(b"\n"):
         return None
     payload = record[head.end() : -1]
-    return payload if len(payload) == int(head[2]) and zlib.crc32(payload) == int(head[1], 16) else None
+    return (
+        payload
+        if len(payload) == int(head[2]) and zlib.crc32(payload) == int(head[1], 16)
+        else None
+    )
 
 
 def _locked(path: Path) -> int:
@@ -290,7 +313,8 @@ def _locked(path: Path) -> int:
 
 
 def _kept_name(directory: Path) -> str:
-    """This spool's name in event ids: made once and kept beside the segments, so that both are lost together."""
+    """This spool's name in event ids: made once and kept beside the segments, so that both are lost
+    together."""
     path = directory / "name"
     if not path.exists():
         fresh = path.with_suffix(".new")

@@ -1,9 +1,11 @@
-"""Receives syslog over UDP and TCP, and hands folded fault events to the spool. Never parses a line itself.
+"""Receives syslog over UDP and TCP, and hands folded fault events to the spool. Never parses a line
+itself.
 
 Other doors, such as that of SNMP notifications, hand it events.
 
-One event loop in one thread; the courier (queue, database) and the disk's syncs run beside it. What a full disk or a
-full spool cannot take holds the senders back: reading stops, and their queues fill instead of ours.
+One event loop in one thread; the courier (queue, database) and the disk's syncs run beside it. What
+a full disk or a full spool cannot take holds the senders back: reading stops, and their queues fill
+instead of ours.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,12 +24,13 @@ from pathlib import Path
 from typing import Protocol
 
 from detectors.faults import FaultEvent
+from detectors.receivers.connections import Connections
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.folding import Folder, of_event
-from detectors.receivers.framing import Framer, FramingError
 from detectors.receivers.intake import Intake, Sender, Signatures, Zones
 from detectors.receivers.redelivery import Courier, Ledger
+from detectors.receivers.refusals import Refusals, RefusedInput
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Spool, SpoolFull
 
@@ -37,11 +39,11 @@ BATCH_EVENTS = 500
 GROUP_S = 0.1
 _TICK_S = 1.0
 _TOLD_EVERY_S = 60.0
+_REPORT_EVERY_S = 10.0
 # Past this the database has been away for long: hold the senders back rather than fill the disk.
 MAX_SPOOL_BYTES = 2 * 1024**3
 # Events in memory while the disk takes none.
 _BACKLOG = 20_000
-MAX_CONNECTIONS = 10_000
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Listen:
 
 
 class Door(Protocol):
-    """Another way in, with a thread of its own. What it delivers and `taken` does not count yet is in memory."""
+    """Another way in, with a thread of its own. What it delivers and `taken` does not count yet is
+    in memory."""
 
     def start(
         self,
@@ -72,7 +75,10 @@ class Door(Protocol):
 
 
 class Receiver:
-    """`run` blocks until `stop`, which any thread may call. `senders` is asked again every minute."""
+    """`run` blocks until `stop`, which any thread may call. `senders` is asked again every minute.
+
+    `report_refusals` is called in a thread, at most every ten seconds, when senders were refused.
+    """
 
     def __init__(
         self,
@@ -85,6 +91,7 @@ class Receiver:
         zones: Zones,
         now: Callable[[], datetime],
         doors: Sequence[Door] = (),
+        report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
     ) -> None:
         self.counters = Counters()
         self.ready = threading.Event()
@@ -97,9 +104,10 @@ class Receiver:
         self._zones = zones
         self._now = now
         self._folder = Folder()
+        self._refusals = Refusals()
+        self._report_refusals = report_refusals
         self._doors = tuple(doors)
         self._courier = Courier(spool, ledger, counters=self.counters, clock=time.monotonic)
-        self._connections: set[_Connection] = set()
         self._backlog: list[FaultEvent] = []
         self._flushed_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -130,50 +138,62 @@ class Receiver:
 
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        self._intake = Intake(self._matcher(), zones=self._zones, counters=self.counters, folder=self._folder)
-        host = self._listen.host
-        server = await self._loop.create_server(lambda: _Connection(self), host, self._listen.port, backlog=1024)
-        self.address = server.sockets[0].getsockname()[:2]
-        self._datagrams = Datagrams(self.address, self.counters, self._take_datagrams)
+        # Bound before the signatures are compiled, which takes seconds: the kernel keeps what comes
+        # meanwhile.
+        self._connections = Connections(
+            (self._listen.host, self._listen.port), self.counters, self._accept, self.take
+        )
+        self.address = self._connections.address
+        try:
+            self._datagrams = Datagrams(self.address, self.counters, self._take_datagrams)
+        except OSError:
+            self._connections.close_listener()
+            raise
+        self._intake = Intake(
+            self._matcher(), zones=self._zones, counters=self.counters, folder=self._folder
+        )
+        self._connections.start(self._loop)
         self._datagrams.start(self._loop)
         for door in self._doors:
             # In a thread: it asks the database whom to believe, which no event loop may wait for.
-            await asyncio.to_thread(door.start, partial(self._deliver, door), lambda: self._senders, self.counters)
+            await asyncio.to_thread(
+                door.start, partial(self._deliver, door), lambda: self._senders, self.counters
+            )
         housekeeping = asyncio.create_task(self._keep_house())
-        _log.info("receiver %s listens on %s port %d, UDP and TCP", self.spool.receiver, *self.address)
+        _log.info(
+            "receiver %s listens on %s port %d, UDP and TCP", self.spool.receiver, *self.address
+        )
         self.ready.set()
         try:
             if not self._is_stopping:  # asked before there was a loop to tell
                 await self._stopped.wait()
         finally:
-            server.close()
             housekeeping.cancel()
-            self._datagrams.drain_and_close()
             for door in self._doors:
                 await asyncio.to_thread(door.stop)
             await asyncio.sleep(0)  # what the doors delivered last is taken in this turn
-            for connection in list(self._connections):
-                connection.finish()
+            await self._connections.drain_and_close(is_held_back=self._is_held_back)
+            self._datagrams.drain_and_close()
             self._flush(everything=True)
             self._write_counters()
+            if self._backlog:
+                _log.error(
+                    "%d events could not be written to the spool before the stop and are lost",
+                    len(self._backlog),
+                )
 
     # -- the way in
 
-    def connected(self, connection: _Connection, address: str) -> Sender | None:
+    def _accept(self, address: str) -> Sender | None:
         """The sender of a new connection; None refuses it."""
-        if not self._senders.accepts(address) or len(self._connections) >= MAX_CONNECTIONS:
+        if not self._senders.accepts(address):
             if not self.counters.refused_connections:
-                _log.warning("refused a connection from %s: it is outside the accepted networks", address)
-            self.counters.refused_connections += 1
+                _log.warning(
+                    "refused a connection from %s: it is outside the accepted networks", address
+                )
+            self._refusals.add(address, "TCP", 1, self._now())
             return None
-        self.counters.connections += 1
-        self._connections.add(connection)
-        if self._is_held_back:
-            connection.hold_back()
         return Sender(self._senders.host(address))
-
-    def disconnected(self, connection: _Connection) -> None:
-        self._connections.discard(connection)
 
     def take(self, block: bytes, sender: Sender) -> None:
         """Whole lines of one sender."""
@@ -188,8 +208,12 @@ class Receiver:
                 self.take(block, self._datagrams.sender(address, self._senders))
             else:
                 if not self.counters.refused_datagrams:
-                    _log.warning("refused datagrams from %s: it is outside the accepted networks", address)
-                self.counters.refused_datagrams += block.count(b"\n") + 1
+                    _log.warning(
+                        "refused datagrams from %s: it is outside the accepted networks", address
+                    )
+                refused = block.count(b"\n") + 1
+                self.counters.refused_datagrams += refused
+                self._refusals.add(address, "UDP", refused, self._now())
 
     def _deliver(self, door: Door, events: Sequence[FaultEvent]) -> None:
         """In the door's own thread."""
@@ -199,7 +223,14 @@ class Receiver:
     def _take_events(self, door: Door, events: Sequence[FaultEvent]) -> None:
         now = time.monotonic()
         for event in events:
-            same = (event.source, event.fault_type, event.event, event.resource, event.qualifier, event.excerpt)
+            same = (
+                event.source,
+                event.fault_type,
+                event.event,
+                event.resource,
+                event.qualifier,
+                event.excerpt,
+            )
             self._folder.add(same, of_event(event), now=now)
         door.taken(len(events))
         self._schedule(now)
@@ -215,7 +246,11 @@ class Receiver:
                 return
         else:
             due = self._folder.next_due() if self._timer is None else None
-        if self._loop is not None and due is not None and (self._timer is None or self._timer.when() > due):
+        if (
+            self._loop is not None
+            and due is not None
+            and (self._timer is None or self._timer.when() > due)
+        ):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_at(due, self._flush)
@@ -261,11 +296,7 @@ class Receiver:
         if is_full is self._is_held_back:
             return
         self._is_held_back = is_full
-        for connection in self._connections:
-            if is_full:
-                connection.hold_back()
-            else:
-                connection.go_on()
+        self._connections.hold_back(is_full)
         self._datagrams.hold_back(is_full)
         for door in self._doors:
             door.hold_back(is_full)
@@ -275,12 +306,18 @@ class Receiver:
 
     async def _keep_house(self) -> None:
         told_s, told = time.monotonic(), self.counters.snapshot()
+        reported_s = 0.0
         while True:
             await asyncio.sleep(_TICK_S)
             await asyncio.to_thread(self._sync)
             self._spool_backlog()
             self._datagrams.count_lost()
             self._write_counters()
+            if time.monotonic() - reported_s >= _REPORT_EVERY_S and (
+                refused := self._refusals.take()
+            ):
+                reported_s = time.monotonic()
+                await asyncio.to_thread(self._report_refusals, refused)
             if time.monotonic() - told_s < _TOLD_EVERY_S:
                 continue
             told_s, before, told = time.monotonic(), told, self.counters.snapshot()
@@ -297,71 +334,15 @@ class Receiver:
     def _write_counters(self) -> None:
         """For people and monitoring: `counters.json` beside the segments, replaced whole."""
         path: Path = self.spool.directory / "counters.json"
-        values = {**self.counters.snapshot(), "folded": self._folder.folded, "outstanding": self._courier.outstanding}
-        values |= {"damaged_records": self.spool.damaged_records, "torn_bytes": self.spool.torn_bytes}
+        values = {
+            **self.counters.snapshot(),
+            "folded": self._folder.folded,
+            "outstanding": self._courier.outstanding,
+        }
+        values |= {
+            "damaged_records": self.spool.damaged_records,
+            "torn_bytes": self.spool.torn_bytes,
+        }
         with contextlib.suppress(OSError):  # a full disk is told by spool_failures in the log
             path.with_suffix(".new").write_text(json.dumps(values))
             path.with_suffix(".new").replace(path)
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """A sender that vanished without a word is found after about two minutes instead of two hours."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-
-
-class _Connection(asyncio.Protocol):
-    """One TCP sender."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-        self._framer = Framer()
-        self._sender: Sender | None = None
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a TCP transport is expected")
-        peer = transport.get_extra_info("peername") or ("",)
-        self._transport = transport
-        self._sender = self._receiver.connected(self, peer[0])
-        if self._sender is None:
-            transport.abort()
-            return
-        keep_alive(transport.get_extra_info("socket"))
-
-    def data_received(self, data: bytes) -> None:
-        if self._sender is None or self._transport is None:
-            return
-        try:
-            block = self._framer.feed(data)
-        except FramingError as error:
-            counters = self._receiver.counters
-            counters.framing_errors += 1
-            if counters.framing_errors == 1:
-                _log.warning("closed the connection of %s: %s", self._sender.host, error)
-            block = self._framer.pending()
-            self._transport.abort()
-        self._receiver.counters.cut_lines += self._framer.taken_cuts()
-        if block:
-            self._receiver.take(block, self._sender)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.finish()
-        self._receiver.disconnected(self)
-
-    def finish(self) -> None:
-        """The last line of a sender that closed without a line feed."""
-        block = self._framer.finish()
-        if block and self._sender is not None:
-            self._receiver.take(block, self._sender)
-
-    def hold_back(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def go_on(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()

@@ -1,6 +1,8 @@
-"""What a text of the kernel means whichever host says it, once two hosts have shown that only their name differs.
+"""What a text of the kernel means whichever host says it, once two hosts have shown that only their
+name differs.
 
-Never judges a line itself: a fabric's fault comes from every node at once, and asking the matcher for each is slow.
+Never judges a line itself: a fabric's fault comes from every node at once, and asking the matcher
+for each is slow.
 """
 
 from __future__ import annotations
@@ -8,21 +10,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from detectors.receivers.shapes import Reading, Shape
-from detectors.signatures import Fact
+from detectors.logs.signatures import Fact
+from detectors.receivers.shapes import Shape, StampedLine
 
 _TEXTS = 4096
 # A plain host name with a number, where the header's form leaves no doubt that it is one.
 _HOST = re.compile(rb" ([A-Za-z][A-Za-z-]*\d{1,6})(?= kernel(?:: | - ))")
 _ANY_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 
-# A reading without its host: sender, form of the header, the name with its digits hidden, and the text.
+# A reading without its host: sender, form of the header, the name with its digits hidden, and the
+# text.
 _Place = tuple[bytes, ...]
 
 
 @dataclass(slots=True)
 class _Known:
-    """The first host that said a text, what its line meant, and whether another host's line meant the same."""
+    """The first host that said a text, what its line meant, and whether another host's line meant
+    the same."""
 
     host: str
     shape: Shape
@@ -35,13 +39,17 @@ class Texts:
 
     _known: dict[_Place, _Known | None] = field(default_factory=dict)
 
-    def shape(self, reading: Reading) -> Shape | None:
+    def shape(self, reading: StampedLine) -> Shape | None:
         """The shape of a line that other hosts have sent; None when the matcher must be asked."""
         place, host = _place(reading)
         known = self._known.get(place) if host else None
-        return _of_host(known, host, reading.identity) if known is not None and known.is_shown else None
+        return (
+            _of_host(known, host, reading.identity)
+            if known is not None and known.is_shown
+            else None
+        )
 
-    def learn(self, reading: Reading, shape: Shape) -> None:
+    def learn(self, reading: StampedLine, shape: Shape) -> None:
         """`shape` as the matcher judged the line."""
         place, host = _place(reading)
         if not host:
@@ -60,32 +68,41 @@ class Texts:
             self._known[place] = None
 
 
-def _place(reading: Reading) -> tuple[_Place, str]:
-    """Where a reading's text is remembered, and its host; the host is empty where the line names none for certain."""
+def _place(reading: StampedLine) -> tuple[_Place, str]:
+    """Where a reading's text is remembered, and its host; the host is empty where the line names
+    none for certain."""
     sender, prefix, offset, first, *rest = reading.identity
     found = _HOST.match(first)
     if found is None:
         return (), ""
-    return (sender, prefix, offset, found[1].translate(_ANY_DIGIT), first[found.end() :], *rest), found[1].decode()
+    host, text = found[1], first[found.end() :]
+    return (sender, prefix, offset, host.translate(_ANY_DIGIT), text, *rest), host.decode()
 
 
 def _of_host(known: _Known, host: str, identity: tuple[bytes, ...]) -> Shape:
-    """What `known` says, said by another host. Excerpt, time and key of its facts stay those of the first line."""
+    """What `known` says, said by another host. Excerpt, time and key of its facts stay those of the
+    first line."""
     before, shape = known.host, known.shape
-    facts = tuple(
-        replace(fact, host=fact.host.replace(before, host), resource=fact.resource.replace(before, host))
-        for fact in shape.facts
-    )
+    facts = tuple(_with_host(fact, before, host) for fact in shape.facts)
     key = None if shape.key is None else (shape.key[0].replace(before, host), shape.key[1])
     return Shape(facts, shape.zone, key, identity)
 
 
+def _with_host(fact: Fact, before: str, host: str) -> Fact:
+    resource = fact.resource.replace(before, host)
+    return replace(fact, host=fact.host.replace(before, host), resource=resource)
+
+
 def _is_same(said: Shape, judged: Shape) -> bool:
-    facts = tuple(_of_line(fact, like) for fact, like in zip(said.facts, judged.facts, strict=False))
-    return (facts, len(said.facts), said.zone, said.key) == (
-        judged.facts, len(judged.facts), judged.zone, judged.key,
-    )  # fmt: skip
+    if len(said.facts) != len(judged.facts):
+        return False
+    if (said.zone, said.key) != (judged.zone, judged.key):
+        return False
+    pairs = zip(said.facts, judged.facts, strict=True)
+    return all(_of_line(fact, like) == like for fact, like in pairs)
 
 
 def _of_line(fact: Fact, like: Fact) -> Fact:
-    return replace(fact, occurred_at=like.occurred_at, excerpt=like.excerpt, source_key=like.source_key)
+    return replace(
+        fact, occurred_at=like.occurred_at, excerpt=like.excerpt, source_key=like.source_key
+    )

@@ -1,6 +1,8 @@
-"""SNMP notifications off the wire with pysnmp: v2c by community, v3 by users at known engines; informs are answered.
+"""SNMP notifications off the wire with pysnmp: v2c by community, v3 by users at known engines;
+informs are answered.
 
-One engine in one thread, fed with datagrams; owns no socket. Never raises for what a datagram holds.
+One engine in one thread, fed with datagrams; owns no socket. Never raises for what a datagram
+holds.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pysnmp.entity.rfc3413 import ntfrcv
 from pysnmp.error import PySnmpError
 from pysnmp.proto.rfc1902 import OctetString
 
-from detectors.snmp import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
+from detectors.transports.snmp import AuthProtocol, PrivProtocol, SnmpCredentials, SnmpVersion
 
 _log = logging.getLogger(__name__)
 
@@ -42,9 +44,11 @@ _PRIV = {
     PrivProtocol.AES192: config.USM_PRIV_CFB192_AES_BLUMENTHAL,
     PrivProtocol.AES256: config.USM_PRIV_CFB256_AES_BLUMENTHAL,
 }
-# A sender of informs refuses an engine whose number of boots goes down (RFC 3414, 3.2), so that it is kept.
+# A sender of informs refuses an engine whose number of boots goes down (RFC 3414, 3.2), so that it
+# is kept.
 _KEPT = "snmp_engine.json"
-# Format 5 (octets) of RFC 3411's SnmpEngineID, under the enterprise number of pysnmp, which speaks here.
+# Format 5 (octets) of RFC 3411's SnmpEngineID, under the enterprise number of pysnmp, which speaks
+# here.
 _ENGINE_PREFIX = "80004fb805"
 # What pysnmp counts when it turns a message away for its credentials: RFC 3418 and 3414.
 _TURNED_AWAY = (
@@ -61,14 +65,17 @@ class Taken(str, Enum):
     """What became of a datagram."""
 
     NOTIFICATION = "notification"
-    PROTOCOL = "protocol"  # the exchange that goes before an inform, or a message that is no notification
+    PROTOCOL = (  # the exchange that goes before an inform, or a message that is no notification
+        "protocol"
+    )
     TURNED_AWAY = "turned_away"
     MALFORMED = "malformed"
 
 
 @dataclass(frozen=True)
 class TrapKeys:
-    """Whom to believe. v3 users are believed at these engines alone, as hex digits; informs use our own."""
+    """Whom to believe. v3 users are believed at these engines alone, as hex digits; informs use our
+    own."""
 
     credentials: tuple[SnmpCredentials, ...] = ()
     engines: tuple[str, ...] = field(default=())
@@ -87,7 +94,8 @@ class OwnEngine:
 
     @classmethod
     def kept_in(cls, directory: Path) -> OwnEngine:
-        """The same id after each start, one boot more; a new one each time where nothing can be written."""
+        """The same id after each start, one boot more; a new one each time where nothing can be
+        written."""
         path = directory / _KEPT
         try:
             last = json.loads(path.read_text())
@@ -99,7 +107,11 @@ class OwnEngine:
             fresh.write_text(json.dumps({"id": own.id, "boots": own.boots}))
             fresh.replace(path)
         except OSError as error:
-            _log.error("%s cannot be written (%s): senders of informs must learn a new engine", path, error.strerror)
+            _log.error(
+                "%s cannot be written (%s): senders of informs must learn a new engine",
+                path,
+                error.strerror,
+            )
         return own
 
 
@@ -110,14 +122,18 @@ class _Wire(AbstractTransportDispatcher):  # type: ignore[misc]
         super().__init__()
         self._send = send
 
-    def send_message(self, outgoingMessage: bytes, transportDomain: object, transportAddress: Any) -> None:
+    def send_message(
+        self, outgoingMessage: bytes, transportDomain: object, transportAddress: Any
+    ) -> None:
         self._send(bytes(outgoingMessage), (str(transportAddress[0]), int(transportAddress[1])))
 
 
 class TrapEngine:
     """`take` one datagram; `send` gets the answers to informs."""
 
-    def __init__(self, own: OwnEngine, keys: TrapKeys, send: Callable[[bytes, tuple[str, int]], None]) -> None:
+    def __init__(
+        self, own: OwnEngine, keys: TrapKeys, send: Callable[[bytes, tuple[str, int]], None]
+    ) -> None:
         self._wire = _Wire(send)
         self._engine = SnmpEngine()
         self._identify(own)
@@ -134,7 +150,8 @@ class TrapEngine:
         self._unreadable = self._symbol("__SNMPv2-MIB", "snmpInASNParseErrs")
 
     def take(self, datagram: bytes, address: tuple[str, int]) -> tuple[Taken, Pairs]:
-        """What it is, and the variables of a notification as (dotted OID, int, bytes or dotted OID)."""
+        """What it is, and the variables of a notification as (dotted OID, int, bytes or dotted
+        OID)."""
         self._taken, self._speaker, self._is_stranger = None, "", False
         turned_away, unreadable = self._turned_away(), int(self._unreadable.syntax)
         kind = udp6 if ":" in address[0] else udp
@@ -143,15 +160,26 @@ class TrapEngine:
             self._engine.message_dispatcher.receive_message(
                 self._engine, kind.DOMAIN_NAME, transport(address), datagram
             )
-        except (PySnmpError, PyAsn1Error, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-            # Bytes that are nearly a message break its decoder in many ways; they are all the sender's fault.
+        except (
+            PySnmpError,
+            PyAsn1Error,
+            ValueError,
+            TypeError,
+            IndexError,
+            KeyError,
+            AttributeError,
+        ) as error:
+            # Bytes that are nearly a message break its decoder in many ways; they are all the
+            # sender's fault.
             _log.debug("a datagram of %s could not be read: %r", address[0], error)
             return Taken.MALFORMED, ()
         if self._taken is not None:
             return Taken.NOTIFICATION, self._taken
         if self._is_stranger or self._turned_away() > turned_away:
             return Taken.TURNED_AWAY, ()
-        return (Taken.MALFORMED if int(self._unreadable.syntax) > unreadable else Taken.PROTOCOL), ()
+        return (
+            Taken.MALFORMED if int(self._unreadable.syntax) > unreadable else Taken.PROTOCOL
+        ), ()
 
     def tick(self) -> None:
         """Forgets exchanges that were not finished. Call it about once a second."""
@@ -161,7 +189,8 @@ class TrapEngine:
         self._engine.close_dispatcher()
 
     def _identify(self, own: OwnEngine) -> None:
-        """As the constructor does for an id of its own, which it would keep in the temporary directory."""
+        """As the constructor does for an id of its own, which it would keep in the temporary
+        directory."""
         engine_id = self._symbol("__SNMP-FRAMEWORK-MIB", "snmpEngineID")
         engine_id.syntax = engine_id.syntax.clone(OctetString(hexValue=own.id))
         self._engine.snmpEngineID = engine_id.syntax
@@ -173,26 +202,37 @@ class TrapEngine:
             if known.version is SnmpVersion.V2C:
                 config.add_v1_system(self._engine, f"community-{number}", known.community)
                 continue
+            auth, priv = _AUTH[known.auth_protocol], _PRIV[known.priv_protocol]
             for engine in ("", *sorted(self._engines)):
+                engine_id = OctetString(hexValue=engine) if engine else None
                 config.add_v3_user(
                     self._engine,
                     known.user,
-                    _AUTH[known.auth_protocol],
+                    auth,
                     known.auth_key or None,
-                    _PRIV[known.priv_protocol],
+                    priv,
                     known.priv_key or None,
-                    securityEngineId=OctetString(hexValue=engine) if engine else None,
+                    securityEngineId=engine_id,
                 )
 
     def _spoke(self, engine: SnmpEngine, point: str, seen: Any, extra: object) -> None:
-        """The engine whose keys a v3 message was proved with: the sender's for a trap, our own for an inform."""
+        """The engine whose keys a v3 message was proved with: the sender's for a trap, our own for
+        an inform."""
         self._speaker = bytes(seen["securityEngineId"]).hex()
 
     def _notified(
-        self, engine: SnmpEngine, reference: object, context_engine: Any, context: object, pairs: Any, extra: object
+        self,
+        engine: SnmpEngine,
+        reference: object,
+        context_engine: Any,
+        context: object,
+        pairs: Any,
+        extra: object,
     ) -> None:
         if self._speaker not in {"", self._own, *self._engines}:
-            self._is_stranger = True  # pysnmp takes a user that it knows at one engine for known at all
+            self._is_stranger = (
+                True  # pysnmp takes a user that it knows at one engine for known at all
+            )
             return
         self._taken = [(str(oid), _plain(value)) for oid, value in pairs]
 

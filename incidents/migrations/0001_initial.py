@@ -373,7 +373,7 @@ class Migration(migrations.Migration):
                 ('leased_until', models.DateTimeField(blank=True, null=True)),
                 ('polled_at', models.DateTimeField(blank=True, null=True)),
                 ('failures', models.PositiveIntegerField(default=0, help_text='polls in a row that the target did not answer')),
-                ('memory', models.BinaryField(default=bytes, help_text='detectors.judge.Memory as zlib-packed JSON')),
+                ('memory', models.BinaryField(default=bytes, help_text='detectors.evaluation.judge.Memory as zlib-packed JSON')),
             ],
             options={
                 'indexes': [models.Index(fields=['detector', 'next_poll_at'], name='poll_by_due'), models.Index(fields=['kind', 'target'], name='poll_by_target')],

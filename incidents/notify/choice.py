@@ -9,7 +9,7 @@ from django.conf import settings
 
 from incidents.notify.console import LOG_ONLY, NO_CHANNEL, ConsoleNotifier
 from incidents.notify.notifier import Ask, Found, Message, Notifier, Posted
-from incidents.slack.client import SlackNotifier
+from incidents.notify.slack.client import SlackNotifier
 
 
 class Either:

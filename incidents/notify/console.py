@@ -7,13 +7,13 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 from incidents.notify.notifier import Card, Delivered, Found, Message, NotFound, Posted, Reply
-from incidents.notify.outbox import CONSOLE
+from incidents.state.outbox import CONSOLE
 
 _log = logging.getLogger("kintsugi.messages")
 
 LOG_ONLY = (
-    "No Slack token: incident messages go to this log. Set SLACK_BOT_TOKEN and SLACK_CHANNEL to have them in Slack"
-    " (docs/slack.md)."
+    "No Slack token: incident messages go to this log. Set SLACK_BOT_TOKEN and SLACK_CHANNEL to"
+    " have them in Slack (docs/slack.md)."
 )
 NO_CHANNEL = "SLACK_BOT_TOKEN is set but SLACK_CHANNEL is not: incident messages go to this log."
 
@@ -58,7 +58,7 @@ def line(content: Card | Reply) -> str:
         return f"Incident #{content.incident}: {content.text}"
     since = content.onset_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     state = str(content.state).replace("_", " ")
-    return (
-        f"Incident #{content.incident} {str(content.severity).upper()} {state}: {content.title}, {content.resource}"
-        f" ({content.where}), since {since}. {content.now} {content.asked} {content.url}"
-    )
+    what = f"{str(content.severity).upper()} {state}: {content.title}"
+    where = f"{content.resource} ({content.where})"
+    then = f"{content.now} {content.asked} {content.url}"
+    return f"Incident #{content.incident} {what}, {where}, since {since}. {then}"

@@ -1,4 +1,5 @@
-"""What a message is and what becomes of it: the contract of everything that carries messages to people.
+"""What a message is and what becomes of it: the contract of everything that carries messages to
+people.
 
 Pure values. A notifier sends and looks, once per call; it never waits, repeats or decides when.
 """
@@ -10,12 +11,13 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from detectors.faults import Severity
-from incidents.lifecycle import State
+from incidents.vocabulary.lifecycle import State
 
 
 @dataclass(frozen=True)
-class Key:
-    """Identity of a message, carried inside it: sequence 0 is the card, others are entries of its thread.
+class MessageKey:
+    """Identity of a message, carried inside it: sequence 0 is the card, others are entries of its
+    thread.
 
     `written` is when the row was written: numbers start again with a new database, times do not.
     """
@@ -27,9 +29,11 @@ class Key:
 
 @dataclass(frozen=True)
 class Card:
-    """An incident's own message as values: plain text in our words and in those of devices, nothing escaped.
+    """An incident's own message as values: plain text in our words and in those of devices, nothing
+    escaped.
 
-    `now` is what Kintsugi does, `asked` what a person can do; both are sentences. `url` is the console page.
+    `now` is what Kintsugi does, `asked` what a person can do; both are sentences. `url` is the
+    console page.
     """
 
     incident: int
@@ -57,7 +61,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Button:
-    """One answer to choose. `value` names what is answered and the state that was shown; `question` asks once more."""
+    """One answer to choose. `value` names what is answered and the state that was shown; `question`
+    asks once more."""
 
     name: str
     label: str
@@ -68,7 +73,8 @@ class Button:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a person is asked, with what there is to know of it, a line each, and the answers that there are."""
+    """What a person is asked, with what there is to know of it, a line each, and the answers that
+    there are."""
 
     lines: tuple[str, ...]
     buttons: tuple[Button, ...]
@@ -76,7 +82,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Reply:
-    """One timeline entry in an incident's thread; `is_loud`: shown in the channel as well, for it asks a person.
+    """One timeline entry in an incident's thread; `is_loud`: shown in the channel as well, for it
+    asks a person.
 
     `ask`: what a person may answer at once, where the channel carries answers.
     """
@@ -92,17 +99,19 @@ class Reply:
 
 @dataclass(frozen=True)
 class Message:
-    """A card or a reply on its way to `channel`; `thread_ts` is the card's message id, empty for a card."""
+    """A card or a reply on its way to `channel`; `thread_ts` is the card's message id, empty for a
+    card."""
 
     channel: str
-    key: Key
+    key: MessageKey
     content: Card | Reply
     thread_ts: str = ""
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """It stands there: `ts` is the channel's id of the message, `permalink` where people read it (may be empty)."""
+    """It stands there: `ts` is the channel's id of the message, `permalink` where people read it
+    (may be empty)."""
 
     ts: str
     permalink: str = ""
@@ -128,18 +137,18 @@ class OutcomeUnknown:
 
 
 @dataclass(frozen=True)
-class Unreachable:
+class ChannelUnreachable:
     """Certainly not sent: no connection was made."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Refused:
+class SendRefused:
     """Certainly not sent, and the same again would be refused: `reason` says what a person can do.
 
-    `blocks_channel`: every other message to the channel would be refused as well. `is_form`: the words alone,
-    without layout, may be accepted.
+    `blocks_channel`: every other message to the channel would be refused as well. `is_form`: the
+    words alone, without layout, may be accepted.
     """
 
     reason: str
@@ -149,12 +158,13 @@ class Refused:
 
 @dataclass(frozen=True)
 class Gone:
-    """The message to update, or the card to answer to, no longer exists: the card has to be posted anew."""
+    """The message to update, or the card to answer to, no longer exists: the card has to be posted
+    anew."""
 
     reason: str
 
 
-Failure = RateLimited | OutcomeUnknown | Unreachable | Refused
+Failure = RateLimited | OutcomeUnknown | ChannelUnreachable | SendRefused
 Posted = Delivered | Gone | Failure
 Found = Delivered | NotFound | Gone | Failure
 

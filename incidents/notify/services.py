@@ -1,4 +1,5 @@
-"""Sends what the outbox owes: claims a row, looks where the outcome is unknown, sends once, records.
+"""Sends what the outbox owes: claims a row, looks where the outcome is unknown, sends once,
+records.
 
 Never waits: a channel that takes nothing now says when it will, and that time stands in its row. No
 transaction is open while the network is asked. The time `now` is when the call began.
@@ -7,15 +8,20 @@ transaction is open while the network is asked. The time `now` is when the call 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 
+from incidents.db import own_errors
+from incidents.db.prepared import Given, Moment, Prepared
 from incidents.models import Notification, NotificationChannel
 from incidents.notify import story
 from incidents.notify.notifier import (
+    ChannelUnreachable,
     Delivered,
     Failure,
     Gone,
@@ -25,18 +31,18 @@ from incidents.notify.notifier import (
     OutcomeUnknown,
     Posted,
     RateLimited,
-    Refused,
-    Unreachable,
+    SendRefused,
 )
-from incidents.notify.outbox import CARD_SEQUENCE
-from incidents.prepared import Given, Moment, Prepared
+from incidents.state.outbox import CARD_SEQUENCE
 
 _log = logging.getLogger(__name__)
 _State = Notification.SendState
 
-# Longer than the slowest send (three pages of history and a post, 10 s each), shorter than a person's patience.
+# Longer than the slowest send (three pages of history and a post, 10 s each), shorter than a
+# person's patience.
 LEASE = timedelta(seconds=90)
-# A request that timed out may still arrive: look no sooner than the client's own time limit after it.
+# A request that timed out may still arrive: look no sooner than the client's own time limit after
+# it.
 SETTLE = timedelta(seconds=15)
 LONGEST_BACKOFF = timedelta(minutes=5)
 # A refusal is mended by a person; a look once a minute costs nothing and shows the mending at once.
@@ -56,8 +62,9 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one call of `send`, why, and which notification to ring next and when (None: none is due)."""
+class SendOutcome:
+    """What became of one call of `send`, why, and which notification to ring next and when (None:
+    none is due)."""
 
     result: Result
     reason: str
@@ -78,31 +85,45 @@ def due(now: datetime) -> list[int]:
     return [pk for pk in firsts if pk is not None]
 
 
-def send(notification_id: int, notifier: Notifier, *, now: datetime) -> Outcome:
-    """Sends one notification, at most once whatever dies on the way.
+def send(
+    notification_id: int,
+    notifier: Notifier,
+    *,
+    now: datetime,
+    run_words: story.RunWords = story.no_run,
+) -> SendOutcome:
+    """Sends one notification, at most once whatever dies on the way. `run_words`: what cards say of
+    runs.
 
-    1. take the channel's next slot; 2. claim the row; 3. look, if an earlier attempt may have been accepted;
+    1. take the channel's next slot; 2. claim the row; 3. look, if an earlier attempt may have been
+      accepted;
     4. send; 5. record, and free or close the channel.
     """
     row = Notification.objects.filter(pk=notification_id).first()
     if row is None:
-        return Outcome(Result.NOT_DUE, "there is no such notification")
+        return SendOutcome(Result.NOT_DUE, "there is no such notification")
     if not _MAY_GO.rows(channel=row.channel, now=now, row=row.pk):
-        return Outcome(Result.NOT_DUE, "it is sent, on its way, not due yet, or waits for its card")
+        return SendOutcome(
+            Result.NOT_DUE, "it is sent, on its way, not due yet, or waits for its card"
+        )
     open_at = _take_slot(row.channel, notifier, now)
     if open_at is not None:
-        return Outcome(Result.HELD, f"channel {row.channel} takes the next message at {open_at.isoformat()}")
+        return SendOutcome(
+            Result.HELD, f"channel {row.channel} takes the next message at {open_at.isoformat()}"
+        )
     must_look = row.state in (_State.SENDING, _State.UNKNOWN)
     if not _claim(row, row.attempted_at if must_look else now, now):
-        return Outcome(Result.NOT_DUE, "another worker has it")
+        return SendOutcome(Result.NOT_DUE, "another worker has it")
     row.refresh_from_db()
-    result, reason = _record(row, _deliver(row, notifier, must_look=must_look), now)
+    message = partial(story.message, row, now=now, thread_ts=_thread_ts(row), run_words=run_words)
+    result, reason = _record(row, _deliver(row, message, notifier, must_look=must_look), now)
     next_id, next_at = _next(row.channel, now)
-    return Outcome(result, reason, next_id, next_at)
+    return SendOutcome(result, reason, next_id, next_at)
 
 
 def troubles(now: datetime) -> list[str]:
-    """Sentences for people: which channels take no messages, since what, and what to do. Empty: all is well."""
+    """Sentences for people: which channels take no messages, since what, and what to do. Empty: all
+    is well."""
     waiting = Notification.objects.filter(channel=OuterRef("name")).exclude(state=_State.SENT)
     rows = NotificationChannel.objects.exclude(error="").filter(Exists(waiting))
     return [f"Messages to {row.name} wait: {row.error}" for row in rows.order_by("name")]
@@ -114,7 +135,8 @@ def _is_due(now: Moment) -> Q:
 
 
 def _candidates(channel: str | Given, now: Moment) -> QuerySet[Notification]:
-    """What may be sent on the channel, in order: cards not posted yet, then by the time it became due.
+    """What may be sent on the channel, in order: cards not posted yet, then by the time it became
+    due.
 
     A reply waits for its card and for the replies before it; a refused reply holds nobody up.
     """
@@ -136,12 +158,21 @@ def _candidates(channel: str | Given, now: Moment) -> QuerySet[Notification]:
     )
 
 
-_CLOSED = Prepared(lambda: NotificationChannel.objects.filter(open_at__gt=Given("now")).values_list("name"))
+_CLOSED = Prepared(
+    lambda: NotificationChannel.objects.filter(open_at__gt=Given("now")).values_list("name")
+)
 _WAITING = Prepared(
-    lambda: Notification.objects.filter(_is_due(Given("now"))).order_by().values_list("channel").distinct()
+    lambda: (
+        Notification.objects.filter(_is_due(Given("now")))
+        .order_by()
+        .values_list("channel")
+        .distinct()
+    )
 )
 _FIRST = Prepared(lambda: _candidates(Given("channel"), Given("now")).values_list("pk")[:1])
-_MAY_GO = Prepared(lambda: _candidates(Given("channel"), Given("now")).filter(pk=Given("row")).values_list("pk"))
+_MAY_GO = Prepared(
+    lambda: _candidates(Given("channel"), Given("now")).filter(pk=Given("row")).values_list("pk")
+)
 
 
 def _first(channel: str, now: datetime) -> int | None:
@@ -154,7 +185,9 @@ def _take_slot(channel: str, notifier: Notifier, now: datetime) -> datetime | No
     rows = NotificationChannel.objects.filter(name=channel)
     if rows.filter(open_at__lte=now).update(open_at=now + pace) == 1:
         return None
-    NotificationChannel.objects.bulk_create([NotificationChannel(name=channel, open_at=now)], ignore_conflicts=True)
+    NotificationChannel.objects.bulk_create(
+        [NotificationChannel(name=channel, open_at=now)], ignore_conflicts=True
+    )
     if rows.filter(open_at__lte=now).update(open_at=now + pace) == 1:
         return None
     return rows.get().open_at
@@ -174,25 +207,27 @@ def _claim(row: Notification, attempted_at: datetime | None, now: datetime) -> b
 
 @dataclass(frozen=True)
 class _Attempt:
-    """What the notifier answered. `is_unsure`: an earlier attempt may still stand in the channel."""
+    """What the notifier answered. `is_unsure`: an earlier attempt may still stand in the
+    channel."""
 
     answer: Posted
     is_unsure: bool = False
     was_found: bool = False
 
 
-def _deliver(row: Notification, notifier: Notifier, *, must_look: bool) -> _Attempt:
+def _deliver(
+    row: Notification, message: Callable[[], Message], notifier: Notifier, *, must_look: bool
+) -> _Attempt:
     if not notifier.serves(row.channel):
         return _Attempt(_not_served(row.channel), is_unsure=must_look)
     try:
-        return _ask(row, notifier, must_look=must_look)
+        return _ask(row, message(), notifier, must_look=must_look)
     except Exception as error:  # noqa: BLE001 - one notification: its row keeps what happened, the next is sent
         _log.exception("notification %s could not be sent", row.pk)
-        return _Attempt(OutcomeUnknown(f"{type(error).__name__}: {error}"), is_unsure=True)
+        return _Attempt(OutcomeUnknown(f"{own_errors.described(error)}."), is_unsure=True)
 
 
-def _ask(row: Notification, notifier: Notifier, *, must_look: bool) -> _Attempt:
-    message = story.message(row, thread_ts=_thread_ts(row))
+def _ask(row: Notification, message: Message, notifier: Notifier, *, must_look: bool) -> _Attempt:
     if row.message_ts:
         return _Attempt(notifier.update(message, row.message_ts))
     if must_look:
@@ -210,13 +245,16 @@ def _look_then_post(row: Notification, message: Message, notifier: Notifier) -> 
 def _thread_ts(row: Notification) -> str:
     if row.sequence == CARD_SEQUENCE:
         return ""
-    card = Notification.objects.get(incident=row.incident_id, channel=row.channel, sequence=CARD_SEQUENCE)
+    card = Notification.objects.get(
+        incident=row.incident_id, channel=row.channel, sequence=CARD_SEQUENCE
+    )
     return card.message_ts
 
 
-def _not_served(channel: str) -> Refused:
-    return Refused(
-        f"Nothing here sends to {channel}: set SLACK_BOT_TOKEN and SLACK_CHANNEL and start again (docs/slack.md).",
+def _not_served(channel: str) -> SendRefused:
+    return SendRefused(
+        f"Nothing here sends to {channel}: set SLACK_BOT_TOKEN and SLACK_CHANNEL and start again"
+        " (docs/slack.md).",
         blocks_channel=True,
     )
 
@@ -230,13 +268,18 @@ def _record(row: Notification, attempt: _Attempt, now: datetime) -> tuple[Result
     return _record_failure(row, answer, is_unsure=attempt.is_unsure, now=now)
 
 
-def _record_delivered(row: Notification, answer: Delivered, *, was_found: bool, now: datetime) -> tuple[Result, str]:
-    """A card found from an earlier attempt may show an older state: it is due again, to be updated."""
+def _record_delivered(
+    row: Notification, answer: Delivered, *, was_found: bool, now: datetime
+) -> tuple[Result, str]:
+    """A card found from an earlier attempt may show an older state: it is due again, to be
+    updated."""
     shown = row.sent_revision if was_found else row.revision
     is_stale = Q(sequence=CARD_SEQUENCE, revision__gt=shown)
+    state = Case(When(is_stale, then=Value(_State.WAITING)), default=Value(_State.SENT))
+    due_at = Case(When(is_stale, then=Value(now)), default=F("due_at"))
     _mine(row).update(
-        state=Case(When(is_stale, then=Value(_State.WAITING)), default=Value(_State.SENT)),
-        due_at=Case(When(is_stale, then=Value(now)), default=F("due_at")),
+        state=state,
+        due_at=due_at,
         leased_until=None,
         message_ts=answer.ts,
         permalink=answer.permalink or row.permalink,
@@ -250,19 +293,20 @@ def _record_delivered(row: Notification, answer: Delivered, *, was_found: bool, 
 
 def _record_gone(row: Notification, answer: Gone, now: datetime) -> tuple[Result, str]:
     """Somebody deleted the card: it is posted anew, and what belongs in its thread follows."""
-    _mine(row).update(state=_State.WAITING, due_at=now, leased_until=None, error=answer.reason[:255])
-    cards = Notification.objects.filter(incident=row.incident_id, channel=row.channel, sequence=CARD_SEQUENCE)
-    cards.update(
-        message_ts="",
-        permalink="",
-        revision=F("revision") + 1,
-        due_at=now,
-        state=Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state")),
+    _mine(row).update(
+        state=_State.WAITING, due_at=now, leased_until=None, error=answer.reason[:255]
     )
+    cards = Notification.objects.filter(
+        incident=row.incident_id, channel=row.channel, sequence=CARD_SEQUENCE
+    )
+    state = Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state"))
+    cards.update(message_ts="", permalink="", revision=F("revision") + 1, due_at=now, state=state)
     return Result.POSTPONED, answer.reason
 
 
-def _record_failure(row: Notification, answer: Failure, *, is_unsure: bool, now: datetime) -> tuple[Result, str]:
+def _record_failure(
+    row: Notification, answer: Failure, *, is_unsure: bool, now: datetime
+) -> tuple[Result, str]:
     waits = _State.UNKNOWN if is_unsure else _State.WAITING
     if isinstance(answer, RateLimited):
         _mine(row).update(state=waits, leased_until=None)
@@ -272,11 +316,12 @@ def _record_failure(row: Notification, answer: Failure, *, is_unsure: bool, now:
     if isinstance(answer, OutcomeUnknown):
         _postpone(row, _State.UNKNOWN, now + backoff, answer.reason)
         return Result.UNKNOWN, answer.reason
-    if isinstance(answer, Unreachable):
+    if isinstance(answer, ChannelUnreachable):
         _postpone(row, waits, now, answer.reason)
         _close(row.channel, now + backoff, answer.reason)
         return Result.POSTPONED, answer.reason
-    # A look-up that is refused says nothing of posting: that row waits alone, never repeated blindly.
+    # A look-up that is refused says nothing of posting: that row waits alone, never repeated
+    # blindly.
     closes = answer.blocks_channel and not is_unsure
     wait = RETRY_REFUSED_CHANNEL if answer.blocks_channel else RETRY_REFUSED_MESSAGE
     state = _State.UNKNOWN if is_unsure else _State.FAILED
@@ -292,12 +337,15 @@ def _mine(row: Notification) -> QuerySet[Notification]:
     return Notification.objects.filter(pk=row.pk, state=_State.SENDING, attempts=row.attempts)
 
 
-def _postpone(row: Notification, state: Notification.SendState, due_at: datetime, reason: str) -> None:
+def _postpone(
+    row: Notification, state: Notification.SendState, due_at: datetime, reason: str
+) -> None:
     _mine(row).update(state=state, due_at=due_at, leased_until=None, error=reason[:255])
 
 
 def _close(channel: str, until: datetime, reason: str) -> None:
-    """Nothing goes out on the channel before `until`; a shorter closing never opens a longer one."""
+    """Nothing goes out on the channel before `until`; a shorter closing never opens a longer
+    one."""
     rows = NotificationChannel.objects.filter(name=channel)
     rows.filter(open_at__lt=until).update(open_at=until)
     if reason:
@@ -305,7 +353,8 @@ def _close(channel: str, until: datetime, reason: str) -> None:
 
 
 def _next(channel: str, now: datetime) -> tuple[int | None, datetime | None]:
-    """The row to ring next and when the channel takes it; what is farther off is the sweep's to find."""
+    """The row to ring next and when the channel takes it; what is farther off is the sweep's to
+    find."""
     state = NotificationChannel.objects.get(name=channel)
     at = max(state.open_at, now)
     if at - now > LONGEST_RING:

@@ -1,27 +1,38 @@
-"""Turns rows into what a person reads: who, what, where, since when, what Kintsugi does now, what you can do.
+"""Turns rows into what a person reads: who, what, where, since when, what Kintsugi does now, what
+you can do.
 
 Plain text only; markup and limits belong to the notifier that renders it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+
 from django.conf import settings
 from django.db.models import Count, Q
 
 from detectors import resources
 from detectors.faults import Severity
-from incidents import impact
-from incidents.lifecycle import State
+from incidents.impact import impact
 from incidents.models import Gpu, Incident, Notification, Switch, TimelineEntry
-from incidents.notify.notifier import Card, Key, Message, Reply
-from incidents.notify.outbox import CARD_SEQUENCE, LOUD, NOT_TOLD
+from incidents.notify.notifier import Card, Message, MessageKey, Reply
+from incidents.state.outbox import CARD_SEQUENCE, LOUD, NOT_TOLD
+from incidents.text.wording import clock
+from incidents.vocabulary.lifecycle import State
 
-# What Kintsugi does by itself in each state, when the timeline has nothing newer to say.
+RunWords = Callable[[Incident, datetime], str]
+"""What a run does about the incident now, or what keeps it from it; empty where none is under
+way."""
+
+# What Kintsugi does by itself in each state, when no run and no hold has more to say.
 DOING: dict[State, str] = {
-    State.OPEN: "Kintsugi watches it and joins new faults of the same cause to it.",
-    State.ACKNOWLEDGED: "Kintsugi watches it; a person has taken it.",
+    State.OPEN: "Kintsugi does nothing to it by itself. New faults of the same cause join it.",
+    State.ACKNOWLEDGED: "Kintsugi does nothing to it by itself: a person has taken it.",
     State.REPAIRING: "Kintsugi is repairing it, one checked step after the other.",
-    State.MONITORING: "Repaired or cleared. Kintsugi waits out the quiet period, then resolves it by itself.",
+    State.MONITORING: (
+        "Repaired or cleared. Kintsugi waits out the quiet period, then resolves it by itself."
+    ),
     State.AWAITING_VENDOR: "Waiting for the vendor's part. Kintsugi leaves the node as it is.",
     State.RESOLVED: "Nothing: it is over.",
     State.FALSE_POSITIVE: "Nothing: an engineer found that this was no fault.",
@@ -34,7 +45,9 @@ ASKED: dict[State, str] = {
     State.ACKNOWLEDGED: "Resolve it in the console once service is back.",
     State.REPAIRING: "Nothing is needed. The run can be paused or aborted in the console.",
     State.MONITORING: "Nothing is needed.",
-    State.AWAITING_VENDOR: "Mark it resolved in the console once the part is in and the node is back.",
+    State.AWAITING_VENDOR: (
+        "Mark it resolved in the console once the part is in and the node is back."
+    ),
     State.RESOLVED: "Nothing is needed.",
     State.FALSE_POSITIVE: "Nothing is needed.",
     State.DUPLICATE: "Nothing is needed.",
@@ -44,23 +57,31 @@ ASKED: dict[State, str] = {
 # Kinds that tell how a repair goes, as against what else happened meanwhile.
 REPAIR_KINDS = ("repair_started", "step_done", "run_waiting", "run_note")
 STOPPED = "Kintsugi has stopped here and waits for a person."
-QUIET = "Kept quiet: a window keeps it from people, and no message is sent until that ends or no longer covers it."
+QUIET = (
+    "Kept quiet: a window keeps it from people, and no message is sent until that ends or no longer"
+    " covers it."
+)
 
 
 def console_url(incident: int) -> str:
     """The incident's page in the console."""
-    return f"{settings.KINTSUGI['KINTSUGI_BASE_URL'].rstrip('/')}/incidents/incident/{incident}/change/"
+    return f"{settings.KINTSUGI['KINTSUGI_BASE_URL'].rstrip('/')}/incidents/incident/{incident}/change/"  # noqa: E501
 
 
 def thing(resource: str) -> str:
-    """A resource path as a person says it: `gn042 GPU 4 (0000:9b:00.0)`, `leaf-03 port Ethernet64`."""
+    """A resource path as a person says it: `gn042 GPU 4 (0000:9b:00.0)`, `leaf-03 port
+    Ethernet64`."""
     parts = resource.split("/", 3)
     machine = parts[1] if len(parts) > 1 and parts[1] != resources.UNKNOWN_HOST else "unknown host"
     if len(parts) < 4:
         return machine if parts[0] != "switch" else f"switch {machine}"
     kind, name = parts[2], parts[3]
     if kind == "gpu":
-        index = Gpu.objects.filter(node__name=machine, pci_address=name).values_list("index", flat=True).first()
+        index = (
+            Gpu.objects.filter(node__name=machine, pci_address=name)
+            .values_list("index", flat=True)
+            .first()
+        )
         return f"{machine} GPU {name}" if index is None else f"{machine} GPU {index} ({name})"
     words = {"nic": "NIC", "nvswitch": "NVSwitch", "pci": "PCI device", "port": "port"}
     return f"{machine} {words.get(kind, kind)} {name}"
@@ -83,13 +104,21 @@ def _rail(switch: Switch) -> str:
     return "" if switch.rail is None else f"rail {switch.rail}"
 
 
-def card(incident: Incident) -> Card:
-    """The incident as its card tells it now. Six queries at most."""
+def no_run(incident: Incident, now: datetime) -> str:
+    """Where nothing is known of runs."""
+    return ""
+
+
+def card(incident: Incident, *, now: datetime, run_words: RunWords = no_run) -> Card:
+    """The incident as its card tells it now. A fixed number of queries."""
     state = State(incident.state)
-    told = incident.timeline.exclude(kind__in=NOT_TOLD).order_by("-id")
-    latest = told.values_list("text", flat=True).first() or ""
-    repair = told.filter(kind__in=REPAIR_KINDS).values_list("text", flat=True).first() or ""
-    faults = incident.members.aggregate(joined=Count("pk"), active=Count("pk", filter=Q(fault__is_active=True)))
+    entries = incident.timeline.exclude(kind__in=NOT_TOLD).order_by("-id")
+    latest = entries.values_list("text", flat=True).first() or ""
+    does = doing(incident, run_words(incident, now), now)
+    active = Count("pk", filter=Q(fault__is_active=True))
+    faults = incident.members.aggregate(joined=Count("pk"), active=active)
+    asks = incident.is_open and bool(incident.needs_human)
+    impact_tally = impact.tally(incident)
     return Card(
         incident=incident.pk,
         title=incident.title,
@@ -101,29 +130,51 @@ def card(incident: Incident) -> Card:
         channels=tuple(incident.channels),
         onset_at=incident.onset_at,
         opened_at=incident.opened_at,
-        now=doing(incident, repair),
-        asked=incident.needs_human if incident.needs_human and incident.is_open else ASKED[state],
+        now=does,
+        asked=incident.needs_human if asks else ASKED[state],
         url=console_url(incident.pk),
         faults=faults["joined"] or 1,
         active_faults=faults["active"],
-        needs_human=bool(incident.needs_human) and incident.is_open,
+        needs_human=asks,
         restored_at=incident.restored_at,
         closed_at=incident.closed_at,
-        latest="" if state is State.REPAIRING and latest == repair else latest,
-        impact=counted.words() if (counted := impact.tally(incident)) is not None else "",
+        latest="" if latest in does else latest,
+        impact=impact_tally.words() if impact_tally is not None else "",
     )
 
 
-def doing(incident: Incident, repair: str) -> str:
-    """What Kintsugi does now; `repair` is the last that the timeline says of a repair, empty without one."""
+def doing(incident: Incident, run: str, now: datetime) -> str:
+    """What Kintsugi does about it now, for messages and pages alike. `run`: what `RunWords` says of
+    it."""
+    if not incident.is_open:
+        return DOING[State(incident.state)]
+    quiet = QUIET if incident.silence_id is not None else ""
+    sentences = [part for part in (run, _hold(incident, run, now), quiet) if part]
+    return " ".join(sentences) or _without_run(incident)
+
+
+def _hold(incident: Incident, run: str, now: datetime) -> str:
+    """Until when its repair waits for what is counted, unless its run says so itself."""
+    if (
+        incident.held_until is None
+        or incident.held_until <= now
+        or incident.held_reason.rstrip(".") in run
+    ):
+        return ""
+    return f"No repair before {clock(incident.held_until)}: {incident.held_reason}"
+
+
+def _without_run(incident: Incident) -> str:
     state = State(incident.state)
-    if incident.silence_id is not None and incident.is_open:
-        return QUIET
-    if incident.needs_human and incident.is_open:
+    if incident.needs_human:
         return STOPPED
-    if state is State.REPAIRING and repair:
-        return f"Kintsugi is repairing it. {repair}"
-    return DOING[state]
+    repair = _last_of_repair(incident) if state is State.REPAIRING else ""
+    return f"Kintsugi is repairing it. {repair}" if repair else DOING[state]
+
+
+def _last_of_repair(incident: Incident) -> str:
+    entries = incident.timeline.filter(kind__in=REPAIR_KINDS).order_by("-id")
+    return entries.values_list("text", flat=True).first() or ""
 
 
 def reply(entry: TimelineEntry) -> Reply:
@@ -137,11 +188,15 @@ def reply(entry: TimelineEntry) -> Reply:
     )
 
 
-def message(row: Notification, *, thread_ts: str = "") -> Message:
+def message(
+    row: Notification, *, now: datetime, thread_ts: str = "", run_words: RunWords = no_run
+) -> Message:
     """The row as it reads at this moment."""
-    key = Key(row.incident_id, row.sequence, row.recorded_at.isoformat())
+    key = MessageKey(row.incident_id, row.sequence, row.recorded_at.isoformat())
     if row.sequence == CARD_SEQUENCE:
         incident = Incident.objects.select_related("node").get(pk=row.incident_id)
-        return Message(channel=row.channel, key=key, content=card(incident))
+        return Message(
+            channel=row.channel, key=key, content=card(incident, now=now, run_words=run_words)
+        )
     entry = TimelineEntry.objects.get(pk=row.sequence)
     return Message(channel=row.channel, key=key, content=reply(entry), thread_ts=thread_ts)

@@ -14,10 +14,12 @@ from django.utils.safestring import SafeString, mark_safe
 
 from detectors import resources
 from detectors.faults import Action, Channel, ClearRule, Component, Recovery, Role, Severity
-from incidents import reliability_words, wording
-from incidents.lifecycle import State
 from incidents.models import Fault, Incident
-from incidents.reliability import Estimate
+from incidents.reliability import texts
+from incidents.reliability.proportions import Estimate
+from incidents.reliability.summary import Figures, Summary
+from incidents.text import wording
+from incidents.vocabulary.lifecycle import State
 
 register = template.Library()
 
@@ -27,14 +29,19 @@ _CUT_AT = 255  # characters: the length of the columns that keep one sentence fo
 @register.filter
 def icon(name: str) -> SafeString:
     """A symbol for the eye; hidden from screen readers, which read the word beside it."""
-    return format_html('<span class="material-symbols-outlined k-icon" aria-hidden="true">{}</span>', name)
+    return format_html(
+        '<span class="material-symbols-outlined k-icon" aria-hidden="true">{}</span>', name
+    )
 
 
 @register.filter
 def severity(value: str) -> SafeString:
     word = Severity(value)
     return format_html(
-        '<span class="k-badge k-sev-{}">{}{}</span>', word.value, icon(wording.SEVERITY_ICONS[word]), word.value
+        '<span class="k-badge k-sev-{}">{}{}</span>',
+        word.value,
+        icon(wording.SEVERITY_ICONS[word]),
+        word.value,
     )
 
 
@@ -60,7 +67,9 @@ _SEND_ICONS = {
 
 @register.filter
 def send_state(value: str) -> SafeString:
-    return format_html('<span class="k-badge k-send-{}">{}{}</span>', value, icon(_SEND_ICONS[value]), value)
+    return format_html(
+        '<span class="k-badge k-send-{}">{}{}</span>', value, icon(_SEND_ICONS[value]), value
+    )
 
 
 @register.filter
@@ -101,9 +110,11 @@ _PATH = re.compile(r"\b(?:node|switch)/[\w.-]+(?:/[a-z]+/[\w./:-]*\w)?")
 
 @register.filter
 def prose(text: str) -> str:
-    """A sentence with the resources in it by their people's names, and marked where the column that kept it cut it."""
-    told = _PATH.sub(lambda found: wording.resource(found.group()), text)
-    return f"{told.rstrip()} ..." if len(text) == _CUT_AT and text[-1] != "." else told
+    """A sentence with the resources in it by their people's names, and marked where the column that
+    kept it cut it."""
+    sentence = _PATH.sub(lambda path: wording.resource(path.group()), text)
+    was_cut = len(text) == _CUT_AT and text[-1] != "."
+    return f"{sentence.rstrip()} ..." if was_cut else sentence
 
 
 @register.filter
@@ -116,7 +127,9 @@ def coded(text: str) -> SafeString:
 
 @register.filter
 def fault_type(value: str) -> SafeString:
-    return format_html('<a class="k-code" href="{}">{}</a>', reverse("catalogue_entry", args=[value]), value)
+    return format_html(
+        '<a class="k-code" href="{}">{}</a>', reverse("catalogue_entry", args=[value]), value
+    )
 
 
 @register.filter
@@ -161,15 +174,19 @@ def place(incident: Any) -> SafeString:
 
 @register.filter
 def pci_address(incident: Any) -> SafeString:
-    """The GPU's PCI address, which tells it for sure where indexes may be counted anew after a reboot."""
+    """The GPU's PCI address, which tells it for sure where indexes may be counted anew after a
+    reboot."""
     if incident.gpu_index is None:
         return mark_safe("")
-    return format_html('<span class="k-code k-muted k-place">{}</span>', incident.root_resource.rsplit("/", 1)[1])
+    return format_html(
+        '<span class="k-code k-muted k-place">{}</span>', incident.root_resource.rsplit("/", 1)[1]
+    )
 
 
 @register.filter
 def lasted(incident: Incident) -> str:
-    """`for 3 h 5 min` while it stands, `lasted 40 min` once service was restored or it was closed."""
+    """`for 3 h 5 min` while it stands, `lasted 40 min` once service was restored or it was
+    closed."""
     end = incident.restored_at or incident.closed_at
     if end is not None:
         return f"lasted {wording.duration(end - incident.onset_at)}"
@@ -185,24 +202,36 @@ def words(name: str) -> str:
 @register.filter
 def activity(fault: Fault) -> SafeString:
     """Active or cleared; where it flaps, how much."""
-    word, symbol = ("active", "radio_button_checked") if fault.is_active else ("cleared", "check_circle")
+    word, symbol = (
+        ("active", "radio_button_checked") if fault.is_active else ("cleared", "check_circle")
+    )
     flapping = f" flapping, {fault.flap_percent:.0f} %" if fault.is_flapping else ""
-    return format_html('<span class="k-badge k-fault-{}">{}{}{}</span>', word, icon(symbol), word, flapping)
+    return format_html(
+        '<span class="k-badge k-fault-{}">{}{}{}</span>', word, icon(symbol), word, flapping
+    )
 
 
 @register.filter
 def clock_used(fault: Fault) -> str:
-    """Whose time `raised_at` is, where it is not the device's."""
-    return wording.clock_used(fault.lag_s) if fault.clock == "ours" else ""
+    """Whose time `raised_at` is, where it is not the device's. What a person told first was dated
+    by no device."""
+    return wording.clock_used(fault.lag_s) if fault.clock == "ours" and fault.lag_s else ""
 
 
 @register.filter
 def rate(estimate: Estimate) -> str:
     """A mean time between failures with its interval."""
-    return reliability_words.between_failures(estimate)
+    return texts.between_failures(estimate)
 
 
 @register.filter
-def repair_time(estimate: Estimate) -> str:
-    """A repair time with its interval."""
-    return reliability_words.to_restore(estimate)
+def repair_time(row: Figures) -> str:
+    """A class's mean time to restore, with its interval and its horizon."""
+    mean = texts.repair_time(row, row.mttr)
+    return f"{mean}, within {texts.span(row.horizon)}" if row.restored else mean
+
+
+@register.filter
+def left_out(summary: Summary) -> str:
+    """What is no failure of the cluster, counted by its reason."""
+    return texts.left_out(summary.left_out)

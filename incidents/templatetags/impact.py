@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from django import template
 
-from incidents import impact_page
+from incidents.impact import page
 from incidents.models import Incident, IncidentJob
 
 register = template.Library()
 
 
 @register.simple_tag
-def impact_of(incident: Incident) -> impact_page.ImpactPage:
-    return impact_page.of(incident)
+def impact_of(incident: Incident) -> page.ImpactPage:
+    return page.get_impact_page(incident)
 
 
 @register.filter

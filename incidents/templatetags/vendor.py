@@ -1,4 +1,5 @@
-"""Template tags of vendor cases: an incident's cases, their badges, lead times in words. Reads only."""
+"""Template tags of vendor cases: an incident's cases, their badges, lead times in words. Reads
+only."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from incidents import vendor_statistics, vendor_watch, vendor_words, wording
 from incidents.models import Incident, VendorCase, VendorMove
+from incidents.statistics import vendor_statistics
+from incidents.statistics.vendor_statistics import Stage
 from incidents.templatetags import console
-from incidents.vendor_states import CaseState, Move
-from incidents.vendor_statistics import Stage
+from incidents.text import wording
+from incidents.vendor import deadlines, texts
+from incidents.vocabulary.vendor_states import CaseState, Move
 
 register = template.Library()
 
@@ -29,7 +32,9 @@ ICONS: dict[CaseState, str] = {
 WAITS: dict[CaseState, str] = {
     CaseState.OPENED: "Nothing: the vendor has the number. Say here when they approve or ship.",
     CaseState.APPROVED: "Nothing: the vendor has to ship. Say here when the part is on its way.",
-    CaseState.SHIPPED: "Nothing until the part is here. Then say so: received, or installed at once.",
+    CaseState.SHIPPED: (
+        "Nothing until the part is here. Then say so: received, or installed at once."
+    ),
     CaseState.INSTALLED: "Nothing: a run tests the part and says here what it found.",
     CaseState.CLOSED: "Nothing: it is closed.",
 }
@@ -52,7 +57,7 @@ def case_badge(case: VendorCase) -> SafeString:
 
 @register.filter
 def case_part(case: VendorCase) -> str:
-    return vendor_words.part(case.part, case.resource)
+    return texts.part(case.part, case.resource)
 
 
 @register.filter
@@ -64,23 +69,28 @@ def kind(part: str) -> str:
 @register.filter
 def can_do(case: VendorCase) -> str:
     """What a person can do about the case now, in a sentence."""
-    return vendor_words.asked(case) or WAITS.get(CaseState(case.state), "Nothing.")
+    return texts.format_request(case) or WAITS.get(CaseState(case.state), "Nothing.")
 
 
 @register.filter
 def stands(case: VendorCase) -> str:
-    """How long it has been in its state, beside how long that is expected to be: `3 d of 14 d expected`."""
+    """How long it has been in its state, beside how long that is expected to be: `3 d of 14 d
+    expected`."""
     if case.state == CaseState.CLOSED:
         return ""
     lasted = wording.duration(timezone.now() - case.since_at)
-    most = vendor_watch.expected().get(CaseState(case.state))
+    most = deadlines.expected().get(CaseState(case.state))
     return f"for {lasted}" if most is None else f"for {lasted}, {wording.duration(most)} expected"
 
 
 @register.filter
 def what_moved(move: VendorMove) -> str:
     """What happened, in words."""
-    return vendor_words.WORDS[Move(move.move)] if move.move in list(Move) else _OTHERS.get(move.move, move.move)
+    return (
+        texts.WORDS[Move(move.move)]
+        if move.move in list(Move)
+        else _OTHERS.get(move.move, move.move)
+    )
 
 
 @register.filter

@@ -1,4 +1,5 @@
-"""Wait for the vendor's part, for days if need be, until it is in its slot and the node answers again."""
+"""Wait for the vendor's part, for days if need be, until it is in its slot and the node answers
+again."""
 
 from __future__ import annotations
 
@@ -6,18 +7,19 @@ from datetime import timedelta
 from typing import ClassVar
 
 from detectors.faults import Recovery
-from incidents import vendor_cases, vendor_words
 from incidents.models import VendorCase
-from incidents.vendor_states import CaseState
-from runbooks import looking
-from runbooks.step import Base, Context, Done, Failed, Result, Wait, patience, told
+from incidents.vendor import cases, texts
+from incidents.vocabulary.vendor_states import CaseState
+from runbooks.node import looking
+from runbooks.step import Base, Context, Done, Failed, Result, Wait, get_backoff, to_iso
 
 # Our choice: the part takes days, and whoever has put it in waits this long for the tests at most.
 _LONGEST = timedelta(minutes=10)
 
 
 class AwaitPart(Base):
-    """Ends when the case says that the part is installed, by a person's word or because polls saw it."""
+    """Ends when the case says that the part is installed, by a person's word or because polls saw
+    it."""
 
     name: ClassVar[str] = "await_part"
     plan: ClassVar[str] = "wait for the new part"
@@ -28,39 +30,47 @@ class AwaitPart(Base):
         case = (
             VendorCase.objects.filter(pk=number).first()
             if number is not None
-            else vendor_cases.standing(ctx.incident_id)
+            else cases.get_active_case(ctx.incident_id)
         )
         if case is None:
             return _stopped(ctx, f"Incident #{ctx.incident_id} has no vendor case.")
         if case.state == CaseState.CLOSED and not case.new_serial:
             return _stopped(ctx, f"Vendor case {case.pk} was closed without a new part.")
-        if vendor_cases.is_without_part(case):
+        if cases.is_without_part(case):
             since = f"{case.since_at:%Y-%m-%d %H:%M %Z}"
-            part = vendor_words.part(case.part, case.resource)
+            part = texts.part(case.part, case.resource)
             return Wait(
                 f"Vendor case {case.pk} for {part} is {case.state} since {since}.",
-                patience(case.since_at, ctx.now, longest=_LONGEST),
+                get_backoff(case.since_at, ctx.now, longest=_LONGEST),
             )
         return _is_in(ctx, case)
 
 
 def _is_in(ctx: Context, case: VendorCase) -> Result:
-    """The part is in. A machine that was off for it has to be on again before anything is tested."""
+    """The part is in. A machine that was off for it has to be on again before anything is
+    tested."""
     boot = looking.boot(ctx)
     if boot is None:
         return Wait(
             f"The part of vendor case {case.pk} is in, and {ctx.node} does not answer yet.",
-            patience(case.since_at, ctx.now, longest=timedelta(minutes=1)),
+            get_backoff(case.since_at, ctx.now, longest=timedelta(minutes=1)),
             ask=f"Switch {ctx.node} on: its new part is to be tested.",
             is_told=True,
         )
-    text = f"The new part of vendor case {case.pk} is in, serial {case.new_serial}: {ctx.node} is tested now."
-    vendor_cases.taken_up(case.pk, now=ctx.now, note=text)
-    ctx.facts.update(booted_at=told(boot.booted_at), boot_id_after=boot.boot_id)
+    text = (
+        f"The new part of vendor case {case.pk} is in, serial {case.new_serial}: {ctx.node} is"
+        " tested now."
+    )
+    cases.taken_up(case.pk, now=ctx.now, note=text)
+    ctx.facts.update(booted_at=to_iso(boot.booted_at), boot_id_after=boot.boot_id)
     return Done(text, boot=boot, is_told=False)
 
 
 def _stopped(ctx: Context, text: str) -> Failed:
     return Failed(
-        text, ask=f"Decide what becomes of {ctx.node}: it is drained and waits for a part that does not come."
+        text,
+        ask=(
+            f"Decide what becomes of {ctx.node}: it is drained and waits for a part that does not"
+            " come."
+        ),
     )

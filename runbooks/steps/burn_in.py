@@ -1,4 +1,5 @@
-"""Load the drained node for hours before it takes jobs again: the site's own command, or DCGM and NCCL in turns."""
+"""Load the drained node for hours before it takes jobs again: the site's own command, or DCGM and
+NCCL in turns."""
 
 from __future__ import annotations
 
@@ -6,23 +7,28 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import ClassVar
 
-from runbooks import diagnostics, parameters
-from runbooks.apart import Ended
-from runbooks.diagnostics import Diagnosis, Outcome, Verdict, Wanted
+from runbooks import parameters
+from runbooks.node import diagnostics
+from runbooks.node.detached_command import Ended
+from runbooks.node.diagnostics import Diagnosis, DiagnosticOutcome, DiagnosticVerdict, Wanted
 from runbooks.step import Base, Context, Parameter, Result
 from runbooks.steps.diagnose import tested
 
-# A round that has begun is ended. Our choice: twelve times what DCGM's level 3 takes; of level 4 no length is stated.
+# A round that has begun is ended. Our choice: twelve times what DCGM's level 3 takes; of level 4 no
+# length is stated.
 _ONE_ROUND = timedelta(hours=3)
 
 
 class BurnIn(Base):
     name: ClassVar[str] = "burn_in"
     plan: ClassVar[str] = "load it for hours and see whether it holds"
+    touches_node: ClassVar[bool] = True
     parameters: ClassVar[Mapping[str, Parameter]] = {
         # Our choice; a site says how long it wants a node that was repaired to hold.
         "lasts": Parameter(parameters.duration, parameters.DURATION, default=timedelta(hours=4)),
-        "command": Parameter(parameters.command, "a list of texts: a program and its arguments", default=()),
+        "command": Parameter(
+            parameters.command, "a list of texts: a program and its arguments", default=()
+        ),
         "level": Parameter(parameters.whole(1, 4), "a whole number from 1 to 4", default=3),
         "at_least": Parameter(parameters.positive, "a number above 0", default=None),
     }
@@ -43,9 +49,11 @@ class BurnIn(Base):
         )
 
 
-def _by_status(ended: Ended) -> Verdict:
+def _by_status(ended: Ended) -> DiagnosticVerdict:
     """Of the site's own command the exit status alone is known."""
     if ended.status == 0:
-        return Verdict(Outcome.PASSED, "passed")
-    outcome = Outcome.UNKNOWN if ended.status in (None, 126, 127) else Outcome.ILL
-    return Verdict(outcome, f"{ended.how}: {ended.last_words}")
+        return DiagnosticVerdict(DiagnosticOutcome.PASSED, "passed")
+    outcome = (
+        DiagnosticOutcome.UNKNOWN if ended.status in (None, 126, 127) else DiagnosticOutcome.ILL
+    )
+    return DiagnosticVerdict(outcome, f"{ended.how}: {ended.last_words}")

@@ -1,6 +1,8 @@
-"""Power-cycle the node: off, a minute's rest, on. Each act is stored before, looked at after, and not repeated blindly.
+"""Power-cycle the node: off, a minute's rest, on. Each act is stored before, looked at after, and
+not repeated blindly.
 
-What it has begun it finishes, whoever loses interest meanwhile: a node that was switched off is switched on again.
+What it has begun it finishes, whoever loses interest meanwhile: a node that was switched off is
+switched on again.
 """
 
 from __future__ import annotations
@@ -9,17 +11,29 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from detectors import rows
+from detectors.catalog import rows
 from detectors.faults import Recovery
-from runbooks import looking
-from runbooks.guards import Act
-from runbooks.power import PowerError, PowerRefusal, PowerState
-from runbooks.step import Base, Context, Done, Effect, Failed, Parameter, Result, Wait, remembered, told
+from runbooks.guards.table import Act
+from runbooks.node import looking
+from runbooks.power.protocol import PowerError, PowerRefusal, PowerState
+from runbooks.step import (
+    Base,
+    Context,
+    Done,
+    Failed,
+    Parameter,
+    Result,
+    StepEffect,
+    Wait,
+    fact_time,
+    to_iso,
+)
 
-# A request takes 1 to 11 s with sushy-emulator; boards that ask their host first need longer. Past this it is taken
-# not to have happened (our choice).
+# A request takes 1 to 11 s with sushy-emulator; boards that ask their host first need longer. Past
+# this it is taken not to have happened (our choice).
 _TAKES = timedelta(seconds=60)
-# Off for so long: a person is asked, and Kintsugi goes on trying (our choice: a node boots in less).
+# Off for so long: a person is asked, and Kintsugi goes on trying (our choice: a node boots in
+# less).
 _LONGEST_OFF = timedelta(minutes=10)
 _SOON = timedelta(seconds=2)
 _LATER = timedelta(seconds=15)
@@ -35,14 +49,15 @@ def _rest(value: object) -> timedelta:
 
 
 class ColdCycle(Base):
-    """Facts: power_off_at, seen_off_at, last_off_at, power_on_at; power_offs counts the requests to go off.
+    """Facts: power_off_at, seen_off_at, last_off_at, power_on_at; power_offs counts the requests to
+    go off.
 
     `reboot_at`, from which the boot is waited for, is when it was last seen off.
     """
 
     name: ClassVar[str] = "cold_cycle"
     plan: ClassVar[str] = "switch its power off and, after a minute, on again"
-    effect: ClassVar[Effect] = Effect.DISRUPTIVE
+    effect: ClassVar[StepEffect] = StepEffect.DISRUPTIVE
     act: ClassVar[Act | None] = Act.POWER_CYCLE
     settles_in: ClassVar[timedelta] = _TAKES
     recovery: ClassVar[Recovery | None] = Recovery.COLD_CYCLE
@@ -50,12 +65,14 @@ class ColdCycle(Base):
     finishes: ClassVar[bool] = True
     parameters: ClassVar[Mapping[str, Parameter]] = {
         # 60 s: issue 5, section 2 (off, 60 s, on); capacitors keep a GPU's state for some seconds.
-        "off_for": Parameter(_rest, "how long it stays off, 5s to 5m", default=timedelta(seconds=60))
+        "off_for": Parameter(
+            _rest, "how long it stays off, 5s to 5m", default=timedelta(seconds=60)
+        )
     }
 
     def is_done(self, ctx: Context) -> Done | None:
         """A node that was found off, and that a person has switched on since."""
-        found_off_at = remembered(ctx, "found_off_at")
+        found_off_at = fact_time(ctx, "found_off_at")
         if found_off_at is None or ctx.attempted_at is not None or _state(ctx) is not PowerState.ON:
             return None
         ctx.facts["reboot_at"] = ctx.facts["last_off_at"]
@@ -73,27 +90,36 @@ class ColdCycle(Base):
             return _away(ctx, error)
         ctx.facts.pop("power_away_at", None)
         if state is PowerState.OFF:
-            ctx.facts.setdefault("found_off_at", told(ctx.now))
-            ctx.facts["last_off_at"] = told(ctx.now)
+            ctx.facts.setdefault("found_off_at", to_iso(ctx.now))
+            ctx.facts["last_off_at"] = to_iso(ctx.now)
             ctx.facts.setdefault("boot_id_before", ctx.known_boot_id)
             return Wait(
                 f"{ctx.node} is off, and Kintsugi did not switch it off: someone may work on it.",
                 _LATER,
-                ask=f"See who has switched {ctx.node} off. Switch it on when nobody works on it: Kintsugi goes on.",
+                ask=(
+                    f"See who has switched {ctx.node} off. Switch it on when nobody works on it:"
+                    " Kintsugi goes on."
+                ),
                 is_told=True,
             )
         # Looked at now: what is stored before the act outlives a worker that dies after it.
         boot = looking.boot(ctx)
-        ctx.facts["boot_id_before"] = boot.boot_id if boot else ctx.facts.get("boot_id_before") or ctx.known_boot_id
+        ctx.facts["boot_id_before"] = (
+            boot.boot_id if boot else ctx.facts.get("boot_id_before") or ctx.known_boot_id
+        )
         return None
 
     def run(self, ctx: Context) -> Result:
-        ctx.facts["power_off_at"] = told(ctx.now)
+        ctx.facts["power_off_at"] = to_iso(ctx.now)
         ctx.facts["power_offs"] = ctx.facts.get("power_offs", 0) + 1
         _note(ctx, "asked to go off")
         ctx.world.power.off(ctx.target)
         rest = f"{ctx.params['off_for'].total_seconds():.0f} s"
-        return Wait(f"{ctx.node} is being switched off. After {rest} it is switched on again.", _SOON, is_told=True)
+        return Wait(
+            f"{ctx.node} is being switched off. After {rest} it is switched on again.",
+            _SOON,
+            is_told=True,
+        )
 
     def carry_on(self, ctx: Context) -> Result | None:
         try:
@@ -112,58 +138,88 @@ def _going(ctx: Context, state: PowerState) -> Result | None:
     """It was asked to go off, as far as is known."""
     asked_at = _asked_at(ctx)
     if state is PowerState.OFF:
-        ctx.facts["seen_off_at"] = told(ctx.now)
+        ctx.facts["seen_off_at"] = to_iso(ctx.now)
         ctx.facts["unfinished"] = f"Kintsugi has switched {ctx.node} off, and it is off still."
         _note(ctx, "off")
         return _resting(ctx, state)
     if state is PowerState.CHANGING or ctx.now < asked_at + _TAKES:
         return Wait(
-            f"{ctx.node} was asked to go off at {asked_at:%H:%M:%S %Z}.", _SOON, ask=_ask_if_late(ctx, asked_at)
+            f"{ctx.node} was asked to go off at {asked_at:%H:%M:%S %Z}.",
+            _SOON,
+            ask=_ask_if_late(ctx, asked_at),
         )
     before, boot = ctx.facts.get("boot_id_before"), looking.boot(ctx)
     if before and boot is not None and boot.boot_id != before:
-        ctx.facts["reboot_at"] = told(asked_at)
-        return Done(f"{ctx.node} was off and is on again: it runs another boot.", evidence=_evidence(ctx))
+        ctx.facts["reboot_at"] = to_iso(asked_at)
+        return Done(
+            f"{ctx.node} was off and is on again: it runs another boot.", evidence=_evidence(ctx)
+        )
     if ctx.facts.get("power_offs", 0) >= _MOST_TRIES:
-        text = f"{ctx.node} was asked {_MOST_TRIES} times to go off and is on still: its management controller says yes"
+        text = (
+            f"{ctx.node} was asked {_MOST_TRIES} times to go off and is on still: its management"
+            " controller says yes"
+        )
         return Failed(f"{text} and does not do it.", ask=_by_hand(ctx))
     return None
 
 
 def _resting(ctx: Context, state: PowerState) -> Result:
-    off_at = remembered(ctx, "seen_off_at") or ctx.now
+    off_at = fact_time(ctx, "seen_off_at") or ctx.now
     if state is not PowerState.OFF:
-        ctx.facts["power_on_at"] = told(ctx.now)
+        ctx.facts["power_on_at"] = to_iso(ctx.now)
         _note(ctx, "found on")
         return _coming(ctx, state)
     left = off_at + ctx.params["off_for"] - ctx.now
     if left > timedelta(0):
-        return Wait(f"{ctx.node} is off since {off_at:%H:%M:%S %Z}, and is switched on in a moment.", left)
+        return Wait(
+            f"{ctx.node} is off since {off_at:%H:%M:%S %Z}, and is switched on in a moment.", left
+        )
+    if ctx.maintenance:
+        return _left_off(ctx, off_at)
     is_another = looking.boot(ctx) is not None
     ctx.world.power.on(ctx.target)
-    ctx.facts["power_on_at"] = told(ctx.now)
+    ctx.facts["power_on_at"] = to_iso(ctx.now)
     _note(ctx, "asked to go on")
     if is_another:
         return Failed(
-            f"{ctx.node} answers while its management controller says that it is off: the controller is another"
-            " machine's, which has lost its power and was asked to come back.",
+            f"{ctx.node} answers while its management controller says that it is off: the"
+            " controller is another machine's, which has lost its power and was asked to come"
+            " back.",
             ask=f"Correct `bmc` of {ctx.node} in the inventory, and look which machine was off.",
         )
     return Wait(f"{ctx.node} was off for {_seconds(ctx.now - off_at)} and is switched on.", _SOON)
 
 
+def _left_off(ctx: Context, off_at: datetime) -> Wait:
+    """Nobody's hands are in a machine when its power comes."""
+    text = (
+        f"{ctx.node} is off since {off_at:%H:%M:%S %Z}, by Kintsugi, and {ctx.maintenance}: it is"
+        " left off meanwhile."
+    )
+    ask = (
+        f"Switch {ctx.node} on when your work on it is done, or end the maintenance: Kintsugi"
+        " switches it on then."
+    )
+    return Wait(text, timedelta(minutes=1), ask=ask, is_told=True)
+
+
 def _coming(ctx: Context, state: PowerState) -> Result:
-    on_at = remembered(ctx, "power_on_at") or ctx.now
-    off_at = remembered(ctx, "seen_off_at") or on_at
+    on_at = fact_time(ctx, "power_on_at") or ctx.now
+    off_at = fact_time(ctx, "seen_off_at") or on_at
     if state is PowerState.ON:
         ctx.facts.pop("unfinished", None)
-        ctx.facts["reboot_at"] = ctx.facts.get("last_off_at") or told(on_at)
+        ctx.facts["reboot_at"] = ctx.facts.get("last_off_at") or to_iso(on_at)
         _note(ctx, "on")
-        return Done(f"{ctx.node} was off for {_seconds(on_at - off_at)} and is on again.", evidence=_evidence(ctx))
-    ctx.facts["last_off_at"] = told(ctx.now)
-    again_at = remembered(ctx, "power_on_again_at") or on_at
+        return Done(
+            f"{ctx.node} was off for {_seconds(on_at - off_at)} and is on again.",
+            evidence=_evidence(ctx),
+        )
+    ctx.facts["last_off_at"] = to_iso(ctx.now)
+    again_at = fact_time(ctx, "power_on_again_at") or on_at
+    if state is PowerState.OFF and ctx.maintenance:
+        return _left_off(ctx, off_at)
     if state is PowerState.OFF and ctx.now >= again_at + _TAKES:
-        ctx.facts["power_on_again_at"] = told(ctx.now)
+        ctx.facts["power_on_again_at"] = to_iso(ctx.now)
         _note(ctx, "asked to go on again")
         ctx.world.power.on(ctx.target)
     ask = _ask_if_late(ctx, off_at)
@@ -173,22 +229,31 @@ def _coming(ctx: Context, state: PowerState) -> Result:
 
 def _cannot_look(ctx: Context, error: PowerError) -> Wait:
     """Its power may be off: nothing ends here before that is known, and a person hears of it."""
-    since = remembered(ctx, "seen_off_at") or _asked_at(ctx)
+    since = fact_time(ctx, "seen_off_at") or _asked_at(ctx)
     ask = _ask_if_late(ctx, since)
     if isinstance(error, PowerRefusal):
-        ask = ask or f"Let Kintsugi in again, or look at {ctx.node}'s power yourself: it may be off."
+        ask = (
+            ask or f"Let Kintsugi in again, or look at {ctx.node}'s power yourself: it may be off."
+        )
     is_told = bool(ask) or "power_away_at" not in ctx.facts
-    ctx.facts.setdefault("power_away_at", told(ctx.now))
-    return Wait(f"{ctx.node}'s power cannot be looked at: {error}", _LATER, ask=ask, is_told=is_told)
+    ctx.facts.setdefault("power_away_at", to_iso(ctx.now))
+    return Wait(
+        f"{ctx.node}'s power cannot be looked at: {error}", _LATER, ask=ask, is_told=is_told
+    )
 
 
 def _away(ctx: Context, error: PowerError) -> Wait:
     """Nothing is begun: the controller may come back."""
     is_first = "power_away_at" not in ctx.facts
-    ctx.facts.setdefault("power_away_at", told(ctx.now))
-    since = remembered(ctx, "power_away_at") or ctx.now
+    ctx.facts.setdefault("power_away_at", to_iso(ctx.now))
+    since = fact_time(ctx, "power_away_at") or ctx.now
     ask = _by_hand(ctx) if ctx.now >= since + _LONGEST_OFF else ""
-    return Wait(f"{ctx.node} is not power-cycled yet: {error}", _LATER, ask=ask, is_told=is_first or bool(ask))
+    return Wait(
+        f"{ctx.node} is not power-cycled yet: {error}",
+        _LATER,
+        ask=ask,
+        is_told=is_first or bool(ask),
+    )
 
 
 def _state(ctx: Context) -> PowerState:
@@ -197,18 +262,24 @@ def _state(ctx: Context) -> PowerState:
 
 def _asked_at(ctx: Context) -> datetime:
     """A worker that died right after the act has left the attempt alone."""
-    times = (remembered(ctx, "power_off_at"), ctx.attempted_at)
+    times = (fact_time(ctx, "power_off_at"), ctx.attempted_at)
     return max((at for at in times if at is not None), default=ctx.now)
 
 
 def _ask_if_late(ctx: Context, since: datetime) -> str:
     if ctx.now < since + _LONGEST_OFF:
         return ""
-    return f"Look at {ctx.node}: it may be off since {since:%H:%M %Z}. Switch it on by hand; Kintsugi goes on then."
+    return (
+        f"Look at {ctx.node}: it may be off since {since:%H:%M %Z}. Switch it on by hand; Kintsugi"
+        " goes on then."
+    )
 
 
 def _by_hand(ctx: Context) -> str:
-    return f"Power-cycle {ctx.node} by hand (off, a minute, on), verify it and resume it. It is drained."
+    return (
+        f"Power-cycle {ctx.node} by hand (off, a minute, on), verify it and resume it. It is"
+        " drained."
+    )
 
 
 def _note(ctx: Context, what: str) -> None:

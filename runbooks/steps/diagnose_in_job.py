@@ -1,6 +1,8 @@
-"""The test of `diagnose` as a job of ours, with Slurm's cgroups, prolog and accounts, on a node that is lent to it.
+"""The test of `diagnose` as a job of ours, with Slurm's cgroups, prolog and accounts, on a node
+that is lent to it.
 
-Its exit status comes from Slurm, its output from a folder that the job made anew on the node, read over SSH.
+Its exit status comes from Slurm, its output from a folder that the job made anew on the node, read
+over SSH.
 """
 
 from __future__ import annotations
@@ -10,12 +12,21 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from detectors.detector import DetectorError
-from runbooks import diagnostics, lending
-from runbooks.apart import Ended
-from runbooks.guards import Act
-from runbooks.slurm import SlurmError, SlurmRefusal, ours
-from runbooks.step import Context, Effect, Failed, NotCured, Result, Wait, told
-from runbooks.steps.diagnose import SHOWN, Diagnose, ask_for_cards, called, first, judged, keep_our_looks_away, wanted
+from runbooks.guards.table import Act
+from runbooks.node import diagnostics, node_loan
+from runbooks.node.detached_command import Ended
+from runbooks.slurm.protocol import SlurmError, SlurmRefusal, ours
+from runbooks.step import Context, Failed, NotCured, Result, StepEffect, Wait, to_iso
+from runbooks.steps.diagnose import (
+    SHOWN,
+    Diagnose,
+    ask_for_cards,
+    called,
+    first,
+    keep_our_looks_away,
+    make_result,
+    wanted,
+)
 
 # Not /tmp, which many sites give each job for itself (job_container/tmpfs).
 FOLDER = "/var/tmp"  # noqa: S108 - a folder that the job makes there, and which ends it where it stands already
@@ -25,7 +36,8 @@ _NOT_KEPT = 126
 # Longer than a scheduler with much to do looks away, and than a prolog takes. Our choice.
 _STARTS_WITHIN = timedelta(minutes=5)
 _TIMEOUT = timedelta(seconds=20)
-# A node that answers Slurm and not us is waited for as long before its report is given up. Our choice.
+# A node that answers Slurm and not us is waited for as long before its report is given up. Our
+# choice.
 _READ_WITHIN = timedelta(minutes=10)
 _MOST_TRIES = 3
 _WENT_DOWN = frozenset({"NODE_FAIL", "BOOT_FAIL"})
@@ -33,14 +45,15 @@ _BY_ITSELF = frozenset({"COMPLETED", "FAILED"})
 
 
 class DiagnoseInJob(Diagnose):
-    """What it has begun it finishes: a node that was let in is drained again, whoever loses interest meanwhile.
+    """What it has begun it finishes: a node that was let in is drained again, whoever loses
+    interest meanwhile.
 
-    `lent`, in the facts, says how far it is: reserved_at, lending_at, let_in_at, over (why it is taken back; empty:
-    the job has ended), out_at, closed_at.
+    `lent`, in the facts, says how far it is: reserved_at, lending_at, let_in_at, over (why it is
+    taken back; empty: the job has ended), out_at, closed_at.
     """
 
     plan: ClassVar[str] = "lend {node} to a job of ours that tests its GPUs or cards"
-    effect: ClassVar[Effect] = Effect.DISRUPTIVE
+    effect: ClassVar[StepEffect] = StepEffect.DISRUPTIVE
     act: ClassVar[Act | None] = Act.LEND
     settles_in: ClassVar[timedelta] = timedelta(seconds=60)
     finishes: ClassVar[bool] = True
@@ -48,25 +61,25 @@ class DiagnoseInJob(Diagnose):
     def blocked(self, ctx: Context) -> Wait | Failed | None:
         if not ctx.state.is_drained or ctx.world.slurm.jobs(ctx.node):
             return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
-        why = lending.against(ctx, lasts=ctx.params["longest"])
+        why = node_loan.against(ctx, lasts=ctx.params["longest"])
         return _not_had(ctx, why) if why else ask_for_cards(ctx)
 
     def run(self, ctx: Context) -> Result:
-        begun = lending.reserve(ctx)
+        begun = node_loan.reserve(ctx)
         return begun if isinstance(begun, Wait) else _not_had(ctx, begun)
 
     def carry_on(self, ctx: Context) -> Result | None:
-        if lending.LENT not in ctx.facts:
-            return lending.adopt(ctx) if lending.is_reserved(ctx) else None
-        lent = ctx.facts[lending.LENT]
+        if node_loan.LENT not in ctx.facts:
+            return node_loan.adopt(ctx) if node_loan.is_reserved(ctx) else None
+        lent = ctx.facts[node_loan.LENT]
         if "over" not in lent:
-            result = _attended(ctx, lent) if "let_in_at" in lent else lending.let_in(ctx)
+            result = _attended(ctx, lent) if "let_in_at" in lent else node_loan.let_in(ctx)
             if isinstance(result, Wait):
                 return result
             lent["over"] = result
             if not result:
                 return Wait(f"{first(called(ctx))} has ended on {ctx.node}.", timedelta(0))
-        waiting = lending.take_back(ctx) if lending.is_lent(ctx.facts) else None
+        waiting = node_loan.take_back(ctx) if node_loan.is_lent(ctx.facts) else None
         return waiting if waiting is not None else _ended(ctx, lent)
 
 
@@ -80,18 +93,23 @@ def folder(key: str) -> str:
 
 def _attended(ctx: Context, lent: dict[str, Any]) -> Wait | str:
     """The lent node is looked at before anything else; then the job is submitted, or waited for."""
-    against = lending.speaks_against(ctx)
+    against = node_loan.speaks_against(ctx)
     if against:
         return against
     try:
         job = ctx.world.slurm.job(ctx.key)
     except SlurmError as error:
-        if ctx.now - datetime.fromisoformat(lent["let_in_at"]) < ctx.params["longest"] + _STARTS_WITHIN:
+        if (
+            ctx.now - datetime.fromisoformat(lent["let_in_at"])
+            < ctx.params["longest"] + _STARTS_WITHIN
+        ):
             raise
         return f"Slurm tells nothing of the job: {error}"
     if job is None:
-        return _submitted(ctx, lent) if "submitted_at" not in lent else "Slurm knows the job no more"
-    since = datetime.fromisoformat(lent.setdefault("submitted_at", told(ctx.now)))
+        return (
+            _submitted(ctx, lent) if "submitted_at" not in lent else "Slurm knows the job no more"
+        )
+    since = datetime.fromisoformat(lent.setdefault("submitted_at", to_iso(ctx.now)))
     if job.has_ended or job.is_completing:
         return ""
     if job.started_at is None and ctx.now - since > _STARTS_WITHIN:
@@ -101,7 +119,7 @@ def _attended(ctx: Context, lent: dict[str, Any]) -> Wait | str:
         return f"job {job.job_id} has not ended after its time limit"
     keep_our_looks_away(ctx)
     does = "runs" if job.started_at is not None else "is to start"
-    return Wait(f"{first(called(ctx))} {does} on {ctx.node} as job {job.job_id}.", lending.LOOK)
+    return Wait(f"{first(called(ctx))} {does} on {ctx.node} as job {job.job_id}.", node_loan.LOOK)
 
 
 def _submitted(ctx: Context, lent: dict[str, Any]) -> Wait | str:
@@ -110,16 +128,20 @@ def _submitted(ctx: Context, lent: dict[str, Any]) -> Wait | str:
     argv = command(ctx.key, diagnostics.command(wanted(ctx)))
     limit = ctx.params["longest"]
     try:
-        job_id = ctx.world.slurm.submit(
+        job_id = ctx.world.slurm_writer.submit(
             ctx.key, argv, nodes=(ctx.node,), gpus=gpus, time_limit=limit, reservation=ctx.key
         )
     except SlurmError as error:
         lent["tries"] = lent.get("tries", 0) + 1
         if isinstance(error, SlurmRefusal) or lent["tries"] >= _MOST_TRIES:
             return f"Slurm takes no job of ours: {error}"
-        return Wait(f"The job for {ctx.node} is not submitted yet: {error}", lending.LOOK, is_told=True)
-    lent["submitted_at"] = told(ctx.now)
-    return Wait(f"{first(called(ctx))} is job {job_id} on {ctx.node}.", timedelta(seconds=5), is_told=True)
+        return Wait(
+            f"The job for {ctx.node} is not submitted yet: {error}", node_loan.LOOK, is_told=True
+        )
+    lent["submitted_at"] = to_iso(ctx.now)
+    return Wait(
+        f"{first(called(ctx))} is job {job_id} on {ctx.node}.", timedelta(seconds=5), is_told=True
+    )
 
 
 def _ended(ctx: Context, lent: Mapping[str, Any]) -> Result:
@@ -132,16 +154,20 @@ def _ended(ctx: Context, lent: Mapping[str, Any]) -> Result:
     if state in _WENT_DOWN or lent["over"] == f"{ctx.node} is down":
         _forget(ctx)
         what = f"{ctx.node} went down while {called(ctx)} ran on it"
-        return NotCured(f"{ctx.node} is not well: {what}. It stays drained.", ask=f"Examine {ctx.node}: {what}.")
+        return NotCured(
+            f"{ctx.node} is not well: {what}. It stays drained.", ask=f"Examine {ctx.node}: {what}."
+        )
     if job is None or lent["over"] or state not in _BY_ITSELF:
         _forget(ctx)
-        return _not_had(ctx, lent["over"] or f"job {job.job_id if job else ''} ended as {state or 'forgotten'}")
+        return _not_had(
+            ctx, lent["over"] or f"job {job.job_id if job else ''} ended as {state or 'forgotten'}"
+        )
     said = _report(ctx, lent) if job.exit_status != _NOT_KEPT else ""
     if isinstance(said, Wait):
         return said
     _forget(ctx)
     ended = Ended(job.exit_status, said)
-    return judged(ctx, called(ctx), ended, diagnostics.judge(wanted(ctx), ended))
+    return make_result(ctx, called(ctx), ended, diagnostics.judge(wanted(ctx), ended))
 
 
 def _report(ctx: Context, lent: Mapping[str, Any]) -> str | Wait:
@@ -152,7 +178,9 @@ def _report(ctx: Context, lent: Mapping[str, Any]) -> str | Wait:
     except DetectorError as error:
         if ctx.now - datetime.fromisoformat(lent["closed_at"]) > _READ_WITHIN:
             return ""
-        return Wait(f"The report of {called(ctx)} cannot be read on {ctx.node}: {error}", lending.LOOK)
+        return Wait(
+            f"The report of {called(ctx)} cannot be read on {ctx.node}: {error}", node_loan.LOOK
+        )
     return output.stdout.decode(errors="replace") if output.status == 0 else ""
 
 
@@ -164,4 +192,4 @@ def _not_had(ctx: Context, why: str) -> Failed:
 
 
 def _forget(ctx: Context) -> None:
-    del ctx.facts[lending.LENT]
+    del ctx.facts[node_loan.LENT]

@@ -1,11 +1,12 @@
-"""Drain the node, so that no new job starts there. A person's drain is left alone, and waited for."""
+"""Drain the node, so that no new job starts there. A person's drain is left alone, and waited
+for."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from runbooks.guards import Act
-from runbooks.step import Base, Context, Done, Effect, Failed, Result, Wait
+from runbooks.guards.table import Act
+from runbooks.step import Base, Context, Done, Failed, Result, StepEffect, Wait
 from runbooks.steps import adopt_drain
 
 
@@ -14,7 +15,7 @@ class Drain(Base):
 
     name: ClassVar[str] = "drain"
     plan: ClassVar[str] = "drain {node}"
-    effect: ClassVar[Effect] = Effect.REVERSIBLE
+    effect: ClassVar[StepEffect] = StepEffect.REVERSIBLE
     act: ClassVar[Act | None] = Act.DRAIN
     needs_hold: ClassVar[bool] = False
 

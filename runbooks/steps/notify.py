@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from runbooks import wording
+from runbooks import text_templates
 from runbooks.step import Base, Context, Done, Parameter, Result
 
 
@@ -17,9 +17,11 @@ class Notify(Base):
     needs_hold: ClassVar[bool] = False
     needs_node: ClassVar[bool] = False
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        "text": Parameter(wording.read, wording.EXPECTED, is_needed=True),
+        "text": Parameter(text_templates.read, text_templates.EXPECTED, is_needed=True),
     }
 
     def run(self, ctx: Context) -> Result:
-        text = wording.fill(ctx.params["text"], node=ctx.node, fault_type=ctx.fault_type, incident=ctx.incident_id)
+        text = text_templates.fill(
+            ctx.params["text"], node=ctx.node, fault_type=ctx.fault_type, incident=ctx.incident_id
+        )
         return Done(text)

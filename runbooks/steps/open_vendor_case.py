@@ -1,14 +1,14 @@
-"""Open a case with the vendor for the broken part: once per part, whoever asks. The vendor is called by a person."""
+"""Open a case with the vendor for the broken part: once per part, whoever asks. The vendor is
+called by a person."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from incidents import vendor_cases
-from incidents.changes import Refused
-from incidents.vendor_cases import Facts
-from incidents.writing import KINTSUGI
+from incidents.vendor import cases
+from incidents.vendor.cases import Facts
+from incidents.vocabulary.changes import KINTSUGI, Refused
 from runbooks.step import Base, Context, Done, Failed, Parameter, Result
 
 
@@ -25,22 +25,27 @@ def _flag(value: object) -> bool:
 
 
 class OpenVendorCase(Base):
-    """A row of ours, and so read-only for the world. A second turn finds the case of the first one by the part."""
+    """A row of ours, and so read-only for the world. A second turn finds the case of the first one
+    by the part."""
 
     name: ClassVar[str] = "open_vendor_case"
     plan: ClassVar[str] = "open a case with the vendor"
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "vendor": Parameter(_vendor, "a name of at most 64 characters", default=""),
-        "advance": Parameter(_flag, "yes or no: the new part comes before the old one goes back", default=False),
+        "advance": Parameter(
+            _flag, "yes or no: the new part comes before the old one goes back", default=False
+        ),
     }
 
     def run(self, ctx: Context) -> Result:
-        opened = vendor_cases.open_case(
+        opened = cases.open_case(
             ctx.incident_id,
             actor=KINTSUGI,
             now=ctx.now,
             resource=ctx.resource,
-            facts=Facts(vendor=ctx.params.get("vendor", ""), is_advance=ctx.params.get("advance") or None),
+            facts=Facts(
+                vendor=ctx.params.get("vendor", ""), is_advance=ctx.params.get("advance") or None
+            ),
             key=ctx.key,
         )
         if isinstance(opened, Refused):

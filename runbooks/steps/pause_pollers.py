@@ -1,6 +1,8 @@
-"""Have Kintsugi's own looks leave the node's GPUs alone: a look of ours would fail a reset and disturb a test.
+"""Have Kintsugi's own looks leave the node's GPUs alone: a look of ours would fail a reset and
+disturb a test.
 
-The pause ends with the verification, with the run, or by itself after `longest`, whichever comes first.
+The pause ends with the verification, with the run, or by itself after `longest`, whichever comes
+first.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import ClassVar
 
-from incidents import poll_pauses
+from incidents.polling import poll_pauses
 from runbooks import parameters
 from runbooks.step import Base, Context, Done, Parameter, Result, Wait
 
@@ -27,14 +29,19 @@ class PausePollers(Base):
     name: ClassVar[str] = "pause_pollers"
     plan: ClassVar[str] = "leave its GPUs alone with our own looks"
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        # Our choice: as long as a reset may take, with some room. A step that tests for longer asks for more itself.
-        "longest": Parameter(parameters.duration, parameters.DURATION, default=timedelta(minutes=15)),
+        # Our choice: as long as a reset may take, with some room. A step that tests for longer asks
+        # for more itself.
+        "longest": Parameter(
+            parameters.duration, parameters.DURATION, default=timedelta(minutes=15)
+        ),
     }
 
     def run(self, ctx: Context) -> Result:
         until = ctx.now + ctx.params["longest"]
         why = f"{holder(ctx.run_id)} of incident #{ctx.incident_id} resets or tests its GPUs"
-        poll_pauses.pause(ctx.node, DETECTORS, holder=holder(ctx.run_id), why=why, until=until, now=ctx.now)
+        poll_pauses.pause(
+            ctx.node, DETECTORS, holder=holder(ctx.run_id), why=why, until=until, now=ctx.now
+        )
         if not poll_pauses.is_quiet(ctx.node, DETECTORS, ctx.now):
             return Wait(f"A look of ours at the GPUs of {ctx.node} is under way.", _LOOK_AGAIN)
         return Done(

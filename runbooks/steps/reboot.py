@@ -1,4 +1,5 @@
-"""Reboot the drained node through Slurm, once. An attempt of unknown outcome is looked at, never repeated blindly."""
+"""Reboot the drained node through Slurm, once. An attempt of unknown outcome is looked at, never
+repeated blindly."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors.faults import Recovery
-from runbooks import looking, node_states, ownership
-from runbooks.guards import Act
-from runbooks.step import Base, Context, Done, Effect, NotCured, Result, Wait, remembered, told
+from runbooks.guards.table import Act
+from runbooks.node import looking
+from runbooks.slurm import node_states, ownership
+from runbooks.step import Base, Context, Done, NotCured, Result, StepEffect, Wait, fact_time, to_iso
 
 # A request that scontrol was killed over may still reach slurmctld: its transport's limit, twice.
 _SETTLES_IN = timedelta(seconds=60)
@@ -18,47 +20,59 @@ _LOOK_AGAIN = timedelta(seconds=5)
 class Reboot(Base):
     name: ClassVar[str] = "reboot"
     plan: ClassVar[str] = "reboot it through Slurm"
-    effect: ClassVar[Effect] = Effect.DISRUPTIVE
+    effect: ClassVar[StepEffect] = StepEffect.DISRUPTIVE
     act: ClassVar[Act | None] = Act.REBOOT
     settles_in: ClassVar[timedelta] = _SETTLES_IN
     recovery: ClassVar[Recovery | None] = Recovery.NODE_RESTART
 
     def is_done(self, ctx: Context) -> Done | None:
-        """Slurm shows a reboot under way or issued since our drain, or the node runs another boot."""
+        """Slurm shows a reboot under way or issued since our drain, or the node runs another
+        boot."""
         said = ctx.state.is_rebooting or ownership.says_reboot_issued(ctx.state)
         began_at = _another_boot(ctx)
         if not said and began_at is None:
             return None
-        ctx.facts["reboot_at"] = told(ctx.attempted_at or min(ctx.now, began_at or ctx.now))
+        ctx.facts["reboot_at"] = to_iso(ctx.attempted_at or min(ctx.now, began_at or ctx.now))
         by = "" if ctx.attempted_at else " by someone else"
         return Done(f"{ctx.node} has been rebooted{by} since it was drained.")
 
     def blocked(self, ctx: Context) -> Wait | NotCured | None:
         node = ctx.node
         if ctx.facts.get("unkillable_jobs") and "COMPLETING" in ctx.state.flags:
-            return _cannot(ctx, f"{node} cannot end the processes of jobs that are over: Slurm would wait for ever")
+            return _cannot(
+                ctx,
+                f"{node} cannot end the processes of jobs that are over: Slurm would wait for ever",
+            )
         # A node that went down by itself may be booting: it has the time that a boot takes.
-        drained_at = remembered(ctx, "drained_at") or ctx.now
+        drained_at = fact_time(ctx, "drained_at") or ctx.now
         if node_states.is_given_up(ctx.state) and ctx.now > drained_at + ctx.world.policy.boot_time:
             return _cannot(ctx, f"{node}'s slurmd answers no more, and Slurm reboots through it")
         if node_states.is_silent(ctx.state):
-            return Wait(f"{node} does not answer Slurm: if it boots by itself, that will do.", _LOOK_AGAIN)
+            return Wait(
+                f"{node} does not answer Slurm: if it boots by itself, that will do.", _LOOK_AGAIN
+            )
         off = node_states.switched_off(ctx.state)
         if off:
-            ask = f"Switch {node} on when it is to be mended: scontrol update NodeName={node} State=POWER_UP"
-            return Wait(f"{off} It is rebooted when it is up.", timedelta(minutes=1), ask=ask, is_told=True)
+            ask = (
+                f"Switch {node} on when it is to be mended: scontrol update NodeName={node}"
+                " State=POWER_UP"
+            )
+            return Wait(
+                f"{off} It is rebooted when it is up.", timedelta(minutes=1), ask=ask, is_told=True
+            )
         if not ctx.state.is_drained:
             return Wait(f"{node} is not empty yet.", _LOOK_AGAIN)
         return None
 
     def run(self, ctx: Context) -> Result:
-        ctx.facts["reboot_at"] = told(ctx.now)
-        ctx.world.slurm.reboot(ctx.node)
+        ctx.facts["reboot_at"] = to_iso(ctx.now)
+        ctx.world.slurm_writer.reboot(ctx.node, as_seen=ctx.state)
         return Done(f"{ctx.node} reboots: Slurm has taken the request.")
 
 
 def _another_boot(ctx: Context) -> datetime | None:
-    """When the boot began that the node runs since it was drained; None when it still runs the boot of before.
+    """When the boot began that the node runs since it was drained; None when it still runs the boot
+    of before.
 
     Where no boot id of before was ever known, Slurm's boot time tells.
     """
@@ -66,7 +80,7 @@ def _another_boot(ctx: Context) -> datetime | None:
     if before:
         boot = looking.boot(ctx)
         return boot.booted_at if boot is not None and boot.boot_id != before else None
-    drained_at = remembered(ctx, "drained_at")
+    drained_at = fact_time(ctx, "drained_at")
     is_later = drained_at is not None and node_states.has_booted(ctx.state, drained_at)
     return ctx.state.boot_time if is_later else None
 

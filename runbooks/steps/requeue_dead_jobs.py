@@ -1,48 +1,64 @@
-"""Requeue the jobs that a lost GPU has killed, where the operator's policy allows that; the others are waited for."""
+"""Requeue the jobs that a lost GPU has killed, where the operator's policy allows that; the others
+are waited for."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from runbooks import looking
-from runbooks.guards import Act
-from runbooks.slurm import Job
-from runbooks.step import Base, Context, Done, Effect, Result
+from runbooks.guards.table import Act
+from runbooks.node import looking
+from runbooks.slurm.protocol import SlurmJob
+from runbooks.step import Base, Context, Done, Result, StepEffect
 from runbooks.steps.wait_for_jobs import checkpoint
 
 _LOST = frozenset({"gpu.lost"})
 
 
 class RequeueDeadJobs(Base):
-    """A job is provably dead when the node's own detector sees a GPU lost and the job holds every GPU of the node."""
+    """A job is provably dead when the node's own detector sees a GPU lost and the job holds every
+    GPU of the node."""
 
     name: ClassVar[str] = "requeue_dead_jobs"
     plan: ClassVar[str] = "requeue the jobs that a lost GPU has killed, where the policy allows it"
-    effect: ClassVar[Effect] = Effect.DISRUPTIVE
+    effect: ClassVar[StepEffect] = StepEffect.DISRUPTIVE
     act: ClassVar[Act | None] = Act.REQUEUE
 
     def is_done(self, ctx: Context) -> Done | None:
         if not ctx.world.policy.requeue_dead_jobs:
-            return Done("Jobs are waited for: the policy requeues none (KINTSUGI_REQUEUE_DEAD_JOBS).", is_told=False)
+            return Done(
+                "Jobs are waited for: the policy requeues none (KINTSUGI_REQUEUE_DEAD_JOBS).",
+                is_told=False,
+            )
         dead = _dead(ctx)
         if any(job.is_requeueable for job in dead):
             return None
         if dead:
             names = ", ".join(f"{job.job_id} ({job.user})" for job in dead)
-            return Done(f"A GPU under {names} is lost, and Slurm may not start it anew (Requeue=0): it is waited for.")
-        return Done(f"No job on {ctx.node} is provably dead: those that run are waited for.", is_told=False)
+            return Done(
+                f"A GPU under {names} is lost, and Slurm may not start it anew (Requeue=0): it is"
+                " waited for."
+            )
+        return Done(
+            f"No job on {ctx.node} is provably dead: those that run are waited for.", is_told=False
+        )
 
     def run(self, ctx: Context) -> Result:
         dead = [job for job in _dead(ctx) if job.is_requeueable]
         for job in dead:
-            ctx.world.slurm.requeue(job.job_id)
+            ctx.world.slurm_writer.requeue(job.job_id)
         names = ", ".join(f"{job.job_id} ({job.user}, {checkpoint(job, ctx.now)})" for job in dead)
         return Done(f"Requeued {names}: a GPU under it is lost.")
 
 
-def _dead(ctx: Context) -> list[Job]:
+def _dead(ctx: Context) -> list[SlurmJob]:
     gpus = len(ctx.target.expected.gpus)
-    whole = [job for job in ctx.world.slurm.jobs(ctx.node) if job.state == "RUNNING" and job.gpus_per_node == gpus > 0]
-    if not whole or not any(event.fault_type in _LOST for event in looking.look(ctx, only=("gpu",)).raised):
+    whole = [
+        job
+        for job in ctx.world.slurm.jobs(ctx.node)
+        if job.state == "RUNNING" and job.gpus_per_node == gpus > 0
+    ]
+    if not whole or not any(
+        event.fault_type in _LOST for event in looking.inspect_node(ctx, only=("gpu",)).raised
+    ):
         return []
     return whole

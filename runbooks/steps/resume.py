@@ -1,13 +1,15 @@
-"""Give the verified node back to Slurm. Only what this run drained, and only while the reason is still ours."""
+"""Give the verified node back to Slurm. Only what this run drained, and only while the reason is
+still ours."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import ClassVar
 
-from runbooks import node_states
-from runbooks.giving_back import GIVEN_BACK_AT
-from runbooks.step import Base, Context, Done, Effect, Failed, Result, Wait, told
+from runbooks.node.return_to_service import GIVEN_BACK_AT
+from runbooks.slurm import node_states
+from runbooks.step import Base, Context, Done, Failed, NotCured, Result, StepEffect, Wait, to_iso
+from runbooks.steps import verify
 
 _LOOK_AGAIN = timedelta(seconds=10)
 
@@ -15,21 +17,28 @@ _LOOK_AGAIN = timedelta(seconds=10)
 class Resume(Base):
     name: ClassVar[str] = "resume"
     plan: ClassVar[str] = "resume it"
-    effect: ClassVar[Effect] = Effect.REVERSIBLE
+    touches_node: ClassVar[bool] = True
+    effect: ClassVar[StepEffect] = StepEffect.REVERSIBLE
 
     def is_done(self, ctx: Context) -> Done | None:
-        """Only after an attempt of ours: without one, a node in service was resumed by someone else."""
+        """Only after an attempt of ours: without one, a node in service was resumed by someone
+        else."""
         if ctx.attempted_at is not None and not ctx.state.is_draining and ctx.state.base != "DOWN":
-            ctx.facts[GIVEN_BACK_AT] = told(ctx.attempted_at)
+            ctx.facts[GIVEN_BACK_AT] = to_iso(ctx.attempted_at)
             return Done(f"{ctx.node} takes jobs again.")
         return None
 
-    def blocked(self, ctx: Context) -> Wait | Failed | None:
-        """What takes no jobs is not given back: its slurmd has to answer, and nothing of an old job may be there."""
+    def blocked(self, ctx: Context) -> Wait | Failed | NotCured | None:
+        """What takes no jobs is not given back: its slurmd has to answer, and nothing of an old job
+        may be there. Neither is what a poll or a line has shown to be ill since it was verified."""
         if ctx.facts.get("unkillable_jobs") and "COMPLETING" in ctx.state.flags:
             return Failed(
-                f"{ctx.node} still holds processes of jobs that are over: it takes no jobs. It stays drained.",
-                ask=f"Power-cycle {ctx.node}, and resume it: scontrol update NodeName={ctx.node} State=RESUME",
+                f"{ctx.node} still holds processes of jobs that are over: it takes no jobs. It"
+                " stays drained.",
+                ask=(
+                    f"Power-cycle {ctx.node}, and resume it: scontrol update NodeName={ctx.node}"
+                    " State=RESUME"
+                ),
             )
         if node_states.is_silent(ctx.state) or node_states.switched_off(ctx.state):
             return Wait(
@@ -38,9 +47,9 @@ class Resume(Base):
                 ask=f"See whether slurmd runs on {ctx.node}: systemctl status slurmd",
                 is_told=True,
             )
-        return None
+        return verify.ill_again(ctx)
 
     def run(self, ctx: Context) -> Result:
-        ctx.facts[GIVEN_BACK_AT] = told(ctx.now)
-        ctx.world.slurm.resume(ctx.node)
+        ctx.facts[GIVEN_BACK_AT] = to_iso(ctx.now)
+        ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
         return Done(f"{ctx.node} takes jobs again.")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import ClassVar
 
-from incidents import spares
 from incidents.models import Spare
+from incidents.reserve import spares
 from runbooks import spare_swaps
-from runbooks.guards import Act
-from runbooks.step import Base, Context, Done, Effect, Parameter, Result, Wait
+from runbooks.guards.table import Act
+from runbooks.step import Base, Context, Done, Parameter, Result, StepEffect, Wait
 
 IN, OUT = "in", "out"
 _AGAIN = timedelta(seconds=5)
@@ -23,11 +23,12 @@ def _way(value: object) -> str:
 
 
 class SwapHotSpare(Base):
-    """The spare is taken for the node in our own rows before Slurm is asked: two runs never take one spare."""
+    """The spare is taken for the node in our own rows before Slurm is asked: two runs never take
+    one spare."""
 
     name: ClassVar[str] = "swap_hot_spare"
     plan: ClassVar[str] = "swap a hot spare in for {node}, or back out"
-    effect: ClassVar[Effect] = Effect.REVERSIBLE
+    effect: ClassVar[StepEffect] = StepEffect.REVERSIBLE
     act: ClassVar[Act | None] = Act.SWAP_SPARE
     needs_hold: ClassVar[bool] = False
     parameters: ClassVar[Mapping[str, Parameter]] = {
@@ -62,7 +63,7 @@ def _in(ctx: Context) -> Result:
             return _none(ctx)
         if not spares.claim(spare, stands_for=ctx.node, incident_id=ctx.incident_id, now=ctx.now):
             return Wait("Another run took that spare; the next one is looked for.", _AGAIN)
-    spare_swaps.bring_in(spare, slurm, ctx.now)
+    spare_swaps.bring_in(spare, ctx.world.slurm_writer, ctx.now)
     ctx.facts["spare"] = spare.node.name
     return Done(f"{spare.node.name} stands in for {ctx.node}: {_how(spare)}.")
 
@@ -73,8 +74,11 @@ def _out(ctx: Context) -> Result:
         return _nobody(ctx)
     spares.leaves(spare, ctx.now)
     spare.refresh_from_db()
-    spare_swaps.keep_free(spare, ctx.world.slurm, ctx.now)
-    return Done(f"{spare.node.name} is a spare again: {ctx.node} serves itself. Jobs that run there end in peace.")
+    spare_swaps.keep_free(spare, ctx.world.slurm_writer, ctx.now)
+    return Done(
+        f"{spare.node.name} is a spare again: {ctx.node} serves itself. Jobs that run there end in"
+        " peace."
+    )
 
 
 def _nobody(ctx: Context) -> Done:
@@ -83,13 +87,20 @@ def _nobody(ctx: Context) -> Done:
 
 def _how(spare: Spare) -> str:
     where = ", ".join(spare.partitions)
-    return f"its reservation is ended, and it takes jobs of {where}" if spare.reservation else f"it is in {where} now"
+    return (
+        f"its reservation is ended, and it takes jobs of {where}"
+        if spare.reservation
+        else f"it is in {where} now"
+    )
 
 
 def _none(ctx: Context) -> Done:
     where = " and ".join(ctx.state.partitions) or "no partition"
     partly = "; ".join(
-        f"{row.node.name} is for {', '.join(row.partitions)}" for row in spares.in_part(ctx.state.partitions)
+        f"{row.node.name} is for {', '.join(row.partitions)}"
+        for row in spares.in_part(ctx.state.partitions)
     )
     why = f" ({partly}, and a spare stands in for each partition of a node)" if partly else ""
-    return Done(f"No hot spare stands ready for {where}{why}: {ctx.node} is missed until it is back.")
+    return Done(
+        f"No hot spare stands ready for {where}{why}: {ctx.node} is missed until it is back."
+    )

@@ -1,13 +1,14 @@
-"""Name the nodes that a transceiver carries, and wait until none of them runs a job: pulling it takes down them all."""
+"""Name the nodes that a transceiver carries, and wait until none of them runs a job: pulling it
+takes down them all."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import ClassVar
 
-from incidents import neighbours
-from runbooks import fleet
-from runbooks.step import Base, Context, Done, Result, Wait, patience, remembered, told
+from incidents.inventory import neighbours
+from runbooks.slurm import running_jobs
+from runbooks.step import Base, Context, Done, Result, Wait, fact_time, get_backoff, to_iso
 
 _LONGEST = timedelta(minutes=5)
 _AFTER_SILENCE = timedelta(minutes=1)
@@ -15,10 +16,13 @@ _NAMED = 5
 
 
 class WaitForNeighbours(Base):
-    """Drains nobody: a link that is bad is no reason to take two nodes away. People may, and are told of whom."""
+    """Drains nobody: a link that is bad is no reason to take two nodes away. People may, and are
+    told of whom."""
 
     name: ClassVar[str] = "wait_for_neighbours"
-    plan: ClassVar[str] = "name the nodes on the same transceiver, and wait until none of them runs a job"
+    plan: ClassVar[str] = (
+        "name the nodes on the same transceiver, and wait until none of them runs a job"
+    )
     needs_hold: ClassVar[bool] = False
     needs_node: ClassVar[bool] = False
 
@@ -27,19 +31,28 @@ class WaitForNeighbours(Base):
         what = carried.module or f"the transceiver of {ctx.resource}"
         if not carried.nodes:
             return Done(f"{what} carries no node of the inventory: nobody's job hangs on it.")
-        since = remembered(ctx, "neighbours_from") or ctx.now
-        ctx.facts["neighbours_from"] = told(since)
+        since = fact_time(ctx, "neighbours_from") or ctx.now
+        ctx.facts["neighbours_from"] = to_iso(since)
         names = ", ".join(carried.nodes)
-        running = fleet.jobs_on(carried.nodes, ctx.world.slurm)
+        running = running_jobs.jobs_on(carried.nodes, ctx.world.slurm)
         if running is None:
-            return Wait(f"{what} carries {names}; Slurm cannot be asked for their jobs.", _AFTER_SILENCE)
+            return Wait(
+                f"{what} carries {names}; Slurm cannot be asked for their jobs.", _AFTER_SILENCE
+            )
         busy = {node: sorted(jobs) for node, jobs in running.items() if jobs}
         if not busy:
-            return Done(f"{what} carries {names}, and none of them runs a job: it can be pulled now.")
-        jobs = "; ".join(f"{node}: {', '.join(found[:_NAMED])}" for node, found in sorted(busy.items()))
+            return Done(
+                f"{what} carries {names}, and none of them runs a job: it can be pulled now."
+            )
+        jobs = "; ".join(
+            f"{node}: {', '.join(found[:_NAMED])}" for node, found in sorted(busy.items())
+        )
         return Wait(
             f"{what} carries {names}. It is not to be pulled while a job runs there ({jobs}).",
-            patience(since, ctx.now, longest=_LONGEST),
-            ask=f"Pull nothing yet: {names} hang on {what}. Drain them if it cannot wait for their jobs' ends.",
+            get_backoff(since, ctx.now, longest=_LONGEST),
+            ask=(
+                f"Pull nothing yet: {names} hang on {what}. Drain them if it cannot wait for their"
+                " jobs' ends."
+            ),
             is_told=True,
         )

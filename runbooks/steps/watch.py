@@ -1,4 +1,5 @@
-"""Watch what Kintsugi changes nothing on, such as a switch: report when it begins, when it lasts, and once a day."""
+"""Watch what Kintsugi changes nothing on, such as a switch: report when it begins, when it lasts,
+and once a day."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import ClassVar
 
-from detectors import rows
-from runbooks.step import Base, Context, Parameter, Result, Wait, remembered, told
+from detectors.catalog import rows
+from runbooks.step import Base, Context, Parameter, Result, Wait, fact_time, to_iso
 
 _NAMED = 3
 _A_SPAN = "a number and m, h or d, such as 30m or 24h"
@@ -21,8 +22,9 @@ def _span(value: object) -> timedelta:
     return found
 
 
-class Watch(Base):
-    """Never done by itself: the run ends with its incident. Both spans are our choice; a runbook may give others."""
+class WatchStep(Base):
+    """Never done by itself: the run ends with its incident. Both spans are our choice; a runbook
+    may give others."""
 
     name: ClassVar[str] = "watch"
     plan: ClassVar[str] = "watch {node} and report, changing nothing"
@@ -35,17 +37,27 @@ class Watch(Base):
     }
 
     def run(self, ctx: Context) -> Result:
-        since = remembered(ctx, "watched_from") or ctx.now
-        ctx.facts["watched_from"] = told(since)
+        since = fact_time(ctx, "watched_from") or ctx.now
+        ctx.facts["watched_from"] = to_iso(since)
         lasts = ctx.now - since >= ctx.params["ask_after"]
-        ask = f"Look at {ctx.node}: Kintsugi watches it and changes nothing there." if lasts and ctx.standing else ""
-        reported_at = remembered(ctx, "reported_at")
+        ask = (
+            f"Look at {ctx.node}: Kintsugi watches it and changes nothing there."
+            if lasts and ctx.standing
+            else ""
+        )
+        reported_at = fact_time(ctx, "reported_at")
         is_due = reported_at is None or ctx.now - reported_at >= ctx.params["every"]
         is_report = is_due or bool(ask and not ctx.facts.get("asked"))
         if is_report:
-            ctx.facts["reported_at"] = told(ctx.now)
+            ctx.facts["reported_at"] = to_iso(ctx.now)
         again_in = ctx.params["every"] if lasts else since + ctx.params["ask_after"] - ctx.now
-        return Wait(f"{ctx.node} is watched: {_shown(ctx)}.", again_in, ask=ask, is_told=is_report, is_report=is_report)
+        return Wait(
+            f"{ctx.node} is watched: {_shown(ctx)}.",
+            again_in,
+            ask=ask,
+            is_told=is_report,
+            is_report=is_report,
+        )
 
 
 def _shown(ctx: Context) -> str:

@@ -11,8 +11,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from incidents.templatetags.console import fault_type, icon, when, where, words
-from runbooks import approvals, library, questions, starting
+from runbooks import answer_words, questions
+from runbooks.engine import approvals, start
+from runbooks.lease import lease
+from runbooks.library import library
 from runbooks.models import UNFINISHED, Approval, Question, Run, RunState, StepRun
+from runbooks.people import progress
 
 register = template.Library()
 
@@ -36,16 +40,21 @@ STEP_ICONS: dict[StepRun.Outcome, str] = {
     StepRun.Outcome.ALREADY_DONE: "done_all",
     StepRun.Outcome.WOULD_RUN: "visibility",
 }
-# What a person can do about a run, by its state; a question, the next run and what its incident asks go before these.
+# What a person can do about a run, by its state; a question, the next run and what its incident
+# asks go before these.
 CAN_DO: dict[RunState, str] = {
     RunState.RUNNING: "Nothing is asked of you. You can pause it, take over, or abort it.",
-    RunState.AWAITING_APPROVAL: "Read below what would be done, then approve or abort it. Nothing is done before.",
+    RunState.AWAITING_APPROVAL: (
+        "Read below what would be done, then approve or abort it. Nothing is done before."
+    ),
     RunState.PAUSED: "Resume it, take over, or abort it. Nothing is done before.",
     RunState.SUCCEEDED: "Nothing: it is done.",
     RunState.FAILED: "See on the incident's page what became of it.",
     RunState.WITHDRAWN: "Nothing: its reason is gone.",
     RunState.ABORTED: "The node is yours: bring it back by hand, or leave it out.",
-    RunState.SHADOWED: "Say in the shadow ledger whether it was right; nothing was done to the node.",
+    RunState.SHADOWED: (
+        "Say in the shadow ledger whether it was right; nothing was done to the node."
+    ),
     RunState.NOT_CURED: "Nothing yet: the next repair begins by itself where there is one.",
 }
 
@@ -64,22 +73,38 @@ def step_outcome(value: str) -> SafeString:
 
 @register.simple_tag
 def question_of(run: Run) -> Question | None:
-    return questions.standing(run.pk) if run.state in UNFINISHED else None
+    return questions.get_open_question(run.pk) if run.state in UNFINISHED else None
 
 
 @register.simple_tag
 def can_do(run: Run) -> str | SafeString:
     """What a person can do now, in a sentence."""
+    if run.state in UNFINISHED and question_of(run) is not None:
+        return "Answer the question below."
     if run.state in UNFINISHED:
-        return "Answer the question below." if question_of(run) is not None else CAN_DO[RunState(run.state)]
+        is_asked = (
+            run.state == RunState.RUNNING and run.incident.is_open and run.incident.needs_human
+        )
+        return run.incident.needs_human if is_asked else CAN_DO[RunState(run.state)]
     following = Run.objects.filter(incident=run.incident_id, pk__gt=run.pk).order_by("pk").first()
     if following is not None:
         address = reverse("admin:runbooks_run_change", args=[following.pk])
         title = runbook_title(following.runbook)
-        return format_html('Nothing here: it goes on in <a href="{}">run #{}</a>, {}.', address, following.pk, title)
+        return format_html(
+            'Nothing here: it goes on in <a href="{}">run #{}</a>, {}.',
+            address,
+            following.pk,
+            title,
+        )
     if run.incident.is_open and run.incident.needs_human:
         return run.incident.needs_human
     return CAN_DO[RunState(run.state)]
+
+
+@register.filter
+def waits_for(run: Run) -> str:
+    """What an unfinished run waits for, and since when that is so."""
+    return progress.waits_for(run)
 
 
 @register.simple_tag
@@ -87,28 +112,35 @@ def would_do(approval: Approval) -> str:
     """What leave is asked for: all that the run does, or one step of it."""
     run = approval.run
     if approvals.is_for_the_whole_run(approval):
-        return starting.plan(run)
+        return start.plan(run)
     return library.planned(run.plan)[approval.index].step.plan.format(node=run.place)
 
 
 @register.filter
 def standing_fault(text: str) -> str | SafeString:
-    """`gpu.xid.79 on node/gn042/gpu/0000:19:00.0`, as an approval keeps it, with its page and by its people's name."""
+    """`gpu.xid.79 on node/gn042/gpu/0000:19:00.0`, as an approval keeps it, with its page and by
+    its people's name."""
     name, _, path = text.partition(" on ")
     return format_html("{} on {}", fault_type(name), where(path)) if path else text
 
 
 @register.filter
 def remembered(run: Run) -> list[tuple[str, Any]]:
-    """What steps keep for each other, as far as it tells people something: times as times, no keys of single steps."""
-    known = ((name, value) for name, value in run.facts.items() if ":" not in name and name not in ("why", "resource"))
+    """What steps keep for each other, as far as it tells people something: times as times, no keys
+    of single steps."""
+    shown_elsewhere = ("why", "resource", lease.SAID_AT)
+    known = (
+        (name, value)
+        for name, value in run.facts.items()
+        if ":" not in name and name not in shown_elsewhere
+    )
     return [(words(name), _shown(value)) for name, value in known]
 
 
 @register.filter
 def ways(question: Question) -> tuple[str, ...]:
     """The words that it may be answered with."""
-    return questions.ways(question)
+    return answer_words.ways(question)
 
 
 @register.filter
@@ -133,10 +165,20 @@ def _shown(value: Any) -> Any:
     if isinstance(value, dict):
         return ", ".join(f"{words(name)} {one}" for name, one in value.items())
     try:
-        return when(datetime.fromisoformat(value)) if isinstance(value, str) and "T" in value else value
+        return (
+            when(datetime.fromisoformat(value))
+            if isinstance(value, str) and "T" in value
+            else value
+        )
     except ValueError:
         return value
 
 
 def _badge(kind: str, value: str, symbol: str) -> SafeString:
-    return format_html('<span class="k-badge k-{}-{}">{}{}</span>', kind, value, icon(symbol), value.replace("_", " "))
+    return format_html(
+        '<span class="k-badge k-{}-{}">{}{}</span>',
+        kind,
+        value,
+        icon(symbol),
+        value.replace("_", " "),
+    )

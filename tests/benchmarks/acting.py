@@ -1,10 +1,12 @@
-"""What repairs cost and heal: `python -m tests.benchmarks.acting`, on a stand-in for Slurm and simulated nodes.
+"""What repairs cost and heal: `python -m tests.benchmarks.acting`, on a stand-in for Slurm and
+simulated nodes.
 
-1. A thousand nodes call for a repair at once: how many are out at most, how fast the queue is worked through on the
-   runs' own clock, and what one turn costs in statements and in CPU time.
-2. Hardware faults whose cure a seed draws (`fixtures/cluster/cures.py`): the share that ends with the node back in
-   service without a person, with one click for the cold cycle, and by the vendor; and where the time goes. The GPU
-   detector sees each at its own pace, and each node runs a job that is waited for.
+1. A thousand nodes call for a repair at once: how many are out at most, how fast the queue is
+   worked through on the runs' own clock, and what one turn costs in statements and in CPU time.
+2. Hardware faults whose cure a seed draws (`fixtures/cluster/cures.py`): the share that ends with
+   the node back in service without a person, with one click for the cold cycle, and by the vendor;
+   and where the time goes. The GPU detector sees each at its own pace, and each node runs a job
+   that is waited for.
 """
 
 from __future__ import annotations
@@ -29,28 +31,30 @@ django.setup()
 
 from django.db import connection  # noqa: E402  after the settings
 
-from detectors import catalog, classify  # noqa: E402
+from detectors.catalog import catalog  # noqa: E402
 from detectors.detector import Target  # noqa: E402
+from detectors.evaluation import classify  # noqa: E402
 from detectors.expected import Expected  # noqa: E402
 from detectors.faults import Recovery  # noqa: E402
-from detectors.gpu import GpuDetector  # noqa: E402
+from detectors.node.gpu import GpuDetector  # noqa: E402
 from detectors.polling import observe_one  # noqa: E402
 from fixtures.cluster.cures import Cures  # noqa: E402
 from fixtures.cluster.transports import simulated_transports  # noqa: E402
-from fixtures.replay import database  # noqa: E402
 from incidents import services as incidents  # noqa: E402
 from incidents.models import Incident  # noqa: E402
-from runbooks import approvals, services  # noqa: E402
+from kintsugi.replay import database  # noqa: E402
+from runbooks import services  # noqa: E402
+from runbooks.engine import approvals  # noqa: E402
+from runbooks.guards.verdicts import Bounds  # noqa: E402
 from runbooks.models import Mode, Run, RunState, StepRun  # noqa: E402
-from runbooks.verdicts import Bounds  # noqa: E402
 from tests.runbooks.site import Site  # noqa: E402
 
 MANY = 1_000
 FOR = timedelta(minutes=20)
 FAULTS = 200
 SEED = 7
-# 13.6 % of the jobs of 17 to 32 nodes ran for over a week (arXiv 2604.13600). Of lengths that fall off exponentially,
-# what is left when the fault comes has the same mean: 84 h.
+# 13.6 % of the jobs of 17 to 32 nodes ran for over a week (arXiv 2604.13600). Of lengths that fall
+# off exponentially, what is left when the fault comes has the same mean: 84 h.
 JOB = timedelta(weeks=1) / -math.log(0.136)
 LADDER = ("gpu_reset", "drain_reboot_verify", "cold_cycle", "vendor_replacement")
 # The parts of a repair, by the steps that make them up, each with what was waited for before it.
@@ -101,16 +105,25 @@ def a_thousand_at_once() -> None:
     took, spent = time.perf_counter() - begun, time.process_time() - cpu
     hours = MANY / max(done, 1) * (FOR / timedelta(hours=1))
     print(f"in {FOR} of their clock {done} are repaired: all {MANY:,} in {hours:.0f} h")
-    each = f"{seen['statements'] / turns:.1f} statements and {spent / turns * 1e3:.1f} ms of CPU each"
+    each = (
+        f"{seen['statements'] / turns:.1f} statements and {spent / turns * 1e3:.1f} ms of CPU each"
+    )
     print(f"{turns:,} turns, {each}, {took:.0f} s")
     print(f"at most {most_out} nodes were out")
 
 
 def what_heals() -> None:
-    """Each fault on a node of its own, one after the other, with every rung armed. The limits count none of the nodes
-    that wait for their part: the vendor never comes here.
+    """Each fault on a node of its own, one after the other, with every rung armed. The limits count
+    none of the nodes that wait for their part: the vendor never comes here.
     """
-    wide = Bounds(FAULTS, cap_share=1.0, pod_floor=0.0, per_hour=FAULTS, breaker_share=1.0, approval_above=FAULTS)
+    wide = Bounds(
+        FAULTS,
+        cap_share=1.0,
+        pod_floor=0.0,
+        per_hour=FAULTS,
+        breaker_share=1.0,
+        approval_above=FAULTS,
+    )
     site, drawn = Site(nodes=FAULTS, bounds=wide), Counter[str]()
     for runbook in LADDER:
         site.set_mode(Mode.ARMED, runbook)
@@ -129,7 +142,10 @@ def what_heals() -> None:
         ended[_climb(site, incident, began + left)] += 1
         for part, seconds in _spent(incident).items():
             spent[part].append(seconds)
-    print("what heals is drawn: " + ", ".join(f"{needs} {count}" for needs, count in drawn.most_common()))
+    print(
+        "what heals is drawn: "
+        + ", ".join(f"{needs} {count}" for needs, count in drawn.most_common())
+    )
     for how, count in ended.most_common():
         print(f"{how}: {count} of {FAULTS} ({count / FAULTS:.0%})")
     for part, seconds in spent.items():
@@ -142,7 +158,9 @@ def _polled(site: Site, name: str) -> Incident:
     target = Target(name, name, expected=Expected(gpus=expected))
     seen = observe_one(target, GpuDetector(), simulated_transports(site.nodes), site.now)
     known = catalog.load()
-    incidents.ingest([event for one in seen for event in classify.classify(one, (), known)], now=site.now)
+    incidents.ingest(
+        [event for one in seen for event in classify.classify(one, (), known)], now=site.now
+    )
     return Incident.objects.filter(owner=f"node/{name}").latest("pk")
 
 
@@ -175,10 +193,13 @@ def _waits_for_jobs(run: Run) -> bool:
 
 
 def _spent(incident: Incident) -> dict[str, float]:
-    """Each step with what was waited for before it, from the moment when the incident was opened."""
+    """Each step with what was waited for before it, from the moment when the incident was
+    opened."""
     part_of = {step: part for part, steps in PARTS.items() for step in steps}
     found, before = dict.fromkeys(PARTS, 0.0), incident.opened_at
-    rows = StepRun.objects.filter(run__incident=incident, finished_at__isnull=False, name__in=part_of)
+    rows = StepRun.objects.filter(
+        run__incident=incident, finished_at__isnull=False, name__in=part_of
+    )
     for name, ended_at in rows.order_by("finished_at", "pk").values_list("name", "finished_at"):
         assert ended_at is not None
         found[part_of[name]] += (ended_at - before).total_seconds()

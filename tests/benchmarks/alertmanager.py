@@ -1,8 +1,8 @@
 """One leaf storm into Kintsugi and into Prometheus Alertmanager: what a person gets.
 
-Run as `python -m tests.benchmarks.alertmanager`.
-A leaf of 200 hosts dies and comes back while four other things break behind it or beside it. Alertmanager runs with the
-grouping of its sample configuration and with inhibition by a `switch` label, as its manual advises; its time limits and
+Run as `python -m tests.benchmarks.alertmanager`. A leaf of 200 hosts dies and comes back while four
+other things break behind it or beside it. Alertmanager runs with the grouping of its sample
+configuration and with inhibition by a `switch` label, as its manual advises; its time limits and
 the storm run ten times as fast. Kintsugi plays the same list on a virtual clock.
 """
 
@@ -28,10 +28,11 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kintsugi.settings")
 django.setup()
 
-from detectors import catalog  # noqa: E402  after the settings
-from fixtures.replay import database, reader, replay  # noqa: E402
+from detectors.catalog import catalog  # noqa: E402  after the settings
+from fixtures.replay import reader, replay  # noqa: E402
 from fixtures.replay.scenario import Scenario  # noqa: E402
 from incidents.notify.notifier import Card, Reply  # noqa: E402
+from kintsugi.replay import database  # noqa: E402
 from tests.services.ports import free_port, listens, wait_until  # noqa: E402
 from tests.services.programs import find, spawn, stop  # noqa: E402
 
@@ -42,8 +43,9 @@ STARTS_AT = datetime(2026, 2, 2, 6, 0, tzinfo=UTC)
 LASTS = timedelta(minutes=25)
 LEAF = "switch/leaf-01"
 
-# group_by, group_wait and group_interval are those of the sample configuration that Alertmanager 0.25 ships; the first
-# inhibition too. The second is the manual's advice: what is behind a dead device is muted by a label they share.
+# group_by, group_wait and group_interval are those of the sample configuration that Alertmanager
+# 0.25 ships; the first inhibition too. The second is the manual's advice: what is behind a dead
+# device is muted by a label they share.
 CONFIGURATION = """
 route:
   group_by: ['alertname', 'cluster', 'service']
@@ -111,7 +113,8 @@ upper_ports = { name = "Ethernet{}", first = 0, step = 8 }
 
 @dataclass(frozen=True)
 class Told:
-    """`messages` reach people in the channel; `inside` are alerts within them, or lines in their threads."""
+    """`messages` reach people in the channel; `inside` are alerts within them, or lines in their
+    threads."""
 
     messages: int
     inside: int
@@ -120,7 +123,8 @@ class Told:
 
 @dataclass(frozen=True)
 class Signal:
-    """One fault raised or ended, `after` the start of the storm. `of` names the true fault that it is the root of."""
+    """One fault raised or ended, `after` the start of the storm. `of` names the true fault that it
+    is the root of."""
 
     after: timedelta
     fault_type: str
@@ -141,18 +145,40 @@ def _nic(host: int, rail: int = 0) -> str:
 
 
 def storm() -> list[Signal]:
-    """The leaf is heard of 90 s after its links are gone, as by a poll; one link stays down when it is back."""
+    """The leaf is heard of 90 s after its links are gone, as by a poll; one link stays down when it
+    is back."""
     second = timedelta(seconds=1)
-    links = [Signal(second * (1 + host % 7), "nic.link.down", _nic(host)) for host in range(1, HOSTS + 1)]
-    spines = [Signal(20 * second, "switch.bgp.down", f"switch/spine-{number:02}") for number in range(1, 9)]
-    ends = [Signal(480 * second, link.fault_type, link.resource, False) for link in links if link.resource != _nic(17)]
+    links = [
+        Signal(second * (1 + host % 7), "nic.link.down", _nic(host)) for host in range(1, HOSTS + 1)
+    ]
+    spines = [
+        Signal(20 * second, "switch.bgp.down", f"switch/spine-{number:02}")
+        for number in range(1, 9)
+    ]
+    ends = [
+        Signal(480 * second, link.fault_type, link.resource, False)
+        for link in links
+        if link.resource != _nic(17)
+    ]
     ends += [Signal(485 * second, "switch.bgp.down", spine.resource, False) for spine in spines]
     own = [
         Signal(90 * second, "switch.rebooted", LEAF, of="the leaf"),
-        Signal(500 * second, "nic.link.down", _nic(17), of="a cable that was cut behind the dead leaf"),
+        Signal(
+            500 * second, "nic.link.down", _nic(17), of="a cable that was cut behind the dead leaf"
+        ),
         Signal(120 * second, "gpu.xid.79", "node/n050/gpu/0000:3b:00.0", of="a lost GPU"),
-        Signal(150 * second, "nic.firmware.unhealthy", _nic(120), of="a card's firmware behind the dead leaf"),
-        Signal(170 * second, "nic.transceiver.rx_power_low", _nic(60, 1), of="a dark cable on another leaf"),
+        Signal(
+            150 * second,
+            "nic.firmware.unhealthy",
+            _nic(120),
+            of="a card's firmware behind the dead leaf",
+        ),
+        Signal(
+            170 * second,
+            "nic.transceiver.rx_power_low",
+            _nic(60, 1),
+            of="a dark cable on another leaf",
+        ),
         Signal(540 * second, "switch.rebooted", LEAF, False),
     ]
     return sorted([*links, *spines, *ends, *own], key=lambda signal: signal.after)
@@ -170,7 +196,12 @@ class Webhook:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                got.append((time.monotonic(), json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+                got.append(
+                    (
+                        time.monotonic(),
+                        json.loads(self.rfile.read(int(self.headers["Content-Length"]))),
+                    )
+                )
                 self.send_response(200)
                 self.end_headers()
 
@@ -189,9 +220,16 @@ def alertmanager(signals: Sequence[Signal], severities: dict[str, str]) -> Told:
     webhook, port = Webhook(), free_port()
     with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder:
         file = Path(folder, "alertmanager.yml")
-        file.write_text(CONFIGURATION.format(wait=30 // FASTER, interval=300 // FASTER, port=webhook.port))
+        file.write_text(
+            CONFIGURATION.format(wait=30 // FASTER, interval=300 // FASTER, port=webhook.port)
+        )
         listen = (f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=")
-        command = [str(find("prometheus-alertmanager")), f"--config.file={file}", f"--storage.path={folder}", *listen]
+        command = [
+            str(find("prometheus-alertmanager")),
+            f"--config.file={file}",
+            f"--storage.path={folder}",
+            *listen,
+        ]
         server = spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until(lambda: listens(port), within_s=30, what="Alertmanager")
@@ -205,8 +243,13 @@ def alertmanager(signals: Sequence[Signal], severities: dict[str, str]) -> Told:
     alerts = [(at - began, alert) for at, note in webhook.got for alert in note["alerts"]]
     for after, alert in alerts:
         root = roots.get((alert["labels"]["alertname"], alert["labels"]["resource"]))
-        # The cut cable is one of 200 alerts while the leaf is dead: it counts once it stands for itself.
-        if root is not None and alert["status"] == "firing" and after * FASTER >= root.after.total_seconds():
+        # The cut cable is one of 200 alerts while the leaf is dead: it counts once it stands for
+        # itself.
+        if (
+            root is not None
+            and alert["status"] == "firing"
+            and after * FASTER >= root.after.total_seconds()
+        ):
             announced.add(root.of)
     return Told(len(webhook.got), len(alerts), sorted(announced))
 
@@ -240,17 +283,25 @@ def _scenario(folder: Path, signals: Sequence[Signal]) -> Scenario:
 
 
 def _send(url: str, signals: Sequence[Signal], severities: dict[str, str]) -> None:
-    """As Prometheus does: firing alerts again and again, here twice a second; ended ones with their end."""
+    """As Prometheus does: firing alerts again and again, here twice a second; ended ones with their
+    end."""
     standing: dict[tuple[str, str], dict[str, object]] = {}
     waiting, began = list(signals), time.monotonic()
     while (now := time.monotonic() - began) < LASTS.total_seconds() / FASTER:
         while waiting and waiting[0].after.total_seconds() / FASTER <= now:
             signal = waiting.pop(0)
-            alert = standing.setdefault((signal.fault_type, signal.resource), _alert(signal, severities))
+            alert = standing.setdefault(
+                (signal.fault_type, signal.resource), _alert(signal, severities)
+            )
             alert["endsAt"] = None if signal.is_raised else datetime.now(UTC).isoformat()
         lasting = datetime.now(UTC) + timedelta(seconds=30)
-        body = [{**alert, "endsAt": alert["endsAt"] or lasting.isoformat()} for alert in standing.values()]
-        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        body = [
+            {**alert, "endsAt": alert["endsAt"] or lasting.isoformat()}
+            for alert in standing.values()
+        ]
+        request = urllib.request.Request(
+            url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=10):
             time.sleep(0.5)
 
@@ -269,13 +320,20 @@ def _alert(signal: Signal, severities: dict[str, str]) -> dict[str, object]:
 
 def main() -> int:
     if find("prometheus-alertmanager") is None:
-        sys.stdout.write("Install the Debian package prometheus-alertmanager first: the storm is played into both.\n")
+        sys.stdout.write(
+            "Install the Debian package prometheus-alertmanager first: the storm is played into both.\n"
+        )
         return 0
     signals, types = storm(), catalog.load()
     levels = {signal.fault_type: str(types[signal.fault_type].severity) for signal in signals}
-    severities = {kind: "critical" if level in ("critical", "major") else "warning" for kind, level in levels.items()}
+    severities = {
+        kind: "critical" if level in ("critical", "major") else "warning"
+        for kind, level in levels.items()
+    }
     true = {signal.of for signal in signals if signal.of}
-    sys.stdout.write(f"{len(signals)} signals of {len(true)} true faults, {HOSTS} hosts on one leaf\n")
+    sys.stdout.write(
+        f"{len(signals)} signals of {len(true)} true faults, {HOSTS} hosts on one leaf\n"
+    )
     for name, told, inside in (
         ("Kintsugi", kintsugi(signals), "lines in threads"),
         ("Alertmanager", alertmanager(signals, severities), "alerts in them"),

@@ -1,8 +1,10 @@
-"""How fast faults find their incidents, and what two dead switches cost: `python -m tests.benchmarks.correlation`.
+"""How fast faults find their incidents, and what two dead switches cost: `python -m
+tests.benchmarks.correlation`.
 
-Each case is a process of its own with a database of its own: SQLite as it runs in production, and a private PostgreSQL
-with fsync on. One connection; batches of 500 as the receiver spools them, half of them repeats, a quarter new faults, a
-quarter ends. The dead switches are played through the whole pipeline with every runbook armed.
+Each case is a process of its own with a database of its own: SQLite as it runs in production, and a
+private PostgreSQL with fsync on. One connection; batches of 500 as the receiver spools them, half
+of them repeats, a quarter new faults, a quarter ends. The dead switches are played through the
+whole pipeline with every runbook armed.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ from django.apps import apps  # noqa: E402  after the settings
 from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
 
-from detectors import catalog  # noqa: E402
+from detectors.catalog import catalog  # noqa: E402
 from detectors.faults import EventKind, FaultEvent  # noqa: E402
 from fixtures.cluster.node import GPU_PCI, RAIL_NICS  # noqa: E402
-from fixtures.replay import database, reader, replay  # noqa: E402
+from fixtures.replay import reader, replay  # noqa: E402
 from fixtures.stream.site import Site  # noqa: E402
-from incidents import inventory, services  # noqa: E402
+from incidents import services  # noqa: E402
+from incidents.inventory import services as inventory  # noqa: E402
 from incidents.models import Decision, Fault, Incident  # noqa: E402
+from kintsugi.replay import database  # noqa: E402
 from runbooks.models import Run, RunState  # noqa: E402
 from tests.services.postgres import Postgres  # noqa: E402
 
@@ -45,8 +49,15 @@ BATCH = 500
 BATCHES = 60
 STARTS_AT = datetime(2026, 2, 2, 6, 0, tzinfo=UTC)
 STORM_NODES = 1_000
-# What stands on a large site, by where: faults of GPUs mostly, then of NICs, and of nodes as wholes.
-GPU_TYPES = ("gpu.xid.79", "gpu.ecc.row_remap_pending", "gpu.ecc.uncorrectable", "gpu.xid.119", "gpu.xid.31")
+# What stands on a large site, by where: faults of GPUs mostly, then of NICs, and of nodes as
+# wholes.
+GPU_TYPES = (
+    "gpu.xid.79",
+    "gpu.ecc.row_remap_pending",
+    "gpu.ecc.uncorrectable",
+    "gpu.xid.119",
+    "gpu.xid.31",
+)
 NIC_TYPES = ("nic.transceiver.rx_power_low", "nic.link.errors", "nic.link.down")
 NODE_TYPES = ("node.fan.failed", "storage.lustre.error", "node.service.down")
 _ids = itertools.count(1)
@@ -54,7 +65,8 @@ _ids = itertools.count(1)
 
 @dataclass(frozen=True)
 class Load:
-    """One case. `standing` faults on the first `busy` nodes, of which all events are; one on each other node."""
+    """One case. `standing` faults on the first `busy` nodes, of which all events are; one on each
+    other node."""
 
     nodes: int
     busy: int
@@ -86,14 +98,17 @@ def main() -> int:
     for name in ("sqlite", "postgresql"):
         _report(name, "1,000 nodes, 10,000 open faults", _apart(name, Load(1_000, 1_000, 10_000)))
         _report(name, "the same, batches of 50", _apart(name, Load(1_000, 1_000, 10_000, 50)))
-        _growth(name, [(nodes, _apart(name, Load(nodes, 100, 1_000))) for nodes in (100, 1_000, 10_000)])
+        _growth(
+            name, [(nodes, _apart(name, Load(nodes, 100, 1_000))) for nodes in (100, 1_000, 10_000)]
+        )
     for which in ("leaf", "spine"):
         told = ", ".join(f"{word} {value}" for word, value in _child("storm", which).items())
         _say(f"a {which}'s death under {STORM_NODES:,} nodes of 8 GPUs: {told}")
     return 0
 
 
-# Throughput ----------------------------------------------------------------------------------------------------------
+# Throughput
+# ---------------------------------------------------------------------------
 
 
 def _apart(name: str, load: Load) -> Measured:
@@ -104,7 +119,9 @@ def _apart(name: str, load: Load) -> Measured:
             return Measured(**_child(*arguments, KINTSUGI_DATA_DIR=scratch, DATABASE_URL=""))
         server = Postgres(is_durable=True).start()
         try:
-            return Measured(**_child(*arguments, KINTSUGI_DATA_DIR=scratch, DATABASE_URL=server.url))
+            return Measured(
+                **_child(*arguments, KINTSUGI_DATA_DIR=scratch, DATABASE_URL=server.url)
+            )
         finally:
             server.remove()
 
@@ -118,13 +135,16 @@ def _report(name: str, what: str, told: Measured) -> None:
 
 
 def _growth(name: str, cases: Sequence[tuple[int, Measured]]) -> None:
-    """The same 100 nodes speak. The slope says by how many milliseconds a batch takes longer for 1,000 nodes more."""
+    """The same 100 nodes speak. The slope says by how many milliseconds a batch takes longer for
+    1,000 nodes more."""
     for nodes, told in cases:
         _report(name, f"{nodes:,} nodes, batches of 100 of them", told)
     (few, first), (many, last) = cases[0], cases[-1]
     slope = (last.p50_ms - first.p50_ms) / (many - few) * 1_000
     ratio = last.p50_ms / first.p50_ms
-    _say(f"{name}, slope: {slope:+.2f} ms per batch and 1,000 nodes; {many // few} times the nodes take {ratio:.2f} x")
+    _say(
+        f"{name}, slope: {slope:+.2f} ms per batch and 1,000 nodes; {many // few} times the nodes take {ratio:.2f} x"
+    )
 
 
 def _loaded(load: Load) -> Measured:
@@ -158,7 +178,9 @@ def _loaded(load: Load) -> Measured:
         statements=sorted(statements)[BATCHES // 2],
         sweep_ms=1_000 * swept,
         faults=Fault.objects.filter(is_active=True).count(),
-        incidents=Incident.objects.exclude(state__in=("resolved", "duplicate", "monitoring")).count(),
+        incidents=Incident.objects.exclude(
+            state__in=("resolved", "duplicate", "monitoring")
+        ).count(),
     )
 
 
@@ -236,7 +258,8 @@ class Stream:
 
 
 def _places(site: Site, busy: int) -> Iterator[tuple[str, str]]:
-    """Fault type and resource: on each of these nodes five types of each GPU, one of some NICs, three of the node."""
+    """Fault type and resource: on each of these nodes five types of each GPU, one of some NICs,
+    three of the node."""
     for number, place in enumerate(site.places[:busy]):
         for index in range(len(GPU_PCI)):
             yield from ((fault_type, place.gpu(index)) for fault_type in GPU_TYPES)
@@ -253,7 +276,8 @@ def _import(site: Site) -> None:
         inventory.apply(inventory.load(file), STARTS_AT)
 
 
-# Dead switches -------------------------------------------------------------------------------------------------------
+# Dead switches
+# ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -267,13 +291,18 @@ class Signal:
 
 
 def leaf_dies(site: Site) -> tuple[str, list[Signal]]:
-    """Its hosts lose one rail within seconds, spines their neighbour; a poll finds it silent a minute later."""
+    """Its hosts lose one rail within seconds, spines their neighbour; a poll finds it silent a
+    minute later."""
     leaf, second = site.leafs[2], timedelta(seconds=1)
     hosts = site.in_pod(leaf.pod)
-    signals = [Signal(second * (slot % 7), "nic.link.down", host.nic(leaf.rail)) for slot, host in enumerate(hosts)]
+    signals = [
+        Signal(second * (slot % 7), "nic.link.down", host.nic(leaf.rail))
+        for slot, host in enumerate(hosts)
+    ]
     signals += [Signal(second * 9, "nic.tx_timeout", host.nic(leaf.rail)) for host in hosts[::5]]
     signals += [
-        Signal(second * 3, "switch.port.down", f"switch/{spine}/port/{port}") for _, spine, port in site.uplinks(leaf)
+        Signal(second * 3, "switch.port.down", f"switch/{spine}/port/{port}")
+        for _, spine, port in site.uplinks(leaf)
     ]
     spines = sorted({spine for _, spine, _ in site.uplinks(leaf)})
     signals += [Signal(second * 20, "switch.bgp.down", f"switch/{spine}", True) for spine in spines]
@@ -286,9 +315,15 @@ def spine_dies(site: Site) -> tuple[str, list[Signal]]:
     signals = []
     for number, leaf in enumerate(site.leafs_of(1)):
         ports = [near for near, far, _ in site.uplinks(leaf) if far == spine]
-        signals += [Signal(second * (number % 5), "switch.port.down", f"{leaf.resource}/port/{port}") for port in ports]
+        signals += [
+            Signal(second * (number % 5), "switch.port.down", f"{leaf.resource}/port/{port}")
+            for port in ports
+        ]
         signals.append(Signal(second * 20, "switch.bgp.down", leaf.resource))
-    return f"switch/{spine}", [*signals, Signal(second * 70, "target.unreachable", f"switch/{spine}")]
+    return f"switch/{spine}", [
+        *signals,
+        Signal(second * 70, "target.unreachable", f"switch/{spine}"),
+    ]
 
 
 DEATHS = {"leaf": leaf_dies, "spine": spine_dies}
@@ -297,7 +332,9 @@ DEATHS = {"leaf": leaf_dies, "spine": spine_dies}
 def _storm(which: str) -> dict[str, object]:
     site = Site(STORM_NODES)
     switch, signals = DEATHS[which](site)
-    signals += [replace(one, after=one.after + timedelta(minutes=20), is_raised=False) for one in signals]
+    signals += [
+        replace(one, after=one.after + timedelta(minutes=20), is_raised=False) for one in signals
+    ]
     with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder, database.temporary():
         script = replace(_script(Path(folder), signals), topology=Path(folder, "topology.toml"))
         script.topology.write_text("\n".join(site.inventory()))
@@ -321,7 +358,9 @@ def _storm(which: str) -> dict[str, object]:
             "merged into it": Incident.objects.filter(state="duplicate").count(),
             "repairs started": Run.objects.count(),
             "repairs withdrawn": Run.objects.filter(state=RunState.WITHDRAWN).count(),
-            "right root after": f"{(found_at - STARTS_AT).total_seconds():.0f} s" if found_at else "never",
+            "right root after": f"{(found_at - STARTS_AT).total_seconds():.0f} s"
+            if found_at
+            else "never",
             "rows written": after.rows - before.rows,
             "peak memory": f"{after.peak_mib} MiB ({before.peak_mib} MiB with the site alone)",
             "CPU": f"{took:.1f} s",
@@ -336,7 +375,9 @@ class _Left:
 
 def _played(script: object) -> _Left:
     replay.scenario(script)  # type: ignore[arg-type]
-    models = [model for model in apps.get_models() if model._meta.app_label in ("incidents", "runbooks")]
+    models = [
+        model for model in apps.get_models() if model._meta.app_label in ("incidents", "runbooks")
+    ]
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return _Left(sum(model.objects.count() for model in models), peak_mib)  # type: ignore[attr-defined]
 
@@ -353,12 +394,15 @@ def _script(folder: Path, signals: Sequence[Signal]) -> replay.Scenario:
     return reader.read(folder)
 
 
-# Processes -----------------------------------------------------------------------------------------------------------
+# Processes
+# ---------------------------------------------------------------------------
 
 
 def _child(*arguments: str, **environment: str) -> dict[str, object]:
     command = [sys.executable, "-m", "tests.benchmarks.correlation", *arguments]
-    told = subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    told = subprocess.run(
+        command, env=os.environ | environment, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
     answer: dict[str, object] = json.loads(told.splitlines()[-1])
     return answer
 

@@ -1,7 +1,9 @@
-"""Fault events per second committed to a private PostgreSQL with fsync on: `python -m tests.benchmarks.ingest`.
+"""Fault events per second committed to a private PostgreSQL with fsync on: `python -m
+tests.benchmarks.ingest`.
 
-Each figure is one process and one connection, batches of 500 as the receiver spools them. The other tools' numbers
-are context only: they were measured on two cores of another machine, through their own HTTP APIs.
+Each figure is one process and one connection, batches of 500 as the receiver spools them. The other
+tools' numbers are context only: they were measured on two cores of another machine, through their
+own HTTP APIs.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def main() -> int:
     scratch = tempfile.TemporaryDirectory(prefix="kintsugi-bench-")
     try:
         os.environ.update(
-            DATABASE_URL=server.url, KINTSUGI_DATA_DIR=scratch.name, DJANGO_SETTINGS_MODULE="kintsugi.settings"
+            DATABASE_URL=server.url,
+            KINTSUGI_DATA_DIR=scratch.name,
+            DJANGO_SETTINGS_MODULE="kintsugi.settings",
         )
         _prepare()
         _report("onto 1,000 active faults", _onto_active(20_000), aim=10_000)
@@ -119,7 +123,10 @@ def _duplicates(total: int) -> float:
 
 
 def _opening(total: int) -> float:
-    events = [_event(f"node/new{number:05}/gpu/0000:19:00.0", at=NOW + timedelta(hours=1)) for number in range(total)]
+    events = [
+        _event(f"node/new{number:05}/gpu/0000:19:00.0", at=NOW + timedelta(hours=1))
+        for number in range(total)
+    ]
     return total / _ingested(list(_in_batches(events)))
 
 

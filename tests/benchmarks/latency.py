@@ -1,9 +1,10 @@
-"""From the last byte of an Xid 79 line on the socket to the return of `scontrol update`, on real parts.
+"""From the last byte of an Xid 79 line on the socket to the return of `scontrol update`, on real
+parts.
 
-Real Slurm with 100 nodes, PostgreSQL with fsync, Redis, one process for each part of Kintsugi; 200 lines, one
-after the other, while ten other nodes are in repair and wait for their jobs. A bare `scontrol update` of the same
-Slurm, timed the same way, stands beside it. Then the process that holds a run's turn is killed, again and again: how
-long until another has the run.
+Real Slurm with 100 nodes, PostgreSQL with fsync, Redis, one process for each part of Kintsugi; 200
+lines, one after the other, while ten other nodes are in repair and wait for their jobs. A bare
+`scontrol update` of the same Slurm, timed the same way, stands beside it. Then the process that
+holds a run's turn is killed, again and again: how long until another has the run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from tests.services.ports import wait_until
@@ -79,7 +81,8 @@ def _release(site: ClusterSite, node: str) -> None:
     closed = "update incidents_incident set state = 'false_positive', closed_at = now()"
     site.query(f"{closed} where closed_at is null and owner = %s returning id", f"node/{node}")
     site.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
-    # Just after a resume a node shows as not responding for a moment, and the guards count it as out.
+    # Just after a resume a node shows as not responding for a moment, and the guards count it as
+    # out.
     wait_until(
         lambda: "*" not in site.slurm("sinfo", "--noheader", f"--nodes={node}", "--format=%t"),
         within_s=30,
@@ -121,16 +124,30 @@ def main() -> None:
 def _measure(site: ClusterSite, watch: Watch) -> None:
     nodes = [f"gn{number:03d}" for number in range(1, 100)]
     for node in nodes:  # a job each, so that a run waits after its drain
-        site.slurm("sbatch", "--quiet", "--chdir=/", "--output=/dev/null", f"--nodelist={node}", "--wrap=sleep 3600")
+        site.slurm(
+            "sbatch",
+            "--quiet",
+            "--chdir=/",
+            "--output=/dev/null",
+            f"--nodelist={node}",
+            "--wrap=sleep 3600",
+        )
     took = []
     others, nodes = nodes[:OTHERS], nodes[OTHERS:]
     with socket.create_connection(("127.0.0.1", site.port)) as sender:
-        first = [_sample(sender, watch, node, _line(node, _GPUS[3], number)) for number, node in enumerate(others)]
+        first = [
+            _sample(sender, watch, node, _line(node, _GPUS[3], number))
+            for number, node in enumerate(others)
+        ]
         for number in range(SAMPLES):
             node = nodes[number % len(nodes)]
-            took.append(_sample(sender, watch, node, _line(node, _GPUS[number // len(nodes)], number)))
+            took.append(
+                _sample(sender, watch, node, _line(node, _GPUS[number // len(nodes)], number))
+            )
             _release(site, node)
-    active = site.query("select count(*) from runbooks_run where finished_at is null and state = 'running'")[0][0]
+    active = site.query(
+        "select count(*) from runbooks_run where finished_at is null and state = 'running'"
+    )[0][0]
     _quantiles("bare scontrol update", _bare(site, watch))
     _quantiles(f"Xid 79 line to scontrol update, beside {active} other runs", took)
     print(f"before those, the first of all, on cold processes: {first[0]:.0f} ms")
@@ -143,8 +160,11 @@ def _measure(site: ClusterSite, watch: Watch) -> None:
 
 
 def _death(site: ClusterSite) -> float:
-    """Seconds from the SIGKILL of whoever holds a turn until that run is taken again; tried until one was hit."""
-    held = "select id, fence from runbooks_run where leased_until is not null and finished_at is null"
+    """Seconds from the SIGKILL of whoever holds a turn until that run is taken again; tried until
+    one was hit."""
+    held = (
+        "select id, fence from runbooks_run where leased_until is not null and finished_at is null"
+    )
     while True:
         site.query("update runbooks_run set wake_at = now() where finished_at is null returning id")
         wait_until(lambda: site.query(held), within_s=30, what="a turn")
@@ -153,7 +173,8 @@ def _death(site: ClusterSite) -> float:
         if left := site.query(held):
             run, fence = left[0]
             taken = "select 1 from runbooks_run where id = %s and fence > %s"
-            wait_until(lambda: site.query(taken, run, fence), within_s=60, what=f"run {run} goes on")  # noqa: B023
+            goes_on = partial(site.query, taken, run, fence)
+            wait_until(goes_on, within_s=60, what=f"run {run} goes on")
             return time.monotonic() - died_at
 
 
@@ -162,7 +183,9 @@ def _sample(sender: socket.socket, watch: Watch, node: str, line: bytes) -> floa
     sender.sendall(line[:-1])
     begun = time.time_ns()
     sender.sendall(line[-1:])
-    wait_until(lambda: watch.returned_at_ns(node, after_ns=begun), within_s=30, what=f"the drain of {node}")
+    wait_until(
+        lambda: watch.returned_at_ns(node, after_ns=begun), within_s=30, what=f"the drain of {node}"
+    )
     return ((watch.returned_at_ns(node, after_ns=begun) or 0) - begun) / 1e6
 
 

@@ -1,7 +1,8 @@
-"""Lines a second that the whole catalogue is matched against, by engine: `python -m tests.benchmarks.matcher`.
+"""Lines a second that the whole catalogue is matched against, by engine: `python -m
+tests.benchmarks.matcher`.
 
-CPU time of one thread on everyday lines of a node, without faults and with one line in a thousand an Xid. `facts` is
-what a hit costs further on: header, groups, judgement.
+CPU time of one thread on everyday lines of a node, without faults and with one line in a thousand
+an Xid. `facts` is what a hit costs further on: header, groups, judgement.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from detectors.catalog import load
-from detectors.matcher import ENGINES
-from detectors.signatures import Matcher
+from detectors.catalog.catalog import load
+from detectors.logs.matcher import ENGINES
+from detectors.logs.signatures import Matcher
 
 LINES = 200_000
 # A loop of plain `re` is two orders of magnitude slower.
@@ -33,7 +34,10 @@ XID = "kernel: [{n}.617543] NVRM: Xid (PCI:0000:9b:00): 31, pid={n}, name=python
 def stream(count: int, share: float) -> list[bytes]:
     rng = random.Random(7)
     texts = (XID if rng.random() < share else rng.choice(CALM) for _ in range(count))
-    return [f"Nov 21 03:59:58 gn{n % 100:03d} {text.format(n=n)}".encode() for n, text in enumerate(texts)]
+    return [
+        f"Nov 21 03:59:58 gn{n % 100:03d} {text.format(n=n)}".encode()
+        for n, text in enumerate(texts)
+    ]
 
 
 def rate(act: Callable[[bytes], object], lines: list[bytes]) -> str:
@@ -56,7 +60,9 @@ def main() -> None:
             print(f"{engine:10} {share:6.1%} faults {rate(matcher.is_hit, stream(count, share))}")
     matcher = Matcher(catalog)
     hits = stream(20_000, 1)
-    print(f"facts {rate(lambda line: matcher.facts(line, default_host='-', observed_at=NOW, zone=UTC), hits)}")
+    print(
+        f"facts {rate(lambda line: matcher.facts(line, default_host='-', observed_at=NOW, zone=UTC), hits)}"
+    )
 
 
 if __name__ == "__main__":

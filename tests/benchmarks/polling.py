@@ -1,9 +1,12 @@
 """What polling costs: `python -m tests.benchmarks.polling [cluster|ssh|scale ...]`.
 
-1. One process polls 100 nodes with all node detectors over SSH and 24 switches of 64 ports over SNMP, for a minute of
-   its schedule, into a private PostgreSQL: its CPU share and memory. The simulated cluster is a process of its own.
-2. Commands a second over a kept connection to a real sshd, beside `ssh` with ControlMaster in the same run.
-3. CPU per node and minute for 100, 1,000 and 10,000 nodes, the detectors gpu and host, answers from memory.
+1. One process polls 100 nodes with all node detectors over SSH and 24 switches of 64 ports over
+   SNMP, for a minute of its schedule, into a private PostgreSQL: its CPU share and memory. The
+   simulated cluster is a process of its own.
+2. Commands a second over a kept connection to a real sshd, beside `ssh` with ControlMaster in the
+  same run.
+3. CPU per node and minute for 100, 1,000 and 10,000 nodes, the detectors gpu and host, answers from
+  memory.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as scratch:
         try:
             os.environ.update(
-                DATABASE_URL=server.url, KINTSUGI_DATA_DIR=scratch, DJANGO_SETTINGS_MODULE="kintsugi.settings"
+                DATABASE_URL=server.url,
+                KINTSUGI_DATA_DIR=scratch,
+                DJANGO_SETTINGS_MODULE="kintsugi.settings",
             )
             _prepare()
             for name in wanted:
@@ -83,16 +88,18 @@ class _Poller:
     """A pipeline on a clock of its own: a minute of the schedule takes as long as its work."""
 
     def __init__(self, via: Transports, detectors: Sequence[Any]) -> None:
-        from detectors import catalog  # noqa: PLC0415
-        from kintsugi import wiring  # noqa: PLC0415
+        from detectors.catalog import catalog  # noqa: PLC0415
+        from kintsugi.clients import wiring  # noqa: PLC0415
+        from kintsugi.periodic.polling import Watch  # noqa: PLC0415
         from kintsugi.pipeline import Pipeline  # noqa: PLC0415
-        from kintsugi.polling import Watch  # noqa: PLC0415
 
         self.now = datetime.now(UTC)
         self.rings = _Rings()
         self.polls = 0
         watch = Watch(via, tuple(detectors))
-        self.pipeline = Pipeline(wiring.world(), wiring.notifier(), self.rings, lambda: self.now, catalog.load(), watch)
+        self.pipeline = Pipeline(
+            wiring.world(), wiring.notifier(), self.rings, lambda: self.now, catalog.load(), watch
+        )
 
     def minute(self) -> tuple[float, float]:
         """CPU seconds of this process, all threads, and seconds by the wall."""
@@ -107,23 +114,30 @@ class _Poller:
         return time.process_time() - cpu, time.monotonic() - begun
 
 
-# 1. The cluster ------------------------------------------------------------------------------------------------------
+# 1. The cluster
+# ---------------------------------------------------------------------------
 
 
 def _cluster(scratch: Path) -> None:
-    from detectors import snmp_fast  # noqa: PLC0415
     from detectors.detector import Transports  # noqa: PLC0415
-    from detectors.transport import SshShell  # noqa: PLC0415
+    from detectors.transports import snmp_fast  # noqa: PLC0415
+    from detectors.transports.ssh import SshShell  # noqa: PLC0415
     from fixtures.cluster.snmp_agent import credentials  # noqa: PLC0415
 
-    cluster = subprocess.Popen([sys.executable, "-m", "tests.benchmarks.polling", "serve", str(scratch)], cwd=ROOT)
+    cluster = subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.polling", "serve", str(scratch)], cwd=ROOT
+    )
     try:
         wait_until(lambda: (scratch / "state").exists(), within_s=120, what="the simulated cluster")
         state = json.loads((scratch / "state").read_text())
         _inventory(state)
-        shell = SshShell(user="kintsugi", key_file=Path(state["key"]), known_hosts=Path(state["known_hosts"]))
+        shell = SshShell(
+            user="kintsugi", key_file=Path(state["key"]), known_hosts=Path(state["known_hosts"])
+        )
         for is_fast in (False, True):
-            access = snmp_fast.choose(lambda target: credentials(state["switches"][target.name]), is_fast=is_fast)
+            access = snmp_fast.choose(
+                lambda target: credentials(state["switches"][target.name]), is_fast=is_fast
+            )
             _report(Transports(shell, access), is_fast)
             access.close()
         shell.close()
@@ -149,10 +163,12 @@ def _report(via: Transports, is_fast: bool) -> None:
 
 
 def _inventory(state: dict[str, Any]) -> None:
-    from incidents import inventory  # noqa: PLC0415
+    from incidents.inventory import services  # noqa: PLC0415
     from incidents.models import Node, Switch  # noqa: PLC0415
 
-    inventory.apply(inventory.load(ROOT / "fixtures" / "topology" / "sakuraone.toml"), datetime.now(UTC))
+    services.apply(
+        services.load(ROOT / "fixtures" / "topology" / "sakuraone.toml"), datetime.now(UTC)
+    )
     Node.objects.exclude(name__in=state["nodes"]).delete()
     Switch.objects.exclude(name__in=state["switches"]).delete()
     Switch.objects.update(address="127.0.0.1")
@@ -168,7 +184,9 @@ def _serve(directory: Path) -> None:
 
     world = SimulatedWorld.sakuraone()
     nodes = [node for node in world.nodes.values() if node.gpus][:NODES]
-    switches = [switch.name for switch in world.switches.values() if switch.role in ("leaf", "spine")][:SWITCHES]
+    switches = [
+        switch.name for switch in world.switches.values() if switch.role in ("leaf", "spine")
+    ][:SWITCHES]
     ssh = SshServer(nodes)
     key, known_hosts = ssh.write_access(directory)
     ssh.start()
@@ -185,12 +203,13 @@ def _serve(directory: Path) -> None:
         time.sleep(3600)
 
 
-# 2. One connection ---------------------------------------------------------------------------------------------------
+# 2. One connection
+# ---------------------------------------------------------------------------
 
 
 def _ssh(scratch: Path) -> None:
     from detectors.detector import Target  # noqa: PLC0415
-    from detectors.transport import SshShell  # noqa: PLC0415
+    from detectors.transports.ssh import SshShell  # noqa: PLC0415
 
     server = Sshd().start()
     target = Target("here", "127.0.0.1", server.port, server.user)
@@ -202,7 +221,12 @@ def _ssh(scratch: Path) -> None:
         "ControlPath": scratch / "control",
         "ControlPersist": "60",
     }
-    place = [*(f"-o{name}={value}" for name, value in options.items()), "-p", str(server.port), "127.0.0.1"]
+    place = [
+        *(f"-o{name}={value}" for name, value in options.items()),
+        "-p",
+        str(server.port),
+        "127.0.0.1",
+    ]
     argv = ["ssh", "-F", "none", "-l", server.user, *place]
     command = [*argv, "timeout", "5", "true"]
     try:
@@ -226,7 +250,8 @@ def _rate(act: Callable[[], object]) -> float:
     return COMMANDS / (time.monotonic() - begun)
 
 
-# 3. Sizes ------------------------------------------------------------------------------------------------------------
+# 3. Sizes
+# ---------------------------------------------------------------------------
 
 
 class _OneAnswer:
@@ -259,13 +284,19 @@ def _scale(scratch: Path) -> None:
     for size in SIZES:
         Poll.objects.all().delete()
         Node.objects.all().delete()
-        Node.objects.bulk_create([Node(name=f"n{number:05}") for number in range(size)], batch_size=1000)
+        Node.objects.bulk_create(
+            [Node(name=f"n{number:05}") for number in range(size)], batch_size=1000
+        )
         poller = _Poller(Transports(_OneAnswer()), [registry.by_name(name) for name in SCALED])
         poller.minute()
         cpu, _ = poller.minute()
         costs.append(cpu / size * 1000)
-        _say(f"{size:6,} nodes: {costs[-1]:.2f} ms of CPU per node and minute ({', '.join(SCALED)})")
-    _say(f"the largest cost is {max(costs) / min(costs) - 1:.0%} above the smallest (aim within 20 %)")
+        _say(
+            f"{size:6,} nodes: {costs[-1]:.2f} ms of CPU per node and minute ({', '.join(SCALED)})"
+        )
+    _say(
+        f"the largest cost is {max(costs) / min(costs) - 1:.0%} above the smallest (aim within 20 %)"
+    )
     Node.objects.all().delete()
 
 

@@ -1,9 +1,11 @@
-"""Lines a second received, matched and accounted for over TCP, beside rsyslog writing the same stream in the same run.
+"""Lines a second received, matched and accounted for over TCP, beside rsyslog writing the same
+stream in the same run.
 
     python -m tests.benchmarks.receiver [--rounds N] [--lines N] [--flood-seconds S]
 
-Each round gives the same file to both, one after the other, over one connection on loopback. A line of ours is
-accounted for when it is counted and, if it is a fault, folded; the last event is spooled before the clock stops.
+Each round gives the same file to both, one after the other, over one connection on loopback. A line
+of ours is accounted for when it is counted and, if it is a fault, folded; the last event is spooled
+before the clock stops.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from detectors import catalog
+from detectors.catalog import catalog
+from detectors.logs.signatures import Matcher
 from detectors.receivers.intake import Zones
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Listen, Receiver
-from detectors.signatures import Matcher
 from tests.services.ports import free_port, listens, wait_until
 from tests.services.programs import spawn
 from tests.services.rsyslog import Rsyslog
@@ -80,7 +82,9 @@ class NoQueue:
         self.marks = [mark for mark in self.marks if mark.segment not in segments]
 
 
-def make_lines(count: int, *, fault_share: float, has_kernel_stamps: bool) -> Iterator[tuple[bytes, bool]]:
+def make_lines(
+    count: int, *, fault_share: float, has_kernel_stamps: bool
+) -> Iterator[tuple[bytes, bool]]:
     """Lines of 100 nodes in order of time, 2,000 a second, and whether each is a fault. Seeded."""
     dice = random.Random(7)
     for number in range(count):
@@ -89,19 +93,24 @@ def make_lines(count: int, *, fault_share: float, has_kernel_stamps: bool) -> It
         is_fault = dice.random() < fault_share
         if is_fault:
             kernel = f"[{90_000 + number / 2000:.6f}] " if has_kernel_stamps else ""
-            gpu, code = dice.choice(("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")), dice.choice(CODES)
-            text = (
-                f"kernel: {kernel}NVRM: Xid (PCI:0000:{gpu}:00): {code}, pid={4000 + dice.randrange(2)}, name=python3"
+            gpu, code = (
+                dice.choice(("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")),
+                dice.choice(CODES),
             )
+            text = f"kernel: {kernel}NVRM: Xid (PCI:0000:{gpu}:00): {code}, pid={4000 + dice.randrange(2)}, name=python3"
         else:
             text = dice.choice(BENIGN).format(n=dice.randrange(1000, 9999))
         yield f"<30>{stamp} {host} {text}".encode(), is_fault
 
 
-def make_stream(path: Path, lines: int, *, fault_share: float, is_counted: bool, has_kernel_stamps: bool) -> Stream:
+def make_stream(
+    path: Path, lines: int, *, fault_share: float, is_counted: bool, has_kernel_stamps: bool
+) -> Stream:
     faults = 0
     with path.open("wb") as file:
-        for line, is_fault in make_lines(lines, fault_share=fault_share, has_kernel_stamps=has_kernel_stamps):
+        for line, is_fault in make_lines(
+            lines, fault_share=fault_share, has_kernel_stamps=has_kernel_stamps
+        ):
             file.write(b"%d %b" % (len(line), line) if is_counted else line + b"\n")
             faults += is_fault
     return Stream(path, lines, faults)
@@ -109,7 +118,10 @@ def make_stream(path: Path, lines: int, *, fault_share: float, is_counted: bool,
 
 def send(stream: Stream, port: int) -> float:
     """Sends the whole file; returns the monotonic time before the first byte."""
-    with socket.create_connection(("127.0.0.1", port)) as connection, stream.path.open("rb") as file:
+    with (
+        socket.create_connection(("127.0.0.1", port)) as connection,
+        stream.path.open("rb") as file,
+    ):
         started = time.monotonic()
         connection.sendfile(file)
     return started
@@ -121,7 +133,8 @@ def cpu_seconds(who: int) -> float:
 
 
 def rsyslog_seconds(stream: Stream) -> tuple[float, float]:
-    """Wall and CPU time until rsyslog has written the last line. Raises AssertionError when it lost one."""
+    """Wall and CPU time until rsyslog has written the last line. Raises AssertionError when it lost
+    one."""
     port, cpu = free_port(), cpu_seconds(resource.RUSAGE_CHILDREN)
     rsyslog = Rsyslog(RSYSLOG % {"port": port}).start()
     try:
@@ -146,9 +159,17 @@ def rsyslog_seconds(stream: Stream) -> tuple[float, float]:
 
 
 def our_seconds(stream: Stream) -> tuple[float, dict[str, float]]:
-    """Wall time until all lines are accounted for and all events spooled. Raises AssertionError at any loss."""
+    """Wall time until all lines are accounted for and all events spooled. Raises AssertionError at
+    any loss."""
     with tempfile.TemporaryDirectory() as home:
-        argv = [sys.executable, "-m", "tests.benchmarks.receiver", "--serve", home, str(stream.lines)]
+        argv = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.receiver",
+            "--serve",
+            home,
+            str(stream.lines),
+        ]
         process = spawn(argv, cwd=ROOT, stdout=subprocess.PIPE)
         if process.stdout is None:
             raise AssertionError("no pipe")
@@ -157,7 +178,9 @@ def our_seconds(stream: Stream) -> tuple[float, dict[str, float]]:
         told = json.loads(process.stdout.readline())
         process.wait(30)
     if (told["lines"], told["occurrences"]) != (stream.lines, stream.faults):
-        raise AssertionError(f"sent {stream.lines} lines with {stream.faults} faults; accounted for: {told}")
+        raise AssertionError(
+            f"sent {stream.lines} lines with {stream.faults} faults; accounted for: {told}"
+        )
     return told["ended"] - started, told
 
 
@@ -201,13 +224,20 @@ STREAMS = (
 
 
 def compare(home: Path, rounds: int, lines: int) -> None:
-    """One row per stream: lines a second (median of the rounds), their ratio, and lines per second of CPU."""
+    """One row per stream: lines a second (median of the rounds), their ratio, and lines per second
+    of CPU."""
     print(f"{'':36} {'lines a second':>24}        {'per CPU second':>24}")
-    print(f"{'stream':36} {'ours':>12} {'rsyslog':>12} {'ratio':>6} {'ours':>12} {'rsyslog':>12}  lost events   MiB")
+    print(
+        f"{'stream':36} {'ours':>12} {'rsyslog':>12} {'ratio':>6} {'ours':>12} {'rsyslog':>12}  lost events   MiB"
+    )
     for share, is_counted, has_stamps, name in STREAMS:
         size = lines if share < 0.1 else lines // 2
         stream = make_stream(
-            home / "stream", size, fault_share=share, is_counted=is_counted, has_kernel_stamps=has_stamps
+            home / "stream",
+            size,
+            fault_share=share,
+            is_counted=is_counted,
+            has_kernel_stamps=has_stamps,
         )
         theirs = [rsyslog_seconds(stream) for _ in range(rounds)]
         ours = [our_seconds(stream) for _ in range(rounds)]
@@ -226,8 +256,18 @@ def compare(home: Path, rounds: int, lines: int) -> None:
 def flood(home: Path, seconds: float) -> None:
     """800,000 repeated Xid 95 lines of one node in a minute, 29 distinct, at their own pace."""
     total = int(800_000 * seconds / 60)
-    texts = [f"NVRM: Xid (PCI:0000:19:00): 95, pid={4000 + n}, name=train, Uncontained: LTC TAG" for n in range(29)]
-    argv = [sys.executable, "-m", "tests.benchmarks.receiver", "--serve", str(home / "flood"), str(total)]
+    texts = [
+        f"NVRM: Xid (PCI:0000:19:00): 95, pid={4000 + n}, name=train, Uncontained: LTC TAG"
+        for n in range(29)
+    ]
+    argv = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.receiver",
+        "--serve",
+        str(home / "flood"),
+        str(total),
+    ]
     process = spawn(argv, cwd=ROOT, stdout=subprocess.PIPE)
     if process.stdout is None:
         raise AssertionError("no pipe")
@@ -238,7 +278,9 @@ def flood(home: Path, seconds: float) -> None:
         while sent < total:
             due = min(total, int(total * (time.monotonic() - started) / seconds))
             stamp = f"{START + timedelta(seconds=time.monotonic() - started):%b %e %H:%M:%S}"
-            lines = [f"<4>{stamp} gn042 kernel: {texts[number % 29]}\n" for number in range(sent, due)]
+            lines = [
+                f"<4>{stamp} gn042 kernel: {texts[number % 29]}\n" for number in range(sent, due)
+            ]
             connection.sendall("".join(lines).encode())
             sent = due
             pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])

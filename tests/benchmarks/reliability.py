@@ -1,6 +1,8 @@
-"""How long the numbers of a million incidents take: `python -m tests.benchmarks.reliability [PURE [ROWS]]`.
+"""How long the numbers of a million incidents take: `python -m tests.benchmarks.reliability [PURE
+[ROWS]]`.
 
-First from arrays in memory (PURE incidents), then from ROWS rows of a SQLite file made for the purpose.
+First from arrays in memory (PURE incidents), then from ROWS rows of a SQLite file made for the
+purpose.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from incidents.reliability_summary import (
+from incidents.reliability.summary import (
     COMPONENTS,
     RECOVERIES,
     UNIT_ORDER,
-    Fleet,
     Incidents,
+    ServiceHistory,
+    StudyPeriod,
     Unit,
-    Window,
     all_figures,
 )
 
@@ -43,7 +45,9 @@ def columns(count: int) -> Incidents:
         opened=onset + random.exponential(0.01, count),
         acknowledged=np.where(random.random(count) < 0.6, onset + 0.2, np.nan),
         out=onset + 0.01,
-        restored=np.where(random.random(count) < 0.99, onset + random.lognormal(0.5, 1.5, count), np.nan),
+        restored=np.where(
+            random.random(count) < 0.99, onset + random.lognormal(0.5, 1.5, count), np.nan
+        ),
     )
 
 
@@ -56,21 +60,29 @@ def timed(what: str, call: Callable[[], object]) -> None:
 
 def pure(count: int) -> None:
     incidents = columns(count)
-    fleet = Fleet({unit: np.full(10_000, _EPOCH_H) for unit in Unit}, np.full(80_000, _EPOCH_H))
-    window = Window(_EPOCH_H, _EPOCH_H + _YEAR_H, ZoneInfo("Asia/Tokyo"))
-    timed(f"{count:,} incidents in memory, eleven rows of figures", lambda: all_figures(incidents, fleet, window))
+    fleet = ServiceHistory(
+        {unit: np.full(10_000, _EPOCH_H) for unit in Unit}, np.full(80_000, _EPOCH_H)
+    )
+    window = StudyPeriod(_EPOCH_H, _EPOCH_H + _YEAR_H, ZoneInfo("Asia/Tokyo"))
+    timed(
+        f"{count:,} incidents in memory, eleven rows of figures",
+        lambda: all_figures(incidents, fleet, window),
+    )
 
 
 def from_rows(count: int) -> None:
     from django.core.management import call_command  # noqa: PLC0415  the settings name the file, made first
 
-    from incidents import statistics  # noqa: PLC0415
     from incidents.models import Incident  # noqa: PLC0415
+    from incidents.statistics import statistics  # noqa: PLC0415
 
     call_command("migrate", verbosity=0)
     start, minute = datetime(2025, 1, 1, tzinfo=UTC), timedelta(minutes=1)
     for first in range(0, count, 20_000):
-        times = [start + (number % 500_000) * minute for number in range(first, min(first + 20_000, count))]
+        times = [
+            start + (number % 500_000) * minute
+            for number in range(first, min(first + 20_000, count))
+        ]
         Incident.objects.bulk_create(
             Incident(
                 title="Benchmark",
@@ -88,7 +100,10 @@ def from_rows(count: int) -> None:
             )
             for index, at in enumerate(times)
         )
-    timed(f"{count:,} incidents in SQLite, summary", lambda: statistics.summary(start, start + timedelta(days=365)))
+    timed(
+        f"{count:,} incidents in SQLite, summary",
+        lambda: statistics.summary(start, start + timedelta(days=365)),
+    )
 
 
 def main() -> int:

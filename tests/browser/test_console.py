@@ -11,7 +11,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from incidents import services
 from incidents.models import Incident
-from kintsugi.roles import Role
+from kintsugi.roles import UserRole
 from tests.browser.conftest import Visit
 from tests.builders import NOW, a_node, an_incident
 from tests.kintsugi.more_pages import forms_and_views
@@ -21,7 +21,8 @@ __all__ = ["pages"]
 
 pytestmark = pytest.mark.needs("chromium")
 
-# WCAG 2.2, 1.4.3: 4.5 to 1 for text of ordinary size. A colour is read by painting it, whatever notation it has.
+# WCAG 2.2, 1.4.3: 4.5 to 1 for text of ordinary size. A colour is read by painting it, whatever
+# notation it has.
 LOW_CONTRAST = """() => {
   const brush = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const over = (top, under) => top.slice(0, 3).map((c, i) => c * top[3] + under[i] * (1 - top[3]));
@@ -59,7 +60,12 @@ TOO_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
 def watched(page: Page, home: str) -> list[str]:
     """What must not happen while pages load: other hosts asked, errors, what the policy forbids."""
     wrong: list[str] = []
-    page.on("request", lambda request: None if request.url.startswith((home, "data:")) else wrong.append(request.url))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith((home, "data:")) else wrong.append(request.url)
+        ),
+    )
     page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     return wrong
@@ -69,7 +75,10 @@ def problems(page: Page, address: str) -> dict[str, Any]:
     """What one page does wrong by eye, in light, in dark and on a telephone."""
     answer = page.goto(address)
     assert answer is not None
-    found: dict[str, Any] = {"status": answer.status, "headings": page.locator("h1:visible").count()}
+    found: dict[str, Any] = {
+        "status": answer.status,
+        "headings": page.locator("h1:visible").count(),
+    }
     found["unlabelled"] = page.evaluate(UNLABELLED)
     found["light"] = page.evaluate(LOW_CONTRAST)
     page.set_viewport_size({"width": 1280, "height": 900})
@@ -85,7 +94,7 @@ def problems(page: Page, address: str) -> dict[str, Any]:
 def test_every_page_loads_from_here_alone_is_labelled_readable_and_fits_a_telephone(
     pages: list[str], visit: Visit, live_server: LiveServer
 ) -> None:
-    page = visit(Role.ADMIN)
+    page = visit(UserRole.ADMIN)
     wrong = watched(page, live_server.url)
     well = {
         "status": 200,
@@ -97,13 +106,17 @@ def test_every_page_loads_from_here_alone_is_labelled_readable_and_fits_a_teleph
         "too_wide_for_a_laptop": 0,
     }
     addresses = [*pages, *forms_and_views(), "/auth/user/"]
-    assert {address: problems(page, address) for address in addresses} == dict.fromkeys(addresses, well)
+    assert {address: problems(page, address) for address in addresses} == dict.fromkeys(
+        addresses, well
+    )
     assert wrong == []
 
 
-def test_the_sign_in_page_loads_from_here_alone_and_lets_a_person_in(visit: Visit, live_server: LiveServer) -> None:
+def test_the_sign_in_page_loads_from_here_alone_and_lets_a_person_in(
+    visit: Visit, live_server: LiveServer
+) -> None:
     person = User.objects.create_user("vera", password="correct horse")
-    person.groups.add(Group.objects.get(name=Role.VIEWER.value))
+    person.groups.add(Group.objects.get(name=UserRole.VIEWER.value))
     page = visit(None)
     wrong = watched(page, live_server.url)
     page.goto("/incidents/incident/")
@@ -116,7 +129,7 @@ def test_the_sign_in_page_loads_from_here_alone_and_lets_a_person_in(visit: Visi
 
 def test_an_incident_is_acknowledged_by_keyboard_alone(visit: Visit) -> None:
     incident = an_incident()
-    page = visit(Role.ON_CALL)
+    page = visit(UserRole.ON_CALL)
     page.goto(f"/incidents/{incident.pk}/")
     page.locator("summary", has_text="Acknowledge").focus()
     page.keyboard.press("Enter")
@@ -131,7 +144,7 @@ def test_an_incident_is_acknowledged_by_keyboard_alone(visit: Visit) -> None:
 
 def test_an_open_page_follows_what_happens_and_leaves_alone_what_is_typed(visit: Visit) -> None:
     incident = an_incident()
-    page = visit(Role.ON_CALL)
+    page = visit(UserRole.ON_CALL)
     page.clock.install()
     page.goto(f"/incidents/{incident.pk}/")
     page.locator("summary", has_text="Resolve").click()
@@ -144,7 +157,7 @@ def test_an_open_page_follows_what_happens_and_leaves_alone_what_is_typed(visit:
 
 
 def test_an_open_home_page_follows_what_happens(visit: Visit) -> None:
-    page = visit(Role.VIEWER)
+    page = visit(UserRole.VIEWER)
     page.clock.install()
     page.goto("/")
     expect(page.locator("#live-home")).to_contain_text("No incident is open.")
@@ -153,23 +166,27 @@ def test_an_open_home_page_follows_what_happens(visit: Visit) -> None:
     expect(page.locator("#live-home")).to_contain_text("GPU has fallen off the bus")
 
 
-def test_an_open_page_says_so_when_the_server_no_longer_answers_and_when_it_does_again(visit: Visit) -> None:
+def test_an_open_page_says_so_when_the_server_no_longer_answers_and_when_it_does_again(
+    visit: Visit,
+) -> None:
     def unplugged(route: Route) -> None:
         route.abort()
 
-    page = visit(Role.VIEWER)
+    page = visit(UserRole.VIEWER)
     page.clock.install()
     page.goto("/")
     page.route("**/*", unplugged)
     page.clock.run_for(6_000)
-    expect(page.get_by_role("alert")).to_contain_text("The server does not answer: this page is as of")
+    expect(page.get_by_role("alert")).to_contain_text(
+        "The server does not answer: this page is as of"
+    )
     page.unroute("**/*", unplugged)
     page.clock.run_for(6_000)
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_an_open_page_says_so_when_the_person_is_signed_out(visit: Visit) -> None:
-    page = visit(Role.VIEWER)
+    page = visit(UserRole.VIEWER)
     page.clock.install()
     page.goto("/")
     page.context.clear_cookies()
@@ -179,9 +196,11 @@ def test_an_open_page_says_so_when_the_person_is_signed_out(visit: Visit) -> Non
 
 def test_machines_are_offered_while_a_report_is_typed(visit: Visit) -> None:
     a_node()
-    page = visit(Role.ON_CALL)
+    page = visit(UserRole.ON_CALL)
     page.goto("/report/")
-    assert page.locator("#machines option").evaluate_all("all => all.map((one) => one.value)") == ["gn042"]
+    assert page.locator("#machines option").evaluate_all("all => all.map((one) => one.value)") == [
+        "gn042"
+    ]
     page.get_by_label("Where").fill("gn042")
     page.get_by_label("What you saw").fill("NCCL hangs.")
     page.get_by_role("button", name="Report it").click()

@@ -37,7 +37,9 @@ def _post(slack: SlackServer, text: str, *, thread_ts: str = "") -> str:
         return str(methods.post_message(slack.workspace, arguments, slack.url)["ts"])
 
 
-def test_new_messages_appear_by_themselves_and_leave_the_rest_as_it_was(slack: SlackServer, page: Page) -> None:
+def test_new_messages_appear_by_themselves_and_leave_the_rest_as_it_was(
+    slack: SlackServer, page: Page
+) -> None:
     first = _post(slack, "gn042 is drained")
     _post(slack, "a reply of long ago", thread_ts=first)
     page.goto(slack.url)
@@ -48,7 +50,9 @@ def test_new_messages_appear_by_themselves_and_leave_the_rest_as_it_was(slack: S
     expect(page.get_by_text("gn077 is drained")).to_be_visible()
     _post(slack, "gn077 reboots", thread_ts=second)
     expect(page.get_by_text("gn077 reboots")).to_be_visible()
-    assert page.evaluate("document.querySelector('article').kept"), "an unchanged message is not drawn anew"
+    assert page.evaluate("document.querySelector('article').kept"), (
+        "an unchanged message is not drawn anew"
+    )
     expect(page.get_by_text("a reply of long ago")).to_be_hidden()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -58,7 +62,11 @@ def test_a_changed_card_changes_in_place(slack: SlackServer, page: Page) -> None
     page.goto(slack.url)
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": "resolved"}}]
     with slack.workspace.lock:
-        methods.update(slack.workspace, {"channel": CHANNEL, "ts": ts, "text": "x", "blocks": blocks}, slack.url)
+        methods.update(
+            slack.workspace,
+            {"channel": CHANNEL, "ts": ts, "text": "x", "blocks": blocks},
+            slack.url,
+        )
     expect(page.get_by_text("resolved")).to_be_visible()
     expect(page.locator("article")).to_have_count(1)
 

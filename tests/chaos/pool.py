@@ -1,8 +1,9 @@
-"""A pool of workers that are killed all the time: forked from one warm process, each acts for whatever run is due.
+"""A pool of workers that are killed all the time: forked from one warm process, each acts for
+whatever run is due.
 
-`python -m tests.chaos.pool CONF BOOTS HOME NODE...`, with the database in the environment. HOME holds `ahead` (seconds
-by which the clock runs ahead of the wall's; tests turn it too) and gets `kills`, a line for each worker killed in a
-turn.
+`python -m tests.chaos.pool CONF BOOTS HOME NODE...`, with the database in the environment. HOME
+holds `ahead` (seconds by which the clock runs ahead of the wall's; tests turn it too) and gets
+`kills`, a line for each worker killed in a turn.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from django.core.management import call_command  # noqa: E402 - after Django
 from django.db import DatabaseError, connection  # noqa: E402
 from django.db.models import Q  # noqa: E402
 
-from runbooks import running, services  # noqa: E402
-from runbooks.leasing import LEASE  # noqa: E402
+from runbooks import services  # noqa: E402
+from runbooks.engine import turn as running  # noqa: E402
+from runbooks.guards.verdicts import Bounds  # noqa: E402
+from runbooks.lease.lease import LEASE  # noqa: E402
 from runbooks.models import Mode, Run  # noqa: E402
-from runbooks.verdicts import Bounds  # noqa: E402
 from tests.runbooks.real_site import RealSite  # noqa: E402
 from tests.runbooks.site import Site, a_policy  # noqa: E402
 
@@ -37,9 +39,11 @@ WORKERS = 4
 SHARE = 0.08
 # Then the workers are left alone, so that the play comes to its end.
 ENOUGH = 240
-# One worker in so many is killed from outside, wherever it is: in a database call, or while scontrol runs.
+# One worker in so many is killed from outside, wherever it is: in a database call, or while
+# scontrol runs.
 FROM_OUTSIDE = 0.3
-# A worker that dies leaves its lease, and perhaps a scontrol: the clock is turned only when all has been still so long.
+# A worker that dies leaves its lease, and perhaps a scontrol: the clock is turned only when all has
+# been still so long.
 STILL_FOR_S = 1.0
 
 
@@ -69,8 +73,11 @@ class Pool:
         still_since = time.monotonic()
         while True:
             try:
-                # An ended run looks once more, later, whether Slurm has kept that its node was given back.
-                unfinished = Run.objects.filter(Q(finished_at=None) | Q(wake_at__isnull=False)).exists()
+                # An ended run looks once more, later, whether Slurm has kept that its node was
+                # given back.
+                unfinished = Run.objects.filter(
+                    Q(finished_at=None) | Q(wake_at__isnull=False)
+                ).exists()
                 is_due = bool(services.due(self.site.now()))
             except DatabaseError:
                 connection.close()
@@ -146,7 +153,8 @@ class TurnedSite(RealSite):
 
 
 class Worker:
-    """As a Celery worker: takes turns of runs that are due, until it is killed or its database goes away."""
+    """As a Celery worker: takes turns of runs that are due, until it is killed or its database goes
+    away."""
 
     def __init__(self, site: TurnedSite, rng: random.Random, *, is_mortal: bool) -> None:
         self.site = site
@@ -162,7 +170,9 @@ class Worker:
                 time.sleep(0.05)
                 continue
             self.busy.write_text("somewhere")
-            running.advance(self.rng.choice(due), now=self.site.now(), world=self.site.world, at=self._die)
+            running.advance(
+                self.rng.choice(due), now=self.site.now(), world=self.site.world, at=self._die
+            )
             self.busy.unlink()
 
     def _die(self, point: str) -> None:
@@ -174,8 +184,16 @@ class Worker:
 def main() -> None:
     conf, boots, home, *nodes = sys.argv[1:]
     pool = Pool(Path(conf), Path(boots), Path(home), nodes)
-    # All nodes are repaired at once, and the clock runs: what is tested is the kills, not the limits.
-    wide = Bounds(cap_nodes=1000, cap_share=1.0, pod_floor=0.0, per_hour=1000, breaker_share=1.0, approval_above=1000)
+    # All nodes are repaired at once, and the clock runs: what is tested is the kills, not the
+    # limits.
+    wide = Bounds(
+        cap_nodes=1000,
+        cap_share=1.0,
+        pod_floor=0.0,
+        per_hour=1000,
+        breaker_share=1.0,
+        approval_above=1000,
+    )
     patient = a_policy(boot_time=timedelta(days=30), verify_timeout=timedelta(days=30), bounds=wide)
     pool.site.world = replace(pool.site.world, policy=patient)
     pool.open()

@@ -1,4 +1,5 @@
-"""A new database with nodes, of which all but the last have lost their first GPU, and the reboot runbook armed.
+"""A new database with nodes, of which all but the last have lost their first GPU, and the reboot
+runbook armed.
 
 `python -m tests.chaos.prepare NODE=ADDRESS:PORT...`, with the database in the environment.
 """

@@ -1,4 +1,5 @@
-"""A TCP relay before a server, which a test cuts in mid-command: what is open is reset, and nobody gets through."""
+"""A TCP relay before a server, which a test cuts in mid-command: what is open is reset, and nobody
+gets through."""
 
 from __future__ import annotations
 

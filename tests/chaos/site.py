@@ -1,4 +1,5 @@
-"""A whole Kintsugi of real processes on private servers, any of which a test may kill in mid-storm."""
+"""A whole Kintsugi of real processes on private servers, any of which a test may kill in
+mid-storm."""
 
 from __future__ import annotations
 
@@ -30,10 +31,13 @@ Counts = Counter[tuple[str, str]]
 
 
 class Site:
-    """PostgreSQL with fsync, Redis, one worker and one receiver, all ours. `log` holds what they say."""
+    """PostgreSQL with fsync, Redis, one worker and one receiver, all ours. `log` holds what they
+    say."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-chaos-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-chaos-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self.postgres = Postgres(is_durable=True)
         self.redis = Redis()
@@ -62,7 +66,18 @@ class Site:
         self._directory.cleanup()
 
     def start_worker(self) -> None:
-        celery = [sys.executable, "-m", "celery", "-A", "kintsugi", "worker", "-Q", "ingest", "-c", "2"]
+        celery = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "kintsugi",
+            "worker",
+            "-Q",
+            "ingest",
+            "-c",
+            "2",
+        ]
         self._spawn("worker", [*celery, "-l", "WARNING", "--without-mingle", "--without-gossip"])
 
     def start_receiver(self) -> None:
@@ -74,7 +89,7 @@ class Site:
         process = self._processes.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(patient(10))
 
     def kill_receiver(self) -> None:
         """Keeps a copy of what it had spooled: committed segments are removed later."""
@@ -88,13 +103,18 @@ class Site:
         self.kill_receiver()
 
     def spooled(self) -> Counts:
-        """Occurrences by resource and type in everything that was ever spooled, each event id once."""
+        """Occurrences by resource and type in everything that was ever spooled, each event id
+        once."""
         events: dict[str, tuple[str, str, int]] = {}
         for copy in self._spools:
             with contextlib.closing(Spool(copy)) as spool:
                 for batch in spool.pending([]):
                     for wire in batch.wires:
-                        events[wire["event_id"]] = (wire["resource"], wire["fault_type"], wire["count"])
+                        events[wire["event_id"]] = (
+                            wire["resource"],
+                            wire["fault_type"],
+                            wire["count"],
+                        )
         counts: Counts = Counter()
         for resource, fault_type, count in events.values():
             counts[resource, fault_type] += count
@@ -102,11 +122,16 @@ class Site:
 
     def counted(self) -> Counts:
         """Occurrences by resource and type in the database; empty while it is away."""
-        with contextlib.suppress(psycopg.Error), psycopg.connect(self.postgres.url, connect_timeout=2) as connection:
+        with (
+            contextlib.suppress(psycopg.Error),
+            psycopg.connect(self.postgres.url, connect_timeout=2) as connection,
+        ):
             rows = connection.execute(
                 "SELECT resource, fault_type, sum(count)::bigint FROM incidents_fault GROUP BY 1, 2"
             )
-            return Counter({(resource, fault_type): int(count) for resource, fault_type, count in rows})
+            return Counter(
+                {(resource, fault_type): int(count) for resource, fault_type, count in rows}
+            )
         return Counter()
 
     def _environment(self) -> dict[str, str]:
@@ -120,12 +145,18 @@ class Site:
     def _spawn(self, name: str, argv: list[str]) -> None:
         with self.log.open("ab") as log:
             self._processes[name] = spawn(
-                argv, cwd=ROOT, env=self._environment(), stdout=log, stderr=log, start_new_session=True
+                argv,
+                cwd=ROOT,
+                env=self._environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
 
 class Storm(threading.Thread):
-    """Sends lines over TCP until it is told to stop, and connects again when the receiver is gone."""
+    """Sends lines over TCP until it is told to stop, and connects again when the receiver is
+    gone."""
 
     def __init__(self, port: int, lines: Callable[[int], bytes]) -> None:
         super().__init__(daemon=True)
@@ -136,7 +167,10 @@ class Storm(threading.Thread):
 
     def run(self) -> None:
         while not self._is_over.is_set():
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=2) as out:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self._port), timeout=2) as out,
+            ):
                 while not self._is_over.is_set():
                     out.sendall(self._lines(self.sent))
                     self.sent += 1
@@ -145,4 +179,4 @@ class Storm(threading.Thread):
 
     def end(self) -> None:
         self._is_over.set()
-        self.join(10)
+        self.join(patient(10))

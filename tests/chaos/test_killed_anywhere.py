@@ -1,4 +1,5 @@
-"""A worker killed between any two lines of a turn, and another that takes over: the same end, one reboot."""
+"""A worker killed between any two lines of a turn, and another that takes over: the same end, one
+reboot."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from incidents.lifecycle import State
-from runbooks import running
-from runbooks.leasing import LEASE
+from incidents.vocabulary.lifecycle import State
+from runbooks.engine import turn
+from runbooks.lease.lease import LEASE
 from runbooks.models import Run, RunState, StepRun
-from runbooks.slurm import SlurmError
+from runbooks.slurm.protocol import NodeState, SlurmError
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -47,7 +48,7 @@ def play(site: Site, run: Run, reaper: Reaper) -> Run:
         lease_ends_at = run.leased_until + timedelta(seconds=1) if run.leased_until else site.now
         site.now = max(site.now, run.wake_at, lease_ends_at)
         try:
-            running.advance(run.pk, now=site.now, world=site.world, at=reaper)
+            turn.advance(run.pk, now=site.now, world=site.world, at=reaper)
         except Killed:
             continue
     raise AssertionError(f"{run} does not end: {run.waiting_for}")
@@ -83,12 +84,11 @@ def test_act_of_unknown_outcome_is_looked_at_when_scontrol_breaks(
     real = getattr(site.slurm, verb)
     calls = itertools.count()
 
-    def break_once(*arguments: str) -> None:
+    def break_once(*arguments: str, as_seen: NodeState) -> object:
         if next(calls):
-            real(*arguments)
-            return
+            return real(*arguments, as_seen=as_seen)
         if is_done_all_the_same:
-            real(*arguments)
+            real(*arguments, as_seen=as_seen)
         raise SlurmError(f"`scontrol {verb}` gave no answer within 30 s.")
 
     monkeypatch.setattr(site.slurm, verb, break_once)
@@ -97,12 +97,14 @@ def test_act_of_unknown_outcome_is_looked_at_when_scontrol_breaks(
     assert [act[0] for act in site.slurm.journal] == ["drain", "reboot", "resume"]
 
 
-def test_attempt_is_watched_before_it_is_taken_not_to_have_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_is_watched_before_it_is_taken_not_to_have_happened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     site = Site(nodes=2)
     run = site.begin(site.lose_gpu())
     asked_at = []
 
-    def hang(node: str) -> None:
+    def hang(node: str, *, as_seen: NodeState) -> None:
         asked_at.append(site.now)
         raise SlurmError("`scontrol reboot` gave no answer within 30 s.")
 
@@ -121,9 +123,9 @@ def test_worker_that_comes_late_stores_nothing() -> None:
     def overtaken(point: str) -> None:
         if point == "acted":
             site.now += LEASE + timedelta(seconds=1)
-            running.advance(run.pk, now=site.now, world=site.world)
+            turn.advance(run.pk, now=site.now, world=site.world)
 
-    running.advance(run.pk, now=site.now, world=site.world, at=overtaken)
+    turn.advance(run.pk, now=site.now, world=site.world, at=overtaken)
     run.refresh_from_db()
     assert run.step == 1
     assert [step.outcome for step in run.steps.all()] == ["already_done"]
@@ -136,15 +138,17 @@ def test_second_worker_does_nothing_while_the_first_one_works() -> None:
 
     def rung_twice(point: str) -> None:
         if point == "leased":
-            running.advance(run.pk, now=site.now, world=site.world)
+            turn.advance(run.pk, now=site.now, world=site.world)
 
-    running.advance(run.pk, now=site.now, world=site.world, at=rung_twice)
+    turn.advance(run.pk, now=site.now, world=site.world, at=rung_twice)
     run.refresh_from_db()
     assert run.step == 1
     assert run.fence == 1
 
 
-def test_broken_step_is_told_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_step_is_told_once_in_plain_words_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     site = Site(nodes=2)
     run = site.begin(site.lose_gpu())
 
@@ -155,5 +159,8 @@ def test_broken_step_is_told_once_and_tried_again(monkeypatch: pytest.MonkeyPatc
         patched.setattr(site.slurm, "jobs", broken)
         run = site.play(run, limit=timedelta(minutes=5))
     assert run.state == RunState.RUNNING
-    assert sum("The step broke: ZeroDivisionError" in line for line in site.story(run.incident)) == 1
+    told = "The step was broken off: Kintsugi met an error of its own, which its log describes. Kintsugi looks again."
+    assert sum(told in line for line in site.story(run.incident)) == 1
+    assert not [line for line in site.story(run.incident) if "ZeroDivisionError" in line]
+    assert "ZeroDivisionError: jobs" in caplog.text
     assert site.play(run).state == RunState.SUCCEEDED

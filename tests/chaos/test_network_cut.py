@@ -1,4 +1,5 @@
-"""The network to Slurm's machine cut in mid-command: the act is made once, and its run goes on by itself."""
+"""The network to Slurm's machine cut in mid-command: the act is made once, and its run goes on by
+itself."""
 
 from __future__ import annotations
 
@@ -12,15 +13,16 @@ from pathlib import Path
 import pytest
 
 from detectors.detector import OneByOne, Output, Target
-from detectors.transport import SshShell
+from detectors.transports.ssh import SshShell
 from fixtures.cluster.slurm_daemons import SlurmDaemons, SlurmOptions
 from incidents.models import Incident
 from runbooks import services
 from runbooks.models import Run, RunState, StepRun
-from runbooks.slurm_client import ScontrolSlurm, controller
+from runbooks.slurm.client import ScontrolWriter, controller
 from tests.chaos.relay import Relay
 from tests.runbooks.real_site import RealSite
 from tests.runbooks.site import CLUSTER, Site
+from tests.services.patience import patient
 from tests.services.ports import wait_until
 from tests.services.sshd import Sshd
 
@@ -36,7 +38,9 @@ ACTS = {
     "reboot": ("scontrol reboot", "reboot request queued for nodes {node}"),
     "resume": ("State=RESUME", "update_node: node {node} state set to IDLE"),
 }
-CASES = [(act, moment) for act in ACTS for moment in ("before it is asked for", "before its answer")]
+CASES = [
+    (act, moment) for act in ACTS for moment in ("before it is asked for", "before its answer")
+]
 NODES = tuple(f"gn{number:03d}" for number in range(1, len(CASES) + 1))
 # A command that holds the words in `held` is run, and its answer never leaves the machine.
 HOLD = """#!/bin/sh
@@ -55,7 +59,8 @@ exec sh -c "$SSH_ORIGINAL_COMMAND"
 
 @dataclass
 class CutShell(OneByOne):
-    """SSH through the relay, which is cut right before a command with the words `before` is sent."""
+    """SSH through the relay, which is cut right before a command with the words `before` is
+    sent."""
 
     ssh: SshShell
     relay: Relay
@@ -79,12 +84,15 @@ class House:
     shell: CutShell
 
     def begin(self, node: str) -> tuple[RealSite, Run, Incident]:
-        """Once the one before is in service: just after a resume a node does not answer for a moment."""
+        """Once the one before is in service: just after a resume a node does not answer for a
+        moment."""
         self.daemons.wait_until(self.all_serve, what="all nodes serve")
-        site = RealSite(self.daemons.conf, self.daemons.directory / "boots", (node,), lost=(f"{node}/gpu/0",))
+        site = RealSite(
+            self.daemons.conf, self.daemons.directory / "boots", (node,), lost=(f"{node}/gpu/0",)
+        )
         where = controller(f"ssh:127.0.0.1:{self.relay.port}")
-        slurm = ScontrolSlurm(self.shell, where, cluster_name=CLUSTER, conf=str(self.daemons.conf))
-        site.world = replace(site.world, slurm=slurm)
+        slurm = ScontrolWriter(self.shell, where, cluster_name=CLUSTER, conf=str(self.daemons.conf))
+        site.world = replace(site.world, slurm=slurm, writer=slurm)
         tables = Site(nodes=0)
         tables.now = site.now()
         tables.add_node(node)
@@ -105,7 +113,7 @@ class House:
         (self.sshd.home / "held").write_text(words)
         watch = threading.Thread(target=self._cut_when_done, daemon=True)
         watch.start()
-        return lambda: watch.join(30)
+        return lambda: watch.join(patient(30))
 
     def _cut_when_done(self) -> None:
         wait_until((self.sshd.home / "done").exists, within_s=30, what="the command has run")
@@ -123,7 +131,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     hook = directory / "hook"
     hook.write_text(f'#!/bin/sh\necho "$1" >> "{directory}/boots"\n')
     hook.chmod(0o755)
-    options = SlurmOptions(gpus_per_node=2, boot_takes=timedelta(seconds=0.3), reboot_hook=(str(hook),))
+    options = SlurmOptions(gpus_per_node=2, reboot_hook=(str(hook),))
     with ExitStack() as running:
         sshd = Sshd()
         running.callback(sshd.remove)
@@ -139,16 +147,24 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         known_hosts.write_text(f"[127.0.0.1]:{relay.port} {host_key}\n")
         ssh = SshShell(user=sshd.user, key_file=sshd.key_file, known_hosts=known_hosts)
         running.callback(ssh.close)
-        daemons = running.enter_context(SlurmDaemons(directory, nodes=NODES, cluster_name=CLUSTER, options=options))
+        daemons = running.enter_context(
+            SlurmDaemons(directory, nodes=NODES, cluster_name=CLUSTER, options=options)
+        )
         yield House(daemons, sshd, relay, CutShell(ssh, relay))
 
 
-@pytest.mark.parametrize(("node", "act", "moment"), [(node, *case) for node, case in zip(NODES, CASES, strict=True)])
-def test_an_act_is_made_once_when_the_network_is_cut(house: House, node: str, act: str, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("node", "act", "moment"), [(node, *case) for node, case in zip(NODES, CASES, strict=True)]
+)
+def test_an_act_is_made_once_when_the_network_is_cut(
+    house: House, node: str, act: str, moment: str
+) -> None:
     site, run, incident = house.begin(node)
     site.play_until(run.pk, lambda run: run.plan[run.step]["step"] == act)
     cuts, join = house.relay.cuts, house.cut_at(ACTS[act][0], moment)
-    site.play_until(run.pk, lambda run: house.relay.cuts > cuts and "Kintsugi looks again" in run.waiting_for)
+    site.play_until(
+        run.pk, lambda run: house.relay.cuts > cuts and "Kintsugi looks again" in run.waiting_for
+    )
     join()
     # Its attempt is stored and its outcome is not known; Slurm was told, or it was not.
     assert run.steps.get(name=act).outcome == StepRun.Outcome.ATTEMPTED

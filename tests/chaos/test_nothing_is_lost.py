@@ -1,4 +1,5 @@
-"""From the moment an event is in the spool it is never lost and counts once, whatever dies in mid-storm."""
+"""From the moment an event is in the spool it is never lost and counts once, whatever dies in
+mid-storm."""
 
 from __future__ import annotations
 
@@ -18,12 +19,15 @@ NODES = 40
 
 
 def lines(number: int) -> bytes:
-    """Six lines: five that come again and again, and one with a kernel stamp that comes twice, as by two paths."""
+    """Six lines: five that come again and again, and one with a kernel stamp that comes twice, as
+    by two paths."""
     stamp = datetime.now(UTC).strftime("%b %e %H:%M:%S")
     out = []
     for index in range(5):
         node, code = (number * 5 + index) % NODES, CODES[(number + index) % len(CODES)]
-        out.append(f"<4>{stamp} gn{node:03d} kernel: NVRM: Xid (PCI:0000:19:00): {code}, pid={number % 7}, name=t")
+        out.append(
+            f"<4>{stamp} gn{node:03d} kernel: NVRM: Xid (PCI:0000:19:00): {code}, pid={number % 7}, name=t"
+        )
     # The kernel's clock of one boot: never the same twice but for the copy.
     copied = f"[{10_000 + number // 2 + number % 2 * 0.5:.6f}] NVRM: Xid (PCI:0000:3b:00): 48, pid={number // 2}"
     out += [f"<4>{stamp} gn001 kernel: {copied}"] * 2
@@ -39,7 +43,9 @@ def site() -> Iterator[Site]:
         running.remove()
 
 
-def test_every_spooled_event_counts_once_when_worker_receiver_redis_and_database_die_in_mid_storm(site: Site) -> None:
+def test_every_spooled_event_counts_once_when_worker_receiver_redis_and_database_die_in_mid_storm(
+    site: Site,
+) -> None:
     storm = Storm(site.port, lines)
     storm.start()
 
@@ -47,7 +53,9 @@ def test_every_spooled_event_counts_once_when_worker_receiver_redis_and_database
         target = storm.sent + rounds
         wait_until(lambda: storm.sent >= target, within_s=30, what="the storm goes on")
 
-    wait_until(lambda: site.counted().total() > 100, within_s=30, what="the first events are counted")
+    wait_until(
+        lambda: site.counted().total() > 100, within_s=30, what="the first events are counted"
+    )
     site.kill("worker")
     goes_on(100)
     redis.Redis.from_url(site.redis.url).flushall()
@@ -73,6 +81,10 @@ def test_every_spooled_event_counts_once_when_worker_receiver_redis_and_database
     site.stop_receiver()
     spooled = site.spooled()
     site.start_receiver()
-    wait_until(lambda: site.counted().total() >= spooled.total(), within_s=40, what="every spooled event is counted")
+    wait_until(
+        lambda: site.counted().total() >= spooled.total(),
+        within_s=40,
+        what="every spooled event is counted",
+    )
     assert site.counted() == spooled
     assert spooled.total() > 3 * storm.sent

@@ -1,4 +1,5 @@
-"""A worker that dies at any statement of a poll: the rise of a counter is told once, neither lost nor doubled."""
+"""A worker that dies at any statement of a poll: the rise of a counter is told once, neither lost
+nor doubled."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import pytest
 from django.db import connection, transaction
 
 from incidents.models import Fault, Incident, Node, Poll
-from incidents.polling import LEASE
-from tests.kintsugi.test_polling import MINUTE, TICK, House, Told
+from incidents.polling.polling import LEASE
+from tests.kintsugi.periodic.test_polling import MINUTE, TICK, House, Told
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +23,8 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_at(statement: int) -> Iterator[None]:
-    """Dies in place of the statement of that number, counted from 0. Roll-backs are the database's own then."""
+    """Dies in place of the statement of that number, counted from 0. Roll-backs are the database's
+    own then."""
     count = 0
 
     def execute(run: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -41,7 +43,8 @@ class _Undone(Exception):
 
 
 def counted(statement: int) -> bool:
-    """One try: what a poll that dies there leaves is made good. False when the poll was over before."""
+    """One try: what a poll that dies there leaves is made good. False when the poll was over
+    before."""
     told = Told({"gn001": [("told.errors", 100)]})
     house = House(told, nodes=2)
     house.rounds(2)

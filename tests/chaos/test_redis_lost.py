@@ -1,4 +1,5 @@
-"""Redis killed and emptied under repairs on real Celery workers and a real Slurm: each ends as it would have."""
+"""Redis killed and emptied under repairs on real Celery workers and a real Slurm: each ends as it
+would have."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ import redis
 from fixtures.cluster.slurm_daemons import SlurmDaemons, SlurmOptions
 from fixtures.cluster.ssh_server import SshServer
 from fixtures.cluster.world import SimulatedNode, SimulatedWorld
-from runbooks.leasing import LEASE
+from runbooks.lease.lease import LEASE
 from tests.runbooks.conftest import boots, reboots_asked
 from tests.runbooks.site import CLUSTER
 from tests.services.patience import patient
@@ -39,12 +40,10 @@ NODES = ("gn001", "gn002", "gn003")
 # One stays well: the floor of a pod keeps a node in service.
 ALL_NODES = (*NODES, "gn004")
 SWEEP = timedelta(seconds=1)
-# Celery tries to reach a broker that went away every 2 s and more seldom later; the rest is for a slow machine. Our
-# choice: a ring that was lost for good would be late for ever.
+# Celery tries to reach a broker that went away every 2 s and more seldom later; the rest is for a
+# slow machine. Our choice: a ring that was lost for good would be late for ever.
 CONNECTS_WITHIN = timedelta(seconds=20)
-LATE = (
-    "select max(now() - greatest(wake_at, coalesce(leased_until, wake_at))) from runbooks_run where state = 'running'"
-)
+LATE = "select max(now() - greatest(wake_at, coalesce(leased_until, wake_at))) from runbooks_run where state = 'running'"
 # All nodes are repaired at once: what is tested is the broker, not the limits.
 SETTINGS = {
     "KINTSUGI_SLURM": "local",
@@ -62,11 +61,16 @@ SETTINGS = {
 
 
 class House:
-    """Slurm, its nodes over SSH, PostgreSQL, Redis, two Celery workers and a beat. `latest`: see `until`."""
+    """Slurm, its nodes over SSH, PostgreSQL, Redis, two Celery workers and a beat. `latest`: see
+    `until`."""
 
-    def __init__(self, home: Path, daemons: SlurmDaemons, postgres: Postgres, broker: Redis) -> None:
+    def __init__(
+        self, home: Path, daemons: SlurmDaemons, postgres: Postgres, broker: Redis
+    ) -> None:
         self.home, self.daemons, self.postgres, self.redis = home, daemons, postgres, broker
-        self.world = SimulatedWorld([SimulatedNode(name, clock=lambda: datetime.now(UTC)) for name in ALL_NODES])
+        self.world = SimulatedWorld(
+            [SimulatedNode(name, clock=lambda: datetime.now(UTC)) for name in ALL_NODES]
+        )
         for node in NODES:
             self.world.inject("gpu_lost", f"{node}/gpu/0")
         self.ssh = SshServer([self.world.node(name) for name in ALL_NODES])
@@ -90,15 +94,28 @@ class House:
         prepare = [sys.executable, "-m", "tests.chaos.prepare", *ends]
         subprocess.run(prepare, cwd=ROOT, env=environment, check=True, timeout=patient(120))
         celery = [sys.executable, "-m", "celery", "-A", "kintsugi"]
-        for queues in ("ingest,sweep", "runbook,notify,poll"):
-            worker = [*celery, "worker", "-Q", queues, "-c", "2", "-n", f"{queues[:6]}@%h", "-l", "WARNING"]
+        for queues in ("ingest,sweep", "runbook,notify,poll,slurm"):
+            worker = [
+                *celery,
+                "worker",
+                "-Q",
+                queues,
+                "-c",
+                "2",
+                "-n",
+                f"{queues[:6]}@%h",
+                "-l",
+                "WARNING",
+            ]
             self._spawn(worker, environment)
         self._spawn([*celery, "beat", "--pidfile=", "-l", "WARNING"], environment)
         return self
 
     def _spawn(self, argv: list[str], environment: dict[str, str]) -> None:
         with (self.home / "log").open("ab") as log:
-            made = spawn(argv, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+            made = spawn(
+                argv, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
         self.processes.append(made)
 
     def stop(self) -> None:
@@ -112,7 +129,8 @@ class House:
             return connection.execute(sql, values).fetchall()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Meanwhile nodes boot that Slurm has rebooted, and it is kept how long a run was due that nobody took."""
+        """Meanwhile nodes boot that Slurm has rebooted, and it is kept how long a run was due that
+        nobody took."""
 
         def holds() -> object:
             for node in NODES:
@@ -138,7 +156,9 @@ def house(tmp_path: Path) -> Iterator[House]:
     hook = directory / "hook"
     hook.write_text(f'#!/bin/sh\necho "$1" >> "{directory}/boots"\n')
     hook.chmod(0o755)
-    options = SlurmOptions(gpus_per_node=2, boot_takes=timedelta(seconds=2), reboot_hook=(str(hook),))
+    options = SlurmOptions(
+        gpus_per_node=2, boot_takes=timedelta(seconds=2), reboot_hook=(str(hook),)
+    )
     with ExitStack() as running:
         postgres, broker = Postgres(), Redis()
         running.callback(postgres.remove)
@@ -151,7 +171,9 @@ def house(tmp_path: Path) -> Iterator[House]:
         yield made.start()
 
 
-def test_repairs_end_as_undisturbed_ones_when_redis_is_emptied_and_killed_under_them(house: House) -> None:
+def test_repairs_end_as_undisturbed_ones_when_redis_is_emptied_and_killed_under_them(
+    house: House,
+) -> None:
     emptied = redis.Redis.from_url(house.redis.url)
     house.until(lambda: house.passed("drain") >= 1, "the first drain")
     emptied.flushall()

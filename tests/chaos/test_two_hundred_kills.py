@@ -1,7 +1,8 @@
-"""Two hundred seeded kills in one play, on a real Slurm and PostgreSQL: the end is that of an undisturbed one.
+"""Two hundred seeded kills in one play, on a real Slurm and PostgreSQL: the end is that of an
+undisturbed one.
 
-A person does what Kintsugi asks for where Slurm itself has lost what it knew, and what Slurm was told in the seconds
-before its own death may be told to it again.
+The plain tier of the tests plays a quarter of it. A person does what Kintsugi asks for where Slurm itself has lost what it knew, and what Slurm was
+told in the seconds before its own death may be told to it again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from signal import SIGKILL
@@ -28,8 +30,7 @@ from tests.services.postgres import Postgres
 from tests.services.programs import spawn, stop
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NODES = tuple(f"gn{number:03d}" for number in range(1, 25))
-KILLS = 200
+POINTS = {"leased", "allowed", "attempted", "acted", "stored", "somewhere"}
 # Its state is on disk by then: SAVE_MAX_WAIT of slurmctld is 5 s.
 KEPT_WITHIN = timedelta(seconds=10)
 
@@ -39,11 +40,26 @@ pytestmark = [
 ]
 
 
+@dataclass(frozen=True)
+class Length:
+    """Each node's repair is killed about ten times."""
+
+    nodes: tuple[str, ...]
+    kills: int
+
+
+FULL = Length(tuple(f"gn{number:03d}" for number in range(1, 25)), kills=200)
+QUARTER = Length(FULL.nodes[:6], kills=30)
+
+
 class Play:
     """Slurm, PostgreSQL and the pool of workers, each of which a test may kill."""
 
-    def __init__(self, home: Path, daemons: SlurmDaemons, postgres: Postgres) -> None:
+    def __init__(
+        self, home: Path, daemons: SlurmDaemons, postgres: Postgres, length: Length
+    ) -> None:
         self.home, self.daemons, self.postgres = home, daemons, postgres
+        self.length = length
         self.helped: set[object] = set()
         environment = os.environ | {
             "DATABASE_URL": postgres.url,
@@ -58,7 +74,13 @@ class Play:
             str(home),
         ]
         with (home / "log").open("wb") as log:
-            self.pool = spawn([*argv, *NODES], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            self.pool = spawn(
+                [*argv, *length.nodes],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         self.wait(lambda: (home / "opened").exists(), within_s=180, what="the runs are made")
 
     @property
@@ -80,8 +102,12 @@ class Play:
 
         wait_until(holds, within_s=within_s, what=what)
 
+    def wait_for_kills(self, wanted: int) -> None:
+        self.wait(lambda: self.kills >= wanted, within_s=180, what=f"{wanted} kills")
+
     def help(self) -> None:
-        """Does what people are asked to, once a run: slurmctld died before it had kept that the node was back."""
+        """Does what people are asked to, once a run: slurmctld died before it had kept that the
+        node was back."""
         late = "SELECT id FROM runbooks_run WHERE waiting_for LIKE '%still waits for its boot%' AND finished_at IS NULL"
         if asking := {run for (run,) in self.rows(late)} - self.helped:
             self.helped |= asking
@@ -97,17 +123,20 @@ class Play:
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Iterator[Play]:
+def play(tmp_path: Path, is_full_length: bool) -> Iterator[Play]:
+    length = FULL if is_full_length else QUARTER
     directory = tmp_path / "slurm"
     directory.mkdir()
     hook = directory / "hook"
     hook.write_text(f'#!/bin/sh\necho "$1" >> "{directory}/boots"\n')
     hook.chmod(0o755)
-    options = SlurmOptions(gpus_per_node=2, boot_takes=timedelta(seconds=0.3), reboot_hook=(str(hook),))
+    options = SlurmOptions(gpus_per_node=2, reboot_hook=(str(hook),))
     postgres = Postgres(is_durable=True).start()
     try:
-        with SlurmDaemons(directory, nodes=NODES, cluster_name=CLUSTER, options=options) as daemons:
-            started = Play(tmp_path, daemons, postgres)
+        with SlurmDaemons(
+            directory, nodes=length.nodes, cluster_name=CLUSTER, options=options
+        ) as daemons:
+            started = Play(tmp_path, daemons, postgres, length)
             yield started
             stop(started.pool, how=SIGKILL)
     finally:
@@ -117,9 +146,14 @@ def play(tmp_path: Path) -> Iterator[Play]:
 def told_at_its_death(log: str, what: str) -> set[str]:
     """Nodes of which slurmctld was told that in the seconds before it was killed.
 
-    The next one sends again what was sent and not noted, or does not know of it: Slurm's own doing, once each.
+    The next one sends again what was sent and not noted, or does not know of it: Slurm's own doing,
+    once each.
     """
-    lines = [(datetime.fromisoformat(line[1:24]), line) for line in log.splitlines() if line.startswith("[2")]
+    lines = [
+        (datetime.fromisoformat(line[1:24]), line)
+        for line in log.splitlines()
+        if line.startswith("[2")
+    ]
     deaths = [at for at, line in lines if "slurmctld version" in line][1:]
     named = [(at, re.search(rf"{what} (gn\d+)", line)) for at, line in lines]
     asked = [(at, found[1]) for at, found in named if found]
@@ -127,23 +161,26 @@ def told_at_its_death(log: str, what: str) -> set[str]:
 
 
 def test_two_hundred_kills_end_as_an_undisturbed_play(play: Play) -> None:
-    play.wait(lambda: play.kills >= 40, within_s=180, what="forty kills")
+    length = play.length
+    play.wait_for_kills(length.kills // 5)
     play.daemons.kill_controller()
     play.daemons.start_controller()
-    play.wait(lambda: play.kills >= 80, within_s=180, what="eighty kills")
+    play.wait_for_kills(2 * length.kills // 5)
     play.postgres.stop(SIGKILL)
     play.postgres.start()
-    play.wait(lambda: play.kills >= 120, within_s=180, what="a hundred and twenty kills")
+    play.wait_for_kills(3 * length.kills // 5)
     play.jump(timedelta(hours=1))
     play.wait(play.has_ended, within_s=600, what="every run has ended")
 
     ended = Counter(state for (state,) in play.rows("SELECT state FROM runbooks_run"))
     outcomes = play.rows("SELECT outcome FROM runbooks_run WHERE state <> 'succeeded'")
-    assert ended == {"succeeded": len(NODES)}, json.dumps(outcomes, default=str)
-    assert {state for (state,) in play.rows("SELECT state FROM incidents_incident")} == {"monitoring"}
+    assert ended == {"succeeded": len(length.nodes)}, json.dumps(outcomes, default=str)
+    assert {state for (state,) in play.rows("SELECT state FROM incidents_incident")} == {
+        "monitoring"
+    }
     log = play.daemons.log.read_text()
     lost = told_at_its_death(log, "reboot request queued for nodes")
-    for node in NODES:
+    for node in length.nodes:
         often = {1, 2} if node in lost else {1}
         assert boots(play.daemons, node) in often, node
         assert reboots_asked(play.daemons, node) in often, node
@@ -151,7 +188,11 @@ def test_two_hundred_kills_end_as_an_undisturbed_play(play: Play) -> None:
     assert {line.split()[1] for line in shown.splitlines()} == {"idle"}
     assert play.rows("SELECT 1 FROM runbooks_steprun WHERE outcome = 'attempted'") == []
     doubled = "SELECT node FROM runbooks_auditentry WHERE phase = 'done' GROUP BY node, run, act HAVING count(*) > 1"
-    assert {node for (node,) in play.rows(doubled)} <= lost | told_at_its_death(log, "update_node: node")
-    assert play.kills >= KILLS
+    assert {node for (node,) in play.rows(doubled)} <= lost | told_at_its_death(
+        log, "update_node: node"
+    )
+    assert play.kills >= length.kills
     killed_at = Counter((play.home / "kills").read_text().split())
-    assert set(killed_at) == {"leased", "allowed", "attempted", "acted", "stored", "somewhere"}
+    assert killed_at.keys() <= POINTS
+    # Chance may leave a point out of a short play.
+    assert length != FULL or killed_at.keys() == POINTS

@@ -1,6 +1,7 @@
-"""Every line of the real corpus through `explain`: no exception, the right component, no benign line raised.
+"""Every line of the real corpus through `explain`: no exception, the right component, no benign
+line raised.
 
-The labels' words and ours: docs/catalogue.md. The corpus lies outside the repository; CI has it.
+The labels' words and ours: docs/reference/catalogue.md. The corpus lies outside the repository; CI has it.
 """
 
 import csv
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from detectors.catalog import load
-from detectors.explain import Explained, explain
+from detectors.catalog.catalog import load
+from detectors.cli.explain import ExplainedLine, explain
 from detectors.faults import Action, Component, EventKind
-from detectors.signatures import Fact, Matcher
+from detectors.logs.signatures import Fact, Matcher
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 COMPONENTS = {"nvlink_nvswitch_pcie": "nvlink", "nic_transceiver": "nic"}
@@ -34,7 +35,10 @@ class Labelled:
     facts: tuple[Fact, ...]
 
     def __str__(self) -> str:
-        found = ", ".join(f"{fact.fault_type} ({fact.component} {fact.event} {fact.action})" for fact in self.facts)
+        found = ", ".join(
+            f"{fact.fault_type} ({fact.component} {fact.event} {fact.action})"
+            for fact in self.facts
+        )
         return f"{self.id} is {self.component} {self.severity}, found {found or 'nothing'}: {self.text[:160]}"
 
 
@@ -61,7 +65,7 @@ def corpus(shared: Path, matcher: Matcher) -> list[Labelled]:
     ]
 
 
-def _by_line(results: Iterator[Explained]) -> dict[int, list[Fact]]:
+def _by_line(results: Iterator[ExplainedLine]) -> dict[int, list[Fact]]:
     facts: dict[int, list[Fact]] = {}
     for result in results:
         if result.fact is not None:
@@ -75,14 +79,18 @@ def _report(wrong: list[Labelled], of: int) -> str:
 
 def test_the_component_is_right_on_nearly_every_faulty_line(corpus):
     faulty = [line for line in corpus if line.component != "none"]
-    wrong = [line for line in faulty if {str(fact.component) for fact in line.facts} != {line.component}]
+    wrong = [
+        line for line in faulty if {str(fact.component) for fact in line.facts} != {line.component}
+    ]
     assert len(faulty) > 300
     assert len(wrong) <= (1 - RIGHT_SHARE) * len(faulty), _report(wrong, len(faulty))
 
 
 def test_no_benign_line_is_raised(corpus):
     benign = [line for line in corpus if line.component == "none"]
-    wrong = [line for line in benign if any(fact.component is not Component.NODE for fact in line.facts)]
+    wrong = [
+        line for line in benign if any(fact.component is not Component.NODE for fact in line.facts)
+    ]
     assert len(benign) > 300
     assert not wrong, _report(wrong, len(benign))
 
@@ -92,7 +100,9 @@ def test_what_is_only_informative_is_a_clear_or_asks_for_nothing(corpus):
     wrong = [
         line
         for line in informative
-        if any(fact.event is EventKind.RAISED and fact.action not in HARMLESS for fact in line.facts)
+        if any(
+            fact.event is EventKind.RAISED and fact.action not in HARMLESS for fact in line.facts
+        )
     ]
     assert not wrong, _report(wrong, len(informative))
 
@@ -114,8 +124,14 @@ def test_what_is_critical_is_never_taken_for_harmless(corpus):
         ("11_sonic_bcm_threads_exit", Component.INTERCONNECT_SWITCH),
     ],
 )
-def test_an_episodes_root_is_among_the_first_faults_that_open_an_incident(shared, matcher, episode, component):
+def test_an_episodes_root_is_among_the_first_faults_that_open_an_incident(
+    shared, matcher, episode, component
+):
     log = (shared / "corpus" / "episodes" / f"{episode}.log").read_bytes().splitlines()
     results = explain(log, matcher, host="-", observed_at=NOW)
-    opening = [result.fact for result in results if result.fact and load()[result.fact.fault_type].opens_incident]
+    opening = [
+        result.fact
+        for result in results
+        if result.fact and load()[result.fact.fault_type].opens_incident
+    ]
     assert component in {fact.component for fact in opening[:3]}

@@ -1,6 +1,8 @@
-"""What real GPUs printed, read by our detectors: no exception, the facts of the index, a fault where there is one.
+"""What real GPUs printed, read by our detectors: no exception, the facts of the index, a fault
+where there is one.
 
-The captures lie outside the repository; CI has them. What our reading of a file is not is listed with its reason.
+The captures lie outside the repository; CI has them. What our reading of a file is not is listed
+with its reason.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from typing import Any
 
 import pytest
 
-from detectors import captures, catalog, registry
+from detectors import registry
+from detectors.catalog import catalog
+from detectors.cli import captures
 from detectors.detector import Target
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 DETECTOR_OF = {
-    **{f"nvidia_smi_{form}": "gpu" for form in ("xml", "q_text", "table", "csv", "lost", "capture")},
+    **{
+        f"nvidia_smi_{form}": "gpu" for form in ("xml", "q_text", "table", "csv", "lost", "capture")
+    },
     "nvidia_smi_nvlink": "nvlink",
     "nvidia_smi_topo": "nvlink",
     "lspci": "pcie",
@@ -44,18 +50,24 @@ class Row:
 def rows(shared: Path) -> list[Row]:
     with (shared / "outputs" / "index.tsv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return [Row(each["path"], each["kind"], each["health"], _facts(each["facts"])) for each in table]
+    return [
+        Row(each["path"], each["kind"], each["health"], _facts(each["facts"])) for each in table
+    ]
 
 
 def _facts(text: str) -> dict[str, str]:
-    return {name: value for name, _, value in (fact.partition("=") for fact in text.split(";") if fact)}
+    return {
+        name: value for name, _, value in (fact.partition("=") for fact in text.split(";") if fact)
+    }
 
 
-def seen(shared: Path, row: Row) -> captures.Seen:
+def seen(shared: Path, row: Row) -> captures.CaptureReading:
     detector = registry.by_name(DETECTOR_OF[row.kind])
-    reading = captures.file(shared / "outputs" / row.path, detector, Target("gn001", "127.0.0.1"), NOW)
+    reading = captures.file(
+        shared / "outputs" / row.path, detector, Target("gn001", "127.0.0.1"), NOW
+    )
     observations = list(detector.parse(reading))
-    return captures.Seen(observations, captures.at_once(observations, catalog.load()))
+    return captures.CaptureReading(observations, captures.at_once(observations, catalog.load()))
 
 
 def test_faulty_captures_show_a_fault_and_healthy_ones_none(shared: Path, rows: list[Row]) -> None:
@@ -64,7 +76,9 @@ def test_faulty_captures_show_a_fault_and_healthy_ones_none(shared: Path, rows: 
         found = sorted({event.fault_type for event in seen(shared, row).events})
         if row.health in ("healthy", "faulty") and bool(found) != (row.health == "faulty"):
             wrong[row.path] = found
-    assert set(wrong) == set(MISSES), {path: found for path, found in wrong.items() if path not in MISSES}
+    assert set(wrong) == set(MISSES), {
+        path: found for path, found in wrong.items() if path not in MISSES
+    }
 
 
 def test_facts_of_the_index_are_reproduced(shared: Path, rows: list[Row]) -> None:
@@ -99,7 +113,9 @@ def _count(metric: str, value: Any) -> Callable[[Sequence[Any]], str]:
 
 
 def _only(metric: str) -> Callable[[Sequence[Any]], str]:
-    return lambda observations: ",".join(sorted({str(value) for value in _values(observations, metric)}))
+    return lambda observations: ",".join(
+        sorted({str(value) for value in _values(observations, metric)})
+    )
 
 
 def _flag(metric: str, yes: str, no: str) -> Callable[[Sequence[Any]], str]:
@@ -108,14 +124,20 @@ def _flag(metric: str, yes: str, no: str) -> Callable[[Sequence[Any]], str]:
 
 def _uncorrected(suffix: str) -> Callable[[Sequence[Any]], str]:
     def total(observations: Sequence[Any]) -> str:
-        counts = [n for part in ("dram", "sram") for n in _values(observations, f"gpu.ecc.{part}_{suffix}")]
+        counts = [
+            n
+            for part in ("dram", "sram")
+            for n in _values(observations, f"gpu.ecc.{part}_{suffix}")
+        ]
         return str(sum(counts)) if counts else "N/A"
 
     return total
 
 
 def _links_up(observations: Sequence[Any]) -> str:
-    return str(sum(_values(observations, "nvlink.links_active") + _values(observations, "nvlink.links_up")))
+    return str(
+        sum(_values(observations, "nvlink.links_active") + _values(observations, "nvlink.links_up"))
+    )
 
 
 def _bonds(observations: Sequence[Any]) -> str:
@@ -138,7 +160,10 @@ FACTS: Mapping[str, Callable[[Sequence[Any]], str]] = {
     "pending_remap": _flag("gpu.ecc.remap_pending", "yes", "no"),
     "remapped_row_failure": _flag("gpu.ecc.remap_failure", "Yes", "No"),
     "hw_slowdown_gpus": lambda seen: str(
-        sum(_values(seen, f"gpu.slowdown.{cause}").count(True) for cause in ("thermal", "power_brake", "unexplained"))
+        sum(
+            _values(seen, f"gpu.slowdown.{cause}").count(True)
+            for cause in ("thermal", "power_brake", "unexplained")
+        )
     ),
     "hw_power_brake_slowdown_gpus": _count("gpu.slowdown.power_brake", True),
     "links_active": _links_up,

@@ -1,4 +1,5 @@
-"""What real controllers of boards printed, read by our parsers: every file of its kind, against the index beside it."""
+"""What real controllers of boards printed, read by our parsers: every file of its kind, against the
+index beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from detectors import captures, catalog, registry
+from detectors import registry
+from detectors.catalog import catalog
+from detectors.cli import captures
 from detectors.detector import Detector, Output, Reading, Sample, Target
 from detectors.faults import FaultEvent, Observation
 
@@ -30,7 +33,8 @@ SNAPSHOTS_WHY_NOT = {
     "gcm__learn_ib_misbound_if.json": NEEDS_INVENTORY,
     "gcm__cache_downlink.json": "speeds of links alone, without what any of them could do",
 }
-# What people did, and how safe settings are: `faulty` in the index by the word Warning alone. Recorded, no incident.
+# What people did, and how safe settings are: `faulty` in the index by the word Warning alone.
+# Recorded, no incident.
 NOTICES = (
     "LogServices_IEL_Entries.json",
     "LogServices_SL_Entries",
@@ -53,7 +57,11 @@ def told(detector: Detector, text: bytes) -> tuple[list[Observation], list[Fault
     name = detector.sniff(text)
     reading = Reading(detector.name, TARGET, NOW, {name: Output(0, text, b"", timedelta(0))})
     observations = list(detector.parse(reading))
-    unread = {(o.resource, o.metric): Sample("", NOW) for o in observations if o.metric == "bmc.log_cursor"}
+    unread = {
+        (o.resource, o.metric): Sample("", NOW)
+        for o in observations
+        if o.metric == "bmc.log_cursor"
+    }
     observations += detector.compare(observations, unread)
     return observations, captures.at_once(observations, catalog.load())
 
@@ -85,8 +93,12 @@ def test_what_is_only_noteworthy_asks_for_nothing(shared: Path) -> None:
     assert loud == []
 
 
-def test_where_the_text_does_not_say_how_the_part_is_nothing_is_said_to_be_well(shared: Path) -> None:
-    _, events = told(registry.by_name("bmc"), (shared / "outputs" / "ipmi" / next(iter(WHY_NOT))).read_bytes())
+def test_where_the_text_does_not_say_how_the_part_is_nothing_is_said_to_be_well(
+    shared: Path,
+) -> None:
+    _, events = told(
+        registry.by_name("bmc"), (shared / "outputs" / "ipmi" / next(iter(WHY_NOT))).read_bytes()
+    )
     assert [event.fault_type for event in events] == ["detector.silent"]
 
 
@@ -95,7 +107,10 @@ def test_where_the_text_does_not_say_how_the_part_is_nothing_is_said_to_be_well(
     [
         ("gcm__fail_sel.txt", {"node.voltage", "node.hardware_event"}),
         ("gcm__pass_sel.txt", {"node.voltage"}),
-        ("gcm_check_sensors__fail_psr_and_psu.txt", {"node.power_supply.failed", "node.redundancy_lost"}),
+        (
+            "gcm_check_sensors__fail_psr_and_psu.txt",
+            {"node.power_supply.failed", "node.redundancy_lost"},
+        ),
         ("ipmitool176__sdr_v_redundancy_lost.txt", {"node.redundancy_lost"}),
         (
             "luanote__sel_pull_power_cable.txt",
@@ -103,13 +118,16 @@ def test_where_the_text_does_not_say_how_the_part_is_nothing_is_said_to_be_well(
         ),
     ],
 )
-def test_words_of_ipmitool_are_the_faults_that_they_name(shared: Path, name: str, expected: set[str]) -> None:
+def test_words_of_ipmitool_are_the_faults_that_they_name(
+    shared: Path, name: str, expected: set[str]
+) -> None:
     _, events = told(registry.by_name("bmc"), (shared / "outputs" / "ipmi" / name).read_bytes())
     assert {event.fault_type for event in events} == expected
 
 
 def test_counts_of_the_index_are_reproduced(shared: Path) -> None:
-    """`asserted=2;deasserted=0`: entries whose last word is that; `severity=...`: entries of a log that warn."""
+    """`asserted=2;deasserted=0`: entries whose last word is that; `severity=...`: entries of a log
+    that warn."""
     for row, observations, _ in each(shared):
         facts = dict(part.partition("=")[::2] for part in row["facts"].split(";") if "=" in part)
         entries = [o for o in observations if o.metric == "bmc.log_entry"]
@@ -120,14 +138,21 @@ def test_counts_of_the_index_are_reproduced(shared: Path) -> None:
 
 
 def test_facts_of_the_index_are_reproduced(shared: Path) -> None:
-    names = {"model": "bmc.model", "firmwareversion": "bmc.firmware", "power_state": "bmc.power_state"}
+    names = {
+        "model": "bmc.model",
+        "firmwareversion": "bmc.firmware",
+        "power_state": "bmc.power_state",
+    }
     compared = 0
     for row, observations, _ in each(shared):
         facts = dict(part.partition("=")[::2] for part in row["facts"].split(";") if "=" in part)
         for fact, metric in names.items():
             if fact in facts:
                 compared += 1
-                assert facts[fact] in {o.value for o in observations if o.metric == metric}, (row["path"], fact)
+                assert facts[fact] in {o.value for o in observations if o.metric == metric}, (
+                    row["path"],
+                    fact,
+                )
     assert compared > 20
 
 
@@ -135,7 +160,8 @@ def test_the_host_detector_reads_the_same_files_as_the_board_detector(shared: Pa
     for row in index(shared):
         text = (shared / "outputs" / row["path"]).read_bytes()
         by_board, by_host = (
-            {(e.fault_type, e.qualifier) for e in told(registry.by_name(name), text)[1]} - {("detector.silent", name)}
+            {(e.fault_type, e.qualifier) for e in told(registry.by_name(name), text)[1]}
+            - {("detector.silent", name)}
             for name in ("bmc", "host")
         )
         assert by_host == by_board, row["path"]

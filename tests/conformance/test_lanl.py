@@ -1,10 +1,12 @@
-"""Ten years of real repairs (LANL, LA-UR-05-7318) through our estimators, against the figures published on them.
+"""Ten years of real repairs (LANL, LA-UR-05-7318) through our estimators, against the figures
+published on them.
 
-Published mean and median minutes to repair: Schroeder and Gibson, "A large-scale study of failures in
-high-performance computing systems", 2006, table 2. The file on hand is a later revision: people's errors and
-the network's medians, and the facilities' mean, are as printed; other means differ by under 6 %, other medians by
-up to ten minutes, because causes were reassigned. That is the revision's doing: the plain sample mean and median
-of each column, computed beside ours, agree with ours exactly.
+Published mean and median minutes to repair: Schroeder and Gibson, "A large-scale study of failures
+in high-performance computing systems", 2006, table 2. The file on hand is a later revision:
+people's errors and the network's medians, and the facilities' mean, are as printed; other means
+differ by under 6 %, other medians by up to ten minutes, because causes were reassigned. That is the
+revision's doing: the plain sample mean and median of each column, computed beside ours, agree with
+ours exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from incidents.reliability import Floats, kaplan_meier, laplace, mean_time_between, median, restricted_mean
+from incidents.reliability.estimates import (
+    Floats,
+    kaplan_meier,
+    laplace,
+    mean_time_between,
+    median,
+    restricted_mean,
+)
 
 _LONGEST = 1e6  # minutes; longer than any repair on record
 PUBLISHED = {
@@ -41,7 +50,9 @@ def _minutes(repairs: list[dict[str, str]], cause: str) -> Floats:
 
 
 @pytest.mark.parametrize("cause", PUBLISHED)
-def test_mean_and_median_minutes_to_repair_are_those_on_record(repairs: list[dict[str, str]], cause: str) -> None:
+def test_mean_and_median_minutes_to_repair_are_those_on_record(
+    repairs: list[dict[str, str]], cause: str
+) -> None:
     minutes = _minutes(repairs, cause)
     curve = kaplan_meier(minutes, np.ones(minutes.size, bool))
     mean, horizon = restricted_mean(curve, _LONGEST)
@@ -55,26 +66,35 @@ def test_mean_and_median_minutes_to_repair_are_those_on_record(repairs: list[dic
 
 
 @pytest.mark.parametrize("cause", ["Human Error", "Facilities"])
-def test_the_columns_that_were_not_revised_have_the_printed_mean(repairs: list[dict[str, str]], cause: str) -> None:
+def test_the_columns_that_were_not_revised_have_the_printed_mean(
+    repairs: list[dict[str, str]], cause: str
+) -> None:
     minutes = _minutes(repairs, cause)
     mean, _ = restricted_mean(kaplan_meier(minutes, np.ones(minutes.size, bool)), _LONGEST)
     assert round(mean.value or 0) == PUBLISHED[cause][0]
 
 
-def test_repairs_cut_off_at_a_day_keep_their_median_and_lose_no_mean_before_it(repairs: list[dict[str, str]]) -> None:
+def test_repairs_cut_off_at_a_day_keep_their_median_and_lose_no_mean_before_it(
+    repairs: list[dict[str, str]],
+) -> None:
     minutes, day = _minutes(repairs, ""), 24 * 60.0
     whole = kaplan_meier(minutes, np.ones(minutes.size, bool))
     cut = kaplan_meier(np.minimum(minutes, day), minutes <= day)
     assert median(cut) == median(whole)
     assert restricted_mean(cut, day)[0].value == pytest.approx(np.minimum(minutes, day).mean())
     naive = minutes[minutes <= day].mean()
-    assert naive < 0.9 * (restricted_mean(cut, day)[0].value or 0), "closed repairs alone would look faster"
+    assert naive < 0.9 * (restricted_mean(cut, day)[0].value or 0), (
+        "closed repairs alone would look faster"
+    )
 
 
-def test_one_mean_time_between_failures_is_warned_of_where_the_rate_changed(repairs: list[dict[str, str]]) -> None:
+def test_one_mean_time_between_failures_is_warned_of_where_the_rate_changed(
+    repairs: list[dict[str, str]],
+) -> None:
     started = np.array(
         [
-            datetime.strptime(row["Prob Started"], "%m/%d/%Y %H:%M").replace(tzinfo=UTC).timestamp() / 3600
+            datetime.strptime(row["Prob Started"], "%m/%d/%Y %H:%M").replace(tzinfo=UTC).timestamp()
+            / 3600
             for row in repairs
             if row["System"] == "20"
         ]

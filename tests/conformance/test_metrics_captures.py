@@ -6,10 +6,12 @@ import csv
 from datetime import UTC, datetime
 from pathlib import Path
 
-from detectors import captures, catalog, exposition
-from detectors.classify import classify
-from detectors.dcgm import DcgmDetector
+from detectors.catalog import catalog
+from detectors.cli import captures
 from detectors.detector import Target
+from detectors.evaluation.classify import classify
+from detectors.metrics import exposition
+from detectors.node.dcgm import DcgmDetector
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 DETECTOR = DcgmDetector()
@@ -23,7 +25,11 @@ FACTS_AND_NO_FAULTS = {
 def index(shared: Path) -> list[dict[str, str]]:
     with (shared / "outputs" / "index.tsv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return [row | {"name": row["path"].rpartition("/")[2]} for row in rows if row["kind"] == "dcgm_metrics"]
+    return [
+        row | {"name": row["path"].rpartition("/")[2]}
+        for row in rows
+        if row["kind"] == "dcgm_metrics"
+    ]
 
 
 def page(shared: Path, row: dict[str, str]) -> exposition.Page:
@@ -47,14 +53,18 @@ def test_the_xid_of_a_window_is_found_and_is_no_event(shared: Path) -> None:
     [row] = [row for row in index(shared) if "xid" in facts(row)]
     reading = captures.file(shared / "outputs" / row["path"], DETECTOR, NODE, NOW)
     seen = [o for o in DETECTOR.parse(reading) if o.metric == "gpu.xids_in_window"]
-    assert [(o.value, o.attributes["xid"]) for o in seen] == [(int(facts(row)["xid_errors"]), facts(row)["xid"])]
+    assert [(o.value, o.attributes["xid"]) for o in seen] == [
+        (int(facts(row)["xid_errors"]), facts(row)["xid"])
+    ]
 
 
 def test_faulty_pages_give_a_fault_and_healthy_ones_none(shared: Path) -> None:
     rows, misses = catalog.load(), set()
     for row in index(shared):
         reading = captures.file(shared / "outputs" / row["path"], DETECTOR, NODE, NOW)
-        found = {event.fault_type for o in DETECTOR.parse(reading) for event in classify(o, (), rows)}
+        found = {
+            event.fault_type for o in DETECTOR.parse(reading) for event in classify(o, (), rows)
+        }
         if row["health"] == "healthy":
             assert found - {"detector.silent"} == set(), row["name"]
         elif not found:

@@ -1,7 +1,8 @@
-"""What real programs printed of network cards and modules, read by our parsers, against a second opinion of each file.
+"""What real programs printed of network cards and modules, read by our parsers, against a second
+opinion of each file.
 
-The index calls a port without a link faulty, and any counter above 0: without an inventory and a second look we do
-not. Each file where we differ stands in a list with the reason.
+The index calls a port without a link faulty, and any counter above 0: without an inventory and a
+second look we do not. Each file where we differ stands in a list with the reason.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from detectors import captures, catalog, judge, nic_outputs, optics, registry
+from detectors import registry
+from detectors.catalog import catalog
+from detectors.cli import captures
 from detectors.detector import Detector, Target
+from detectors.evaluation import judge
 from detectors.expected import Expected, ExpectedNic
 from detectors.faults import Observation
-from detectors.nic import NicDetector
-from detectors.transceiver import TransceiverDetector
+from detectors.node.nic import NicDetector
+from detectors.node.outputs import nic_outputs, optics
+from detectors.node.transceiver import TransceiverDetector
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 KINDS = ("ethtool", "ip_link_json", "rdma_link", "ibstat", "mlxlink")
 FEWEST = 33
-STANDING = "counts of a lifetime: a baseline at first sight (tested below: as a rise they are a fault)"
+STANDING = (
+    "counts of a lifetime: a baseline at first sight (tested below: as a rise they are a fault)"
+)
 NEVER_UP = "a port that is down from the first sight on, without an inventory and without a peer of its role"
 NO_FAULT = {
     "ethtool/ethm__broadcom_bnxt_en_00_sfp_10gsr85__statistics.txt": STANDING,
@@ -51,7 +58,9 @@ class Capture:
 
     @property
     def detector(self) -> Detector:
-        of_module = self.kind == "mlxlink" or optics.ethtool_module(self.path.read_bytes()) is not None
+        of_module = (
+            self.kind == "mlxlink" or optics.ethtool_module(self.path.read_bytes()) is not None
+        )
         return TransceiverDetector() if of_module else NicDetector()
 
     def observations(self, inventory: Expected | None = None) -> list[Observation]:
@@ -106,12 +115,18 @@ def test_no_capture_breaks_any_parser_of_network_cards(found: list[Capture]) -> 
 
 def test_no_healthy_file_gives_a_fault(found: list[Capture]) -> None:
     assert {
-        capture.name: capture.faults() for capture in found if capture.health == "healthy" and capture.faults()
+        capture.name: capture.faults()
+        for capture in found
+        if capture.health == "healthy" and capture.faults()
     } == {}
 
 
-def test_every_faulty_file_gives_a_fault_but_for_those_that_the_index_has_wrong(found: list[Capture]) -> None:
-    silent = {capture.name for capture in found if capture.health == "faulty" and not capture.faults()}
+def test_every_faulty_file_gives_a_fault_but_for_those_that_the_index_has_wrong(
+    found: list[Capture],
+) -> None:
+    silent = {
+        capture.name for capture in found if capture.health == "faulty" and not capture.faults()
+    }
     assert silent == set(NO_FAULT)
 
 
@@ -137,7 +152,11 @@ def test_links_and_speeds_are_read_as_the_index_has_them(found: list[Capture]) -
 
 def test_mlxlink_is_read_as_the_index_has_it(found: list[Capture]) -> None:
     capture = next(capture for capture in found if capture.kind == "mlxlink")
-    said = {o.metric.rpartition(".")[2]: o.value for o in capture.observations() if o.metric.startswith("nic.phy.")}
+    said = {
+        o.metric.rpartition(".")[2]: o.value
+        for o in capture.observations()
+        if o.metric.startswith("nic.phy.")
+    }
     assert {name: said[name] for name in capture.facts} == capture.facts
 
 
@@ -158,7 +177,9 @@ def test_infiniband_ports_are_read_as_the_index_has_them(found: list[Capture]) -
         told = capture.facts["ports_not_active"]
         wanted = [] if told == "none" else [each.partition(":")[0] for each in told.split(",")]
         assert [port.device for port in lame] == wanted, capture.name
-        if capture.facts["cas"] != "0":  # the index counts no device in ibstatus' form: there are as many as sections
+        if (
+            capture.facts["cas"] != "0"
+        ):  # the index counts no device in ibstatus' form: there are as many as sections
             assert len(ports) == int(capture.facts["cas"]), capture.name
 
 
@@ -167,7 +188,9 @@ def test_interfaces_are_read_as_the_index_has_them(found: list[Capture]) -> None
         if capture.kind == "ip_link_json":
             links = nic_outputs.interfaces(capture.path.read_bytes())
             assert links is not None, capture.name
-            assert f"UP={sum(link.is_up for link in links.values())}" == capture.facts["operstate"], capture.name
+            assert (
+                f"UP={sum(link.is_up for link in links.values())}" == capture.facts["operstate"]
+            ), capture.name
 
 
 def test_rdma_links_are_read_as_the_index_has_them(found: list[Capture]) -> None:
@@ -176,7 +199,10 @@ def test_rdma_links_are_read_as_the_index_has_them(found: list[Capture]) -> None
             links = nic_outputs.rdma_links(capture.path.read_bytes())
             assert links is not None, capture.name
             down = sum(not link.is_active for link in links)
-            assert (str(len(links)), str(down)) == (capture.facts["links"], capture.facts["down"]), capture.name
+            assert (str(len(links)), str(down)) == (
+                capture.facts["links"],
+                capture.facts["down"],
+            ), capture.name
 
 
 def test_with_an_inventory_the_three_ports_that_are_down_have_failed(found: list[Capture]) -> None:
@@ -190,10 +216,16 @@ def test_with_an_inventory_the_three_ports_that_are_down_have_failed(found: list
 def test_the_errors_of_a_real_card_are_a_fault_once_they_rise(found: list[Capture]) -> None:
     capture = named(found, "vyos_cx6dx__S_phy_errors_grep.txt")
     seen = capture.observations()
-    earlier = [Observation(o.resource, o.metric, 0, NOW - timedelta(minutes=1)) for o in seen if o.metric == "nic.lost"]
+    earlier = [
+        Observation(o.resource, o.metric, 0, NOW - timedelta(minutes=1))
+        for o in seen
+        if o.metric == "nic.lost"
+    ]
     memory = judge.judge(earlier, judge.Memory(), active=(), catalog=catalog.load()).memory
     events = judge.judge(seen, memory, active=(), catalog=catalog.load()).events
-    assert [(event.fault_type, str(event.severity)) for event in events] == [("nic.link.errors", "major")]
+    assert [(event.fault_type, str(event.severity)) for event in events] == [
+        ("nic.link.errors", "major")
+    ]
 
 
 def test_interfaces_in_collections_of_whole_machines_are_read(shared: Path) -> None:
@@ -202,7 +234,9 @@ def test_interfaces_in_collections_of_whole_machines_are_read(shared: Path) -> N
     for path in sorted((shared / "outputs" / "host_inventory_json").glob("*eth_learn*.json")):
         rows = json.loads(path.read_text())["intf_status"]
         links = nic_outputs.interfaces(json.dumps(rows).encode()) or {}
-        states[path.stem.removeprefix("gcm__")] = {name: link.is_up for name, link in links.items() if name != "lo"}
+        states[path.stem.removeprefix("gcm__")] = {
+            name: link.is_up for name, link in links.items() if name != "lo"
+        }
     assert all(states["eth_learn_good"].values())
     assert not all(states["eth_learn_down_intf"].values())
     assert set(states["eth_learn_missing_intf"]) < set(states["eth_learn_good"])

@@ -1,4 +1,5 @@
-"""What real Slurms printed, read by our parsers: nodes of several versions, and text that is no node at all."""
+"""What real Slurms printed, read by our parsers: nodes of several versions, and text that is no
+node at all."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from detectors import captures, catalog, slurm_forms, slurm_jobs, slurm_output
-from detectors.classify import classify
+from detectors.catalog import catalog
+from detectors.cli import captures
 from detectors.detector import Target, TargetKind
-from detectors.job_stalled import JobStalledDetector
-from detectors.slurm_jobs import SlurmJobsDetector
-from detectors.slurm_nodes import SlurmNodesDetector
+from detectors.evaluation.classify import classify
+from detectors.slurm import output, output_formats, slurm_jobs
+from detectors.slurm.job_stalled import JobStalledDetector
+from detectors.slurm.slurm_jobs import SlurmJobsDetector
+from detectors.slurm.slurm_nodes import SlurmNodesDetector
 
 FOLDER = "outputs/slurm"
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
@@ -45,7 +48,9 @@ FACTS_AND_NO_FAULTS = {
 def index(shared: Path) -> list[dict[str, str]]:
     with (shared / "outputs" / "index.tsv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return [row | {"name": row["path"].rpartition("/")[2]} for row in rows if row["kind"] == "slurm"]
+    return [
+        row | {"name": row["path"].rpartition("/")[2]} for row in rows if row["kind"] == "slurm"
+    ]
 
 
 def text_of(shared: Path, row: dict[str, str]) -> str:
@@ -72,13 +77,19 @@ def faults(shared: Path, row: dict[str, str]) -> set[str]:
         ("sirepo2136__scontrol_node_down_1905.txt", "localhost", "DOWN", set(), None),
         ("telegraf__slurmrestd_nodes.json", "naboo145", "IDLE", {"DRAIN"}, "Kill task failed"),
         ("slurmweb__24.11_0.0.41_slurm-node-planned.json", "cn4", "IDLE", {"PLANNED"}, ""),
-        ("elasticluster272__sinfo_lNe_down.txt", "compute001", "DOWN", {"NOT_RESPONDING"}, "Not responding"),
+        (
+            "elasticluster272__sinfo_lNe_down.txt",
+            "compute001",
+            "DOWN",
+            {"NOT_RESPONDING"},
+            "Not responding",
+        ),
     ],
 )
 def test_node_of_a_real_slurm_is_read(
     shared: Path, capture: str, name: str, base: str, flags: set[str], reason: str | None
 ) -> None:
-    nodes = slurm_forms.listed((shared / FOLDER / capture).read_text()).nodes
+    nodes = output_formats.listed((shared / FOLDER / capture).read_text()).nodes
     node = nodes[name]
     assert node.base == base
     assert node.flags == flags
@@ -90,20 +101,24 @@ def test_no_capture_breaks_the_parsers(shared: Path) -> None:
     assert len(captured) > 50
     for path in captured:
         text = path.read_bytes().decode(errors="replace")
-        slurm_output.nodes(text)
-        slurm_output.jobs(text)
-        slurm_output.config(text)
-        list(slurm_output.hosts(text[:2000]))
+        output.nodes(text)
+        output.jobs(text)
+        output.config(text)
+        list(output.hosts(text[:2000]))
         slurm_jobs.jobs(path.read_bytes())
         for detector in (NODES, SlurmJobsDetector(), JobStalledDetector()):
             list(detector.parse(captures.file(path, detector, SITE, NOW)))
 
 
 def test_configuration_of_a_real_slurm_is_read(shared: Path) -> None:
-    texts = [path.read_text(errors="replace") for path in (shared / FOLDER).glob("*config-output.txt")]
+    texts = [
+        path.read_text(errors="replace") for path in (shared / FOLDER).glob("*config-output.txt")
+    ]
     for text in texts:
-        values = slurm_output.config(text)
-        assert {"ClusterName", "RebootProgram", "ResumeTimeout"} & set(values) or "PartitionName" in text
+        values = output.config(text)
+        assert {"ClusterName", "RebootProgram", "ResumeTimeout"} & set(
+            values
+        ) or "PartitionName" in text
 
 
 def test_the_states_of_the_index_are_found_or_shown_wrong(shared: Path) -> None:
@@ -112,8 +127,8 @@ def test_the_states_of_the_index_are_found_or_shown_wrong(shared: Path) -> None:
         facts = dict(fact.partition("=")[::2] for fact in row["facts"].split(";") if fact)
         if "states" in facts:
             pairs = (item.rpartition("=") for item in facts["states"].split(","))
-            wanted = Counter({slurm_output.state_words(state): int(count) for state, _, count in pairs})
-            nodes = slurm_forms.listed(text_of(shared, row)).nodes.values()
+            wanted = Counter({output.state_words(state): int(count) for state, _, count in pairs})
+            nodes = output_formats.listed(text_of(shared, row)).nodes.values()
             if Counter((node.base, node.flags) for node in nodes) != wanted:
                 misses[row["name"]] = str(wanted)
     assert set(misses) == set(STATES_SHOWN_WRONG)
@@ -124,7 +139,7 @@ def test_the_reasons_of_the_index_are_found(shared: Path) -> None:
     for row in index(shared):
         facts = dict(fact.partition("=")[::2] for fact in row["facts"].split(";") if fact)
         if "states" in facts and "reasons" in facts:
-            nodes = slurm_forms.listed(text_of(shared, row)).nodes.values()
+            nodes = output_formats.listed(text_of(shared, row)).nodes.values()
             found = {node.reason for node in nodes if node.reason}
             assert found == {reason.partition(" [")[0] for reason in facts["reasons"].split(" / ")}
             seen += 1
@@ -140,7 +155,7 @@ def test_faulty_nodes_give_a_fault_and_healthy_ones_none(shared: Path) -> None:
             is_error = row["wrong"].startswith("API error")
             if not (is_error and (not holds_nodes or found == {"detector.silent"})):
                 misses.add(row["name"])
-        if row["health"] == "healthy" and slurm_forms.listed(text_of(shared, row)).nodes:
+        if row["health"] == "healthy" and output_formats.listed(text_of(shared, row)).nodes:
             assert found == set(), row["name"]
     assert misses == set(FACTS_AND_NO_FAULTS)
 
@@ -157,5 +172,5 @@ def test_an_error_of_the_api_is_never_healthy(shared: Path) -> None:
 def test_a_hundred_nodes_are_read_quickly(shared: Path) -> None:
     text = (shared / FOLDER / "slurmweb__24.05_0.0.41_slurm-nodes.json").read_text()
     begun = datetime.now(UTC)
-    assert len(slurm_forms.listed(text).nodes) == 100
+    assert len(output_formats.listed(text).nodes) == 100
     assert datetime.now(UTC) - begun < timedelta(seconds=2)

@@ -1,4 +1,5 @@
-"""Walks of real switches: read without an exception, in agreement with the index and with what another poller saw.
+"""Walks of real switches: read without an exception, in agreement with the index and with what
+another poller saw.
 
 `MISSES` holds each disagreement with its reason; one that is gone, or a new one, fails the test.
 """
@@ -16,35 +17,47 @@ from typing import Any
 
 import pytest
 
-from detectors import captures, catalog, switch_sensors
-from detectors import switch_tables as oids
+from detectors.catalog import catalog
+from detectors.cli import captures
 from detectors.detector import Reading, SnmpValue, Target, TargetKind, Transports
 from detectors.expected import Expected
-from detectors.snmp import SnmpLimits, SnmpTransport
-from detectors.snmp_access import SnmpCredentials
-from detectors.switch_ports import names
-from detectors.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
-from detectors.switch_tables import Tables
+from detectors.switch import sensors
+from detectors.switch import tables as oids
+from detectors.switch.ports import names
+from detectors.switch.switch_snmp import SwitchSensorsDetector, SwitchSnmpDetector
+from detectors.switch.tables import Tables
+from detectors.transports.snmp import SnmpLimits, SnmpTransport
+from detectors.transports.snmp_credentials import SnmpCredentials
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
 from tests.services.snmpsim import Snmpsim
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 DETECTORS = (SwitchSnmpDetector(), SwitchSensorsDetector())
-# Walks of baseboard controllers, servers and single tables, in which a switch's own are not: silence is right there.
+# Walks of baseboard controllers, servers and single tables, in which a switch's own are not:
+# silence is right there.
 NO_SWITCH = {
     "switch_snmp": {
         *("librenms__comware_hpe5900", "librenms__fs-switch-dc_fs-switch-dc", "librenms__linux"),
         *("librenms__linux_ucd-diskio", "librenms__nxos_n9504-7.0"),
     },
     "switch_sensors": {
-        *("librenms__arubaos-cx_10.15-transceivers", "librenms__drac_c6525", "librenms__drac_idrac7"),
-        *("librenms__fs-centec_s5850-48s2q4c", "librenms__fs-switch-dc_fs-switch-dc", "librenms__linux"),
+        *(
+            "librenms__arubaos-cx_10.15-transceivers",
+            "librenms__drac_c6525",
+            "librenms__drac_idrac7",
+        ),
+        *(
+            "librenms__fs-centec_s5850-48s2q4c",
+            "librenms__fs-switch-dc_fs-switch-dc",
+            "librenms__linux",
+        ),
         *("librenms__linux_ucd-diskio", "librenms__nxos_n9504-7.0"),
         # OcNOS keeps its parts in a table of its own (IPI-CMM-CHASSIS-MIB), which is not read.
         "librenms__ocnos_s9510-28dc",
     },
 }
-# What the whole walks show at first sight. Ports that are down are none: nothing is known of what they are for.
+# What the whole walks show at first sight. Ports that are down are none: nothing is known of what
+# they are for.
 FAULTS = {
     ("librenms__edgecos_dcs203", "switch.bgp.down", "172.31.1.17"),
 }
@@ -68,7 +81,9 @@ def _values(path: Path) -> dict[str, SnmpValue]:
 
 
 def _reading(detector: Any, values: dict[str, SnmpValue]) -> Reading:
-    return Reading(detector.name, Target("leaf-01", "127.0.0.1", kind=TargetKind.SWITCH), NOW, values=values)
+    return Reading(
+        detector.name, Target("leaf-01", "127.0.0.1", kind=TargetKind.SWITCH), NOW, values=values
+    )
 
 
 def _facts(row: dict[str, str]) -> dict[str, int]:
@@ -80,7 +95,11 @@ def test_every_walk_is_read_and_only_what_holds_no_switch_is_silent(shared: Path
     for detector in DETECTORS:
         silent = set()
         for name, values in _walks(shared):
-            answers = [seen.value for seen in detector.parse(_reading(detector, values)) if _is_answer(seen)]
+            answers = [
+                seen.value
+                for seen in detector.parse(_reading(detector, values))
+                if _is_answer(seen)
+            ]
             assert len(answers) == 1, name
             if answers == [False]:
                 silent.add(name)
@@ -115,7 +134,9 @@ def test_facts_of_the_index_are_reproduced(shared: Path) -> None:
                 value == 2 and tables.number(oids.IF_ADMIN, row) == 1 for row, value in oper.items()
             ),
             "entity_sensor_values": len(tables.column(oids.SENSOR_VALUE)),
-            "entity_sensor_status_not_ok": sum(value != 1 for value in tables.column(oids.SENSOR_STATUS).values()),
+            "entity_sensor_status_not_ok": sum(
+                value != 1 for value in tables.column(oids.SENSOR_STATUS).values()
+            ),
         }
         misses |= {(name, fact) for fact, value in ours.items() if facts.get(fact) != value}
     assert misses == set(MISSES)
@@ -140,7 +161,11 @@ def test_ports_are_called_and_stand_as_another_poller_has_them(shared: Path) -> 
             is_up = tables.number(oids.IF_OPER, row) == 1
             assert is_up == (port["ifOperStatus"] == "up"), (name, row)
             offered = {str(port.get(key) or "").replace(" ", "") for key in ("ifName", "ifDescr")}
-            assert named[row].partition(":" + row)[0] in offered or named[row] in offered, (name, row, named[row])
+            assert named[row].partition(":" + row)[0] in offered or named[row] in offered, (
+                name,
+                row,
+                named[row],
+            )
             compared += 1
     assert compared > 700
 
@@ -148,7 +173,7 @@ def test_ports_are_called_and_stand_as_another_poller_has_them(shared: Path) -> 
 def test_sensors_read_as_another_poller_reads_them(shared: Path) -> None:
     compared = limits = 0
     for name, values, other in _others(shared):
-        ours = {sensor.row: sensor for sensor in switch_sensors.sensors(Tables(values))}
+        ours = {sensor.row: sensor for sensor in sensors.sensors(Tables(values))}
         for sensor in _table(other, "sensors", "sensors"):
             column, _, row = str(sensor["sensor_oid"]).strip(".").rpartition(".")
             known = (oids.SENSOR_VALUE, oids.CISCO_SENSORS[3])
@@ -157,7 +182,11 @@ def test_sensors_read_as_another_poller_reads_them(shared: Path) -> None:
             theirs = sensor["sensor_current"]
             assert ours[row].value == pytest.approx(theirs, rel=0.02, abs=0.02), (name, row)
             limit = ours[row].limits.get("raise_at")
-            if sensor["sensor_class"] == "temperature" and limit is not None and sensor["sensor_limit"] is not None:
+            if (
+                sensor["sensor_class"] == "temperature"
+                and limit is not None
+                and sensor["sensor_limit"] is not None
+            ):
                 limits += float(limit) == pytest.approx(sensor["sensor_limit"], abs=1)
             compared += 1
     assert compared > 100
@@ -167,7 +196,11 @@ def test_sensors_read_as_another_poller_reads_them(shared: Path) -> None:
 def test_processors_are_as_busy_as_another_poller_sees_them(shared: Path) -> None:
     compared = 0
     for name, values, other in _others(shared):
-        theirs = [row["processor_usage"] for row in _table(other, "processors", "processors") if _is_host(row)]
+        theirs = [
+            row["processor_usage"]
+            for row in _table(other, "processors", "processors")
+            if _is_host(row)
+        ]
         seen = list(SwitchSnmpDetector().parse(_reading(SwitchSnmpDetector(), values)))
         ours = [each.value for each in seen if each.metric == "switch.cpu_percent"]
         if theirs and ours:
@@ -181,11 +214,14 @@ def _is_host(row: dict[str, Any]) -> bool:
 
 
 def _table(other: dict[str, Any], module: str, table: str) -> list[dict[str, Any]]:
-    """What the other poller has after its poll, or at its discovery where its poll has no such table."""
+    """What the other poller has after its poll, or at its discovery where its poll has no such
+    table."""
     runs = other.get(module, {})
     for run in ("poller", "discovery"):
         held = runs.get(run)
-        rows = held.get(table) if isinstance(held, dict) else None  # "matches discovery" where both are the same
+        rows = (
+            held.get(table) if isinstance(held, dict) else None
+        )  # "matches discovery" where both are the same
         if rows:
             return list(rows)
     return []
@@ -195,14 +231,17 @@ MOST_ROWS = 6
 
 
 def _cut(shared: Path, folder: Path) -> list[Path]:
-    """24 walks with what `switch_snmp` asks for, at most so many rows of each column: snmpsim is no fast agent."""
+    """24 walks with what `switch_snmp` asks for, at most so many rows of each column: snmpsim is no
+    fast agent."""
     files = []
     for path in sorted((shared / "outputs" / "snmprec").glob("*.snmprec")):
         counted: dict[bytes, int] = {}
         lines = []
         for line in path.read_bytes().splitlines():
             oid = line.partition(b"|")[0]
-            column = next((each for each in WANTED if oid == each or oid.startswith(each + b".")), None)
+            column = next(
+                (each for each in WANTED if oid == each or oid.startswith(each + b".")), None
+            )
             if column is not None and counted.get(column, 0) < MOST_ROWS:
                 counted[column] = counted.get(column, 0) + 1
                 lines.append(line)
@@ -238,5 +277,9 @@ def test_24_agents_serve_the_walks_and_are_asked_at_once(shared: Path, tmp_path:
         served.stop()
     assert len(readings) == 24
     for file, reading in zip(files, readings, strict=True):
-        written = {o: value for o, value in captures.snmprec(file.read_bytes()).items() if value is not None}
+        written = {
+            o: value
+            for o, value in captures.snmprec(file.read_bytes()).items()
+            if value is not None
+        }
         assert {oid: reading.values.get(oid) for oid in written} == written, file.stem

@@ -1,4 +1,5 @@
-"""Real outputs of SONiC, its databases, other switches' commands and snmptrapd, read by our parsers.
+"""Real outputs of SONiC, its databases, other switches' commands and snmptrapd, read by our
+parsers.
 
 The index's facts are a second opinion; where we differ, the reason stands here.
 """
@@ -12,12 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from detectors import captures, catalog, registry
+from detectors import registry
+from detectors.catalog import catalog
+from detectors.cli import captures
 from detectors.detector import Target
 from detectors.faults import Observation
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
-KINDS = {"sonic_cli": "sonic", "sonic_db": "sonic", "switch_cli": "config", "snmptrap_text": "snmptrap"}
+KINDS = {
+    "sonic_cli": "sonic",
+    "sonic_db": "sonic",
+    "switch_cli": "config",
+    "snmptrap_text": "snmptrap",
+}
 # Not a fault of what is watched: the file is of a command that the detector does not ask for.
 NOT_READ = "detector.silent"
 # The indexer calls them faulty; we see none.
@@ -84,7 +92,11 @@ def test_every_faulty_file_shows_one(files: list[Real]) -> None:
 def test_stopped_queues_are_those_that_the_watchdog_lists(files: list[Real]) -> None:
     for file in files:
         if "storms" in file.facts:
-            stormed = {part.split(":")[0] for part in file.facts["storms"].split(",") if ":stormed:" in part}
+            stormed = {
+                part.split(":")[0]
+                for part in file.facts["storms"].split(",")
+                if ":stormed:" in part
+            }
             told = {
                 seen.resource.rpartition("/")[2]
                 for seen in file.seen
@@ -98,7 +110,9 @@ def test_received_power_is_read_lane_by_lane(files: list[Real]) -> None:
     for file in files:
         if file.kind == "sonic_cli" and "rx_power_dbm" in file.facts:
             told = [seen.value for seen in file.seen if seen.metric == "port.rx_power_dbm"]
-            assert told == [float(value) for value in file.facts["rx_power_dbm"].split(",")], file.path
+            assert told == [float(value) for value in file.facts["rx_power_dbm"].split(",")], (
+                file.path
+            )
             compared += 1
     assert compared >= 4
 
@@ -132,7 +146,12 @@ def test_notifications_mean_what_their_names_say(files: list[Real]) -> None:
     compared = 0
     for file in files:
         name = file.facts.get("trap", "").rpartition("::")[2]
-        if file.kind == "snmptrap_text" and name in KNOWN and "::" in file.facts["trap"] and file.path not in CUT:
+        if (
+            file.kind == "snmptrap_text"
+            and name in KNOWN
+            and "::" in file.facts["trap"]
+            and file.path not in CUT
+        ):
             wanted = [KNOWN[name]] if KNOWN[name] else []
             assert [fault for fault in file.faults if fault != NOT_READ] == wanted, file.path
             compared += 1
@@ -143,6 +162,8 @@ def test_a_notification_that_is_not_known_raises_nothing(files: list[Real]) -> N
     unknown = [
         file
         for file in files
-        if file.kind == "snmptrap_text" and file.facts["trap"].rpartition("::")[2] not in KNOWN and file.path not in CUT
+        if file.kind == "snmptrap_text"
+        and file.facts["trap"].rpartition("::")[2] not in KNOWN
+        and file.path not in CUT
     ]
     assert {file.path: file.faults for file in unknown if set(file.faults) - {NOT_READ}} == {}

@@ -1,21 +1,23 @@
-"""A receiver in a thread with an in-memory ledger, for the tests that speak to it over real sockets."""
+"""A receiver in a thread with an in-memory ledger, for the tests that speak to it over real
+sockets."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from detectors import catalog
+from detectors.catalog import catalog
+from detectors.logs.signatures import Matcher
 from detectors.receivers.intake import Zones
 from detectors.receivers.redelivery import CommittedUnknown, OfferError
+from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Door, Listen, Receiver
-from detectors.signatures import Matcher
 from tests.services.ports import wait_until
 
 # Compiled once for all tests: they use it in one thread after the other.
@@ -39,6 +41,9 @@ class MemoryLedger:
         self.batches.append(batch)
         if self.is_committing:
             self.marks.add(batch.extent)
+
+    def waiting(self) -> int:
+        return 0
 
     def committed(self, receiver: str, prefixes: Mapping[int, int]) -> Sequence[Extent]:
         if not self.is_database_up:
@@ -70,22 +75,30 @@ class RunningReceiver:
         senders: Senders | None = None,
         zones: Zones | None = None,
         doors: Sequence[Door] = (),
+        matcher: Callable[[], Matcher] = lambda: MATCHER,
+        port: int = 0,
+        report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
     ) -> None:
         self.ledger = ledger or MemoryLedger()
         self.receiver = Receiver(
-            matcher=lambda: MATCHER,
+            matcher=matcher,
             spool=Spool(home / "spool"),
             ledger=self.ledger,
-            listen=Listen("127.0.0.1", 0),
+            listen=Listen("127.0.0.1", port),
             senders=lambda: senders or Senders(),
             zones=zones or Zones(),
             now=lambda: AT,
             doors=doors,
+            report_refusals=report_refusals,
         )
         self._thread = threading.Thread(target=self.receiver.run)
 
-    def __enter__(self) -> RunningReceiver:
+    def start(self) -> None:
+        """Without waiting until it serves."""
         self._thread.start()
+
+    def __enter__(self) -> RunningReceiver:
+        self.start()
         assert self.receiver.ready.wait(30)
         return self
 
@@ -116,4 +129,6 @@ class RunningReceiver:
 
     def wait_for_occurrences(self, count: int) -> None:
         counts = self.ledger.counts
-        wait_until(lambda: counts().total() >= count, within_s=20, what=f"{count} occurrences delivered")
+        wait_until(
+            lambda: counts().total() >= count, within_s=20, what=f"{count} occurrences delivered"
+        )

@@ -19,7 +19,9 @@ NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 URLS = {"dcgm": "http://gn001:9400/metrics", "prometheus": "http://gn001:9090"}
 GPUS = (("0", "0000:19:00.0"), ("1", "0000:3b:00.0"))
 TARGET = Target("gn001", "127.0.0.1", expected=Expected(gpus=GPUS, urls=URLS))
-each_detector = pytest.mark.parametrize("detector", registry.DETECTORS, ids=lambda detector: detector.name)
+each_detector = pytest.mark.parametrize(
+    "detector", registry.DETECTORS, ids=lambda detector: detector.name
+)
 
 
 class SameForAll(OneByOne):
@@ -35,7 +37,8 @@ class SameForAll(OneByOne):
 
 
 class SameObject:
-    """An agent whose every object is what a command would have printed; none for a command that failed."""
+    """An agent whose every object is what a command would have printed; none for a command that
+    failed."""
 
     def __init__(self, output: Output) -> None:
         self.value = output.stdout if output.status == 0 else None
@@ -44,7 +47,11 @@ class SameObject:
         return dict.fromkeys(oids, self.value)
 
     def walk(self, target: Target, columns: Sequence[str]) -> dict[str, SnmpValue]:
-        return {} if self.value is None else {f"{column}.{row}": self.value for column in columns for row in (1, 2)}
+        return (
+            {}
+            if self.value is None
+            else {f"{column}.{row}": self.value for column in columns for row in (1, 2)}
+        )
 
 
 class SamePage:
@@ -74,11 +81,18 @@ def _reading(detector: Any, output: Output) -> Reading:
 
 
 @each_detector
-@given(stdout=st.binary(max_size=400), stderr=st.binary(max_size=200), status=st.sampled_from([None, 0, 1, 255]))
-def test_parse_is_total_on_any_bytes(detector: Any, stdout: bytes, stderr: bytes, status: int | None) -> None:
+@given(
+    stdout=st.binary(max_size=400),
+    stderr=st.binary(max_size=200),
+    status=st.sampled_from([None, 0, 1, 255]),
+)
+def test_parse_is_total_on_any_bytes(
+    detector: Any, stdout: bytes, stderr: bytes, status: int | None
+) -> None:
     reading = _reading(detector, Output(status, stdout, stderr, timedelta(0)))
     assert all(
-        o.observed_at == NOW and o.resource.startswith(f"{detector.kind}/gn001") for o in detector.parse(reading)
+        o.observed_at == NOW and o.resource.startswith(f"{detector.kind}/gn001")
+        for o in detector.parse(reading)
     )
 
 

@@ -1,6 +1,8 @@
-"""Every capture under fixtures/signals/<detector>/<case>/ tells the observations and faults beside it.
+"""Every capture under fixtures/signals/<detector>/<case>/ tells the observations and faults beside
+it.
 
-`pytest tests/detectors/test_golden.py --update-golden` writes expected.json anew; read the difference.
+`pytest tests/detectors/test_golden.py --update-golden` writes expected.json anew; read the
+difference.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from detectors import captures, catalog, registry
+from detectors import contract, registry
+from detectors.catalog import catalog
+from detectors.cli import captures
 
 SIGNALS = Path(__file__).resolve().parents[2] / "fixtures" / "signals"
 CASES = sorted(path for path in SIGNALS.glob("*/*") if path.is_dir())
@@ -24,8 +28,16 @@ def told(case: Path) -> dict[str, Any]:
     return captures.as_json(captures.seen(detector, case, catalog.load(), TAKEN_AT))
 
 
+def metrics_of(folder: Path) -> set[str]:
+    """What the captures of one detector observe."""
+    expected = [json.loads(path.read_text()) for path in folder.glob("*/expected.json")]
+    return {found["metric"] for case in expected for found in case["observations"]}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")
-def test_a_capture_tells_its_expected_observations_and_faults(case: Path, request: pytest.FixtureRequest) -> None:
+def test_a_capture_tells_its_expected_observations_and_faults(
+    case: Path, request: pytest.FixtureRequest
+) -> None:
     found = told(case)
     if request.config.getoption("--update-golden"):
         (case / "expected.json").write_text(json.dumps(found, indent=2) + "\n")
@@ -37,7 +49,28 @@ def test_every_detector_has_a_healthy_a_faulty_and_a_garbage_capture(detector: A
     cases = {case.name: case for case in CASES if case.parent.name == detector.name}
     assert {"healthy", "truncated"} <= set(cases)
     assert told(cases["healthy"])["faults"] == []
-    assert any(told(case)["faults"] for name, case in cases.items() if name not in ("healthy", "truncated"))
+    assert any(
+        told(case)["faults"] for name, case in cases.items() if name not in ("healthy", "truncated")
+    )
+
+
+@pytest.mark.parametrize(
+    "detector", [*registry.DETECTORS, *registry.HANDED_IN], ids=lambda detector: detector.name
+)
+def test_every_metric_is_for_a_rule_or_for_the_record(detector: Any) -> None:
+    """A detector that no rule mentions would look and never speak."""
+    metrics = metrics_of(SIGNALS / detector.name)
+    assert contract.unused_metrics(detector, metrics, catalog.load()) == []
+
+
+@pytest.mark.parametrize(
+    "detector", [*registry.DETECTORS, *registry.HANDED_IN], ids=lambda detector: detector.name
+)
+def test_nothing_is_kept_for_the_record_that_is_not_seen_or_has_its_rule(detector: Any) -> None:
+    known = catalog.load().rules
+    seen = metrics_of(SIGNALS / detector.name)
+    assert sorted(detector.for_the_record & set(known)) == []
+    assert sorted(detector.for_the_record - seen) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")

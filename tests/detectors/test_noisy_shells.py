@@ -1,4 +1,5 @@
-"""What real nodes say besides what was asked: noise is passed over, and a refusal is never taken for health."""
+"""What real nodes say besides what was asked: noise is passed over, and a refusal is never taken
+for health."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from typing import ClassVar
 
 import pytest
 
-from detectors import bundle
 from detectors.detector import (
     Command,
     DetectorError,
@@ -28,7 +28,8 @@ from detectors.detector import (
 )
 from detectors.faults import Observation
 from detectors.polling import observe_one
-from detectors.transport import SshAccess, SshShell
+from detectors.transports import bundle
+from detectors.transports.ssh import SshAccess, SshShell
 from tests.services.sshd import Sshd
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
@@ -48,7 +49,9 @@ class Asks(NothingToCompare):
     )
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
-        return Reading(self.name, target, now, via.shell.run_all(target, f"test-{os.getpid()}", self.commands))
+        return Reading(
+            self.name, target, now, via.shell.run_all(target, f"test-{os.getpid()}", self.commands)
+        )
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         yield reading.saw("asks.locale", reading.outputs["locale"].stdout.decode().strip())
@@ -71,7 +74,9 @@ def look() -> Iterator[Look]:
         servers.append(server)
         shell = SshShell(user=server.user, key_file=server.key_file, known_hosts=server.known_hosts)
         try:
-            seen = observe_one(Target("gn001", "127.0.0.1", server.port), Asks(), Transports(shell), NOW)
+            seen = observe_one(
+                Target("gn001", "127.0.0.1", server.port), Asks(), Transports(shell), NOW
+            )
         finally:
             shell.close()
         return {observation.metric: observation for observation in seen}
@@ -104,14 +109,22 @@ def test_another_locale_of_the_node_does_not_reach_the_commands(look: Look) -> N
 @pytest.mark.parametrize(
     ("instead", "said"),
     [
-        ("echo This account is currently not available.; exit 1", "status 1: This account is currently not available"),
+        (
+            "echo This account is currently not available.; exit 1",
+            "status 1: This account is currently not available",
+        ),
         ("echo 'sh: 1: flock: not found' >&2; exit 127", "status 127: sh: 1: flock: not found"),
         ("echo 'WARNING: Your password has expired.' >&2; exit 1", "Your password has expired"),
         ("true", "status 0: no output"),
-        ("echo 'flock: cannot open lock file: Read-only file system' >&2; exit 66", "Read-only file system"),
+        (
+            "echo 'flock: cannot open lock file: Read-only file system' >&2; exit 66",
+            "Read-only file system",
+        ),
     ],
 )
-def test_commands_that_were_not_run_are_told_with_what_the_node_said(look: Look, instead: str, said: str) -> None:
+def test_commands_that_were_not_run_are_told_with_what_the_node_said(
+    look: Look, instead: str, said: str
+) -> None:
     seen = look(ForceCommand=instead)
     assert seen["detector.answered"].value is False
     assert "on gn001: its commands were not run" in seen["detector.answered"].attributes["text"]
@@ -122,7 +135,9 @@ def test_commands_that_were_not_run_are_told_with_what_the_node_said(look: Look,
 @NEEDS
 def test_a_round_that_still_runs_there_is_not_joined_by_the_next(look: Look) -> None:
     lock = Path(bundle.lock_path(f"test-{os.getpid()}"))
-    holder = subprocess.Popen(["flock", "-n", str(lock), "sh", "-c", "echo held; cat"], stdin=-1, stdout=-1)
+    holder = subprocess.Popen(
+        ["flock", "-n", str(lock), "sh", "-c", "echo held; cat"], stdin=-1, stdout=-1
+    )
     try:
         assert holder.stdout is not None
         holder.stdout.readline()
@@ -137,9 +152,13 @@ def test_a_command_whose_output_is_cut_by_its_time_limit_says_so() -> None:
     server = Sshd().start()
     shell = SshShell(user=server.user, key_file=server.key_file, known_hosts=server.known_hosts)
     try:
-        hangs = Command("hangs", ("sh", "-c", "echo '<nvidia_smi_log>'; sleep 60"), timedelta(seconds=0.3))
+        hangs = Command(
+            "hangs", ("sh", "-c", "echo '<nvidia_smi_log>'; sleep 60"), timedelta(seconds=0.3)
+        )
         after = Command("after", ("echo", "done"), SECONDS_5)
-        outputs = shell.run_all(Target("gn001", "127.0.0.1", server.port), f"cut-{os.getpid()}", [hangs, after])
+        outputs = shell.run_all(
+            Target("gn001", "127.0.0.1", server.port), f"cut-{os.getpid()}", [hangs, after]
+        )
     finally:
         shell.close()
         server.remove()
@@ -156,7 +175,9 @@ def test_many_detectors_share_one_connection_within_the_sessions_that_sshd_allow
     found: list[bytes] = []
 
     def ask() -> None:
-        found.append(shell.run(target, ("sh", "-c", "echo $SSH_CONNECTION; sleep 0.1"), SECONDS_5).stdout)
+        found.append(
+            shell.run(target, ("sh", "-c", "echo $SSH_CONNECTION; sleep 0.1"), SECONDS_5).stdout
+        )
 
     threads = [threading.Thread(target=ask) for _ in range(12)]
     for thread in threads:
@@ -172,7 +193,9 @@ def test_many_detectors_share_one_connection_within_the_sessions_that_sshd_allow
 @NEEDS
 def test_a_group_with_an_unusable_key_is_refused_while_the_others_go_on(tmp_path: Path) -> None:
     server = Sshd().start()
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True
+    )
     wrong = SshAccess(server.user, server.known_hosts, tmp_path / "other")
     shell = SshShell(
         user=server.user,
@@ -184,14 +207,17 @@ def test_a_group_with_an_unusable_key_is_refused_while_the_others_go_on(tmp_path
     try:
         with pytest.raises(Unreachable, match=r"gn009 .*Authentication"):
             shell.run(Target("gn009", "127.0.0.1", server.port), ("true",), SECONDS_5)
-        assert shell.run(Target("gn001", "127.0.0.1", server.port), ("true",), SECONDS_5).status == 0
+        assert (
+            shell.run(Target("gn001", "127.0.0.1", server.port), ("true",), SECONDS_5).status == 0
+        )
     finally:
         shell.close()
         server.remove()
 
 
 class Sudoed(OneByOne):
-    """The bundle's own script in a real shell of this machine, where `sudo` is what a test puts on PATH."""
+    """The bundle's own script in a real shell of this machine, where `sudo` is what a test puts on
+    PATH."""
 
     def __init__(self, path: Path) -> None:
         self._environment = {"PATH": f"{path}:/usr/bin:/bin"}
@@ -201,7 +227,9 @@ class Sudoed(OneByOne):
 
     def run_all(self, target: Target, name: str, commands: object) -> dict[str, Output]:
         script = bundle.script(Asks.commands, "5eed", is_root=False)
-        done = subprocess.run(["sh", "-c", script], env=self._environment, capture_output=True, check=False)
+        done = subprocess.run(
+            ["sh", "-c", script], env=self._environment, capture_output=True, check=False
+        )
         return bundle.taken_apart(Asks.commands, "5eed", done.stdout, done.stderr)
 
 
@@ -215,13 +243,22 @@ class Sudoed(OneByOne):
         "sudo: no tty present and no askpass program specified",
     ],
 )
-def test_a_sudo_that_refuses_makes_the_detector_silent_whatever_else_it_saw(tmp_path: Path, says: str) -> None:
+def test_a_sudo_that_refuses_makes_the_detector_silent_whatever_else_it_saw(
+    tmp_path: Path, says: str
+) -> None:
     fake = tmp_path / "sudo"
     fake.write_text(f'#!/bin/sh\necho "{says}" >&2\nexit 1\n')
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    seen = {o.metric: o for o in observe_one(Target("gn001", "h"), Asks(), Transports(Sudoed(tmp_path)), NOW)}
+    seen = {
+        o.metric: o
+        for o in observe_one(Target("gn001", "h"), Asks(), Transports(Sudoed(tmp_path)), NOW)
+    }
     assert seen["detector.answered"].value is False
-    assert seen["detector.answered"].attributes["text"].startswith("sudo -n cat /etc/hostname: status 1: ")
+    assert (
+        seen["detector.answered"]
+        .attributes["text"]
+        .startswith("sudo -n cat /etc/hostname: status 1: ")
+    )
     assert seen["asks.locale"].value is not None
 
 
@@ -236,9 +273,14 @@ def test_a_node_without_sudo_is_silent_too(tmp_path: Path) -> None:
     assert "failed to run command" in seen["detector.answered"].attributes["text"]
 
 
-def test_a_program_that_is_missing_behind_sudo_is_the_detectors_own_to_judge(tmp_path: Path) -> None:
+def test_a_program_that_is_missing_behind_sudo_is_the_detectors_own_to_judge(
+    tmp_path: Path,
+) -> None:
     fake = tmp_path / "sudo"
     fake.write_text('#!/bin/sh\necho "sudo: nvme: command not found" >&2\nexit 1\n')
     fake.chmod(0o755)
-    seen = {o.metric: o for o in observe_one(Target("gn001", "h"), Asks(), Transports(Sudoed(tmp_path)), NOW)}
+    seen = {
+        o.metric: o
+        for o in observe_one(Target("gn001", "h"), Asks(), Transports(Sudoed(tmp_path)), NOW)
+    }
     assert seen["detector.answered"].value is True

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
-from detectors.detector import NothingToCompare, OneByOne, Output, Reading, Target, TargetKind, Transports, Unreachable
+from detectors.detector import (
+    NothingToCompare,
+    OneByOne,
+    Output,
+    Reading,
+    Target,
+    TargetKind,
+    Transports,
+    Unreachable,
+)
 from detectors.faults import Observation
 from detectors.polling import observe
 
@@ -58,7 +67,11 @@ def test_a_target_that_answers_is_reachable() -> None:
 
 
 def test_a_detector_that_breaks_is_a_fault_of_its_own_and_the_others_go_on() -> None:
-    assert _metrics(Breaks(), Well()) == [("detector.answered", False), ("well.is", True), ("target.reachable", True)]
+    assert _metrics(Breaks(), Well()) == [
+        ("detector.answered", False),
+        ("well.is", True),
+        ("target.reachable", True),
+    ]
 
 
 def test_a_target_that_cannot_be_reached_says_so_with_the_reason() -> None:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from detectors.faults import Action, Component, Severity
-from incidents.lifecycle import State
 from incidents.models import Incident, TimelineEntry
-from incidents.notify import outbox
+from incidents.state import outbox
+from incidents.vocabulary.lifecycle import State
 
 T0 = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 
@@ -41,7 +41,9 @@ def an_entry(
     )
 
 
-def told(incident: Incident, *, kind: str = "step", text: str = "Drained gn042.", at: datetime = T0) -> TimelineEntry:
+def told(
+    incident: Incident, *, kind: str = "step", text: str = "Drained gn042.", at: datetime = T0
+) -> TimelineEntry:
     """A timeline entry together with what it owes to people."""
     entry = an_entry(incident, kind=kind, text=text, at=at)
     outbox.enqueue([entry], now=at)

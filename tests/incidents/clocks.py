@@ -23,7 +23,8 @@ class Clock:
 
 
 def drain(notifier: Notifier, clock: Clock, *, limit: int = 400) -> int:
-    """Sends what is due, second by second, until nothing is owed soon; returns how many calls were made."""
+    """Sends what is due, second by second, until nothing is owed soon; returns how many calls were
+    made."""
     calls, idle = 0, 1
     for _ in range(limit):
         ids = services.due(clock.now)

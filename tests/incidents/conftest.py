@@ -9,8 +9,9 @@ import pytest
 from pytest_django import Settings
 
 from fixtures.slack_server import CHANNEL, TOKEN, SlackServer, workspace
-from incidents.slack.client import SlackNotifier
+from incidents.notify.slack.client import SlackNotifier
 from tests.incidents.clocks import Clock
+from tests.services.patience import patient
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def slack(clock: Clock) -> Iterator[SlackServer]:
 
 @pytest.fixture
 def notifier(slack: SlackServer) -> SlackNotifier:
-    return SlackNotifier(token=TOKEN, api_url=slack.api_url, timeout=timedelta(seconds=1))
+    return SlackNotifier(token=TOKEN, api_url=slack.api_url, timeout=timedelta(seconds=patient(1)))
 
 
 @pytest.fixture

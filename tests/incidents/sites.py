@@ -1,4 +1,5 @@
-"""A small site as wired, and what happens there: four rails of twelve nodes, two spines, two storage switches."""
+"""A small site as wired, and what happens there: four rails of twelve nodes, two spines, two
+storage switches."""
 
 from __future__ import annotations
 
@@ -6,11 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from detectors.faults import EventKind, FaultEvent
-from incidents import inventory
-from incidents.changes import Change
-from incidents.ingesting import ingest
+from incidents.inventory import services
 from incidents.models import Incident
-from incidents.topology import (
+from incidents.topology.topology import (
     CablePlace,
     FeedPlace,
     ModulePlace,
@@ -21,6 +20,8 @@ from incidents.topology import (
     SwitchPlace,
     Topology,
 )
+from incidents.triage.ingesting import ingest
+from incidents.vocabulary.changes import Change
 from tests.builders import NOW, an_event
 
 NODES = tuple(f"gn{number:03}" for number in range(1, 13))
@@ -46,7 +47,7 @@ source = "a test"
 
 def a_site(now: datetime = NOW) -> None:
     """Three racks of four nodes on two feeds; each leaf module feeds two nodes."""
-    inventory.apply(
+    services.apply(
         Topology(
             nodes=tuple(
                 NodePlace(
@@ -54,12 +55,19 @@ def a_site(now: datetime = NOW) -> None:
                     pod="pod-a",
                     rack=f"r{index // 4 + 1:02}",
                     partitions=("gpu",),
-                    nics=(*(NicPlace(device) for device in RAILS), NicPlace("mlx5_8"), NicPlace("mlx5_9")),
+                    nics=(
+                        *(NicPlace(device) for device in RAILS),
+                        NicPlace("mlx5_8"),
+                        NicPlace("mlx5_9"),
+                    ),
                 )
                 for index, name in enumerate(NODES)
             ),
             switches=(
-                *(SwitchPlace(leaf, "leaf", pod="pod-a", rail=rail) for rail, leaf in enumerate(LEAFS)),
+                *(
+                    SwitchPlace(leaf, "leaf", pod="pod-a", rail=rail)
+                    for rail, leaf in enumerate(LEAFS)
+                ),
                 *(SwitchPlace(spine, "spine") for spine in SPINES),
                 *(SwitchPlace(name, "storage") for name in ("sto-01", "sto-02")),
             ),
@@ -69,7 +77,9 @@ def a_site(now: datetime = NOW) -> None:
                 for leaf in LEAFS
                 for m in range(len(NODES) // 2)
             ),
-            racks=tuple(RackPlace(f"r{n:02}", pod="pod-a", feeds=("feed-1", "feed-2")) for n in (1, 2, 3)),
+            racks=tuple(
+                RackPlace(f"r{n:02}", pod="pod-a", feeds=("feed-1", "feed-2")) for n in (1, 2, 3)
+            ),
             feeds=(FeedPlace("feed-1"), FeedPlace("feed-2")),
             storage=(StoragePlace("/lustre", servers=("oss-1",), switches=("sto-01", "sto-02")),),
         ),
@@ -80,12 +90,19 @@ def a_site(now: datetime = NOW) -> None:
 def _cables() -> Iterable[CablePlace]:
     for index, name in enumerate(NODES):
         for device, leaf in zip(RAILS, LEAFS, strict=True):
-            yield CablePlace(f"node/{name}/nic/{device}", f"switch/{leaf}/port/Ethernet{4 * index}", 400)
+            yield CablePlace(
+                f"node/{name}/nic/{device}", f"switch/{leaf}/port/Ethernet{4 * index}", 400
+            )
         for device, switch in (("mlx5_8", "sto-01"), ("mlx5_9", "sto-02")):
-            yield CablePlace(f"node/{name}/nic/{device}", f"switch/{switch}/port/Ethernet{4 * index}", 400)
+            yield CablePlace(
+                f"node/{name}/nic/{device}", f"switch/{switch}/port/Ethernet{4 * index}", 400
+            )
     for number, leaf in enumerate(LEAFS):
         for up, spine in enumerate(SPINES):
-            yield CablePlace(f"switch/{leaf}/port/Ethernet{256 + 8 * up}", f"switch/{spine}/port/Ethernet{8 * number}")
+            yield CablePlace(
+                f"switch/{leaf}/port/Ethernet{256 + 8 * up}",
+                f"switch/{spine}/port/Ethernet{8 * number}",
+            )
 
 
 def nics(rail: int, nodes: Iterable[str] = NODES) -> list[str]:
@@ -93,7 +110,11 @@ def nics(rail: int, nodes: Iterable[str] = NODES) -> list[str]:
 
 
 def happen(
-    fault_type: str, resources: Iterable[str], *, at: datetime = NOW, kind: EventKind = EventKind.RAISED
+    fault_type: str,
+    resources: Iterable[str],
+    *,
+    at: datetime = NOW,
+    kind: EventKind = EventKind.RAISED,
 ) -> list[Change]:
     """One batch, seen as it happens."""
     events: list[FaultEvent] = [
@@ -105,5 +126,7 @@ def happen(
 
 def open_incidents() -> list[tuple[str, str]]:
     """Fault type and resource of the roots."""
-    rows = Incident.objects.exclude(state__in=("resolved", "duplicate", "false_positive", "monitoring")).order_by("pk")
+    rows = Incident.objects.exclude(
+        state__in=("resolved", "duplicate", "false_positive", "monitoring")
+    ).order_by("pk")
     return list(rows.values_list("fault_type", "root_resource"))

@@ -11,20 +11,37 @@ from django.db import transaction
 from django.db.models import Count
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from detectors.faults import EventKind, FaultEvent
 from incidents import services
-from incidents.changes import ChangeKind
-from incidents.lifecycle import CLOSED, State, Trigger
 from incidents.models import Evidence, Fault, Incident, IncidentFault, TimelineEntry
+from incidents.vocabulary.changes import ChangeKind
+from incidents.vocabulary.lifecycle import CLOSED, State, Trigger
 from tests.builders import NOW, a_node, an_event
 
 pytestmark = pytest.mark.django_db
 
 # Every way of clearing, sympathetic and not, on two GPUs of one node and one of another.
-TYPES = ("gpu.xid.79", "gpu.lost", "gpu.xid.45", "gpu.xid.154", "nic.link.down", "nvlink.sxid.20034")
-PARTS = ("node/gn042/gpu/0000:19:00.0", "node/gn042/gpu/0000:3b:00.0", "node/gn043/gpu/0000:19:00.0")
+TYPES = (
+    "gpu.xid.79",
+    "gpu.lost",
+    "gpu.xid.45",
+    "gpu.xid.154",
+    "nic.link.down",
+    "nvlink.sxid.20034",
+)
+PARTS = (
+    "node/gn042/gpu/0000:19:00.0",
+    "node/gn042/gpu/0000:3b:00.0",
+    "node/gn043/gpu/0000:19:00.0",
+)
 BY_PEOPLE = (
     Trigger.ACKNOWLEDGE,
     Trigger.CONFIRM,
@@ -39,7 +56,8 @@ BY_PEOPLE = (
 
 
 class Operations(RuleBasedStateMachine):
-    """Events, clears, redeliveries, people, restarts and the passing of time, against one database."""
+    """Events, clears, redeliveries, people, restarts and the passing of time, against one
+    database."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +84,9 @@ class Operations(RuleBasedStateMachine):
     @rule(
         seconds=st.sampled_from([0, 1, 30, 90, 900, 4000]),
         batch=st.lists(
-            st.tuples(st.sampled_from(TYPES), st.sampled_from(PARTS), st.booleans(), st.integers(1, 5)),
+            st.tuples(
+                st.sampled_from(TYPES), st.sampled_from(PARTS), st.booleans(), st.integers(1, 5)
+            ),
             min_size=1,
             max_size=4,
         ),
@@ -103,11 +123,19 @@ class Operations(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(["gn042", "gn043"]))
     def a_user_reports(self, node: str) -> None:
-        services.report(author="kim", text="It hangs.", resource=f"node/{node}", occurred_at=self.now, now=self.now)
+        services.report(
+            author="kim",
+            text="It hangs.",
+            resource=f"node/{node}",
+            occurred_at=self.now,
+            now=self.now,
+        )
 
     @rule(node=st.sampled_from(["gn042", "gn043"]))
     def a_node_restarts(self, node: str) -> None:
-        services.node_restarted(node, booted_at=self.now, boot_id=str(self.now.timestamp()), now=self.now)
+        services.node_restarted(
+            node, booted_at=self.now, boot_id=str(self.now.timestamp()), now=self.now
+        )
 
     @rule(minutes=st.sampled_from([0, 2, 31, 24 * 60]))
     def time_passes(self, minutes: int) -> None:
@@ -116,12 +144,19 @@ class Operations(RuleBasedStateMachine):
 
     @invariant()
     def one_active_fault_stands_per_fingerprint(self) -> None:
-        doubled = Fault.objects.filter(is_active=True).values("fingerprint").annotate(n=Count("pk")).filter(n__gt=1)
+        doubled = (
+            Fault.objects.filter(is_active=True)
+            .values("fingerprint")
+            .annotate(n=Count("pk"))
+            .filter(n__gt=1)
+        )
         assert not doubled.exists()
 
     @invariant()
     def every_incident_has_one_root_and_it_is_its_own(self) -> None:
-        roots = dict(IncidentFault.objects.filter(role="root").values_list("incident_id", "fault_id"))
+        roots = dict(
+            IncidentFault.objects.filter(role="root").values_list("incident_id", "fault_id")
+        )
         # One that became part of another incident has none: its faults are there.
         own = Incident.objects.exclude(root_fault=None, state=State.DUPLICATE.value)
         assert roots == dict(own.values_list("pk", "root_fault_id"))
@@ -129,7 +164,10 @@ class Operations(RuleBasedStateMachine):
 
     @invariant()
     def the_timeline_only_grows(self) -> None:
-        now = {row[0]: row[1:] for row in TimelineEntry.objects.values_list("pk", "kind", "actor", "text")}
+        now = {
+            row[0]: row[1:]
+            for row in TimelineEntry.objects.values_list("pk", "kind", "actor", "text")
+        }
         assert {pk: now.get(pk) for pk in self.timeline} == self.timeline
         self.timeline = now
 
@@ -143,20 +181,27 @@ class Operations(RuleBasedStateMachine):
 
     @invariant()
     def a_resolved_incident_leaves_no_fault_standing(self) -> None:
-        assert not Fault.objects.filter(is_active=True, membership__incident__state="resolved").exists()
+        assert not Fault.objects.filter(
+            is_active=True, membership__incident__state="resolved"
+        ).exists()
 
     @invariant()
     def faults_tell_when_they_ended_and_keep_ten_excerpts(self) -> None:
         assert not Fault.objects.filter(is_active=True, cleared_at__isnull=False).exists()
         assert not Fault.objects.filter(is_active=False, cleared_at__isnull=True).exists()
-        assert not Evidence.objects.values("fault").annotate(n=Count("pk")).filter(n__gt=10).exists()
+        assert (
+            not Evidence.objects.values("fault").annotate(n=Count("pk")).filter(n__gt=10).exists()
+        )
 
 
 def test_operations_in_any_order_keep_the_invariants() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Operations,
         settings=settings(
-            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=25,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 

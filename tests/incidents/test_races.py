@@ -1,4 +1,5 @@
-"""Many workers at once, each with its own connection: what counts, counts once, and nothing breaks."""
+"""Many workers at once, each with its own connection: what counts, counts once, and nothing
+breaks."""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ import pytest
 from django.db import connection
 
 from detectors.faults import Observation
-from incidents import inventory, services
-from incidents.changes import Acted
-from incidents.lifecycle import Trigger
-from incidents.models import Fault, Incident, IncidentFault, InService, SeenEvent
+from incidents import services
+from incidents.inventory import services as inventory
+from incidents.models import Fault, Incident, IncidentFault, InService, SeenEvent, SpoolMark
+from incidents.vocabulary.changes import Acted
+from incidents.vocabulary.lifecycle import Trigger
+from kintsugi.pipeline import BatchExtent
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event, an_incident
+from tests.services.patience import patient
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("database_on_disk")]
 
@@ -31,7 +35,7 @@ def at_once(jobs: list[Callable[[], object]]) -> list[object]:
 
     def work(number: int, job: Callable[[], object]) -> None:
         try:
-            gate.wait(30)
+            gate.wait(patient(30))
             results[number] = job()
         except BaseException as error:
             errors.append(error)
@@ -42,7 +46,7 @@ def at_once(jobs: list[Callable[[], object]]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(patient(120))
     if errors:
         raise errors[0]
     return results
@@ -64,10 +68,22 @@ def test_one_delivery_given_to_many_workers_counts_once() -> None:
     assert Fault.objects.get().count == 7
 
 
+def test_one_copy_of_a_batch_is_counted_and_the_others_do_nothing() -> None:
+    events, extent = [an_event(count=7)], BatchExtent("r1", 1, 0, 400)
+    outcomes = at_once(
+        [lambda: services.ingest(events, now=NOW, extent=extent) for _ in range(SOME)]
+    )
+    assert len([changes for changes in outcomes if changes]) == 1
+    assert Fault.objects.get().count == 7
+    assert SpoolMark.objects.count() == 1
+
+
 def test_faults_of_one_node_told_at_once_are_one_incident() -> None:
     a_node()
     paths = [f"node/gn042/gpu/0000:{number:02x}:00.0" for number in range(SOME)]
-    at_once([lambda path=path: services.ingest([an_event(resource=path)], now=NOW) for path in paths])  # type: ignore[misc]
+    at_once(
+        [lambda path=path: services.ingest([an_event(resource=path)], now=NOW) for path in paths]
+    )  # type: ignore[misc]
     assert Incident.objects.count() == 1
     assert IncidentFault.objects.filter(role="root").count() == 1
     assert IncidentFault.objects.count() == SOME
@@ -75,7 +91,10 @@ def test_faults_of_one_node_told_at_once_are_one_incident() -> None:
 
 def test_batches_that_share_faults_in_other_orders_do_not_block_each_other() -> None:
     paths = [f"node/gn{number:03}/gpu/0000:19:00.0" for number in range(20)]
-    batches = [[an_event(resource=path) for path in (paths if n % 2 else reversed(paths))] for n in range(16)]
+    batches = [
+        [an_event(resource=path) for path in (paths if n % 2 else reversed(paths))]
+        for n in range(16)
+    ]
     at_once([lambda batch=batch: services.ingest(batch, now=NOW) for batch in batches])  # type: ignore[misc]
     assert set(Fault.objects.values_list("count", flat=True)) == {16}
     assert Incident.objects.count() == 20
@@ -91,7 +110,9 @@ def test_raises_clears_sweeps_and_restarts_at_once_leave_whole_incidents() -> No
         jobs.append(lambda at=at: services.ingest([an_event(resource=OTHER_GPU, at=at)], now=at))  # type: ignore[misc]
         jobs.append(lambda at=at: services.sweep(now=at))  # type: ignore[misc]
         jobs.append(
-            lambda at=at, n=number: services.node_restarted("gn042", booted_at=at, boot_id=f"b{n}", now=at)  # type: ignore[misc]
+            lambda at=at, n=number: services.node_restarted(
+                "gn042", booted_at=at, boot_id=f"b{n}", now=at
+            )  # type: ignore[misc]
         )
     at_once(jobs)
     assert Fault.objects.filter(is_active=True).count() == len(
@@ -107,7 +128,9 @@ def test_one_of_two_people_wins_when_both_close_an_incident() -> None:
     outcomes = at_once(
         [
             lambda: services.act(incident.pk, Trigger.RESOLVE, actor="ada", now=NOW),
-            lambda: services.act(incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="bob", note="test", now=NOW),
+            lambda: services.act(
+                incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="bob", note="test", now=NOW
+            ),
         ]
         * 4
     )
@@ -129,14 +152,29 @@ def test_one_replacement_seen_by_many_workers_is_one_row() -> None:
 
 
 def test_a_link_that_many_workers_tell_of_ends_as_its_last_line_says() -> None:
-    """Down, up, down, up, each by several paths: whichever comes first, the last by its own date decides."""
+    """Down, up, down, up, each by several paths: whichever comes first, the last by its own date
+    decides."""
     a_node()
     link = "node/gn042/nic/mlx5_5"
     lines = [
-        (an_event if number % 2 == 0 else a_clear)("nic.link.down", link, at=NOW + number * SECOND, observed_at=NOW)
+        (an_event if number % 2 == 0 else a_clear)(
+            "nic.link.down", link, at=NOW + number * SECOND, observed_at=NOW
+        )
         for number in range(4)
     ]
-    at_once([lambda line=line: services.ingest([line], now=NOW + 5 * SECOND) for line in reversed(lines * 5)])  # type: ignore[misc]
+    at_once(
+        [
+            lambda line=line: services.ingest([line], now=NOW + 5 * SECOND)
+            for line in reversed(lines * 5)
+        ]
+    )  # type: ignore[misc]
     assert not Fault.objects.filter(is_active=True).exists()
-    at_once([lambda: services.ingest([an_event("nic.link.down", link, at=NOW + 6 * SECOND)], now=NOW + 6 * SECOND)] * 3)
+    at_once(
+        [
+            lambda: services.ingest(
+                [an_event("nic.link.down", link, at=NOW + 6 * SECOND)], now=NOW + 6 * SECOND
+            )
+        ]
+        * 3
+    )
     assert Fault.objects.get(is_active=True).count >= 3

@@ -1,4 +1,5 @@
-"""A batch costs as many statements however large the site is, and however much stands there already."""
+"""A batch costs as many statements however large the site is, and however much stands there
+already."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def faults(gpus: list[str], at: datetime) -> list[FaultEvent]:
 
 
 def statements(gpus: list[str], at: datetime) -> int:
-    """What a batch takes of a third repeats, a third new faults and a third ends, after the first two thirds stand."""
+    """What a batch takes of a third repeats, a third new faults and a third ends, after the first
+    two thirds stand."""
     third = len(gpus) // 3
     services.ingest(faults(gpus[: 2 * third], at), now=at)
     ends = [a_clear(FAULT, gpu, at=at + HOUR) for gpu in gpus[third : 2 * third]]

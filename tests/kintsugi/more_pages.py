@@ -1,4 +1,5 @@
-"""Pages in states that one run, one window and one node cannot be in at once, for `tests.kintsugi.pages`."""
+"""Pages in states that one run, one window and one node cannot be in at once, for
+`tests.kintsugi.pages`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from datetime import timedelta
 from django.utils import timezone
 
 from incidents.models import Incident, Node, Silence, Spare
-from runbooks import library, questions
+from runbooks import questions
+from runbooks.library import library
 from runbooks.models import Approval, Breaker, Mode, Run, RunState, SeenAct, ShadowAct, StopSwitch
 from tests.builders import GPU, NOW, an_incident
 
@@ -16,20 +18,45 @@ _ASKS = ("ask_person", {"question": "May {node} go to the vendor?", "answers": [
 
 
 def in_other_states() -> list[str]:
-    """Runs that ask, wait, failed to cure or were written down only; windows of each kind; what was stopped before."""
+    """Runs that ask, wait, failed to cure or were written down only; windows of each kind; what was
+    stopped before."""
     windows = [
         _window("maintenance", machines=[f"node/gn{number:03d}" for number in range(1, 13)]),
-        _window("shelf", resource=GPU, fault_type="gpu.xid.48", ends_at=None, review_at=NOW + timedelta(days=400)),
+        _window(
+            "shelf",
+            resource=GPU,
+            fault_type="gpu.xid.48",
+            ends_at=None,
+            review_at=NOW + timedelta(days=400),
+        ),
     ]
-    runs = [_asking(), _awaiting(), _ended("gn046", RunState.NOT_CURED), _ended("gn047", RunState.SHADOWED)]
-    runs += [_run("gn048", RunState.PAUSED, waiting_for="sato paused it."), _ended("gn049", RunState.FAILED)]
+    runs = [
+        _asking(),
+        _awaiting(),
+        _ended("gn046", RunState.NOT_CURED),
+        _ended("gn047", RunState.SHADOWED),
+    ]
+    runs += [
+        _run("gn048", RunState.PAUSED, waiting_for="sato paused it."),
+        _ended("gn049", RunState.FAILED),
+    ]
     StopSwitch.objects.create(
-        reason="row 3", engaged_by="ada", engaged_at=NOW, released_by="omar", released_at=NOW + timedelta(hours=1)
+        reason="row 3",
+        engaged_by="ada",
+        engaged_at=NOW,
+        released_by="omar",
+        released_at=NOW + timedelta(hours=1),
     )
     Breaker.objects.create(
-        why="14 of 100", tripped_at=NOW, closed_by="ada", closed_at=NOW + timedelta(hours=1), closed_why="leaf-03"
+        why="14 of 100",
+        tripped_at=NOW,
+        closed_by="ada",
+        closed_at=NOW + timedelta(hours=1),
+        closed_why="leaf-03",
     )
-    Spare.objects.create(node=_node("gn043"), partitions=["gpu"], state=Spare.State.SERVING, since_at=NOW)
+    Spare.objects.create(
+        node=_node("gn043"), partitions=["gpu"], state=Spare.State.SERVING, since_at=NOW
+    )
     _shadow(runs[0])
     return [
         *(f"/incidents/silence/{window.pk}/change/" for window in windows),
@@ -42,34 +69,61 @@ def in_other_states() -> list[str]:
 def forms_and_views() -> list[str]:
     """Pages that only those may see who may act, and lists as a button shows them."""
     case = f"/incidents/vendorcase/open/{Incident.objects.latest('pk').pk}/"
-    return ["/report/", "/incidents/silence/new/", case, "/incidents/silence/?kind=shelf", "/shadow/?view=differed"]
+    return [
+        "/report/",
+        "/incidents/silence/new/",
+        case,
+        "/incidents/silence/?kind=shelf",
+        "/shadow/?view=differed",
+    ]
 
 
 def _node(name: str) -> Node:
-    return Node.objects.get_or_create(name=name, defaults={"pod": "pod-a", "partitions": ["gpu"]})[0]
+    return Node.objects.get_or_create(name=name, defaults={"pod": "pod-a", "partitions": ["gpu"]})[
+        0
+    ]
 
 
 def _window(kind: str, **covers: object) -> Silence:
     now = timezone.now()
     times = {"starts_at": now, "ends_at": now + timedelta(hours=2), "recorded_at": now}
-    return Silence.objects.create(**{**times, "kind": kind, "reason": "firmware of row 3", "author": "ada", **covers})
+    return Silence.objects.create(
+        **{**times, "kind": kind, "reason": "firmware of row 3", "author": "ada", **covers}
+    )
 
 
 def _shadow(run: Run) -> None:
-    """Lately, so that the ledger shows it: what a run would have done, and what a person did instead."""
+    """Lately, so that the ledger shows it: what a run would have done, and what a person did
+    instead."""
     now = timezone.now()
     seen = SeenAct.objects.create(node=run.node, kind="drain", at=now, by="bob", text="fan tray")
     act = {"node": run.node, "kind": "drain", "at": now, "settles_at": now, "verdict": "differed"}
     ShadowAct.objects.create(side="people", seen=seen, **act)
-    ShadowAct.objects.create(side="kintsugi", run=run, incident=run.incident, runbook=run.runbook, **act)
+    ShadowAct.objects.create(
+        side="kintsugi", run=run, incident=run.incident, runbook=run.runbook, **act
+    )
 
 
 def _run(node: str, state: RunState, **values: object) -> Run:
     plan = [planned.as_row() for planned in library.load()["drain_reboot_verify"].steps]
-    defaults = {"runbook": "drain_reboot_verify", "plan": plan, "mode": Mode.ARMED, "started_at": NOW}
+    defaults = {
+        "runbook": "drain_reboot_verify",
+        "plan": plan,
+        "mode": Mode.ARMED,
+        "started_at": NOW,
+    }
     incident = an_incident(resource=_PART.format(node))
-    facts = {"resource": incident.root_resource, "why": "it is for such faults", "drained_at": NOW.isoformat()}
-    about = {"incident": incident, "node": _node(node), "fault_type": incident.fault_type, "facts": facts}
+    facts = {
+        "resource": incident.root_resource,
+        "why": "it is for such faults",
+        "drained_at": NOW.isoformat(),
+    }
+    about = {
+        "incident": incident,
+        "node": _node(node),
+        "fault_type": incident.fault_type,
+        "facts": facts,
+    }
     return Run.objects.create(state=state, **{**about, **defaults, **values})
 
 
@@ -80,7 +134,12 @@ def _asking() -> Run:
 
 
 def _awaiting() -> Run:
-    run = _run("gn045", RunState.AWAITING_APPROVAL, mode=Mode.APPROVAL, waiting_for="The runbook's mode is approval.")
+    run = _run(
+        "gn045",
+        RunState.AWAITING_APPROVAL,
+        mode=Mode.APPROVAL,
+        waiting_for="The runbook's mode is approval.",
+    )
     shown = {
         "node": "gn045",
         "service": "in service",
@@ -90,10 +149,17 @@ def _awaiting() -> Run:
         "power": "",
         "nodes_out": 3,
     }
-    Approval.objects.create(run=run, index=0, asked_at=NOW, why="The runbook's mode is approval", shown=shown)
+    Approval.objects.create(
+        run=run, index=0, asked_at=NOW, why="The runbook's mode is approval", shown=shown
+    )
     return run
 
 
 def _ended(node: str, state: RunState) -> Run:
     part = _PART.format(node)
-    return _run(node, state, finished_at=NOW + timedelta(minutes=3), outcome=f"gpu.xid.79 on {part} {state.value}.")
+    return _run(
+        node,
+        state,
+        finished_at=NOW + timedelta(minutes=3),
+        outcome=f"gpu.xid.79 on {part} {state.value}.",
+    )

@@ -17,7 +17,7 @@ from incidents.models import (
     UserReport,
     VendorCase,
 )
-from runbooks import library
+from runbooks.library import library
 from runbooks.models import AuditEntry, Mode, Run, RunState, ShadowAct, StepRun
 from tests.builders import NOW, a_node, a_switch, an_incident
 from tests.kintsugi.more_pages import in_other_states
@@ -35,7 +35,9 @@ def a_run(incident: Incident, state: RunState = RunState.RUNNING, **values: obje
         "mode": Mode.ARMED,
         "started_at": NOW,
     }
-    return Run.objects.create(incident=incident, node=incident.node, state=state, **{**defaults, **values})
+    return Run.objects.create(
+        incident=incident, node=incident.node, state=state, **{**defaults, **values}
+    )
 
 
 @pytest.fixture
@@ -45,9 +47,13 @@ def pages(db: None) -> list[str]:
     leaf = a_switch()
     incident = an_incident()
     run = a_run(incident)
-    StepRun.objects.create(run=run, index=0, name="drain", outcome="done", text="Drained.", started_at=NOW)
+    StepRun.objects.create(
+        run=run, index=0, name="drain", outcome="done", text="Drained.", started_at=NOW
+    )
     fault = Fault.objects.get()
-    Evidence.objects.create(fault=fault, position="first", slot=0, source="syslog", occurred_at=NOW, excerpt="Xid 79")
+    Evidence.objects.create(
+        fault=fault, position="first", slot=0, source="syslog", occurred_at=NOW, excerpt="Xid 79"
+    )
     TimelineEntry.objects.create(
         incident=incident,
         kind="opened",
@@ -57,12 +63,19 @@ def pages(db: None) -> list[str]:
         recorded_at=NOW,
     )
     UserReport.objects.create(
-        incident=incident, author="sato", text="It hangs.", resource="node/gn042", reported_at=NOW, recorded_at=NOW
+        incident=incident,
+        author="sato",
+        text="It hangs.",
+        resource="node/gn042",
+        reported_at=NOW,
+        recorded_at=NOW,
     )
     message = Notification.objects.create(
         incident=incident, channel="console", reason="card", sequence=0, due_at=NOW, recorded_at=NOW
     )
-    held = QuarantinedEvent.objects.create(event_id="e1", wire={"x": 1}, error="no resource", recorded_at=NOW)
+    held = QuarantinedEvent.objects.create(
+        event_id="e1", wire={"x": 1}, error="no resource", recorded_at=NOW
+    )
     window = Silence.objects.create(
         kind="silence",
         resource="node/gn043",
@@ -72,7 +85,15 @@ def pages(db: None) -> list[str]:
         ends_at=NOW,
         recorded_at=NOW,
     )
-    entry = AuditEntry(at=NOW, actor="kintsugi", act="drain", phase="begun", node="gn042", run=run.pk, text="A why.")
+    entry = AuditEntry(
+        at=NOW,
+        actor="kintsugi",
+        act="drain",
+        phase="begun",
+        node="gn042",
+        run=run.pk,
+        text="A why.",
+    )
     entry.save()
     ShadowAct.objects.create(
         side="kintsugi",
@@ -85,10 +106,17 @@ def pages(db: None) -> list[str]:
         verdict="differed",
     )
     case = VendorCase.objects.create(
-        incident=incident, part="gpu", resource=fault.resource, opened_by="ada", opened_at=NOW, since_at=NOW
+        incident=incident,
+        part="gpu",
+        resource=fault.resource,
+        opened_by="ada",
+        opened_at=NOW,
+        since_at=NOW,
     )
     aside = Quarantine.objects.create(node=incident.node, reason="three times", began_at=NOW)
-    leaves = Decommission.objects.create(node=incident.node, reason="sold", set_by="ada", set_at=NOW)
+    leaves = Decommission.objects.create(
+        node=incident.node, reason="sold", set_by="ada", set_at=NOW
+    )
     return [
         "/",
         "/incidents/decommission/",

@@ -1,4 +1,5 @@
-"""The people of the console's tests: each signed in with a role, one without any, one not signed in at all."""
+"""The people of the console's tests: each signed in with a role, one without any, one not signed in
+at all."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from kintsugi.roles import Role
+from kintsugi.roles import UserRole
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class People:
     admin: Client
 
 
-def signed_in(name: str, role: Role | None) -> Client:
+def signed_in(name: str, role: UserRole | None) -> Client:
     user = User.objects.create_user(name)
     if role is not None:
         user.groups.add(Group.objects.get(name=role.value))
@@ -34,7 +35,7 @@ def people(db: None) -> People:
     return People(
         anonymous=Client(),
         stranger=signed_in("sam", None),
-        viewer=signed_in("vera", Role.VIEWER),
-        on_call=signed_in("omar", Role.ON_CALL),
-        admin=signed_in("ada", Role.ADMIN),
+        viewer=signed_in("vera", UserRole.VIEWER),
+        on_call=signed_in("omar", UserRole.ON_CALL),
+        admin=signed_in("ada", UserRole.ADMIN),
     )

@@ -1,4 +1,5 @@
-"""A strict Slack beside the console: what people type and click there arrives as Slack delivers it, signed."""
+"""A strict Slack beside the console: what people type and click there arrives as Slack delivers it,
+signed."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from pytest_django import Settings
 from fixtures.slack_page.interactions import SIGNING_SECRET, App, Delivery
 from fixtures.slack_page.workspace import Posted
 from fixtures.slack_server import CHANNEL, TOKEN, SlackServer, workspace
-from kintsugi import wiring
-from kintsugi.roles import Role
+from kintsugi.clients import wiring
+from kintsugi.roles import UserRole
 from tests.incidents.clocks import Clock, drain
 from tests.runbooks.site import Site
 from tests.services.ports import wait_until
@@ -36,7 +37,8 @@ class Shifted:
 
 @dataclass
 class SlackSite:
-    """`alice` is on call and mapped to U0ALICE, `vera` may only look, U0SAM is mapped to nobody's account."""
+    """`alice` is on call and mapped to U0ALICE, `vera` may only look, U0SAM is mapped to nobody's
+    account."""
 
     server: SlackServer
     clock: Shifted
@@ -82,13 +84,21 @@ class SlackSite:
 
 
 def _buttons(message: Posted) -> list[dict[str, Any]]:
-    return [element for block in message.blocks for element in block.get("elements", []) if element["type"] == "button"]
+    return [
+        element
+        for block in message.blocks
+        for element in block.get("elements", [])
+        if element["type"] == "button"
+    ]
 
 
 def by_client(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
-    """Delivers to the console without a socket. It has no cookie and no CSRF token, as Slack has none."""
+    """Delivers to the console without a socket. It has no cookie and no CSRF token, as Slack has
+    none."""
     rest = {name: value for name, value in headers.items() if name != "Content-Type"}
-    answer = Client(enforce_csrf_checks=True).post(url, body, content_type=headers["Content-Type"], headers=rest)
+    answer = Client(enforce_csrf_checks=True).post(
+        url, body, content_type=headers["Content-Type"], headers=rest
+    )
     return answer.status_code, answer.content
 
 
@@ -96,7 +106,11 @@ def by_client(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, b
 def slack(db: None, settings: Settings, tmp_path: Path) -> Iterator[SlackSite]:
     users, clock = tmp_path / "users.toml", Shifted()
     users.write_text('U0ALICE = "alice"\nU0BOB = "bob"\nU0VERA = "vera"\nU0SAM = "sam"\n')
-    for name, role in (("alice", Role.ON_CALL), ("bob", Role.ON_CALL), ("vera", Role.VIEWER)):
+    for name, role in (
+        ("alice", UserRole.ON_CALL),
+        ("bob", UserRole.ON_CALL),
+        ("vera", UserRole.VIEWER),
+    ):
         User.objects.create_user(name).groups.add(Group.objects.get(name=role.value))
     space = workspace(posts_per_second=1000, burst=1000, clock=clock)  # type: ignore[arg-type]
     with SlackServer(space) as server:

@@ -43,7 +43,9 @@ def test_a_redis_that_evicts_nothing_is_accepted(settings: Any, redis_url: str) 
     assert _ids(settings, redis_url) == []
 
 
-def test_a_redis_that_does_not_answer_is_a_warning_because_the_spool_keeps_everything(settings: Any) -> None:
+def test_a_redis_that_does_not_answer_is_a_warning_because_the_spool_keeps_everything(
+    settings: Any,
+) -> None:
     assert _ids(settings, f"redis://127.0.0.1:{free_port()}/0") == ["kintsugi.W001"]
 
 
@@ -63,7 +65,10 @@ def test_no_key_is_no_error_because_a_site_may_start_without_node_access(setting
 def test_host_keys_that_are_not_pinned_yet_are_a_warning(settings: Any, tmp_path: Path) -> None:
     key = paramiko.ECDSAKey.generate()
     key.write_private_key_file(str(tmp_path / "key"))
-    access = {"KINTSUGI_SSH_KEY": str(tmp_path / "key"), "KINTSUGI_SSH_KNOWN_HOSTS": str(tmp_path / "none")}
+    access = {
+        "KINTSUGI_SSH_KEY": str(tmp_path / "key"),
+        "KINTSUGI_SSH_KNOWN_HOSTS": str(tmp_path / "none"),
+    }
     settings.KINTSUGI = {**settings.KINTSUGI, **access}
     assert [message.id for message in node_access_is_usable(None)] == ["kintsugi.W003"]
 
@@ -83,7 +88,9 @@ def test_the_shipped_rules_of_correlation_can_be_read(settings: Any) -> None:
     assert correlation_is_usable(None) == []
 
 
-def test_a_runbook_of_the_site_that_cannot_be_read_stops_the_start(settings: Any, tmp_path: Path) -> None:
+def test_a_runbook_of_the_site_that_cannot_be_read_stops_the_start(
+    settings: Any, tmp_path: Path
+) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\n")
     settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_RUNBOOKS": tmp_path}
     (message,) = runbooks_are_usable(None)

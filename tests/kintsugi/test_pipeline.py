@@ -1,4 +1,5 @@
-"""The pipeline on one page: a lost GPU goes from its log line to a node back in service, rung by rung."""
+"""The pipeline on one page: a lost GPU goes from its log line to a node back in service, rung by
+rung."""
 
 from __future__ import annotations
 
@@ -7,21 +8,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
-from detectors import catalog, resources
+from detectors import resources
+from detectors.catalog import catalog
 from detectors.faults import to_wire
 from fixtures.cluster.log_line import LogLine
 from fixtures.replay import stage
-from incidents import inventory
-from incidents.lifecycle import State
+from incidents.inventory import services
 from incidents.models import Fault, Incident, Notification, QuarantinedEvent, SpoolMark
-from incidents.polling import Chunk
-from kintsugi.pipeline import Extent, Pipeline
-from runbooks import fleet
+from incidents.polling.polling import Chunk
+from incidents.vocabulary.lifecycle import State
+from kintsugi.pipeline import BatchExtent, Pipeline
+from runbooks.fleet import fleet
+from runbooks.guards.policy import DRAIN_REBOOT_VERIFY, Policy
 from runbooks.models import Mode, Run, RunbookMode, RunState
-from runbooks.policy import DRAIN_REBOOT_VERIFY, Policy
 from tests.builders import an_event
 
 pytestmark = pytest.mark.django_db
@@ -51,8 +56,8 @@ class House:
 
     def __init__(self, directory: Path) -> None:
         self.now = START
-        topology = inventory.load(TOPOLOGY)
-        inventory.apply(topology, self.now)
+        topology = services.load(TOPOLOGY)
+        services.apply(topology, self.now)
         policy = Policy(
             cluster_name=topology.site.cluster_name,
             boot_time=timedelta(minutes=20),
@@ -71,7 +76,9 @@ class House:
             on_boot=lambda node, lines: boots.append((node, lines)),
         )
         self.ring = Deque()
-        self.pipeline = Pipeline(self.stage.doors, self.stage.notifier, self.ring, clock, catalog.load())
+        self.pipeline = Pipeline(
+            self.stage.doors, self.stage.notifier, self.ring, clock, catalog.load()
+        )
 
     def answer(self) -> None:
         """Every rung call, until nothing rings."""
@@ -83,7 +90,7 @@ class House:
         until = self.now + duration
         while self.now < until:
             self.now = min(until, self.now + timedelta(seconds=30))
-            self.pipeline.sweep()
+            self.pipeline.tick()
             self.answer()
 
 
@@ -94,7 +101,9 @@ def house(tmp_path: Path) -> House:
 
 @pytest.fixture
 def armed(house: House) -> House:
-    RunbookMode.objects.create(runbook=DRAIN_REBOOT_VERIFY, mode=Mode.ARMED, set_by="test", set_at=START)
+    RunbookMode.objects.create(
+        runbook=DRAIN_REBOOT_VERIFY, mode=Mode.ARMED, set_by="test", set_at=START
+    )
     return house
 
 
@@ -102,18 +111,26 @@ def _lose_gpu(house: House, name: str = NODE) -> dict[str, object]:
     node = house.stage.world.nodes[name]
     house.stage.world.inject("gpu_lost", f"node/{name}/gpu/{LOST_INDEX}")
     resource = resources.gpu(name, node.gpus[LOST_INDEX].pci)
-    house.now += timedelta(seconds=1)  # the line was written a second before it reaches the pipeline
+    house.now += timedelta(
+        seconds=1
+    )  # the line was written a second before it reaches the pipeline
     return to_wire(an_event("gpu.xid.79", resource, at=house.now - timedelta(seconds=1)))
 
 
-def test_a_lost_gpu_has_its_node_drained_at_once_and_back_in_service_in_the_end(armed: House) -> None:
-    armed.pipeline.ingest([_lose_gpu(armed)], Extent("r1", 1, 0, 400))
+def test_a_lost_gpu_has_its_node_drained_at_once_and_back_in_service_in_the_end(
+    armed: House,
+) -> None:
+    armed.pipeline.ingest([_lose_gpu(armed)], BatchExtent("r1", 1, 0, 400))
     armed.answer()
     assert armed.stage.slurm.nodes((NODE,))[NODE].reason.startswith("kintsugi:")
     armed.let_pass(timedelta(hours=2))
     incident = Incident.objects.get()
     run = Run.objects.get()
-    assert (run.state, incident.state, incident.recovery) == (RunState.SUCCEEDED, State.RESOLVED, "node_restart")
+    assert (run.state, incident.state, incident.recovery) == (
+        RunState.SUCCEEDED,
+        State.RESOLVED,
+        "node_restart",
+    )
     assert not armed.stage.slurm.nodes((NODE,))[NODE].is_out
     assert [act for act in armed.stage.slurm.journal if act[0] == "reboot"] == [("reboot", NODE)]
     assert not Notification.objects.exclude(state=Notification.SendState.SENT).exists()
@@ -130,13 +147,46 @@ def test_shadow_is_the_default_and_touches_nothing(house: House) -> None:
 def test_the_same_extent_offered_twice_counts_once(house: House) -> None:
     wire = _lose_gpu(house)
     for _ in range(2):
-        house.pipeline.ingest([wire], Extent("r1", 1, 0, 400))
+        house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
     assert Fault.objects.get(fault_type="gpu.xid.79").count == 1
     assert SpoolMark.objects.count() == 1
 
 
+def test_a_copy_of_a_batch_that_is_counted_costs_one_question(house: House) -> None:
+    wire = _lose_gpu(house)
+    house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
+    with CaptureQueriesContext(connection) as asked:
+        house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
+    assert [query["sql"].split()[0] for query in asked.captured_queries] == ["SELECT"]
+
+
+def test_a_batch_whose_counting_failed_is_counted_when_it_is_offered_again(house: House) -> None:
+    wire = _lose_gpu(house)
+    with (
+        pytest.raises(OperationalError),
+        connection.execute_wrapper(_fail_on("incidents_incident")),
+    ):
+        house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
+    assert SpoolMark.objects.count() == 0
+    house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
+    assert Fault.objects.get(fault_type="gpu.xid.79").count == 1
+
+
+def _fail_on(table: str) -> Callable[..., Any]:
+    def wrapper(
+        execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        if sql.startswith(f'INSERT INTO "{table}"'):
+            raise OperationalError("the server closed the connection")
+        return execute(sql, params, many, context)
+
+    return wrapper
+
+
 def test_a_record_that_is_no_event_is_put_aside_and_the_rest_goes_on(house: House) -> None:
-    house.pipeline.ingest([{"event_id": "x", "event": "exploded"}, _lose_gpu(house)], Extent("r1", 1, 0, 400))
+    house.pipeline.ingest(
+        [{"event_id": "x", "event": "exploded"}, _lose_gpu(house)], BatchExtent("r1", 1, 0, 400)
+    )
     assert QuarantinedEvent.objects.count() == 1
     assert Fault.objects.filter(fault_type="gpu.xid.79").exists()
 
@@ -148,7 +198,9 @@ def test_a_poll_sees_the_lost_gpu_without_any_log_line(house: House) -> None:
     assert lost.owner == f"node/{NODE}"
 
 
-def test_a_node_that_does_not_answer_twice_is_a_fault_that_ends_when_it_answers(house: House) -> None:
+def test_a_node_that_does_not_answer_twice_is_a_fault_that_ends_when_it_answers(
+    house: House,
+) -> None:
     house.stage.shell.unreachable.add(NODE)
     house.pipeline.look_at(NODE)
     assert not Fault.objects.exists()
@@ -171,17 +223,22 @@ def test_the_sweep_goes_on_with_a_run_whose_ring_was_lost(armed: House) -> None:
 
 
 def test_a_run_that_the_sweep_starts_is_rung_once(armed: House) -> None:
-    site = RunbookMode.objects.create(runbook=fleet.SITE, mode=Mode.OFF, set_by="test", set_at=START)
+    site = RunbookMode.objects.create(
+        runbook=fleet.SITE, mode=Mode.OFF, set_by="test", set_at=START
+    )
     armed.pipeline.ingest([_lose_gpu(armed)])
     assert not Run.objects.exists()
     site.delete()
     armed.ring.calls.clear()
     armed.pipeline.sweep()
-    assert [call for call in armed.ring.calls if call[0] == "advance"] == [("advance", Run.objects.get().pk)]
+    assert [call for call in armed.ring.calls if call[0] == "advance"] == [
+        ("advance", Run.objects.get().pk)
+    ]
 
 
 def test_what_waits_to_be_told_is_not_rung_again_at_each_turn(armed: House) -> None:
-    """Otherwise a hundred messages that wait for a busy worker become ten thousand rings, and repairs wait for them."""
+    """Otherwise a hundred messages that wait for a busy worker become ten thousand rings, and
+    repairs wait for them."""
     nodes = ["gn001", "gn002", "gn003", "gn004"]
     for node in nodes:
         armed.pipeline.ingest([_lose_gpu(armed, node)])

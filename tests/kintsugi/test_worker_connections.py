@@ -25,7 +25,9 @@ def _task() -> int:
 def _end(backend: int) -> None:
     """As a restart of the server does, while no task is under way."""
     settings = connection.get_connection_params()
-    with psycopg.connect(**{key: settings[key] for key in ("dbname", "user", "host", "port")}) as other:
+    with psycopg.connect(
+        **{key: settings[key] for key in ("dbname", "user", "host", "port")}
+    ) as other:
         other.execute("select pg_terminate_backend(%s, 5000)", [backend])
 
 

@@ -1,4 +1,5 @@
-"""A real Slurm for the tests that ask for one: started once a file, because nodes left out count against the cap."""
+"""A real Slurm for the tests that ask for one: started once a file, because nodes left out count
+against the cap."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,25 +24,33 @@ _NODES = tuple(f"gn{number:03d}" for number in range(1, 41))
 
 @pytest.fixture(scope="module")
 def slurm_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmDaemons]:
-    """Forty nodes in the partition `gpu`; `boots` in its directory holds a line for each boot of a node."""
+    """Forty nodes in the partition `gpu`; `boots` in its directory holds a line for each boot of a
+    node."""
     directory = tmp_path_factory.mktemp("slurm")
     hook = directory / "hook"
     hook.write_text(f'#!/bin/sh\necho "$1" >> "{directory}/boots"\n')
     hook.chmod(0o755)
-    options = SlurmOptions(gpus_per_node=2, boot_takes=timedelta(seconds=0.3), reboot_hook=(str(hook),))
+    options = SlurmOptions(gpus_per_node=2, reboot_hook=(str(hook),))
     with SlurmDaemons(directory, nodes=_NODES, cluster_name=CLUSTER, options=options) as daemons:
         yield daemons
 
 
 @pytest.fixture
-def stand_in_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[MemorySlurm, str], Path]]:
-    """scontrol, squeue and sinfo of the stand-in on PATH; called with a Slurm, it gives their SLURM_CONF."""
-    monkeypatch.setenv("PATH", os.pathsep.join((str(BIN), str(Path(sys.executable).parent), os.environ["PATH"])))
+def stand_in_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[MemorySlurm, str], Path]]:
+    """scontrol, squeue and sinfo of the stand-in on PATH; called with a Slurm, it gives their
+    SLURM_CONF."""
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join((str(BIN), str(Path(sys.executable).parent), os.environ["PATH"]))
+    )
     with ExitStack() as served, TemporaryDirectory(prefix="kintsugi-") as directory:
 
         def serve(slurm: MemorySlurm, cluster_name: str) -> Path:
             socket = Path(directory) / "control"
-            stand_in = StandInSlurm(slurm, Path(directory), cluster_name=cluster_name, socket=socket)
+            stand_in = StandInSlurm(
+                slurm, Path(directory), cluster_name=cluster_name, socket=socket
+            )
             server = ControlServer(socket, lambda order: reply_of(stand_in, order["argv"]))
             server.start()
             served.callback(server.stop)

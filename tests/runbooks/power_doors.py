@@ -1,4 +1,5 @@
-"""Ways to the power of two machines, each a twin of the others: in memory, simulated, and two real programs."""
+"""Ways to the power of two machines, each a twin of the others: in memory, simulated, and two real
+programs."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from detectors.expected import Expected
 from fixtures.cluster import controllers
 from fixtures.cluster.controllers import Controllers
 from fixtures.memory_power import MemoryPower
-from runbooks.power import Power, PowerState
-from runbooks.power_access import BmcAccess, BmcKind
-from runbooks.power_ipmi import IpmiPower
-from runbooks.power_redfish import RedfishPower
+from runbooks.power.access import BmcAccess, BmcKind
+from runbooks.power.ipmi import IpmiPower
+from runbooks.power.protocol import Power, PowerState
+from runbooks.power.redfish import RedfishPower
 from tests.services.ipmi import IpmiSim
 from tests.services.patience import deadline_in
 from tests.services.ports import free_port
@@ -29,7 +30,8 @@ _WITHIN_S = 25.0
 
 @dataclass
 class Door:
-    """`node` and `other` are on; `away` answers nothing; `locked_out` is power with wrong credentials."""
+    """`node` and `other` are on; `away` answers nothing; `locked_out` is power with wrong
+    credentials."""
 
     power: Power
     locked_out: Power
@@ -100,9 +102,13 @@ def sushy() -> Iterator[Door]:
 def ipmi() -> Iterator[Door]:
     sims = [IpmiSim(has_chassis=True), IpmiSim(has_chassis=True)]
     try:
-        nodes = [machine(f"gn00{n}", f"127.0.0.1:{sim.start().port}") for n, sim in enumerate(sims, 1)]
+        nodes = [
+            machine(f"gn00{n}", f"127.0.0.1:{sim.start().port}") for n, sim in enumerate(sims, 1)
+        ]
         away = machine("gn003", f"127.0.0.1:{free_port(socket.SOCK_DGRAM)}")
-        right, wrong = (BmcAccess(BmcKind.IPMI, "ipmiusr", word, cipher=3) for word in ("test", "wrong"))
+        right, wrong = (
+            BmcAccess(BmcKind.IPMI, "ipmiusr", word, cipher=3) for word in ("test", "wrong")
+        )
         yield Door(IpmiPower(right), IpmiPower(wrong), *nodes, away)
     finally:
         for sim in sims:

@@ -1,27 +1,30 @@
-"""A site in memory for the tests of runs: inventory, incident, Slurm, nodes, and a clock that tests turn."""
+"""A site in memory for the tests of runs: inventory, incident, Slurm, nodes, and a clock that tests
+turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from detectors import registry, resources
-from detectors.catalog import load
+from detectors.catalog.catalog import load
 from detectors.detector import Output, Target, Unreachable
 from detectors.expected import Expected
 from detectors.faults import Action, EventKind, FaultEvent, event_id
+from fixtures.cluster.gpu import Presence
 from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
 from fixtures.memory_power import MemoryPower
 from fixtures.memory_slurm import MemorySlurm
 from incidents import services as incidents
-from incidents.models import Gpu, Incident, Node
-from runbooks import library, services
+from incidents.models import Fault, Gpu, Incident, Node
+from runbooks import services
+from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY, Policy
+from runbooks.library import library
 from runbooks.models import Mode, Run, RunbookMode
-from runbooks.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY, Policy
-from runbooks.step import Context, World, told
+from runbooks.step import Context, World, to_iso
 
 CLUSTER = "kintsugi-test"
 EPOCH = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
@@ -54,7 +57,8 @@ class Unplugged(SimulatedShell):
 
 
 class Site:
-    """Twenty nodes of one partition, repaired by reboots and by people. Slurm and the nodes boot alike."""
+    """Twenty nodes of one partition, repaired by reboots and by people. Slurm and the nodes boot
+    alike."""
 
     def __init__(
         self,
@@ -68,7 +72,9 @@ class Site:
         self.now = EPOCH
         self.names = [f"gn{number:03d}" for number in range(1, nodes + 1)]
         clock: Callable[[], datetime] = lambda: self.now  # noqa: E731
-        self.nodes = SimulatedWorld([SimulatedNode(n, clock=clock, boot_takes=BOOT) for n in self.names], clock=clock)
+        self.nodes = SimulatedWorld(
+            [SimulatedNode(n, clock=clock, boot_takes=BOOT) for n in self.names], clock=clock
+        )
         self.slurm = MemorySlurm(
             {name: (partitions or {}).get(name, ["gpu"]) for name in self.names},
             cluster_name=CLUSTER,
@@ -81,21 +87,47 @@ class Site:
         self.power = MemoryPower(self.names, now=clock, on_change=self._switched)
         self.world = World(
             slurm=self.slurm,
+            writer=self.slurm,
             shell=self.shell,
             detectors=registry.DETECTORS,
             policy=a_policy(**policy),
             power=self.power,
         )
-        for name in self.names:
-            self.add_node(name)
-        for runbook in library.load():
-            self.set_mode(mode if runbook in (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK) else Mode.OFF, runbook)
+        self._add_nodes(self.nodes.nodes.values())
+        self._create_modes({DRAIN_REBOOT_VERIFY: mode, DRAIN_AND_ASK: mode})
 
     def add_node(self, name: str) -> None:
         """To the inventory."""
-        node = Node.objects.create(name=name, address=name, pod="pod-a", partitions=["gpu"])
-        gpus = SimulatedNode(name, clock=lambda: self.now).gpus
-        Gpu.objects.bulk_create(Gpu(node=node, index=gpu.index, pci_address=gpu.pci, uuid=gpu.uuid) for gpu in gpus)
+        self._add_nodes([SimulatedNode(name, clock=lambda: self.now)])
+
+    def _add_nodes(self, simulated: Iterable[SimulatedNode]) -> None:
+        """In two statements: a site is made for each of many tests."""
+        by_name = {node.name: node for node in simulated}
+        rows = Node.objects.bulk_create(
+            Node(name=name, address=name, pod="pod-a", partitions=["gpu"]) for name in by_name
+        )
+        Gpu.objects.bulk_create(
+            Gpu(node=row, index=gpu.index, pci_address=gpu.pci, uuid=gpu.uuid)
+            for row in rows
+            for gpu in by_name[row.name].gpus
+        )
+
+    def _create_modes(self, modes: Mapping[str, Mode]) -> None:
+        """Every other runbook is off. Another site in this database may have left its own."""
+        RunbookMode.objects.bulk_create(
+            [
+                RunbookMode(
+                    runbook=runbook,
+                    mode=modes.get(runbook, Mode.OFF),
+                    set_by="test",
+                    set_at=self.now,
+                )
+                for runbook in library.load()
+            ],
+            update_conflicts=True,
+            unique_fields=["runbook"],
+            update_fields=["mode", "set_by", "set_at"],
+        )
 
     def _power_goes(self, node: str) -> None:
         self.nodes.reboot(node)
@@ -114,7 +146,13 @@ class Site:
         return resources.gpu(node, self.nodes.nodes[node].gpus[index].pci)
 
     def raise_fault(
-        self, node: str = "gn001", *, fault_type: str = "gpu.xid.79", resource: str = "", action: Action | None = None
+        self,
+        node: str = "gn001",
+        *,
+        fault_type: str = "gpu.xid.79",
+        resource: str = "",
+        action: Action | None = None,
+        source: str = "test",
     ) -> Incident:
         """A log line came: the fault stands in the database, whatever the node is really like."""
         row = load()[fault_type]
@@ -124,7 +162,7 @@ class Site:
             fault_type=fault_type,
             event=EventKind.RAISED,
             resource=where,
-            source="test",
+            source=source,
             occurred_at=self.now,
             observed_at=self.now,
             severity=row.severity,
@@ -141,6 +179,36 @@ class Site:
         self.nodes.inject("gpu_dead" if is_dead else "gpu_lost", f"{node}/gpu/0")
         return self.raise_fault(node)
 
+    def poll(self, node: str = "gn001") -> None:
+        """A poll of the node's GPUs: those that do not answer are lost, and those that answer are
+        so no longer."""
+        for gpu in self.nodes.nodes[node].gpus:
+            place = resources.gpu(node, gpu.pci)
+            is_there = gpu.presence is Presence.PRESENT
+            if (
+                is_there
+                and not Fault.objects.filter(
+                    resource=place, fault_type="gpu.lost", is_active=True
+                ).exists()
+            ):
+                continue
+            kind = EventKind.CLEARED if is_there else EventKind.RAISED
+            row = load()["gpu.lost"]
+            event = FaultEvent(
+                event_id=event_id("poll", place, self.now, kind),
+                fault_type=row.id,
+                event=kind,
+                resource=place,
+                source="poll",
+                occurred_at=self.now,
+                observed_at=self.now,
+                severity=row.severity,
+                action=row.action,
+                component=row.component,
+                excerpt=f"gpu.present = {is_there}",
+            )
+            incidents.ingest([event], now=self.now)
+
     def start(self) -> list[int]:
         return services.start_due(None, now=self.now, world=self.world)
 
@@ -151,12 +219,22 @@ class Site:
         return run
 
     def play(
-        self, run: Run, *, until: Callable[[Run], bool] = lambda run: False, limit: timedelta = timedelta(minutes=10)
+        self,
+        run: Run,
+        *,
+        until: Callable[[Run], bool] = lambda run: False,
+        limit: timedelta = timedelta(minutes=10),
     ) -> Run:
-        """Turns the clock to each time the run wants to be woken, until it ends, `until` holds, or time is over."""
+        """Turns the clock to each time the run wants to be woken, until it ends, `until` holds, or
+        time is over."""
         ends_at = self.now + limit
         run.refresh_from_db()
-        while run.finished_at is None and not until(run) and run.wake_at is not None and run.wake_at <= ends_at:
+        while (
+            run.finished_at is None
+            and not until(run)
+            and run.wake_at is not None
+            and run.wake_at <= ends_at
+        ):
             self.now = max(self.now, run.wake_at)
             services.advance(run.pk, now=self.now, world=self.world)
             run.refresh_from_db()
@@ -186,7 +264,7 @@ def a_context(site: Site, **changes: object) -> Context:
         node="gn001",
         find_target=lambda: Target("gn001", "gn001", expected=Expected(gpus=expected)),
         state=site.slurm.nodes(("gn001",))["gn001"],
-        facts={"drained_at": told(EPOCH), "booted_at": told(site.now)},
+        facts={"drained_at": to_iso(EPOCH), "booted_at": to_iso(site.now)},
         world=site.world,
         now=site.now,
         key="1-2-step",

@@ -1,4 +1,5 @@
-"""Starting runs: for which incidents, once per node, and never more nodes out than the cap, however many ask."""
+"""Starting runs: for which incidents, once per node, and never more nodes out than the cap, however
+many ask."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ import pytest
 from django.db import connection
 
 from detectors.faults import Action
-from incidents import planning
 from incidents import services as incidents
-from incidents.lifecycle import Trigger
+from incidents.evaluation.windows import Draft, WindowKind
+from incidents.maintenance import planning
 from incidents.models import Node
-from incidents.windows import Draft, Kind
+from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
-from runbooks.guards import Bounds, cap
+from runbooks.guards.table import Bounds, cap
 from runbooks.models import Mode, Run, RunState
 from tests.runbooks.site import Site
 from tests.services.patience import patient
@@ -57,7 +58,13 @@ def test_no_run_starts_for_what_a_node_cannot_be_cured_of(fault_type: str, resou
 @pytest.mark.django_db
 def test_no_run_starts_on_a_node_under_maintenance_and_one_does_when_it_is_over() -> None:
     site = Site(nodes=2)
-    draft = Draft(Kind.MAINTENANCE, "new tray", site.now, site.now + timedelta(hours=1), machines=("node/gn001",))
+    draft = Draft(
+        WindowKind.MAINTENANCE,
+        "new tray",
+        site.now,
+        site.now + timedelta(hours=1),
+        machines=("node/gn001",),
+    )
     planning.plan(draft, author="ada", now=site.now)
     site.lose_gpu("gn001")
     assert site.start() == []
@@ -70,7 +77,13 @@ def test_a_run_that_goes_on_is_refused_its_next_act_once_people_work_on_the_node
     site = Site(nodes=2)
     site.lose_gpu("gn001")
     site.start()
-    draft = Draft(Kind.MAINTENANCE, "new tray", site.now, site.now + timedelta(hours=1), machines=("node/gn001",))
+    draft = Draft(
+        WindowKind.MAINTENANCE,
+        "new tray",
+        site.now,
+        site.now + timedelta(hours=1),
+        machines=("node/gn001",),
+    )
     planning.plan(draft, author="ada", now=site.now)
     run = site.advance(Run.objects.get())
     assert not site.slurm.nodes()["gn001"].is_draining
@@ -81,7 +94,9 @@ def test_a_run_that_goes_on_is_refused_its_next_act_once_people_work_on_the_node
 @pytest.mark.django_db
 def test_a_silence_alone_stops_no_repair() -> None:
     site = Site(nodes=2)
-    draft = Draft(Kind.SILENCE, "known", site.now, site.now + timedelta(hours=1), resource="node/gn001")
+    draft = Draft(
+        WindowKind.SILENCE, "known", site.now, site.now + timedelta(hours=1), resource="node/gn001"
+    )
     planning.plan(draft, author="ada", now=site.now)
     site.lose_gpu("gn001")
     assert len(site.start()) == 1
@@ -115,7 +130,7 @@ def test_run_is_held_for_the_fault_types_hold_down_and_withdrawn_when_it_clears(
     site = Site(nodes=2)
     incident = site.lose_gpu()
     until = site.now + timedelta(minutes=3)
-    monkeypatch.setattr("runbooks.starting._held_until", lambda cause: until)
+    monkeypatch.setattr("runbooks.engine.start._held_until", lambda cause: until)
     assert site.start() == []
     run = site.run_of(incident)
     assert run.wake_at == until
@@ -131,7 +146,9 @@ def test_unapproved_run_is_withdrawn_when_its_incident_ends() -> None:
     site = Site(nodes=2, mode=Mode.APPROVAL)
     incident = site.lose_gpu()
     site.advance(site.begin(incident))
-    incidents.act(incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="alice", note="a drill", now=site.now)
+    incidents.act(
+        incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="alice", note="a drill", now=site.now
+    )
     site.start()
     assert site.run_of(incident).state == RunState.WITHDRAWN
 
@@ -156,7 +173,8 @@ def test_incident_that_asks_for_more_than_a_reboot_gets_the_runbook_that_asks() 
 
 
 def at_once(count: int, work: Callable[[int], object]) -> list[object]:
-    """Runs `work(0..count-1)` in as many threads that start together. Raises what any of them raises."""
+    """Runs `work(0..count-1)` in as many threads that start together. Raises what any of them
+    raises."""
     gate = threading.Barrier(count)
 
     def one(number: int) -> object:
@@ -188,7 +206,9 @@ def test_cap_holds_when_twenty_workers_drain_twenty_nodes_at_once() -> None:
 def test_one_run_starts_when_twenty_workers_start_it_at_once() -> None:
     site = Site(nodes=2)
     incident = site.lose_gpu()
-    started = at_once(20, lambda _: services.start_due([incident.pk], now=site.now, world=site.world))
+    started = at_once(
+        20, lambda _: services.start_due([incident.pk], now=site.now, world=site.world)
+    )
     assert Run.objects.count() == 1
     assert sum(len(ids) for ids in started if isinstance(ids, list)) == 1
 

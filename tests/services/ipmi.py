@@ -1,4 +1,5 @@
-"""A management controller that speaks IPMI: openipmi's ipmi_sim, with a fan, a temperature and two power sensors."""
+"""A management controller that speaks IPMI: openipmi's ipmi_sim, with a fan, a temperature and two
+power sensors."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ set_working_mc 0x20
 {chassis}  startnow false
   user 2 true "ipmiusr" "test" admin 10 none md2 md5 straight
 """
-# Called as `PROGRAM 0x20 get power` and `PROGRAM 0x20 set power 0`; the file `power` is the chassis.
+# Called as `PROGRAM 0x20 get power` and `PROGRAM 0x20 set power 0`; the file `power` is the
+# chassis.
 _CHASSIS = """#!/bin/sh
 verb=$2; shift 2
 if [ "$verb" = get ]; then
@@ -54,7 +56,9 @@ class IpmiSim:
 
     def __init__(self, *, has_chassis: bool = False) -> None:
         self._has_chassis = has_chassis
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-ipmi-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-ipmi-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self.port = free_port(socket.SOCK_DGRAM)
         self._process: subprocess.Popen[bytes] | None = None
@@ -62,11 +66,21 @@ class IpmiSim:
     def start(self) -> IpmiSim:
         (self.home / "lan.conf").write_text(_LAN.format(port=self.port, chassis=self._chassis()))
         (self.home / "sim.emu").write_text(_EMU.format(sensors=_sensors()))
-        argv = [str(find("ipmi_sim")), "-c", str(self.home / "lan.conf"), "-f", str(self.home / "sim.emu")]
+        argv = [
+            str(find("ipmi_sim")),
+            "-c",
+            str(self.home / "lan.conf"),
+            "-f",
+            str(self.home / "sim.emu"),
+        ]
         with (self.home / "log").open("ab") as log:
             # It ends when its standard input does.
             self._process = spawn(
-                [*argv, "-s", str(self.home), "-p"], stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.home
+                [*argv, "-s", str(self.home), "-p"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
             )
         wait_until(self._answers, within_s=20, what=f"ipmi_sim on port {self.port}")
         return self
@@ -93,7 +107,20 @@ class IpmiSim:
 
     def ask(self, *words: str) -> Output:
         """ipmitool over the network, as an administrator."""
-        way = ("-I", "lanplus", "-H", "127.0.0.1", "-p", str(self.port), "-U", "ipmiusr", "-P", "test", "-C", "3")
+        way = (
+            "-I",
+            "lanplus",
+            "-H",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-U",
+            "ipmiusr",
+            "-P",
+            "test",
+            "-C",
+            "3",
+        )
         argv = [str(find("ipmitool")), *way, "-N", "1", "-R", "2", *words]
         done = subprocess.run(argv, capture_output=True, check=False, timeout=patient(60))
         return Output(done.returncode, done.stdout, done.stderr, timedelta(0))
@@ -122,7 +149,16 @@ def _sensors() -> str:
     """Sensors with their records: the repository tells names, units and thresholds."""
     return "".join(
         (
-            _analog(TEMPERATURE, "GPU Tray Temp", "0b", 1, _UPPER, unit=1, factor=1, limits="a0 90 70 00 00 00"),
+            _analog(
+                TEMPERATURE,
+                "GPU Tray Temp",
+                "0b",
+                1,
+                _UPPER,
+                unit=1,
+                factor=1,
+                limits="a0 90 70 00 00 00",
+            ),
             f"sensor_set_value 0x20 0 {TEMPERATURE} 0x30 0\n",
             f"sensor_set_threshold 0x20 0 {TEMPERATURE} settable 111000 0xa0 0x90 0x70 00 00 00\n",
             _support(TEMPERATURE, "000111111000000"),
@@ -142,7 +178,17 @@ def _support(number: int, events: str) -> str:
     return f"sensor_set_event_support 0x20 0 {number} enable scanning per-state {events} {events} {events} {events}\n"
 
 
-def _analog(number: int, name: str, entity: str, kind: int, masks: str, *, unit: int, factor: int, limits: str) -> str:
+def _analog(
+    number: int,
+    name: str,
+    entity: str,
+    kind: int,
+    masks: str,
+    *,
+    unit: int,
+    factor: int,
+    limits: str,
+) -> str:
     body = (
         f"20 00 {number:02x} {entity} 01 7f 68 {kind:02x} 01 {masks} 00 {unit:02x} 00 00 {factor:02x} 00 00 00 00 00 "
         f"03 60 b0 00 ff 00 {limits} 01 01 00 00 00"
@@ -160,6 +206,15 @@ def _discrete(number: int, name: str, entity: str, kind: int, reading_type: str)
 
 
 def _record(kind: str, body: str, name: str) -> str:
-    fields = ["00", "00", "51", kind, "", *body.split(), f"{0xC0 | len(name):02x}", *(f"{ord(c):02x}" for c in name)]
+    fields = [
+        "00",
+        "00",
+        "51",
+        kind,
+        "",
+        *body.split(),
+        f"{0xC0 | len(name):02x}",
+        *(f"{ord(c):02x}" for c in name),
+    ]
     fields[4] = f"{len(fields) - 5:02x}"
     return f"main_sdr_add 0x20 {' '.join(f'0x{field}' for field in fields)}\n"

@@ -1,4 +1,5 @@
-"""A private MariaDB in a temporary directory behind a socket of its own, gone when the tests are."""
+"""A private MariaDB in a temporary directory behind a socket of its own, gone when the tests
+are."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.services.patience import patient
 from tests.services.ports import wait_until
 from tests.services.programs import find, give_to, spawn, stop
 
@@ -20,9 +22,15 @@ _USERS = (
     f"CREATE USER IF NOT EXISTS {USER}@localhost IDENTIFIED BY '{PASSWORD}';\n"
     f"GRANT ALL ON {DATABASE}.* TO {USER}@localhost;\n"
 )
-# What makes the first start short: no host's settings, small files, nothing kept safe from a power cut.
+# What makes the first start short: no host's settings, small files, nothing kept safe from a power
+# cut.
 _OPTIONS = (
-    *("--skip-networking", "--skip-name-resolve", "--skip-log-bin", "--innodb-buffer-pool-size=32M"),
+    *(
+        "--skip-networking",
+        "--skip-name-resolve",
+        "--skip-log-bin",
+        "--innodb-buffer-pool-size=32M",
+    ),
     *("--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0"),
 )
 
@@ -31,7 +39,9 @@ class MariaDb:
     """`socket` is its only door; `DATABASE` is there for `USER`."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-db-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-db-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         give_to(_ACCOUNT, self.home)
         self.socket = self.home / "socket"
@@ -39,15 +49,29 @@ class MariaDb:
         users = self.home / "users.sql"
         users.write_text(_USERS)
         give_to(_ACCOUNT, users)
-        install = [str(find("mariadb-install-db")), "--no-defaults", "--skip-test-db", f"--datadir={self.home / 'db'}"]
+        install = [
+            str(find("mariadb-install-db")),
+            "--no-defaults",
+            "--skip-test-db",
+            f"--datadir={self.home / 'db'}",
+        ]
         with (self.home / "log").open("ab") as log:
             made = spawn(install, user=_ACCOUNT, stdout=log, stderr=log, cwd="/")
-        if made.wait(60):
+        if made.wait(patient(60)):
             raise RuntimeError(f"mariadb-install-db failed: {self._log_end()}")
 
     def start(self) -> MariaDb:
-        argv = [str(find("mariadbd")), "--no-defaults", f"--datadir={self.home / 'db'}", f"--socket={self.socket}"]
-        argv += [f"--pid-file={self.home / 'pid'}", f"--init-file={self.home / 'users.sql'}", *_OPTIONS]
+        argv = [
+            str(find("mariadbd")),
+            "--no-defaults",
+            f"--datadir={self.home / 'db'}",
+            f"--socket={self.socket}",
+        ]
+        argv += [
+            f"--pid-file={self.home / 'pid'}",
+            f"--init-file={self.home / 'users.sql'}",
+            *_OPTIONS,
+        ]
         with (self.home / "log").open("ab") as log:
             self._process = spawn(argv, user=_ACCOUNT, stdout=log, stderr=log, cwd="/")
         wait_until(self._answers, within_s=30, what=f"MariaDB at {self.socket}")

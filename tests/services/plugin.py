@@ -1,8 +1,9 @@
-"""Prepares the process before Django's settings load: a database of its own, and no way out but loopback.
+"""Prepares the process before Django's settings load: a database of its own, and no way out but
+loopback.
 
 Loaded by `-p` in pyproject.toml, because pytest-django reads the settings before any conftest.
-`KINTSUGI_TEST_DATABASE` is `sqlite` (the default), `postgresql` (a private server is started) or `missing`
-(SQLite, and tests marked `postgresql` are reported as skipped instead of left out).
+`KINTSUGI_TEST_DATABASE` is `sqlite` (the default), `postgresql` (a private server is started) or
+`missing` (SQLite, and tests marked `postgresql` are reported as skipped instead of left out).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from tests.services.patience import patient
 from tests.services.postgres import Postgres
 from tests.services.programs import find
 
-DATABASE = os.environ.pop("KINTSUGI_TEST_DATABASE", "") or os.environ.get("TEST_DATABASE_KIND", "sqlite")
+DATABASE = os.environ.pop("KINTSUGI_TEST_DATABASE", "") or os.environ.get(
+    "TEST_DATABASE_KIND", "sqlite"
+)
 os.environ["TEST_DATABASE_KIND"] = DATABASE  # for the worker processes of xdist
 IN_CI = os.environ.get("CI") == "true"
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
@@ -35,6 +38,7 @@ if not _IS_WORKER:
         os.environ["DATABASE_URL"] = _server.url
 _scratch = tempfile.TemporaryDirectory(prefix="kintsugi-tests-", ignore_cleanup_errors=True)
 os.environ["KINTSUGI_DATA_DIR"] = _scratch.name
+os.environ["KINTSUGI_SIMULATOR"] = "yes"
 
 
 def _loopback_only(event: str, arguments: tuple[Any, ...]) -> None:
@@ -53,15 +57,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, left_out = [], []
     usual = float(config.getini("timeout"))
     for item in items:
-        if IN_CI:
-            mark = item.get_closest_marker("timeout")
-            item.add_marker(pytest.mark.timeout(patient(mark.args[0] if mark else usual)), append=False)
-        if item.get_closest_marker("django_db") or {"db", "transactional_db"} & set(getattr(item, "fixturenames", ())):
+        mark = item.get_closest_marker("timeout")
+        longest_s = patient(mark.args[0] if mark else usual)
+        item.add_marker(pytest.mark.timeout(longest_s), append=False)
+        if item.get_closest_marker("django_db") or {"db", "transactional_db"} & set(
+            getattr(item, "fixturenames", ())
+        ):
             item.add_marker("database")
-        missing = sorted({p for mark in item.iter_markers("needs") for p in mark.args if find(p) is None})
+        missing = sorted(
+            {p for mark in item.iter_markers("needs") for p in mark.args if find(p) is None}
+        )
         if missing and not IN_CI:
             item.add_marker(pytest.mark.skip(reason=f"missing programs: {', '.join(missing)}"))
-        if item.get_closest_marker("postgresql") is None or DATABASE == "postgresql":
+        if item.get_closest_marker("sqlite") is not None and DATABASE == "postgresql":
+            left_out.append(item)
+        elif item.get_closest_marker("postgresql") is None or DATABASE == "postgresql":
             kept.append(item)
         elif DATABASE == "missing":
             item.add_marker(pytest.mark.skip(reason="missing programs: postgres"))

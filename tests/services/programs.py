@@ -1,4 +1,5 @@
-"""Where Debian and others put the programs that tests drive, and a child process that never outlives us."""
+"""Where Debian and others put the programs that tests drive, and a child process that never
+outlives us."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-_PLACES = ["/usr/sbin", "/sbin", "/usr/local/sbin", *sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True)]
+_PLACES = [
+    "/usr/sbin",
+    "/sbin",
+    "/usr/local/sbin",
+    *sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True),
+]
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -27,7 +33,8 @@ def _die_with_parent() -> None:
 
 
 def spawn(argv: list[str], *, user: str | None = None, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a server that ends with us. `user` is honoured when we are root (PostgreSQL refuses root)."""
+    """Start a server that ends with us. `user` is honoured when we are root (PostgreSQL refuses
+    root)."""
     if user is not None and os.geteuid() == 0:
         account = pwd.getpwnam(user)
         options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
@@ -40,7 +47,9 @@ def give_to(user: str, directory: Path) -> None:
         shutil.chown(directory, user)
 
 
-def stop(process: subprocess.Popen[bytes], *, how: signal.Signals = signal.SIGTERM, within_s: float = 10) -> None:
+def stop(
+    process: subprocess.Popen[bytes], *, how: signal.Signals = signal.SIGTERM, within_s: float = 10
+) -> None:
     if process.poll() is None:
         process.send_signal(how)
     try:

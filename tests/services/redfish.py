@@ -1,4 +1,5 @@
-"""A management controller that speaks Redfish: sushy-tools' emulator over machines that do not exist."""
+"""A management controller that speaks Redfish: sushy-tools' emulator over machines that do not
+exist."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ def a_system(number: int, *, power: str = "On") -> dict[str, Any]:
 
 
 class SushyEmulator:
-    """`url` is its base. It serves a service root, systems, managers and chassis; no logs and no power supplies.
+    """`url` is its base. It serves a service root, systems, managers and chassis; no logs and no
+    power supplies.
 
-    `systems` are its machines, one by default; with a `password` it lets `user` in alone; `tls` are the files of a
-    certificate and its key.
+    `systems` are its machines, one by default; with a `password` it lets `user` in alone; `tls` are
+    the files of a certificate and its key.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class SushyEmulator:
         self._systems = list(systems)
         self._login = (user, password)
         self._tls = tls
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-redfish-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-redfish-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,7 +63,10 @@ class SushyEmulator:
         (self.home / "sushy.conf").write_text(self._conf())
         with (self.home / "log").open("ab") as log:
             self._process = spawn(
-                [*argv, "--config", str(self.home / "sushy.conf")], stdout=log, stderr=log, cwd=self.home
+                [*argv, "--config", str(self.home / "sushy.conf")],
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
             )
         wait_until(self._answers, within_s=30, what=f"sushy-emulator on port {self.port}")
         return self
@@ -71,11 +78,16 @@ class SushyEmulator:
         user, password = self._login
         if password:
             passwords = self.home / "passwords"
-            passwords.write_text(f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n")
+            passwords.write_text(
+                f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n"
+            )
             values["SUSHY_EMULATOR_AUTH_FILE"] = str(passwords)
         if self._tls is not None:
             certificate, key = self._tls
-            values |= {"SUSHY_EMULATOR_SSL_CERT": str(certificate), "SUSHY_EMULATOR_SSL_KEY": str(key)}
+            values |= {
+                "SUSHY_EMULATOR_SSL_CERT": str(certificate),
+                "SUSHY_EMULATOR_SSL_KEY": str(key),
+            }
         return "".join(f"{name} = {value!r}\n" for name, value in values.items())
 
     def _answers(self) -> bool:

@@ -13,10 +13,19 @@ from tests.services.programs import find, spawn, stop
 
 class Redis:
     def __init__(self, *options: str) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-redis-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-redis-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self.port = free_port()
-        self._options = options or ("--maxmemory-policy", "noeviction", "--save", "", "--appendonly", "no")
+        self._options = options or (
+            "--maxmemory-policy",
+            "noeviction",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -24,7 +33,15 @@ class Redis:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> Redis:
-        argv = [str(find("redis-server")), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.home)]
+        argv = [
+            str(find("redis-server")),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self.home),
+        ]
         self._process = spawn([*argv, *self._options], stdout=subprocess.DEVNULL)
         wait_until(lambda: listens(self.port), within_s=10, what=f"Redis on port {self.port}")
         return self

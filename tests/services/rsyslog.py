@@ -13,7 +13,9 @@ class Rsyslog:
     """`configuration` is RainerScript; `{home}` in it is the private directory."""
 
     def __init__(self, configuration: str) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-rsyslog-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-rsyslog-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self._file = self.home / "rsyslog.conf"
         self._file.write_text(configuration.replace("{home}", str(self.home)))

@@ -1,4 +1,5 @@
-"""A whole Kintsugi as a site runs it: PostgreSQL, Redis, a process per part, and a simulated cluster."""
+"""A whole Kintsugi as a site runs it: PostgreSQL, Redis, a process per part, and a simulated
+cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from tests.services.programs import spawn, stop
 from tests.services.redis import Redis
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_QUEUES = {"ingest": "ingest,sweep", "runbook": "runbook,notify,poll"}
+_QUEUES = {"ingest": "ingest,sweep", "runbook": "runbook,notify,poll", "slurm": "slurm"}
+# What waits for Slurm does so beside each other, as in deploy/systemd.
+_POOLS = {"slurm": ("--pool", "threads", "--concurrency", "8")}
 
 
 def children(pid: int) -> list[int]:
@@ -30,10 +33,15 @@ def children(pid: int) -> list[int]:
 
 
 class ClusterSite:
-    """`start` leaves everything running and the runbook armed; `log` holds what all processes say."""
+    """`start` leaves everything running and the runbook armed; `log` holds what all processes
+    say."""
 
-    def __init__(self, *, is_durable: bool = False, slurm: str = "real", path: str = "", **settings: str) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-site-", ignore_cleanup_errors=True)
+    def __init__(
+        self, *, is_durable: bool = False, slurm: str = "real", path: str = "", **settings: str
+    ) -> None:
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-site-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self.log = self.home / "log"
         self.postgres = Postgres(is_durable=is_durable)
@@ -53,16 +61,23 @@ class ClusterSite:
         self._environment = place.clean_environment(os.environ) | place.settings(self.home, ports)
         for name in ("SLACK_BOT_TOKEN", "SLACK_CHANNEL", "SLACK_API_URL"):
             self._environment.pop(name)
-        self._environment |= {"DATABASE_URL": self.postgres.url, "REDIS_URL": self.redis.url, **self._settings}
+        self._environment |= {
+            "DATABASE_URL": self.postgres.url,
+            "REDIS_URL": self.redis.url,
+            **self._settings,
+        }
         self._start(sys.executable, "-m", "fixtures.cluster", *self._cluster_options())
         wait_until(self._is_cluster_up, within_s=60, what="the simulated cluster")
         state = read_state(self.home)
         self._environment |= place.cluster_settings(state)
-        self._environment["PATH"] = os.pathsep.join(filter(None, (self._path, self._environment["PATH"])))
+        self._environment["PATH"] = os.pathsep.join(
+            filter(None, (self._path, self._environment["PATH"]))
+        )
         self.manage("migrate", "--verbosity", "0")
         self.manage("demo", "prepare", state["inventory"])
         for name, queues in _QUEUES.items():
-            self._celery("worker", "--queues", queues, "--concurrency", "2", "--hostname", f"{name}@%h")
+            pool = _POOLS.get(name, ("--concurrency", "2"))
+            self._celery("worker", "--queues", queues, *pool, "--hostname", f"{name}@%h")
             self._workers[name] = self._processes[-1]
         self._celery("beat", "--pidfile=")
         self._start(sys.executable, "manage.py", "receive")
@@ -70,7 +85,14 @@ class ClusterSite:
         return self
 
     def _cluster_options(self) -> tuple[str, ...]:
-        return ("--directory", str(self.home), "--syslog", f"127.0.0.1:{self.port}", "--slurm", self._slurm)
+        return (
+            "--directory",
+            str(self.home),
+            "--syslog",
+            f"127.0.0.1:{self.port}",
+            "--slurm",
+            self._slurm,
+        )
 
     def _is_cluster_up(self) -> bool:
         try:
@@ -80,11 +102,20 @@ class ClusterSite:
         return True
 
     def _celery(self, *words: str) -> None:
-        self._start(sys.executable, "-m", "celery", "-A", "kintsugi", *words, "--loglevel", "WARNING")
+        self._start(
+            sys.executable, "-m", "celery", "-A", "kintsugi", *words, "--loglevel", "WARNING"
+        )
 
     def _start(self, *argv: str) -> None:
         with self.log.open("ab") as log:
-            made = spawn(list(argv), cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+            made = spawn(
+                list(argv),
+                cwd=ROOT,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._processes.append(made)
 
     def kill_pool(self, name: str) -> None:
@@ -93,7 +124,11 @@ class ClusterSite:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not {*pids} & {*children(self._workers[name].pid)}, within_s=10, what="the end of the pool")
+        wait_until(
+            lambda: not {*pids} & {*children(self._workers[name].pid)},
+            within_s=10,
+            what="the end of the pool",
+        )
 
     def manage(self, *words: str) -> str:
         done = subprocess.run(
@@ -114,7 +149,12 @@ class ClusterSite:
 
     def slurm(self, *argv: str) -> str:
         return subprocess.run(
-            list(argv), env=self._environment, capture_output=True, text=True, check=True, timeout=patient(30)
+            list(argv),
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=patient(30),
         ).stdout
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:

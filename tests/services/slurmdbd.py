@@ -1,4 +1,5 @@
-"""Slurm's accounting: slurmdbd over a private MariaDB, with a munged that the private Slurm's daemons use too."""
+"""Slurm's accounting: slurmdbd over a private MariaDB, with a munged that the private Slurm's
+daemons use too."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ class Slurmdbd:
             "AccountingStorageType": "accounting_storage/slurmdbd",
             "AccountingStorageHost": "127.0.0.1",
             "AccountingStoragePort": str(self.port),
-            "AccountingStoragePass": str(self._munge_socket),  # with munge it is its socket (slurm.conf(5))
+            "AccountingStoragePass": str(
+                self._munge_socket
+            ),  # with munge it is its socket (slurm.conf(5))
             "AccountingStorageTRES": "gres/gpu",
             "AccountingStoreFlags": "job_comment",
         }
@@ -63,7 +66,9 @@ class Slurmdbd:
             "MYSQL_UNIX_PORT": str(self.database.socket),
         }
         with (self.home / "out").open("ab") as log:
-            self._process = spawn([str(find("slurmdbd")), "-D"], stdout=log, stderr=log, env=environment)
+            self._process = spawn(
+                [str(find("slurmdbd")), "-D"], stdout=log, stderr=log, env=environment
+            )
         wait_until(self._answers, within_s=30, what=f"slurmdbd on port {self.port}")
         return self
 
@@ -74,14 +79,26 @@ class Slurmdbd:
 
     def _start_munged(self) -> None:
         at = self.home
-        argv = [str(find("munged")), "-F", "--force", f"--socket={self._munge_socket}", f"--key-file={at}/munge.key"]
-        argv += [f"--pid-file={at}/munged.pid", f"--log-file={at}/munged.log", f"--seed-file={at}/munged.seed"]
+        argv = [
+            str(find("munged")),
+            "-F",
+            "--force",
+            f"--socket={self._munge_socket}",
+            f"--key-file={at}/munge.key",
+        ]
+        argv += [
+            f"--pid-file={at}/munged.pid",
+            f"--log-file={at}/munged.log",
+            f"--seed-file={at}/munged.seed",
+        ]
         self._munged = spawn(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(self._munge_socket.exists, within_s=10, what=f"munged at {self._munge_socket}")
 
     def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:
-            raise RuntimeError(f"slurmdbd ended: {(self.home / 'out').read_text(errors='replace')[-2000:]}")
+            raise RuntimeError(
+                f"slurmdbd ended: {(self.home / 'out').read_text(errors='replace')[-2000:]}"
+            )
         return listens(self.port)
 
     def _conf(self) -> Mapping[str, str]:

@@ -1,4 +1,5 @@
-"""net-snmp's snmpd on a random port: a v2c community and v3 users with SHA-2 and AES, its state in our directory."""
+"""net-snmp's snmpd on a random port: a v2c community and v3 users with SHA-2 and AES, its state in
+our directory."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tests.services.programs import find, spawn, stop
 COMMUNITY = "kintsugi-test"
 USER, AUTH_KEY, PRIV_KEY = "kintsugi", "auth-key-of-tests", "priv-key-of-tests"
 USER_AES256 = "kintsugi256"
-# A GET of sysUpTime.0, community `kintsugi-test`, request id 1: any answer means that the agent runs.
+# A GET of sysUpTime.0, community `kintsugi-test`, request id 1: any answer means that the agent
+# runs.
 _REQUEST = "a019020101020100020100300e300c06082b060102010103000500"
 _PROBE = bytes.fromhex("302d020101040d") + COMMUNITY.encode() + bytes.fromhex(_REQUEST)
 
@@ -23,7 +25,9 @@ class Snmpd:
     """`extra`: further lines of its configuration."""
 
     def __init__(self, extra: str = "") -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-snmpd-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-snmpd-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self.port = free_port(socket.SOCK_DGRAM)
         self._process: subprocess.Popen[bytes] | None = None
@@ -35,7 +39,15 @@ class Snmpd:
         )
 
     def start(self) -> Snmpd:
-        argv = [str(find("snmpd")), "-f", "-C", "-c", str(self.home / "snmpd.conf"), "-Lf", str(self.home / "log")]
+        argv = [
+            str(find("snmpd")),
+            "-f",
+            "-C",
+            "-c",
+            str(self.home / "snmpd.conf"),
+            "-Lf",
+            str(self.home / "log"),
+        ]
         environment = {**os.environ, "MIBS": "", "SNMP_PERSISTENT_DIR": str(self.home / "state")}
         self._process = spawn([*argv, f"udp:127.0.0.1:{self.port}"], env=environment)
         wait_until(self._answers, within_s=10, what=f"snmpd on port {self.port}")

@@ -1,4 +1,5 @@
-"""snmpsim's command responder: each record file of a folder becomes an agent with an address of its own."""
+"""snmpsim's command responder: each record file of a folder becomes an agent with an address of its
+own."""
 
 from __future__ import annotations
 
@@ -27,10 +28,14 @@ class Snmpsim:
     """`addresses` maps the name of each record file, without its ending, to the agent's address."""
 
     def __init__(self, records: Sequence[Path]) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-snmpsim-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-snmpsim-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self.port = free_port(socket.SOCK_DGRAM)
-        self.addresses = {path.stem: f"{FIRST}{number}" for number, path in enumerate(records, start=1)}
+        self.addresses = {
+            path.stem: f"{FIRST}{number}" for number, path in enumerate(records, start=1)
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self.home.chmod(0o755)
         for name in ("records", "cache"):
@@ -41,8 +46,14 @@ class Snmpsim:
 
     def start(self) -> Snmpsim:
         argv = [sys.executable, "-c", _PROGRAM, "--log-level=error"]
-        argv += [f"--data-dir={self.home / 'records'}", f"--cache-dir={self.home / 'cache'}", "--max-var-binds=100"]
-        argv += [f"--agent-udpv4-endpoint={address}:{self.port}" for address in self.addresses.values()]
+        argv += [
+            f"--data-dir={self.home / 'records'}",
+            f"--cache-dir={self.home / 'cache'}",
+            "--max-var-binds=100",
+        ]
+        argv += [
+            f"--agent-udpv4-endpoint={address}:{self.port}" for address in self.addresses.values()
+        ]
         if os.geteuid() == 0:
             argv += ["--process-user=nobody", "--process-group=nogroup"]
         with (self.home / "log").open("wb") as log:
@@ -52,7 +63,9 @@ class Snmpsim:
 
     def _listens(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
-            raise AssertionError(f"snmpsim ended: {(self.home / 'log').read_text(errors='replace')[-2000:]}")
+            raise AssertionError(
+                f"snmpsim ended: {(self.home / 'log').read_text(errors='replace')[-2000:]}"
+            )
         port = f":{self.port:04X} "
         bound = [line for line in Path("/proc/net/udp").read_text().splitlines() if port in line]
         return len(bound) >= len(self.addresses)

@@ -18,7 +18,9 @@ class Sshd:
 
     def __init__(self, **settings: str) -> None:
         self.settings = settings
-        self._directory = tempfile.TemporaryDirectory(prefix="kintsugi-sshd-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kintsugi-sshd-", ignore_cleanup_errors=True
+        )
         self.home = Path(self._directory.name)
         self.user = getpass.getuser()
         self.key_file = self.home / "client"
@@ -34,7 +36,9 @@ class Sshd:
 
     def start(self) -> Sshd:
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation directory; sshd refuses without it
+            Path("/run/sshd").mkdir(
+                exist_ok=True
+            )  # its privilege separation directory; sshd refuses without it
         settings = {
             "HostKey": self.home / "host",
             "AuthorizedKeysFile": self.home / "authorized_keys",
@@ -56,7 +60,11 @@ class Sshd:
     def drop_sessions(self) -> None:
         """Kill the processes that serve open connections, as a reboot would."""
         if self._process is not None:
-            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+            children = (
+                Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+                .read_text()
+                .split()
+            )
             for child in children:
                 os.kill(int(child), signal.SIGKILL)
 

@@ -5,26 +5,37 @@ from __future__ import annotations
 import getpass
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from runbooks import questions
-from runbooks.controls import ControlRefused
+from kintsugi.management.store import StoreCommand
+from runbooks import answer_words
 from runbooks.models import UNFINISHED, Question
+from runbooks.outcomes import ControlRefused
 
 
-class Command(BaseCommand):
-    help = "Lists the questions of runs that nobody has answered, or answers one (docs/steps.md)."
+class Command(StoreCommand):
+    help = (
+        "Lists the questions of runs that nobody has answered, or answers one"
+        " (docs/reference/steps.md)."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("question", nargs="?", type=int, help="its number; without it, all that wait are listed")
+        parser.add_argument(
+            "question", nargs="?", type=int, help="its number; without it, all that wait are listed"
+        )
         parser.add_argument("words", nargs="?", help="the answer, one of those that are listed")
-        parser.add_argument("--actor", default=getpass.getuser(), help="who answers, for the record")
+        parser.add_argument(
+            "--actor", default=getpass.getuser(), help="who answers, for the record"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["question"] is None:
             self.stdout.write("\n".join(self._waiting()) or "None.")
             return
+        self.require_serving()
+        from runbooks import questions  # noqa: PLC0415  (what writes: the list needs none of it)
+
         outcome = questions.answer(
             options["question"], options["words"] or "", actor=options["actor"], now=timezone.now()
         )
@@ -33,5 +44,10 @@ class Command(BaseCommand):
         self.stdout.write(outcome.text)
 
     def _waiting(self) -> list[str]:
-        rows = Question.objects.filter(answered_at=None, run__state__in=UNFINISHED).select_related("run__node")
-        return [f"{row.pk}  {row.run}: {row.text} ({' | '.join(questions.ways(row))})" for row in rows.order_by("pk")]
+        rows = Question.objects.filter(answered_at=None, run__state__in=UNFINISHED).select_related(
+            "run__node"
+        )
+        return [
+            f"{row.pk}  {row.run}: {row.text} ({' | '.join(answer_words.ways(row))})"
+            for row in rows.order_by("pk")
+        ]

@@ -1,35 +1,44 @@
-"""`manage.py approve [RUN [--seen MARK]]`: what waits for a person's leave, with the state it is about; or gives it."""
+"""`manage.py approve [RUN [--seen MARK]]`: what waits for a person's leave, with the state it is
+about; or gives it."""
 
 from __future__ import annotations
 
 import getpass
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from runbooks import approvals, services
+from kintsugi.management.store import StoreCommand
 from runbooks.models import Approval, Run, RunState
 
 
-class Command(BaseCommand):
+class Command(StoreCommand):
     help = "Shows what waits for a person's leave, or gives it for the state that was shown."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("run", nargs="?", type=int, help="its number; without it, all that wait are listed")
-        parser.add_argument("--seen", default="", help="the mark that was printed with the state: leave is for that")
+        parser.add_argument(
+            "run", nargs="?", type=int, help="its number; without it, all that wait are listed"
+        )
+        parser.add_argument(
+            "--seen", default="", help="the mark that was printed with the state: leave is for that"
+        )
         parser.add_argument("--note", default="", help="a word for the timeline")
-        parser.add_argument("--actor", default=getpass.getuser(), help="who approves, for the record")
+        parser.add_argument(
+            "--actor", default=getpass.getuser(), help="who approves, for the record"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        waiting = Run.objects.filter(state=RunState.AWAITING_APPROVAL).select_related("node", "incident").order_by("pk")
         if not options["seen"]:
-            rows = waiting.filter(pk=options["run"]) if options["run"] is not None else waiting
-            told = [_told(run, asked) for run in rows if (asked := approvals.standing(run)) is not None]
-            self.stdout.write("\n\n".join(told) or "Nothing waits for approval.")
+            self.stdout.write(
+                "\n\n".join(_waiting(options["run"])) or "Nothing waits for approval."
+            )
             return
         if options["run"] is None:
-            raise CommandError("Say which run: manage.py approve RUN --seen MARK")
+            raise CommandError("Say which run: kintsugi approval give RUN --seen MARK")
+        self.require_serving()
+        from runbooks import services  # noqa: PLC0415  (what acts: a list of nothing needs none)
+
         words = {"actor": options["actor"], "seen": options["seen"], "note": options["note"]}
         outcome = services.approve(options["run"], **words, now=timezone.now())
         if isinstance(outcome, services.ControlRefused):
@@ -37,7 +46,24 @@ class Command(BaseCommand):
         self.stdout.write(outcome.text)
 
 
+def _waiting(number: int | None) -> list[str]:
+    """What each run that waits is about; of one run alone where its number is given."""
+    rows = Run.objects.filter(state=RunState.AWAITING_APPROVAL)
+    if number is not None:
+        rows = rows.filter(pk=number)
+    runs = list(rows.select_related("node", "incident").order_by("pk"))
+    if not runs:
+        return []
+    from runbooks.engine import approvals  # noqa: PLC0415  (the steps: a list of nothing needs none)
+
+    asked = [(run, approvals.get_open_approval(run)) for run in runs]
+    return [_told(run, approval) for run, approval in asked if approval is not None]
+
+
 def _told(run: Run, asked: Approval) -> str:
+    from runbooks import services  # noqa: PLC0415  (the steps, whose words are shown)
+    from runbooks.engine import approvals  # noqa: PLC0415  (the steps, whose words are shown)
+
     shown = asked.shown
     lines = (
         f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {services.plan(run)}.",
@@ -47,6 +73,6 @@ def _told(run: Run, asked: Approval) -> str:
         f"  faults that stand: {', '.join(shown['faults']) or 'none that calls for a repair'}",
         *((f"  power: {shown['power']}",) if shown["power"] else ()),
         f"  out of service beside it: {shown['nodes_out']}",
-        f"To approve just this: manage.py approve {run.pk} --seen {approvals.mark_of(run)}",
+        f"To approve just this: kintsugi approval give {run.pk} --seen {approvals.mark_of(run)}",
     )
     return "\n".join(lines)

@@ -1,4 +1,5 @@
-"""`manage.py decommission add|end|list`: nodes that are being taken away for good. No run begins or goes on there."""
+"""`manage.py decommission add|end|list`: nodes that are being taken away for good. No run begins or
+goes on there."""
 
 from __future__ import annotations
 
@@ -7,25 +8,33 @@ import json
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from detectors import slurm_output
+from detectors.slurm import output
 from incidents.models import Decommission
-from runbooks import decommissioning
-from runbooks.controls import ControlRefused, Outcome
+from kintsugi.management.store import StoreCommand
+from runbooks.outcomes import ControlRefused, Outcome
 
 
-class Command(BaseCommand):
-    help = "Says which nodes are being taken away for good, so that nothing is started on them (docs/inventory.md)."
+class Command(StoreCommand):
+    help = (
+        "Says which nodes are being taken away for good, so that nothing is started on them"
+        " (docs/inventory.md)."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True, metavar="add|end|list")
-        for name, told in (("add", "nodes that leave: runs on them stop"), ("end", "nodes that stay after all")):
+        for name, told in (
+            ("add", "nodes that leave: runs on them stop"),
+            ("end", "nodes that stay after all"),
+        ):
             act = acts.add_parser(name, help=told)
             act.add_argument("nodes", help="a Slurm host list, such as gn[001-004]")
             act.add_argument("--reason", required=True, help="why, for the record")
-            act.add_argument("--actor", default=getpass.getuser(), help="who says so, for the record")
+            act.add_argument(
+                "--actor", default=getpass.getuser(), help="who says so, for the record"
+            )
         acts.add_parser("list", help="which leave, by whom, since when, why").add_argument(
             "--json", action="store_true"
         )
@@ -34,11 +43,14 @@ class Command(BaseCommand):
         if options["act"] == "list":
             self.stdout.write(_listed(is_json=options["json"]))
             return
-        does = decommissioning.begin if options["act"] == "add" else decommissioning.end
+        self.require_serving()
+        from runbooks.people import decommission  # noqa: PLC0415  (it stops runs: the list needs none)
+
+        does = decommission.begin if options["act"] == "add" else decommission.end
         now = timezone.now()
         outcomes = [
             does(node, actor=options["actor"], why=options["reason"], now=now)
-            for node in slurm_output.hosts(options["nodes"])
+            for node in output.hosts(options["nodes"])
         ]
         self._tell(outcomes)
 
@@ -59,7 +71,10 @@ def _listed(*, is_json: bool) -> str:
 
 
 def _line(row: Decommission) -> str:
-    return f"{row.node.name}  since {_local(row.set_at):%Y-%m-%d %H:%M %Z}, by {row.set_by}: {row.reason}"
+    return (
+        f"{row.node.name}  since {_local(row.set_at):%Y-%m-%d %H:%M %Z}, by {row.set_by}:"
+        f" {row.reason}"
+    )
 
 
 def _local(at: datetime) -> datetime:
@@ -67,4 +82,9 @@ def _local(at: datetime) -> datetime:
 
 
 def _as_json(row: Decommission) -> dict[str, str]:
-    return {"node": row.node.name, "set_by": row.set_by, "set_at": row.set_at.isoformat(), "reason": row.reason}
+    return {
+        "node": row.node.name,
+        "set_by": row.set_by,
+        "set_at": row.set_at.isoformat(),
+        "reason": row.reason,
+    }

@@ -1,26 +1,35 @@
-"""`manage.py maintenance add|end|list`: machines that people work on. Nothing is told, and no repair starts there."""
+"""`manage.py maintenance add|end|list`: machines that people work on. Nothing is told, and no
+repair starts there."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from incidents import planning
+from incidents.evaluation.windows import Draft, WindowKind
+from incidents.maintenance import planning
 from incidents.models import Silence
-from incidents.windows import Draft, Kind
-from kintsugi import window_words as words
+from kintsugi.management import window_texts as words
+from kintsugi.management.store import StoreCommand
 
 
-class Command(BaseCommand):
-    help = "Plans, ends and lists maintenance of machines (docs/silencing.md). Slurm's reservations come by themselves."
+class Command(StoreCommand):
+    help = (
+        "Plans, ends and lists maintenance of machines (docs/silencing.md). Slurm's reservations"
+        " come by themselves."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True, metavar="add|change|end|list")
-        add = acts.add_parser("add", help="keep the faults of machines from people, and repairs off them")
-        add.add_argument("machines", nargs="+", help="nodes and switches, such as gn[001-004] leaf-03")
+        add = acts.add_parser(
+            "add", help="keep the faults of machines from people, and repairs off them"
+        )
+        add.add_argument(
+            "machines", nargs="+", help="nodes and switches, such as gn[001-004] leaf-03"
+        )
         words.add_making(add)
         change = acts.add_parser("change", help="another end")
         words.add_others(acts, add, change)
@@ -33,7 +42,7 @@ class Command(BaseCommand):
 def _added(options: dict[str, Any], now: datetime) -> str:
     start = words.start_of(options, now)
     draft = Draft(
-        kind=Kind.MAINTENANCE,
+        kind=WindowKind.MAINTENANCE,
         reason=options["reason"],
         starts_at=start,
         ends_at=words.end_of(options, start),

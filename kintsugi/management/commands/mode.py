@@ -8,28 +8,39 @@ from __future__ import annotations
 import getpass
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from kintsugi import wiring
+from kintsugi.management.store import StoreCommand
 from runbooks import services
 from runbooks.models import Mode
 
 
-class Command(BaseCommand):
+class Command(StoreCommand):
     help = "Shows how far each runbook may go, or sets it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("runbook", nargs="?", help="its name, or `site` for all; without it, all are listed")
+        parser.add_argument(
+            "runbook", nargs="?", help="its name, or `site` for all; without it, all are listed"
+        )
         parser.add_argument("mode", nargs="?", choices=Mode.values)
-        parser.add_argument("--actor", default=getpass.getuser(), help="who sets it, for the record")
+        parser.add_argument(
+            "--actor", default=getpass.getuser(), help="who sets it, for the record"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["mode"] is None:
             self._list(options["runbook"])
             return
+        self.require_serving()
+        from kintsugi.clients import wiring  # noqa: PLC0415  (Slurm and node access: arming looks at them)
+
         outcome = services.set_mode(
-            options["runbook"], options["mode"], actor=options["actor"], now=timezone.now(), world=wiring.world()
+            options["runbook"],
+            options["mode"],
+            actor=options["actor"],
+            now=timezone.now(),
+            world=wiring.world(),
         )
         if isinstance(outcome, services.ControlRefused):
             raise CommandError(outcome.reason)

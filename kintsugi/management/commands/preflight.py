@@ -7,14 +7,20 @@ import json
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
-from kintsugi import wiring
-from runbooks import preflight
+from kintsugi import startup
+from kintsugi.clients import wiring
+from kintsugi.management.store import StoreCommand
+from runbooks.people import preflight
 
 
-class Command(BaseCommand):
-    help = "Checks what arming a runbook needs: Slurm's settings, privileges, access to nodes. Exits 1 on a problem."
+class Command(StoreCommand):
+    help = (
+        "Checks what arming a runbook needs: Slurm's settings, privileges, access to nodes. Exits 1"
+        " on a problem."
+    )
+    requires_system_checks = (startup.CONFIGURATION, startup.SERVING)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
@@ -28,8 +34,13 @@ class Command(BaseCommand):
         else:
             for check in checks:
                 self.stdout.write(
-                    f"{'ok' if check.is_ok else 'problem':<8} {check.name}: {check.found} {check.todo}".rstrip()
+                    f"{'ok' if check.is_ok else 'problem':<8} {check.name}: {check.found}"
+                    f" {check.todo}".rstrip()
                 )
-            self.stdout.write("Ready to be armed." if is_ready else "Not ready: runbooks stay in shadow or approval.")
+            self.stdout.write(
+                "Ready to be armed."
+                if is_ready
+                else "Not ready: runbooks stay in shadow or approval."
+            )
         if not is_ready:
             sys.exit(1)

@@ -1,4 +1,5 @@
-"""`manage.py receive`: syslog and SNMP notifications into the spool, and from there to the ingest queue."""
+"""`manage.py receive`: syslog and SNMP notifications into the spool, and from there to the ingest
+queue."""
 
 from __future__ import annotations
 
@@ -9,13 +10,19 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from detectors.receivers.spool import SpoolError
-from kintsugi import receiving
+from kintsugi import startup
+from kintsugi.servers import receiving
 
 
 class Command(BaseCommand):
-    help = "Receives syslog (KINTSUGI_SYSLOG_LISTEN) and traps (KINTSUGI_TRAP_LISTEN). One per data directory."
+    help = (
+        "Receives syslog (KINTSUGI_SYSLOG_LISTEN) and traps (KINTSUGI_TRAP_LISTEN). One per data"
+        " directory."
+    )
+    requires_system_checks = (startup.CONFIGURATION, startup.SERVING)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        startup.require_schema()
         try:
             receiver = receiving.receiver()
         except (SpoolError, receiving.AddressTaken) as error:
@@ -26,4 +33,6 @@ class Command(BaseCommand):
             receiver.run()
         except OSError as error:
             host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
-            raise CommandError(f"KINTSUGI_SYSLOG_LISTEN={host}:{port}: {error.strerror}; choose another") from error
+            raise CommandError(
+                f"KINTSUGI_SYSLOG_LISTEN={host}:{port}: {error.strerror}; choose another"
+            ) from error

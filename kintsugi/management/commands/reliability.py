@@ -9,33 +9,52 @@ from collections.abc import Sequence
 from datetime import datetime, time
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
-from incidents import impact_statistics, statistics
-from incidents import reliability_words as words
-from incidents.impact_statistics import ImpactFigures
-from incidents.reliability_summary import Figures, Summary, Times
+from incidents.reliability import texts as words
+from incidents.reliability.summary import Figures, Summary, Times
+from incidents.statistics import impact_statistics, statistics
+from incidents.statistics.impact_statistics import ImpactFigures
+from kintsugi.management.store import StoreCommand
 
 
-class Command(BaseCommand):
+class Command(StoreCommand):
     help = "MTBF, MTTF, MTTR, MTTD and MTTA per component class, with intervals and definitions."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        form = "a date such as 2025-01-31 (midnight in the site's zone) or a time such as 2025-01-31T12:00+09:00"
-        parser.add_argument("--since", metavar="D", help=f"{form}; default: the first machine's entry into service")
+        form = (
+            "a date such as 2025-01-31 (midnight in the site's zone) or a time such as"
+            " 2025-01-31T12:00+09:00"
+        )
+        parser.add_argument(
+            "--since", metavar="D", help=f"{form}; default: the first machine's entry into service"
+        )
         parser.add_argument("--until", metavar="D", help=f"{form}; default: now")
-        parser.add_argument("--json", action="store_true", help="one JSON object (docs/contracts.md)")
+        parser.add_argument(
+            "--json", action="store_true", help="one JSON object (docs/reference/contracts.md)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         since = None if options["since"] is None else moment("--since", options["since"])
-        until = timezone.now() if options["until"] is None else moment("--until", options["until"])
+        now = timezone.now()
+        until = now if options["until"] is None else moment("--until", options["until"])
+        if until > now:
+            raise CommandError(
+                f"--until {until.isoformat()} lies in the future: leave it out to count up to now."
+                " Hours that have not passed are no hours without failures."
+            )
         if since is not None and since >= until:
-            raise CommandError(f"--since {since.isoformat()} is not before --until {until.isoformat()}.")
+            raise CommandError(
+                f"--since {since.isoformat()} is not before --until {until.isoformat()}."
+            )
         summary = statistics.summary(since, until)
         if options["json"]:
-            told = {**statistics.as_json(summary), "impact": impact_statistics.as_json(_impact(summary))}
+            told = {
+                **statistics.as_json(summary),
+                "impact": impact_statistics.as_json(_impact(summary)),
+            }
             self.stdout.write(json.dumps(told, indent=2))
             return
         for line in (*report(summary), *impact_report(summary)):
@@ -57,7 +76,8 @@ def impact_report(summary: Summary) -> list[str]:
 
 
 def moment(option: str, text: str) -> datetime:
-    """The time that `text` names; a date or a time without zone is the site's. Raises CommandError."""
+    """The time that `text` names; a date or a time without zone is the site's. Raises
+    CommandError."""
     try:
         found = parse_datetime(text)
         day = None if found is not None else parse_date(text)
@@ -66,16 +86,22 @@ def moment(option: str, text: str) -> datetime:
     if found is None and day is not None:
         found = datetime.combine(day, time())
     if found is None:
-        raise CommandError(f"{option} {text}: expected a date such as 2025-01-31 or a time such as 2025-01-31T12:00Z.")
+        raise CommandError(
+            f"{option} {text}: expected a date such as 2025-01-31 or a time such as"
+            " 2025-01-31T12:00Z."
+        )
     return timezone.make_aware(found) if timezone.is_naive(found) else found
 
 
 def report(summary: Summary) -> list[str]:
-    """The page for people: what was counted, two tables, the same in words, and what each number means."""
+    """The page for people: what was counted, two tables, the same in words, and what each number
+    means."""
     since, until = (_local(moment) for moment in (summary.since, summary.until))
     lines = [f"Reliability from {since} to {until}", ""]
     if summary.notice:
         lines += [summary.notice, ""]
+    if summary.left_out:
+        lines += [words.left_out(summary.left_out), ""]
     rows = [*(row for row in summary.classes if row.failures), summary.overall]
     lines += _table(_HOW_OFTEN, [_how_often(row) for row in rows])
     if summary.overall.failures:
@@ -120,11 +146,20 @@ def _how_long(row: Figures) -> tuple[str, ...]:
         return (_name(row), "-", "-", "-", "-", "-")
     return (
         _name(row),
-        words.to_restore(row.restore_median),
-        words.to_restore(row.mttr),
-        words.span(row.horizon),
-        _mean(row.mttd),
+        words.repair_time(row, row.restore_median),
+        words.repair_time(row, row.mttr) if row.restored else "-",
+        words.span(row.horizon) if row.restored else "-",
+        _detected(row),
         _mean(row.mtta) + (f" ({row.mtta.count} of {row.failures})" if row.mtta.count else ""),
+    )
+
+
+def _detected(row: Figures) -> str:
+    """From first known bad to our knowing; where polls found it, at most since their last good
+    look."""
+    most = row.mttd_most
+    return _mean(row.mttd) + (
+        f", of {most.count} polled at most {_mean(most)}" if most.count else ""
     )
 
 
@@ -139,12 +174,15 @@ def _mean(times: Times) -> str:
 
 
 def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items()) or "none"
+    return (
+        ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items()) or "none"
+    )
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
     ]
     return [lines[0], "-" * len(lines[0]), *lines[1:]]

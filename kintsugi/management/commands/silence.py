@@ -1,33 +1,45 @@
-"""`manage.py silence add|change|end|list`: what is not told to people for a time. Faults are recorded all the same."""
+"""`manage.py silence add|change|end|list`: what is not told to people for a time. Faults are
+recorded all the same."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
+from incidents.evaluation.windows import Draft, WindowKind
 from incidents.models import Silence
-from incidents.windows import Draft, Kind
-from kintsugi import window_words as words
-from kintsugi.typed_times import moment
+from kintsugi.management import window_texts as words
+from kintsugi.management.store import StoreCommand
+from kintsugi.management.typed_times import moment
 
 
-class Command(BaseCommand):
+class Command(StoreCommand):
     help = "Makes, changes, ends and lists silences and shelves (docs/silencing.md)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True, metavar="add|change|end|list")
         add = acts.add_parser("add", help="keep faults from people until an end or a review")
-        add.add_argument("--resource", default="", help="a path or pattern such as node/gn042, node/gn0*")
+        add.add_argument(
+            "--resource", default="", help="a path or pattern such as node/gn042, node/gn0*"
+        )
         add.add_argument("--type", default="", help="a fault type or pattern such as nic.link.*")
-        add.add_argument("--shelf", action="store_true", help="a known standing fault: needs --resource and --type")
+        add.add_argument(
+            "--shelf",
+            action="store_true",
+            help="a known standing fault: needs --resource and --type",
+        )
         words.add_making(add)
         change = acts.add_parser("change", help="another end or review")
         words.add_others(acts, add, change)
         for each in (add, change):
-            each.add_argument("--review", metavar="T", help="when to ask whether it is still right; 30 days at most")
+            each.add_argument(
+                "--review",
+                metavar="T",
+                help="when to ask whether it is still right; 30 days at most",
+            )
 
     def handle(self, *args: Any, **options: Any) -> None:
         acts = {"add": _added, "change": _changed, "end": words.end, "list": _listed}
@@ -37,7 +49,7 @@ class Command(BaseCommand):
 def _added(options: dict[str, Any], now: datetime) -> str:
     start = words.start_of(options, now)
     draft = Draft(
-        kind=Kind.SHELF if options["shelf"] else Kind.SILENCE,
+        kind=WindowKind.SHELF if options["shelf"] else WindowKind.SILENCE,
         reason=options["reason"],
         starts_at=start,
         ends_at=words.end_of(options, start),
@@ -50,7 +62,9 @@ def _added(options: dict[str, Any], now: datetime) -> str:
 
 
 def _changed(options: dict[str, Any], now: datetime) -> str:
-    return words.change(options, now, review_at=_review(options), ways="--for, --until, --review or --reason")
+    return words.change(
+        options, now, review_at=_review(options), ways="--for, --until, --review or --reason"
+    )
 
 
 def _listed(options: dict[str, Any], now: datetime) -> str:

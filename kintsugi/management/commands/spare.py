@@ -5,40 +5,65 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from incidents import spares
-from incidents.changes import Refused
 from incidents.models import Spare
-from kintsugi import wiring
-from runbooks import spare_swaps
-from runbooks.slurm import Slurm, SlurmError
+from incidents.reserve import spares
+from incidents.vocabulary.changes import Refused
+from kintsugi.management.store import StoreCommand
+from runbooks.slurm.protocol import SlurmError, SlurmWriter
 
 
-class Command(BaseCommand):
-    help = "Lists hot spares, adds and removes them, and gives one back that stands in (docs/vendor.md)."
+class Command(StoreCommand):
+    help = (
+        "Lists hot spares, adds and removes them, and gives one back that stands in"
+        " (docs/vendor.md)."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True, metavar="list|add|remove|return")
         acts.add_parser("list", help="the pool, and who stands in for whom")
-        added = acts.add_parser("add", help="a node that stands in for others from now on, and is kept free until then")
+        added = acts.add_parser(
+            "add", help="a node that stands in for others from now on, and is kept free until then"
+        )
         added.add_argument("node")
-        added.add_argument("--partition", action="append", default=[], help="whose nodes it stands in for; repeatable")
-        added.add_argument("--reserved", action="store_true", help="kept free by a reservation, in its partitions")
-        acts.add_parser("remove", help="no spare any more; what Slurm has it as stays").add_argument("node")
+        added.add_argument(
+            "--partition",
+            action="append",
+            default=[],
+            help="whose nodes it stands in for; repeatable",
+        )
+        added.add_argument(
+            "--reserved", action="store_true", help="kept free by a reservation, in its partitions"
+        )
+        acts.add_parser(
+            "remove", help="no spare any more; what Slurm has it as stays"
+        ).add_argument("node")
         acts.add_parser("return", help="give back one that stands in").add_argument("node")
 
     def handle(self, *args: Any, **options: Any) -> None:
         acts = {"list": _listed, "add": _added, "remove": _removed, "return": _returned}
+        if options["act"] != "list":
+            self.require_serving()
         try:
             self.stdout.write(acts[options["act"]](options, timezone.now()))
         except SlurmError as error:
             raise CommandError(str(error)) from error
 
 
-def _slurm() -> Slurm:
-    return wiring.world().slurm
+def _slurm() -> SlurmWriter:
+    """Raises SlurmRefusal in a process that only looks."""
+    from kintsugi.clients import wiring  # noqa: PLC0415  (Slurm: the list does not ask it)
+
+    return wiring.world().slurm_writer
+
+
+def _keep_free(spare: Spare, now: datetime) -> None:
+    """Raises SlurmError."""
+    from runbooks import spare_swaps  # noqa: PLC0415  (what acts: the list needs none of it)
+
+    spare_swaps.keep_free(spare, _slurm(), now)
 
 
 def _listed(options: dict[str, Any], now: datetime) -> str:
@@ -55,19 +80,27 @@ def _line(row: Spare) -> str:
 
 def _added(options: dict[str, Any], now: datetime) -> str:
     """Slurm first: a node that cannot be kept free is no spare."""
-    known = _slurm().partitions()
+    slurm = _slurm()
+    known = slurm.partitions()
     unknown = [name for name in options["partition"] if name not in known]
     if unknown:
-        raise CommandError(f"{', '.join(unknown)}: Slurm knows no such partition; there are {', '.join(known)}.")
-    made = spares.add(options["node"], partitions=options["partition"], is_reserved=options["reserved"], now=now)
+        raise CommandError(
+            f"{', '.join(unknown)}: Slurm knows no such partition; there are {', '.join(known)}."
+        )
+    made = spares.add(
+        options["node"], partitions=options["partition"], is_reserved=options["reserved"], now=now
+    )
     if isinstance(made, Refused):
         raise CommandError(made.reason)
     try:
-        spare_swaps.keep_free(made, _slurm(), now)
+        _keep_free(made, now)
     except SlurmError:
         spares.remove(options["node"])
         raise
-    return f"{options['node']} is a spare for {', '.join(made.partitions)}, and kept free until it is needed."
+    return (
+        f"{options['node']} is a spare for {', '.join(made.partitions)}, and kept free until it is"
+        " needed."
+    )
 
 
 def _removed(options: dict[str, Any], now: datetime) -> str:
@@ -78,10 +111,14 @@ def _removed(options: dict[str, Any], now: datetime) -> str:
 
 
 def _returned(options: dict[str, Any], now: datetime) -> str:
-    row = Spare.objects.select_related("node").filter(node__name=options["node"], stands_for__isnull=False).first()
+    row = (
+        Spare.objects.select_related("node")
+        .filter(node__name=options["node"], stands_for__isnull=False)
+        .first()
+    )
     if row is None:
         raise CommandError(f"{options['node']} stands in for nobody.")
     spares.leaves(row, now)
     row.refresh_from_db()
-    spare_swaps.keep_free(row, _slurm(), now)
+    _keep_free(row, now)
     return f"{options['node']} is a spare again. Jobs that run there end in peace."

@@ -1,23 +1,37 @@
-"""`manage.py stop --reason WHY`: nothing disruptive is done anywhere until `manage.py stop --release`."""
+"""`manage.py stop --reason WHY`: nothing disruptive is done anywhere until `manage.py stop
+--release`."""
 
 from __future__ import annotations
 
 import getpass
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
+from kintsugi.configuration.schema import store_name
+from kintsugi.management.store import StoreCommand
 from runbooks import services
 
 
-class Command(BaseCommand):
-    help = "Engages the stop switch, or releases it: while it is engaged no node is drained or rebooted."
+class Command(StoreCommand):
+    help = (
+        "Engages the stop switch, or releases it: while it is engaged no node is drained or"
+        " rebooted."
+    )
+    # What is wrong with a setting elsewhere must not keep anybody from stopping.
+    requires_system_checks = ()
+    # Nor must tables that wait for their migration, in the middle of an upgrade.
+    works_with_earlier_tables = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--release", action="store_true", help="let runs go on")
-        parser.add_argument("--reason", default="", help="why; everyone who sees the switch will ask")
-        parser.add_argument("--actor", default=getpass.getuser(), help="who does it, for the record")
+        parser.add_argument(
+            "--reason", default="", help="why; everyone who sees the switch will ask"
+        )
+        parser.add_argument(
+            "--actor", default=getpass.getuser(), help="who does it, for the record"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         now, actor, reason = timezone.now(), options["actor"], options["reason"]
@@ -27,4 +41,4 @@ class Command(BaseCommand):
             outcome = services.stop(reason, actor=actor, now=now)
         if isinstance(outcome, services.ControlRefused):
             raise CommandError(outcome.reason)
-        self.stdout.write(outcome.text)
+        self.stdout.write(f"{outcome.text} ({store_name()})")

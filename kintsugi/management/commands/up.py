@@ -6,15 +6,21 @@ import signal
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from detectors.receivers.spool import SpoolError
-from kintsugi import embedded, receiving, tasks
+from kintsugi import tasks
 from kintsugi.celery import app
+from kintsugi.management.store import StoreCommand
+from kintsugi.servers import embedded, receiving
 
 
-class Command(BaseCommand):
-    help = "Runs web, worker, beat and receiver in one process. For one machine; larger sites run them apart."
+class Command(StoreCommand):
+    help = (
+        "Runs web, worker, beat and receiver in one process. For one machine; larger sites run them"
+        " apart."
+    )
+    requires_system_checks = "__all__"
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -28,13 +34,18 @@ class Command(BaseCommand):
         try:
             embedded.start_web(parts, host, port)
         except OSError as error:
-            raise CommandError(f"KINTSUGI_WEB_LISTEN={host}:{port}: {error.strerror}; choose another port") from error
+            raise CommandError(
+                f"KINTSUGI_WEB_LISTEN={host}:{port}: {error.strerror}; choose another port"
+            ) from error
         tasks.pipeline()  # before the first fault comes, not with it
         embedded.start_worker(parts, app)
         embedded.start_beat(parts, app)
         parts.start("receiver", receiver.run, receiver.stop)
-        self.stdout.write(f"Kintsugi is up: console on http://{host}:{port}/")
-        self.stdout.flush()
+        while not parts.is_ending and not receiver.ready.wait(0.1):
+            pass
+        if not parts.is_ending:
+            self.stdout.write(f"Kintsugi is up: console on http://{host}:{port}/")
+            self.stdout.flush()
         parts.wait()
         parts.stop()
         if parts.failed:

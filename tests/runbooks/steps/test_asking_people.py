@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from incidents import lemons
 from incidents.models import Incident
-from runbooks import library, questions
-from runbooks.controls import Controlled, ControlRefused
-from runbooks.library import LibraryError
+from incidents.reserve import lemons
+from runbooks import questions
+from runbooks.library import library
+from runbooks.library.library import LibraryError
 from runbooks.models import Question, Run, RunState
+from runbooks.outcomes import Controlled, ControlRefused
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -26,17 +27,27 @@ def a_run(site: Site, *steps: tuple[str, dict[str, Any]]) -> Run:
     return run
 
 
-ASKS = ("ask_person", {"question": "May {node} lose its jobs for {fault_type}?", "answers": ["yes", "no"]})
+ASKS = (
+    "ask_person",
+    {"question": "May {node} lose its jobs for {fault_type}?", "answers": ["yes", "no"]},
+)
 
 
 def test_a_message_is_told_with_the_runs_own_words() -> None:
     site = Site(nodes=1)
-    run = a_run(site, ("drain", {}), ("notify", {"text": "{node} is out for #{incident}."}), ("wait_for_jobs", {}))
+    run = a_run(
+        site,
+        ("drain", {}),
+        ("notify", {"text": "{node} is out for #{incident}."}),
+        ("wait_for_jobs", {}),
+    )
     site.play(run, limit=HOUR)
     assert f"gn001 is out for #{run.incident_id}." in site.story(Incident.objects.get())
 
 
-@pytest.mark.parametrize("text", ["{node.name}", "{0}", "{password}", "{node!r}", "{node:>9}", "", "x" * 1001])
+@pytest.mark.parametrize(
+    "text", ["{node.name}", "{0}", "{password}", "{node!r}", "{node:>9}", "", "x" * 1001]
+)
 def test_a_text_that_reaches_for_more_is_refused(text: str) -> None:
     for step, parameter in (("notify", "text"), ("ask_person", "question")):
         with pytest.raises(LibraryError, match=f"{step}: {parameter} is"):
@@ -114,7 +125,10 @@ def test_a_lemon_is_set_aside_and_says_so_on_the_node() -> None:
     site.play(run, limit=HOUR)
     incident = Incident.objects.get()
     state = site.slurm.nodes(("gn001",))["gn001"]
-    assert (state.is_drained, state.reason) == (True, f"kintsugi:{incident.pk} lemon: set aside, a person decides")
+    assert (state.is_drained, state.reason) == (
+        True,
+        f"kintsugi:{incident.pk} lemon: set aside, a person decides",
+    )
     assert lemons.quarantined() == {"gn001"}
     assert incident.needs_human.startswith("Have gn001 examined by the vendor")
     site.now += timedelta(days=2)

@@ -1,4 +1,5 @@
-"""A cold cycle at its edges: late boards, dead workers, people, controllers that lie, are away or lock us out."""
+"""A cold cycle at its edges: late boards, dead workers, people, controllers that lie, are away or
+lock us out."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ from detectors.detector import Target
 from detectors.faults import Recovery
 from fixtures.memory_power import MemoryPower
 from incidents import services as incidents
-from incidents.lifecycle import Trigger
 from incidents.models import Incident, Node
-from runbooks import approvals, library, running, services
-from runbooks.leasing import LEASE
-from runbooks.library import LibraryError
+from incidents.vocabulary.lifecycle import Trigger
+from runbooks import services
+from runbooks.engine import approvals, turn
+from runbooks.lease.lease import LEASE
+from runbooks.library import library
+from runbooks.library.library import LibraryError
 from runbooks.models import CureAttempt, Run, RunState, StepRun
-from runbooks.power import NoPower, PowerState
+from runbooks.power.protocol import NoPower, PowerState
 from runbooks.steps.cold_cycle import ColdCycle
 from tests.runbooks.site import Site
 
@@ -39,7 +42,9 @@ def _no_approval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_run(site: Site, steps: tuple[str, ...] = STEPS, **given: Any) -> Run:
     run = site.begin(site.raise_fault(NODE))
-    run.plan = [library.plan_step(name, given if name == "cold_cycle" else {}).as_row() for name in steps]
+    run.plan = [
+        library.plan_step(name, given if name == "cold_cycle" else {}).as_row() for name in steps
+    ]
     run.save()
     return run
 
@@ -63,7 +68,10 @@ def test_a_node_is_off_for_a_minute_and_comes_back_with_another_boot() -> None:
     assert run.state == RunState.SUCCEEDED
     assert run.facts["boot_id_before"] == before != run.facts["boot_id_after"]
     row = run.steps.get(name="cold_cycle")
-    assert (row.outcome, row.text) == (StepRun.Outcome.DONE, f"{NODE} was off for 60 s and is on again.")
+    assert (row.outcome, row.text) == (
+        StepRun.Outcome.DONE,
+        f"{NODE} was off for 60 s and is on again.",
+    )
     told = [line.split(" UTC ")[1] for line in row.evidence["power"].splitlines()]
     assert told == ["asked to go off", "off", "asked to go on", "on"]
     assert CureAttempt.objects.get().rung == Recovery.COLD_CYCLE
@@ -73,12 +81,18 @@ def test_a_node_is_off_for_a_minute_and_comes_back_with_another_boot() -> None:
 def test_nothing_is_switched_off_before_a_person_who_saw_that_it_is_on_has_given_leave() -> None:
     site = Site(nodes=1)
     run = a_run(site)
-    run.plan = [row | {"approval": True} if row["step"] == "cold_cycle" else row for row in run.plan]
+    run.plan = [
+        row | {"approval": True} if row["step"] == "cold_cycle" else row for row in run.plan
+    ]
     run.save()
     run = site.play(run, limit=HOUR)
-    shown = approvals.standing(run)
+    shown = approvals.get_open_approval(run)
     assert shown is not None
-    assert (run.state, shown.shown["power"], site.power.journal) == (RunState.AWAITING_APPROVAL, "on", [])
+    assert (run.state, shown.shown["power"], site.power.journal) == (
+        RunState.AWAITING_APPROVAL,
+        "on",
+        [],
+    )
     services.approve(run.pk, actor="alice", seen=approvals.mark_of(run), now=site.now)
     assert site.play(run, limit=HOUR).state == RunState.SUCCEEDED
     assert offs(site) == 1
@@ -135,7 +149,7 @@ class Fatal:
         return answer
 
 
-def _dies_at(point: str) -> running.Point:
+def _dies_at(point: str) -> turn.Point:
     def die(at: str) -> None:
         if at == point:
             raise Dies
@@ -145,9 +159,18 @@ def _dies_at(point: str) -> running.Point:
 
 @pytest.mark.parametrize(
     ("point", "turns"),
-    [("attempted", 1), ("off", 1), ("acted", 1), *(("state", turns) for turns in range(1, 7)), ("on", 5), ("on", 6)],
+    [
+        ("attempted", 1),
+        ("off", 1),
+        ("acted", 1),
+        *(("state", turns) for turns in range(1, 7)),
+        ("on", 5),
+        ("on", 6),
+    ],
 )
-def test_a_worker_that_dies_anywhere_leaves_no_node_off_and_switches_none_off_twice(point: str, turns: int) -> None:
+def test_a_worker_that_dies_anywhere_leaves_no_node_off_and_switches_none_off_twice(
+    point: str, turns: int
+) -> None:
     site = Site(nodes=1)
     run = site.play(a_run(site), until=at_step("cold_cycle"), limit=HOUR)
     for _ in range(turns - 1):
@@ -157,7 +180,7 @@ def test_a_worker_that_dies_anywhere_leaves_no_node_off_and_switches_none_off_tw
     site.now = max(site.now, run.wake_at or site.now)
     fatal = replace(site.world, power=Fatal(site.power, point))
     with contextlib.suppress(Dies):
-        running.advance(run.pk, now=site.now, world=fatal, at=_dies_at(point))
+        turn.advance(run.pk, now=site.now, world=fatal, at=_dies_at(point))
     site.now += LEASE + timedelta(seconds=1)
     run = site.play(run, limit=HOUR)
     assert run.state == RunState.SUCCEEDED, run.outcome
@@ -169,7 +192,9 @@ def test_a_worker_that_dies_anywhere_leaves_no_node_off_and_switches_none_off_tw
 def test_an_incident_that_ends_meanwhile_does_not_leave_the_node_off(fact: str) -> None:
     site = Site(nodes=1)
     run = site.play(a_run(site), until=has(fact), limit=HOUR)
-    incidents.act(run.incident_id, Trigger.MARK_FALSE_POSITIVE, actor="ada", note="looked at it", now=site.now)
+    incidents.act(
+        run.incident_id, Trigger.MARK_FALSE_POSITIVE, actor="ada", note="looked at it", now=site.now
+    )
     run = site.play(run, limit=HOUR)
     assert run.state == RunState.WITHDRAWN
     assert site.power.is_on(NODE)
@@ -177,7 +202,9 @@ def test_an_incident_that_ends_meanwhile_does_not_leave_the_node_off(fact: str) 
     assert site.slurm.nodes((NODE,))[NODE].is_draining
 
 
-def test_a_person_who_takes_the_node_over_while_it_is_off_is_respected_and_told_that_it_is_off() -> None:
+def test_a_person_who_takes_the_node_over_while_it_is_off_is_respected_and_told_that_it_is_off() -> (
+    None
+):
     site = Site(nodes=1)
     run = site.play(a_run(site), until=has("seen_off_at"), limit=HOUR)
     site.slurm.human_drain(NODE, "hands in the machine", user="bob")
@@ -219,7 +246,9 @@ def test_a_board_that_says_yes_and_does_nothing_is_asked_twice_and_then_a_person
     assert CureAttempt.objects.count() == 1
 
 
-def test_a_board_that_does_not_come_back_is_asked_again_and_so_is_a_person_after_ten_minutes() -> None:
+def test_a_board_that_does_not_come_back_is_asked_again_and_so_is_a_person_after_ten_minutes() -> (
+    None
+):
     site = Site(nodes=1)
     run = site.play(a_run(site), until=has("seen_off_at"), limit=HOUR)
     site.power.stuck.add(NODE)
@@ -246,7 +275,9 @@ def test_a_controller_that_is_lost_while_the_node_is_off_ends_nothing(trouble: s
     assert offs(site) == 1
 
 
-def test_a_controller_that_is_away_before_anything_is_begun_is_waited_for_and_then_a_person_asked() -> None:
+def test_a_controller_that_is_away_before_anything_is_begun_is_waited_for_and_then_a_person_asked() -> (
+    None
+):
     site = Site(nodes=1)
     site.power.away.add(NODE)
     run = site.play(a_run(site), limit=timedelta(minutes=5))
@@ -276,7 +307,9 @@ def test_a_site_without_controllers_asks_a_person() -> None:
     assert not CureAttempt.objects.exists()
 
 
-def test_a_node_that_someone_else_has_switched_off_is_left_off_and_its_return_is_its_cold_cycle() -> None:
+def test_a_node_that_someone_else_has_switched_off_is_left_off_and_its_return_is_its_cold_cycle() -> (
+    None
+):
     site = Site(nodes=1)
     Node.objects.update(boot_id=site.nodes.nodes[NODE].boot_id)
     site.power.switch(NODE, False)

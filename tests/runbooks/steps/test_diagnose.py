@@ -1,4 +1,5 @@
-"""The steps `diagnose` and `burn_in`: begun once, waited for, judged; an ill node calls for the next rung."""
+"""The steps `diagnose` and `burn_in`: begun once, waited for, judged; an ill node calls for the
+next rung."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import pytest
 from detectors.detector import Target
 from detectors.expected import Expected, ExpectedNic
 from fixtures.cluster.facets.diagnostics import DiagnosticsFacet
-from incidents import poll_pauses
-from runbooks import library
+from incidents.polling import poll_pauses
+from runbooks.library import library
 from runbooks.step import Context, Done, Failed, NotCured, Result, Step, Wait
 from runbooks.steps.burn_in import BurnIn
 from runbooks.steps.diagnose import Diagnose
@@ -22,7 +23,9 @@ from tests.runbooks.site import Site, a_context
 pytestmark = pytest.mark.django_db
 
 
-def a_turn(site: Site, step: Step, given: dict[str, Any] | None = None, **changes: object) -> Context:
+def a_turn(
+    site: Site, step: Step, given: dict[str, Any] | None = None, **changes: object
+) -> Context:
     params = library.plan_step(step.name, given or {}).params
     return a_context(site, params=params, key=f"1-6-{step.name}", **changes)
 
@@ -30,7 +33,8 @@ def a_turn(site: Site, step: Step, given: dict[str, Any] | None = None, **change
 def outcome_of(
     site: Site, step: Step, given: dict[str, Any] | None = None, *, after: timedelta, **changes: Any
 ) -> Result:
-    """What the step says at first, checked to be a wait, and what it says when the time has passed."""
+    """What the step says at first, checked to be a wait, and what it says when the time has
+    passed."""
     context = a_turn(site, step, given, **changes)
     assert isinstance(step.run(context), Wait)
     site.now += after
@@ -70,9 +74,15 @@ def test_nccl_is_held_to_the_sites_measure(at_least: int | None, kind: type) -> 
 
 def test_cards_of_the_fabric_are_outcome_of() -> None:
     site = Site(nodes=1)
-    nics = (ExpectedNic("mlx5_0", role="fabric"), ExpectedNic("mlx5_1", role="fabric"), ExpectedNic("mlx5_8"))
+    nics = (
+        ExpectedNic("mlx5_0", role="fabric"),
+        ExpectedNic("mlx5_1", role="fabric"),
+        ExpectedNic("mlx5_8"),
+    )
     target = Target("gn001", "gn001", expected=Expected(nics=nics))
-    result = outcome_of(site, Diagnose(), {"test": "ib_write_bw"}, after=SOON, find_target=lambda: target)
+    result = outcome_of(
+        site, Diagnose(), {"test": "ib_write_bw"}, after=SOON, find_target=lambda: target
+    )
     assert isinstance(result, Done)
     assert "on 2 cards" in result.text
 

@@ -1,4 +1,5 @@
-"""The step `diagnose` as a job of ours: no user's job starts on the node it is about, whoever dies or interferes."""
+"""The step `diagnose` as a job of ours: no user's job starts on the node it is about, whoever dies
+or interferes."""
 
 from __future__ import annotations
 
@@ -8,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from detectors.slurm_reservations import Reservation
+from detectors.slurm.reservations import Reservation
 from fixtures.cluster.facets.diagnostics import DiagnosticsFacet
 from fixtures.memory_slurm_jobs import Asked
 from incidents.models import Incident
-from runbooks import library, running, services
-from runbooks.leasing import LEASE
+from runbooks import services
+from runbooks.engine import turn
+from runbooks.lease.lease import LEASE
+from runbooks.library import library
 from runbooks.models import Run, RunState, StepRun
-from runbooks.slurm import Job, SlurmError
+from runbooks.slurm.protocol import SlurmError, SlurmJob
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +33,8 @@ class Killed(BaseException):
 
 
 class Lending:
-    """A site with a run that tests gn001 by a job; a user's job waits for that node all the while."""
+    """A site with a run that tests gn001 by a job; a user's job waits for that node all the
+    while."""
 
     def __init__(self, **given: Any) -> None:
         self.site = Site()
@@ -43,7 +47,9 @@ class Lending:
         self.run.plan = [library.plan_step(name, params.get(name, {})).as_row() for name in STEPS]
         self.run.save()
         self.until_step("diagnose")
-        self.users = self.site.slurm.work.submit("train", Asked(("train",), (NODE,), ""), user="alice", gpus=8)
+        self.users = self.site.slurm.work.submit(
+            "train", Asked(("train",), (NODE,), ""), user="alice", gpus=8
+        )
 
     def _work(self, asked: Asked) -> tuple[timedelta, int]:
         """Jobs of ours do on the simulated node what they would do on a real one."""
@@ -54,7 +60,7 @@ class Lending:
         return TAKES, self.done[asked]
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> SlurmJob | None:
         return self.site.slurm.job(f"{self.run.pk}-2-diagnose")
 
     @property
@@ -153,11 +159,15 @@ def test_no_users_job_starts_when_a_worker_dies_between_two_lines(at_pass: int) 
         if left == 0:
             raise Killed
 
-    while lending.run.plan[lending.run.step]["step"] == "diagnose" and lending.run.wake_at is not None:
-        lending.site.now = max(lending.site.now, lending.run.wake_at, lending.run.leased_until or lending.site.now)
+    while (
+        lending.run.plan[lending.run.step]["step"] == "diagnose" and lending.run.wake_at is not None
+    ):
+        lending.site.now = max(
+            lending.site.now, lending.run.wake_at, lending.run.leased_until or lending.site.now
+        )
         lending.site.now += timedelta(seconds=1)
         try:
-            running.advance(lending.run.pk, now=lending.site.now, world=lending.site.world, at=die)
+            turn.advance(lending.run.pk, now=lending.site.now, world=lending.site.world, at=die)
         except Killed:
             lending.site.now += LEASE
         assert not lending.is_users
@@ -192,7 +202,9 @@ def test_an_act_of_unknown_outcome_is_looked_at_when_slurm_breaks(
     assert lending.site.slurm.reservations() == []
 
 
-def test_a_node_that_was_let_in_is_reserved_until_somebody_drains_it_however_long_no_worker_is_there() -> None:
+def test_a_node_that_was_let_in_is_reserved_until_somebody_drains_it_however_long_no_worker_is_there() -> (
+    None
+):
     lending = Lending()
     lending.until("let_in_at")
     lending.site.now += timedelta(days=60)
@@ -203,13 +215,17 @@ def test_a_node_that_was_let_in_is_reserved_until_somebody_drains_it_however_lon
 
 
 def _delete(lending: Lending) -> None:
-    lending.site.slurm.work.end(lending.users, "CANCELLED")  # Slurm would start it: a person has opened the node
+    lending.site.slurm.work.end(
+        lending.users, "CANCELLED"
+    )  # Slurm would start it: a person has opened the node
     lending.site.slurm.end_reservation(f"kintsugi_{lending.run.pk}-2-diagnose")
 
 
 def _other(lending: Lending) -> None:
     now = lending.site.now
-    lending.site.slurm.add_reservation(Reservation("works", (NODE,), frozenset({"MAINT"}), now, now + HOURS))
+    lending.site.slurm.add_reservation(
+        Reservation("works", (NODE,), frozenset({"MAINT"}), now, now + HOURS)
+    )
 
 
 def _down(lending: Lending) -> None:
@@ -235,7 +251,11 @@ def test_the_node_is_drained_at_once_when_the_job_cannot_go_on(
     lending = Lending()
     lending.until("submitted_at")
     happens(lending)
-    lending.site.play(lending.run, until=lambda run: "out_at" in run.facts.get("lent", {}), limit=timedelta(minutes=1))
+    lending.site.play(
+        lending.run,
+        until=lambda run: "out_at" in run.facts.get("lent", {}),
+        limit=timedelta(minutes=1),
+    )
     assert lending.is_drained()
     run = lending.to_the_end()
     assert (run.state, words in run.outcome) == (state, True), run.outcome
@@ -246,7 +266,9 @@ def test_the_node_is_drained_at_once_when_the_job_cannot_go_on(
     assert not any(one.name.startswith("kintsugi") for one in lending.site.slurm.reservations())
 
 
-@pytest.mark.parametrize("fact", ["reserved_at", "lending_at", "let_in_at", "submitted_at", "out_at"])
+@pytest.mark.parametrize(
+    "fact", ["reserved_at", "lending_at", "let_in_at", "submitted_at", "out_at"]
+)
 def test_a_persons_drain_is_left_as_it_is_and_what_is_ours_is_taken_away(fact: str) -> None:
     lending = Lending()
     lending.until(fact)

@@ -1,4 +1,5 @@
-"""The step `pause_pollers`: our own looks are away before a GPU is reset, and come back with the verification."""
+"""The step `pause_pollers`: our own looks are away before a GPU is reset, and come back with the
+verification."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from incidents import poll_pauses
 from incidents.models import Poll
-from runbooks import library
+from incidents.polling import poll_pauses
+from runbooks.library import library
 from runbooks.step import Context, Done, Wait
 from runbooks.steps.pause_pollers import DETECTORS, PausePollers
 from runbooks.steps.verify import Verify
@@ -30,7 +31,9 @@ def test_pollers_of_the_gpus_are_paused_and_others_are_not() -> None:
 def test_look_that_is_under_way_is_waited_for() -> None:
     site = Site(nodes=1)
     lease = site.now + timedelta(minutes=1)
-    Poll.objects.create(detector="gpu", kind="node", target="gn001", next_poll_at=site.now, leased_until=lease)
+    Poll.objects.create(
+        detector="gpu", kind="node", target="gn001", next_poll_at=site.now, leased_until=lease
+    )
     assert isinstance(PausePollers().run(a_turn(site)), Wait)
     Poll.objects.update(leased_until=None)
     assert isinstance(PausePollers().run(a_turn(site)), Done)

@@ -1,4 +1,5 @@
-"""The step `reset_gpu`: once, not over processes, not for a GPU that cannot answer, looked at when unknown."""
+"""The step `reset_gpu`: once, not over processes, not for a GPU that cannot answer, looked at when
+unknown."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import pytest
 from detectors.faults import Recovery
 from fixtures.cluster.facets.gpu import GpuFacet
 from fixtures.cluster.facets.services import ServicesFacet
-from runbooks import library
-from runbooks.step import Context, Done, NotCured, Wait, told
+from runbooks.library import library
+from runbooks.step import Context, Done, NotCured, Wait, to_iso
 from runbooks.steps.reset_gpu import ResetGpu
 from tests.runbooks.site import Site, a_context
 
@@ -25,7 +26,9 @@ LONG = timedelta(seconds=6)
 def a_turn(site: Site, *, given: dict[str, Any] | None = None, **changes: object) -> Context:
     """gn001, drained and empty, its GPU 0 with a row to remap."""
     params = library.plan_step("reset_gpu", given or {}).params
-    return a_context(site, params=params, fault_type="gpu.ecc.row_remap_pending", key="1-4-reset_gpu", **changes)
+    return a_context(
+        site, params=params, fault_type="gpu.ecc.row_remap_pending", key="1-4-reset_gpu", **changes
+    )
 
 
 def begun(site: Site, **changes: Any) -> Context:
@@ -97,7 +100,9 @@ def test_attempt_that_never_reached_the_node_is_begun_again() -> None:
 
 
 @pytest.mark.parametrize("injection", ["gpu_lost", "gsp_timeout"])
-def test_gpu_that_cannot_answer_is_not_reset_and_the_next_rung_is_called_for(injection: str) -> None:
+def test_gpu_that_cannot_answer_is_not_reset_and_the_next_rung_is_called_for(
+    injection: str,
+) -> None:
     site = Site(nodes=1)
     site.nodes.inject(injection, "gn001/gpu/0")
     blocked = STEP.blocked(a_turn(site))
@@ -149,7 +154,10 @@ def test_reset_that_is_refused_calls_for_the_next_rung_with_nvidia_smis_words() 
     blocked = STEP.blocked(context)
     assert isinstance(blocked, NotCured)
     assert "In use by another client" in blocked.text
-    assert site.nodes.nodes["gn001"].facet(ServicesFacet).active >= {"nvidia-dcgm", "nvidia-persistenced"}
+    assert site.nodes.nodes["gn001"].facet(ServicesFacet).active >= {
+        "nvidia-dcgm",
+        "nvidia-persistenced",
+    }
 
 
 def test_reset_that_does_not_end_calls_for_the_next_rung() -> None:
@@ -169,7 +177,9 @@ def test_node_that_falls_silent_during_its_reset_is_waited_for_and_then_called_u
     site.shell.silent.add("gn001")
     assert STEP.is_done(context) is None
     assert isinstance(STEP.blocked(context), Wait)
-    assert isinstance(STEP.blocked(replace(context, now=site.now + timedelta(minutes=11))), NotCured)
+    assert isinstance(
+        STEP.blocked(replace(context, now=site.now + timedelta(minutes=11))), NotCured
+    )
 
 
 def test_boot_since_the_drain_is_as_good_as_a_reset() -> None:
@@ -186,8 +196,15 @@ def test_boot_since_the_drain_is_as_good_as_a_reset() -> None:
 
 def test_fault_that_names_no_gpu_has_none_reset_by_itself() -> None:
     site = Site(nodes=1)
-    assert isinstance(STEP.blocked(a_turn(site, resource="node/gn001/nvswitch/0000:07:00.0")), NotCured)
-    assert STEP.blocked(a_turn(site, resource="node/gn001/nvswitch/0000:07:00.0", given={"which": "all"})) is None
+    assert isinstance(
+        STEP.blocked(a_turn(site, resource="node/gn001/nvswitch/0000:07:00.0")), NotCured
+    )
+    assert (
+        STEP.blocked(
+            a_turn(site, resource="node/gn001/nvswitch/0000:07:00.0", given={"which": "all"})
+        )
+        is None
+    )
 
 
 def test_link_of_a_gpu_has_its_gpu_reset() -> None:
@@ -204,7 +221,7 @@ def test_time_of_the_reset_is_remembered_for_the_verification() -> None:
     site = Site(nodes=1)
     context = begun(site)
     STEP.is_done(context)
-    assert context.facts["reset_at"] == told(site.now)
+    assert context.facts["reset_at"] == to_iso(site.now)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The steps that act through Slurm, in each state that Slurm shows, and beside what people do meanwhile."""
+"""The steps that act through Slurm, in each state that Slurm shows, and beside what people do
+meanwhile."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ from datetime import timedelta
 
 import pytest
 
-from incidents.lifecycle import Trigger
 from incidents.models import Node
 from incidents.services import act
-from runbooks import controls, library, services
+from incidents.vocabulary.lifecycle import Trigger
+from runbooks import services
+from runbooks.library import library
 from runbooks.models import Run, RunState
+from runbooks.people import controls
 from runbooks.step import Done, Failed, NotCured, Wait
 from runbooks.steps.adopt_drain import AdoptDrain
 from runbooks.steps.reboot import Reboot
@@ -21,7 +24,7 @@ from runbooks.steps.resume import Resume
 from runbooks.steps.wait_for_boot import WaitForBoot
 from runbooks.steps.wait_for_jobs import WaitForJobs
 from tests.runbooks.site import BOOT, Site
-from tests.runbooks.test_steps import a_context
+from tests.runbooks.steps.test_steps import a_context
 
 pytestmark = pytest.mark.django_db
 STEPS = (
@@ -83,7 +86,9 @@ def test_job_is_requeued_when_its_owner_has_agreed_and_its_checkpoint_is_told() 
     site = Site()
     site.slurm.add_job("17", nodes=["gn001"])
     incident = site.lose_gpu()
-    run = site.play(site.begin(incident), until=lambda run: "1 job is still on gn001" in run.waiting_for)
+    run = site.play(
+        site.begin(incident), until=lambda run: "1 job is still on gn001" in run.waiting_for
+    )
     wrote_at = site.now - timedelta(minutes=12)
     site.slurm.comment_job("17", f"checkpoint={wrote_at.timestamp():.0f} kintsugi=requeue")
     run = site.play(run, until=at_step("confirm_on_node"))
@@ -95,7 +100,9 @@ def test_job_is_requeued_when_its_owner_has_agreed_and_its_checkpoint_is_told() 
 def test_job_is_not_requeued_while_the_stop_switch_is_thrown() -> None:
     site = Site()
     site.slurm.add_job("17", nodes=["gn001"])
-    run = site.play(site.begin(site.lose_gpu()), until=lambda run: "1 job is still" in run.waiting_for)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: "1 job is still" in run.waiting_for
+    )
     controls.stop("power works", actor="ann", now=site.now)
     site.slurm.comment_job("17", "kintsugi=requeue")
     run = site.play(run, limit=timedelta(minutes=3))
@@ -113,9 +120,14 @@ def test_agreed_job_is_waited_for_when_slurm_may_not_start_it_anew() -> None:
 
 @pytest.mark.parametrize(
     ("is_requeueable", "words"),
-    [(True, "Comment=kintsugi=requeue lets Kintsugi"), (False, "it cannot be started anew (Requeue=0)")],
+    [
+        (True, "Comment=kintsugi=requeue lets Kintsugi"),
+        (False, "it cannot be started anew (Requeue=0)"),
+    ],
 )
-def test_owner_is_to_be_asked_once_the_wait_has_taken_too_long(is_requeueable: bool, words: str) -> None:
+def test_owner_is_to_be_asked_once_the_wait_has_taken_too_long(
+    is_requeueable: bool, words: str
+) -> None:
     site = Site(nodes=1)
     site.slurm.add_job("17", nodes=["gn001"], is_requeueable=is_requeueable)
     planned = library.plan_step("wait_for_jobs", {"longest": "12h"})
@@ -139,7 +151,10 @@ def test_long_wait_is_a_time_to_wake_and_no_step_that_lasts() -> None:
 
 @pytest.mark.parametrize("longest", ["", "soon", 7, "0s", None])
 def test_limit_of_a_wait_that_is_no_duration_is_refused(longest: object) -> None:
-    with pytest.raises(library.LibraryError, match=r"wait_for_jobs: longest is .*; expected a number and s, m, h or d"):
+    with pytest.raises(
+        library.LibraryError,
+        match=r"wait_for_jobs: longest is .*; expected a number and s, m, h or d",
+    ):
         library.plan_step("wait_for_jobs", {"longest": longest})
 
 
@@ -166,7 +181,9 @@ def test_drain_that_slurm_wrote_is_taken_over_and_its_reason_kept() -> None:
     assert AdoptDrain().blocked(context) is None
     result = AdoptDrain().run(context)
     assert isinstance(result, Done)
-    assert result.evidence["reason before"].startswith("Kill task failed [slurm, 2025-01-15 03:00:00")
+    assert result.evidence["reason before"].startswith(
+        "Kill task failed [slurm, 2025-01-15 03:00:00"
+    )
     assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith("kintsugi:7 gpu.xid.79")
 
 
@@ -228,7 +245,8 @@ def test_node_whose_slurmd_is_gone_has_the_time_of_a_boot_before_power_is_called
 
 
 def _not_rebooted(site: Site) -> Run:
-    """`reboot^` past KINTSUGI_BOOT_TIME: RebootProgram did nothing, and Slurm cancels no reboot that it has sent."""
+    """`reboot^` past KINTSUGI_BOOT_TIME: RebootProgram did nothing, and Slurm cancels no reboot
+    that it has sent."""
     site.slurm.break_reboot_program()
     run = site.play(site.begin(site.lose_gpu()))
     assert run.state == RunState.NOT_CURED
@@ -251,7 +269,11 @@ def test_node_stays_drained_when_slurm_gives_up_on_a_reboot_that_did_nothing() -
     assert site.slurm.nodes(("gn001",))["gn001"].is_rebooting
     _time_passes(site, timedelta(minutes=30))
     state = site.slurm.nodes(("gn001",))["gn001"]
-    assert (state.is_draining, state.is_rebooting, state.reason) == (True, False, run.facts["reason"])
+    assert (state.is_draining, state.is_rebooting, state.reason) == (
+        True,
+        False,
+        run.facts["reason"],
+    )
     assert acts(site) == ["drain", "reboot", "drain"]
     told = "Slurm dropped the drain of gn001, and has waited for its boot in vain. Kintsugi drained it again."
     assert site.story(run.incident).count(told) == 1
@@ -269,7 +291,8 @@ def test_node_that_a_person_resumes_meanwhile_stays_theirs() -> None:
 
 @pytest.mark.parametrize("returns", ["0", "1", "2"])
 def test_node_is_repaired_when_slurm_gives_up_before_it_has_booted(returns: str) -> None:
-    """Past ResumeTimeout Slurm drops the drain; with ReturnToService 0 and 1 the node stays DOWN after its boot."""
+    """Past ResumeTimeout Slurm drops the drain; with ReturnToService 0 and 1 the node stays DOWN
+    after its boot."""
     site = Site(slurm={"ReturnToService": returns, "ResumeTimeout": "15 sec"})
     incident = site.lose_gpu()
     run = site.play(site.begin(incident))
@@ -288,7 +311,9 @@ def test_node_that_slurm_took_back_unverified_is_drained_again() -> None:
     assert not site.slurm.nodes(("gn001",))["gn001"].is_out
     run = site.advance(run)
     assert site.slurm.nodes(("gn001",))["gn001"].is_drained
-    assert any("took it back unverified (ReturnToService=2)" in text for text in site.story(incident))
+    assert any(
+        "took it back unverified (ReturnToService=2)" in text for text in site.story(incident)
+    )
     assert site.play(run).state == RunState.SUCCEEDED
 
 
@@ -303,7 +328,9 @@ def test_node_that_a_person_resumed_is_left_to_them_where_slurm_takes_nothing_ba
 
 
 @pytest.mark.parametrize("helped", [True, False])
-def test_person_is_asked_to_restart_slurmd_when_slurm_does_not_know_of_the_boot(helped: bool) -> None:
+def test_person_is_asked_to_restart_slurmd_when_slurm_does_not_know_of_the_boot(
+    helped: bool,
+) -> None:
     """slurmctld died before it had kept that the node is back, and cancels no such reboot."""
     site = Site()
     run = site.play(site.begin(site.lose_gpu()), until=at_step("wait_for_boot"))
@@ -321,7 +348,9 @@ def test_person_is_asked_to_restart_slurmd_when_slurm_does_not_know_of_the_boot(
 def test_boot_is_over_when_slurm_shows_the_node_down_and_its_slurmd_answers() -> None:
     site = Site(nodes=1)
     context = a_context(site)
-    context.facts.update(reboot_at=site.now.isoformat(), boot_id_before=site.nodes.nodes["gn001"].boot_id)
+    context.facts.update(
+        reboot_at=site.now.isoformat(), boot_id_before=site.nodes.nodes["gn001"].boot_id
+    )
     site.nodes.reboot("gn001")
     site.now += timedelta(minutes=2)
     down = replace(context.state, base="DOWN", boot_time=site.now)

@@ -1,4 +1,5 @@
-"""Spares in and out: by partition and by reservation, of two runs one, and whatever a killed worker left."""
+"""Spares in and out: by partition and by reservation, of two runs one, and whatever a killed worker
+left."""
 
 from __future__ import annotations
 
@@ -6,11 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from incidents import lemons, spares, vendor_cases
-from incidents.changes import Refused
 from incidents.models import Spare, VendorCase
-from incidents.vendor_states import Move
-from runbooks import library, running, spare_swaps
+from incidents.reserve import lemons, spares
+from incidents.vendor import cases
+from incidents.vocabulary.changes import Refused
+from incidents.vocabulary.vendor_states import Move
+from runbooks import spare_swaps
+from runbooks.engine import turn
+from runbooks.library import library
 from runbooks.models import Run, RunState
 from tests.runbooks.site import Site
 
@@ -34,14 +38,19 @@ def a_run(site: Site, node: str = "gn001", ways: tuple[str, ...] = ("in",)) -> R
     incident = site.raise_fault(node)
     site.start()
     run = site.run_of(incident)
-    steps = [library.plan_step("drain", {}), *(library.plan_step("swap_hot_spare", {"way": way}) for way in ways)]
+    steps = [
+        library.plan_step("drain", {}),
+        *(library.plan_step("swap_hot_spare", {"way": way}) for way in ways),
+    ]
     run.plan = [planned.as_row() for planned in (*steps, library.plan_step("wait_for_jobs", {}))]
     run.save()
     return run
 
 
 def serves(site: Site, name: str = "gn003") -> bool:
-    return name in site.slurm.partitions()["gpu"] and not any(name in one.nodes for one in site.slurm.reservations())
+    return name in site.slurm.partitions()["gpu"] and not any(
+        name in one.nodes for one in site.slurm.reservations()
+    )
 
 
 @pytest.mark.parametrize("is_reserved", [False, True])
@@ -60,7 +69,8 @@ def test_a_spare_stands_in_and_goes_back(*, is_reserved: bool) -> None:
 
 
 def of_the_vendor(site: Site) -> Run:
-    """The shipped runbook for a part that the vendor replaces, as far as it has to wait for the part."""
+    """The shipped runbook for a part that the vendor replaces, as far as it has to wait for the
+    part."""
     incident = site.raise_fault()
     site.start()
     run = site.run_of(incident)
@@ -69,14 +79,16 @@ def of_the_vendor(site: Site) -> Run:
     return site.play(run, until=lambda run: "is opened since" in run.waiting_for)
 
 
-def test_a_spare_stands_in_for_a_node_that_waits_for_its_vendor_and_goes_back_after_it_serves() -> None:
+def test_a_spare_stands_in_for_a_node_that_waits_for_its_vendor_and_goes_back_after_it_serves() -> (
+    None
+):
     site = Site(nodes=3)
     spare = a_spare(site)
     run = of_the_vendor(site)
     spare.refresh_from_db()
     assert (serves(site), spare.state, spare.stands_for) == (True, Spare.State.SERVING, run.node)
     site.nodes.reboot("gn001")
-    vendor_cases.move(VendorCase.objects.get().pk, Move.INSTALL, actor="ada", serial="NEW-1", now=site.now)
+    cases.move(VendorCase.objects.get().pk, Move.INSTALL, actor="ada", serial="NEW-1", now=site.now)
     site.play(run, until=lambda run: run.plan[run.step]["step"] == "resume", limit=6 * HOUR)
     assert serves(site)
     site.play(run, limit=HOUR)
@@ -89,11 +101,16 @@ def test_a_node_waits_for_its_vendor_without_a_spare_where_a_site_has_none() -> 
     site = Site(nodes=3)
     run = of_the_vendor(site)
     assert VendorCase.objects.count() == 1
-    assert "No hot spare stands ready for gpu: gn001 is missed until it is back." in site.story(run.incident)
+    assert "No hot spare stands ready for gpu: gn001 is missed until it is back." in site.story(
+        run.incident
+    )
     site.nodes.reboot("gn001")
-    vendor_cases.move(VendorCase.objects.get().pk, Move.INSTALL, actor="ada", serial="NEW-1", now=site.now)
+    cases.move(VendorCase.objects.get().pk, Move.INSTALL, actor="ada", serial="NEW-1", now=site.now)
     site.play(run, limit=6 * HOUR)
-    assert (run.state, run.outcome) == (RunState.SUCCEEDED, "gn001 serves itself: no spare stands in for it.")
+    assert (run.state, run.outcome) == (
+        RunState.SUCCEEDED,
+        "gn001 serves itself: no spare stands in for it.",
+    )
 
 
 def test_a_run_goes_on_where_no_spare_stands_ready() -> None:
@@ -103,7 +120,9 @@ def test_a_run_goes_on_where_no_spare_stands_ready() -> None:
     run = a_run(site)
     site.play(run, limit=HOUR)
     assert run.state == RunState.SUCCEEDED
-    assert "No hot spare stands ready for gpu: gn001 is missed until it is back." in site.story(run.incident)
+    assert "No hot spare stands ready for gpu: gn001 is missed until it is back." in site.story(
+        run.incident
+    )
 
 
 def test_a_spare_stands_in_for_each_partition_of_its_node_or_not_at_all() -> None:
@@ -141,7 +160,7 @@ def test_a_killed_worker_leaves_one_spare_in(point: str) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        running.advance(run.pk, now=site.now, world=site.world, at=die)
+        turn.advance(run.pk, now=site.now, world=site.world, at=die)
     site.now += timedelta(minutes=5)
     site.play(run, limit=HOUR)
     assert run.state == RunState.SUCCEEDED
@@ -164,7 +183,9 @@ def test_a_pool_takes_nodes_of_the_inventory_once() -> None:
     site = Site(nodes=3)
     spare = a_spare(site)
     for node, partitions in (("gn003", ["gpu"]), ("gn9", ["gpu"]), ("gn002", [])):
-        assert isinstance(spares.add(node, partitions=partitions, is_reserved=False, now=site.now), Refused)
+        assert isinstance(
+            spares.add(node, partitions=partitions, is_reserved=False, now=site.now), Refused
+        )
     spares.claim(spare, stands_for="gn001", incident_id=0, now=site.now)
     assert isinstance(spares.remove("gn003"), Refused)
     assert spares.remove("gn003") is not None

@@ -1,4 +1,5 @@
-"""From the opened case to the node back in service, and what people, dead parts and killed workers do in between."""
+"""From the opened case to the node back in service, and what people, dead parts and killed workers
+do in between."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ from datetime import timedelta
 import pytest
 
 from detectors.faults import Recovery
-from incidents import ledger, services, vendor_cases, vendor_watch
-from incidents.ledger import Sighting
-from incidents.lifecycle import State, Trigger
+from incidents import services
+from incidents.inventory import part_history
+from incidents.inventory.part_history import Sighting
 from incidents.models import Incident, VendorCase
-from incidents.topology import Part
-from incidents.vendor_states import CaseState, Move
-from runbooks import library, running
+from incidents.vendor import cases, deadlines
+from incidents.vocabulary.lifecycle import State, Trigger
+from incidents.vocabulary.part_kinds import Part
+from incidents.vocabulary.vendor_states import CaseState, Move
+from runbooks.engine import turn
+from runbooks.library import library
 from runbooks.models import Run, RunState
 from runbooks.services import due
 from tests.runbooks.site import Site
@@ -30,7 +34,9 @@ class Killed(BaseException):
 def a_run(site: Site, steps: tuple[str, ...] = STEPS) -> Run:
     """A run of these steps for gn001's dead GPU."""
     incident = site.raise_fault()
-    ledger.settle([Sighting(Part.GPU, site.gpu("gn001"), serial="OLD-1")], site.now, why="seen by a poll")
+    part_history.settle(
+        [Sighting(Part.GPU, site.gpu("gn001"), serial="OLD-1")], site.now, why="seen by a poll"
+    )
     run = site.begin(incident)
     run.plan = [library.plan_step(name, {}).as_row() for name in steps]
     run.save()
@@ -45,7 +51,7 @@ def up_to_the_wait(site: Site, run: Run) -> VendorCase:
 def put_in(site: Site, case: VendorCase) -> None:
     """The machine was off for it, and boots."""
     site.nodes.reboot("gn001")
-    vendor_cases.move(case.pk, Move.INSTALL, actor="ada", serial="NEW-1", now=site.now)
+    cases.move(case.pk, Move.INSTALL, actor="ada", serial="NEW-1", now=site.now)
 
 
 def test_a_run_waits_for_the_part_and_brings_the_node_back() -> None:
@@ -66,7 +72,7 @@ def test_a_run_waits_for_the_part_and_brings_the_node_back() -> None:
         Recovery.VENDOR_REPLACEMENT,
     )
     assert not site.slurm.nodes(("gn001",))["gn001"].is_draining
-    vendor_watch.due(site.now)
+    deadlines.due(site.now)
     case.refresh_from_db()
     assert case.state == CaseState.VERIFIED
 
@@ -94,7 +100,7 @@ def test_a_worker_that_dies_after_the_case_was_opened_leads_to_no_second_one() -
             raise Killed
 
     with pytest.raises(Killed):
-        running.advance(run.pk, now=site.now, world=site.world, at=die)
+        turn.advance(run.pk, now=site.now, world=site.world, at=die)
     assert VendorCase.objects.count() == 1
     site.now += timedelta(minutes=5)
     site.play(run, until=lambda run: run.step == 3)
@@ -106,7 +112,7 @@ def test_a_case_that_is_closed_without_a_part_ends_the_run_and_asks() -> None:
     site = Site(nodes=1)
     run = a_run(site)
     case = up_to_the_wait(site, run)
-    vendor_cases.move(case.pk, Move.CLOSE, actor="ada", note="Out of warranty.", now=site.now)
+    cases.move(case.pk, Move.CLOSE, actor="ada", note="Out of warranty.", now=site.now)
     site.play(run, limit=timedelta(hours=1))
     assert run.state == RunState.FAILED
     assert "was closed without a new part" in run.outcome
@@ -140,7 +146,13 @@ def test_a_false_alarm_while_the_part_is_awaited_leaves_the_node_drained() -> No
     site = Site(nodes=1)
     run = a_run(site)
     up_to_the_wait(site, run)
-    services.act(run.incident_id, Trigger.MARK_FALSE_POSITIVE, actor="ada", note="Was the riser.", now=site.now)
+    services.act(
+        run.incident_id,
+        Trigger.MARK_FALSE_POSITIVE,
+        actor="ada",
+        note="Was the riser.",
+        now=site.now,
+    )
     site.play(run, limit=timedelta(hours=1))
     assert run.state == RunState.WITHDRAWN
     assert site.slurm.nodes(("gn001",))["gn001"].is_drained
@@ -150,7 +162,7 @@ def test_a_run_without_a_wait_for_the_part_ends_when_a_person_calls_the_vendor()
     site = Site(nodes=1)
     run = a_run(site, ("drain", "wait_for_jobs", "verify", "resume"))
     site.advance(run)
-    vendor_cases.open_case(run.incident_id, actor="ada", now=site.now)
+    cases.open_case(run.incident_id, actor="ada", now=site.now)
     site.play(run, limit=timedelta(hours=1))
     assert run.state == RunState.WITHDRAWN
 
@@ -181,7 +193,11 @@ def test_a_new_part_that_is_dead_too_is_counted_and_the_same_case_goes_on() -> N
     )
     site.play(again, until=lambda run: "is shipped since" in run.waiting_for)
     case.refresh_from_db()
-    assert (case.state, case.dead_on_arrival, case.incident_id) == (CaseState.SHIPPED, 1, incident.pk)
+    assert (case.state, case.dead_on_arrival, case.incident_id) == (
+        CaseState.SHIPPED,
+        1,
+        incident.pk,
+    )
     assert VendorCase.objects.count() == 1
 
 

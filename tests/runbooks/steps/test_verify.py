@@ -1,4 +1,5 @@
-"""The step `verify`: what counts against a repaired node, what calls for the next rung, and the site's own command."""
+"""The step `verify`: what counts against a repaired node, what calls for the next rung, and the
+site's own command."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ import pytest
 
 from detectors.detector import Output, Target
 from detectors.faults import Recovery
-from detectors.transport import LocalShell
+from detectors.transports.ssh import LocalShell
 from fixtures.cluster.gpu import Presence
 from fixtures.cluster.world import SimulatedShell
-from runbooks import apart
-from runbooks.step import Done, Failed, NotCured, Result, StandingFault, Wait, told
+from runbooks.node import detached_command
+from runbooks.step import Done, Failed, NotCured, Result, StandingFault, Wait, to_iso
 from runbooks.steps.verify import GRACE, Verify
 from tests.runbooks.site import Site, a_context
 from tests.services.patience import deadline_in
@@ -23,23 +24,33 @@ from tests.services.patience import deadline_in
 pytestmark = pytest.mark.django_db
 
 
-@pytest.mark.parametrize(("since_boot", "kind"), [(GRACE - timedelta(seconds=1), Wait), (GRACE, Failed)])
-def test_trouble_after_a_boot_counts_once_the_grace_is_over(since_boot: timedelta, kind: type) -> None:
+@pytest.mark.parametrize(
+    ("since_boot", "kind"), [(GRACE - timedelta(seconds=1), Wait), (GRACE, Failed)]
+)
+def test_trouble_after_a_boot_counts_once_the_grace_is_over(
+    since_boot: timedelta, kind: type
+) -> None:
     site = Site(nodes=1)
     site.nodes.inject("gpu_dead", "gn001/gpu/3")
     assert isinstance(Verify().run(a_context(site, now=site.now + since_boot)), kind)
 
 
 @pytest.mark.parametrize(
-    ("resource", "kind"), [("gn001/gpu/0", NotCured), ("gn001/gpu/3", Failed)], ids=["same part", "another part"]
+    ("resource", "kind"),
+    [("gn001/gpu/0", NotCured), ("gn001/gpu/3", Failed)],
+    ids=["same part", "another part"],
 )
-def test_fault_that_stands_on_the_same_part_calls_for_the_next_rung(resource: str, kind: type) -> None:
+def test_fault_that_stands_on_the_same_part_calls_for_the_next_rung(
+    resource: str, kind: type
+) -> None:
     site = Site(nodes=1)
     site.nodes.inject("gpu_ecc_uncorrectable", resource)
     assert isinstance(Verify().run(a_context(site, now=site.now + GRACE)), kind)
 
 
-def test_gpu_that_the_boot_did_not_bring_back_calls_for_the_next_rung_and_says_what_was_tried() -> None:
+def test_gpu_that_the_boot_did_not_bring_back_calls_for_the_next_rung_and_says_what_was_tried() -> (
+    None
+):
     site = Site(nodes=1)
     site.nodes.nodes["gn001"].gpus[0].presence = Presence.MISSING
     context = a_context(site, now=site.now + GRACE)
@@ -82,11 +93,13 @@ def test_fault_seen_before_the_reset_is_none_after_it() -> None:
     site = Site(nodes=1)
     standing = [StandingFault("gpu.xid.79", site.gpu("gn001"), site.now + timedelta(minutes=1))]
     context = a_context(site, find_standing=lambda: standing, now=site.now + timedelta(minutes=5))
-    context.facts["reset_at"] = told(site.now + timedelta(minutes=2))
+    context.facts["reset_at"] = to_iso(site.now + timedelta(minutes=2))
     assert isinstance(Verify().run(context), Wait)
 
 
-def test_node_that_was_neither_booted_nor_reset_is_judged_from_when_its_verification_began() -> None:
+def test_node_that_was_neither_booted_nor_reset_is_judged_from_when_its_verification_began() -> (
+    None
+):
     site = Site(nodes=1)
     site.nodes.inject("gpu_ecc_uncorrectable", "gn001/gpu/0")
     context = a_context(site, facts={})
@@ -98,12 +111,20 @@ class _NodeOfOurs(SimulatedShell):
     """The simulated node, but for what runs apart: this machine runs that."""
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        return LocalShell().run(target, argv, timeout) if apart.NAME in argv else super().run(target, argv, timeout)
+        return (
+            LocalShell().run(target, argv, timeout)
+            if detached_command.NAME in argv
+            else super().run(target, argv, timeout)
+        )
 
 
-def verify_to_the_end(site: Site, command: tuple[str, ...], *, after: timedelta = timedelta(0)) -> Result:
+def verify_to_the_end(
+    site: Site, command: tuple[str, ...], *, after: timedelta = timedelta(0)
+) -> Result:
     policy = replace(site.world.policy, verify_command=command)
-    context = a_context(site, world=replace(site.world, shell=_NodeOfOurs(site.nodes), policy=policy))
+    context = a_context(
+        site, world=replace(site.world, shell=_NodeOfOurs(site.nodes), policy=policy)
+    )
     deadline = deadline_in(20)
     while isinstance(result := Verify().run(context), Wait) and time.monotonic() < deadline:
         context = replace(context, now=context.now + after)

@@ -1,0 +1,439 @@
+"""The catalogue: every type of fault as data, and the signatures by which log lines show them.
+
+Rows live in `catalog/*.toml`. Loading checks all of them and reports every problem at once, with
+file, line and reason. Never touches the world beyond these files. Python 3.9, standard library
+alone; where there is no tomllib (before 3.11) the rows come compiled, by
+`detectors.catalog.compiled`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Optional
+
+from detectors.catalog import grace_periods as graces
+from detectors.catalog import rows, rules
+from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
+
+try:
+    import tomllib
+except (
+    ModuleNotFoundError
+):  # Python before 3.11: the node check, which brings the catalogue compiled
+    tomllib = None  # type: ignore[assignment]
+
+_DIRECTORY = Path(__file__).parent
+_TABLES = ("type", "signature", "rule", "grace")
+_ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
+# A character class or an escaped character says nothing about look-around; a back-reference is an
+# escaped digit.
+_OPAQUE = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]")
+_REFUSED = re.compile(r"\(\?<?[=!]|\(\?P=|\(\?\(|\\[1-9]")
+
+
+class CatalogError(Exception):
+    """The catalogue cannot be used. The message has one line per problem: file, line number,
+    reason."""
+
+
+class ResourceKind(str, Enum):
+    """What a signature's named groups describe; `detectors.logs.signatures` makes the resource path
+    of it."""
+
+    GPU = "gpu"
+    NVSWITCH = "nvswitch"
+    PCI = "pci"
+    NIC = "nic"
+    NODE = "node"
+    SWITCH = "switch"
+    PORT = "port"
+    STORAGE = "storage"
+
+
+# The groups of which a signature of each kind needs at least one.
+_NEEDED_GROUPS: dict[ResourceKind, tuple[str, ...]] = {
+    ResourceKind.GPU: ("pci",),
+    ResourceKind.NVSWITCH: ("pci",),
+    ResourceKind.PCI: ("pci",),
+    ResourceKind.NIC: ("pci", "interface"),
+    ResourceKind.PORT: ("port",),
+}
+
+
+@dataclass(frozen=True)
+class FaultType:
+    """One row: what a fault is called, how bad it is, what to do, and how it stops.
+
+    `quiet` is the period of AFTER_QUIET; `hold_down` how long a raised fault waits before anything
+    is done. `confirmed_by` names the detectors that can see the fault on the node itself. A
+    sympathetic type is the echo of another fault or of a program's error, and never condemns
+    hardware by itself. `is_fatal` is the vendor's class, None where the vendor gives none.
+    `flap_start`, `flap_stop` (percent) and `flap_look` say when it flaps where that is other than
+    usual. `boot_grace`, from the [[grace]] rows, is how long after a boot it says nothing yet.
+    """
+
+    id: str
+    title: str
+    component: Component
+    event_type: EventType
+    severity: Severity
+    action: Action
+    clears: ClearRule
+    meaning: str
+    source: str
+    quiet: Optional[timedelta] = None
+    hold_down: timedelta = timedelta(0)
+    code: Optional[int] = None
+    family: str = ""
+    is_sympathetic: bool = False
+    is_fatal: Optional[bool] = None
+    confirmed_by: tuple[str, ...] = ()
+    flap_start: Optional[float] = None
+    flap_stop: Optional[float] = None
+    flap_look: Optional[timedelta] = None
+    boot_grace: timedelta = timedelta(0)
+
+    @property
+    def opens_incident(self) -> bool:
+        """A type that asks for nothing, or only for its program to be restarted, is recorded and
+        joins."""
+        return self.action not in (Action.NONE, Action.RESTART_APP)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a log line shows a fault type. The first signature in load order that fits a line speaks
+    for it.
+
+    `types` are ids, each of which the line raises or clears; `{code}` in one is completed by the
+    group `code`. A line that fits `unless` too says something else. `qualifier` names groups that
+    tell two faults of one type on one resource apart.
+    """
+
+    types: tuple[str, ...]
+    event: EventKind
+    pattern: str
+    on: ResourceKind
+    unless: str = ""
+    qualifier: tuple[str, ...] = ()
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The fault types by id, and the signatures in the order in which they are tried."""
+
+    types: Mapping[str, FaultType]
+    signatures: tuple[Signature, ...] = ()
+    rules: Mapping[str, tuple[rules.ThresholdRule, ...]] = field(default_factory=dict)
+    """How polled values raise and clear the types, by metric."""
+
+    def __getitem__(self, fault_type: str) -> FaultType:
+        """Raises KeyError for an id that is neither a row nor of a numbered family."""
+        found = self.get(fault_type)
+        if found is None:
+            raise KeyError(f"no fault type {fault_type} in the catalogue")
+        return found
+
+    def get(self, fault_type: str) -> Optional[FaultType]:
+        """The row; for a number without a row, what an unknown Xid or SXid is; otherwise None."""
+        row = self.types.get(fault_type)
+        if row is not None:
+            return row
+        prefix, _, number = fault_type.rpartition(".")
+        unknown = self.types.get(f"{prefix}.unknown")
+        if unknown is None or not number.isdecimal():
+            return None
+        family = unknown.family.upper().replace("SXID", "SXid").replace("XID", "Xid")
+        return replace(
+            unknown,
+            id=fault_type,
+            code=int(number),
+            title=f"{family} {int(number)}, not in the catalogue",
+        )
+
+    def __contains__(self, fault_type: str) -> bool:
+        return self.get(fault_type) is not None
+
+    def __iter__(self) -> Iterator[FaultType]:
+        return iter(self.types.values())
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def xid(self, number: int) -> FaultType:
+        """What NVIDIA's Xid `number` means; a number without a row is a warning that a person looks
+        at."""
+        return self[f"gpu.xid.{number}"]
+
+    def sxid(self, number: int, is_fatal: Optional[bool] = None) -> FaultType:
+        """What NVSwitch's SXid `number` means. `is_fatal` is the line's own word.
+
+        Where the vendor gives no class the word decides: what it calls fatal asks for a reset at
+        least, what it calls non-fatal for no more than a look where a reset was due. A class that
+        the vendor gives is never lowered.
+        """
+        row = self[f"nvlink.sxid.{number}"]
+        if is_fatal:
+            least = Action.RESET_GPU if row.is_fatal is None else Action.WATCH
+            action = row.action if row.action.at_least(least) else least
+            return replace(row, severity=Severity.CRITICAL, action=action, is_fatal=True)
+        if is_fatal is False and row.is_fatal is None and row.action.at_least(Action.RESET_GPU):
+            return replace(row, severity=Severity.MINOR, action=Action.WATCH, is_fatal=False)
+        return row
+
+
+@dataclass
+class _Reader:
+    """One pass over the files: collects rows and problems, never stops at the first."""
+
+    types: dict[str, FaultType] = field(default_factory=dict)
+    signatures: list[Signature] = field(default_factory=list)
+    rules: list[rules.ThresholdRule] = field(default_factory=list)
+    graces: list[graces.Grace] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def read(self, path: Path) -> None:
+        try:
+            text = path.read_text(encoding="utf-8")
+            found = tomllib.loads(text)
+        except (OSError, ValueError) as error:
+            self.problems.append(f"{path.name}: cannot be read: {error}")
+            return
+        for name in sorted(set(found) - {"defaults", *_TABLES}):
+            self.problems.append(f"{path.name}: unknown table {name}")
+        self.take(path.name, found, text)
+
+    def take(self, name: str, found: Mapping[str, Any], text: str = "") -> None:
+        """The rows of every table; `text` is what they were read from, for the line numbers of
+        problems."""
+        adders = {
+            "type": self._add_type,
+            "signature": self._add_signature,
+            "rule": self._add_rule,
+            "grace": self._add_grace,
+        }
+        for table, add in adders.items():
+            defaults = found.get("defaults", {}) if table == "type" else {}
+            for where, row in _placed(name, text, found, table):
+                self._take(where, {**defaults, **row}, add)
+
+    def _take(self, where: str, row: dict[str, Any], add: Any) -> None:
+        try:
+            add(where, row)
+        except ValueError as error:
+            name = row.get("id") or row.get("type") or row.get("types") or "row"
+            self.problems.extend(f"{where}: {name}: {reason}" for reason in str(error).splitlines())
+
+    def _add_type(self, where: str, row: dict[str, Any]) -> None:
+        fault_type = _fault_type(row)
+        if fault_type.id in self.types:
+            raise ValueError(f"duplicate id, first at {self.places[fault_type.id]}")
+        self.types[fault_type.id] = fault_type
+        self.places[fault_type.id] = where
+
+    def _add_signature(self, where: str, row: dict[str, Any]) -> None:
+        self.signatures.extend(_signatures(where, row))
+
+    def _add_rule(self, where: str, row: dict[str, Any]) -> None:
+        rule = rules.read(where, row)
+        for other in self.rules:
+            if (other.metric, other.key) == (rule.metric, rule.key):
+                raise ValueError(f"duplicate rule for {rule.metric}, first at {other.where}")
+        self.rules.append(rule)
+
+    def _add_grace(self, where: str, row: dict[str, Any]) -> None:
+        self.graces.append(graces.read(where, row))
+
+    def check_references(self) -> None:
+        for grace in self.graces:
+            self.problems += [
+                f"{grace.where}: {name}: no such fault type" for name in grace.unknown(self.types)
+            ]
+        for rule in self.rules:
+            if rule.type not in self.types:
+                self.problems.append(f"{rule.where}: {rule.type}: no such fault type")
+        for signature in self.signatures:
+            for name in signature.types:
+                known = name.replace("{code}", "unknown")
+                if known not in self.types:
+                    self.problems.append(f"{signature.where}: {name}: no such fault type")
+
+
+def _placed(
+    file: str, text: str, tables: Mapping[str, Any], name: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row of `[[name]]` with its file and line (1-based): tomllib keeps no lines."""
+    header = f"[[{name}]]"
+    numbers = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == header]
+    for index, row in enumerate(tables.get(name, ())):
+        yield f"{file}:{numbers[index] if index < len(numbers) else '?'}", row
+
+
+def _fault_type(row: Mapping[str, Any]) -> FaultType:
+    """Raises ValueError with one reason per line."""
+    known = {item.name for item in fields(FaultType)} - {"boot_grace"}
+    reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
+    reasons += [f"missing {name}" for name in _REQUIRED if not row.get(name)]
+    values = {name: value for name, value in row.items() if name in known}
+    _parse_values(values, reasons)
+    reasons += _contradictions(values)
+    if reasons:
+        raise ValueError("\n".join(reasons))
+    return FaultType(**values)
+
+
+def _parse_values(values: dict[str, Any], reasons: list[str]) -> None:
+    """Words become members, durations and numbers; `reasons` gains what cannot."""
+    for name, enum in _ENUMS.items():
+        if name in values:
+            values[name] = rows.member(enum, name, values[name], reasons)
+    for name in ("quiet", "hold_down", "flap_look"):
+        if name in values:
+            values[name] = rows.duration(name, values[name], reasons)
+    for name in ("flap_start", "flap_stop"):
+        if name in values:
+            values[name] = rows.number(name, values[name], reasons)
+    values["confirmed_by"] = tuple(values.get("confirmed_by", ()))
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+    is_half_given = ("flap_start" in values) != ("flap_stop" in values)
+    if is_half_given or values.get("flap_start", 1) <= values.get("flap_stop", 0):
+        yield "flap_start and flap_stop come together, and flapping stops below where it starts"
+    if not _ID.fullmatch(str(values.get("id", ""))):
+        yield "the id is not dotted lower-case words"
+    if values.get("clears") is ClearRule.AFTER_QUIET and not values.get("quiet"):
+        yield "clears after_quiet, but without the period `quiet`"
+
+
+_REQUIRED = (
+    "id",
+    "title",
+    "component",
+    "event_type",
+    "severity",
+    "action",
+    "clears",
+    "meaning",
+    "source",
+)
+_ENUMS: dict[str, type[Enum]] = {
+    "component": Component,
+    "event_type": EventType,
+    "severity": Severity,
+    "action": Action,
+    "clears": ClearRule,
+}
+
+
+def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
+    """One per pattern. Raises ValueError with one reason per line."""
+    known = {"type", "event", "pattern", "on", "unless", "qualifier"}
+    reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
+    reasons += [
+        f"missing {name}" for name in ("type", "event", "pattern", "on") if not row.get(name)
+    ]
+    event = rows.member(EventKind, "event", row["event"], reasons) if "event" in row else None
+    kind = rows.member(ResourceKind, "on", row["on"], reasons) if "on" in row else None
+    types, qualifier, patterns = (
+        _names(row.get(name, ())) for name in ("type", "qualifier", "pattern")
+    )
+    needs_code = any("{code}" in name for name in types)
+    needed = _NEEDED_GROUPS.get(kind, ()) if isinstance(kind, ResourceKind) else ()
+    all_groups: set[str] = set()
+    for pattern in patterns:
+        groups = _groups("pattern", pattern, reasons)
+        all_groups |= groups
+        if needs_code and "code" not in groups:
+            reasons.append("the type has {code}, the pattern no group `code`")
+        if needed and not groups.intersection(needed):
+            reasons.append(
+                f"a signature on {row['on']} needs a group named {' or '.join(needed)}: {pattern}"
+            )
+    _groups("unless", row.get("unless", ""), reasons)
+    reasons += [
+        f"qualifier {name} is no group of a pattern" for name in qualifier if name not in all_groups
+    ]
+    if reasons or not isinstance(event, EventKind) or not isinstance(kind, ResourceKind):
+        raise ValueError("\n".join(reasons))
+    return [
+        Signature(types, event, pattern, kind, row.get("unless", ""), qualifier, where)
+        for pattern in patterns
+    ]
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
+
+
+def _groups(name: str, pattern: str, reasons: list[str]) -> frozenset[str]:
+    """Named groups of a pattern. What not every matcher can do is refused: look-around,
+    back-references."""
+    if _REFUSED.search(_OPAQUE.sub("", pattern)):
+        reasons.append(
+            f"{name} uses look-around or a back-reference; write a second pattern in `unless`"
+            " instead"
+        )
+        return frozenset()
+    try:
+        return frozenset(re.compile(pattern.encode()).groupindex)
+    except re.error as error:
+        reasons.append(f"{name} does not compile: {error}")
+        return frozenset()
+
+
+def read(paths: Sequence[Path]) -> Catalog:
+    """The catalogue of these files, signatures in file and row order. Raises CatalogError naming
+    every problem."""
+    reader = _Reader()
+    for path in paths:
+        reader.read(path)
+    return _whole(reader)
+
+
+def from_rows(found: Mapping[str, Any], name: str) -> Catalog:
+    """The catalogue of rows that were read before, by table. Raises CatalogError naming every
+    problem."""
+    reader = _Reader()
+    reader.take(name, found)
+    return _whole(reader)
+
+
+def tables(path: Path) -> dict[str, Any]:
+    """The file's tables as they stand there. Raises OSError and ValueError."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def files() -> list[Path]:
+    """Those that ship with Kintsugi, in the order in which they are read."""
+    return sorted(_DIRECTORY.glob("*.toml"))
+
+
+def _whole(reader: _Reader) -> Catalog:
+    reader.check_references()
+    if reader.problems:
+        raise CatalogError("\n".join(reader.problems))
+    by_metric: dict[str, tuple[rules.ThresholdRule, ...]] = {}
+    for rule in reader.rules:
+        by_metric[rule.metric] = (*by_metric.get(rule.metric, ()), rule)
+    types = {
+        name: replace(row, boot_grace=graces.longest(reader.graces, name))
+        for name, row in reader.types.items()
+    }
+    return Catalog(types, tuple(reader.signatures), by_metric)
+
+
+@lru_cache(maxsize=1)
+def load() -> Catalog:
+    """The catalogue that ships with Kintsugi, read once per process. Raises CatalogError."""
+    return read(files())

@@ -1,0 +1,1 @@
+"""Commands for people: explain, parse, the node check, captures."""

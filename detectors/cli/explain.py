@@ -1,0 +1,211 @@
+"""What Kintsugi makes of log lines, each judged by itself: for people, or one JSON object per fact.
+
+Never opens a database and never decides over several lines; that is ingest's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+from typing import IO, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from detectors.catalog.catalog import CatalogError, load
+from detectors.faults import EventKind
+from detectors.logs.signatures import Fact, Matcher
+from detectors.resources import UNKNOWN_HOST
+
+# A line beyond this is cut, as the receiver does (docs/reference/contracts.md).
+_LONGEST = 64 * 1024
+_SAMPLE = 8192
+_SHOWN = 160
+_CALM = "nothing that Kintsugi would record"
+# The first bytes of gzip, bzip2, xz and zstd files.
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+
+
+class _Refused(Exception):
+    """The input cannot be read. The message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class ExplainedLine:
+    """One line (1-based number) and the fact it states; a benign line has no fact."""
+
+    line: int
+    text: str
+    fact: Fact | None
+
+    def as_json(self) -> dict[str, Any]:
+        fact = self.fact
+        if fact is None:
+            names = "event component severity resource host occurred_at count code action meaning"
+            return {"line": self.line, "fault_type": None, **dict.fromkeys(names.split())}
+        return {
+            "line": self.line,
+            "fault_type": fact.fault_type,
+            "event": str(fact.event),
+            "component": str(fact.component),
+            "severity": str(fact.severity),
+            "resource": fact.resource,
+            "host": fact.host,
+            "occurred_at": fact.occurred_at.isoformat(),
+            "count": fact.count,
+            "code": fact.code,
+            "action": str(fact.action),
+            "meaning": fact.meaning,
+        }
+
+
+def explain(
+    lines: Iterable[bytes],
+    matcher: Matcher,
+    *,
+    host: str,
+    observed_at: datetime,
+    zone: tzinfo = UTC,
+    year: int | None = None,
+) -> Iterator[ExplainedLine]:
+    """One or more results per line, in order. `host` is meant where a line names none."""
+    for number, raw in enumerate(lines, 1):
+        line = raw[:_LONGEST].rstrip(b"\r\n\0")
+        text = line.decode("utf-8", "replace")
+        facts = matcher.facts(
+            line, default_host=host, observed_at=observed_at, zone=zone, year=year
+        )
+        for fact in facts:
+            yield ExplainedLine(number, text, fact)
+        if not facts:
+            yield ExplainedLine(number, text, None)
+
+
+def _opened(path: str) -> AbstractContextManager[IO[bytes]]:
+    """The log, at its first byte. Raises _Refused."""
+    if path == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 (the caller closes it)
+    except IsADirectoryError as error:
+        raise _Refused(
+            f"{path}: this is a directory. Name a log file in it, or `-` for standard input."
+        ) from error
+    except OSError as error:
+        raise _Refused(f"{path}: cannot be read ({error.strerror}).") from error
+    complaint = _complaint(stream.peek(_SAMPLE))  # a pipe cannot be sought back in
+    if complaint:
+        stream.close()
+        raise _Refused(f"{path}: {complaint}")
+    return stream
+
+
+def _complaint(sample: bytes) -> str:
+    """Why this is no log, or nothing. A few NULs occur in logs after a crash; a file full of them
+    is none."""
+    if sample.startswith(_PACKED):
+        return (
+            "this is a compressed file. Unpack it first: `zcat FILE | python -m detectors explain`."
+        )
+    if sample.count(0) * 10 > len(sample):
+        return "this is a binary file, not a log. Write it out as text first."
+    return ""
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{name}: no such time zone; expected a name such as Asia/Tokyo"
+        ) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m detectors", description="What Kintsugi sees, on any machine."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    explaining = commands.add_parser(
+        "explain", help="say what Kintsugi makes of each line of a log"
+    )
+    explaining.add_argument(
+        "file", nargs="?", default="-", help="a log file; `-` or nothing: standard input"
+    )
+    explaining.add_argument("--json", action="store_true", help="one JSON object per fact")
+    explaining.add_argument("--all", action="store_true", help="benign lines too")
+    explaining.add_argument("--host", default=UNKNOWN_HOST, help="the host of lines that name none")
+    explaining.add_argument(
+        "--zone", type=_zone, default=UTC, help="time zone of stamps that name none (UTC)"
+    )
+    explaining.add_argument(
+        "--year", type=int, help="year of stamps that name none (the nearest to now)"
+    )
+    return parser
+
+
+@lru_cache(maxsize=1)
+def _matcher() -> Matcher:
+    return Matcher(load())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0, or 2 for input or a catalogue that cannot be read."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        matcher = _matcher()
+        with _opened(chosen.file) as stream:
+            results = explain(
+                stream,
+                matcher,
+                host=chosen.host,
+                observed_at=datetime.now(UTC),
+                zone=chosen.zone,
+                year=chosen.year,
+            )
+            _print(results, as_json=chosen.json, with_benign=chosen.all)
+    except (CatalogError, _Refused) as error:
+        print(f"detectors explain: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `explain | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _print(results: Iterable[ExplainedLine], *, as_json: bool, with_benign: bool) -> None:
+    lines = facts = benign = last = 0
+    for result in results:
+        lines, last = lines + (result.line != last), result.line
+        facts += result.fact is not None
+        benign += result.fact is None
+        if result.fact is None and not with_benign:
+            continue
+        print(json.dumps(result.as_json(), ensure_ascii=False) if as_json else _prose(result))
+    if not as_json:
+        told = f"{_number(facts, 'fact')}, {_number(benign, 'line')} benign" if facts else _CALM
+        print(f"{_number(lines, 'line')}: {told}.")
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _prose(result: ExplainedLine) -> str:
+    fact = result.fact
+    if fact is None:
+        return f"line {result.line}: benign\n  > {result.text[:_SHOWN]}\n"
+    times = f", {fact.count} times" if fact.count > 1 else ""
+    what = (
+        "over" if fact.event is EventKind.CLEARED else f"{fact.severity}, asks for: {fact.action}"
+    )
+    return (
+        f"line {result.line}: {load()[fact.fault_type].title} ({fact.fault_type})\n"
+        f"  {what}; on {fact.resource}, {fact.occurred_at:%Y-%m-%d %H:%M:%S %Z}{times}\n"
+        f"  {fact.meaning}\n"
+        f"  > {result.text[:_SHOWN]}\n"
+    )

@@ -1,0 +1,1 @@
+"""From observations to fault events: levels, hysteresis, debounce, cables by both ends."""

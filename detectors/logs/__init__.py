@@ -1,0 +1,1 @@
+"""From log lines to facts: headers, patterns, signatures."""

@@ -1,0 +1,409 @@
+"""Takes the header off one log line: when, which host, which program, and how often. Total on any
+bytes.
+
+Never decides what a line means, and never reads a clock: `observed_at` and the source's zone are
+arguments. Known forms: RFC 5424, RFC 3164 as devices really write it (with and without year, host,
+zone, microseconds, priority words), ISO stamps, dmesg in all its time formats, /dev/kmsg,
+journalctl's short forms, Cisco-like stamps.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from enum import Enum
+from typing import NamedTuple
+
+from detectors.resources import short_host
+
+MAX_TEXT = 64 * 1024
+# Enough of a line to tell it from the next one; a key is a hash in the database anyway.
+_KEY_TEXT = 1024
+_BOM = "\ufeff"
+# A stamp without a year is of the past: no clock of a watched machine runs further ahead than a
+# day.
+_AHEAD = timedelta(days=1)
+
+# RFC 5424 section 6.2.1, and the words that SONiC's template and journald print for them.
+_SEVERITIES = {
+    word: rank
+    for rank, words in enumerate(
+        (
+            "EMERG PANIC",
+            "ALERT",
+            "CRIT CRITICAL",
+            "ERR ERROR",
+            "WARNING WARN",
+            "NOTICE",
+            "INFO",
+            "DEBUG",
+        )
+    )
+    for word in words.split()
+}
+_MONTHS = {
+    name: number
+    for number, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)  # noqa: SIM905
+}
+# Names with one meaning: RFC 5322 section 4.3, and the zones that switches print. Others mean the
+# source's own zone.
+_ZONE_HOURS = {
+    "UTC": 0, "GMT": 0, "Z": 0, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8,  # noqa: E501
+    "PDT": -7, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9, "AEST": 10, "AEDT": 11,
+}  # fmt: skip
+
+_HALF_A_YEAR = timedelta(days=182)
+
+_CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:(?P<point>[.,])(?P<frac>\d+)(?:\.\d+)?)?"
+_ISO = re.compile(
+    r"(?P<year>\d{4})[-/](?P<month>\d{1,2})[-/](?P<day>\d{1,2})[Tt ]\s?"
+    + _CLOCK
+    + r"(?P<offset>\s?[+-]\d\d:?\d\d(?!\d)|[Zz](?![\w]))?(?:\s(?P<zone>UTC|GMT)(?!\w))?"
+)
+_BSD = re.compile(
+    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?\s+)?(?:(?P<year>\d{4})\s+)?(?P<name>[A-Z][a-z]{2})\s+(?P<day>\d{1,2})"
+    r"(?:,?\s+(?P<year2>\d{4}))?\s+" + _CLOCK + r"(?:\s+(?P<year3>(?:19|20)\d\d)(?=[\s\]:]|$))?"
+    r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:)))?"
+)
+_PRI = re.compile(r"<(\d{1,3})>")
+_RFC5424 = re.compile(r"1 (?P<stamp>\S+) (?P<host>\S+) (?P<program>\S+) (?P<pid>\S+) (?P<id>\S+) ?")
+_ELEMENT = re.compile(r'\[[^\s\]="]+(?: [^\s\]="]+="(?:[^"\\]|\\.)*")*\]')
+_BOOT = re.compile(r'\b_?(?:boot_id|BOOT_ID)="([0-9a-fA-F-]{32,36})"')
+_KERNEL = re.compile(r"\[\s*(\d{1,10}\.\d{3,9})\](?:\[\s*[TC]\d+\])?\s?")
+_KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
+# Before the stamp: `*`, a sequence number, `host:` or `host RP/0/RSP0/CPU0:` (Cisco's families).
+_BARE_LEAD = re.compile(r":?\s*(?:\d+: )?[*.]?")
+_LEAD = re.compile(
+    r":?\s*(?:\d+: )?(?::\s*)?(?:(?P<host>[A-Za-z0-9][\w.-]*)\s?:?\s+)?(?:(?:RP|LC)/[\w/]+:)?[*.]?"
+)
+_INNER = re.compile(r"\s*(?::\s*)?(?:\d+:\s*)?[*.]?(?=\d{4}[\s-]|[A-Z][a-z]{2}\s)")
+_WORD_PRI = re.compile(r"<[a-z]+\d?\.([a-z]+)>\s+")
+_SEVERITY_WORD = re.compile(
+    r"(" + "|".join(sorted(_SEVERITIES, key=len, reverse=True)) + r")(?=\s)\s+"
+)
+_TOKEN = re.compile(r"[^\s\[\]<>%(){}\"'=,;]+(?=\s|$)")
+_PROGRAM = re.compile(r"(?P<name>[A-Za-z_/][\w./#()@-]{0,79})(?:\[(?:\d+|[\w-]+)\])?:(?:\s|$)\s?")
+_NAMED = re.compile(r"\S+\s+(?:kernel|[\w./#@-]+\[\d+\]):\s")
+# A driver before its PCI address, or a repeat that names no host.
+_NO_HOST = re.compile(
+    r"\S+\s+(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\b|(?:last )?message (?:buffered"
+    r" )?repeated \d",
+    re.IGNORECASE,
+)
+_LAST_REPEATED = re.compile(r"last message (?:buffered )?repeated (\d{1,9}) times?", re.IGNORECASE)
+_QUOTED_REPEAT = re.compile(
+    r"message repeated (\d{1,9}) times?: \[ ?(.*?)\]?$", re.IGNORECASE | re.DOTALL
+)
+_SUFFIX_REPEAT = re.compile(
+    r"(.*\S)\s+\(message repeated (\d{1,9}) times?(?: in [\d.]+ secs?)?\)$",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class LineRepeat(str, Enum):
+    """Whether a line stands for itself, for earlier copies of the line it quotes, or for the line
+    before it."""
+
+    NONE = "none"
+    QUOTED = "quoted"
+    LAST = "last"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands around the message. `host` is as written; `occurred_at` is UTC, `observed_at` if
+    nothing is said.
+
+    `kernel_seconds` is printk's stamp as text, such as `390.306117`, or empty. `boot` is a boot id
+    that the line carries, or empty. `repeats` is how many occurrences the line stands for; with
+    `Repeat.LAST` the body is not the message. `severity` is syslog's 0 (emergency) to 7 (debug), or
+    None. `has_stamp`: the line said its wall time.
+    """
+
+    host: str | None
+    occurred_at: datetime
+    kernel_seconds: str
+    boot: str
+    repeats: int
+    program: str
+    body: str
+    severity: int | None = None
+    repeat: LineRepeat = LineRepeat.NONE
+    has_stamp: bool = False
+
+
+class _Stamp(NamedTuple):
+    at: datetime
+    end: int
+    is_dmesg: bool  # brackets or a decimal comma: dmesg, which names no host
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """What a stamp without year or zone is read by."""
+
+    observed_at: datetime
+    zone: tzinfo
+    year: int | None
+
+    def at(self, fields: dict[str, str | None], month: int) -> datetime | None:
+        """UTC time of the stamp's fields; None when they name no time (31 February)."""
+        zone = _offset(fields.get("offset") or "", fields.get("zone") or "") or self.zone
+        written = fields.get("year") or fields.get("year2") or fields.get("year3")
+        here = self.observed_at.year
+        years = (
+            (int(written),)
+            if written
+            else (self.year,)
+            if self.year
+            else (here, here - 1, here + 1)
+        )
+        clock = [int(fields[unit] or 0) for unit in ("day", "h", "m", "s")]
+        micros = int((fields["frac"] or "")[:6].ljust(6, "0"))
+        times = [time for year in years for time in _readings(year, month, clock, micros, zone)]
+        now = self.observed_at
+        return min(times, key=lambda time: (time - now > _AHEAD, abs(time - now)), default=None)
+
+
+def _readings(year: int, month: int, clock: list[int], micros: int, zone: tzinfo) -> list[datetime]:
+    """The instants that a wall time can mean: two when clocks were set back over it, none when it
+    is no date.
+
+    In the hour that daylight saving skips, PEP 495 counts on with the offset before the change.
+    """
+    day, hour, minute, second = clock
+    try:
+        wall = datetime(year, month, day, hour, minute, min(second, 59), micros, tzinfo=zone)
+        instants = {wall.astimezone(timezone.utc)}
+        if wall.utcoffset() != wall.replace(fold=1).utcoffset() and _exists(wall):
+            instants.add(wall.replace(fold=1).astimezone(timezone.utc))
+    except (ValueError, OverflowError):
+        return []
+    return sorted(instants)
+
+
+def _exists(wall: datetime) -> bool:
+    return wall.astimezone(timezone.utc).astimezone(wall.tzinfo).replace(
+        tzinfo=None
+    ) == wall.replace(tzinfo=None)
+
+
+def _offset(offset: str, name: str) -> tzinfo | None:
+    offset = offset.strip().upper()
+    if offset in ("Z", ""):
+        hours = _ZONE_HOURS.get(name or offset)
+        return None if hours is None else timezone(timedelta(hours=hours))
+    minutes = int(offset[1:3]) * 60 + int(offset[-2:])
+    return (
+        timezone(timedelta(minutes=-minutes if offset[0] == "-" else minutes))
+        if minutes < 1440
+        else None
+    )
+
+
+def parse_stamp(text: str, *, observed_at: datetime, zone: tzinfo) -> datetime | None:
+    """The UTC time of a stamp alone, such as `Jan 12 03:04:05`; None when it is none. As
+    `parse_header` reads it."""
+    stamp = _stamp(text, 0, _Clock(observed_at, zone, None))
+    return None if stamp is None else stamp.at
+
+
+def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
+    """The wall-clock stamp at `start`, brackets of `dmesg -T` included."""
+    bracket = text.startswith("[", start)
+    begin = start + 1 if bracket else start
+    found = _BSD.match(text, begin) or _ISO.match(text, begin)
+    if found is None:
+        return None
+    fields = found.groupdict()
+    month = _MONTHS.get((fields.get("name") or "").lower()) or int(fields.get("month") or 0)
+    at = clock.at(fields, month)
+    end = found.end()
+    if bracket:
+        if not text.startswith("]", end):
+            return None
+        end += 1
+    return (
+        None
+        if at is None
+        else _Stamp(at, end, bracket or (fields["point"] == "," and "offset" in fields))
+    )
+
+
+def parse_header(
+    line: bytes, *, observed_at: datetime, zone: tzinfo, year: int | None = None
+) -> Header:
+    """The header of one line without its framing. Never raises.
+
+    `observed_at` is aware; `zone` is that of stamps which name none; `year` that of stamps which
+    name none (None: the year that puts the stamp nearest to `observed_at`).
+    """
+    text = line[:MAX_TEXT].decode("utf-8", "replace").strip("\0\r\n ").removeprefix(_BOM)
+    clock = _Clock(observed_at, zone, year)
+    severity = None
+    pri = _PRI.match(text)
+    if pri is not None and int(pri[1]) < 192:
+        severity = int(pri[1]) % 8
+        text = text[pri.end() :]
+        structured = _RFC5424.match(text)
+        if structured is not None:
+            return _from_5424(text, structured, severity, clock)
+    return _from_bsd(text, severity, clock)
+
+
+def _from_5424(text: str, found: re.Match[str], severity: int, clock: _Clock) -> Header:
+    stamp = _stamp(found["stamp"], 0, clock)
+    start = end = found.end()
+    if text.startswith("-", end):
+        end += 1
+    while (element := _ELEMENT.match(text, end)) is not None:
+        end = element.end()
+    boot = _BOOT.search(text, start, end)
+    host = None if found["host"] == "-" else found["host"]
+    program = "" if found["program"] == "-" else found["program"]
+    body = text[end:].removeprefix(" ").removeprefix(_BOM)
+    return _finish(
+        host, stamp.at if stamp else None, program, body, severity, clock, boot[1] if boot else ""
+    )
+
+
+def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
+    kmsg = _KMSG.match(text)
+    if kmsg is not None:
+        micros = int(kmsg[2])
+        body = f"[{micros // 1_000_000}.{micros % 1_000_000:06d}] {text[kmsg.end() :]}"
+        return _finish(None, None, "kernel", body, int(kmsg[1]) % 8, clock)
+    host, stamp = _leading_stamp(text, clock)
+    kernel, end = "", stamp.end if stamp else 0
+    if stamp is None and (printk := _KERNEL.match(text)) is not None:
+        kernel, end = printk[0], printk.end()
+    rest = text[end:].lstrip()
+    colon = stamp is not None and rest.startswith(":")
+    if colon:
+        rest = rest[1:].lstrip()
+    if host is None and not colon:
+        host, rest = _take_host(rest, is_certain=stamp is not None and not stamp.is_dmesg)
+    if stamp is not None and (inner := _inner_stamp(rest, clock)) is not None:
+        stamp, rest = inner, rest[inner.end :].lstrip(" :")
+    host, rest, word_severity = _take_priority(host, rest)
+    severity = severity if word_severity is None else word_severity
+    # What the kernel's ring holds is the kernel's text, `systemd[1]: ...` too: one line gets one
+    # key by every path.
+    program, body = ("", rest) if kernel and host is None else _take_program(rest)
+    return _finish(host, stamp.at if stamp else None, program, kernel + body, severity, clock)
+
+
+def _leading_stamp(text: str, clock: _Clock) -> tuple[str | None, _Stamp | None]:
+    stamp = _stamp(text, 0, clock)
+    if stamp is not None:
+        return None, stamp
+    for pattern in (_BARE_LEAD, _LEAD):
+        lead = pattern.match(text)
+        if (
+            lead is not None
+            and lead.end()
+            and (stamp := _stamp(text, lead.end(), clock)) is not None
+        ):
+            return lead.groupdict().get("host"), stamp
+    return None, None
+
+
+def _inner_stamp(rest: str, clock: _Clock) -> _Stamp | None:
+    """The device's own stamp behind a relay's: `<189>May  3 13:55:35 sw1 2023 May  3 13:55:35.928
+    AEST: %...`."""
+    lead = _INNER.match(rest)
+    return None if lead is None else _stamp(rest, lead.end(), clock)
+
+
+def _take_host(rest: str, *, is_certain: bool) -> tuple[str | None, str]:
+    """The host before the program. Where none is due (dmesg, no stamp), only one that stands before
+    `kernel:`."""
+    rest = _WORD_PRI.sub("", rest, count=1) if rest.startswith("<") else rest
+    token = _TOKEN.match(rest)
+    if token is None or token[0].endswith(":") or token[0] in _SEVERITIES or _NO_HOST.match(rest):
+        return None, rest
+    if not is_certain and not _NAMED.match(rest):
+        return None, rest
+    host = token[0].rpartition("@")[2].partition("/")[0]
+    return host or None, rest[token.end() :].lstrip()
+
+
+def _take_priority(host: str | None, rest: str) -> tuple[str | None, str, int | None]:
+    """SONiC's `<local2.err> ERR`, on either side of the host."""
+    severity = None
+    marked = _WORD_PRI.match(rest)
+    if marked is not None:
+        severity, rest = _SEVERITIES.get(marked[1].upper()), rest[marked.end() :]
+    word = _SEVERITY_WORD.match(rest)
+    if word is not None:
+        severity, rest = _SEVERITIES[word[1]], rest[word.end() :]
+    return host, rest, severity
+
+
+def _take_program(rest: str) -> tuple[str, str]:
+    """`kernel: text` and `swss#orchagent[42]: text`. NVRM and driver names are part of the
+    message."""
+    found = _PROGRAM.match(rest)
+    if found is None or found["name"] in ("NVRM", "AER", "SXid", "EDAC", "Lustre", "LustreError"):
+        return "", rest
+    if found["name"] != "kernel" and "[" not in found[0] and _is_driver(found["name"]):
+        return "", rest
+    return found["name"], rest[found.end() :]
+
+
+def _is_driver(name: str) -> bool:
+    return name.startswith(("nvidia", "mlx", "nvme", "pcie", "bnxt", "ib_", "md/"))
+
+
+def _finish(
+    host: str | None, at: datetime | None, program: str, body: str, severity: int | None, clock: _Clock, boot: str = ""  # noqa: E501
+) -> Header:  # fmt: skip
+    body, repeats, repeat = _repeats(body)
+    if not program and body.startswith("kernel: "):
+        program, body = "kernel", body[8:]
+    printk = _KERNEL.match(body)
+    seconds = printk[1] if printk is not None else ""
+    if printk is not None:
+        body = body[printk.end() :]
+    if repeat is LineRepeat.NONE:
+        body, repeats, repeat = _repeats(body)
+    occurred_at, has_stamp = at or clock.observed_at, at is not None
+    return Header(
+        host=host,
+        occurred_at=occurred_at,
+        kernel_seconds=seconds,
+        boot=boot,
+        repeats=repeats,
+        program=program,
+        body=body.strip(),
+        severity=severity,
+        repeat=repeat,
+        has_stamp=has_stamp,
+    )
+
+
+def _repeats(body: str) -> tuple[str, int, LineRepeat]:
+    last = _LAST_REPEATED.match(body)
+    if last is not None:
+        return body, int(last[1]), LineRepeat.LAST
+    quoted = _QUOTED_REPEAT.match(body)
+    if quoted is not None:
+        return quoted[2], int(quoted[1]), LineRepeat.QUOTED
+    suffix = _SUFFIX_REPEAT.match(body) if body.endswith(")") else None
+    if suffix is not None:
+        return suffix[1], int(suffix[2]), LineRepeat.QUOTED
+    return body, 1, LineRepeat.NONE
+
+
+def source_key(host: str, header: Header) -> str:
+    """`host|boot|kernel timestamp|text`: the same for one line that came by two paths; empty when
+    nothing tells.
+
+    Only the kernel's own stamp tells two prints of one text apart, so a line without it has no key:
+    two identical lines in one second are two occurrences. A line that stands for repeats has none
+    either: the stamp that it quotes is that of the occurrence already counted.
+    """
+    if not header.kernel_seconds or header.repeat is not LineRepeat.NONE:
+        return ""
+    return f"{short_host(host)}|{header.boot}|{header.kernel_seconds}|{header.body[:_KEY_TEXT]}"

@@ -1,0 +1,71 @@
+"""From log lines that a poll read to fault events, by the same signatures as lines that syslog
+brings.
+
+Pure but for the matcher, which is made once per thread. Python 3.9, standard library alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timezone
+
+from detectors import resources
+from detectors.catalog import compiled
+from detectors.detector import Detector, Samples
+from detectors.faults import FaultEvent, Observation, event_id
+from detectors.logs.signatures import Matcher, to_event
+
+CURSOR = "log.cursor"
+LINE = "log.line"
+_own = threading.local()
+
+
+def _matcher() -> Matcher:
+    """One per thread: it is not thread-safe. Made when first needed: that takes a second."""
+    if not hasattr(_own, "matcher"):
+        _own.matcher = Matcher(compiled.load(with_signatures=True))
+    matcher: Matcher = _own.matcher
+    return matcher
+
+
+def lines_to_events(
+    observations: Sequence[Observation],
+    before: Samples,
+    *,
+    detector: Detector,
+    matcher: Matcher | None = None,
+) -> list[FaultEvent]:
+    """What the new lines of one round say; nothing for a detector that reads no log, or at first
+    sight.
+
+    `before` are the samples of the round before, as for `compare`. An event's id comes of the
+    line's place in the journal, so that a line that is read again counts once; its `source_key`
+    folds it with a copy that syslog brought.
+    """
+    if CURSOR not in detector.keeps:
+        return []
+    lines = [o for o in detector.compare(observations, before) if o.metric == LINE]
+    return of_lines(lines, matcher=matcher)
+
+
+def of_lines(lines: Sequence[Observation], *, matcher: Matcher | None = None) -> list[FaultEvent]:
+    """The events of `log.line` observations."""
+    if not lines:
+        return []
+    matcher = matcher or _matcher()
+    events = []
+    for line in lines:
+        host = resources.host_of(line.resource) or resources.UNKNOWN_HOST
+        raw = str(line.value).encode("utf-8", "replace")
+        facts = matcher.facts(
+            raw, default_host=host, observed_at=line.observed_at, zone=timezone.utc
+        )
+        for number, fact in enumerate(facts):
+            identity = event_id(
+                "node_log", line.resource, line.attributes.get("cursor", ""), number
+            )
+            events.append(
+                to_event(fact, event_id=identity, observed_at=line.observed_at, source="node_log")
+            )
+    return events

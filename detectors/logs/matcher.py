@@ -1,0 +1,197 @@
+"""Which of many patterns occur in a line of bytes: the hot path, before anything is parsed.
+
+One interface with three engines behind it: hyperscan, google-re2, plain `re`; the same results from
+each. Block mode on whole lines. A matcher is not thread-safe: one per thread. What hyperscan
+compiled is kept on disk (`pattern_cache`) and shared by all threads. Measured in tests/benchmarks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import re
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from types import ModuleType
+from typing import Any, Optional, Protocol
+
+from detectors.logs import pattern_cache
+
+try:
+    import hyperscan  # type: ignore[import-not-found, unused-ignore]
+except ImportError:  # no wheel for this machine
+    hyperscan = None  # type: ignore[assignment, unused-ignore]
+try:
+    import re2  # type: ignore[import-not-found, unused-ignore]
+except ImportError:
+    re2 = None  # type: ignore[assignment, unused-ignore]
+
+# In order of preference; None where it is not installed.
+ENGINES: dict[str, Optional[ModuleType]] = {"hyperscan": hyperscan, "re2": re2, "re": re}
+
+
+class PatternError(Exception):
+    """An engine refuses a pattern: says which and why."""
+
+
+class LineMatcher(Protocol):
+    """Finds the patterns that occur somewhere in a line."""
+
+    def match(self, line: bytes) -> list[int]:
+        """The ids of all that occur, ascending, each once."""
+        ...
+
+    def has_match(self, line: bytes) -> bool:
+        """Whether any does."""
+        ...
+
+    def occurs(self, block: bytes) -> bool:
+        """Whether a line of `block` (LF between them) may match. False is certain; True asks for
+        each line."""
+        ...
+
+
+# Two threads that begin together compile once.
+_databases_lock = threading.Lock()
+# What costs hyperscan most on a block of benign lines, and what it may match instead: more, never
+# less.
+_BOUNDED_GAP = re.compile(rb"\.\{0,\d+\}")
+_WORD_EDGE = re.compile(rb"(?<!\\)\\b")
+
+
+class _Hyperscan:
+    """Databases are the process's, made once and never changed; the scratch is its own."""
+
+    def __init__(self, engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
+        flags = engine.HS_FLAG_SINGLEMATCH | engine.HS_FLAG_ALLOWEMPTY
+        found: list[int] = []
+
+        def keep(number: int, _start: int, _end: int, _flags: int, _context: object) -> None:
+            found.append(number)
+
+        self._found = found
+        looser = tuple(
+            (number, _WORD_EDGE.sub(b"", _BOUNDED_GAP.sub(b".*", pattern)))
+            for number, pattern in patterns
+        )
+        # Bound once: what a call costs in Python is a third of the time of a line without a match.
+        self._scan = _scanner(engine, tuple(patterns), flags, keep)
+        self._scan_block = _scanner(engine, looser, flags | engine.HS_FLAG_MULTILINE, keep)
+
+    def match(self, line: bytes) -> list[int]:
+        self._found.clear()
+        self._scan(line)
+        return sorted(self._found)
+
+    def has_match(self, line: bytes) -> bool:
+        self._found.clear()
+        self._scan(line)
+        return bool(self._found)
+
+    def occurs(self, block: bytes) -> bool:
+        self._found.clear()
+        self._scan_block(block)
+        return bool(self._found)
+
+
+def _scanner(
+    engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int, keep: Callable[..., None]
+) -> Callable[[bytes], object]:
+    with _databases_lock:
+        database = _database(engine, patterns, flags)
+    return partial(database.scan, match_event_handler=keep, scratch=engine.Scratch(database))
+
+
+@lru_cache(maxsize=8)
+def _database(engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int) -> Any:
+    """The compiled patterns, from disk where they were compiled before. Raises PatternError."""
+    numbered = [part for number, pattern in patterns for part in (b"%d" % number, pattern)]
+    machine = (engine.__version__.encode(), platform.machine().encode())
+    key = pattern_cache.key_of([*machine, b"%d" % flags, *numbered])
+    kept = pattern_cache.load(key)
+    if kept is not None:
+        # Another processor or another build of hyperscan wrote it: it says so, and is replaced.
+        with contextlib.suppress(engine.error):
+            return engine.loadb(kept, mode=engine.HS_MODE_BLOCK)
+    database = _compiled(engine, patterns, flags)
+    pattern_cache.store(key, engine.dumpb(database))
+    return database
+
+
+def _compiled(engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int) -> Any:
+    database = engine.Database(mode=engine.HS_MODE_BLOCK)
+    expressions, numbers = [pattern for _, pattern in patterns], [number for number, _ in patterns]
+    try:
+        database.compile(expressions=expressions, ids=numbers, flags=[flags] * len(patterns))
+    except engine.error as error:
+        raise PatternError(f"hyperscan: {error}") from error
+    return database
+
+
+class _Re2:
+    def __init__(self, engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
+        options = engine.Options()
+        options.encoding = engine.Options.Encoding.LATIN1
+        options.never_nl = False
+        self._numbers = [number for number, _ in patterns]
+        self._set = engine.Set.SearchSet(options)
+        self._of_block = engine.Set.SearchSet(options)
+        for number, pattern in patterns:
+            try:
+                self._set.Add(pattern)
+                self._of_block.Add(b"(?m)" + pattern)
+            except engine.error as error:
+                raise PatternError(f"re2: pattern {number}: {error}") from error
+        self._set.Compile()
+        self._of_block.Compile()
+
+    def match(self, line: bytes) -> list[int]:
+        return sorted(self._numbers[index] for index in self._set.Match(line) or ())
+
+    def has_match(self, line: bytes) -> bool:
+        return bool(self._set.Match(line))
+
+    def occurs(self, block: bytes) -> bool:
+        return bool(self._of_block.Match(block))
+
+
+class _Plain:
+    def __init__(self, _engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
+        try:
+            self._patterns = [(number, re.compile(pattern)) for number, pattern in patterns]
+            self._of_block = [re.compile(pattern, re.MULTILINE) for _, pattern in patterns]
+        except re.error as error:
+            raise PatternError(f"re: {error}") from error
+
+    def match(self, line: bytes) -> list[int]:
+        return sorted(number for number, pattern in self._patterns if pattern.search(line))
+
+    def has_match(self, line: bytes) -> bool:
+        return any(pattern.search(line) for _, pattern in self._patterns)
+
+    def occurs(self, block: bytes) -> bool:
+        return any(pattern.search(block) for pattern in self._of_block)
+
+
+_CLASSES: dict[str, Callable[[Any, Sequence[tuple[int, bytes]]], LineMatcher]] = {
+    "hyperscan": _Hyperscan,
+    "re2": _Re2,
+    "re": _Plain,
+}
+
+
+def compile_patterns(patterns: Sequence[tuple[int, bytes]], *, engine: str = "") -> LineMatcher:
+    """A matcher for (id, pattern) pairs on the best engine that is installed, or on the one named.
+
+    Raises PatternError when a pattern does not compile, LookupError when the named engine is not
+    installed.
+    """
+    name = engine or next(name for name, module in ENGINES.items() if module is not None)
+    module = ENGINES.get(name)
+    if module is None:
+        raise LookupError(
+            f"{name} is not installed here; there are"
+            f" {', '.join(n for n, m in ENGINES.items() if m)}"
+        )
+    return _CLASSES[name if patterns else "re"](module, patterns)

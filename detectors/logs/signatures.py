@@ -1,0 +1,234 @@
+"""From one raw log line to the facts it states: match on bytes first, header and groups only on
+hits.
+
+Never remembers a line: what needs several lines belongs to ingest. Total on any bytes. Not
+thread-safe (the matcher).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+
+from detectors import resources
+from detectors.catalog import decode
+from detectors.catalog.catalog import Catalog, FaultType, ResourceKind, Signature
+from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
+from detectors.logs.header import Header, parse_header, source_key
+from detectors.logs.matcher import compile_patterns
+
+# How a line says that its alarm is over, whatever began it. Cisco's and Arista's system message
+# guides: the mnemonic of the end has that of the alarm in front of it, or the sentence ends in
+# "cleared" (NX-OS, IF_XCVR_WARNING) or in "returned to normal". What a call returned is none of
+# these.
+_OVER = re.compile(
+    rb"(?i)%[\w-]*-\d-\w*_(?:clear(?:ed)?|recovered|restored)\b"
+    rb"|\b(?:alarm|warning|threshold|violation|condition) (?:is |was |has been )?cleared\b"
+    rb"|\b(?:returned|back) (?:to|within) (?:its |the"
+    rb" )?(?:normal|nominal|range|limits?|thresholds?)\b"
+    rb"|\bpower (?:has )?returned\b"
+)
+# A GPU and an NVSwitch end their faults by a reset or a restart, not by a line.
+_ENDS_BY_NO_LINE = frozenset({ResourceKind.GPU, ResourceKind.NVSWITCH})
+# A person reads the excerpt; the longest known line of a fault is a Lustre request of about 400
+# characters.
+_EXCERPT = 1000
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fault type raised or cleared on one resource, as one line said it. `occurred_at` is
+    UTC."""
+
+    fault_type: str
+    event: EventKind
+    resource: str
+    host: str
+    occurred_at: datetime
+    severity: Severity
+    action: Action
+    component: Component
+    code: int | None
+    qualifier: str
+    source_key: str
+    count: int
+    excerpt: str
+    meaning: str
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+def excerpt_of(line: bytes) -> str:
+    """A line as a fact shows it: text that a database takes, bounded."""
+    return _text(line.strip(b"\0\r\n "))[:_EXCERPT]
+
+
+def to_event(fact: Fact, *, event_id: str, observed_at: datetime, source: str) -> FaultEvent:
+    """The fact as the event that travels to the database. `source` names the receiver or the
+    path."""
+    return FaultEvent(
+        event_id=event_id,
+        fault_type=fact.fault_type,
+        event=fact.event,
+        resource=fact.resource,
+        source=source,
+        occurred_at=fact.occurred_at,
+        observed_at=observed_at,
+        severity=fact.severity,
+        action=fact.action,
+        component=fact.component,
+        qualifier=fact.qualifier,
+        source_key=fact.source_key,
+        count=fact.count,
+        code=fact.code,
+        excerpt=fact.excerpt,
+        attributes=dict(fact.attributes),
+    )
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    signature: Signature
+    pattern: re.Pattern[bytes]
+    unless: re.Pattern[bytes] | None
+
+
+def _compile(signature: Signature) -> _Compiled:
+    unless = re.compile(signature.unless.encode()) if signature.unless else None
+    return _Compiled(signature, re.compile(signature.pattern.encode()), unless)
+
+
+class Matcher:
+    """The catalogue's signatures, compiled once. One per thread."""
+
+    def __init__(self, catalog: Catalog, *, engine: str = "") -> None:
+        self._catalog = catalog
+        self._signatures = [_compile(signature) for signature in catalog.signatures]
+        patterns = [(number, item.pattern.pattern) for number, item in enumerate(self._signatures)]
+        lines = compile_patterns(patterns, engine=engine)
+        self._match = lines.match
+        # Bound once: nearly every line of a log ends in one of these.
+        self._has_match = lines.has_match
+        self._occurs = lines.occurs
+
+    def may_hit(self, block: bytes) -> bool:
+        """Whether any line of a block (LF between them) deserves a closer look; one scan for the
+        whole block."""
+        return self._occurs(block)
+
+    def is_hit(self, line: bytes) -> bool:
+        """Whether the line deserves a closer look. The hot path: nearly every line ends here."""
+        return self._has_match(line)
+
+    def facts(
+        self,
+        line: bytes,
+        *,
+        default_host: str,
+        observed_at: datetime,
+        zone: tzinfo,
+        year: int | None = None,
+    ) -> list[Fact]:
+        """What the line states; empty for a benign one.
+
+        `default_host` is the sender, for lines that name no host; `zone` and `year` are those of
+        stamps that name none. The first signature that fits speaks for the line.
+        """
+        for number in self._match(line):
+            item = self._signatures[number]
+            found = item.pattern.search(line)
+            if found is None or (item.unless is not None and item.unless.search(line)):
+                continue
+            header = parse_header(line, observed_at=observed_at, zone=zone, year=year)
+            groups = {
+                name: _text(value) for name, value in found.groupdict().items() if value is not None
+            }
+            host = resources.short_host(groups.pop("host", "") or header.host or default_host)
+            said = _Said(
+                item.signature, groups, host, header, excerpt_of(line), _event(item.signature, line)
+            )
+            return [self._fact(said, name) for name in item.signature.types]
+        return []
+
+    def _fact(self, said: _Said, name: str) -> Fact:
+        groups = said.groups
+        code = int(groups["code"]) if "code" in groups else None
+        decoded = self._decoded(name, code, groups.get("text", ""))
+        row = decoded.fault_type
+        told = " ".join(groups[part] for part in said.signature.qualifier if part in groups)
+        attributes = {
+            key: value for key, value in groups.items() if key not in ("code", "text") and value
+        }
+        return Fact(
+            fault_type=row.id,
+            event=said.event,
+            resource=_RESOURCE[said.signature.on](said.host, groups),
+            host=said.host,
+            occurred_at=said.header.occurred_at,
+            severity=row.severity,
+            action=row.action,
+            component=row.component,
+            code=code if code is not None else row.code,
+            qualifier=decoded.qualifier or told,
+            source_key=source_key(said.host, said.header),
+            count=said.header.repeats,
+            excerpt=said.excerpt,
+            meaning=row.meaning,
+            attributes={**attributes, **dict(decoded.attributes)},
+        )
+
+    def _decoded(self, name: str, code: int | None, text: str) -> decode.Decoded:
+        if code is None or "{code}" not in name:
+            return decode.Decoded(self._catalog[name])
+        row: FaultType = self._catalog[name.replace("{code}", str(code))]
+        if row.family == "sxid":
+            return decode.Decoded(
+                self._catalog.sxid(code, decode.is_fatal(text)), decode.link(text)
+            )
+        return decode.xid(row, text)
+
+
+@dataclass(frozen=True)
+class _Said:
+    signature: Signature
+    groups: dict[str, str]
+    host: str
+    header: Header
+    excerpt: str
+    event: EventKind
+
+
+def _event(signature: Signature, line: bytes) -> EventKind:
+    """An alarm that says it is over ends its fault and never begins one."""
+    may_end = signature.event is EventKind.RAISED and signature.on not in _ENDS_BY_NO_LINE
+    return EventKind.CLEARED if may_end and _OVER.search(line) else signature.event
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _nic(host: str, groups: dict[str, str]) -> str:
+    """By PCI address where the line has one: interface names change, and ingest knows the device by
+    its address."""
+    address = resources.pci_address(groups.get("pci", ""))
+    return resources.nic(host, address or groups.get("interface") or resources.UNKNOWN_HOST)
+
+
+_RESOURCE: dict[ResourceKind, Callable[[str, dict[str, str]], str]] = {
+    ResourceKind.GPU: lambda host, groups: resources.gpu(
+        host, groups.get("pci") or resources.UNKNOWN_HOST
+    ),
+    ResourceKind.NVSWITCH: lambda host, groups: resources.nvswitch(host, groups["pci"]),
+    ResourceKind.PCI: lambda host, groups: resources.pci_device(host, groups["pci"]),
+    ResourceKind.NIC: _nic,
+    ResourceKind.NODE: lambda host, groups: resources.node(host),
+    ResourceKind.SWITCH: lambda host, groups: resources.switch(host),
+    ResourceKind.PORT: lambda host, groups: resources.port(host, groups["port"].replace(" ", "")),
+    ResourceKind.STORAGE: lambda host, groups: (
+        f"{resources.node(host)}/storage/{groups['device']}"
+        if groups.get("device")
+        else resources.node(host)
+    ),
+}

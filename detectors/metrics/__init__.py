@@ -1,0 +1,1 @@
+"""Metrics: the exposition format, query APIs, DCGM fields."""

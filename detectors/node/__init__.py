@@ -1,0 +1,1 @@
+"""Detectors that look at a node, one a file."""

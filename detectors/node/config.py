@@ -1,0 +1,417 @@
+"""What a node shows against the inventory and its peers: names, addresses, packet sizes, drivers,
+neighbours.
+
+Nothing is broken by itself here: a person changes a setting, a cable or the inventory. What the
+outputs say is read in config_outputs.py. Python 3.9, standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import ClassVar, Optional
+
+from detectors import resources
+from detectors.detector import (
+    Command,
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
+from detectors.expected import ExpectedNic
+from detectors.faults import Observation
+from detectors.node.outputs import config_outputs
+from detectors.node.outputs.config_outputs import ConfiguredInterface, Driver, LldpNeighbour
+
+HOSTNAME, ADDRESSES, NEIGHBOURS, LLDP, PROBE = (
+    "hostname",
+    "addresses",
+    "neighbours",
+    "lldp",
+    "arping.",
+)
+_DRIVER, _LINK, _FEC = "ethtool-i.", "ethtool.", "ethtool-fec."
+_LIMIT = timedelta(seconds=10)
+_STORAGE_OR_FABRIC = ("fabric", "storage")
+# Neighbours of a node: its subnets' machines. More than this is a routed table, of which the rest
+# is not looked at.
+_MOST_NEIGHBOURS = 2000
+_MOST_MACS = 4
+
+
+class ConfigDetector(NothingToCompare):
+    """Observes `config.*` of a node, and `lldp.neighbour` of its network cards."""
+
+    name: ClassVar[str] = "config"
+    kind: ClassVar[TargetKind] = TargetKind.NODE
+    every: ClassVar[timedelta] = timedelta(minutes=5)
+    keeps: ClassVar[frozenset[str]] = frozenset({"config.neighbours", "config.neighbour_changes"})
+
+    def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
+        """One session. LLDP is asked where the inventory knows a cable, an address is probed where
+        told to."""
+        commands = [
+            Command(HOSTNAME, ("hostname",), _LIMIT),
+            Command(ADDRESSES, ("ip", "-j", "addr"), _LIMIT),
+            Command(NEIGHBOURS, ("ip", "-j", "neigh"), _LIMIT),
+        ]
+        nics = [nic for nic in target.expected.nics if nic.netdev]
+        commands += [
+            Command(_DRIVER + nic.netdev, ("ethtool", "-i", nic.netdev), _LIMIT) for nic in nics
+        ]
+        for nic in nics:
+            if nic.role in _STORAGE_OR_FABRIC:
+                commands.append(Command(_LINK + nic.netdev, ("ethtool", nic.netdev), _LIMIT))
+                commands.append(
+                    Command(_FEC + nic.netdev, ("ethtool", "--show-fec", nic.netdev), _LIMIT)
+                )
+        if any(nic.peer for nic in nics):
+            # lldpd's socket belongs to root and its own group.
+            commands.append(Command(LLDP, ("lldpctl", "-f", "json"), _LIMIT, as_root=True))
+        if target.expected.settings.get("arping") == "yes":
+            commands += [
+                Command(PROBE + nic.netdev, _probe(nic.netdev, nic.address), _LIMIT, as_root=True)
+                for nic in nics
+                if nic.address
+            ]
+        return Reading(self.name, target, now, via.shell.run_all(target, self.name, commands))
+
+    def sniff(self, text: bytes) -> str:
+        head = text.lstrip()[:1]
+        if head == b"{":
+            return LLDP
+        if head == b"[":
+            return NEIGHBOURS if b'"dst"' in text and b'"lladdr"' in text else ADDRESSES
+        if b"driver: " in text:
+            return _DRIVER + "-"
+        return ADDRESSES if b"mtu " in text else HOSTNAME
+
+    def parse(self, reading: Reading) -> Iterator[Observation]:
+        outputs = reading.outputs
+        interfaces = (
+            config_outputs.interfaces(outputs[ADDRESSES].stdout) if ADDRESSES in outputs else {}
+        )
+        complaint = _complaint(outputs, interfaces)
+        yield reading.silent(complaint) if complaint else reading.answered()
+        if HOSTNAME in outputs:
+            yield from _hostname(reading, outputs[HOSTNAME])
+        if interfaces:
+            yield from _addresses(reading, interfaces)
+            yield from _sizes(reading, interfaces)
+        drivers = _drivers(outputs)
+        yield from _firmware(reading, drivers)
+        yield from _driver_versions(reading, drivers)
+        yield from _link_settings(reading)
+        if NEIGHBOURS in outputs:
+            yield from _neighbours(reading, outputs[NEIGHBOURS])
+        yield from _probes(reading)
+        if LLDP in outputs:
+            yield from _far_ends(reading, config_outputs.far_ends(outputs[LLDP].stdout))
+
+    def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+        """An address whose hardware address goes from one to another and back again belongs to two
+        machines.
+
+        A single change is none: a machine was replaced, or an address moved to its standby.
+        """
+        for seen in now:
+            if seen.metric != "config.neighbours" or not isinstance(seen.value, dict):
+                continue
+            last = before.get((seen.resource, "config.neighbours"))
+            known = before.get((seen.resource, "config.neighbour_changes"))
+            changes = (
+                dict(known.value) if known is not None and isinstance(known.value, dict) else {}
+            )
+            table = last.value if last is not None and isinstance(last.value, dict) else {}
+            for address, mac in seen.value.items():
+                if table.get(address, mac) != mac:
+                    changes[address] = [*changes.get(address, [table[address]]), mac][-_MOST_MACS:]
+            yield Observation(seen.resource, "config.neighbour_changes", changes, seen.observed_at)
+            for address, macs in changes.items():
+                if address in seen.value and len(macs) > len(set(macs)):
+                    text = f"{address} is answered by {' and '.join(sorted(set(macs)))} in turn"
+                    yield _conflict(seen, address, text)
+
+
+def _conflict(seen: Observation, address: str, text: str) -> Observation:
+    attributes = {"qualifier": address, "text": text}
+    return Observation(
+        seen.resource, "config.neighbour_is_steady", False, seen.observed_at, attributes
+    )
+
+
+def _probe(netdev: str, address: str) -> tuple[str, ...]:
+    """iputils' arping: in duplicate address detection it sends as 0.0.0.0 and ends with 1 when
+    somebody answers."""
+    return ("arping", "-D", "-q", "-c", "2", "-w", "3", "-I", netdev, address.partition("/")[0])
+
+
+def _complaint(outputs: Mapping[str, Output], interfaces: Mapping[str, ConfiguredInterface]) -> str:
+    """Of what must be there: `ip` and `hostname`. lldpd, ethtool and arping may not be
+    installed."""
+    for name in (HOSTNAME, ADDRESSES, NEIGHBOURS):
+        if name in outputs and outputs[name].status != 0:
+            return f"{name}: {outputs[name].complaint}"
+    if ADDRESSES in outputs and not interfaces:
+        return f"`ip -j addr` gave nothing that can be read: {outputs[ADDRESSES].complaint}"
+    optional = [name for name, output in outputs.items() if output.status is None]
+    return f"{optional[0]}: {outputs[optional[0]].complaint}" if optional else ""
+
+
+def _hostname(reading: Reading, output: Output) -> Iterator[Observation]:
+    words = output.stdout.decode("utf-8", "replace").split()
+    if output.status != 0 or not words:
+        return
+    name = resources.short_host(words[-1])  # a banner stands before it
+    wanted = resources.short_host(reading.target.name)
+    attributes = {"expected": wanted} if wanted != resources.UNKNOWN_HOST else {}
+    text = f"it calls itself {name[:64]}; the inventory calls it {wanted}"
+    yield reading.saw("config.hostname", name[:64], text=text, **attributes)
+
+
+def _addresses(
+    reading: Reading, interfaces: Mapping[str, ConfiguredInterface]
+) -> Iterator[Observation]:
+    """Each address that the inventory gives: on the interface that it names, else anywhere on the
+    node."""
+    everywhere = {address for interface in interfaces.values() for address in interface.addresses}
+    of_nics = set()
+    for nic in reading.target.expected.nics:
+        if not nic.address:
+            continue
+        address = nic.address.partition("/")[0]
+        of_nics.add(address)
+        has = set(interfaces[nic.netdev].addresses) if nic.netdev in interfaces else everywhere
+        shown = ", ".join(sorted(has)) if nic.netdev in interfaces and has else "no address"
+        text = f"{nic.netdev or nic.device} has {shown}; the inventory gives it {address}"
+        yield reading.saw(
+            "config.address_is_set",
+            address in has,
+            resources.nic(reading.target.name, nic.device),
+            text=text,
+        )
+    wanted = [
+        address
+        for address in reading.target.expected.addresses
+        if _is_address(address) and address not in of_nics
+    ]
+    if wanted:
+        missing = [address for address in wanted if address not in everywhere]
+        text = f"no interface has {', '.join(missing)}" if missing else "every address is set"
+        yield reading.saw("config.address_is_set", not missing, text=text)
+    for interface in interfaces.values():
+        for address in interface.refused:
+            text = f"the kernel refused {address} on {interface.name}: another machine has it"
+            yield reading.saw("config.address_is_free", False, qualifier=address, text=text)
+
+
+def _is_address(text: str) -> bool:
+    """A node's address in the inventory may be a name, or the loopback end of a tunnel to it."""
+    return (
+        (text.replace(".", "").isdigit() or ":" in text)
+        and not text.startswith("127.")
+        and text != "::1"
+    )
+
+
+def _sizes(
+    reading: Reading, interfaces: Mapping[str, ConfiguredInterface]
+) -> Iterator[Observation]:
+    """MTU against the inventory; where that is silent, against what most NICs of the role have on
+    this node."""
+    nics = [nic for nic in reading.target.expected.nics if nic.netdev in interfaces]
+    for nic in nics:
+        mtu = interfaces[nic.netdev].mtu
+        if mtu is None:
+            continue
+        peers = [
+            peer.netdev for peer in nics if peer.role == nic.role and nic.role in _STORAGE_OR_FABRIC
+        ]
+        wanted = str(nic.mtu) if nic.mtu else _usual([str(interfaces[name].mtu) for name in peers])
+        source = "the inventory says" if nic.mtu else f"the other {nic.role} cards have"
+        attributes = (
+            {"expected": wanted, "text": f"MTU of {nic.netdev} is {mtu}; {source} {wanted}"}
+            if wanted
+            else {}
+        )
+        yield reading.saw(
+            "config.nic_mtu", str(mtu), resources.nic(reading.target.name, nic.device), **attributes
+        )
+
+
+def _link_settings(reading: Reading) -> Iterator[Observation]:
+    """Error correction and negotiation of links that are up, against most cards of the same role on
+    this node."""
+    outputs, nics = reading.outputs, reading.target.expected.nics
+    modes = {
+        nic.netdev: config_outputs.autonegotiation(_said(outputs, _LINK + nic.netdev))
+        for nic in nics
+    }
+    up = [nic for nic in nics if modes[nic.netdev]]
+    fecs = {nic.netdev: config_outputs.active_fec(_said(outputs, _FEC + nic.netdev)) for nic in up}
+    for metric, what, values in (
+        ("config.nic_fec", "error correction", fecs),
+        ("config.nic_autonegotiation", "negotiation", modes),
+    ):
+        for nic in up:
+            value = values[nic.netdev]
+            if not value:
+                continue
+            wanted = _usual(
+                [
+                    values[peer.netdev]
+                    for peer in up
+                    if peer.role == nic.role and values[peer.netdev]
+                ]
+            )
+            text = f"{what} of {nic.netdev} is {value}; the other {nic.role} cards have {wanted}"
+            attributes = {"expected": wanted, "text": text} if wanted else {}
+            yield reading.saw(
+                metric, value, resources.nic(reading.target.name, nic.device), **attributes
+            )
+
+
+def _said(outputs: Mapping[str, Output], name: str) -> bytes:
+    output = outputs.get(name)
+    return output.stdout if output is not None and output.status == 0 else b""
+
+
+def _usual(values: Sequence[str]) -> str:
+    """What more than half of at least three show; empty where there is no such value."""
+    if len(values) < 3:
+        return ""
+    value, count = Counter(values).most_common(1)[0]
+    return value if 2 * count > len(values) else ""
+
+
+def _drivers(outputs: Mapping[str, Output]) -> dict[str, Driver]:
+    """By interface."""
+    found = {}
+    for name, output in outputs.items():
+        if name.startswith(_DRIVER) and output.status == 0:
+            driver = config_outputs.driver(output.stdout)
+            if driver is not None:
+                found[name[len(_DRIVER) :]] = driver
+    return found
+
+
+def _firmware(reading: Reading, drivers: Mapping[str, Driver]) -> Iterator[Observation]:
+    """Firmware by board: cards of another model rightly have another. Peers on other nodes go
+    before those here."""
+    target = reading.target
+    for netdev, driver in drivers.items():
+        nic = target.expected.nic(netdev)
+        if not driver.firmware:
+            continue
+        key = f"nic_firmware.{driver.board or driver.name}"
+        here = [
+            other.firmware
+            for name, other in drivers.items()
+            if _is_alike(target.expected.nic(name), other, nic, driver)
+        ]
+        wanted = target.expected.peers.get(key, "") or _usual(here)
+        text = f"firmware of {netdev} is {driver.firmware}; its peers have {wanted}"
+        attributes = {"expected": wanted, "text": text} if wanted else {}
+        resource = resources.nic(target.name, nic.device if nic is not None else netdev)
+        yield reading.saw("config.nic_firmware", driver.firmware, resource, key=key, **attributes)
+
+
+def _is_alike(
+    peer: Optional[ExpectedNic], other: Driver, nic: Optional[ExpectedNic], driver: Driver
+) -> bool:
+    """Same board and same role."""
+    is_same_role = (peer.role if peer is not None else "") == (nic.role if nic is not None else "")
+    return is_same_role and other.name == driver.name and other.board == driver.board
+
+
+def _driver_versions(reading: Reading, drivers: Mapping[str, Driver]) -> Iterator[Observation]:
+    """One version for each driver, as all cards of a node share it."""
+    versions = {driver.name: driver.version for driver in drivers.values() if driver.version}
+    for name, version in sorted(versions.items()):
+        key = f"nic_driver.{name}"
+        wanted = reading.target.expected.peers.get(key, "")
+        text = f"{name} is version {version}; nodes of the same role have {wanted}"
+        attributes = {"expected": wanted, "text": text} if wanted else {}
+        yield reading.saw("config.nic_driver", version, qualifier=name, key=key, **attributes)
+
+
+def _neighbours(reading: Reading, output: Output) -> Iterator[Observation]:
+    """The table for comparing with the next round, and addresses that two machines answer for right
+    now."""
+    rows = config_outputs.neighbours(output.stdout)[:_MOST_NEIGHBOURS]
+    if not rows:
+        return
+    by_link: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        by_link.setdefault((row.netdev, row.address), set()).add(row.mac)
+    yield reading.saw(
+        "config.neighbours", {row.address: row.mac for row in rows if _is_lasting(row)}
+    )
+    for (netdev, address), macs in sorted(by_link.items()):
+        if len(macs) > 1:
+            text = f"{address} is answered on {netdev} by {' and '.join(sorted(macs))}"
+            yield reading.saw("config.neighbour_is_steady", False, qualifier=address, text=text)
+
+
+def _is_lasting(row: LldpNeighbour) -> bool:
+    """Link-local addresses are each link's own: the same one on two interfaces is no conflict."""
+    return not row.address.startswith(("fe80:", "169.254."))
+
+
+def _probes(reading: Reading) -> Iterator[Observation]:
+    for name, output in reading.outputs.items():
+        if not name.startswith(PROBE) or output.is_missing or output.status not in (0, 1):
+            continue
+        nic = reading.target.expected.nic(name[len(PROBE) :])
+        # sudo and arping itself end with 1 for their own troubles too, and say so on stderr.
+        if nic is not None and not (output.status == 1 and output.stderr.strip()):
+            text = f"another machine answers for {nic.address} on {nic.netdev}"
+            yield reading.saw(
+                "config.address_is_free", output.status == 0, qualifier=nic.address, text=text
+            )
+
+
+def _far_ends(
+    reading: Reading, found: Mapping[str, config_outputs.FarEnd]
+) -> Iterator[Observation]:
+    """`lldp.neighbour`: the far end as a resource path, exactly the expected one where it is as far
+    as can be told."""
+    for netdev, end in sorted(found.items()):
+        nic = reading.target.expected.nic(netdev)
+        wanted = nic.peer if nic is not None else ""
+        path = _path(end, wanted)
+        text = (
+            f"the far end of {netdev} is {end.name}, port"
+            f" {end.port or end.description or 'unknown'}"
+        )
+        if wanted:
+            text += f"; the inventory has {wanted}"
+        attributes = {"expected": wanted} if wanted else {}
+        device = nic.device if nic is not None else netdev
+        yield reading.saw(
+            "lldp.neighbour",
+            path,
+            resources.nic(reading.target.name, device),
+            text=text,
+            **attributes,
+        )
+
+
+def _path(end: config_outputs.FarEnd, wanted: str) -> str:
+    """SONiC tells a port's alias as its id and its name as its description; a hardware address
+    tells no port at all."""
+    kind, _, rest = wanted.partition("/")
+    host = resources.short_host(end.name)
+    if wanted and host == rest.partition("/")[0]:
+        port = wanted.rpartition("/port/")[2] if "/port/" in wanted else ""
+        if not port or port in (end.port, end.description) or not (end.port or end.description):
+            return wanted
+    named = (
+        end.description if end.description.startswith("Ethernet") else end.port or end.description
+    )
+    return f"{kind or 'switch'}/{host}" + (f"/port/{named}" if named else "")

@@ -1,0 +1,1 @@
+"""What the programs and files of a node print, taken apart. Pure."""

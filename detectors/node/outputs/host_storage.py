@@ -1,0 +1,305 @@
+"""What a node says of its storage: mounts, room, RAID, Lustre's connections, health of its disks.
+
+Reads outputs that `detectors.node.host` and `detectors.node.disks` collected. Nothing here, and no
+command here, ever asks a shared file system: a `stat` on Lustre or NFS may never return. Python
+3.9, standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Optional
+
+from detectors import resources
+from detectors.detector import Command, Output, Reading, Samples
+from detectors.faults import Observation
+
+_SHORT = timedelta(seconds=5)
+# df looks at no file system but these (it drops others by their type before its first stat), and -l
+# drops remote ones.
+LOCAL_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "zfs", "tmpfs")
+# A tmpfs is memory that programs fill as they like; only these hold what a node needs.
+_TMPFS_THAT_MATTER = frozenset({"/", "/run", "/tmp", "/var", "/var/tmp", "/var/log"})  # noqa: S108
+_DISK_TYPES = frozenset(LOCAL_TYPES) - {"tmpfs"}
+_DF = re.compile(
+    r"^(?P<source>\S+)\s+(?P<type>\S+)\s+(?P<used>\d+%|-)\s+(?P<inodes>\d+%|-)\s+(?P<mount>/.*)$"
+)
+_ARRAY = re.compile(r"^(?P<name>md\S*) : (?P<state>active|inactive)(?P<rest>[^\r\n]*)$")
+_MEMBERS = re.compile(r"\[(?P<wanted>\d+)/(?P<present>\d+)\] \[(?P<map>[U_]+)\]")
+_PROGRESS = re.compile(r"(?P<what>recovery|resync|check|reshape)\s*=\s*(?P<percent>[\d.]+%)")
+_FAULTY = re.compile(r"(\S+?)\[\d+\]\(F\)")
+_IMPORT = re.compile(r"^[ \t]+(name|target|state|current_connection):\s*(\S+)", re.MULTILINE)
+# IDLE: disconnected for want of use, since Lustre 2.12; NEW: not asked yet. Lustre manual, section
+# on imports.
+_WELL_IMPORTS = frozenset({"FULL", "IDLE", "NEW", "CLOSED"})
+# NVM Express base specification, SMART / Health Information log, byte 0.
+_WARNINGS = (
+    "available spare is below its threshold",
+    "temperature is past a threshold",
+    "reliability is degraded by media or internal errors",
+    "media is read-only",
+    "backup of volatile memory has failed",
+    "persistent memory region is read-only or unreliable",
+)
+
+
+def commands() -> list[Command]:
+    selected = tuple(word for kind in LOCAL_TYPES for word in ("-t", kind))
+    df = ("df", "-l", "--output=source,fstype,pcent,ipcent,target", *selected)
+    files = (("mounts", "/proc/mounts"), ("fstab", "/etc/fstab"), ("mdstat", "/proc/mdstat"))
+    mounts, fstab, mdstat = (Command(name, ("cat", path), _SHORT) for name, path in files)
+    return [mounts, fstab, Command("df", df, timedelta(seconds=10)), mdstat]
+
+
+def of_lustre(mounted: Output) -> list[Command]:
+    """Where Lustre is mounted: what its client knows of its servers. It needs root, so others are
+    not asked for it."""
+    if not any(kind == "lustre" for _, kind, _ in _table(_text(mounted)).values()):
+        return []
+    argv = ("lctl", "get_param", "-n", "osc.*.import", "mdc.*.import")
+    return [Command("lustre", argv, timedelta(seconds=10), as_root=True)]
+
+
+def part(reading: Reading, device: str) -> str:
+    """`node/<host>/storage/<device>`: as log lines name it (detectors/logs/signatures.py)."""
+    return f"{resources.node(reading.target.name)}/storage/{device or resources.UNKNOWN_HOST}"
+
+
+def _text(output: Output) -> str:
+    return output.stdout.decode("utf-8", "replace")
+
+
+def mounts(
+    reading: Reading, output: Output, fstab: Optional[Output] = None
+) -> Iterator[Observation]:
+    """What is mounted against what should be, and local file systems that fell back to
+    read-only."""
+    table = _table(_text(output))
+    if not table:
+        return
+    for wanted in reading.target.expected.mounts:
+        path = wanted.rstrip("/") or "/"
+        said = f"{path} is mounted" if path in table else f"{path} is not mounted"
+        yield reading.saw("mount.present", path in table, qualifier=path, text=said)
+    writable = _meant_writable(_text(fstab)) if fstab is not None else set()
+    for path, (source, kind, options) in table.items():
+        # What fstab does not name, or wants read-only, may well be so by design: an image,
+        # /boot/efi.
+        if kind in _DISK_TYPES and source.startswith("/dev/") and path in writable:
+            is_writable = "ro" not in options
+            said = (
+                f"{path} ({source}, {kind}) is mounted"
+                f" {'read-write' if is_writable else 'read-only'}"
+            )
+            yield reading.saw(
+                "filesystem.writable",
+                is_writable,
+                part(reading, source.rpartition("/")[2]),
+                text=said,
+            )
+
+
+def _table(text: str) -> dict[str, tuple[str, str, list[str]]]:
+    """Mount point to source, type and options of /proc/mounts; the last one of a point is what
+    programs see."""
+    found: dict[str, tuple[str, str, list[str]]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 4 and words[1].startswith("/"):
+            found[_unescaped(words[1])] = (_unescaped(words[0]), words[2], words[3].split(","))
+    return found
+
+
+def _unescaped(word: str) -> str:
+    """Blanks are written as octal in /proc/mounts and fstab (proc(5))."""
+    return re.sub(r"\\(0\d\d|1[0-3]\d)", lambda found: chr(int(found[1], 8)), word)
+
+
+def _meant_writable(text: str) -> set[str]:
+    rows = (line.split() for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return {
+        _unescaped(words[1])
+        for words in rows
+        if len(words) >= 4 and "ro" not in words[3].split(",")
+    }
+
+
+def room(reading: Reading, output: Output) -> Iterator[Observation]:
+    """`df`: percent of the blocks, and of the inodes, that are in use."""
+    for line in _text(output).splitlines()[1:]:
+        found = _DF.match(line.rstrip())
+        if found is None or (found["type"] == "tmpfs" and found["mount"] not in _TMPFS_THAT_MATTER):
+            continue
+        source = found["source"].rpartition("/")[2]
+        device = source if found["source"].startswith("/dev/") else f"{source}:{found['mount']}"
+        for name, metric, what in (
+            ("used", "filesystem.used_percent", ""),
+            ("inodes", "filesystem.inodes_used_percent", " of its inodes"),
+        ):
+            if found[name] != "-":
+                value = int(found[name][:-1])
+                said = f"{found['mount']} ({found['source']}, {found['type']}) uses {value} %{what}"
+                qualifier = "inodes" if what else "space"
+                yield reading.saw(
+                    metric, value, part(reading, device), qualifier=qualifier, text=said
+                )
+
+
+def mdstat(reading: Reading, output: Output) -> Iterator[Observation]:
+    """Linux software RAID: members missing, arrays that were not started. Arrays without redundancy
+    have no map."""
+    for first, told in _arrays(_text(output)):
+        name, resource = first["name"], part(reading, first["name"])
+        is_started = first["state"] == "active"
+        yield reading.saw("raid.state", first["state"], resource)
+        if is_started:
+            yield reading.saw("raid.started", True, resource, text=f"{name} is active")
+        members = _MEMBERS.search(told)
+        if members is None:
+            continue
+        failed = _FAULTY.findall(told)
+        progress = _PROGRESS.search(told)
+        said = f"{name} has {members['present']} of {members['wanted']} members [{members['map']}]"
+        said += f", failed: {', '.join(failed)}" if failed else ""
+        said += f", {progress['what']} at {progress['percent']}" if progress else ""
+        is_whole = (
+            members["present"] == members["wanted"] and "_" not in members["map"] and not failed
+        )
+        yield reading.saw("raid.redundant", is_whole, resource, text=said)
+
+
+def stopped(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+    """Arrays that ran and no longer do. One that never ran here is what another machine left on its
+    disks."""
+    for seen in now:
+        if (
+            seen.metric == "raid.state"
+            and seen.value != "active"
+            and (seen.resource, "raid.started") in before
+        ):
+            text = {"text": f"{seen.resource.rpartition('/')[2]} is {seen.value}, and was active"}
+            yield Observation(seen.resource, "raid.started", False, seen.observed_at, text)
+
+
+def _arrays(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """The first line of each array, and all of its lines."""
+    first: Optional[re.Match[str]] = None
+    lines: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        found = _ARRAY.match(line)
+        if first is not None and (found or not line.strip()):
+            yield first, "\n".join(lines)
+            first, lines = None, []
+        if found:
+            first = found
+        if first is not None:
+            lines.append(line)
+
+
+def lustre(reading: Reading, output: Output) -> Iterator[Observation]:
+    """Each import of the client: FULL is well, IDLE is rest. Reading it asks no server."""
+    for block in re.split(r"^import:", _text(output), flags=re.MULTILINE)[1:]:
+        values = dict(_IMPORT.findall(block))
+        target, state = values.get("target", ""), values.get("state", "").upper()
+        if not target or not state:
+            continue
+        name = target[: -len("_UUID")] if target.endswith("_UUID") else target
+        server = values.get("current_connection", "").strip('"') or "its server"
+        said = f"the connection to {name} at {server} is {state}"
+        is_well = state in _WELL_IMPORTS
+        yield reading.saw(
+            "lustre.connected", is_well or state == "EVICTED", part(reading, name), text=said
+        )
+        yield reading.saw("lustre.evicted", state == "EVICTED", part(reading, name), text=said)
+
+
+def smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observation]:
+    """`nvme smart-log -o json` or `smartctl -j`; nothing for what is neither, or for a disk that
+    did not answer."""
+    document = document_of(output.stdout)
+    if document is None:
+        return
+    told = document.get("device")
+    name = device or (
+        str(told.get("name", "")).rpartition("/")[2] if isinstance(told, dict) else ""
+    )
+    resource = part(reading, re.sub(r"^(nvme\d+)n\d+$", r"\1", name))
+    for key, metric in (
+        ("serial_number", "disk.serial"),
+        ("model_name", "disk.model"),
+        ("firmware_version", "disk.firmware"),
+    ):
+        if isinstance(document.get(key), str):
+            yield reading.saw(metric, document[key], resource)
+    status = document.get("smart_status")
+    if (
+        isinstance(status, dict)
+        and isinstance(status.get("passed"), bool)
+        and "nvme_smart_health_information_log" not in document
+    ):
+        said = f"{name}: SMART self-assessment {'passed' if status['passed'] else 'FAILED'}"
+        yield reading.saw("disk.passed", status["passed"], resource, text=said)
+    log = document.get("nvme_smart_health_information_log", document)
+    if isinstance(log, dict):
+        yield from _nvme(reading, resource, name, log)
+
+
+def _nvme(
+    reading: Reading, resource: str, name: str, log: Mapping[str, Any]
+) -> Iterator[Observation]:
+    """The health log of an NVMe controller, under nvme-cli's names or smartctl's."""
+    warning = _whole(log.get("critical_warning"))
+    if warning is not None:
+        told = [words for bit, words in enumerate(_WARNINGS) if warning >> bit & 1]
+        said = (
+            f"{name}: {'; '.join(told) or f'critical warning {warning}'}"
+            if warning
+            else f"{name}: no warning"
+        )
+        yield reading.saw("disk.passed", warning == 0, resource, text=said)
+    errors = _whole(log.get("media_errors"))
+    if errors is not None:
+        yield reading.saw(
+            "disk.media_errors", errors, resource, text=f"{name}: {errors} media errors in its life"
+        )
+    spare = _whole(log.get("avail_spare", log.get("available_spare")))
+    least = _whole(log.get("spare_thresh", log.get("available_spare_threshold")))
+    if spare is not None and least is not None:
+        limits = {"raise_at": str(least), "clear_at": str(least)}
+        said = f"{name}: {spare} % spare left, its own threshold is {least} %"
+        yield reading.saw(
+            "disk.spare_percent", spare, resource, qualifier="spare", text=said, **limits
+        )
+    used = _whole(log.get("percent_used", log.get("percentage_used")))
+    if used is not None:
+        yield reading.saw(
+            "disk.used_percent",
+            used,
+            resource,
+            text=f"{name}: {used} % of its rated writes are used",
+        )
+
+
+def document_of(stdout: bytes) -> Optional[dict[str, Any]]:
+    """The JSON object in an output, from its first brace on: banners may stand before it. None when
+    there is none."""
+    start = stdout.find(b"{")
+    if start < 0:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(stdout[start:].decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _whole(value: object) -> Optional[int]:
+    """Old nvme-cli prints floats, and critical_warning as an object with `value`."""
+    if isinstance(value, dict):
+        value = value.get("value")
+    if isinstance(value, float) and value == value and abs(value) < 1e18:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,225 @@
+"""The ports of a node's network cards: which interface, RDMA device, PCI function and inventory row
+are one.
+
+Pure. Python 3.9, standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Optional
+
+from detectors import resources
+from detectors.detector import Command, Output, Reading, Target
+from detectors.expected import ExpectedNic
+from detectors.node.outputs.nic_outputs import (
+    NAME,
+    Interface,
+    Rdma,
+    ibstat,
+    interfaces,
+    net_files,
+    rdma_files,
+    rdma_links,
+)
+from detectors.transports import files
+
+RESERVED = "reserved"
+FABRIC = "fabric"
+_LISTING_LIMIT = timedelta(seconds=10)
+# Below a device lie whole trees of the PCI bus; the tables of addresses have hundreds of files for
+# each port.
+_NOT_INTO = ("device", "subsystem", "gids", "pkeys", "types", "virtfn*", "physfn")
+_NET_FILES = (
+    "carrier",
+    "carrier_changes",
+    "carrier_up_count",
+    "carrier_down_count",
+    "operstate",
+    "device/uevent",
+)
+_PORT_FILES = (
+    "state",
+    "phys_state",
+    "rate",
+    "link_layer",
+    "gid_attrs/ndevs/0",
+    "counters/*",
+    "hw_counters/*",
+)
+
+
+@dataclass(frozen=True)
+class NicPort:
+    """One port. `device` is its name in resource paths: the inventory's, else the RDMA device, else
+    the interface."""
+
+    device: str
+    netdev: str = ""
+    pci: str = ""
+    expected: Optional[ExpectedNic] = None
+    interface: Optional[Interface] = None
+    rdma: Optional[Rdma] = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def role(self) -> str:
+        """Empty where the inventory does not tell."""
+        return self.expected.role if self.expected is not None else ""
+
+    @property
+    def is_infiniband(self) -> bool:
+        if self.rdma is not None and self.rdma.layer:
+            return self.rdma.layer.lower() == "infiniband"
+        return self.interface is not None and self.interface.kind == "infiniband"
+
+    def resource(self, target: Target) -> str:
+        return resources.nic(target.name, self.device)
+
+
+def net_command() -> Command:
+    """State and address of every interface, from sysfs."""
+    return files.reading(
+        "net", "/sys/class/net", *(f"/sys/class/net/*/{name}" for name in _NET_FILES), depth=3
+    )
+
+
+def rdma_command(*wanted: str) -> Command:
+    """Ports of RDMA devices, from sysfs; `wanted` (paths below `ports/N/`) narrows it down."""
+    return _find(
+        "infiniband",
+        *(f"/sys/class/infiniband/*/ports/*/{name}" for name in wanted or _PORT_FILES),
+        "/sys/class/infiniband/*/fw_ver",
+        "/sys/class/infiniband/*/node_guid",
+    )
+
+
+def pci_command(*wanted: str) -> Command:
+    """PCI address (and `wanted` files) of every RDMA device, from sysfs."""
+    paths = [f"/sys/class/infiniband/*/device/{name}" for name in ("uevent", *wanted)]
+    return files.reading("infiniband-device", "/sys/class/infiniband", *paths, depth=3)
+
+
+def _find(name: str, *paths: str) -> Command:
+    """Like `files.reading`, without going into what would only be searched in vain."""
+    pruned = [word for folder in _NOT_INTO for word in ("-name", folder, "-o")][:-1]
+    wanted = [word for path in paths for word in ("-path", path, "-o")][:-1]
+    argv = (
+        "find",
+        "-L",
+        "/sys/class/infiniband",
+        "-maxdepth",
+        "7",
+        "(",
+        *pruned,
+        ")",
+        "-prune",
+        "-o",
+    )
+    argv = (*argv, "(", *wanted, ")", "-type", "f", "-exec", "grep", "-sHZ", "", "{}", "+")
+    return Command(name, argv, timeout=_LISTING_LIMIT)
+
+
+def listed_interfaces(outputs: Mapping[str, Output], target: Target) -> list[str]:
+    """Interfaces to ask about: those of the inventory, or else the ones with a PCI device of their
+    own."""
+    known = [nic.netdev for nic in target.expected.nics if NAME.fullmatch(nic.netdev)]
+    if known and len(known) == len(target.expected.nics):
+        return known
+    output = outputs.get("net")
+    found = net_files(files.contents(output)) if output is not None else {}
+    return sorted({*known, *(netdev for netdev, about in found.items() if about.get("pci"))})
+
+
+def is_all_known(target: Target) -> bool:
+    """Whether the inventory names every interface, so that nothing needs to be listed first."""
+    return bool(target.expected.nics) and all(
+        NAME.fullmatch(nic.netdev) for nic in target.expected.nics
+    )
+
+
+def ports(reading: Reading, extra: Iterable[str] = ()) -> list[NicPort]:
+    """The ports that the reading's outputs speak of, then those the inventory names and nobody saw.
+
+    `extra`: interfaces that only a command of their own speaks of, such as a single `ethtool -S`
+    handed in.
+    """
+    seen = _Seen.of(reading)
+    made: dict[str, NicPort] = {}
+    for rdma in seen.rdma.values():
+        port = _of_rdma(reading.target, rdma, seen)
+        made.setdefault(port.device, port)
+    taken = {port.netdev for port in made.values() if port.netdev}
+    physical = {name for name, about in seen.net.items() if about.get("pci")}
+    alone = physical if seen.net else set(seen.links) - {"lo"}
+    for netdev in sorted({*alone, *extra} - taken):
+        port = _of_interface(reading.target, netdev, seen)
+        made.setdefault(port.device, port)
+    return list(made.values())
+
+
+@dataclass(frozen=True)
+class _Seen:
+    links: Mapping[str, Interface]
+    net: Mapping[str, Mapping[str, str]]
+    rdma: Mapping[str, Rdma]
+
+    @staticmethod
+    def of(reading: Reading) -> _Seen:
+        outputs = reading.outputs
+        links = interfaces(outputs["ip"].stdout) if "ip" in outputs else None
+        net = net_files(files.contents(outputs["net"])) if "net" in outputs else {}
+        by_name: dict[str, Rdma] = {}
+        for source in _rdma_sources(outputs):
+            for port in source:
+                _merge(by_name, port)
+        return _Seen(links or {}, net, by_name)
+
+
+def _rdma_sources(outputs: Mapping[str, Output]) -> list[Sequence[Rdma]]:
+    merged: dict[str, str] = {}
+    for name in ("infiniband", "infiniband-device"):
+        if name in outputs:
+            merged.update(files.contents(outputs[name]))
+    links = rdma_links(outputs["rdma"].stdout) if "rdma" in outputs else None
+    stat = ibstat(outputs["ibstat"].stdout) if "ibstat" in outputs else []
+    return [rdma_files(merged), links or [], stat]
+
+
+def _merge(known: dict[str, Rdma], port: Rdma) -> None:
+    """The kernel's own files first; what they leave open is filled from the programs."""
+    name = port.device if port.port == 1 else f"{port.device}-{port.port}"
+    first = known.setdefault(name, port)
+    for field_name in ("state", "physical", "layer", "netdev", "firmware", "guid"):
+        setattr(first, field_name, getattr(first, field_name) or getattr(port, field_name))
+    first.rate_gbps = port.rate_gbps if first.rate_gbps is None else first.rate_gbps
+
+
+def _of_rdma(target: Target, rdma: Rdma, seen: _Seen) -> NicPort:
+    name = rdma.device if rdma.port == 1 else f"{rdma.device}-{rdma.port}"
+    netdev = rdma.netdev or _netdev_at(rdma.pci, seen)
+    row = target.expected.nic(name) or target.expected.nic(netdev) or target.expected.nic(rdma.pci)
+    device = row.device if row is not None else name
+    return NicPort(
+        device, netdev, rdma.pci, row, seen.links.get(netdev), rdma, seen.net.get(netdev, {})
+    )
+
+
+def _netdev_at(pci: str, seen: _Seen) -> str:
+    if not pci:
+        return ""
+    return next((netdev for netdev, about in seen.net.items() if about.get("pci") == pci), "")
+
+
+def _of_interface(target: Target, netdev: str, seen: _Seen) -> NicPort:
+    about = seen.net.get(netdev, {})
+    by_address = target.expected.nic(about.get("pci", ""))
+    if by_address is not None and by_address.netdev not in ("", netdev):
+        by_address = (
+            None  # a bond's row has the address of its first member, which is a port of its own
+        )
+    row = target.expected.nic(netdev) or by_address
+    device = row.device if row is not None else netdev
+    return NicPort(device, netdev, about.get("pci", ""), row, seen.links.get(netdev), None, about)

@@ -1,0 +1,300 @@
+"""Redfish: what a management controller's documents say of health, and the entries of its logs.
+
+Walks a few kinds of links from the service root with GETs alone. Python 3.9, standard library
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Optional
+from urllib.parse import urljoin, urlsplit
+
+from detectors.detector import DetectorError, Output, Reading, Target, Transports
+from detectors.faults import Observation
+from detectors.node.outputs import bmc_alarms
+from detectors.node.outputs.bmc_alarms import Alarm, AlarmKind
+
+ROOT = "/redfish/v1/"
+# Links that lead to health and logs. A GB300 board has some 20 chassis, each with its own.
+_FOLLOWED = (
+    *(
+        "Systems",
+        "Chassis",
+        "Managers",
+        "Members",
+        "LogServices",
+        "Entries",
+        "Power",
+        "Thermal",
+        "PowerSubsystem",
+    ),
+    *("PowerSupplies", "ThermalSubsystem", "Fans", "LeakDetection", "LeakDetectors"),
+)
+_MOST_DOCUMENTS = 150
+_EACH = timedelta(seconds=10)
+_IN_ALL = timedelta(seconds=20)
+_DEEPEST = 12
+_MOST_NODES = 20_000
+_HEALTH = {"ok": 0, "warning": 1, "critical": 2}
+# By the type of the object, or the list that it stands in.
+_KINDS = {
+    "PowerSupply": AlarmKind.PSU,
+    "PowerSupplies": AlarmKind.PSU,
+    "PowerSupplyMetrics": AlarmKind.PSU,
+    "PowerSubsystem": AlarmKind.PSU,
+    "Redundancy": AlarmKind.REDUNDANCY,
+    "PowerSupplyRedundancy": AlarmKind.REDUNDANCY,
+    "FanRedundancy": AlarmKind.REDUNDANCY,
+    "Fan": AlarmKind.FAN,
+    "Fans": AlarmKind.FAN,
+    "ThermalSubsystem": AlarmKind.TEMPERATURE,
+    "Temperatures": AlarmKind.TEMPERATURE,
+    "Temperature": AlarmKind.TEMPERATURE,
+    "Voltages": AlarmKind.VOLTAGE,
+    "Voltage": AlarmKind.VOLTAGE,
+    "Drive": AlarmKind.DISK,
+    "Storage": AlarmKind.DISK,
+    "Volume": AlarmKind.DISK,
+    "LeakDetector": AlarmKind.LEAK,
+    "LeakDetection": AlarmKind.LEAK,
+    "Processor": AlarmKind.PROCESSOR,
+    "ProcessorSummary": AlarmKind.PROCESSOR,
+    "MemorySummary": AlarmKind.HARDWARE,
+}
+_INLET = re.compile(r"inlet|ambient|intake", re.IGNORECASE)
+# What people and programs did to the machine or its controller, and how safe its settings are: no
+# part is broken.
+_NOTICES = re.compile(
+    r"secur|PCR |user|login|logged|audit|reset|driver missing|license|certificate|firmware"
+    r"|configuration modified|iLO ",
+    re.IGNORECASE,
+)
+_PART = re.compile(
+    r"power"
+    r" suppl|psu|\bfan|temperature|thermal|overheat|voltage|memory|dimm|drive|intrusion|hood|leak|redundan"  # noqa: E501
+    r"|machine check|processor|pcie|uncorrectable|\bcpu|\bgpu|nvlink|hardware",
+    re.IGNORECASE,
+)
+
+
+def collect(target: Target, via: Transports, base: str) -> dict[str, Output]:
+    """Documents by the order in which they were asked: `redfish.0` is the root. A controller that
+    does not answer is an output without status, never an error: the node itself may be well.
+    """
+    parts = urlsplit(base)
+    first = base if parts.path.strip("/") else urljoin(base, ROOT)
+    waiting, asked, took = [first], {_place(first)}, timedelta(0)
+    outputs: dict[str, Output] = {}
+    while waiting and len(outputs) < _MOST_DOCUMENTS and took < _IN_ALL:
+        url = waiting.pop(0)
+        try:
+            output = via.http.get(target, url, _EACH)
+        except DetectorError as error:
+            output = Output(None, b"", str(error).encode(), timedelta(0))
+        outputs[f"redfish.{len(outputs)}"] = output
+        took += output.took
+        if output.status is None:
+            break
+        for link in _links(output):
+            found = urljoin(first, link)
+            if urlsplit(found).netloc == parts.netloc and _place(found) not in asked:
+                asked.add(_place(found))
+                waiting.append(found)
+    return outputs
+
+
+def _place(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.path.rstrip('/')}?{parts.query}"
+
+
+def _links(output: Output) -> Iterator[str]:
+    """Links of one document; of a collection of entries only that to its next page: entries stand
+    in it."""
+    document = document_of(output.stdout) or {}
+    is_log = "LogEntryCollection" in str(document.get("@odata.type", ""))
+    for key, value in document.items():
+        if key == "Members@odata.nextLink" and isinstance(value, str):
+            yield value
+        if key not in _FOLLOWED or is_log:
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            link = item.get("@odata.id") if isinstance(item, dict) else None
+            if isinstance(link, str) and link.startswith("/"):
+                yield link
+
+
+def document_of(stdout: bytes) -> Optional[dict[str, Any]]:
+    start = stdout.find(b"{")
+    if start < 0:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(stdout[start:].decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read(reading: Reading, outputs: list[Output]) -> Iterator[Observation]:
+    """Health of each part, and the entries of each log, of all documents together."""
+    found: list[Alarm] = []
+    logs: dict[str, list[tuple[str, Alarm]]] = {}
+    for output in outputs:
+        document = document_of(output.stdout) or {}
+        kind = _type(document)
+        if kind == "JsonSchemaFile":
+            continue
+        if kind == "LogEntry":
+            _add(logs, document)
+        elif kind == "LogEntryCollection":
+            members = document.get("Members")
+            for entry in members if isinstance(members, list) else []:
+                if isinstance(entry, dict) and len(entry) > 1:
+                    _add(logs, entry)
+            logs.setdefault(_log_of(document), [])
+        else:
+            found += _healths(document)
+            yield from _facts(reading, document)
+    yield from bmc_alarms.alarms(reading, found)
+    for name in sorted(logs):
+        ordered = sorted(logs[name], key=lambda pair: _order(pair[0]))
+        yield from bmc_alarms.entries(
+            reading, name, [alarm for _, alarm in ordered], [key for key, _ in ordered]
+        )
+
+
+_FACTS = {
+    "Model": "bmc.model",
+    "SerialNumber": "bmc.serial",
+    "FirmwareVersion": "bmc.firmware",
+    "PowerState": "bmc.power_state",
+}
+
+
+def _facts(reading: Reading, document: dict[str, Any]) -> Iterator[Observation]:
+    """What the inventory is to learn of the thing that a document is of."""
+    name = str(document.get("Id") or document.get("Name") or "")[:80]
+    for key, metric in _FACTS.items():
+        if isinstance(document.get(key), str) and document[key].strip():
+            yield reading.saw(metric, document[key].strip(), qualifier=name, of=_type(document))
+
+
+def _add(logs: dict[str, list[tuple[str, Alarm]]], entry: dict[str, Any]) -> None:
+    key = f"{entry.get('Created', '')}|{entry.get('Id', '')}|{entry.get('Message') or entry.get('MessageId', '')}"  # noqa: E501
+    logs.setdefault(_log_of(entry), []).append((key, _entry(entry)))
+
+
+def _order(key: str) -> tuple[int, str]:
+    number = key.split("|")[1]
+    return int(number) if number.isdigit() and len(number) < 18 else 0, key
+
+
+def _type(document: dict[str, Any]) -> str:
+    """`#LogEntry.v1_3_0.LogEntry` as `LogEntry`."""
+    return str(document.get("@odata.type", "")).rpartition(".")[2].lstrip("#")
+
+
+def _log_of(document: dict[str, Any]) -> str:
+    """`/redfish/v1/Systems/1/LogServices/IML/Entries/3` as `Systems.1.IML`."""
+    path = str(document.get("@odata.id", "")).partition("/Entries")[0].replace("/redfish/v1/", "")
+    return (
+        ".".join(part for part in path.split("/") if part and part != "LogServices")[-80:]
+        or "redfish"
+    )
+
+
+def _entry(entry: dict[str, Any]) -> Alarm:
+    """Level -1 for entries that warn of nothing; 0 for those that are marked as repaired."""
+    oem = entry.get("Oem")
+    hpe = oem.get("Hpe") if isinstance(oem, dict) else None
+    hpe = hpe if isinstance(hpe, dict) else {}
+    message = str(entry.get("Message") or entry.get("Description") or entry.get("MessageId") or "")
+    told = f"{entry.get('SensorType', '')} {entry.get('EntryCode', '')} {message}"
+    level = _HEALTH.get(str(entry.get("Severity", "")).lower(), -1)
+    is_over = (
+        entry.get("Resolved") is True
+        or hpe.get("Repaired") is True
+        or hpe.get("Severity") == "Repaired"
+    )
+    is_of_part = bool(_PART.search(told)) and not (
+        _NOTICES.search(message) and not entry.get("SensorType")
+    )
+    own = bmc_alarms.kind_of(told) if is_of_part else AlarmKind.NOTICE
+    found = bmc_alarms.state(told, own) if is_of_part else None
+    kind = found[0] if found else own
+    level = (0 if is_of_part else -1) if is_over else (level if level > 0 else -1)
+    text = f"event log, {entry.get('Created', '')}: {message} ({entry.get('Severity', '')})"
+    return Alarm(kind, _name_of_entry(entry), level, text[:400])
+
+
+def _name_of_entry(entry: dict[str, Any]) -> str:
+    links = entry.get("Links")
+    origin = links.get("OriginOfCondition") if isinstance(links, dict) else None
+    path = origin.get("@odata.id") if isinstance(origin, dict) else None
+    if isinstance(path, str) and path:
+        return path.rstrip("/").rpartition("/")[2][:80]
+    if entry.get("SensorNumber") is not None:
+        return f"#{entry['SensorNumber']}"
+    return str(entry.get("MessageId") or entry.get("Id") or "")[:80]
+
+
+def _healths(document: dict[str, Any]) -> Iterator[Alarm]:
+    """Every object in the document with a Status.Health of its own; roll-ups repeat what their
+    parts say."""
+    waiting: list[tuple[Any, str, int]] = [(document, "", 0)]
+    seen = 0
+    while waiting and seen < _MOST_NODES:
+        node, within, depth = waiting.pop()
+        seen += 1
+        if isinstance(node, dict):
+            yield from _health(node, within)
+        if depth >= _DEEPEST:
+            continue
+        if isinstance(node, list):
+            waiting += [(item, within, depth + 1) for item in node]
+        elif isinstance(node, dict):
+            skipped = {"Status", "Links", "RelatedItem"} | ({"Oem"} if depth else set())
+            parts = [(value, key) for key, value in node.items() if key not in skipped]
+            waiting += [(value, key, depth + 1) for value, key in parts]
+
+
+def _health(node: dict[str, Any], within: str) -> Iterator[Alarm]:
+    status = node.get("Status")
+    if not isinstance(status, dict):
+        return
+    level = _HEALTH.get(str(status.get("Health", "")).lower())
+    names = map(node.get, ("Name", "FanName", "MemberId", "Id"))
+    name = str(next(filter(None, names), within))[:80]
+    if level is None or str(status.get("State", "")).lower() == "absent":
+        return
+    kind = _KINDS.get(_type(node)) or _KINDS.get(within) or _sensor_kind(node)
+    if kind is AlarmKind.TEMPERATURE and _INLET.search(f"{name} {node.get('PhysicalContext', '')}"):
+        kind = AlarmKind.INLET
+    detector = str(node.get("DetectorState", "OK")).lower()
+    level = max(level, _HEALTH.get(detector, 0)) if kind is AlarmKind.LEAK else level
+    text = f"{name}: health {status.get('Health')}, state {status.get('State', 'unknown')}"
+    yield Alarm(kind, name, level, text)
+    if kind is AlarmKind.PSU and "LineInputStatus" in node:
+        line = str(node["LineInputStatus"])
+        yield Alarm(
+            AlarmKind.INPUT,
+            name,
+            0 if line in ("Normal", "None") else 2,
+            f"{name}: line input {line}",
+        )
+
+
+def _sensor_kind(node: dict[str, Any]) -> AlarmKind:
+    known = {
+        "Temperature": AlarmKind.TEMPERATURE,
+        "Voltage": AlarmKind.VOLTAGE,
+        "Rotational": AlarmKind.FAN,
+    }
+    name = str(node.get("Name", ""))
+    if "leak" in name.lower():
+        return AlarmKind.LEAK
+    return known.get(str(node.get("ReadingType", "")), AlarmKind.HARDWARE)

@@ -1,0 +1,1 @@
+"""Detectors that ask Slurm, and what its programs print."""

@@ -1,0 +1,179 @@
+"""A job as Slurm's lists and accounts show it, with its times, and the readers of both. Pure; total
+on any text.
+
+What a line does not say is left empty, never guessed. Python 3.9, standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from typing import Optional
+
+from detectors.slurm import output
+
+# Of the states of jobs, those in which a node works or ends its work:
+# https://slurm.schedmd.com/squeue.html.
+RUNNING = frozenset(
+    {
+        "RUNNING",
+        "COMPLETING",
+        "STAGE_OUT",
+        "STOPPED",
+        "SIGNALING",
+        "SUSPENDED",
+        "CONFIGURING",
+        "RESIZING",
+    }
+)
+# What a job's comment may say of its last checkpoint, in seconds since 1970 or as ISO 8601: the
+# last one counts.
+_CHECKPOINT = re.compile(r"\bcheckpoint=(?P<at>[0-9][0-9T:.Z+-]{0,40})")
+_TOTAL = re.compile(r"\bgres/gpu=(\d{1,7})\b")
+_TYPED = re.compile(r"\bgres/gpu:[^=,]{1,64}=(\d{1,7})\b")
+_PER_NODE = re.compile(r"\bgpu(?::[A-Za-z][\w.-]{0,60})?[:=](\d{1,6})\b")
+_EPOCH = re.compile(r"\d{9,11}")
+_CELLS = 10
+_JOB_WIDTH = 20
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One start of one job. `state` is Slurm's own word, upper case and alone: CANCELLED, not
+    `CANCELLED by 1000`.
+
+    `gpus` is of all its nodes together, 0 where Slurm does not say; `ended_at` is None while it
+    runs.
+    """
+
+    job_id: str
+    state: str
+    started_at: datetime
+    nodes: tuple[str, ...]
+    user: str = ""
+    name: str = ""
+    partition: str = ""
+    gpus: int = 0
+    ended_at: Optional[datetime] = None
+    checkpoint_at: Optional[datetime] = None
+    cluster: str = "slurm"
+
+
+class Accounts(Enum):
+    """What the accounting said: `NONE_KEPT` is the site's choice, `SILENT` an error that passes."""
+
+    TOLD = "told"
+    NONE_KEPT = "none_kept"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True)
+class RecentJobs:
+    """All jobs that run, and those that ended lately as far as slurmctld and the accounts still
+    know them."""
+
+    records: list[JobRecord] = field(default_factory=list)
+    accounts: Accounts = Accounts.TOLD
+    complaint: str = ""
+
+
+def listed(text: str, totals: str = "", *, between: str, cluster: str = "slurm") -> list[JobRecord]:
+    """What `slurm_queries.jobs(between)` prints, and in `totals` each job's TRES by
+    `slurm_queries.JOB_TOTALS`.
+
+    A job that asked for GPUs in total has none per node; its TRES names GPUs only where
+    AccountingStorageTRES does.
+    """
+    whole = {
+        line[:_JOB_WIDTH].strip(): _all_gpus(line[_JOB_WIDTH:]) for line in totals.splitlines()
+    }
+    return _read(
+        text,
+        between,
+        cluster,
+        lambda job, told, nodes: whole.get(job) or _gpus_per_node(told) * nodes,
+    )
+
+
+def accounted(text: str, *, between: str, cluster: str = "slurm") -> list[JobRecord]:
+    """What `slurm_queries.job_accounts` prints."""
+    return _read(text, between, cluster, lambda job, told, nodes: _all_gpus(told))
+
+
+def checkpoint(comment: str) -> Optional[datetime]:
+    """The time that a job's comment gives for its last checkpoint, UTC where it names no zone."""
+    found = [match["at"] for match in _CHECKPOINT.finditer(comment)]
+    if not found:
+        return None
+    if _EPOCH.fullmatch(found[-1]):
+        return datetime.fromtimestamp(int(found[-1]), timezone.utc)
+    return _moment(found[-1].replace("Z", "+00:00"))
+
+
+def _read(
+    text: str, between: str, cluster: str, gpus: Callable[[str, str, int], int]
+) -> list[JobRecord]:
+    """Rows of ten cells; the last two, name and comment, may hold anything. Jobs past MOST_PLACES
+    are left out."""
+    found: list[JobRecord] = []
+    places = 0
+    for cells in output.rows(text, between, _CELLS):
+        started_at = _moment(cells[4])
+        if started_at is None:
+            continue
+        state = cells[1].split(" ", 1)[0].strip().upper()
+        ended_at = None if state in RUNNING else _moment(cells[5])
+        if ended_at is None and state not in RUNNING:
+            continue
+        nodes = tuple(output.hosts(cells[7]))
+        if not nodes or nodes == ("None assigned",):
+            continue
+        places += len(nodes)
+        if places > output.MOST_PLACES:
+            break
+        job_id, _, user, partition, _, _, tres, _, name, comment = cells
+        gpu_count, checkpoint_at = gpus(job_id, tres, len(nodes)), checkpoint(comment)
+        record = JobRecord(
+            job_id=job_id[:64],
+            state=state[:32],
+            started_at=started_at,
+            nodes=nodes,
+            user=user[:150],
+            name=name[:255],
+            partition=partition[:64],
+            gpus=gpu_count,
+            ended_at=ended_at,
+            checkpoint_at=checkpoint_at,
+            cluster=cluster,
+        )
+        found.append(record)
+    return found
+
+
+def _all_gpus(tres: str) -> int:
+    """`billing=16,cpu=16,gres/gpu=16,gres/gpu:h100=16,node=2`: the plain number, else those of the
+    types."""
+    total = _TOTAL.search(tres)
+    return int(total[1]) if total else sum(int(count) for count in _TYPED.findall(tres))
+
+
+def _gpus_per_node(text: str) -> int:
+    """`gres:gpu:h100:8`, `gres/gpu:8` or `N/A`."""
+    found = _PER_NODE.search(text)
+    return int(found[1]) if found else 0
+
+
+def _moment(text: str) -> Optional[datetime]:
+    """`Unknown`, `N/A` and Slurm's zero are no time."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+        at = at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None
+    return at if at > _ZERO else None
+
+
+_ZERO = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(days=1)

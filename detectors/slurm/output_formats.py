@@ -1,0 +1,218 @@
+"""Nodes in the other forms that Slurm prints: `sinfo --json`, slurmrestd's nodes, and sinfo's
+tables. Pure.
+
+Total on any text: a row that cannot be read is counted, never guessed. Python 3.9, standard library
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Optional
+
+from detectors.slurm import output
+from detectors.slurm.output import NodeState, state_words
+
+# What sinfo prints in one word, long and short (sinfo(1), NODE STATE CODES), as base and flags.
+_WORDS: dict[str, tuple[str, frozenset[str]]] = {
+    word: (base, frozenset(flags.split()))
+    for words, base, flags in (
+        ("IDLE", "IDLE", ""),
+        ("ALLOCATED ALLOC", "ALLOCATED", ""),
+        ("MIXED MIX", "MIXED", ""),
+        ("COMPLETING COMP", "ALLOCATED", "COMPLETING"),
+        ("DRAINED DRAIN", "IDLE", "DRAIN"),
+        ("DRAINING DRNG", "ALLOCATED", "DRAIN"),
+        ("DOWN", "DOWN", ""),
+        ("ERROR", "ERROR", ""),
+        ("FAIL", "IDLE", "FAIL"),
+        ("FAILING FAILG", "ALLOCATED", "FAIL"),
+        ("MAINT MAINTENANCE", "IDLE", "MAINTENANCE"),
+        ("REBOOT REBOOT_ISSUED BOOT", "IDLE", "REBOOT_ISSUED"),
+        ("REBOOT_REQUESTED", "IDLE", "REBOOT_REQUESTED"),
+        ("RESERVED RESV", "IDLE", "RESERVED"),
+        ("PLANNED PLND", "IDLE", "PLANNED"),
+        ("FUTURE FUTR", "FUTURE", ""),
+        ("UNKNOWN UNK", "UNKNOWN", ""),
+        ("INVAL", "IDLE", "INVALID_REG"),
+        ("BLOCKED BLOCK", "IDLE", "BLOCKED"),
+        ("NPC PERFCTRS", "IDLE", "PERFCTRS"),
+        ("POWERED_DOWN POW_DN", "IDLE", "POWERED_DOWN"),
+        ("POWERING_DOWN", "IDLE", "POWERING_DOWN"),
+        ("POWERING_UP POW_UP", "IDLE", "POWERING_UP"),
+        ("POWER_DOWN", "IDLE", "POWER_DOWN"),
+    )
+    for word in words.split()
+}
+_NAMES = ("HOSTNAMES", "NODELIST", "NODE", "NODES_NAME")
+_LAST = "REASON"
+_NO_REASON = frozenset({"", "none", "(null)", "n/a"})
+_MOST_NODES = 100_000
+_PADDING = " " * 16
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The nodes by name, how many rows or blocks could not be read, and what Slurm complained of,
+    for people."""
+
+    nodes: dict[str, NodeState]
+    unread: int = 0
+    complaint: str = ""
+
+
+def listed(text: str) -> Listed:
+    """Whatever form it is: `scontrol show node`, JSON, or a table of sinfo."""
+    if "NodeName=" in text:
+        found = output.nodes(text)
+        return Listed(found, max(0, len(re.findall(r"(?m)^NodeName=", text)) - len(found)))
+    start = text.find("{")
+    if start >= 0 and '"' in text[start : start + 80]:
+        return _from_json(text[start:])
+    return _from_table(text)
+
+
+def one_word(text: str) -> Optional[tuple[str, frozenset[str]]]:
+    """`drained*`, `mix-`, `idle+drain` as base and flags; None for what is no state."""
+    base, flags = state_words(text)
+    known = _WORDS.get(base)
+    return None if known is None else (known[0], known[1] | flags)
+
+
+def _from_json(text: str) -> Listed:
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        return Listed({}, 1, "the JSON cannot be read")
+    if not isinstance(whole, dict):
+        return Listed({}, 1, "the JSON is no object")
+    rows = whole.get("nodes")
+    rows = rows if isinstance(rows, list) else []
+    found = [_node(row) for row in rows if isinstance(row, dict)]
+    nodes = {node.name: node for node in found if node is not None}
+    return Listed(nodes, len(rows) - len(nodes), _errors(whole.get("errors")))
+
+
+def _errors(errors: Any) -> str:
+    """22.05: {error, errno}; later {description, error, source}."""
+    texts = [str(row.get("description") or row.get("error") or "an error") for row in _rows(errors)]
+    return "; ".join(texts)[:200]
+
+
+def _rows(value: Any) -> list[dict[str, Any]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _node(row: dict[str, Any]) -> Optional[NodeState]:
+    """`state` is a string beside `state_flags` in 22.05, one list later."""
+    name, state = row.get("name"), row.get("state")
+    words = [state] if isinstance(state, str) else state if isinstance(state, list) else []
+    more = row.get("state_flags")
+    words = [str(word) for word in [*words, *(more if isinstance(more, list) else [])] if word]
+    if not isinstance(name, str) or not name or not words:
+        return None
+    base, flags = state_words("+".join(words))
+    reason, user = str(row.get("reason") or ""), str(row.get("reason_set_by_user") or "")
+    changed_at, boot_time = _moment(row.get("reason_changed_at")), _moment(row.get("boot_time"))
+    partitions = [each for each in row.get("partitions") or () if isinstance(each, str)]
+    return NodeState(
+        name=name,
+        base=base,
+        flags=flags,
+        reason=reason,
+        reason_set_by=user,
+        reason_changed_at=changed_at,
+        boot_time=boot_time,
+        partitions=tuple(partitions),
+    )
+
+
+def _moment(value: Any) -> Optional[datetime]:
+    """Seconds, or {set, infinite, number} from 23.02 on; zero is no time."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") is True else None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**33:
+        return None
+    return datetime.fromtimestamp(value, tz=timezone.utc)
+
+
+def _from_table(text: str) -> Listed:
+    """With a header, blanks or `|` between columns, the reason last if it is there; or without one,
+    `|` between."""
+    nodes: dict[str, NodeState] = {}
+    unread, header = 0, None
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")] if "|" in line else line.split()
+        if "STATE" in cells and any(name in cells for name in _NAMES):
+            header = cells
+            continue
+        if not line.strip() or (header is None and not _is_row(line)):
+            continue  # a date or a prompt before the table, or a table of something else
+        for node in _in_row(line, header):
+            if len(nodes) >= _MOST_NODES:
+                return Listed(nodes, unread + 1)
+            if node is None:
+                unread += 1
+            elif node.name not in nodes or nodes[node.name].reason == "":
+                nodes[node.name] = node
+    return Listed(nodes, unread)
+
+
+def _in_row(line: str, header: Optional[list[str]]) -> Iterator[Optional[NodeState]]:
+    """The nodes of one row (a host list where sinfo was not asked for single nodes); None for an
+    unreadable one."""
+    if header is None:
+        values = _short(line)
+    else:
+        cells = (
+            [cell.strip() for cell in line.split("|")]
+            if "|" in line
+            else line.split(None, len(header) - 1)
+        )
+        values = dict(zip(header, cells)) if abs(len(cells) - len(header)) <= 1 else {}
+    name = next((values[key] for key in _NAMES if values.get(key)), "")
+    state = one_word(values.get("STATE", ""))
+    hosts = list(output.hosts(name)) if state else []
+    if state is None or not hosts or not all(_HOST.fullmatch(host) for host in hosts[:4]):
+        yield None
+        return
+    base, flags = state
+    last = values.get(_LAST, "")
+    reason = "" if last.lower() in _NO_REASON else last
+    user = values.get("USER", "").partition("(")[0].replace("Unknown", "")
+    for host in hosts:
+        yield NodeState(
+            name=host,
+            base=base,
+            flags=flags,
+            reason=reason,
+            reason_set_by=user,
+            reason_changed_at=None,
+            boot_time=None,
+            partitions=(),
+        )
+
+
+def _is_row(line: str) -> bool:
+    """Of a table without header: our own short form, or columns that sinfo padded to a width."""
+    cells = line.split("|", 2)
+    return len(cells) == 3 and (one_word(cells[1]) is not None or cells[0].endswith(_PADDING))
+
+
+def _short(line: str) -> dict[str, str]:
+    """`%N|%T|%u|%E`, as `slurm_queries` asks for, the reason being all that is left; or any row
+    with a state in it."""
+    name, *cells = (cell.strip() for cell in line.split("|"))
+    if len(cells) >= 3 and one_word(cells[0]):
+        return {
+            "NODELIST": name,
+            "STATE": cells[0],
+            "USER": cells[1],
+            _LAST: line.split("|", 3)[3].strip(),
+        }
+    return {"NODELIST": name, "STATE": next((cell for cell in cells if one_word(cell)), "")}

@@ -1,0 +1,1 @@
+"""Detectors that look at switches: SNMP, SONiC, traps."""

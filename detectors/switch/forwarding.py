@@ -1,0 +1,226 @@
+"""What a switch knows of the way: learned hardware addresses, BGP sessions, LLDP neighbours.
+Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from detectors import resources
+from detectors.detector import Reading, Sample, Samples
+from detectors.expected import Expected
+from detectors.faults import Observation
+from detectors.switch import ports
+from detectors.switch import tables as switch_tables
+from detectors.switch.tables import Tables
+
+_BGP_STATES = {
+    1: "idle",
+    2: "connect",
+    3: "active",
+    4: "openSent",
+    5: "openConfirm",
+    6: "established",
+}
+_ESTABLISHED, _STOPPED = 6, 1
+# A host that sends at least this much is no idle one: LLDP, LACP and a few ARP requests stay below
+# it. The switch may forget the addresses of silent hosts alone (IEEE 802.1Q, 8.8.3: ageing of
+# dynamic entries).
+SENDING_BYTES_PER_SECOND = 10_000
+_LEARNS_FOR_S = 86_400.0
+
+
+def learned(tables: Tables) -> dict[str, int]:
+    """Hardware addresses learned on each ifIndex. SONiC gives the ifIndex itself, others a bridge
+    port to look up."""
+    column = tables.column(switch_tables.FDB_PORT) or tables.column(switch_tables.FDB_PORT_OLD)
+    bridge_ports = tables.column(switch_tables.BRIDGE_PORT)
+    counted = Counter(value for value in column.values() if isinstance(value, int) and value > 0)
+    found: Counter[str] = Counter()
+    for port, count in counted.items():
+        index = bridge_ports.get(str(port), port)
+        found[str(index)] += count
+    return dict(found)
+
+
+def fdb(reading: Reading, by_port: Mapping[str, int]) -> Iterator[Observation]:
+    yield reading.saw("fdb.entries", sum(by_port.values()))
+
+
+def forgetting(
+    now: Sequence[Observation], before: Samples, *, is_booting: bool
+) -> Iterator[Observation]:
+    """Hosts that send but are not learned: the share of their ports now, and how often the table
+    has collapsed.
+
+    A port where no address was learned for a day is none of hosts any more.
+    """
+    sending, unlearned = [], []
+    rates = {seen.resource: seen.value for seen in now if seen.metric == "port.in_bytes_per_second"}
+    up = {seen.resource for seen in now if seen.metric == "port.oper" and seen.value == "up"}
+    for seen in now:
+        if seen.metric != "port.counters":
+            continue
+        has_entries = bool(seen.value[-1])
+        at = seen.observed_at.timestamp()
+        last = at if has_entries else _number(before.get((seen.resource, "port.learned_at")))
+        if at - last < _LEARNS_FOR_S:
+            yield Observation(seen.resource, "port.learned_at", last, seen.observed_at)
+            if seen.resource in up and rates.get(seen.resource, 0) >= SENDING_BYTES_PER_SECOND:
+                sending.append(seen.resource)
+                if not has_entries:
+                    unlearned.append(seen.resource)
+    entries = next((seen for seen in now if seen.metric == "fdb.entries"), None)
+    if entries is None:
+        return
+    if sending and not is_booting:
+        share = round(100 * len(unlearned) / len(sending), 1)
+        text = f"{len(unlearned)} of {len(sending)} ports whose hosts send have no address learned"
+        yield Observation(
+            entries.resource, "fdb.unlearned_percent", share, entries.observed_at, {"text": text}
+        )
+    yield _collapses(entries, before, bool(unlearned) and not is_booting)
+
+
+def _number(sample: Sample | None) -> float:
+    """Zero for what is no number."""
+    return (
+        float(sample.value)
+        if sample is not None and isinstance(sample.value, (int, float))
+        else 0.0
+    )
+
+
+def _collapses(entries: Observation, before: Samples, is_forgetful: bool) -> Observation:
+    last = before.get((entries.resource, "fdb.entries"))
+    counted = before.get((entries.resource, "fdb.collapses"))
+    count = counted.value if counted is not None and isinstance(counted.value, int) else 0
+    has_fallen = last is not None and isinstance(last.value, int) and entries.value * 2 < last.value
+    if has_fallen and is_forgetful:
+        count += 1
+    was = last.value if last is not None else "unknown"
+    text = f"{entries.value} learned addresses after {was}, while the hosts go on sending"
+    return Observation(
+        entries.resource, "fdb.collapses", count, entries.observed_at, {"text": text}
+    )
+
+
+def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
+    """Sessions by neighbour address. A session that is shut down on purpose is no fault.
+
+    CISCO-BGP4-MIB, which SONiC serves, does not tell a session shut on purpose (idle) from one that
+    fails; such a one is watched from the first time on that it was seen established (`sessions`).
+    """
+    for row, state in tables.column(switch_tables.BGP_STATE).items():
+        admin = tables.number(switch_tables.BGP_ADMIN, row)
+        is_well = state == _ESTABLISHED or admin == _STOPPED
+        if tables.is_booting and not is_well:
+            continue
+        yield reading.saw(
+            "bgp.established", is_well, **_peer(row, state, "stopped" if admin == _STOPPED else "")
+        )
+    told = tables.column(switch_tables.BGP_STATE)
+    for row, state in tables.column(switch_tables.BGP_STATE_CISCO).items():
+        peer = _address(row)
+        if peer and peer not in told:
+            yield reading.saw(
+                "bgp.session", _BGP_STATES.get(_whole(state), "unknown"), **_peer(peer, state, "")
+            )
+
+
+def sessions(
+    now: Sequence[Observation], before: Samples, *, is_booting: bool
+) -> Iterator[Observation]:
+    """Judgement of the sessions of which the agent does not say whether they are wanted."""
+    kept = before.get((now[0].resource, "bgp.known")) if now else None
+    known = set(kept.value) if kept is not None and isinstance(kept.value, list) else set()
+    seen_now = [seen for seen in now if seen.metric == "bgp.session"]
+    for seen in seen_now:
+        peer = seen.attributes["qualifier"]
+        if seen.value == "established":
+            known.add(peer)
+        if seen.value != "idle" or peer in known:
+            is_well = seen.value == "established"
+            if is_well or not is_booting:
+                yield Observation(
+                    seen.resource,
+                    "bgp.established",
+                    is_well,
+                    seen.observed_at,
+                    dict(seen.attributes),
+                )
+    if seen_now:
+        yield Observation(seen_now[0].resource, "bgp.known", sorted(known), seen_now[0].observed_at)
+
+
+def _peer(address: str, state: object, note: str) -> dict[str, str]:
+    said = note or _BGP_STATES.get(_whole(state), "unknown")
+    return {"qualifier": address, "text": f"the session to {address} is {said}"}
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _address(row: str) -> str:
+    """`1.4.10.0.0.1` (InetAddressType, length, octets) as `10.0.0.1`; IPv6 in full; empty for
+    anything else."""
+    parts = row.split(".")
+    if not all(part.isdigit() and int(part) < 256 for part in parts):
+        return ""
+    if parts[:2] == ["1", "4"] and len(parts) == 6:
+        return ".".join(parts[2:])
+    if parts[:2] == ["2", "16"] and len(parts) == 18:
+        octets = [int(part) for part in parts[2:]]
+        return ":".join(f"{octets[n] * 256 + octets[n + 1]:x}" for n in range(0, 16, 2))
+    return ""
+
+
+def neighbours(reading: Reading, tables: Tables) -> Iterator[Observation]:
+    """`lldp.neighbour`: the machine (and a switch's port) at the far end, with what the inventory
+    expects there.
+
+    A host's port is told by the host's own name for it or its hardware address, so of hosts the
+    machine alone counts.
+    """
+    named = ports.names(tables, reading.target.expected)
+    by_name = {
+        tables.text(column, index): index for column in switch_tables.NAMES[:2] for index in named
+    }
+    for row, value in tables.column(switch_tables.LLDP_REMOTE_NAME).items():
+        parts = row.split(".")
+        name = switch_tables.format_value(value)
+        if len(parts) != 3 or not name:
+            continue
+        local = tables.text(switch_tables.LLDP_LOCAL_PORT, parts[1])
+        index = by_name.get(local) or (parts[1] if parts[1] in named else "")
+        if not index:
+            continue
+        far = (
+            tables.text(switch_tables.LLDP_REMOTE_PORT, row),
+            tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row),
+        )
+        expected = _expected_peer(reading.target.expected, named[index])
+        found = _far_end(name, far, expected)
+        attributes = {"expected": expected} if expected else {}
+        text = f"its neighbour is {name}, port {far[0] or far[1] or 'unknown'}"
+        resource = resources.port(reading.target.name, named[index])
+        yield reading.saw("lldp.neighbour", found, resource, text=text, **attributes)
+
+
+def _expected_peer(expected: Expected, port: str) -> str:
+    known = expected.port(port)
+    return known.peer if known is not None else ""
+
+
+def _far_end(name: str, far: tuple[str, str], expected: str) -> str:
+    """The neighbour as a resource path; exactly `expected` where it is as far as it can be told."""
+    host = resources.short_host(name)
+    kind, _, rest = expected.partition("/")
+    wanted_host = rest.partition("/")[0]
+    if expected and host == wanted_host:
+        port = expected.rpartition("/port/")[2] if "/port/" in expected else ""
+        if not port or port in far or not any(far):
+            return expected
+        return resources.port(name, far[1] if far[1].startswith("Ethernet") else far[0] or far[1])
+    return f"{kind or 'node'}/{host}"

@@ -1,0 +1,341 @@
+"""How a SONiC switch is set, against what is declared; its reboot cause and the queues that its
+watchdog stopped.
+
+The meaning of the settings is in sonic_settings.py, the forms of the outputs in sonic_outputs.py;
+thresholds and severities are in catalog/polled_config.toml. Python 3.9, standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Optional
+
+from detectors import resources
+from detectors.detector import (
+    Command,
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
+from detectors.expected import ExpectedPort
+from detectors.faults import Observation
+from detectors.switch import sonic_outputs, sonic_settings
+from detectors.switch.sonic_outputs import Database, field, gbps
+
+CONFIG, CAUSE, WATCHDOG, STATUS = "config-db", "reboot-cause", "pfcwd", "interfaces-status"
+FEC, AUTONEG, COUNTERS, SUPPLIES, EEPROM, ECN = "fec", "autoneg", "counters", "psu", "eeprom", "ecn"
+# sonic-cfggen reads the whole database through Python: 2 to 6 s on a switch's small processor.
+_TIMEOUT = timedelta(seconds=40)
+_MOST_CAUSE = 200
+
+# What a text is, by words of its heads. The first that fits; a database is told by its first
+# character.
+_SIGNS = (
+    (AUTONEG, b"Auto-Neg Mode"),
+    (FEC, b"FEC Oper"),
+    (WATCHDOG, b"STORM DETECTED/RESTORED"),
+    (STATUS, b"Asym PFC"),
+    (COUNTERS, b"RX_OK"),
+    (SUPPLIES, b"Voltage (V)"),
+    (EEPROM, b"EEPROM"),
+    (EEPROM, b"ChannelMonitorValues"),
+    (ECN, b"green_max_threshold"),
+    (CAUSE, b"reboot"),
+)
+_RX_POWER = re.compile(r"^\s+RX(\d)Power: (-?\d{1,3}(?:\.\d{1,4})?)dBm", re.MULTILINE)
+_MODULE = re.compile(r"^(Ethernet\d+): SFP EEPROM", re.MULTILINE)
+_PROFILE = re.compile(r"^Profile: (\S+)", re.MULTILINE)
+_SETTING = re.compile(r"^(\w+_(?:threshold|drop_probability)|ecn)\s+(\S+)", re.MULTILINE)
+
+
+_COMMANDS = (
+    Command(CONFIG, ("sonic-cfggen", "-d", "--print-data"), _TIMEOUT, as_root=True),
+    Command(STATUS, ("show", "interfaces", "status"), _TIMEOUT),
+    Command(CAUSE, ("show", "reboot-cause"), _TIMEOUT),
+    Command(WATCHDOG, ("show", "pfcwd", "stats"), _TIMEOUT),
+)
+
+
+class SonicDetector(NothingToCompare):
+    """Settings of a SONiC switch. Only asked where settings are declared: that is also where it may
+    be logged into."""
+
+    name: ClassVar[str] = "sonic"
+    kind: ClassVar[TargetKind] = TargetKind.SWITCH
+    every: ClassVar[timedelta] = timedelta(minutes=10)
+    for_the_record: ClassVar[frozenset[str]] = frozenset(
+        {
+            "sonic.database_keys",
+        }
+    )
+    keeps: ClassVar[frozenset[str]] = frozenset({"switch.reboot_cause"})
+
+    def wants(self, target: Target) -> bool:
+        return bool(sonic_settings.NAMES & set(target.expected.settings))
+
+    def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
+        """One session. Raises DetectorError where the switch takes no SSH."""
+        return Reading(self.name, target, now, via.shell.run_all(target, self.name, _COMMANDS))
+
+    def sniff(self, text: bytes) -> str:
+        if text.lstrip()[:1] in (b"{", b"["):
+            return CONFIG
+        return next((name for name, sign in _SIGNS if sign in text), CONFIG)
+
+    def parse(self, reading: Reading) -> Iterator[Observation]:
+        outputs = reading.outputs
+        database = sonic_outputs.database(outputs[CONFIG].stdout) if CONFIG in outputs else None
+        complaint = _complaint(reading, database)
+        yield reading.silent(complaint) if complaint else reading.answered()
+        if database:
+            yield from _tables(reading, database)
+            yield from _settings(reading, database)
+            yield from _ports(reading, _set_ports(database))
+        for name, read in _READERS:
+            if name in outputs and (name != STATUS or not database):
+                yield from read(reading, outputs[name])
+
+    def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+        """Another reboot cause, which SONiC tells with its time, is another reboot."""
+        for seen in now:
+            last = before.get((seen.resource, seen.metric))
+            if (
+                seen.metric == "switch.reboot_cause"
+                and last is not None
+                and last.value != seen.value
+            ):
+                text = f"the switch started anew; it gives as the cause: {seen.value}"
+                yield Observation(
+                    seen.resource, "switch.restarted", True, seen.observed_at, {"text": text}
+                )
+
+
+def _complaint(reading: Reading, database: Optional[Database]) -> str:
+    """What could not be read, for people. Without a watchdog `show pfcwd` ends with an error: that
+    is no fault."""
+    if CONFIG in reading.outputs and not database:
+        return f"the configuration database could not be read: {reading.outputs[CONFIG].complaint}"
+    cut = sorted(name for name, output in reading.outputs.items() if output.status is None)
+    return f"no answer within {_TIMEOUT.seconds} s: {', '.join(cut)}" if cut else ""
+
+
+def _tables(reading: Reading, database: Database) -> Iterator[Observation]:
+    """How much the database holds, for the record."""
+    sizes = {name: len(rows) for name, rows in database.items()}
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:8]
+    shown = ",".join(f"{name}={sizes[name]}" for name in largest)
+    yield reading.saw("sonic.database_keys", sum(sizes.values()), tables=shown)
+
+
+def _settings(reading: Reading, database: Database) -> Iterator[Observation]:
+    """Every declared setting by its name. A database without any quality-of-service table is not
+    the configuration."""
+    declared = reading.target.expected.settings
+    for name in sorted(sonic_settings.NAMES & set(declared)):
+        value = sonic_settings.observed(name, database, declared)
+        wanted = sonic_settings.wanted(name, declared[name])
+        text = f"{name.replace('_', ' ')} is {value}; declared is {wanted}"
+        yield reading.saw(f"setting.{name}", value, expected=wanted, qualifier=name, text=text)
+
+
+def _set_ports(database: Database) -> dict[str, dict[str, Any]]:
+    """By port: what CONFIG_DB (PORT) or APPL_DB (PORT_TABLE) says of it."""
+    autoneg_words = {"on": "on", "1": "on", "off": "off", "0": "off"}
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in {**database.get("PORT_TABLE", {}), **database.get("PORT", {})}.items():
+        if not name.startswith("Ethernet"):
+            continue
+        speed_gbps = gbps(field(row, "speed"))
+        fec, mtu = field(row, "fec").lower(), field(row, "mtu")
+        autoneg = autoneg_words.get(field(row, "autoneg").lower(), "")
+        admin = field(row, "admin_status").lower()
+        found[name] = {
+            "speed_gbps": speed_gbps,
+            "mtu": mtu,
+            "fec": fec,
+            "autoneg": autoneg,
+            "admin": admin,
+        }
+    return found
+
+
+def _ports(reading: Reading, ports: dict[str, dict[str, Any]]) -> Iterator[Observation]:
+    """Each value that the switch gives, with what the inventory expects where it does."""
+    for name, values in sorted(ports.items()):
+        expected = reading.target.expected.port(name)
+        resource = resources.port(reading.target.name, name)
+        for metric, value in values.items():
+            if value in ("", None):
+                continue
+            shown = _shown(value)
+            wanted = _wanted(expected, metric)
+            attributes: dict[str, str] = {}
+            if wanted:
+                setting = metric.replace("_gbps", "")
+                text = f"its {setting} is {shown}; the inventory says {wanted}"
+                attributes = {"expected": wanted, "text": text}
+            yield reading.saw(f"port.set_{metric}", shown, resource, **attributes)
+
+
+def _wanted(expected: Optional[ExpectedPort], metric: str) -> str:
+    """As text; empty where the inventory does not say."""
+    if expected is None:
+        return ""
+    autoneg = {True: "on", False: "off", None: ""}[expected.is_autonegotiated]
+    admin = {True: "up", False: "down", None: ""}[expected.is_admin_up]
+    settings = {
+        "speed_gbps": expected.speed_gbps,
+        "mtu": expected.mtu,
+        "fec": expected.fec.lower(),
+        "autoneg": autoneg,
+        "admin": admin,
+    }
+    wanted = settings[metric]
+    return "" if wanted in (None, "") else _shown(wanted)
+
+
+def _shown(value: object) -> str:
+    """A whole number without its fraction."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _status(reading: Reading, output: Output) -> Iterator[Observation]:
+    """`show interfaces status`, where the database could not be read or only this was handed in."""
+    ports: dict[str, dict[str, Any]] = {}
+    for row in _ethernet_rows(output):
+        speed_gbps, mtu = gbps(row.get("speed", "")), row.get("mtu", "")
+        fec, admin = row.get("fec", "").lower(), row.get("admin", "").lower()
+        values = {"speed_gbps": speed_gbps, "mtu": mtu, "fec": fec, "admin": admin}
+        ports[row["interface"]] = values
+    yield from _ports(reading, ports)
+
+
+def _ethernet_rows(output: Output) -> Iterator[dict[str, str]]:
+    for row in sonic_outputs.table(output.stdout.decode("utf-8", "replace")):
+        if row.get("interface", "").startswith("Ethernet"):
+            yield row
+
+
+def _fec(reading: Reading, output: Output) -> Iterator[Observation]:
+    """What the link runs with, else what it is set to."""
+    ports: dict[str, dict[str, Any]] = {}
+    for row in _ethernet_rows(output):
+        fec = row.get("fec oper") or row.get("fec admin", "")
+        ports[row["interface"]] = {"fec": fec.lower()}
+    yield from _ports(reading, ports)
+
+
+def _autoneg(reading: Reading, output: Output) -> Iterator[Observation]:
+    words = {"enabled": "on", "disabled": "off"}
+    ports: dict[str, dict[str, Any]] = {}
+    for row in _ethernet_rows(output):
+        ports[row["interface"]] = {"autoneg": words.get(row.get("auto-neg mode", ""), "")}
+    yield from _ports(reading, ports)
+
+
+def _cause(reading: Reading, output: Output) -> Iterator[Observation]:
+    """`show reboot-cause`: one sentence, with user and time where a person asked for it."""
+    text = " ".join(output.stdout.decode("utf-8", "replace").split())[:_MOST_CAUSE]
+    if output.status == 0 and text:
+        yield reading.saw("switch.reboot_cause", text)
+
+
+def _watchdog(reading: Reading, output: Output) -> Iterator[Observation]:
+    """`show pfcwd stats`: a queue is operational or stormed. A port is well when none of its queues
+    is stormed."""
+    stormed: dict[str, list[str]] = {}
+    for row in sonic_outputs.table(output.stdout.decode("utf-8", "replace")):
+        port, _, queue = row.get("queue", "").partition(":")
+        if port.startswith("Ethernet"):
+            stormed.setdefault(port, [])
+            if row.get("status") == "stormed":
+                stormed[port].append(
+                    f"{queue} ({row.get('storm detected/restored', '')} detected/restored)"
+                )
+    for port, queues in sorted(stormed.items()):
+        text = (
+            f"pause frames hold up queue {', '.join(queues)}" if queues else "no queue is held up"
+        )
+        yield reading.saw(
+            "port.pfc_stormed", bool(queues), resources.port(reading.target.name, port), text=text
+        )
+
+
+def _counters(reading: Reading, output: Output) -> Iterator[Observation]:
+    """`show interfaces counters`: a port that has received packets and is down now had a link."""
+    for row in sonic_outputs.table(output.stdout.decode("utf-8", "replace")):
+        port, state = row.get("iface", ""), row.get("state", "")
+        received = row.get("rx_ok", "").replace(",", "")
+        if port.startswith("Ethernet") and state in ("U", "D", "X"):
+            resource = resources.port(reading.target.name, port)
+            yield reading.saw("port.state", state, resource)
+            if state == "U" or (state == "D" and received.isdigit() and int(received) > 0):
+                text = (
+                    f"the link is {'up' if state == 'U' else 'down'}; it has received"
+                    f" {received or 'some'} packets"
+                )
+                yield reading.saw("port.well", state == "U", resource, text=text)
+
+
+def _supplies(reading: Reading, output: Output) -> Iterator[Observation]:
+    """`show platform psustatus`. A supply that is not there may never have been."""
+    for row in sonic_outputs.table(output.stdout.decode("utf-8", "replace")):
+        status = row.get("status", "")
+        if row.get("psu") and status in ("OK", "WARNING", "NOT OK"):
+            text = f"{row['psu']} says {status}"
+            yield reading.saw("psu.well", status != "NOT OK", qualifier=row["psu"], text=text)
+
+
+def _optics(reading: Reading, output: Output) -> Iterator[Observation]:
+    """`show interfaces transceiver eeprom --dom`: received power by lane, for the record.
+
+    What it means is judged where lanes are looked at over time: over SNMP, and from the host's end.
+    """
+    text = output.stdout.decode("utf-8", "replace")
+    starts = [(found.start(), found[1]) for found in _MODULE.finditer(text)] or [(0, "")]
+    for number, (start, port) in enumerate(starts):
+        end = starts[number + 1][0] if number + 1 < len(starts) else len(text)
+        resource = resources.port(reading.target.name, port) if port else ""
+        for found in _RX_POWER.finditer(text, start, end):
+            yield reading.saw("port.rx_power_dbm", float(found[2]), resource, lane=found[1])
+
+
+def _ecn(reading: Reading, output: Output) -> Iterator[Observation]:
+    """`show ecn` (ecnconfig -l): profiles as blocks of field and value."""
+    text = output.stdout.decode("utf-8", "replace")
+    starts = [(found.start(), found[1]) for found in _PROFILE.finditer(text)]
+    profiles = {}
+    for number, (start, name) in enumerate(starts):
+        end = starts[number + 1][0] if number + 1 < len(starts) else len(text)
+        # The command does not print whether a profile marks: only those that mark are worth asking
+        # for.
+        profiles[name] = {"ecn": "ecn_all", **dict(_SETTING.findall(text[start:end]))}
+    declared = {
+        name: value
+        for name, value in reading.target.expected.settings.items()
+        if name.startswith("ecn_")
+    }
+    if profiles:
+        for name in sorted(sonic_settings.NAMES & set(declared)):
+            value = sonic_settings.observed(name, {"WRED_PROFILE": profiles}, declared)
+            wanted = sonic_settings.wanted(name, declared[name])
+            yield reading.saw(f"setting.{name}", value, expected=wanted, qualifier=name)
+
+
+_READERS = (
+    (STATUS, _status),
+    (FEC, _fec),
+    (AUTONEG, _autoneg),
+    (CAUSE, _cause),
+    (WATCHDOG, _watchdog),
+    (COUNTERS, _counters),
+    (SUPPLIES, _supplies),
+    (EEPROM, _optics),
+    (ECN, _ecn),
+)

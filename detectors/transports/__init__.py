@@ -1,0 +1,1 @@
+"""How detectors reach the world: SSH, local commands, HTTP, SNMP."""

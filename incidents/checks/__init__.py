@@ -1,0 +1,1 @@
+"""Conclusions from many observations: cables, rails, silent detectors, our own overload."""

@@ -1,0 +1,181 @@
+"""Whether Kintsugi itself comes too late to be able to say who is silent. Reads only.
+
+A manager that waits for a processor, or whose own link is down, times out on machines that have
+answered. So while its own polls are late or it reaches nothing at all, nothing is concluded from
+silence: one fault of its own says so. It stands on no machine of the site, so no repair waits for
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Q, QuerySet
+
+from detectors import resources
+from detectors.faults import EventKind, FaultEvent
+from incidents.correlation.conclusions import make_conclusion
+from incidents.faults.fault_views import SILENT_TARGET
+from incidents.models import Fault, Node, Poll, Switch
+from incidents.polling.polling import LEASE
+
+OVERLOADED = "kintsugi.overloaded"
+RESOURCE = "kintsugi/polls"
+# Our choice: half of the usual period of polls; and so many that it is not one detector's own
+# trouble.
+LATE = timedelta(seconds=30)
+LATE_SHARE = 0.1
+FEWEST = 3
+# After a stop everything is overdue, and caught up with within a period and a half
+# (incidents.polling.polling).
+_CATCHES_UP = timedelta(minutes=3)
+# Our choice, measured on two cores: beside eight busy loops a second of Kintsugi's work took 10 to
+# 20, and switches began to seem silent at 8; without them it took 1 to 3.
+SLOW, STEADY = 5.0, 3.0
+# As long as the hold-down of a target that does not answer: two rounds of polls, in which whoever
+# answers has answered.
+ASKED_AGAIN = timedelta(minutes=2)
+_MOST = 5000
+
+Asked = Callable[[Sequence[str]], Collection[str] | None]
+"""Which of these nodes Slurm hears; None when Slurm cannot be asked."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How this process gets on. `second_takes`: what a second of its computing has taken lately, in
+    seconds; None when it is not known (yet)."""
+
+    second_takes: float | None
+    up_for: timedelta = timedelta(0)
+
+
+UNHINDERED = Pace(1.0)
+
+
+def suspends(now: datetime) -> bool:
+    """Whether silence says nothing now: while the overload stands, and until everything was asked
+    again."""
+    lasts = Q(is_active=True) | Q(cleared_at__gt=now - ASKED_AGAIN)
+    return Fault.objects.filter(lasts, fault_type=OVERLOADED).exists()
+
+
+def evaluate_overload(now: datetime, *, pace: Pace, hears: Asked) -> list[FaultEvent]:
+    """The beginning or the end of the overload, if this is either."""
+    stands = Fault.objects.active().filter(fault_type=OVERLOADED).exists()
+    why = _why(now, pace, hears, stands=stands)
+    if why and not stands:
+        return [_event(EventKind.RAISED, why, now)]
+    if stands and not why and pace.second_takes is not None:
+        return [_event(EventKind.CLEARED, "its polls are in time again", now)]
+    return []
+
+
+def _why(now: datetime, pace: Pace, hears: Asked, *, stands: bool) -> str:
+    """What makes its judgement of silence worthless, for people; empty when nothing does."""
+    lag = _lag(now) if pace.up_for > _CATCHES_UP else None
+    if lag is not None:
+        return (
+            f"Kintsugi's own polls begin up to {lag.total_seconds():.0f} s late{_slowly(pace)}."
+            " Until it has caught up it takes no machine's silence for a fault. Give its machine"
+            " more processors or less other work; see what runs there (top), and that its poll"
+            " workers run."
+        )
+    if _is_slow(pace, stands=stands):
+        return (
+            f"Kintsugi waits for a processor: what should take it 1 s takes {pace.second_takes:.0f}"
+            " s, and answers time out at its end. Until that is over it takes no machine's silence"
+            " for a fault. Give its machine more processors or less other work; see what runs"
+            " there (top)."
+        )
+    return _reaches_nothing(hears)
+
+
+def _is_slow(pace: Pace, *, stands: bool) -> bool:
+    """It begins when anybody seems silent, and lasts as long as we are slow, whoever answers
+    meanwhile."""
+    if pace.second_takes is None:
+        return False
+    return pace.second_takes >= STEADY if stands else pace.second_takes >= SLOW and _any_silent()
+
+
+def _slowly(pace: Pace) -> str:
+    if pace.second_takes is None or pace.second_takes < STEADY:
+        return ""
+    return f", and what should take it 1 s takes {pace.second_takes:.0f} s"
+
+
+def _lag(now: datetime) -> timedelta | None:
+    """By how much the latest poll begins too late; None while few do.
+
+    One under way is as late as it was taken: how long its target takes to answer is not our
+    lateness.
+    """
+    rows = Poll.objects.filter(next_poll_at__lte=now - LATE).values_list(
+        "next_poll_at", "leased_until"
+    )[:_MOST]
+    lags = [_begun(leased_until, now) - due for due, leased_until in rows]
+    late = [lag for lag in lags if lag > LATE]
+    if len(late) < FEWEST or len(late) <= LATE_SHARE * Poll.objects.count():
+        return None
+    return max(late)
+
+
+def _begun(leased_until: datetime | None, now: datetime) -> datetime:
+    return now if leased_until is None or leased_until <= now else leased_until - LEASE
+
+
+def _any_silent() -> bool:
+    """Whether there is any silence that could be taken for a fault."""
+    return Poll.objects.filter(failures__gt=0).exists() or _silent().exists()
+
+
+def _silent() -> QuerySet[Fault]:
+    return Fault.objects.active().filter(fault_type=SILENT_TARGET)
+
+
+def _reaches_nothing(hears: Asked) -> str:
+    """Most of all that it asks, by every way, Slurm's too: then it is not the others who are
+    silent."""
+    owners = set(_silent().values_list("owner", flat=True))
+    if len(owners) < FEWEST:
+        return ""
+    nodes = Node.objects.inventoried().count()
+    switches = Switch.objects.inventoried().count()
+    silent_nodes = sorted(
+        host for owner in owners if (host := resources.host_of(owner)) is not None
+    )
+    silent_switches = len(owners) - len(silent_nodes)
+    if (
+        not nodes
+        or not switches
+        or len(silent_nodes) * 2 <= nodes
+        or silent_switches * 2 <= switches
+    ):
+        return ""
+    if hears(silent_nodes) is not None:
+        return ""
+    return (
+        f"Kintsugi reaches almost nothing: {len(silent_nodes)} of {nodes} nodes and"
+        f" {silent_switches} of {switches} switches do not answer it, nor does Slurm. Until one of"
+        " them does it takes no machine's silence for a fault. Look at its own machine and at its"
+        " link."
+    )
+
+
+def _event(kind: EventKind, text: str, now: datetime) -> FaultEvent:
+    return make_conclusion(kind, OVERLOADED, RESOURCE, text=text, now=now)
+
+
+def get_active_overload() -> Sequence[tuple[datetime, str]]:
+    """Since when the overload stands, and what was said of it; for the console."""
+    faults = Fault.objects.active().filter(fault_type=OVERLOADED).prefetch_related("evidence")
+    return [
+        (
+            fault.raised_at,
+            last.excerpt if (last := fault.evidence.order_by("-occurred_at").first()) else "",
+        )
+        for fault in faults
+    ]

@@ -1,0 +1,150 @@
+"""What people may say about windows, as forms: a new one, and another end or review."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
+from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
+
+from incidents.evaluation.windows import Draft, DraftField, Problem, WindowKind
+from incidents.maintenance import planning
+from incidents.models import Incident, Silence
+
+_KINDS = {
+    WindowKind.SILENCE: "Silence: a fault that somebody knows of",
+    WindowKind.MAINTENANCE: "Maintenance: machines that people work on; no repair starts there",
+    WindowKind.SHELF: "Shelf: one kind of fault in one place that will stand until a review",
+}
+# What a new window begins with, to be changed: two hours, as in the form of Prometheus
+# Alertmanager.
+USUAL = timedelta(hours=2)
+_NO_TIME = {"invalid": "Give date and time as 2025-01-31 14:05."}
+
+
+def _time(label: str, text: str) -> forms.DateTimeField:
+    widget = TextInput(attrs={"type": "datetime-local"})
+    return forms.DateTimeField(
+        label=label, required=False, widget=widget, help_text=text, error_messages=_NO_TIME
+    )
+
+
+def _reason(label: str, *, is_needed: bool) -> forms.CharField:
+    return forms.CharField(
+        label=label,
+        max_length=255,
+        required=is_needed,
+        widget=TextInput,
+        error_messages={"required": "Say why: everyone who sees it will ask."},
+    )
+
+
+class ChangeForm(forms.Form):
+    """Another end, another review, another reason; what is left empty is none, the reason stays."""
+
+    ends_at = _time("End", "Earlier, later, or empty where it has a review.")
+    review_at = _time("Review", "When you are asked whether it is still right; 30 days at most.")
+    reason = _reason("New reason", is_needed=False)
+
+    def refuse(self, problems: tuple[Problem, ...]) -> None:
+        for problem in problems:
+            name = problem.field.value if problem.field.value in self.fields else None
+            self.add_error(name, problem.text)
+
+
+class WindowForm(ChangeForm):
+    """A new window: what it covers, from when, until when, and why."""
+
+    kind = forms.ChoiceField(
+        label="What",
+        choices=[(kind.value, text) for kind, text in _KINDS.items()],
+        widget=UnfoldAdminSelectWidget,
+        initial=WindowKind.SILENCE.value,
+    )
+    where = forms.CharField(
+        label="Where",
+        required=False,
+        max_length=2000,
+        help_text=(
+            "A path or pattern such as node/gn042, node/gn0* or switch/leaf-03/port/Ethernet64."
+            " Maintenance: machines such as gn[001-004], leaf-03."
+        ),
+        widget=TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+    fault_type = forms.CharField(
+        label="Fault type",
+        required=False,
+        max_length=96,
+        help_text="Such as gpu.xid.79 or nic.link.*; empty: every type.",
+        widget=TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+    reason = _reason("Why", is_needed=True)
+    starts_at = _time("Begin", "Empty: now.")
+    everything = forms.BooleanField(
+        label="I mean everything",
+        required=False,
+        help_text="Only needed where it covers every fault of every machine.",
+        widget=UnfoldBooleanSwitchWidget,
+    )
+    field_order = (
+        "kind",
+        "where",
+        "fault_type",
+        "reason",
+        "starts_at",
+        "ends_at",
+        "review_at",
+        "everything",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        zone = timezone.get_current_timezone_name()
+        self.fields["starts_at"].help_text = f"Time zone {zone}; empty: now."
+        end = self.fields["ends_at"]
+        end.help_text = (
+            "When people are told again of what still stands. A shelf may have a review instead."
+        )
+        end.initial = _typed(timezone.now() + USUAL)
+
+    def draft(self, now: datetime) -> Draft:
+        values = self.cleaned_data
+        where = values["where"].strip()
+        draft = Draft(
+            kind=WindowKind(values["kind"]),
+            reason=values["reason"],
+            starts_at=values["starts_at"] or now,
+            ends_at=values["ends_at"],
+            review_at=values["review_at"],
+            may_cover_all=values["everything"],
+        )
+        if draft.kind is not WindowKind.MAINTENANCE:
+            return replace(draft, resource=where, fault_type=values["fault_type"].strip())
+        if not where:
+            return draft
+        return replace(draft, machines=planning.machines(where, planning.known()))
+
+
+def about(incident: Incident) -> dict[str, str]:
+    """What a silence of this incident begins with: its root's resource and type."""
+    return {
+        "where": incident.root_resource,
+        "fault_type": incident.fault_type,
+        "kind": WindowKind.SILENCE.value,
+    }
+
+
+def as_it_is(row: Silence) -> dict[str, Any]:
+    return {
+        DraftField.ENDS_AT.value: _typed(row.ends_at),
+        DraftField.REVIEW_AT.value: _typed(row.review_at),
+    }
+
+
+def _typed(at: datetime | None) -> str:
+    """As a field of type datetime-local takes it."""
+    return f"{timezone.localtime(at):%Y-%m-%dT%H:%M}" if at is not None else ""

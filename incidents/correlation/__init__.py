@@ -1,0 +1,1 @@
+"""Which faults belong together: rules, relations, candidates."""

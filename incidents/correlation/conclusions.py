@@ -1,0 +1,37 @@
+"""Events that Kintsugi concludes from several faults; no single machine told them. Reads the
+catalogue alone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from detectors.catalog import catalog
+from detectors.faults import EventKind, FaultEvent, event_id
+
+
+def make_conclusion(
+    kind: EventKind,
+    fault_type: str,
+    resource: str,
+    *,
+    text: str,
+    now: datetime,
+    qualifier: str = "",
+) -> FaultEvent:
+    """Of the type's own severity, action and component; `text` is its evidence, for people."""
+    row = catalog.load()[fault_type]
+    identity = event_id("concluded", fault_type, resource, qualifier, kind, now.isoformat())
+    return FaultEvent(
+        event_id=identity,
+        fault_type=row.id,
+        event=kind,
+        resource=resource,
+        source="poll",
+        occurred_at=now,
+        observed_at=now,
+        severity=row.severity,
+        action=row.action,
+        component=row.component,
+        qualifier=qualifier,
+        excerpt=text,
+    )

@@ -1,0 +1,437 @@
+"""Decides which incident a new fault belongs to, by the rules of `incidents.correlation.rules`.
+Pure: no clock, no database.
+
+The cause explains its effects in whichever order they come: an effect joins its cause's incident, a
+cause that comes later takes the root of every incident whose root it explains. Rules are tried from
+the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import islice
+
+from detectors.faults import Action, Role
+from incidents.correlation import near_misses, rule_file
+from incidents.correlation.meeting import Field, Seat
+from incidents.correlation.near_misses import Miss, Nearly
+from incidents.correlation.relations import Surroundings
+from incidents.correlation.rules import CauseOrder, Lasts, Root, Rule, RuleSet
+from incidents.faults.fault_views import (
+    FOLLOWS_HARDWARE,
+    GPU_LOST,
+    NETWORK_CLIENT,
+    NVSWITCH,
+    ROUTING,
+    UNREACHABLE,
+    USER_REPORT,
+    FaultView,
+    IncidentView,
+)
+from incidents.text import wording
+from incidents.vocabulary.lifecycle import State
+from incidents.vocabulary.relations import Side
+
+_OTHER = {Side.CAUSE: Side.EFFECT, Side.EFFECT: Side.CAUSE}
+_LONGEST_REASON = 255
+_MOST_NEARLY = 3
+
+
+@dataclass(frozen=True)
+class Opens:
+    """`nearly`: the rules that almost joined it to an open incident, and what was missing."""
+
+    reason: str
+    nearly: tuple[Nearly, ...] = ()
+
+
+@dataclass(frozen=True)
+class Joins:
+    """`role` ROOT: the fault takes the root's place, and the old root becomes a symptom."""
+
+    incident: int
+    role: Role
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """Recorded as a fault, without an incident of its own for now."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explained:
+    """An incident whose root the new fault explains, and why."""
+
+    incident: int
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Merges:
+    """One response where there were several: `incident` stays, the `others` are part of it, and the
+    fault joins it.
+
+    `root_of`: the incident whose root is the root of all; None: the fault's own.
+    """
+
+    incident: int
+    others: tuple[int, ...]
+    joins: Joins
+    root_of: int | None
+    explained: tuple[Explained, ...]
+
+
+Placement = Opens | Joins | Keeps | Merges
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the rules may ask besides the two faults."""
+
+    around: Surroundings = field(default_factory=Surroundings)
+    window: timedelta = timedelta(minutes=10)
+    said: Callable[[str], str] = wording.resource
+    """A resource path as people say it."""
+    rules: RuleSet = field(default_factory=rule_file.load)
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A rule that joins the fault to an incident, over one of its faults. `side` is the new
+    fault's."""
+
+    rule: Rule
+    side: Side
+    seat: Seat
+    incident: IncidentView
+    role: Role
+
+    @property
+    def other(self) -> FaultView:
+        return self.seat.seen.view()
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the new fault explains the incident's root."""
+        return self.side is Side.CAUSE and not self.rule.is_of_peers
+
+
+def place(fault: FaultView, incidents: Sequence[IncidentView], setting: Setting) -> Placement:
+    """Where a new fault belongs among the open incidents of its neighbourhood."""
+    met = Field(setting.rules, setting.around)
+    for incident in incidents:
+        met.enter(
+            incident.key, incident, root=incident.root, members=incident.members or (incident.root,)
+        )
+    return judge(fault, met, setting)
+
+
+def judge(fault: FaultView, met: Field, setting: Setting) -> Placement:
+    """The same over an index that is kept for many faults.
+
+    Of several incidents that fit one rule the one with the same resource, then the one nearest in
+    time wins.
+    """
+    first = next(_matches(fault, met, setting), None)
+    if first is None:
+        if fault.opens_incident:
+            return Opens("no open incident explains it", _nearly(fault, met, setting))
+        return Keeps("recorded: a fault of this type opens no incident by itself")
+    explained = _explained(fault, met, setting)
+    if first.incident.key in explained:
+        first = next(_wider_causes(fault, met, setting, explained), first)
+    others = {key: match for key, match in explained.items() if key != first.incident.key}
+    joins = Joins(first.incident.key, first.role, first.rule.name, _reason(first, fault, setting))
+    if not others or (first.incident.is_fixed and first.is_cause):
+        return joins
+    return _merged(fault, first, joins, others, setting)
+
+
+def effects(
+    fault: FaultView, met: Field, setting: Setting, *, incident: IncidentView, is_root: bool
+) -> Iterator[tuple[Seat, Joins]]:
+    """The loose faults that belong to the incident now that this fault, its root or a member,
+    does."""
+    for rule, side in setting.rules.sides(fault):
+        if not (is_root if rule.is_of_peers or rule.by_root else True) or (
+            side is Side.EFFECT and not rule.is_of_peers
+        ):
+            continue
+        for seat in met.met(rule, side, fault, loose=True):
+            loose = seat.seen.view()
+            match = _Match(rule, _OTHER[side], Seat(fault, incident.key), incident, Role.SYMPTOM)
+            is_alike = rule.root is Root.STRONGER and takes_root(loose, fault)
+            if is_alike or not _fits(match, loose, setting):
+                continue
+            yield seat, Joins(incident.key, Role.SYMPTOM, rule.name, _reason(match, loose, setting))
+
+
+def _matches(fault: FaultView, met: Field, setting: Setting) -> Iterator[_Match]:
+    """The best match of each rule, from the top."""
+    for rule, side in setting.rules.sides(fault):
+        candidates = _candidates(rule, side, fault, met)
+        matches = [match for match in candidates if _fits(match, fault, setting)]
+        if matches:
+            yield min(matches, key=lambda match: _nearness(match, fault))
+
+
+def _candidates(rule: Rule, side: Side, fault: FaultView, met: Field) -> Iterator[_Match]:
+    if side is Side.CAUSE and (rule.is_symmetric or not _may_explain(rule, fault)):
+        return
+    views: dict[int, tuple[IncidentView, Role]] = {}  # many of one incident may be met
+    for seat in met.met(rule, side, fault):
+        if seat.incident is not None:
+            if seat.incident not in views:
+                incident = met.incidents[seat.incident].view()
+                views[seat.incident] = incident, _role(rule, side, fault, incident)
+            yield _Match(rule, side, seat, *views[seat.incident])
+
+
+def _may_explain(rule: Rule, fault: FaultView) -> bool:
+    """A rule that asks for an incident's state speaks of what its cause goes through, so never
+    takes a root away. What opens no incident explains none."""
+    return rule.is_of_peers or (
+        not rule.states and fault.opens_incident and not fault.is_sympathetic
+    )
+
+
+def _role(rule: Rule, side: Side, fault: FaultView, incident: IncidentView) -> Role:
+    if rule.root is Root.CAUSE:
+        is_root = side is Side.CAUSE
+    elif rule.root is Root.STRONGER:
+        is_root = not incident.is_fixed and takes_root(fault, incident.root)
+    else:
+        is_root = False
+    return Role.ROOT if is_root else Role.SYMPTOM
+
+
+def _nearness(match: _Match, fault: FaultView) -> tuple[bool, timedelta, tuple[object, ...]]:
+    return match.other.resource != fault.resource, apart(fault, match.other), match.incident.age
+
+
+def _explained(fault: FaultView, met: Field, setting: Setting) -> dict[int, _Match]:
+    """Every incident whose root this fault explains, by the first rule that says so."""
+    explained: dict[int, _Match] = {}
+    for rule, side in setting.rules.sides(fault):
+        if side is Side.CAUSE and not rule.is_of_peers:
+            for match in _candidates(rule, side, fault, met):
+                if match.incident.key not in explained and _fits(match, fault, setting):
+                    explained[match.incident.key] = match
+    return explained
+
+
+def _wider_causes(
+    fault: FaultView, met: Field, setting: Setting, explained: dict[int, _Match]
+) -> Iterator[_Match]:
+    """What explains the fault itself, outside of the incidents that it explains: then theirs is the
+    root."""
+    for match in _matches(fault, met, setting):
+        is_effect = match.side is Side.EFFECT and not match.rule.is_of_peers
+        if is_effect and match.incident.key not in explained:
+            yield match
+
+
+def _merged(
+    fault: FaultView, first: _Match, joins: Joins, others: dict[int, _Match], setting: Setting
+) -> Merges:
+    incidents = {first.incident.key: first.incident}
+    incidents.update({key: match.incident for key, match in others.items()})
+    stays = first.incident
+    if not stays.is_fixed:
+        stays = min(incidents.values(), key=lambda incident: incident.age)
+    is_root = first.role is Role.ROOT
+    matches = {first.incident.key: first, **others} if is_root else others
+    explained = []
+    for key, match in matches.items():
+        reason = _sentence(match.incident.root, fault, match.rule.because, setting)
+        explained.append(Explained(key, match.rule.name, reason))
+    return Merges(
+        incident=stays.key,
+        others=tuple(key for key in incidents if key != stays.key),
+        joins=replace(joins, incident=stays.key),
+        root_of=None if is_root else first.incident.key,
+        explained=tuple(explained),
+    )
+
+
+# Whether a rule fits
+# ---------------------------------------------------------------------------
+
+
+def _fits(match: _Match, fault: FaultView, setting: Setting) -> bool:
+    return next(_unmet(match, fault, setting), None) is None
+
+
+def _unmet(match: _Match, fault: FaultView, setting: Setting) -> Iterator[Miss]:
+    """The conditions that do not hold, those first that cost least and fail most; none: the rule
+    fits."""
+    rule, incident, other = match.rule, match.incident, match.other
+    cause, effect = (fault, other) if match.side is Side.CAUSE else (other, fault)
+    if not _is_in_time(rule, cause, effect, setting):
+        yield Miss.WINDOW
+    if not _is_in_order(rule.direction, cause, effect):
+        yield Miss.DIRECTION
+    if rule.states and incident.state not in rule.states:
+        yield Miss.STATE
+    if rule.reported_only and incident.has_platform_signal:
+        yield Miss.REPORTED
+    if not rule.is_of_peers and _are_peers(rule, cause, effect, setting):
+        yield Miss.PEERS
+    if rule.one_machine and not incident.is_on_one_machine:
+        yield Miss.MACHINES
+    if match.is_cause and incident.is_fixed:
+        yield Miss.FIXED
+    if not takes(incident, fault):
+        yield Miss.WATCHED
+
+
+def _are_peers(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting) -> bool:
+    """Both could be the cause of the other by this rule: then it says nothing of the two."""
+    return setting.rules.is_on(rule, Side.EFFECT, cause) and setting.rules.is_on(
+        rule, Side.CAUSE, effect
+    )
+
+
+def _is_in_time(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting) -> bool:
+    if rule.lasts is Lasts.WHILE_OPEN:
+        return True
+    window = setting.window if rule.window is None else rule.window
+    stands = rule.lasts is Lasts.WHILE_ACTIVE and cause.is_active and _is_before(cause, effect)
+    return stands or apart(cause, effect) <= window
+
+
+def _is_in_order(direction: CauseOrder, cause: FaultView, effect: FaultView) -> bool:
+    if direction is CauseOrder.EITHER:
+        return True
+    return (
+        _is_before(cause, effect)
+        if direction is CauseOrder.CAUSE_FIRST
+        else _is_before(effect, cause)
+    )
+
+
+def _is_before(one: FaultView, other: FaultView) -> bool:
+    """By either clock: two machines' clocks may differ."""
+    return one.occurred_at <= other.occurred_at or one.observed_at <= other.observed_at
+
+
+def apart(one: FaultView, other: FaultView) -> timedelta:
+    """Time between two faults. Clocks of two machines differ, so there our own clock may speak
+    too."""
+    by_device = abs(one.occurred_at - other.occurred_at)
+    if one.owner == other.owner and _has_device_clock(one) and _has_device_clock(other):
+        return by_device
+    return min(by_device, abs(one.observed_at - other.observed_at))
+
+
+def _has_device_clock(fault: FaultView) -> bool:
+    return fault.occurred_at != fault.observed_at
+
+
+def takes(incident: IncidentView, fault: FaultView) -> bool:
+    """Whether the incident is open to this fault at all.
+
+    One that is watched after its repair is not, for a fault that calls for a repair of its own:
+    hidden there, the fault would start none, and the repaired part did nothing to be repaired
+    again.
+    """
+    return (
+        incident.state is not State.MONITORING
+        or not fault.calls_for_repair
+        or is_back(fault, incident)
+    )
+
+
+def is_back(fault: FaultView, incident: IncidentView) -> bool:
+    """Whether this is what the incident was about, come again: its root's own fault, or what called
+    for its repair.
+
+    The latter is a hardware fault that asks for as much as the incident did, on the root's part, or
+    one that was there before. The other end of a link that was the root is the same link. A
+    symptom, or a fault of another part, is not.
+    """
+    root = incident.root
+    if _identity(fault) == _identity(root):
+        return True
+    is_of_link = fault.is_link and root.is_link
+    if not fault.is_hardware and not is_of_link:
+        return False
+    members = [member.view() for member in incident.members]
+    is_known = any(_identity(fault) == _identity(member) for member in members)
+    if is_of_link:
+        return is_known
+    hardware = [member for member in members if member.is_hardware]
+    asked_rank = max(view.action.rank for view in (root, *hardware))
+    if fault.action.rank < asked_rank:
+        return False
+    return is_known or (fault.resource == root.resource and fault.resource != fault.owner)
+
+
+def _identity(fault: FaultView) -> tuple[str, str]:
+    return fault.fault_type, fault.resource
+
+
+def takes_root(fault: FaultView, root: FaultView) -> bool:
+    """The first hardware fault stays the root; what only follows, echoes or was merely told gives
+    way to it."""
+    if not fault.opens_incident or fault.is_sympathetic or fault.fault_type == USER_REPORT:
+        return False
+    if root.fault_type == USER_REPORT or root.is_sympathetic or not root.opens_incident:
+        return True
+    if fault.is_one_of(FOLLOWS_HARDWARE) or fault.is_one_of(UNREACHABLE):
+        return False
+    if root.is_one_of(FOLLOWS_HARDWARE) or root.is_one_of(UNREACHABLE):
+        return fault.is_hardware
+    if root.is_one_of(NVSWITCH):
+        return fault.is_one_of(GPU_LOST)
+    if root.is_one_of(NETWORK_CLIENT) or root.is_one_of(ROUTING):
+        return fault.is_hardware or fault.is_link or fault.is_of_switch
+    if root.is_link:
+        return fault.is_hardware or fault.is_of_switch
+    return root.action.rank <= Action.WATCH.rank < fault.action.rank
+
+
+# Words
+# ---------------------------------------------------------------------------
+
+
+def _reason(match: _Match, fault: FaultView, setting: Setting) -> str:
+    rule = match.rule
+    words = (rule.explains or f"its cause, as {rule.because}") if match.is_cause else rule.because
+    return _sentence(fault, match.other, words, setting)
+
+
+def _sentence(fault: FaultView, other: FaultView, because: str, setting: Setting) -> str:
+    what = f"{other.fault_type} on {setting.said(other.resource)}"
+    return f"{_when(fault, other)} {what}: {because}"[:_LONGEST_REASON]
+
+
+def _when(fault: FaultView, other: FaultView) -> str:
+    seconds = (fault.occurred_at - other.occurred_at).total_seconds()
+    if abs(seconds) < 1:
+        return "at the same moment as"
+    lasted = wording.duration(timedelta(seconds=abs(seconds)))
+    return f"{lasted} before" if seconds < 0 else f"{lasted} after"
+
+
+def _nearly(fault: FaultView, met: Field, setting: Setting) -> tuple[Nearly, ...]:
+    """Rules of which one condition alone did not hold, at most three; one for each incident."""
+    near: dict[int, Nearly] = {}
+    for rule, side in setting.rules.sides(fault):
+        for match in _candidates(rule, side, fault, met):
+            if match.incident.key in near:
+                continue
+            misses = list(islice(_unmet(match, fault, setting), 2))
+            if len(misses) == 1:
+                words = near_misses.WORDS[misses[0]]
+                if words:
+                    reason = _sentence(fault, match.other, words, setting)
+                    near[match.incident.key] = Nearly(match.incident.key, rule.name, reason)
+    return tuple(list(near.values())[:_MOST_NEARLY])

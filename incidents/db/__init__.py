@@ -1,0 +1,1 @@
+"""Statements for the hot paths: compiled queries and upserts."""

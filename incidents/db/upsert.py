@@ -1,0 +1,256 @@
+"""The statements of ingest whose speed matters, as raw SQL for PostgreSQL and SQLite. Decides
+nothing.
+
+Callers aggregate in memory and sort their keys first: two batches that share rows then lock them in
+one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+import msgspec
+from django.db import connection
+from django.db.backends.utils import CursorWrapper
+from django.db.models import Field, Model
+
+from detectors.faults import Role
+
+# Any fixed number: the key of the advisory lock under which faults are placed into incidents.
+_PLACEMENT_LOCK = 0x6B696E7473756769 & 0x7FFFFFFFFFFFFFFF
+# SQLite takes 32,766 parameters per statement; older builds 999.
+_CHUNK = 900
+FIRST_EXCERPTS = 5
+LAST_EXCERPTS = 5
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """What a batch adds to one active fault. `excerpts` is how many excerpts it brought."""
+
+    fault: int
+    count: int
+    last_seen_at: datetime
+    clears_at: datetime | None
+    excerpts: int
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """`slot` 0 to 4 are the first five, 5 to 9 the last five, overwritten in turn."""
+
+    fault: int
+    slot: int
+    source: str
+    occurred_at: datetime
+    text: str
+
+
+def is_postgresql() -> bool:
+    return connection.vendor == "postgresql"
+
+
+def lock_placement() -> None:
+    """One placement at a time, until the transaction ends. SQLite's transactions are exclusive
+    anyway."""
+    if is_postgresql():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
+
+
+def mark(receiver: str, segment: int, start: int, end: int) -> bool:
+    """Marks a range of a spool as counted. False: it was, or another transaction that marked it has
+    just committed."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'INSERT INTO incidents_spoolmark (receiver, segment, start, "end") VALUES (%s, %s, %s,'
+            " %s) ON CONFLICT DO NOTHING",
+            [receiver, segment, start, end],
+        )
+        return bool(cursor.rowcount == 1)
+
+
+def known(keys: Sequence[str]) -> set[str]:
+    """Those of the keys of events that are stored already."""
+    if is_postgresql():
+        with connection.cursor() as cursor:
+            statement = (
+                "SELECT key FROM incidents_seenevent WHERE key = ANY(string_to_array(%s, ' '))"
+            )
+            return {row[0] for row in _rows(cursor, statement, [" ".join(keys)])}
+    with connection.cursor() as cursor:
+        return {
+            row[0]
+            for part in _chunks(keys)
+            for row in _rows(
+                cursor,
+                f"SELECT key FROM incidents_seenevent WHERE key IN ({_marks(part)})",  # noqa: S608
+                part,
+            )
+        }
+
+
+def remember(keys: Sequence[str], now: datetime) -> set[str]:
+    """Stores the keys of events and returns those that were not known. `keys` are sorted and
+    distinct."""
+    if not keys:
+        return set()
+    if is_postgresql():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO incidents_seenevent (key, recorded_at) SELECT"
+                " unnest(string_to_array(%s, ' ')), %s ON CONFLICT DO NOTHING RETURNING key",
+                [" ".join(keys), now],
+            )
+            return {row[0] for row in cursor.fetchall()}
+    stored = known(keys)
+    fresh = [key for key in keys if key not in stored]
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO incidents_seenevent (key, recorded_at) VALUES (%s, %s)",
+            [(key, now) for key in fresh],
+        )
+    return set(fresh)
+
+
+def add_repeats(repeats: Sequence[Repeat]) -> None:
+    """Adds counts to active faults, whose rows the caller has locked."""
+    if not repeats:
+        return
+    with connection.cursor() as cursor:
+        if is_postgresql():
+            cursor.execute(
+                "UPDATE incidents_fault AS f SET count = f.count + n.count, last_seen_at ="
+                " GREATEST(f.last_seen_at, n.last_seen_at), clears_at = GREATEST(f.clears_at,"
+                " n.clears_at), excerpts = f.excerpts + n.excerpts FROM json_to_recordset(%s) AS"
+                " n(fault bigint, count bigint, last_seen_at timestamptz, clears_at timestamptz,"
+                " excerpts bigint) WHERE f.id = n.fault",
+                [_json(repeats)],
+            )
+            return
+        rows = []
+        for repeat in repeats:
+            last_seen_at, clears_at = _text(repeat.last_seen_at), _text(repeat.clears_at)
+            row = (repeat.count, last_seen_at, clears_at, clears_at, repeat.excerpts, repeat.fault)
+            rows.append(row)
+        cursor.executemany(
+            "UPDATE incidents_fault SET count = count + %s, last_seen_at = MAX(last_seen_at, %s),"
+            " clears_at = COALESCE(MAX(clears_at, %s), clears_at, %s), excerpts = excerpts + %s"
+            " WHERE id = %s",
+            rows,
+        )
+
+
+def put_excerpts(excerpts: Sequence[Excerpt]) -> None:
+    """Writes each excerpt into its slot, over what stood there. One excerpt per fault and slot."""
+    if not excerpts:
+        return
+    columns = "(fault_id, slot, position, source, occurred_at, excerpt)"
+    over = (
+        " ON CONFLICT (fault_id, slot) DO UPDATE SET source = excluded.source,"
+        " occurred_at = excluded.occurred_at, excerpt = excluded.excerpt"
+    )
+    with connection.cursor() as cursor:
+        if is_postgresql():
+            cursor.execute(
+                f"INSERT INTO incidents_evidence {columns} SELECT fault, slot, CASE WHEN slot < {FIRST_EXCERPTS}"  # noqa: E501, S608
+                " THEN 'first' ELSE 'last' END, source, occurred_at, text FROM"
+                " json_to_recordset(%s)"
+                " AS n(fault bigint, slot smallint, source text, occurred_at timestamptz, text"
+                f" text){over}",
+                [_json(excerpts)],
+            )
+            return
+        rows = []
+        for item in excerpts:
+            position, occurred_at = _position(item), _text(item.occurred_at)
+            rows.append((item.fault, item.slot, position, item.source, occurred_at, item.text))
+        cursor.executemany(
+            f"INSERT INTO incidents_evidence {columns} VALUES (%s, %s, %s, %s, %s, %s){over}",  # noqa: S608
+            rows,
+        )
+
+
+def change(rows: Sequence[Model], columns: Sequence[str]) -> None:
+    """Writes these columns of rows of one table, which the caller has locked: one short statement,
+    run for each."""
+    if not rows:
+        return
+    table = type(rows[0])._meta
+    fields = [cast("Field[Any, Any]", table.get_field(name)) for name in columns]
+    values = []
+    for row in rows:
+        stored = [
+            field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields
+        ]
+        values.append((*stored, row.pk))
+    assignments = ", ".join(f"{field.column} = %s" for field in fields)
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            f"UPDATE {table.db_table} SET {assignments} WHERE id = %s",  # noqa: S608
+            values,
+        )
+
+
+def demote(links: Sequence[tuple[int, str, str]]) -> None:
+    """These faults are symptoms from now on: the fault's key, the rule and the sentence that say
+    why."""
+    if not links:
+        return
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "UPDATE incidents_incidentfault SET role = %s, rule = %s, reason = %s WHERE fault_id"
+            " = %s",
+            [(str(Role.SYMPTOM), rule, reason, fault) for fault, rule, reason in links],
+        )
+
+
+def slots(already: int, brought: int) -> list[tuple[int, int]]:
+    """Where `brought` new excerpts go when a fault has had `already`: (index among the new, slot)
+    pairs.
+
+    An excerpt that a later one of the same batch would overwrite is left out.
+    """
+    placed: dict[int, int] = {}
+    for index in range(brought):
+        ordinal = already + index
+        slot = (
+            ordinal
+            if ordinal < FIRST_EXCERPTS
+            else FIRST_EXCERPTS + (ordinal - FIRST_EXCERPTS) % LAST_EXCERPTS
+        )
+        placed[slot] = index
+    return sorted((index, slot) for slot, index in placed.items())
+
+
+def _json(rows: Sequence[Repeat] | Sequence[Excerpt]) -> str:
+    """One text for the database to take apart: binding arrays value by value costs several times as
+    much."""
+    return msgspec.json.encode(rows).decode()
+
+
+def _position(excerpt: Excerpt) -> str:
+    return "first" if excerpt.slot < FIRST_EXCERPTS else "last"
+
+
+def _chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
+
+
+def _marks(part: Sequence[str]) -> str:
+    return ", ".join(["%s"] * len(part))
+
+
+def _rows(
+    cursor: CursorWrapper, statement: str, parameters: Sequence[Any]
+) -> list[tuple[Any, ...]]:
+    cursor.execute(statement, list(parameters))
+    return list(cursor.fetchall())
+
+
+def _text(moment: datetime | None) -> Any:
+    """As Django stores it in SQLite, so that the database compares like with like."""
+    return connection.ops.adapt_datetimefield_value(moment)

@@ -1,0 +1,1 @@
+"""What follows from rules and values: impact, reach, windows. Pure."""

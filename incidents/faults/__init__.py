@@ -1,0 +1,1 @@
+"""One fault by itself: its fingerprint, its repeats, its clock. Pure."""

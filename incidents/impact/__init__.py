@@ -1,0 +1,1 @@
+"""What an incident costs: lost jobs, GPU hours, capacity."""

@@ -1,0 +1,90 @@
+"""What is left: nodes of each partition, and links of each rail. Reads only."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from django.db.models import Q
+
+from detectors import resources
+from detectors.faults import Component, Severity
+from incidents.inventory import graphs
+from incidents.models import Fault, Incident, Node
+from incidents.topology.graph import LEAF
+
+# Nodes that Slurm gives no work to, whoever took them out.
+_OUT = ("slurm.node_down", "slurm.drained_*", "slurm.reboot_timed_out")
+_BAD = (str(Severity.MAJOR), str(Severity.CRITICAL))
+_OF_LINKS = (str(Component.NIC), str(Component.INTERCONNECT_SWITCH))
+
+
+@dataclass(frozen=True)
+class Left:
+    """`name` of a partition or rail, how many nodes or links it has, and how many of them serve."""
+
+    name: str
+    total: int
+    left: int
+
+
+def is_out(fault_type: str) -> bool:
+    return any(fnmatchcase(fault_type, pattern) for pattern in _OUT)
+
+
+def partitions_by_node() -> dict[str, list[str]]:
+    """`node/gn001` to its partitions, of the inventory's nodes."""
+    rows = Node.objects.inventoried().values_list("name", "partitions")
+    return {resources.node(name): list(partitions) for name, partitions in rows}
+
+
+def sizes(partitions: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    return dict(Counter(name for names in partitions.values() for name in names))
+
+
+def out_of_service() -> set[str]:
+    """Nodes that an open incident took out, and those that Slurm shows as down or drained."""
+    ours = Incident.objects.open().filter(
+        out_of_service_at__isnull=False, restored_at=None, owner__startswith="node/"
+    )
+    of_slurm = Fault.objects.active().filter(fault_type__startswith="slurm.")
+    seen = of_slurm.values_list("owner", "fault_type")
+    return {
+        *ours.values_list("owner", flat=True),
+        *(owner for owner, fault_type in seen if is_out(fault_type)),
+    }
+
+
+def of_partitions() -> list[Left]:
+    known, out = partitions_by_node(), out_of_service()
+    totals = sizes(known)
+    lost = Counter(name for node, names in known.items() if node in out for name in names)
+    return [Left(name, totals[name], totals[name] - lost[name]) for name in sorted(totals)]
+
+
+def of_rails() -> list[Left]:
+    """Links of nodes to the leafs of each rail, without those with a grave fault at either end or
+    on their leaf."""
+    graph = graphs.current()
+    rows = (
+        Fault.objects.active()
+        .filter(severity__in=_BAD)
+        .filter(
+            Q(component__in=_OF_LINKS)
+            & (Q(resource__startswith="switch/") | Q(resource__contains="/nic/"))
+        )
+    )
+    bad = set(rows.values_list("resource", flat=True))
+    links: dict[int, list[str]] = defaultdict(list)
+    for place in graph.topology.switches:
+        if place.role == LEAF and place.rail is not None:
+            links[place.rail] += graph.children(resources.switch(place.name))
+    found = []
+    for rail, nics in sorted(links.items()):
+        ends = (
+            {nic, graph.peer(nic) or "", resources.owner(graph.peer(nic) or "")} for nic in nics
+        )
+        found.append(Left(str(rail), len(nics), sum(not (those & bad) for those in ends)))
+    return found

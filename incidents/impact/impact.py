@@ -1,0 +1,457 @@
+"""What incidents cost: jobs, people, GPU-hours, and when each was told. The only writer of
+`IncidentJob`.
+
+Nothing is said of jobs before Slurm has listed them: not known is never none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Count, F, Q, QuerySet
+
+from detectors import resources
+from detectors.catalog import catalog
+from detectors.faults import Component, Severity
+from incidents.db import upsert
+from incidents.evaluation import impact_reach
+from incidents.evaluation.impact_reach import FaultAt, ImpactReach
+from incidents.evaluation.impact_rules import (
+    AFTER_END,
+    Harm,
+    ImpactTally,
+    JobSpan,
+    Touch,
+    lifted,
+    summed,
+    touch,
+)
+from incidents.impact import capacity
+from incidents.inventory import graphs
+from incidents.jobs import job_source, jobs
+from incidents.models import Incident, IncidentFault, IncidentJob, Job, Node, Notification
+from incidents.state import outbox
+from incidents.state.transitions import record
+from incidents.vocabulary.lifecycle import CLOSED, State
+
+KIND = "impact"
+LIFTED = "severity_raised"
+# An incident that closed is looked at for a while yet: its jobs end, and accounts come, after it.
+_AFTERWARDS = timedelta(hours=1)
+# Accounts of a job may come a day late, when slurmdbd was away; what ended before that stays as it
+# was counted.
+_LATE = timedelta(days=1)
+_MOST_AT_ONCE = 200
+_NAMED_PEOPLE, _NAMED_JOBS = 20, 3
+_CLOSED = [state.value for state in CLOSED]
+_COLUMNS = ["nodes", "fault_at", "outcome", "is_harmed", "gpu_hours_lost", "is_estimate"]
+_SENT = Notification.SendState.SENT
+_NOT_OWN = (State.FALSE_POSITIVE.value, State.DUPLICATE.value)
+
+
+@dataclass
+class _Found:
+    """One incident and what was read for it."""
+
+    row: Incident
+    faults: list[IncidentFault] = field(default_factory=list)
+    reach: ImpactReach = field(default_factory=ImpactReach)
+    touches: dict[int, tuple[Job, Touch, int]] = field(default_factory=dict)
+    """By primary key of the job: what happened to it, and on how many of its nodes."""
+
+
+def is_waiting(now: datetime) -> bool:
+    """Whether an open incident has never been looked at: worth a look at once."""
+    unseen = _counted(now - _AFTERWARDS).filter(impact_at=None, opened_at__gte=now - _LATE)
+    return unseen.exists()
+
+
+def assess(now: datetime) -> list[int]:
+    """Counts the jobs of incidents anew, those longest not counted first; which of them changed."""
+    source = job_source.known_of()
+    if source is None or source.answered_at is None:
+        return []
+    changed = []
+    found = _read(now)
+    _find_jobs(found, now)
+    shares = _Shares()
+    with transaction.atomic():
+        upsert.lock_placement()  # no batch raises a severity between our look and our write
+        rows = Incident.objects.select_related("root_fault").in_bulk(
+            [each.row.pk for each in found]
+        )
+        for each in found:
+            each.row = rows[each.row.pk]
+            if _write(each, shares, now):
+                changed.append(each.row.pk)
+        _note_told([each.row.pk for each in found])
+        outbox.show(changed, now=now)
+    return changed
+
+
+def due(now: datetime) -> QuerySet[Incident]:
+    rows = _counted(now - _AFTERWARDS).select_related("root_fault")
+    return rows.order_by(F("impact_at").asc(nulls_first=True), "pk")
+
+
+def _counted(closed_since: datetime) -> QuerySet[Incident]:
+    lately = Q(closed_at__gte=closed_since) & ~Q(state__in=_NOT_OWN)
+    return Incident.objects.filter(~Q(state__in=_CLOSED) | lately, root_fault__isnull=False)
+
+
+def mark_told(incident: int, *, actor: str, now: datetime) -> int:
+    """A person says that the owners of all jobs that were lost have been told; how many rows that
+    was news for."""
+    with transaction.atomic():
+        rows = IncidentJob.objects.filter(incident=incident, is_harmed=True, owner_told_at=None)
+        people = sorted(set(rows.values_list("job__user", flat=True)))
+        count = rows.update(owner_told_at=now)
+        if count:
+            text = (
+                f"Told the owners of {count} job{'' if count == 1 else 's'}: {', '.join(people)}."
+            )
+            record(incident, kind="owner_told", text=text, actor=actor, now=now)
+    return count
+
+
+def tally(incident: Incident, rows: Iterable[IncidentJob] | None = None) -> ImpactTally | None:
+    """The line for people; None while jobs are not known."""
+    if incident.impact_at is None:
+        return None
+    those = list(incident.jobs.select_related("job")) if rows is None else list(rows)
+    harmed = [row for row in those if row.is_harmed]
+    return ImpactTally(
+        jobs=len(those),
+        harmed=len(harmed),
+        people=len({row.job.user for row in harmed or those}),
+        nodes=incident.nodes_touched,
+        hours=summed(row.gpu_hours_lost for row in harmed),
+        is_estimate=any(row.is_estimate or row.gpu_hours_lost is None for row in harmed),
+        is_over=all(row.job.ended_at is not None for row in harmed),
+    )
+
+
+# Reading
+# ---------------------------------------------------------------------------
+
+
+def _read(now: datetime) -> list[_Found]:
+    found = {row.pk: _Found(row) for row in due(now)[:_MOST_AT_ONCE]}
+    links = IncidentFault.objects.filter(
+        Q(incident__in=found) | Q(incident__duplicate_of__in=found)
+    )
+    for link in links.select_related("fault", "incident").order_by("pk"):
+        owner = link.incident_id if link.incident_id in found else link.incident.duplicate_of_id
+        if owner is not None:
+            found[owner].faults.append(link)
+    graph = graphs.current()
+    for each in found.values():
+        each.reach = impact_reach.reach((_fault_at(link) for link in each.faults), graph)
+    return list(found.values())
+
+
+def _fault_at(link: IncidentFault) -> FaultAt:
+    row = link.fault
+    ended_at = None if row.is_active else row.cleared_at or row.last_seen_at
+    return FaultAt(
+        row.fault_type,
+        row.resource,
+        Component(row.component),
+        Severity(row.severity),
+        row.raised_at,
+        ended_at,
+    )
+
+
+def _since(found: _Found) -> datetime:
+    row = found.row
+    return (
+        row.onset_at - AFTER_END
+        if row.impact_at is None
+        else max(row.onset_at - AFTER_END, row.impact_at - _LATE)
+    )
+
+
+def _find_jobs(found: Sequence[_Found], now: datetime) -> None:
+    """Which jobs each incident's faults met. The jobs of all of them are read together."""
+    if not found:
+        return
+    hosts = {host for each in found for host in each.reach.hosts}
+    alive = {row.pk: row for row in jobs.alive_on(hosts, since=min(map(_since, found)), until=now)}
+    named = {path for each in found for path in each.reach.jobs}
+    alive.update({row.pk: row for row in _by_path(named)})
+    places: dict[int, list[str]] = defaultdict(list)
+    on: dict[str, list[int]] = defaultdict(list)
+    for pk, node in jobs.places(alive):
+        places[pk].append(resources.node(node))
+        on[resources.node(node)].append(pk)
+    gpus = _gpus_per_node(hosts)
+    for each in found:
+        met = {pk for machine in each.reach.machines for pk in on[machine]}
+        met |= {
+            pk for pk, job in alive.items() if jobs.path(job.cluster, job.job_id) in each.reach.jobs
+        }
+        for pk in met:
+            job = alive[pk]
+            spans = [
+                span for machine in places[pk] for span in each.reach.machines.get(machine, ())
+            ]
+            spans += each.reach.jobs.get(jobs.path(job.cluster, job.job_id), ())
+            happened = touch(_span(job, places[pk], gpus), set(spans), now)
+            if happened is not None:
+                each.touches[pk] = (
+                    job,
+                    happened,
+                    sum(machine in each.reach.machines for machine in places[pk]),
+                )
+
+
+def _by_path(paths: Iterable[str]) -> list[Job]:
+    ids = [path.rpartition("/")[2] for path in paths]
+    return list(Job.objects.filter(job_id__in=ids)) if ids else []
+
+
+def _gpus_per_node(hosts: Iterable[str]) -> dict[str, int]:
+    rows = Node.objects.filter(name__in=list(hosts)).annotate(parts=Count("gpus"))
+    return {
+        resources.node(name): count or parts
+        for name, count, parts in rows.values_list("name", "gpu_count", "parts")
+    }
+
+
+def _span(job: Job, machines: Sequence[str], gpus: Mapping[str, int]) -> JobSpan:
+    """A job on several nodes whose GPUs nobody counted is taken to have them whole: so are nearly
+    all of them."""
+    there = sum(gpus.get(machine, 0) for machine in machines)
+    is_whole = job.gpus >= there if job.gpus and there else len(machines) > 1
+    return JobSpan(
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        state=job.state,
+        nodes=max(job.node_count, len(machines)),
+        gpus=job.gpus,
+        checkpoint_at=job.checkpoint_at,
+        is_whole=is_whole,
+    )
+
+
+# Writing
+# ---------------------------------------------------------------------------
+
+
+def _write(found: _Found, shares: _Shares, now: datetime) -> bool:
+    """The jobs of one incident, its sums, what is told of them, and its severity. True when people
+    see a change."""
+    incident = found.row
+    before = (
+        incident.jobs_touched,
+        incident.nodes_touched,
+        incident.gpu_hours_lost,
+        incident.severity,
+    )
+    known = {row.job_id: row for row in incident.jobs.select_related("job")}
+    unnamed = _put_rows(found, known, now)
+    rows = list(incident.jobs.select_related("job"))
+    incident.nodes_touched = len(found.reach.machines)
+    incident.impact_at, incident.jobs_touched = now, len(rows)
+    counted = tally(incident, rows)
+    incident.gpu_hours_lost = counted.hours if counted is not None else None
+    was = incident.severity
+    because = _lift(found, rows, shares)
+    Incident.objects.filter(pk=incident.pk).update(
+        **{
+            name: getattr(incident, name)
+            for name in (
+                "nodes_touched",
+                "impact_at",
+                "jobs_touched",
+                "gpu_hours_lost",
+                "severity",
+                "own_severity",
+            )
+        }
+    )
+    if unnamed and counted is not None:
+        record(
+            incident.pk, kind=KIND, text=f"{_named(unnamed)}. In all: {counted.words()}.", now=now
+        )
+    if incident.severity != was:
+        record(
+            incident.pk,
+            kind=LIFTED,
+            text=f"Severity is now {incident.severity}, before {was}: {because}.",
+            now=now,
+        )
+    return before != (
+        incident.jobs_touched,
+        incident.nodes_touched,
+        incident.gpu_hours_lost,
+        incident.severity,
+    )
+
+
+def _put_rows(found: _Found, known: Mapping[int, IncidentJob], now: datetime) -> list[IncidentJob]:
+    """New and changed rows are written, those that no fault meets any more are not kept. The newly
+    lost, unnamed."""
+    written: list[IncidentJob] = []
+    unnamed: list[IncidentJob] = []
+    named = {row.job.user for row in known.values() if row.is_harmed}
+    for pk, (job, happened, nodes) in found.touches.items():
+        before = known.get(pk)
+        values: dict[str, Any] = {
+            "nodes": nodes or 1,
+            "fault_at": happened.fault_at,
+            "outcome": happened.outcome,
+            "is_harmed": happened.is_harmed,
+            "gpu_hours_lost": happened.gpu_hours,
+            "is_estimate": happened.is_estimate,
+        }
+        row = IncidentJob(incident=found.row, job=job, recorded_at=now, **values)
+        if before is None or any(getattr(before, name) != value for name, value in values.items()):
+            written.append(row)
+        if row.is_harmed and job.user not in named:
+            unnamed.append(row)
+    # an upsert costs a tenth of an update row by row, and the placement lock is held
+    IncidentJob.objects.bulk_create(
+        written,
+        batch_size=1000,
+        update_conflicts=True,
+        unique_fields=["incident", "job"],
+        update_fields=_COLUMNS,
+    )
+    since = _since(found)
+    gone = [
+        row.pk
+        for pk, row in known.items()
+        if pk not in found.touches
+        and row.owner_told_at is None
+        and (row.job.ended_at is None or row.job.ended_at >= since)
+    ]
+    IncidentJob.objects.filter(pk__in=gone).delete()
+    return unnamed
+
+
+def _named(rows: Sequence[IncidentJob]) -> str:
+    """`Jobs lost or hanging: alice (4711 NODE_FAIL, 16 nodes), bob (4712 hangs, 4 nodes)`: largest
+    first."""
+    by_user: dict[str, list[IncidentJob]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (-row.job.node_count, row.job.job_id)):
+        by_user[row.job.user or "unknown"].append(row)
+    said = []
+    for user, those in list(by_user.items())[:_NAMED_PEOPLE]:
+        each = [
+            f"{row.job.job_id} {row.outcome or 'hangs'}, {_nodes(row.job.node_count)}"
+            for row in those[:_NAMED_JOBS]
+        ]
+        more = [f"{len(those) - _NAMED_JOBS} more"] if len(those) > _NAMED_JOBS else []
+        said.append(f"{user} ({'; '.join([*each, *more])})")
+    left = len(by_user) - _NAMED_PEOPLE
+    return (
+        "Jobs lost or hanging:"
+        f" {', '.join(said)}{f' and those of {left} more people' if left > 0 else ''}"
+    )
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+def is_named(user: str, text: str) -> bool:
+    """Whether a message names this owner, in the words of `_named`."""
+    return f" {user or 'unknown'} (" in text
+
+
+class _Shares:
+    """The inventory's partitions, read once for all incidents of one look, and only when one needs
+    them."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] | None = None
+        self._partitions: dict[str, list[str]] = {}
+
+    def largest(self, out: set[str]) -> float:
+        """Of the partitions of these nodes, the largest share that they are; one node alone is no
+        share."""
+        if len(out) < 2:
+            return 0.0
+        if self._sizes is None:
+            self._partitions = capacity.partitions_by_node()
+            self._sizes = capacity.sizes(self._partitions)
+        counts: dict[str, int] = defaultdict(int)
+        for node in out:
+            for name in self._partitions.get(node, ()):
+                counts[name] += 1
+        return max((count / self._sizes[name] for name, count in counts.items()), default=0.0)
+
+
+def _lift(found: _Found, rows: Sequence[IncidentJob], shares: _Shares) -> str:
+    """Sets own severity, and the incident's where its harm calls for more; why it does. Never
+    lowers."""
+    incident = found.row
+    own = _own_severity(found)
+    incident.own_severity = str(own)
+    harmed = [row for row in rows if row.is_harmed]
+    harm = Harm(
+        jobs=len(harmed),
+        people=len({row.job.user for row in harmed}),
+        largest_nodes=max((row.job.node_count for row in harmed), default=0),
+        out_share=shares.largest(_out(found)),
+    )
+    called_for = lifted(
+        max(own, Severity(incident.severity), key=lambda severity: severity.rank), harm
+    )
+    if called_for is None:
+        return ""
+    incident.severity = str(called_for[0])
+    return f"{called_for[1].because} (rule {called_for[1].name})"
+
+
+def _own_severity(found: _Found) -> Severity:
+    """The highest of its faults, as `incidents.state.cases` takes it: echoes and what opens nothing
+    do not count."""
+    known = catalog.load()
+    counted = [Severity(found.row.root_fault.severity)] if found.row.root_fault is not None else []
+    for link in found.faults:
+        kind = known.get(link.fault.fault_type)
+        if kind is None or (kind.opens_incident and not kind.is_sympathetic):
+            counted.append(Severity(link.fault.severity))
+    return max(counted, key=lambda severity: severity.rank, default=Severity.INDETERMINATE)
+
+
+def _out(found: _Found) -> set[str]:
+    """Nodes that this incident took out: its own while it is out, and those that Slurm shows as
+    down in it."""
+    row = found.row
+    own = {row.owner} if row.out_of_service_at is not None and row.restored_at is None else set()
+    down = {
+        link.fault.owner
+        for link in found.faults
+        if link.fault.is_active and capacity.is_out(link.fault.fault_type)
+    }
+    return {machine for machine in own | down if machine.startswith("node/")}
+
+
+def _note_told(incidents: Sequence[int]) -> None:
+    """An owner is told when the first message that names them has been sent."""
+    sent = Notification.objects.filter(
+        incident__in=incidents, reason=KIND, state=_SENT, sent_at__isnull=False
+    )
+    messages: dict[int, list[tuple[str, datetime]]] = defaultdict(list)
+    for incident, text, at in sent.order_by("-sent_at").values_list(
+        "incident_id", "entry__text", "sent_at"
+    ):
+        if at is not None:
+            messages[incident].append((text or "", at))
+    untold = IncidentJob.objects.filter(incident__in=messages, is_harmed=True, owner_told_at=None)
+    told: list[IncidentJob] = []
+    for row in untold.select_related("job"):
+        for text, at in messages[row.incident_id]:
+            if is_named(row.job.user, text):
+                row.owner_told_at = at
+        told += [row] if row.owner_told_at is not None else []
+    IncidentJob.objects.bulk_update(told, ["owner_told_at"], batch_size=500)

@@ -1,0 +1,50 @@
+"""What the incident's page says of its impact: jobs, the largest first, what is left of the site.
+Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from incidents.impact import capacity, impact
+from incidents.impact.capacity import Left
+from incidents.jobs import job_source
+from incidents.models import Incident, IncidentJob
+
+JOBS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class ImpactPage:
+    """`words` is empty while jobs are not known; `notice` says why, or what is missing."""
+
+    words: str
+    notice: str
+    jobs: list[IncidentJob]
+    job_count: int
+    untold: int
+    partitions: list[Left]
+    rails: list[Left]
+
+
+def get_impact_page(incident: Incident) -> ImpactPage:
+    """One query while nobody has counted; what is left is shown while the incident is open."""
+    if incident.impact_at is None:
+        return ImpactPage("", job_source.notice(), [], 0, 0, [], [])
+    rows = list(incident.jobs.select_related("job"))
+    tally = impact.tally(incident, rows)
+    page = ImpactPage(
+        words=tally.words() if tally is not None else "",
+        notice=job_source.notice(),
+        jobs=sorted(rows, key=_largest_first)[:JOBS_SHOWN],
+        job_count=len(rows),
+        untold=sum(row.is_harmed and row.owner_told_at is None for row in rows),
+        partitions=[],
+        rails=[],
+    )
+    if not incident.is_open:
+        return page
+    return replace(page, partitions=capacity.of_partitions(), rails=capacity.of_rails())
+
+
+def _largest_first(row: IncidentJob) -> tuple[bool, float, int, int]:
+    return not row.is_harmed, -(row.gpu_hours_lost or 0.0), -row.job.node_count, row.pk

@@ -1,0 +1,355 @@
+"""What is wrong with the inventory: with itself, with what Slurm counts, with what LLDP hears.
+Reads only.
+
+Each finding says what, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from detectors import resources
+from incidents.models import (
+    Cable,
+    Gpu,
+    Module,
+    Nic,
+    Node,
+    NvSwitch,
+    Port,
+    PowerFeed,
+    Rack,
+    StoragePath,
+    Switch,
+)
+from incidents.vocabulary.part_kinds import NicRole
+
+# Parts whose serial stands in the inventory's own rows.
+_WITH_SERIAL: tuple[tuple[str, Any, str], ...] = (
+    ("node", Node, ""),
+    ("switch", Switch, ""),
+    ("GPU", Gpu, "node"),
+    ("NVSwitch", NvSwitch, "node"),
+    ("NIC", Nic, "node"),
+    ("module", Module, "switch"),
+)
+
+
+@dataclass(frozen=True)
+class InventoryFinding:
+    """One thing that a person should look at."""
+
+    what: str
+    where: str
+    todo: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}. {self.todo}"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What LLDP heard at one end: the far end as a resource path, of a node perhaps the machine
+    alone.
+
+    Empty where it is none of the inventory's.
+    """
+
+    own: str
+    far: str
+    words: str
+
+
+def findings(
+    *, gpus_by_slurm: Mapping[str, int] | None = None, heard: Sequence[Heard] | None = None
+) -> list[InventoryFinding]:
+    """All of them, in order of place. None: Slurm, or LLDP, was not asked."""
+    looks: list[Callable[[], Iterable[InventoryFinding]]] = [
+        _shared_addresses,
+        _shared_controllers,
+        _shared_names,
+        _shared_serials,
+        _missing_gpus,
+        _unlike_their_peers,
+        _cables_to_nowhere,
+        _nics_without_rail,
+        _rails_without_leaf,
+        _places,
+    ]
+    found = [finding for look in looks for finding in look()]
+    if gpus_by_slurm is not None:
+        found += _by_slurm(gpus_by_slurm)
+    if heard is not None:
+        found += _by_lldp(heard)
+    return sorted(found, key=lambda finding: (finding.where, finding.what))
+
+
+def _machines() -> list[Node | Switch]:
+    return [
+        *Node.objects.inventoried(),
+        *Switch.objects.inventoried(),
+    ]
+
+
+def _shared_addresses() -> Iterator[InventoryFinding]:
+    """Of machines by address and port, of NICs by address."""
+    by_address: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for machine in _machines():
+        port = (
+            machine.ssh_port
+            if isinstance(machine, Node) or machine.snmp_port == 161
+            else machine.snmp_port
+        )
+        by_address[(machine.address, port)].append(machine.resource)
+    for nic in Nic.objects.exclude(address="").select_related("node"):
+        if (
+            nic.resource not in by_address[(nic.address, 22)]
+            and nic.node.resource not in by_address[(nic.address, 22)]
+        ):
+            by_address[(nic.address, 22)].append(nic.resource)
+    for (address, _), owners in by_address.items():
+        if address and len(owners) > 1:
+            yield InventoryFinding(
+                f"{address} is the address of {' and '.join(owners)}",
+                owners[0],
+                "Give each its own in the inventory file and import it; `ip address` on both shows"
+                " which is right.",
+            )
+
+
+def _shared_controllers() -> Iterator[InventoryFinding]:
+    """Nodes of one service are told apart by their serials; without them another node may lose its
+    power."""
+    by_controller: dict[str, list[Node]] = defaultdict(list)
+    for node in Node.objects.inventoried().exclude(bmc_address="").order_by("name"):
+        by_controller[node.bmc_address].append(node)
+    for address, nodes in by_controller.items():
+        if len(nodes) > 1 and not all(node.serial for node in nodes):
+            yield InventoryFinding(
+                f"{address} is the management controller of"
+                f" {' and '.join(node.name for node in nodes)}",
+                nodes[0].resource,
+                "Give each its own `bmc` in the inventory file, or, where one service speaks for"
+                " all, each its serial.",
+            )
+
+
+def _shared_names() -> Iterator[InventoryFinding]:
+    """A node and a switch of one name cannot be told apart by their log lines."""
+    count = Counter(machine.name for machine in _machines())
+    for name, times in count.items():
+        if times > 1:
+            yield InventoryFinding(
+                f"{name} is a node and a switch",
+                f"node/{name}",
+                "Rename one of them in the inventory file.",
+            )
+
+
+def _shared_serials() -> Iterator[InventoryFinding]:
+    for kind, table, machine in _WITH_SERIAL:
+        rows = table.objects.exclude(serial="")
+        by_serial: dict[str, list[str]] = defaultdict(list)
+        for row in rows.select_related(machine) if machine else rows:
+            by_serial[row.serial].append(row.resource)
+        for serial, slots in by_serial.items():
+            if len(slots) > 1:
+                yield InventoryFinding(
+                    f"{kind} serial {serial} stands in {len(slots)} places: {', '.join(slots)}",
+                    slots[0],
+                    "`manage.py inventory discover` asks the machines where the part is now.",
+                )
+
+
+def _missing_gpus() -> Iterator[InventoryFinding]:
+    known = Counter(Gpu.objects.values_list("node__name", flat=True))
+    for node in Node.objects.inventoried().filter(gpu_count__isnull=False):
+        if known[node.name] != node.gpu_count and (known[node.name] or node.gpu_count):
+            yield InventoryFinding(
+                f"the places of {known[node.name]} GPUs are known, {node.gpu_count} are declared",
+                node.resource,
+                f"`manage.py inventory discover --node {node.name}` asks the node; then look at"
+                " what the driver lists.",
+            )
+
+
+def _unlike_their_peers() -> Iterator[InventoryFinding]:
+    """A node with fewer GPUs than most nodes of its role and partitions have."""
+    known = Counter(Gpu.objects.values_list("node__name", flat=True))
+    groups: dict[tuple[str, tuple[str, ...]], list[Node]] = defaultdict(list)
+    for node in Node.objects.inventoried():
+        groups[(node.role, tuple(node.partitions))].append(node)
+    for (role, _), nodes in groups.items():
+        usual, times = Counter(known[node.name] for node in nodes).most_common(1)[0]
+        for node in nodes:
+            if times > len(nodes) / 2 and 0 < known[node.name] < usual and node.gpu_count is None:
+                yield InventoryFinding(
+                    f"{known[node.name]} GPUs are known, {times} of {len(nodes)} {role} nodes alike"
+                    f" have {usual}",
+                    node.resource,
+                    f"`manage.py inventory discover --node {node.name}` asks the node; give"
+                    " gpu_count if it is right.",
+                )
+
+
+def _cables_to_nowhere() -> Iterator[InventoryFinding]:
+    machines = {machine.resource for machine in _machines()}
+    parts = {nic.resource for nic in Nic.objects.select_related("node")}
+    parts |= {port.resource for port in Port.objects.select_related("switch")}
+    with_nics = {resources.owner(part) for part in parts}
+    for cable in Cable.objects.order_by("a"):
+        for end, far in ((cable.a, cable.b), (cable.b, cable.a)):
+            owner = resources.owner(end)
+            if not owner.startswith("storage/") and owner not in machines:
+                yield InventoryFinding(
+                    f"a cable ends there, from {far}, and there is no such machine", end, _AS_FILES
+                )
+            elif owner in with_nics and end not in parts and end.count("/") == 3:
+                yield InventoryFinding(
+                    f"a cable ends there, from {far}, and there is no such port", end, _AS_FILES
+                )
+
+
+_AS_FILES = "Correct the [[cables]] row, or add the machine or port, and import the file."
+
+
+def _nics_without_rail() -> Iterator[InventoryFinding]:
+    """NICs of the fabric whose rail neither the file nor the cable's switch tells."""
+    rails = dict(Switch.objects.values_list("name", "rail"))
+    far = {
+        a: b for cable in Cable.objects.all() for a, b in ((cable.a, cable.b), (cable.b, cable.a))
+    }
+    for nic in Nic.objects.filter(role=NicRole.FABRIC, rail__isnull=True).select_related("node"):
+        peer = far.get(nic.resource, "")
+        if not peer:
+            yield InventoryFinding(
+                "a NIC of the fabric has neither cable nor rail", nic.resource, _RAIL
+            )
+        elif rails.get(peer.split("/")[1]) is None:
+            yield InventoryFinding(
+                f"a NIC of the fabric has no rail, nor has {peer.split('/')[1]}",
+                nic.resource,
+                _RAIL,
+            )
+
+
+_RAIL = "Give `rail` in the node's or the switch's row, or the cable, and import the file."
+
+
+def _rails_without_leaf() -> Iterator[InventoryFinding]:
+    """A rail that nodes of a pod are on, while no leaf of that pod serves it."""
+    served = set(Switch.objects.filter(role="leaf", rail__isnull=False).values_list("pod", "rail"))
+    used = Nic.objects.filter(rail__isnull=False, node__is_provisional=False).order_by()
+    for pod, rail in sorted(set(used.values_list("node__pod", "rail")) - served):
+        yield InventoryFinding(
+            f"rail {rail} of {pod or 'the site'} has no leaf",
+            f"pod/{pod or '-'}",
+            "Give the leaf that serves it `rail` (or `rails`) and the same pod in [[switches]], and"
+            " import the file.",
+        )
+
+
+def _places() -> Iterator[InventoryFinding]:
+    feeds, switches = (
+        set(PowerFeed.objects.values_list("name", flat=True)),
+        set(Switch.objects.values_list("name", flat=True)),
+    )
+    racks = {rack.name: rack for rack in Rack.objects.all()}
+    for rack in racks.values():
+        for feed in set(rack.feeds) - feeds:
+            yield InventoryFinding(
+                f"power feed {feed} is not known", f"rack/{rack.name}", "Add it to [[feeds]]."
+            )
+        if rack.management_switch and rack.management_switch not in switches:
+            yield InventoryFinding(
+                f"management switch {rack.management_switch} is not known",
+                f"rack/{rack.name}",
+                "Add it to [[switches]].",
+            )
+    for machine in _machines() if racks else ():
+        if machine.rack and machine.rack not in racks:
+            yield InventoryFinding(
+                f"rack {machine.rack} is not known", machine.resource, "Add it to [[racks]]."
+            )
+    for path in StoragePath.objects.all():
+        for name in set(path.switches) - switches:
+            yield InventoryFinding(
+                f"storage switch {name} is not known",
+                f"storage{path.mount}",
+                "Add it to [[switches]].",
+            )
+
+
+def _by_slurm(gpus: Mapping[str, int]) -> Iterator[InventoryFinding]:
+    known = Counter(Gpu.objects.values_list("node__name", flat=True))
+    nodes = {node.name: node for node in Node.objects.inventoried()}
+    for name in sorted(set(gpus) - set(nodes)):
+        yield InventoryFinding(
+            "Slurm has this node, the inventory does not",
+            f"node/{name}",
+            "`manage.py inventory from-slurm`.",
+        )
+    for name, node in sorted(nodes.items()):
+        if name not in gpus and node.partitions:
+            yield InventoryFinding(
+                "the inventory has it in partitions, and Slurm has no such node",
+                node.resource,
+                "Delete it in the console when it is gone, or add it to slurm.conf.",
+            )
+        ours = known[name] or node.gpu_count or 0
+        if name in gpus and gpus[name] and ours != gpus[name]:
+            yield InventoryFinding(
+                f"Slurm's GRES counts {gpus[name]} GPUs, the inventory {ours}",
+                node.resource,
+                f"`manage.py inventory discover --node {name}` shows what the driver lists.",
+            )
+
+
+def _by_lldp(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
+    """Neighbours against cables. A cable is told once, by the end that stands first."""
+    far = {
+        a: b for cable in Cable.objects.all() for a, b in ((cable.a, cable.b), (cable.b, cable.a))
+    }
+    told: set[frozenset[str]] = set()
+    yield from _strangers(heard)
+    for each in heard:
+        expected = far.get(each.own, "")
+        pair = frozenset((each.own, each.far))
+        is_machine = each.far.count("/") == 1
+        if (
+            not each.far
+            or each.far == (resources.owner(expected) if is_machine else expected)
+            or pair in told
+        ):
+            continue
+        told.add(pair)
+        if expected:
+            yield InventoryFinding(
+                f"the cable goes to {each.far}, the inventory says {expected}",
+                each.own,
+                "Move the cable, or `manage.py inventory discover` takes it as it is.",
+            )
+        else:
+            yield InventoryFinding(
+                f"a cable goes to {each.far}, the inventory has none",
+                each.own,
+                "`manage.py inventory discover` takes it into the inventory.",
+            )
+
+
+def _strangers(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
+    """Machines that only LLDP knows, once each."""
+    by_machine: dict[str, list[Heard]] = defaultdict(list)
+    for each in heard:
+        if not each.far:
+            by_machine[each.words.split(" ", 1)[0]].append(each)
+    for machine, ports in by_machine.items():
+        others = f", nor is that of {len(ports) - 1} ports more" if len(ports) > 1 else ""
+        yield InventoryFinding(
+            f"its neighbour {ports[0].words} is not in the inventory{others}",
+            ports[0].own,
+            f"Add {machine} to [[switches]] or [[nodes]], or look at the cable.",
+        )

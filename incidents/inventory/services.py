@@ -1,0 +1,47 @@
+"""The inventory: what should be there, where it is reached, and which part is in which slot.
+
+One door for the rest of Kintsugi; the work is done in the `inventory_*` files, `ledger` and
+`graphs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from detectors.faults import Observation
+from incidents.inventory import part_history, peers
+from incidents.inventory.apply import Difference, apply
+from incidents.inventory.part_history import PartEntry
+from incidents.inventory.targets import pollable, target, targets
+from incidents.topology import inventory_file
+from incidents.topology.inventory_file import InventoryError
+from incidents.topology.topology import Topology
+
+__all__ = [
+    "Difference",
+    "InventoryError",
+    "apply",
+    "learn",
+    "load",
+    "pollable",
+    "target",
+    "targets",
+]
+
+
+def learn(observations: Sequence[Observation], now: datetime) -> list[PartEntry]:
+    """Takes in what polls saw of parts and versions; returns parts that came, moved or were
+    replaced.
+
+    Two queries for a whole round of many machines while nothing has changed. Any observations may
+    be given.
+    """
+    peers.learn(observations)
+    return part_history.learn(observations, now)
+
+
+def load(*paths: Path) -> Topology:
+    """The files' inventory. Raises InventoryError naming every problem of every file."""
+    return inventory_file.load(*paths)

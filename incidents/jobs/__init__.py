@@ -1,0 +1,1 @@
+"""Slurm's jobs as they are kept, and which ran where."""

@@ -1,0 +1,334 @@
+"""What is known of jobs: which ran where and when, and how each ended. The only writer of `Job` and
+`JobNode`.
+
+A job that Slurm no longer lists and whose end nobody saw is kept as of unknown end, never as one
+that went well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from django.db import transaction
+from django.db.models import Q
+
+from detectors import resources
+from detectors.slurm.job_records import RUNNING, JobRecord
+from incidents.db.prepared import Given, Prepared
+from incidents.faults import dedup
+from incidents.models import Job, JobNode
+
+__all__ = ["RUNNING", "UNKNOWN_END", "JobRecord", "forget", "learn", "path", "running_on"]
+
+# No word of Slurm: it was listed as running, then not at all, and no account tells its end.
+UNKNOWN_END = "UNKNOWN"
+_REQUEUED = "REQUEUED"
+# An event counts for seven days (incidents.faults.dedup), and may touch jobs of its time; a day
+# more for what comes late.
+KEPT = dedup.KEPT + timedelta(days=1)
+# SQLite takes 32,766 parameters per statement, PostgreSQL 65,535.
+_CHUNK = 5_000
+_MOST_FORGOTTEN = 5_000
+_COLUMNS = [
+    "name",
+    "user",
+    "partition",
+    "state",
+    "node_count",
+    "gpus",
+    "ended_at",
+    "checkpoint_at",
+    "seen_at",
+]
+
+_RUNNING = Prepared(
+    lambda: JobNode.objects.filter(
+        node__among=Given("hosts"), job__started_at__lte=Given("until"), ended_at=None
+    ).values_list("job_id", "job__cluster", "job__job_id")
+)
+_ENDED = Prepared(
+    lambda: JobNode.objects.filter(
+        node__among=Given("hosts"),
+        job__started_at__lte=Given("until"),
+        ended_at__gte=Given("since"),
+    ).values_list("job_id", "job__cluster", "job__job_id")
+)
+_SPELLS = Prepared(
+    lambda: (
+        JobNode.objects.filter(node__among=Given("hosts"), job__started_at__lte=Given("until"))
+        .filter(Q(ended_at=None) | Q(ended_at__gte=Given("since")))
+        .order_by("job_id")
+        .values_list("node", "job_id", "job__cluster", "job__job_id", "job__started_at", "ended_at")
+    )
+)
+_PLACES = Prepared(
+    lambda: JobNode.objects.filter(job_id__among=Given("jobs")).values_list("job_id", "node")
+)
+
+_Key = tuple[str, str, datetime]
+_Item = TypeVar("_Item")
+
+
+def path(cluster: str, job_id: str) -> str:
+    """The job as a resource: `site/slurm/job/4711`."""
+    return resources.job(cluster, job_id)
+
+
+def learn(records: Iterable[JobRecord], now: datetime, *, whole_of: str = "") -> int:
+    """Remembers these starts of jobs; how many were new or changed. Safe to call again, and in any
+    order.
+
+    An end that is known is never taken back by an older list. `whole_of` names a cluster of which
+    the records hold all jobs that run: what ran there before and is not among them has ended.
+    """
+    latest = _latest(records)
+    with transaction.atomic():
+        known = _known(latest.values())
+        new = [_row(record, now) for key, record in latest.items() if key not in known]
+        seen = [(known[key], record) for key, record in latest.items() if key in known]
+        wider = [(row, record) for row, record in seen if len(record.nodes) > row.node_count]
+        changed = [row for row, record in seen if _take(row, record, now)]
+        Job.objects.bulk_create(new)
+        Job.objects.bulk_update(changed, _COLUMNS, batch_size=500)
+        _put_nodes([*((row, latest[_key(row)]) for row in new), *wider])
+        _seen([row.pk for row, record in seen if record.ended_at is None], now)
+        gone = _superseded(known.values(), [*new, *(row for row, _ in seen)])
+        gone += _vanished(whole_of, latest, now) if whole_of else []
+        _end(gone)
+        _end_places([*changed, *gone])
+    return len(new) + len(changed) + len(gone)
+
+
+def running_on(
+    owners: Collection[str], *, at: datetime, around: timedelta
+) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
+    """The jobs that ran on these machines within `around` of `at`, and all machines of each of
+    those jobs.
+
+    Jobs are resource paths. Two queries per 5,000 machines, and one per 5,000 jobs.
+    """
+    hosts = {host for owner in owners if (host := resources.host_of(owner)) is not None}
+    alive = _alive_on(hosts, since=at - around, until=at + around)
+    paths = {pk: path(cluster, job_id) for pk, (cluster, job_id) in alive.items()}
+    wanted = {resources.node(host) for host in hosts}
+    on: dict[str, set[str]] = defaultdict(set)
+    of: dict[str, set[str]] = defaultdict(set)
+    for pk, node in places(paths):
+        owner = resources.node(node)
+        of[paths[pk]].add(owner)
+        if owner in wanted:
+            on[owner].add(paths[pk])
+    return (
+        {owner: frozenset(jobs) for owner, jobs in on.items()},
+        {job: frozenset(machines) for job, machines in of.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Spell:
+    """A job on one machine, from when to when; `ended_at` None: it runs. `machines` are all of the
+    job's."""
+
+    job: str
+    started_at: datetime
+    ended_at: datetime | None
+    machines: frozenset[str]
+
+    def was_near(self, at: datetime, around: timedelta) -> bool:
+        return self.started_at <= at + around and (
+            self.ended_at is None or self.ended_at >= at - around
+        )
+
+
+def spells_on(
+    owners: Collection[str], *, since: datetime, until: datetime
+) -> dict[str, list[Spell]]:
+    """By machine, the jobs that ran there in this time. Two queries per 5,000 machines or jobs."""
+    hosts = sorted({host for owner in owners if (host := resources.host_of(owner)) is not None})
+    rows = [
+        row for part in _chunks(hosts) for row in _SPELLS.rows(hosts=part, since=since, until=until)
+    ]
+    of: dict[int, set[str]] = defaultdict(set)
+    for pk, node in places({row[1] for row in rows}):
+        of[pk].add(resources.node(node))
+    found: dict[str, list[Spell]] = defaultdict(list)
+    for node, pk, cluster, job_id, started_at, ended_at in rows:
+        found[resources.node(node)].append(
+            Spell(path(cluster, job_id), started_at, ended_at, frozenset(of[pk]))
+        )
+    return found
+
+
+def alive_on(hosts: Collection[str], *, since: datetime, until: datetime) -> list[Job]:
+    """Jobs that started before `until` and had not ended before `since` on any of these hosts
+    (short names)."""
+    found = sorted(_alive_on(hosts, since=since, until=until))
+    return [row for part in _chunks(found) for row in Job.objects.filter(pk__in=part)]
+
+
+def _alive_on(
+    hosts: Collection[str], *, since: datetime, until: datetime
+) -> dict[int, tuple[str, str]]:
+    """Cluster and id by primary key. Two ranges of one index, where an OR of both would read each
+    node's past."""
+    found: dict[int, tuple[str, str]] = {}
+    for part in _chunks(sorted(hosts)):
+        for pk, cluster, job_id in _RUNNING.rows(hosts=part, until=until):
+            found[pk] = (cluster, job_id)
+        for pk, cluster, job_id in _ENDED.rows(hosts=part, until=until, since=since):
+            found[pk] = (cluster, job_id)
+    return found
+
+
+def places(jobs: Collection[int]) -> Iterator[tuple[int, str]]:
+    """Primary keys of jobs with each of their nodes."""
+    for part in _chunks(sorted(jobs)):
+        yield from _PLACES.rows(jobs=part)
+
+
+def forget(now: datetime) -> int:
+    """Jobs that ended longer ago than any event may speak of, in portions; those that an incident
+    touched stay."""
+    old = Job.objects.filter(ended_at__lt=now - KEPT, incidents__isnull=True)
+    keys = list(old.order_by("ended_at").values_list("pk", flat=True)[:_MOST_FORGOTTEN])
+    if keys:
+        with transaction.atomic():
+            Job.objects.filter(pk__in=keys).delete()
+    return len(keys)
+
+
+def _latest(records: Iterable[JobRecord]) -> dict[_Key, JobRecord]:
+    """One record per start; where two speak of the same, the one that knows its end, else the later
+    in the list."""
+    latest: dict[_Key, JobRecord] = {}
+    for record in records:
+        key = (record.cluster, record.job_id, record.started_at)
+        if key not in latest or record.ended_at is not None or latest[key].ended_at is None:
+            latest[key] = record
+    return latest
+
+
+def _known(records: Collection[JobRecord]) -> dict[_Key, Job]:
+    """All starts of these jobs that are kept, locked in one order: a requeued job has several."""
+    ids: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        ids[record.cluster].add(record.job_id)
+    rows: list[Job] = []
+    for cluster, jobs in sorted(ids.items()):
+        for part in _chunks(sorted(jobs)):
+            rows += (
+                Job.objects.filter(cluster=cluster, job_id__in=part)
+                .order_by("pk")
+                .select_for_update()
+            )
+    return {_key(row): row for row in rows}
+
+
+def _key(row: Job) -> _Key:
+    return row.cluster, row.job_id, row.started_at
+
+
+def _row(record: JobRecord, now: datetime) -> Job:
+    row = Job(cluster=record.cluster, job_id=record.job_id, started_at=record.started_at)
+    _take(row, record, now)
+    return row
+
+
+def _take(row: Job, record: JobRecord, now: datetime) -> bool:
+    """Whether the record says something new. An end of unknown kind gives way to one that Slurm
+    names."""
+    if record.ended_at is None and row.ended_at is not None and row.state != UNKNOWN_END:
+        return False
+    checkpoints = [at for at in (row.checkpoint_at, record.checkpoint_at) if at is not None]
+    values = {
+        "name": record.name or row.name,
+        "user": record.user or row.user,
+        "partition": record.partition or row.partition,
+        "state": record.state,
+        "node_count": max(
+            row.node_count, len(record.nodes)
+        ),  # a job that went on without a lost node had it
+        "gpus": max(row.gpus, record.gpus),
+        "ended_at": (
+            max(record.ended_at, record.started_at) if record.ended_at is not None else None
+        ),
+        "checkpoint_at": max(checkpoints, default=None),
+    }
+    has_changed = any(getattr(row, name) != value for name, value in values.items())
+    if has_changed:
+        for name, value in values.items():
+            setattr(row, name, value)
+        row.seen_at = now
+    return has_changed
+
+
+def _put_nodes(told: Sequence[tuple[Job, JobRecord]]) -> None:
+    """The nodes of new starts, and those that a known one gained."""
+    rows = [
+        JobNode(job_id=row.pk, node=node, ended_at=row.ended_at)
+        for row, record in told
+        for node in dict.fromkeys(resources.short_host(name)[:64] for name in record.nodes)
+    ]
+    JobNode.objects.bulk_create(rows, batch_size=_CHUNK, ignore_conflicts=True)
+
+
+def _seen(running: Sequence[int], now: datetime) -> None:
+    for part in _chunks(sorted(running)):
+        Job.objects.filter(pk__in=part).update(seen_at=now)
+
+
+def _superseded(known: Iterable[Job], told: Iterable[Job]) -> list[Job]:
+    """Earlier starts, still without an end, of jobs that have started again: requeued when they
+    were last seen."""
+    newest: dict[tuple[str, str], datetime] = {}
+    for row in told:
+        job = row.cluster, row.job_id
+        newest[job] = max(row.started_at, newest.get(job, row.started_at))
+    old = [
+        row
+        for row in known
+        if row.ended_at is None
+        and row.started_at < newest.get((row.cluster, row.job_id), row.started_at)
+    ]
+    for row in old:
+        row.state = _REQUEUED
+    return old
+
+
+def _vanished(cluster: str, latest: Mapping[_Key, JobRecord], now: datetime) -> list[Job]:
+    """Jobs that ran when last seen and that this whole list does not hold."""
+    rows = (
+        Job.objects.filter(cluster=cluster, ended_at=None, seen_at__lt=now)
+        .order_by("pk")
+        .select_for_update()
+    )
+    gone = [row for row in rows if _key(row) not in latest]
+    for row in gone:
+        row.state = UNKNOWN_END
+    return gone
+
+
+def _end(gone: Sequence[Job]) -> None:
+    """They ended between the last look that showed them and the next: the first is what is
+    known."""
+    for row in gone:
+        row.ended_at = max(row.seen_at, row.started_at)
+    Job.objects.bulk_update(gone, ["state", "ended_at"], batch_size=500)
+
+
+def _end_places(rows: Iterable[Job]) -> None:
+    """The places of a job carry its end, so that a node's jobs of a time are found by one index."""
+    ends: dict[datetime | None, list[int]] = defaultdict(list)
+    for row in rows:
+        ends[row.ended_at].append(row.pk)
+    for ended_at, keys in ends.items():
+        for part in _chunks(sorted(keys)):
+            JobNode.objects.filter(job_id__in=part).update(ended_at=ended_at)
+
+
+def _chunks(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))

@@ -1,0 +1,59 @@
+"""The windows in force, and the nodes that are under maintenance. Reads only."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from detectors import resources
+from incidents.db.prepared import Given, Prepared
+from incidents.evaluation.windows import Window, WindowKind
+from incidents.models import Silence
+from incidents.text.wording import moment
+
+_IN_FORCE = Prepared(
+    lambda: Silence.objects.filter(ended_at=None, starts_at__lte=Given("now")).exclude(
+        ends_at__lte=Given("now")
+    )
+)
+
+
+def as_window(row: Silence) -> Window:
+    return Window(
+        key=row.pk,
+        kind=WindowKind(row.kind),
+        reason=row.reason,
+        author=row.author,
+        starts_at=row.starts_at,
+        ends_at=row.ends_at,
+        resource=row.resource,
+        machines=frozenset(row.machines),
+        fault_type=row.fault_type,
+        ended_at=row.ended_at,
+    )
+
+
+def in_force(now: datetime) -> list[Window]:
+    """By the clock: one whose time has passed keeps nothing, whether or not a sweep has ended it
+    yet."""
+    return [as_window(row) for row in _IN_FORCE.objects(now=now)]
+
+
+def maintained(now: datetime) -> dict[str, str]:
+    """Node by name, and the maintenance that it is under, as a sentence: no repair acts on
+    these."""
+    found = {}
+    for window in in_force(now):
+        if window.kind is WindowKind.MAINTENANCE:
+            for owner in window.machines:
+                host = resources.host_of(owner)
+                if host is not None:
+                    found[host] = (
+                        f"{host} is under maintenance {until(window)} ({window.author}:"
+                        f" {window.reason})"
+                    )
+    return found
+
+
+def until(window: Window) -> str:
+    """For a sentence: when the window ends."""
+    return f"until {moment(window.ends_at)}" if window.ends_at is not None else "until it is ended"

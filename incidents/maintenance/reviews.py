@@ -1,0 +1,43 @@
+"""Windows whose review is due, as faults of Kintsugi itself: people are asked as for any other.
+Writes nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from detectors.faults import EventKind, FaultEvent
+from incidents.correlation.conclusions import make_conclusion
+from incidents.evaluation.windows import ANSWERED_WITHIN, REVIEW_DUE
+from incidents.maintenance import active_windows
+from incidents.models import Fault, Silence
+from incidents.text.wording import moment
+
+_PATH = "kintsugi/window-"
+
+
+def due(now: datetime) -> list[FaultEvent]:
+    """Beginnings and ends of the question whether a window is still right. Two queries."""
+    questions = Fault.objects.active().filter(fault_type=REVIEW_DUE)
+    asked = set(questions.values_list("resource", flat=True))
+    windows = Silence.objects.filter(ended_at=None, review_at__lte=now).exclude(ends_at__lte=now)
+    waiting = {f"{_PATH}{row.pk}": row for row in windows.order_by("pk")}
+    raised = [
+        make_conclusion(EventKind.RAISED, REVIEW_DUE, path, text=_question(row), now=now)
+        for path, row in waiting.items()
+        if path not in asked
+    ]
+    text = "The window was reviewed or has ended."
+    gone = sorted(asked - waiting.keys())
+    return raised + [
+        make_conclusion(EventKind.CLEARED, REVIEW_DUE, path, text=text, now=now) for path in gone
+    ]
+
+
+def _question(row: Silence) -> str:
+    window = active_windows.as_window(row)
+    ends = moment((row.review_at or row.starts_at) + ANSWERED_WITHIN)
+    return (
+        f"{row.author}, is window {row.pk} still right? It is a {window.what} since"
+        f" {moment(row.starts_at)} ({row.reason}). Give it another review or end it in the console;"
+        f" without an answer it ends {ends}."
+    )

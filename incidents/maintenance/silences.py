@@ -1,0 +1,202 @@
+"""What windows in force mean for incidents: kept from people, and announced once when they outgrow
+or outlast it.
+
+The only writer of `Incident.silence`; `Silence` rows are made and changed by
+`incidents.maintenance.planning` (people) and `incidents.maintenance.slurm_windows` (Slurm), and end
+here. Never hides a fault: everything is recorded as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+
+from detectors.catalog import catalog as fault_catalog
+from incidents.db import upsert
+from incidents.evaluation.windows import (
+    ANSWERED_WITHIN,
+    Kept,
+    Outside,
+    Window,
+    WindowKind,
+    WindowPlace,
+    judge,
+)
+from incidents.inventory import graphs
+from incidents.maintenance.active_windows import as_window, in_force, until
+from incidents.models import Decision, Fault, Incident, IncidentFault, Silence
+from incidents.state import outbox
+from incidents.state.board import Board
+from incidents.state.cases import Entry, FaultCase, IncidentCase
+from incidents.text.wording import moment
+from incidents.vocabulary.changes import KINTSUGI, Change
+from incidents.vocabulary.lifecycle import OPEN
+
+_OPEN = [state.value for state in OPEN]
+
+
+def rule(window: int) -> str:
+    """What the decisions of one window have in common."""
+    return f"window:{window}"
+
+
+# Incidents
+# ---------------------------------------------------------------------------
+
+
+def apply(board: Board) -> None:
+    """Keeps new incidents of this board that windows cover from people, and announces those that
+    outgrew theirs.
+
+    An incident that people know of is kept from them only by a window that begins later.
+    """
+    cases = [
+        case for case in board.incidents.values() if case.is_new or case.row.silence_id is not None
+    ]
+    _judge(cases, in_force(board.now) if cases else [], board)
+
+
+def end_due(now: datetime) -> list[Change]:
+    """Windows whose time has come end or begin: what outlasts the one is announced, what the other
+    covers is kept."""
+    asked = now - ANSWERED_WITHIN
+    if not _due(now, asked).exists():
+        return []
+    with transaction.atomic():
+        upsert.lock_placement()
+        _due(now, asked).filter(ends_at__lte=now).update(ended_at=F("ends_at"), ended_by=KINTSUGI)
+        _due(now, asked).filter(review_at__lte=asked).update(ended_at=now, ended_by=KINTSUGI)
+        begun = list(_due(now, asked).filter(began_at=None))
+        Silence.objects.filter(pk__in=[row.pk for row in begun]).update(began_at=now)
+        return reconsider(now, begun=[as_window(row) for row in begun])
+
+
+def _due(now: datetime, asked: datetime) -> QuerySet[Silence]:
+    over = Q(ends_at__lte=now) | Q(review_at__lte=asked)
+    return Silence.objects.filter(ended_at=None).filter(over | Q(began_at=None, starts_at__lte=now))
+
+
+def finish(ids: Collection[int], *, by: str, now: datetime) -> int:
+    """Ends those of these windows that have not ended, under the placement lock; how many."""
+    standing = Silence.objects.filter(pk__in=ids, ended_at=None)
+    return standing.update(ended_at=now, ended_by=by[:150])
+
+
+def reconsider(now: datetime, *, begun: Sequence[Window] = ()) -> list[Change]:
+    """Judges all that is kept from people anew, and what they know against the windows that begin.
+
+    In the caller's transaction, under the placement lock.
+    """
+    kept = set(
+        Incident.objects.filter(silence__isnull=False, state__in=_OPEN).values_list("pk", flat=True)
+    )
+    ids = kept | _touched(begun)
+    if not ids:
+        return []
+    board = Board(fault_catalog.load(), now)
+    _judge(board.read_incidents(ids), in_force(now), board, begun={window.key for window in begun})
+    board.write()
+    return board.changes
+
+
+def _touched(begun: Sequence[Window]) -> set[int]:
+    """Incidents that people know of, with a standing fault that one of these covers."""
+    if not begun:
+        return set()
+    peer = graphs.current().peer
+    links = IncidentFault.objects.filter(
+        fault__is_active=True, incident__state__in=_OPEN, incident__silence__isnull=True
+    ).select_related("fault")
+    return {
+        link.incident_id
+        for link in links
+        if any(window.covers(place(link.fault, peer)) for window in begun)
+    }
+
+
+def place(fault: Fault, peer: Callable[[str], str | None]) -> WindowPlace:
+    return WindowPlace(fault.fault_type, fault.resource, peer(fault.resource) or "")
+
+
+def _judge(
+    cases: Iterable[IncidentCase],
+    windows: Sequence[Window],
+    board: Board,
+    begun: Collection[int] = (),
+) -> None:
+    peer = graphs.current().peer if windows else lambda resource: None
+    keys = {window.key for window in windows}
+    for case in cases:
+        faults = _standing(case)
+        judged = judge([place(fault.row, peer) for fault in faults], windows, board.now)
+        is_kept = case.row.silence_id is not None
+        if isinstance(judged, Kept):
+            if case.is_new or is_kept or judged.window.key in begun:
+                _keep(case, judged.window, board)
+        elif isinstance(judged, Outside):
+            if is_kept:
+                _announce(case, faults[judged.number], board)
+            elif case.is_new:
+                case.row.announced_at = board.now
+        elif is_kept and not case.is_watched and case.row.silence_id not in keys:
+            # No fault stands and yet it is not over: a repair goes on, or a person is asked for
+            # something.
+            _announce(case, case.root, board)
+
+
+def _standing(case: IncidentCase) -> list[FaultCase]:
+    """The faults that count, the root first. Of a new incident all: what came and went in one batch
+    is no less kept."""
+    faults = [fault for fault in case.members if fault.row.is_active or case.is_new]
+    return sorted(faults, key=lambda fault: fault is not case.root)
+
+
+def _keep(case: IncidentCase, window: Window, board: Board) -> None:
+    if case.row.silence_id == window.key:
+        return
+    was_told = case.row.silence_id is None and not case.is_new
+    case.row.silence_id, case.is_changed = window.key, True
+    text = f"Kept from people {until(window)}: {window.what} by {window.author} ({window.reason})."
+    if window.kind is WindowKind.MAINTENANCE:
+        text += " No repair starts there meanwhile."
+    case.entries.append(Entry("silenced", text, board.now))
+    board.decisions.append(_decision(Decision.Kind.SILENCED, case, window.key, text, board.now))
+    if was_told:
+        outbox.withdraw([case.row.pk or 0])
+        outbox.show([case.row.pk or 0], now=board.now)
+
+
+def _announce(case: IncidentCase, cause: FaultCase, board: Board) -> None:
+    """Told once: since when it stands, under which window it was kept, and why it is told now."""
+    row = Silence.objects.get(pk=case.row.silence_id or 0)
+    window = as_window(row)
+    if window.is_in_force(board.now):
+        why = f"{board.named(cause.row)} is not part of it"
+    else:
+        ended = window.ended_at or window.ends_at or board.now
+        why = f"that ended {moment(ended)}" + (
+            f" by {row.ended_by}" if row.ended_by not in ("", KINTSUGI) else ""
+        )
+    text = (
+        f"Announced now: it stands since {moment(case.row.onset_at)} and was kept from people by"
+        f" {window.what} ({window.author}: {window.reason}), and {why}."
+    )
+    case.row.silence, case.row.announced_at, case.is_changed = None, board.now, True
+    case.entries.append(Entry("announced", text, board.now))
+    board.decisions.append(_decision(Decision.Kind.ANNOUNCED, case, window.key, text, board.now))
+
+
+def _decision(
+    kind: Decision.Kind, case: IncidentCase, window: int, text: str, now: datetime
+) -> Decision:
+    return Decision(
+        incident=case.row, kind=kind, rule=rule(window), text=text[:500], recorded_at=now
+    )
+
+
+def kept_now() -> int:
+    """How many open incidents are kept from people."""
+    return Incident.objects.filter(silence__isnull=False, state__in=_OPEN).count()

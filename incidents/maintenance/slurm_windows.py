@@ -1,0 +1,225 @@
+"""Maintenance windows that follow what Slurm says: its reservations, and nodes that it restarts or
+switches off.
+
+Makes, moves and ends the `Silence` rows whose origin is not a person's. A window that a person
+ended stays ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+
+from detectors import resources
+from incidents.db import upsert
+from incidents.evaluation.windows import SETTLING, Draft, WindowKind, review_of
+from incidents.maintenance import active_windows, silences
+from incidents.models import Incident, PlannedWork, Silence
+from incidents.polling import polling
+from incidents.vocabulary.changes import KINTSUGI, Change
+from incidents.vocabulary.lifecycle import Trigger
+
+SLURM = "slurm"
+RESERVATIONS = "slurm"
+STATES = "state"
+# The flag that a reservation puts on its nodes; what else Slurm says of a node has no reservation
+# behind it.
+_RESERVED = "maintenance reservation"
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A window as its origin describes it now. `machines` are owners; `starts_at` may lie ahead."""
+
+    origin: str
+    machines: frozenset[str]
+    reason: str
+    starts_at: datetime
+    ends_at: datetime
+
+
+def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
+    """Brings the windows of one origin (`slurm` and all `slurm:...`) up to what it says; those it
+    names no more end.
+
+    Takes the placement lock only when something has changed.
+    """
+    wanted = {window.origin: window for window in told if window.ends_at > now and window.machines}
+    rows = list(_standing(of).order_by("pk"))
+    _prolong(wanted, rows)
+    if all(_is_as(row, wanted.get(row.origin)) for row in rows) and not _missing(wanted, rows, of):
+        return
+    with transaction.atomic():
+        upsert.lock_placement()
+        rows = list(_standing(of))
+        gone = [
+            row.pk
+            for row in rows
+            if row.origin not in wanted or _has_moved_on(row, wanted[row.origin], now)
+        ]
+        silences.finish(gone, by=SLURM, now=now)
+        left = [row for row in rows if row.pk not in gone]
+        begun = [row for row in left if _moved(row, wanted[row.origin], now)]
+        begun += [_made(window, now) for window in _missing(wanted, left, of)]
+        in_force = [
+            window for window in map(active_windows.as_window, begun) if window.is_in_force(now)
+        ]
+        silences.reconsider(now, begun=in_force)
+
+
+def sweep(now: datetime) -> list[Change]:
+    """What time and Slurm's silence do to windows; safe to call at any time and by several at
+    once."""
+    follow_states(now)
+    return silences.end_due(now)
+
+
+def follow_states(now: datetime) -> None:
+    """Windows of the nodes that Slurm says it restarts or has switched off, one for each such
+    reason."""
+    rows = list(PlannedWork.objects.filter(until__gt=now))
+    began = dict(_standing(STATES).values_list("origin", "starts_at"))
+    if not rows and not began:
+        return
+    by_reason: dict[str, list[PlannedWork]] = defaultdict(list)
+    for row in _unexplained(rows, now):
+        by_reason[row.why].append(row)
+    told = [
+        Followed(
+            origin=_origin(why),
+            machines=frozenset(resources.node(row.node) for row in nodes),
+            reason=f"Slurm says {why}",
+            starts_at=began.get(_origin(why)) or min(row.since for row in nodes),
+            ends_at=max(row.until for row in nodes),
+        )
+        for why, nodes in by_reason.items()
+    ]
+    follow(told, now, of=STATES)
+
+
+def worked_on(now: datetime) -> frozenset[str]:
+    """Owners that are under maintenance, or were until a moment ago: what they still have to start
+    may be of its work.
+
+    Of a node that Slurm restarts the window itself is drawn out (incidents.polling.polling), so
+    that it waits no longer.
+    """
+    lately = Q(ended_at=None) | (Q(ended_at__gt=now - SETTLING) & Q(ended_at__gt=F("starts_at")))
+    rows = Silence.objects.filter(lately, kind=str(WindowKind.MAINTENANCE), starts_at__lte=now)
+    rows = rows.exclude(ends_at__lte=now - SETTLING).exclude(
+        ended_at__isnull=False, origin__startswith=f"{STATES}:"
+    )
+    return frozenset(
+        owner for machines in rows.values_list("machines", flat=True) for owner in machines
+    )
+
+
+def _origin(why: str) -> str:
+    return f"{STATES}:{why}"
+
+
+def _unexplained(rows: Sequence[PlannedWork], now: datetime) -> Iterable[PlannedWork]:
+    """Without nodes of a reservation, which has a window of its own, and those that a repair of
+    ours restarts."""
+    lately = Q(ended_at=None) | Q(ended_at__gte=now - polling.PLANNED_FOR)
+    reserved = Silence.objects.filter(lately, origin__startswith=f"{RESERVATIONS}:").values_list(
+        "machines", flat=True
+    )
+    with_window = {machine for machines in reserved for machine in machines}
+    repaired = Incident.objects.open().filter(timeline__kind=Trigger.REPAIR_STARTED.value)
+    ours = set(repaired.values_list("owner", flat=True))
+    ended = _ended_by_people(STATES)
+    for row in rows:
+        node = resources.node(row.node)
+        if node in ours or (row.why == _RESERVED and node in with_window):
+            continue
+        if not any(at >= row.since and origin == _origin(row.why) for origin, at in ended):
+            yield row
+
+
+def _standing(of: str) -> QuerySet[Silence]:
+    return Silence.objects.filter(Q(origin=of) | Q(origin__startswith=f"{of}:"), ended_at=None)
+
+
+def _ended_by_people(of: str) -> list[tuple[str, datetime]]:
+    rows = Silence.objects.filter(
+        Q(origin=of) | Q(origin__startswith=f"{of}:"), ended_at__isnull=False
+    )
+    found = rows.exclude(ended_by__in=(SLURM, KINTSUGI)).values_list("origin", "ended_at")
+    return [(origin, at) for origin, at in found if at is not None]
+
+
+def _missing(wanted: dict[str, Followed], standing: Sequence[Silence], of: str) -> list[Followed]:
+    """Those without a row. One that a person ended while it was the same window is not made
+    again."""
+    there = {row.origin for row in standing}
+    missing = [window for origin, window in wanted.items() if origin not in there]
+    if not missing or of == STATES:
+        return missing
+    ended = _ended_by_people(of)
+    return [
+        window
+        for window in missing
+        if not any(origin == window.origin and at >= window.starts_at for origin, at in ended)
+    ]
+
+
+def _prolong(wanted: dict[str, Followed], standing: Sequence[Silence]) -> None:
+    """A later end alone changes nothing for any incident: no lock is taken for it, though it comes
+    every minute."""
+    for row in standing:
+        window = wanted.get(row.origin)
+        if window is not None and row.ends_at is not None and row.ends_at < window.ends_at:
+            row.ends_at, row.review_at = window.ends_at, _review(window)
+            values = {"ends_at": row.ends_at, "review_at": row.review_at}
+            Silence.objects.filter(pk=row.pk, ended_at=None).update(**values)
+
+
+def _is_as(row: Silence, window: Followed | None) -> bool:
+    return window is not None and (
+        row.starts_at == window.starts_at
+        and row.ends_at == window.ends_at
+        and row.reason == window.reason
+        and set(row.machines) == window.machines
+    )
+
+
+def _has_moved_on(row: Silence, window: Followed, now: datetime) -> bool:
+    """A repeated reservation keeps its name and names its next time: that is another window."""
+    return row.began_at is not None and window.starts_at > now
+
+
+def _moved(row: Silence, window: Followed, now: datetime) -> bool:
+    """True when machines came to a window in force, or when it is in force sooner: it begins for
+    them."""
+    more = window.machines - set(row.machines) or window.starts_at < row.starts_at
+    row.starts_at, row.ends_at, row.reason = window.starts_at, window.ends_at, window.reason[:255]
+    row.machines, row.review_at = sorted(window.machines), _review(window)
+    if row.began_at is None and row.starts_at <= now:
+        row.began_at, more = now, True
+    row.save(update_fields=["starts_at", "ends_at", "reason", "machines", "review_at", "began_at"])
+    return bool(more)
+
+
+def _made(window: Followed, now: datetime) -> Silence:
+    return Silence.objects.create(
+        kind=WindowKind.MAINTENANCE.value,
+        machines=sorted(window.machines),
+        reason=window.reason[:255],
+        author=SLURM,
+        origin=window.origin[:128],
+        starts_at=window.starts_at,
+        began_at=now if window.starts_at <= now else None,
+        ends_at=window.ends_at,
+        review_at=_review(window),
+        recorded_at=now,
+    )
+
+
+def _review(window: Followed) -> datetime | None:
+    return review_of(Draft(WindowKind.MAINTENANCE, window.reason, window.starts_at, window.ends_at))

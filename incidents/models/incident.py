@@ -1,0 +1,408 @@
+"""Tables of what is known. Models hold data and constraints only; `incidents.services` alone
+writes."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from django.db import models
+from django.db.models import Q
+
+from detectors import resources
+from detectors.faults import Action, Channel, ClearRule, Component, Recovery, Role, Severity
+from incidents.models.inventory import (
+    Node,
+)
+from incidents.models.triage import Silence
+from incidents.vocabulary.lifecycle import CLOSED, State
+
+
+def _words(enum: type) -> list[tuple[str, str]]:
+    return [(str(word), str(word).replace("_", " ")) for word in enum]  # type: ignore[attr-defined]
+
+
+class FaultQuerySet(models.QuerySet["Fault"]):
+    """Faults, by the words that people use for them."""
+
+    def active(self) -> Self:
+        return self.filter(is_active=True)
+
+    def of_node(self, name: str) -> Self:
+        return self.filter(owner=resources.node(name))
+
+
+class Fault(models.Model):
+    """A standing condition (an alarm in RFC 8632): active until it clears by its type's own
+    rule."""
+
+    fingerprint = models.CharField(max_length=32)
+    fault_type = models.CharField(max_length=96)
+    resource = models.CharField(max_length=160)
+    qualifier = models.CharField(max_length=96, blank=True)
+    owner = models.CharField(max_length=96, help_text="the machine: node/gn001, switch/leaf-03")
+    component = models.CharField(max_length=32, choices=_words(Component))
+    severity = models.CharField(max_length=16, choices=_words(Severity))
+    action = models.CharField(max_length=16, choices=_words(Action))
+    clears = models.CharField(max_length=16, choices=_words(ClearRule))
+    code = models.PositiveIntegerField(null=True, blank=True)
+    is_active = models.BooleanField(default=True)
+    is_flapping = models.BooleanField(default=False)
+    count = models.PositiveBigIntegerField(default=1)
+    raised_at = models.DateTimeField(help_text="occurred_at of the first event: the device's clock")
+    last_known_good_at = models.DateTimeField(null=True, blank=True)
+    observed_at = models.DateTimeField(help_text="our clock when the first event was seen")
+    recorded_at = models.DateTimeField(help_text="the database's clock")
+    last_seen_at = models.DateTimeField()
+    cleared_at = models.DateTimeField(null=True, blank=True)
+    cleared_reason = models.CharField(max_length=255, blank=True)
+    returns = models.PositiveIntegerField(
+        default=0, help_text="how often it came back while its incident was open"
+    )
+    clock = models.CharField(
+        max_length=8, default="device", help_text="whose time raised_at is: device, or ours"
+    )
+    lag_s = models.FloatField(
+        default=0.0, help_text="how long before our sight of it the device dated its first event"
+    )
+    changes_at = models.JSONField(
+        default=list, blank=True, help_text="its last changes of state, for flapping"
+    )
+    flap_percent = models.FloatField(
+        default=0.0, help_text="weighted share of looks that changed its state"
+    )
+    excerpts = models.PositiveBigIntegerField(
+        default=0, help_text="excerpts seen, of which ten are kept"
+    )
+    held_until = models.DateTimeField(
+        null=True, blank=True, help_text="no incident before: the type's hold-down"
+    )
+    clears_at = models.DateTimeField(
+        null=True, blank=True, help_text="clears by itself then, if it stays quiet"
+    )
+
+    objects = FaultQuerySet.as_manager()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["fingerprint"],
+                condition=Q(is_active=True),
+                name="one_active_fault_per_fingerprint",
+            )
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["owner", "is_active"], name="fault_by_owner"),
+            models.Index(fields=["fault_type", "is_active"], name="fault_by_type"),
+            models.Index(fields=["fingerprint", "-id"], name="fault_by_fingerprint"),
+            models.Index(fields=["clears_at"], condition=Q(is_active=True), name="fault_clears_at"),
+            models.Index(
+                fields=["held_until"], condition=Q(is_active=True), name="fault_held_until"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.fault_type} on {self.resource}"
+
+
+class Evidence(models.Model):
+    """An excerpt of what a fault was judged by: the first five and the last five of each fault."""
+
+    fault = models.ForeignKey(Fault, on_delete=models.CASCADE, related_name="evidence")
+    position = models.CharField(max_length=8, choices=[("first", "first"), ("last", "last")])
+    slot = models.PositiveSmallIntegerField(
+        help_text="0 to 4: the first five; 5 to 9: the last five, written in turn"
+    )
+    source = models.CharField(max_length=64)
+    occurred_at = models.DateTimeField()
+    excerpt = models.TextField()
+
+    class Meta:
+        ordering: ClassVar = ["occurred_at", "id"]
+        verbose_name_plural = "evidence"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["fault", "slot"], name="one_excerpt_per_slot")
+        ]
+
+    def __str__(self) -> str:
+        return self.excerpt[:80]
+
+
+class SeenEvent(models.Model):
+    """An event already counted, kept seven days. `key` is an event_id, or `k:` and the hash of a
+    source_key; with `c:` and a fingerprint it is an end that found nothing standing, and
+    `recorded_at` is when that was.
+    """
+
+    key = models.CharField(max_length=40, primary_key=True)
+    recorded_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class SpoolMark(models.Model):
+    """A range of a receiver's spool whose events are committed: the receiver may forget it."""
+
+    receiver = models.CharField(max_length=64)
+    segment = models.BigIntegerField()
+    start = models.BigIntegerField()
+    end = models.BigIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["receiver", "segment", "start"], name="one_mark_per_range"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.receiver} {self.segment}:{self.start}-{self.end}"
+
+
+class QuarantinedEvent(models.Model):
+    """An event that broke ingest, kept whole for a person to look at."""
+
+    event_id = models.CharField(max_length=64, unique=True)
+    wire = models.JSONField()
+    error = models.TextField()
+    recorded_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.event_id
+
+
+class IncidentQuerySet(models.QuerySet["Incident"]):
+    """Incidents, by the words that people use for them."""
+
+    def open(self) -> Self:
+        return self.exclude(state__in=CLOSED)
+
+    def closed(self) -> Self:
+        return self.filter(state__in=CLOSED)
+
+
+class Incident(models.Model):
+    """One response to one root cause."""
+
+    state = models.CharField(
+        max_length=16,
+        choices=[(s.value, s.value.replace("_", " ")) for s in State],
+        default=State.OPEN.value,
+    )
+    title = models.CharField(max_length=255)
+    component = models.CharField(max_length=32, choices=_words(Component))
+    fault_type = models.CharField(max_length=96)
+    severity = models.CharField(max_length=16, choices=_words(Severity))
+    action = models.CharField(max_length=16, choices=_words(Action))
+    root_resource = models.CharField(max_length=160)
+    owner = models.CharField(
+        max_length=96, help_text="the root's machine: node/gn001, switch/leaf-03"
+    )
+    node = models.ForeignKey(
+        Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="incidents"
+    )
+    root_fault = models.OneToOneField(
+        Fault, null=True, blank=True, on_delete=models.PROTECT, related_name="rooted_incident"
+    )
+    duplicate_of = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="duplicates"
+    )
+    follows = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="followers",
+        help_text="the earlier incident of the same fault",
+    )
+    is_confirmed = models.BooleanField(default=False)
+    has_platform_signal = models.BooleanField(default=False)
+    has_user_report = models.BooleanField(default=False)
+    needs_human = models.TextField(
+        blank=True, help_text="what a person is asked to do; empty: nothing"
+    )
+    held_until = models.DateTimeField(
+        null=True, blank=True, help_text="no repair starts before: a wider cause is suspected"
+    )
+    held_reason = models.CharField(max_length=255, blank=True)
+    silence = models.ForeignKey(
+        Silence, null=True, blank=True, on_delete=models.SET_NULL, related_name="incidents"
+    )
+    announced_at = models.DateTimeField(
+        null=True, blank=True, help_text="empty while a silence keeps it from people"
+    )
+    own_severity = models.CharField(
+        max_length=16,
+        choices=_words(Severity),
+        blank=True,
+        help_text="of its faults alone; severity may rise by impact",
+    )
+    nodes_touched = models.PositiveIntegerField(default=0)
+    jobs_touched = models.PositiveIntegerField(default=0)
+    gpu_hours_lost = models.FloatField(null=True, blank=True, help_text="empty: not known")
+    impact_at = models.DateTimeField(
+        null=True, blank=True, help_text="when its jobs were last counted; empty: not yet"
+    )
+    repaired_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        db_index=True,
+        help_text="a run verified it, or a person resolved: older events are stale",
+    )
+    is_root_by_person = models.BooleanField(
+        default=False, help_text="a person chose the root: rules leave it"
+    )
+    recovery = models.CharField(max_length=24, choices=_words(Recovery), default=str(Recovery.NONE))
+    onset_at = models.DateTimeField(help_text="first known bad, the device's clock")
+    last_known_good_at = models.DateTimeField(null=True, blank=True)
+    opened_at = models.DateTimeField(help_text="detected: our clock")
+    recorded_at = models.DateTimeField()
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    out_of_service_at = models.DateTimeField(null=True, blank=True)
+    restored_at = models.DateTimeField(null=True, blank=True)
+    closed_at = models.DateTimeField(null=True, blank=True)
+    updated_at = models.DateTimeField()
+
+    objects = IncidentQuerySet.as_manager()
+
+    class Meta:
+        ordering: ClassVar = ["-opened_at", "-id"]
+        permissions: ClassVar = [
+            ("act_on_incident", "Can acknowledge, confirm, resolve and otherwise act on incidents")
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["state", "-opened_at"], name="incident_by_state"),
+            models.Index(fields=["owner", "state"], name="incident_by_owner"),
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.title}"
+
+    @property
+    def is_open(self) -> bool:
+        return State(self.state) not in CLOSED
+
+    @property
+    def channels(self) -> list[str]:
+        seen = ((self.has_platform_signal, Channel.PLATFORM), (self.has_user_report, Channel.USER))
+        return [str(channel) for has, channel in seen if has]
+
+
+class IncidentFault(models.Model):
+    """A fault's part in an incident, with the rule that joined it and the sentence that says
+    why."""
+
+    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="members")
+    fault = models.OneToOneField(Fault, on_delete=models.PROTECT, related_name="membership")
+    role = models.CharField(max_length=8, choices=_words(Role))
+    rule = models.CharField(max_length=64)
+    reason = models.CharField(max_length=255)
+    placed_by = models.CharField(
+        max_length=150, default="kintsugi", help_text="a person's placing is kept by the rules"
+    )
+    joined_at = models.DateTimeField()
+
+    class Meta:
+        ordering: ClassVar = ["joined_at", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.fault} ({self.role})"
+
+
+class TimelineEntry(models.Model):
+    """What happened, in order; only ever appended. `actor` is `kintsugi` or a person's user
+    name."""
+
+    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="timeline")
+    kind = models.CharField(max_length=32)
+    actor = models.CharField(max_length=150)
+    text = models.TextField()
+    occurred_at = models.DateTimeField()
+    recorded_at = models.DateTimeField()
+
+    class Meta:
+        ordering: ClassVar = ["id"]
+        verbose_name_plural = "timeline entries"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class UserReport(models.Model):
+    """What a person told us, in their own words, and the incident it became part of."""
+
+    incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="reports")
+    author = models.CharField(max_length=150)
+    text = models.TextField()
+    resource = models.CharField(max_length=160)
+    reported_at = models.DateTimeField()
+    recorded_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.author}: {self.text[:60]}"
+
+
+class Notification(models.Model):
+    """One message to one channel, written before it is sent, with the reason it is sent.
+
+    `thread` rows follow their incident's `incident` row. Outcome unknown is a state of its own.
+    """
+
+    class SendState(models.TextChoices):
+        WAITING = "waiting"
+        SENDING = "sending"
+        UNKNOWN = "unknown"
+        SENT = "sent"
+        FAILED = "failed"
+
+    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="notifications")
+    channel = models.CharField(max_length=64, help_text="slack:C0123456, console")
+    reason = models.CharField(
+        max_length=32, help_text="card (the incident's own message) or the kind of a timeline entry"
+    )
+    sequence = models.PositiveIntegerField(help_text="0 is the card; its rows follow")
+    entry = models.ForeignKey(TimelineEntry, null=True, blank=True, on_delete=models.CASCADE)
+    state = models.CharField(max_length=8, choices=SendState.choices, default=SendState.WAITING)
+    due_at = models.DateTimeField()
+    leased_until = models.DateTimeField(null=True, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    attempted_at = models.DateTimeField(
+        null=True, blank=True, help_text="when a post of unknown outcome began"
+    )
+    message_ts = models.CharField(max_length=32, blank=True, help_text="Slack's id of the message")
+    permalink = models.URLField(max_length=255, blank=True, help_text="card: where people read it")
+    revision = models.PositiveIntegerField(
+        default=0, help_text="card: raised with each change of its incident"
+    )
+    sent_revision = models.PositiveIntegerField(
+        default=0, help_text="card: the revision that was last sent"
+    )
+    error = models.CharField(max_length=255, blank=True)
+    recorded_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering: ClassVar = ["id"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["incident", "channel", "sequence"], name="one_notification_per_sequence"
+            )
+        ]
+        indexes: ClassVar = [models.Index(fields=["state", "due_at"], name="notification_due")]
+
+    def __str__(self) -> str:
+        return f"{self.reason} of incident {self.incident_id} to {self.channel}"
+
+
+class NotificationChannel(models.Model):
+    """When a channel takes its next message: its pace, a rate limit, or a refusal a person must
+    mend."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    open_at = models.DateTimeField(help_text="nothing is sent there before")
+    error = models.CharField(
+        max_length=255, blank=True, help_text="what a person can do; empty: it works"
+    )
+
+    def __str__(self) -> str:
+        return self.name

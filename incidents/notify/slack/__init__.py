@@ -1,0 +1,1 @@
+"""Slack as a channel: blocks, client, errors."""

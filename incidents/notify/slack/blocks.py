@@ -1,0 +1,207 @@
+"""Cards and replies as Block Kit, for a person at 3 a.m.: what, where, since when, what happens,
+what to do. Pure.
+
+Limits (https://docs.slack.dev/reference/block-kit/blocks): 50 blocks, header 150 characters,
+section text 3,000, 10 fields of 2,000, about 13,200 characters in all. Everything here stays far
+below them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detectors.faults import Severity
+from incidents.notify.notifier import Ask, Button, Card, Reply
+from incidents.notify.slack import mrkdwn
+from incidents.vocabulary.lifecycle import CLOSED, State
+
+Block = dict[str, Any]
+
+# Each severity has a sign of its own shape and its word: colour alone says nothing to one person in
+# twelve.
+SIGNS: dict[Severity, str] = {
+    Severity.CRITICAL: ":no_entry:",
+    Severity.MAJOR: ":small_red_triangle:",
+    Severity.MINOR: ":large_orange_diamond:",
+    Severity.WARNING: ":warning:",
+    Severity.INDETERMINATE: ":grey_question:",
+}
+CLOSED_SIGNS: dict[State, str] = {
+    State.RESOLVED: ":white_check_mark:",
+    State.FALSE_POSITIVE: ":ballot_box_with_check:",
+    State.DUPLICATE: ":heavy_multiplication_x:",
+}
+# What happened, by the kind of the timeline entry; any other kind has a plain dot.
+REPLY_SIGNS: dict[str, str] = {
+    "joined": ":link:",
+    "escalated": ":arrow_up:",
+    "returned": ":arrow_up:",
+    "fault_returned": ":arrow_up:",
+    "cleared": ":white_check_mark:",
+    "faults_cleared": ":white_check_mark:",
+    "repair_succeeded": ":white_check_mark:",
+    "quiet_elapsed": ":white_check_mark:",
+    "resolve": ":white_check_mark:",
+    "same_fault_back": ":arrow_up:",
+    "user_report": ":speech_balloon:",
+    "note": ":speech_balloon:",
+    "repair_started": ":wrench:",
+    "step_done": ":wrench:",
+    "approval_asked": ":raised_hand:",
+    "repair_failed": ":raised_hand:",
+    "standstill": ":raised_hand:",
+    "still_standing": ":raised_hand:",
+    "cable_judged": ":mag:",
+    "impact": ":busts_in_silhouette:",
+    "severity_raised": ":arrow_up:",
+    "owner_told": ":speech_balloon:",
+}
+ACTIONS = "actions"
+_OTHER_SIGN = ":small_blue_diamond:"
+
+
+def blocks(content: Card | Reply) -> list[Block]:
+    return card_blocks(content) if isinstance(content, Card) else reply_blocks(content)
+
+
+def text(content: Card | Reply) -> str:
+    """What notifications, screen readers and old clients show instead of the blocks."""
+    if isinstance(content, Reply):
+        return mrkdwn.escape(content.text, 1000)
+    need = " A person is needed." if content.needs_human else ""
+    body = (
+        f"{headline(content)}. {content.resource}, {content.where}. State:"
+        f" {words(content.state)}.{need}"
+    )
+    return mrkdwn.escape(body, 1000)
+
+
+def headline(card: Card) -> str:
+    """`CRITICAL: GPU has fallen off the bus`, or `RESOLVED: ...` once it is closed."""
+    word = words(card.state) if card.state in CLOSED else str(card.severity)
+    return f"{word.upper()}: {card.title}"
+
+
+def words(state: State) -> str:
+    return str(state).replace("_", " ")
+
+
+def card_blocks(card: Card) -> list[Block]:
+    """What it is; where and since when; what happens now beside what to do; the rest in small
+    print."""
+    sign = CLOSED_SIGNS.get(card.state, SIGNS[card.severity])
+    header = f"{sign} {mrkdwn.plain(headline(card), 110)}"
+    now_and_next = [_mrkdwn(_doing(card)), _mrkdwn(_asking(card))]
+    small_print = [_mrkdwn(_small_print(card)), *_latest(card)]
+    return [
+        {"type": "header", "text": _plain(header)},
+        {"type": "section", "text": _mrkdwn(_place(card))},
+        {"type": "section", "fields": now_and_next},
+        {"type": "context", "elements": small_print},
+    ]
+
+
+def reply_blocks(reply: Reply) -> list[Block]:
+    sign = REPLY_SIGNS.get(reply.kind, _OTHER_SIGN)
+    by = "" if reply.actor == "kintsugi" else f", by {mrkdwn.escape(reply.actor, 150)}"
+    text = f"{sign} {mrkdwn.escape(reply.text, 2900)}"
+    small_print = f"{mrkdwn.date(reply.occurred_at)}{by}"
+    return [
+        {"type": "section", "text": _mrkdwn(text)},
+        *(ask_blocks(reply.ask) if reply.ask is not None else ()),
+        {"type": "context", "elements": [_mrkdwn(small_print)]},
+    ]
+
+
+def ask_blocks(ask: Ask) -> list[Block]:
+    """What there is to know, then a button for each answer. Limits: 25 buttons, labels of 75,
+    values of 2,000."""
+    lines = "\n".join(mrkdwn.escape(line, 300) for line in ask.lines[:8])
+    shown = [{"type": "section", "text": _mrkdwn(lines)}] if lines else []
+    return [*shown, {"type": ACTIONS, "elements": [_button(button) for button in ask.buttons[:25]]}]
+
+
+def _button(button: Button) -> Block:
+    made: Block = {
+        "type": "button",
+        "action_id": button.name,
+        "text": _said(button.label, 75),
+        "value": button.value[:2000],
+    }
+    if button.is_danger:
+        made["style"] = "danger"
+    if button.question:
+        made["confirm"] = {
+            "title": _said(button.label, 100),
+            "text": _said(button.question, 300),
+            "confirm": _said(button.label, 30),
+            "deny": _plain("Not now"),
+        }
+    return made
+
+
+def _said(text: str, limit: int) -> Block:
+    """Slack takes no empty text."""
+    return _plain(mrkdwn.plain(text, limit) or "-")
+
+
+def _place(card: Card) -> str:
+    if card.state in CLOSED and card.closed_at is not None:
+        state = f"{words(card.state)} {mrkdwn.date(card.closed_at)}"
+    else:
+        state = f"now *{words(card.state)}*"
+    lines = [
+        f"*{mrkdwn.escape(card.resource, 300)}*, {mrkdwn.escape(card.where, 300)}",
+        f"Since {mrkdwn.date(card.onset_at)}, {state}",
+    ]
+    if card.impact:
+        lines.append(f"Jobs: {mrkdwn.escape(card.impact, 300)}")
+    return "\n".join(lines)
+
+
+def _doing(card: Card) -> str:
+    return f"*What Kintsugi does now*\n{mrkdwn.escape(card.now, 600)}"
+
+
+def _asking(card: Card) -> str:
+    asks = ":raised_hand: *A person is needed*" if card.needs_human else "*What you can do*"
+    page = mrkdwn.link(card.url, f"Open incident #{card.incident}")
+    return f"{asks}\n{mrkdwn.escape(card.asked, 600)}\n{page}"
+
+
+def _small_print(card: Card) -> str:
+    component = mrkdwn.escape(card.component, 100)
+    return (
+        f"{SIGNS[card.severity]} {card.severity} | {component} | seen by {_seen_by(card)} |"
+        f" {_faults(card)}"
+    )
+
+
+def _faults(card: Card) -> str:
+    joined = "1 fault" if card.faults == 1 else f"{card.faults} faults joined into one incident"
+    return (
+        f"{joined}, {card.active_faults or 'none'} still active"
+        if card.state not in CLOSED
+        else joined
+    )
+
+
+def _seen_by(card: Card) -> str:
+    known = {"platform": "monitoring", "user": "a user"}
+    return (
+        mrkdwn.escape(" and ".join(known.get(channel, channel) for channel in card.channels), 200)
+        or "nobody yet"
+    )
+
+
+def _latest(card: Card) -> list[Block]:
+    return [_mrkdwn(f"Latest: {mrkdwn.escape(card.latest, 600)}")] if card.latest else []
+
+
+def _mrkdwn(value: str) -> Block:
+    """`verbatim` keeps Slack from making links and mentions of what devices wrote."""
+    return {"type": "mrkdwn", "text": value, "verbatim": True}
+
+
+def _plain(value: str) -> Block:
+    return {"type": "plain_text", "text": value, "emoji": True}

@@ -1,0 +1,250 @@
+"""Carries cards and replies to Slack by its Web API. One call, one answer: it never waits, repeats
+or decides when.
+
+slack-sdk's own retry handlers stay off: they sleep inside a worker.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from http.client import HTTPException
+from typing import Any
+from urllib.error import URLError
+
+from slack_sdk import WebClient
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web import SlackResponse
+
+from detectors.transports import error_text
+from incidents.notify.notifier import (
+    Ask,
+    Card,
+    ChannelUnreachable,
+    Delivered,
+    Failure,
+    Found,
+    Gone,
+    Message,
+    NotFound,
+    OutcomeUnknown,
+    Posted,
+    RateLimited,
+    Reply,
+    SendRefused,
+)
+from incidents.notify.slack import blocks, errors
+
+CHANNEL_PREFIX = "slack:"
+EVENT_TYPE = "kintsugi_notification"
+# "Slack accepts about one message per second per channel":
+# https://docs.slack.dev/apis/web-api/rate-limits
+PACE = timedelta(seconds=1)
+TIMEOUT = timedelta(seconds=10)
+# What a 429 without Retry-After is taken for; Slack's windows are a minute long.
+RETRY_AFTER = timedelta(seconds=60)
+# Slack's clock, which stamps messages, and ours may differ by this much; it also covers the longest
+# lease.
+CLOCK_SKEW = timedelta(minutes=10)
+_PAGE = 200  # the most that conversations.history recommends
+_PAGES = 10
+_NEVER_SENT = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
+_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
+
+
+class SlackNotifier:
+    """Serves channels named `slack:<channel id>`. `asks`: what a person may answer to a message
+    with a click."""
+
+    def __init__(
+        self,
+        *,
+        token: str,
+        api_url: str,
+        timeout: timedelta = TIMEOUT,
+        asks: Callable[[Message], Ask | None] = lambda _: None,
+    ) -> None:
+        self._asks = asks
+        self._client = WebClient(
+            token=token,
+            base_url=api_url.rstrip("/") + "/",
+            timeout=max(1, round(timeout.total_seconds())),
+            retry_handlers=[],
+        )
+        self._workspace_url = ""
+
+    def serves(self, channel: str) -> bool:
+        return channel.startswith(CHANNEL_PREFIX)
+
+    def pace(self, channel: str) -> timedelta:
+        return PACE
+
+    def post(self, message: Message) -> Posted:
+        message = self._with_buttons(message)
+        return self._sent(
+            message, lambda body: self._client.chat_postMessage(**body), _post_body(message)
+        )
+
+    def update(self, message: Message, ts: str) -> Posted:
+        return self._sent(
+            message, lambda body: self._client.chat_update(**body), {**_body(message), "ts": ts}
+        )
+
+    def _with_buttons(self, message: Message) -> Message:
+        """What asks a person is shown in the channel as well."""
+        reply = message.content
+        ask = self._asks(message) if isinstance(reply, Reply) else None
+        if ask is None or not isinstance(reply, Reply):
+            return message
+        return replace(message, content=replace(reply, ask=ask, is_loud=True))
+
+    def find(self, message: Message, attempted_at: datetime) -> Found:
+        """Looks for our metadata among what was posted around `attempted_at`, newest first."""
+        cursor = ""
+        for _ in range(_PAGES):
+            page = _call(lambda cursor=cursor: self._page(message, attempted_at, cursor))  # type: ignore[misc]
+            if not isinstance(page, SlackResponse):
+                return page
+            messages: list[dict[str, Any]] = page.get("messages") or []
+            for posted in messages:
+                if _is(posted, message):
+                    return Delivered(
+                        ts=posted["ts"], permalink=self._permalink(message, posted["ts"])
+                    )
+            cursor = (page.get("response_metadata") or {}).get("next_cursor") or ""
+            if not cursor:
+                break
+        return NotFound()
+
+    def _page(self, message: Message, attempted_at: datetime, cursor: str) -> SlackResponse:
+        window: dict[str, Any] = {
+            "channel": _channel_id(message),
+            "oldest": f"{(attempted_at - CLOCK_SKEW).timestamp():.6f}",
+            "latest": f"{(attempted_at + CLOCK_SKEW).timestamp():.6f}",
+            "include_all_metadata": True,
+            "limit": _PAGE,
+            "cursor": cursor or None,
+        }
+        if message.thread_ts:
+            return self._client.conversations_replies(ts=message.thread_ts, **window)
+        return self._client.conversations_history(**window)
+
+    def _sent(
+        self,
+        message: Message,
+        call: Callable[[dict[str, Any]], SlackResponse],
+        body: dict[str, Any],
+    ) -> Posted:
+        answer = _call(lambda: call(body))
+        if isinstance(answer, SendRefused) and answer.is_form:
+            # People must be told even if our blocks are wrong: the words alone, in the same place.
+            answer = _call(lambda: call({**body, "blocks": []}))
+        if not isinstance(answer, SlackResponse):
+            return answer
+        ts = str(answer["ts"])
+        return Delivered(ts=ts, permalink=self._permalink(message, ts))
+
+    def _permalink(self, message: Message, ts: str) -> str:
+        """Where people read the card; empty when Slack does not say which workspace this is."""
+        if not isinstance(message.content, Card):
+            return ""
+        if not self._workspace_url:
+            answer = _call(self._client.auth_test)
+            if isinstance(answer, SlackResponse):
+                self._workspace_url = str(answer.get("url") or "")
+        if not self._workspace_url:
+            return ""
+        workspace, name = self._workspace_url.rstrip("/"), ts.replace(".", "")
+        return f"{workspace}/archives/{_channel_id(message)}/p{name}"
+
+
+def _channel_id(message: Message) -> str:
+    return message.channel.removeprefix(CHANNEL_PREFIX)
+
+
+def _body(message: Message) -> dict[str, Any]:
+    key = message.key
+    return {
+        "channel": _channel_id(message),
+        "text": blocks.text(message.content),
+        "blocks": blocks.blocks(message.content),
+        "metadata": {
+            "event_type": EVENT_TYPE,
+            "event_payload": {
+                "incident": key.incident,
+                "sequence": key.sequence,
+                "written": key.written,
+            },
+        },
+    }
+
+
+def _post_body(message: Message) -> dict[str, Any]:
+    is_loud = isinstance(message.content, Reply) and message.content.is_loud
+    return {
+        **_body(message),
+        "thread_ts": message.thread_ts or None,
+        "reply_broadcast": True if message.thread_ts and is_loud else None,
+        "unfurl_links": False,
+        "unfurl_media": False,
+    }
+
+
+def _is(posted: dict[str, Any], message: Message) -> bool:
+    metadata = posted.get("metadata") or {}
+    key = message.key
+    wanted = {"incident": key.incident, "sequence": key.sequence, "written": key.written}
+    return metadata.get("event_type") == EVENT_TYPE and metadata.get("event_payload") == wanted
+
+
+def _call(call: Callable[[], SlackResponse]) -> SlackResponse | Gone | Failure:
+    """Every way that a call can end, as a value."""
+    try:
+        return call()
+    except SlackApiError as error:
+        return _refusal(error.response)
+    except URLError as error:
+        return _not_connected(error)
+    except (OSError, HTTPException) as error:
+        return OutcomeUnknown(f"Slack did not answer ({error_text.reason(error)}).")
+
+
+def _refusal(response: Any) -> Gone | Failure:
+    word = str(response.get("error") or "")
+    if response.status_code == 429 or word in errors.RATE_LIMITS:
+        return RateLimited(_retry_after(response.headers))
+    if response.status_code >= 500 or word in errors.UNKNOWN_OUTCOME or " " in word:
+        return OutcomeUnknown(
+            f"Slack answered with an error of its own ({response.status_code} {word[:80]})."
+        )
+    if word in errors.GONE:
+        return Gone(f"The message is no longer there ({word}); the card is posted anew.")
+    return SendRefused(
+        errors.advice(word),
+        blocks_channel=word in errors.CHANNEL_REFUSALS,
+        is_form=word in errors.FORM_REFUSALS,
+    )
+
+
+def _retry_after(headers: Any) -> timedelta:
+    value = str(headers.get("Retry-After") or headers.get("retry-after") or "")
+    return timedelta(seconds=int(value)) if value.isdecimal() else RETRY_AFTER
+
+
+def _not_connected(error: URLError) -> Failure:
+    reason = error.reason
+    if isinstance(reason, _NEVER_SENT) or (
+        isinstance(reason, OSError) and reason.errno in _NO_ROUTE
+    ):
+        return ChannelUnreachable(
+            f"Slack cannot be reached ({_reason(reason)}): check SLACK_API_URL and the network."
+        )
+    return OutcomeUnknown(f"Slack did not answer ({_reason(reason)}).")
+
+
+def _reason(given: BaseException | str) -> str:
+    return error_text.reason(given) if isinstance(given, BaseException) else given

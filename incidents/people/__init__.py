@@ -1,0 +1,1 @@
+"""What people do to incidents and what they are told of them."""

@@ -1,0 +1,236 @@
+"""Reads what explains an incident: members, evidence, decisions, silences, people's hands. Writes
+nothing.
+
+A fixed number of queries, however many faults an incident has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from django.db.models import Q
+
+from detectors import resources
+from detectors.catalog import catalog as fault_catalog
+from incidents.inventory import aliases
+from incidents.models import Decision, Evidence, Fault, Incident, IncidentFault
+from incidents.people.edit import members_of
+from incidents.text import wording
+from incidents.text.account import (
+    KINTSUGI,
+    Account,
+    DecisionGroup,
+    Joined,
+    Other,
+    PersonsAct,
+    Quiet,
+    Reported,
+    RootAccount,
+    SeenFaults,
+)
+
+_PLACES = 5
+# Kinds of decisions that members and timeline tell already.
+_TOLD_ELSEWHERE = (Decision.Kind.OPENED, Decision.Kind.JOINED)
+_LONGEST_EXCERPT = 300
+
+
+def account(incident_id: int) -> Account | None:
+    """None: there is no such incident."""
+    incident = (
+        Incident.objects.filter(pk=incident_id)
+        .select_related("silence", "duplicate_of", "follows")
+        .first()
+    )
+    if incident is None:
+        return None
+    members: list[IncidentFault] = list(members_of(incident.pk))
+    reader = _Reader(incident, members)
+    return Account(
+        incident=incident.pk,
+        title=incident.title,
+        state=incident.state,
+        severity=incident.severity,
+        onset_at=incident.onset_at,
+        opened_at=incident.opened_at,
+        faults=len(members),
+        root=reader.root(),
+        seen=tuple(reader.seen()),
+        reported=tuple(reader.reported()),
+        joined=tuple(reader.joined()),
+        held_until=incident.held_until,
+        held_reason=incident.held_reason,
+        judged=tuple(_judged(incident)),
+        silence=_silence(incident),
+        people=tuple(_people(incident)),
+        others=tuple(_others(incident)),
+    )
+
+
+class _Reader:
+    """The members of one incident, with their places and sources as people say them."""
+
+    def __init__(self, incident: Incident, members: Sequence[IncidentFault]) -> None:
+        self._incident, self._members = incident, members
+        self._catalog = fault_catalog.load()
+        of_gpus = [link.fault for link in members if "/gpu/" in link.fault.resource]
+        hosts = {resources.host_of(fault.owner) for fault in of_gpus}
+        known_hosts = [host for host in hosts if host is not None]
+        self._gpus: Mapping[str, int] = aliases.gpu_indexes(known_hosts)
+        self._sources = _sources(incident)
+
+    def root(self) -> RootAccount | None:
+        root_id = self._incident.root_fault_id
+        link = next((link for link in self._members if link.fault_id == root_id), None)
+        if link is None:
+            return None
+        fault = link.fault
+        first = Evidence.objects.filter(fault=fault).order_by("occurred_at", "pk").first()
+        excerpt = first.excerpt[:_LONGEST_EXCERPT] if first is not None else ""
+        return RootAccount(
+            fault_type=fault.fault_type,
+            title=self._title(fault.fault_type),
+            place=self._said(fault.resource),
+            because=link.reason,
+            rule=link.rule,
+            by=link.placed_by,
+            at=fault.raised_at,
+            observed_at=fault.observed_at,
+            clock=fault.clock,
+            sources=self._sources_of([fault]),
+            excerpt=excerpt,
+        )
+
+    def seen(self) -> list[SeenFaults]:
+        groups: dict[str, list[IncidentFault]] = defaultdict(list)
+        for link in self._members:
+            groups[link.fault.fault_type].append(link)
+        rows = [self._seen(fault_type, links) for fault_type, links in groups.items()]
+        return sorted(rows, key=lambda seen: (seen.first_at, seen.fault_type))
+
+    def _seen(self, fault_type: str, links: Sequence[IncidentFault]) -> SeenFaults:
+        faults = [link.fault for link in links]
+        faults.sort(key=lambda fault: (fault.raised_at, fault.pk))
+        clocks = {fault.clock for fault in faults}
+        return SeenFaults(
+            fault_type=fault_type,
+            title=self._title(fault_type),
+            severity=faults[0].severity,
+            faults=len(faults),
+            active=sum(fault.is_active for fault in faults),
+            events=sum(fault.count for fault in faults),
+            places=self._places(fault.resource for fault in faults),
+            first_at=faults[0].raised_at,
+            last_at=max(fault.last_seen_at for fault in faults),
+            observed_at=min(fault.observed_at for fault in faults),
+            sources=self._sources_of(faults),
+            clocks=tuple(sorted(clocks)),
+        )
+
+    def _sources_of(self, faults: Iterable[Fault]) -> tuple[str, ...]:
+        """Who told of any of these faults."""
+        sources: set[str] = set()
+        for fault in faults:
+            sources |= self._sources.get(fault.pk, set())
+        return tuple(sorted(sources))
+
+    def joined(self) -> list[Joined]:
+        groups: dict[tuple[str, str, str], list[IncidentFault]] = defaultdict(list)
+        for link in self._members:
+            if link.fault_id != self._incident.root_fault_id:
+                groups[link.rule, link.placed_by, _because(link.reason)].append(link)
+        rows = []
+        for (rule, by, because), links in groups.items():
+            fault_types = {link.fault.fault_type for link in links}
+            joined_at = [link.joined_at for link in links]
+            joined = Joined(
+                rule=rule,
+                because=links[0].reason if len(links) == 1 else because,
+                by=by,
+                faults=len(links),
+                fault_types=tuple(sorted(fault_types)),
+                places=self._places(link.fault.resource for link in links),
+                first_at=min(joined_at),
+                last_at=max(joined_at),
+            )
+            rows.append(joined)
+        return rows
+
+    def reported(self) -> list[Reported]:
+        reports = self._incident.reports.order_by("reported_at", "pk")
+        return [
+            Reported(row.author, row.text, self._said(row.resource), row.reported_at)
+            for row in reports
+        ]
+
+    def _title(self, fault_type: str) -> str:
+        known = self._catalog.get(fault_type)
+        return known.title if known else fault_type
+
+    def _said(self, path: str) -> str:
+        return wording.resource(path, self._gpus)
+
+    def _places(self, paths: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self._said(path) for path in list(dict.fromkeys(paths))[:_PLACES])
+
+
+def _because(reason: str) -> str:
+    """What joins of one kind have in common: `2 s after X on Y: it runs over that switch` without
+    its time."""
+    _, separator, because = reason.partition(": ")
+    return because if separator else reason
+
+
+def _sources(incident: Incident) -> dict[int, set[str]]:
+    """Who told of each fault, as its excerpts say."""
+    sources: dict[int, set[str]] = defaultdict(set)
+    kept = Evidence.objects.filter(fault__in=members_of(incident.pk).order_by().values("fault"))
+    for fault, source in kept.order_by().values_list("fault_id", "source").distinct():
+        sources[fault].add(source)
+    return sources
+
+
+def _judged(incident: Incident) -> list[DecisionGroup]:
+    """Decisions about the incident and its faults, those of one kind, rule and sense as one."""
+    about = Q(incident=incident) | Q(fault__in=members_of(incident.pk).order_by().values("fault"))
+    rows = Decision.objects.filter(about).exclude(kind__in=_TOLD_ELSEWHERE).order_by("pk")
+    groups: dict[tuple[str, str, str, str], list[Decision]] = defaultdict(list)
+    for row in rows:
+        groups[row.kind, row.rule, row.actor, _because(row.text)].append(row)
+    return [
+        DecisionGroup(
+            kind,
+            rule,
+            same[-1].text,
+            actor,
+            len(same),
+            same[0].recorded_at,
+            same[-1].recorded_at,
+            same[-1].until,
+        )
+        for (kind, rule, actor, _), same in groups.items()
+    ]
+
+
+def _silence(incident: Incident) -> Quiet | None:
+    window = incident.silence
+    if window is None:
+        return None
+    return Quiet(window.kind, window.author, window.reason, window.ends_at)
+
+
+def _people(incident: Incident) -> list[PersonsAct]:
+    entries = incident.timeline.exclude(actor=KINTSUGI).exclude(kind="user_report").order_by("pk")
+    return [PersonsAct(entry.actor, entry.kind, entry.text, entry.occurred_at) for entry in entries]
+
+
+def _others(incident: Incident) -> list[Other]:
+    duplicates = incident.duplicates.order_by("pk")
+    others = [Other(row.pk, "was merged into this one", row.title) for row in duplicates]
+    original, earlier = incident.duplicate_of, incident.follows
+    if original is not None:
+        others.append(Other(original.pk, "has its faults now", original.title))
+    if earlier is not None:
+        others.append(Other(earlier.pk, "was the same fault before", earlier.title))
+    return others

@@ -1,0 +1,172 @@
+"""Open incidents of what a node hangs on: its switches, rack, feeds, file systems, the site, its
+jobs. Reads only.
+
+Correlation has placed what it could place; this is for what came later than its rules allow and may
+have the same cause all the same. What a wider cause cannot bring about waits for none: no switch
+takes a GPU off its bus.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from detectors import resources
+from detectors.catalog import catalog
+from detectors.faults import Action, ClearRule, Component, Severity
+from incidents.correlation import relations
+from incidents.correlation.relations import Surroundings
+from incidents.faults.fault_views import MANAGEMENT, ROUTING, SILENCES, FaultView, is_one_of
+from incidents.inventory import graphs
+from incidents.jobs import jobs
+from incidents.models import Fault, Incident, IncidentFault
+from incidents.state import site_rules
+from incidents.state.board import window
+from incidents.state.cases import FaultCase
+from incidents.topology.graph import ALL_NODES
+from incidents.vocabulary.lifecycle import State
+from incidents.vocabulary.relations import Relation, Side
+
+# What waits for the vendor or is quiet again is known, and stands for weeks: it is suspected of
+# nothing new.
+_SUSPECT = [state.value for state in (State.OPEN, State.ACKNOWLEDGED, State.REPAIRING)]
+_GRAVE = [severity.value for severity in (Severity.MAJOR, Severity.CRITICAL)]
+# As where jobs are told apart by faults: Slurm lists a job for minutes after its end
+# (incidents.triage.gathering).
+_AROUND = timedelta(minutes=2)
+_TELLS_ITS_END = (str(ClearRule.BY_POLL), str(ClearRule.BY_EVENT))
+_TELLS_A_MOMENT = str(ClearRule.AFTER_QUIET)
+
+
+@dataclass(frozen=True)
+class Above:
+    """An open incident of a place, a switch or a job as a whole."""
+
+    incident_id: int
+    title: str
+    resource: str
+
+
+def wider(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
+    """Those of which this node is a part, that are not restored, and that may have brought about
+    such a fault there.
+
+    A query of the inventory's revision, one or two of jobs, one of incidents, and where there are
+    any one of faults.
+    """
+    machine, graph = resources.node(node), graphs.current()
+    jobs_by_machine, machines_by_job = jobs.running_on({machine}, at=now, around=_AROUND)
+    facility = {ALL_NODES, *graph.feeds_of(machine), graph.rack_of(machine) or ALL_NODES}
+    others = {
+        MANAGEMENT,
+        *graph.switches_of(machine),
+        *graph.management_switches_of(machine),
+        *graph.file_systems_of(machine),
+    }
+    # A job that fails on many nodes is a warning, since it harms nobody else: it is suspected all
+    # the same.
+    is_grave_above = Q(root_resource__in=facility | others, severity__in=_GRAVE)
+    is_of_its_jobs = Q(root_resource__in=jobs_by_machine.get(machine, ()))
+    is_suspect = is_grave_above | is_of_its_jobs
+    suspects = Incident.objects.filter(is_suspect, state__in=_SUSPECT).order_by("pk")
+    candidates = [incident for incident in suspects if not is_one_of(incident.fault_type, ROUTING)]
+    members = _members(candidates)
+    effect = _view_of_type(fault_type, part, now)
+    around = Surroundings(graph, jobs=jobs_by_machine, machines=machines_by_job)
+    wider = []
+    for incident in candidates:
+        faults = members[incident.pk]
+        if _is_restored(faults, now):
+            continue
+        is_of_facility = incident.root_resource in facility
+        if is_of_facility or _may_bring(incident, faults, effect, around):
+            wider.append(Above(incident.pk, incident.title, incident.root_resource))
+    return wider
+
+
+def _members(incidents: Sequence[Incident]) -> dict[int, list[Fault]]:
+    """The faults of each; those of its duplicates are its own."""
+    members: dict[int, list[Fault]] = defaultdict(list)
+    if not incidents:
+        return members
+    ids = [incident.pk for incident in incidents]
+    links = IncidentFault.objects.filter(Q(incident__in=ids) | Q(incident__duplicate_of__in=ids))
+    for link in links.select_related("fault", "incident"):
+        key = link.incident_id if link.incident_id in ids else link.incident.duplicate_of_id
+        members[key or 0].append(link.fault)
+    return members
+
+
+def _is_restored(members: Iterable[Fault], now: datetime) -> bool:
+    """Whether none of its faults stands. One that tells of a moment, such as a reboot, stands until
+    quiet has passed: it is over when what tells its own end has ended, else when what one cause
+    brings would have come.
+    """
+    standing = [fault for fault in members if fault.is_active]
+    if any(fault.clears != _TELLS_A_MOMENT for fault in standing):
+        return False
+    if any(fault.clears in _TELLS_ITS_END for fault in members):
+        return True
+    return all(fault.last_seen_at <= now - window() for fault in standing)
+
+
+def _may_bring(
+    incident: Incident, members: Iterable[Fault], effect: FaultView, around: Surroundings
+) -> bool:
+    """Whether a row of correlation says so, however long ago the cause came. Silence is brought
+    about by anything that stands between; power, cooling and the loss of a whole place reach every
+    part, and are not asked about here.
+    """
+    if effect.fault_type in SILENCES:
+        return True
+    rules = site_rules.joining()
+    causes = [_view(fault) for fault in members if fault.is_active]
+    for rule, side in rules.sides(effect):
+        if side is not Side.EFFECT or rule.is_of_peers:
+            continue
+        if rule.states and State(incident.state) not in rule.states:
+            continue
+        for cause in causes:
+            is_cause = rules.is_on(rule, Side.CAUSE, cause)
+            if is_cause and _meet(rule.relations, cause, effect, around):
+                return True
+    return False
+
+
+def _meet(
+    by: Iterable[Relation], cause: FaultView, effect: FaultView, around: Surroundings
+) -> bool:
+    return any(
+        relations.keys(relation, Side.CAUSE, cause, around)
+        & relations.keys(relation, Side.EFFECT, effect, around)
+        for relation in by
+    )
+
+
+def _view(fault: Fault) -> FaultView:
+    known = catalog.load().get(fault.fault_type)
+    opens_incident = known is None or known.opens_incident
+    is_sympathetic = known is not None and known.is_sympathetic
+    case = FaultCase(fault, opens_incident=opens_incident, is_sympathetic=is_sympathetic)
+    return case.view()
+
+
+def _view_of_type(fault_type: str, part: str, now: datetime) -> FaultView:
+    """A fault of this type that comes now. One that left the catalogue says nothing of its
+    class."""
+    known = catalog.load().get(fault_type)
+    return FaultView(
+        fault_type=fault_type,
+        resource=part,
+        component=known.component if known is not None else Component.UNKNOWN,
+        severity=known.severity if known is not None else Severity.INDETERMINATE,
+        action=known.action if known is not None else Action.NONE,
+        occurred_at=now,
+        observed_at=now,
+        opens_incident=known is None or known.opens_incident,
+        is_sympathetic=known is not None and known.is_sympathetic,
+    )

@@ -1,0 +1,1 @@
+"""When each target is polled next, and what its last poll saw."""

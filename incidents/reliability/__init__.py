@@ -1,0 +1,1 @@
+"""MTTF, MTTR and their bounds."""

@@ -1,0 +1,1 @@
+"""Nodes that stand aside: hot spares, lemons, nodes taken away for good."""

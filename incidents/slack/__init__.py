@@ -1,1 +1,0 @@
-"""Slack: how an incident reads there, and the client that says it."""

@@ -1,0 +1,1 @@
+"""Faults and incidents as one transaction reads and writes them."""

@@ -1,0 +1,179 @@
+"""Reads the faults that counting rules look at: those at a few places, by their machines. Reads
+only, never all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.db.models import Q, QuerySet
+
+from detectors import resources
+from detectors.faults import Action, Component, Severity
+from incidents.correlation import tallies
+from incidents.correlation.gather_rules import GatherRule, Place
+from incidents.correlation.relations import Surroundings
+from incidents.correlation.tallies import Effect
+from incidents.db.prepared import Given, Prepared
+from incidents.faults.fault_views import FaultView
+from incidents.models import Fault
+from incidents.state.board import Board
+from incidents.state.cases import FaultCase
+
+# Our choice: what one cause takes goes within seconds, so hold-downs that end within these are
+# judged together.
+SPREAD = timedelta(seconds=15)
+
+
+class _Row(NamedTuple):
+    """What counting asks of a fault, by the names of its columns."""
+
+    pk: int
+    fingerprint: str
+    fault_type: str
+    resource: str
+    component: str
+    severity: str
+    action: str
+    raised_at: datetime
+    observed_at: datetime
+    last_seen_at: datetime
+    returns: int
+    held_until: datetime | None
+    is_active: bool
+    membership__incident__fault_type: str | None
+    membership__incident__root_resource: str | None
+
+
+def came_at(row: Fault | _Row) -> datetime:
+    """When it was raised, or came back, by our clock where that is known."""
+    return max(row.observed_at, row.last_seen_at) if row.returns else row.observed_at
+
+
+def read(
+    rule: GatherRule,
+    places: Collection[str],
+    around: Surroundings,
+    *,
+    since: datetime,
+    board: Board,
+) -> list[Effect]:
+    """The rule's effects at these places and those beside them since then. One query; what the
+    board has counts as it is there."""
+    asked = _LATELY[rule.also_ended, rule.at is Place.SITE]
+    rows = asked.rows(types=rule.types, owners=_owners(rule, places, around), since=since)
+    fresh = [
+        case
+        for case in board.faults.values()
+        if case.row.pk is None and rule.takes(case.row.fault_type)
+    ]
+    return list(_effects(rows, rule, fresh, board))
+
+
+def read_standing(
+    rule: GatherRule, place: str, around: Surroundings, *, board: Board
+) -> list[Effect]:
+    """The rule's effects at this place that stand now, however old."""
+    rows = _STANDING[rule.at is Place.SITE].rows(
+        types=rule.types, owners=_owners(rule, (place,), around)
+    )
+    return list(_effects(rows, rule, (), board))
+
+
+def _owners(rule: GatherRule, places: Collection[str], around: Surroundings) -> set[str]:
+    """The machines that are asked about; none where the rule asks of all the site."""
+    if rule.at is Place.SITE:
+        return set()
+    beside = (around.graph.siblings(place) for place in places if rule.quiet)
+    near = set(places).union(*beside)
+    owners = {resources.owner(place) for place in near}
+    return owners.union(*(tallies.machines_behind(place, around) for place in near))
+
+
+def _asked(rows: QuerySet[Fault], *, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+    rows = rows.filter(fault_type__among=Given("types")).order_by("pk")
+    if not is_of_site:
+        rows = rows.filter(owner__among=Given("owners"))
+    return rows.values_list(*_Row._fields)
+
+
+def _lately(*, also_ended: bool, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+    since = Given("since")
+    rows = Fault.objects.filter(
+        Q(observed_at__gte=since) | Q(returns__gt=0, last_seen_at__gte=since)
+    )
+    return _asked(rows if also_ended else rows.filter(is_active=True), is_of_site=is_of_site)
+
+
+def _standing(*, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+    return _asked(Fault.objects.filter(is_active=True), is_of_site=is_of_site)
+
+
+_LATELY = {
+    (also_ended, is_of_site): Prepared(
+        partial(_lately, also_ended=also_ended, is_of_site=is_of_site)
+    )
+    for also_ended in (False, True)
+    for is_of_site in (False, True)
+}
+_STANDING = {
+    is_of_site: Prepared(partial(_standing, is_of_site=is_of_site)) for is_of_site in (False, True)
+}
+
+
+def _effects(
+    rows: Iterable[Sequence[Any]], rule: GatherRule, fresh: Iterable[FaultCase], board: Board
+) -> Iterator[Effect]:
+    """Few columns of each row: in a storm there are thousands, and the board has most of them."""
+    known = {case.row.pk: case for case in board.faults.values() if case.row.pk is not None}
+    known.update(
+        {case.row.pk: case for incident in board.incidents.values() for case in incident.members}
+    )
+    for row in rows:
+        told = _Row(*row)
+        case = known.get(told.pk)
+        if case is None:
+            yield _told(told, board)
+        elif case.row.is_active or rule.also_ended:
+            yield _effect(case, board.now)
+    for case in fresh:
+        yield _effect(case, board.now)
+
+
+def _told(row: _Row, board: Board) -> Effect:
+    """A fault that the board does not have."""
+    kind = board.catalog.get(row.fault_type)
+    view = FaultView(
+        fault_type=row.fault_type,
+        resource=row.resource,
+        component=Component(row.component),
+        severity=Severity(row.severity),
+        action=Action(row.action),
+        occurred_at=row.raised_at,
+        observed_at=row.observed_at,
+        opens_incident=kind is None or kind.opens_incident,
+        is_sympathetic=kind is not None and kind.is_sympathetic,
+        is_active=row.is_active,
+    )
+    return Effect(
+        row.fingerprint,
+        view,
+        came_at(row),
+        is_held=row.held_until is not None and row.held_until > board.now + SPREAD,
+        root_type=row.membership__incident__fault_type or "",
+        root_place=row.membership__incident__root_resource or "",
+    )
+
+
+def _effect(case: FaultCase, now: datetime) -> Effect:
+    incident = case.member.row if case.member is not None else None
+    return Effect(
+        case.row.fingerprint,
+        case.view(),
+        came_at(case.row),
+        is_held=case.is_held(now + SPREAD),
+        root_type=incident.fault_type if incident is not None else "",
+        root_place=incident.root_resource if incident is not None else "",
+    )

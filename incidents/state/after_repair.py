@@ -1,0 +1,64 @@
+"""Faults that came before a repair was over and are seen again after it: they are judged then, and
+bring it back.
+
+Called by the sweep. Ingest only counts what repeats, so that a storm needs no lock. Never touches
+an incident that is still under repair.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F
+
+from detectors.catalog import catalog as fault_catalog
+from incidents.correlation import engine
+from incidents.db import upsert
+from incidents.faults.clocks import TOLERANCE
+from incidents.models import Incident
+from incidents.state.board import Board
+from incidents.state.cases import FaultCase, IncidentCase
+from incidents.state.settle import settle
+from incidents.vocabulary.changes import Change
+from incidents.vocabulary.lifecycle import State
+
+_MOST_AT_ONCE = 500
+
+
+def returned(now: datetime) -> list[Change]:
+    """Opens again what its repair did not mend. Two queries, and no lock, while every repair
+    holds."""
+    seen_again = Incident.objects.filter(
+        state=State.MONITORING.value,
+        members__fault__is_active=True,
+        members__fault__last_seen_at__gt=F("repaired_at") + TOLERANCE,
+    )
+    ids = list(seen_again.distinct().order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    due = [
+        case.row.pk for case in Board(fault_catalog.load(), now).read_incidents(ids) if _back(case)
+    ]
+    if not due:
+        return []
+    with transaction.atomic():
+        upsert.lock_placement()
+        board = Board(fault_catalog.load(), now)
+        cases = board.read_incidents(due)
+        for case in cases:
+            for fault in _back(case):
+                fault.has_come = True
+        return settle(cases, board=board, now=now)
+
+
+def _back(incident: IncidentCase) -> list[FaultCase]:
+    """What stands, was seen after the repair by more than a device's clock may be ahead, and is
+    what the repair was for, or as bad."""
+    repaired_at = incident.row.repaired_at
+    if repaired_at is None:
+        return []
+    seen = [
+        f
+        for f in incident.members
+        if f.row.is_active and f.row.last_seen_at > repaired_at + TOLERANCE
+    ]
+    return [fault for fault in seen if engine.is_back(fault.view(), incident.view())]

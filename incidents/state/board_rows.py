@@ -1,0 +1,143 @@
+"""What a board reads: open incidents with their faults, and faults without one, by the machines or
+rows they are about.
+
+Reads only, a few statements whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db.models import Exists, OuterRef, Q
+
+from incidents.db.prepared import Given, Prepared, instance
+from incidents.models import Fault, Incident, IncidentFault
+from incidents.state.nearby import Nearby
+from incidents.vocabulary.lifecycle import OPEN
+
+_OPEN = [state.value for state in OPEN]
+_FAULT = [column.attname for column in Fault._meta.concrete_fields]
+_ROOTED_AT = Prepared(
+    lambda: (
+        Incident.objects.filter(owner__among=Given("owners"), state__in=_OPEN)
+        .annotate(is_repeated=Exists(Incident.objects.filter(duplicate_of=OuterRef("pk"))))
+        .order_by()
+        .values_list(
+            "pk", "owner", "fault_type", "state", "has_platform_signal", "silence_id", "is_repeated"
+        )
+    )
+)
+_WITH_FAULTS_AT = Prepared(
+    lambda: (
+        IncidentFault.objects.filter(fault__owner__among=Given("owners"), incident__state__in=_OPEN)
+        .annotate(is_repeated=Exists(Incident.objects.filter(duplicate_of=OuterRef("incident_id"))))
+        .order_by()
+        .values_list(
+            *("incident_id", "fault__owner", "fault__fault_type", "incident__state"),
+            *("incident__has_platform_signal", "incident__silence_id", "is_repeated"),
+        )
+    )
+)
+_LOOSE_AT = Prepared(
+    lambda: (
+        Fault.objects.filter(owner__among=Given("owners"), membership__isnull=True)
+        .filter(
+            Q(is_active=True)
+            | Q(raised_at__gte=Given("since"))
+            | Q(observed_at__gte=Given("since"))
+        )
+        .order_by("id")
+    )
+)
+_INCIDENTS = Prepared(
+    lambda: Incident.objects.filter(
+        pk__among=Given("ids"), state__in=_OPEN, root_fault__isnull=False
+    ).order_by("id")
+)
+_DUPLICATES = Prepared(
+    lambda: (
+        Incident.objects.filter(duplicate_of_id__among=Given("ids"))
+        .order_by()
+        .values_list("pk", "duplicate_of_id")
+    )
+)
+_MEMBERS = Prepared(
+    lambda: (
+        IncidentFault.objects.filter(incident_id__among=Given("ids"))
+        .order_by("joined_at", "id")
+        .values_list("incident_id", "placed_by", *(f"fault__{name}" for name in _FAULT))
+    )
+)
+_HOLDING = Prepared(
+    lambda: (
+        IncidentFault.objects.filter(fault_id__among=Given("ids"))
+        .order_by()
+        .values_list("incident_id", "incident__duplicate_of_id")
+    )
+)
+
+
+class Member(NamedTuple):
+    """A membership, and the columns of its fault."""
+
+    placed_by: str
+    columns: Sequence[Any]
+
+    @property
+    def fault(self) -> int:
+        pk: int = self.columns[0]
+        return pk
+
+    def row(self) -> Fault:
+        return instance(Fault, _FAULT, self.columns)
+
+
+def open_near(near: Nearby) -> set[int]:
+    """Open incidents of which some fault may be met; those that repeat others or that a window
+    keeps from people too: more is asked of them than of their own faults."""
+    found = set()
+    for rows in (_ROOTED_AT, _WITH_FAULTS_AT):
+        for pk, owner, fault_type, state, has_signal, silence, is_repeated in rows.rows(
+            owners=near.owners
+        ):
+            if (
+                is_repeated
+                or silence is not None
+                or near.reach.holds(owner, fault_type, state=state, has_platform_signal=has_signal)
+            ):
+                found.add(pk)
+    return found
+
+
+def loose_at(owners: Collection[str], *, since: datetime) -> list[Fault]:
+    """Faults of these machines that belong to no incident, and stand or came since then."""
+    found: list[Fault] = _LOOSE_AT.objects(owners=owners, since=since)
+    return found
+
+
+def incidents(ids: Collection[int]) -> list[Incident]:
+    """The open ones among these."""
+    found: list[Incident] = _INCIDENTS.objects(ids=ids) if ids else []
+    return found
+
+
+def members_of(incidents: Sequence[int]) -> dict[int, list[Member]]:
+    """The memberships of these incidents, with their faults; those of their duplicates are
+    theirs."""
+    found: dict[int, list[Member]] = {pk: [] for pk in incidents}
+    if not incidents:
+        return found
+    repeats = dict(_DUPLICATES.rows(ids=incidents))
+    for incident, placed_by, *columns in _MEMBERS.rows(ids=[*incidents, *repeats]):
+        found[repeats.get(incident) or incident].append(Member(placed_by, columns))
+    return found
+
+
+def holding(faults: Sequence[int]) -> set[int]:
+    """Incidents of which these faults are part; for a duplicate the incident that it repeats
+    too."""
+    return {
+        pk for row in (_HOLDING.rows(ids=faults) if faults else ()) for pk in row if pk is not None
+    }

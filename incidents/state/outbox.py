@@ -1,0 +1,139 @@
+"""Which messages are owed, written in the transaction that makes them owed. Sends nothing.
+
+Sequence 0 is the incident's card: one message, updated in place. Each timeline entry worth telling
+becomes a row of its thread, whose sequence is the entry's own id: unique, in order, and the same
+when written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Case, F, QuerySet, Value, When
+
+from incidents.models import Incident, Notification, TimelineEntry
+
+CONSOLE = "console"
+CARD = "card"
+CARD_SEQUENCE = 0
+
+# Kinds that are not told in the thread, and why. Every other kind is told: a kind unknown here is
+# better told than lost.
+NOT_TOLD: dict[str, str] = {
+    "opened": "the card itself says so",
+    "repeated": "the card counts it; a line per repeat would bury what matters",
+    "cleared": (
+        "the card counts what still stands; that all have cleared is told once, not fifty times"
+    ),
+    "noted": "it details a line that is told; the incident's page lists it",
+    "ignored": "nothing changed",
+    "stale": "nothing changed",
+    "notified": "a message about a message",
+    "silenced": "nobody is to be disturbed; the card says so",
+}
+
+# Kinds that ask a person for something: told in the channel as well, since nobody may be watching
+# the thread yet.
+LOUD: frozenset[str] = frozenset(
+    {"approval_asked", "repair_failed", "spare_late", "standstill", "still_standing", "vendor_late"}
+)
+
+_State = Notification.SendState
+
+
+def channel() -> str:
+    """Where messages go: `slack:<channel id>` when a token and a channel are set, else
+    `console`."""
+    token, slack_channel = settings.KINTSUGI["SLACK_BOT_TOKEN"], settings.KINTSUGI["SLACK_CHANNEL"]
+    return f"slack:{slack_channel}" if token and slack_channel else CONSOLE
+
+
+def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
+    """Writes what these timeline entries owe to people; call it in the transaction that saved them.
+
+    Each incident's card is created, or due again if it was sent. A card on its way is not touched:
+    its sender sees the raised revision and sends again. Five statements whatever the number of
+    entries. What a window keeps from people (`Incident.silence`) owes them nothing.
+    """
+    if not entries:
+        return
+    with transaction.atomic(savepoint=False):
+        incidents = {entry.incident_id for entry in entries}
+        kept = Incident.objects.filter(pk__in=incidents, silence__isnull=False)
+        incidents -= set(kept.values_list("pk", flat=True))
+        if incidents:
+            _owe_cards(sorted(incidents), channel(), now)
+            _owe_replies(
+                [entry for entry in entries if entry.incident_id in incidents], channel(), now
+            )
+
+
+def withdraw(incidents: Sequence[int]) -> None:
+    """What was owed of these and never tried is owed no longer: a window keeps them from people
+    now."""
+    Notification.objects.filter(
+        incident_id__in=incidents, state=_State.WAITING, attempts=0, message_ts=""
+    ).delete()
+
+
+def show(incidents: Sequence[int], *, now: datetime) -> None:
+    """Cards that stand already are updated in place, which disturbs nobody; none is made."""
+    if not incidents:
+        return
+    posted = Notification.objects.filter(sequence=CARD_SEQUENCE, incident_id__in=incidents).exclude(
+        message_ts=""
+    )
+    _raise_cards(posted, now)
+
+
+def _owe_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
+    cards = Notification.objects.filter(
+        channel=name, sequence=CARD_SEQUENCE, incident_id__in=incidents
+    )
+    Notification.objects.bulk_create(
+        [
+            Notification(
+                incident_id=incident,
+                channel=name,
+                reason=CARD,
+                sequence=CARD_SEQUENCE,
+                due_at=now,
+                recorded_at=now,
+            )
+            for incident in incidents
+        ],
+        ignore_conflicts=True,
+    )
+    _raise_cards(cards, now)
+
+
+def _raise_cards(cards: QuerySet[Notification], now: datetime) -> None:
+    # Rows are locked in one order, so that two batches that share incidents never deadlock.
+    held = list(cards.select_for_update().order_by("pk").values_list("pk", flat=True))
+    Notification.objects.filter(pk__in=held).update(
+        revision=F("revision") + 1,
+        due_at=Case(When(state=_State.SENT, then=Value(now)), default=F("due_at")),
+        state=Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state")),
+    )
+
+
+def _owe_replies(entries: Sequence[TimelineEntry], name: str, now: datetime) -> None:
+    Notification.objects.bulk_create(
+        [
+            Notification(
+                incident_id=entry.incident_id,
+                channel=name,
+                reason=entry.kind[:32],
+                sequence=entry.pk,
+                entry=entry,
+                due_at=now,
+                recorded_at=now,
+            )
+            for entry in entries
+            if entry.kind not in NOT_TOLD
+        ],
+        ignore_conflicts=True,
+    )

@@ -1,0 +1,89 @@
+"""What cleared or returned faults mean for their incidents. Always inside the caller's
+transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from detectors.faults import ClearRule, Recovery, Role
+from incidents.correlation import engine
+from incidents.models import Incident, TimelineEntry
+from incidents.state.board import Board
+from incidents.state.cases import FaultCase, IncidentCase, blocks
+from incidents.state.transitions import move, tell
+from incidents.text.wording import clock
+from incidents.vocabulary.changes import KINTSUGI, Acted, Change, ChangeKind
+from incidents.vocabulary.lifecycle import State, Trigger, next_state
+
+NODE_RESTARTED = "the node restarted"
+_ATTEMPTS = 3
+
+
+def settle(cases: Iterable[IncidentCase], *, board: Board, now: datetime) -> list[Change]:
+    """Moves each incident whose faults have all cleared, or have come back."""
+    changes: list[Change] = []
+    told: list[TimelineEntry] = []
+    for case in cases:
+        changes.extend(_settled(case, board, told, now=now))
+    tell(told, now)
+    return changes
+
+
+def _settled(
+    case: IncidentCase, board: Board, told: list[TimelineEntry], *, now: datetime
+) -> list[Change]:
+    waiting = [fault for fault in case.members if blocks(fault, case.root.row.pk)]
+    back = next((fault for fault in waiting if _is_back(fault, case, now)), None)
+    if back is not None:
+        note = f"{board.named(back.row)}."
+        if _moved(case.row, Trigger.FAULT_RETURNED, note=note, told=told, now=now):
+            return [Change(case.row.pk, back.row.pk, ChangeKind.RETURNED, note)]
+    if any(fault.row.is_active for fault in waiting):
+        return []
+    if case.row.needs_human:
+        # A failed repair asks a person, and its node stays drained: no fault stands there, but
+        # service is not back.
+        return []
+    values = {"restored_at": max((fault.row.cleared_at or now for fault in waiting), default=now)}
+    restarted = any(fault.row.cleared_reason.startswith(NODE_RESTARTED) for fault in waiting)
+    cured = {"recovery": str(Recovery.NODE_RESTART)} if restarted else {}
+    note = f"There were {len(case.members)}; the last ended at {clock(values['restored_at'])}."
+    if len(case.members) == 1:
+        note = ""
+    if _moved(case.row, Trigger.FAULTS_CLEARED, note=note, told=told, now=now, **values, **cured):
+        return [
+            Change(case.row.pk, case.root.row.pk, ChangeKind.MONITORING, "all faults have cleared")
+        ]
+    return []
+
+
+def _is_back(fault: FaultCase, incident: IncidentCase, now: datetime) -> bool:
+    """Whether this batch brought back what the incident was about. What merely still stands has not
+    returned."""
+    is_here = fault.has_come and fault.row.is_active and not fault.is_held(now)
+    return (
+        is_here
+        and not _explains_what_was(fault, incident)
+        and engine.is_back(fault.view(), incident.view())
+    )
+
+
+def _explains_what_was(fault: FaultCase, incident: IncidentCase) -> bool:
+    """A cause that became the root just now and tells of a moment, such as a switch's reboot: what
+    it did is known."""
+    took_root = any(joined is fault and role is Role.ROOT for joined, role, _, _ in incident.joins)
+    return took_root and not incident.is_new and fault.row.clears == str(ClearRule.AFTER_QUIET)
+
+
+def _moved(incident: Incident, trigger: Trigger, *, now: datetime, **values: Any) -> bool:
+    """Where the state allows it. Looks again when someone moved the incident between our look and
+    our write."""
+    for _ in range(_ATTEMPTS):
+        if next_state(State(incident.state), trigger) is None:
+            return False
+        if isinstance(move(incident, trigger, actor=KINTSUGI, now=now, **values), Acted):
+            return True
+        incident.refresh_from_db(fields=["state"])
+    return False

@@ -1,0 +1,33 @@
+"""The rules in force here: those that ship, with those of this site's folder (KINTSUGI_CORRELATION)
+before them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from django.conf import settings
+
+from incidents.correlation import gather_rules, rule_file
+from incidents.correlation.gather_rules import GatherRule
+from incidents.correlation.rules import RuleSet
+
+
+def joining() -> RuleSet:
+    """Which faults explain which. Raises CorrelationError; read once per process and folder."""
+    return rule_file.load(*_folders())
+
+
+def counting() -> tuple[GatherRule, ...]:
+    """What many faults together conclude, in order. Raises GatherError; read once per process and
+    folder."""
+    return gather_rules.load(*_folders())
+
+
+def counted_by_job() -> frozenset[str]:
+    """The fault types of which each sighting counts, and not only the fault."""
+    return gather_rules.types_by_time(*_folders())
+
+
+def _folders() -> tuple[Path, ...]:
+    folder: Path | None = settings.KINTSUGI["KINTSUGI_CORRELATION"]
+    return () if folder is None else (folder,)

@@ -1,0 +1,174 @@
+"""Writes what a batch made of faults and incidents, in the order that keys need. Decides
+nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from detectors.faults import Role
+from incidents.db import upsert
+from incidents.models import Fault, Incident, IncidentFault, TimelineEntry
+from incidents.state import outbox
+from incidents.state.cases import Entry, FaultCase, IncidentCase
+from incidents.vocabulary.changes import KINTSUGI
+
+# What a fault that stood before may change.
+_FAULT_COLUMNS = [
+    "severity",
+    "action",
+    "is_active",
+    "is_flapping",
+    "clock",
+    "returns",
+    "changes_at",
+    "flap_percent",
+    "last_seen_at",
+    "cleared_at",
+    "cleared_reason",
+    "clears_at",
+    "held_until",
+]
+# The state is not among them: it changes by compare-and-swap alone.
+_INCIDENT_COLUMNS = [
+    "title",
+    "component",
+    "fault_type",
+    "severity",
+    "action",
+    "root_resource",
+    "owner",
+    "node",
+    "root_fault",
+    "has_platform_signal",
+    "has_user_report",
+    "silence",
+    "announced_at",
+    "onset_at",
+    "last_known_good_at",
+    "updated_at",
+    "held_until",
+    "held_reason",
+]
+_TOLD = 3
+
+
+def create(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase]) -> None:
+    """Faults with their evidence, and new incidents."""
+    _write_faults(faults)
+    new = [incident for incident in incidents if incident.is_new]
+    for incident in new:
+        incident.row.root_fault = incident.root.row
+    if new:
+        Incident.objects.bulk_create([incident.row for incident in new])
+
+
+def update(incidents: Sequence[IncidentCase], *, now: datetime) -> None:
+    """Changed incidents, memberships, timeline, and the notifications that the timeline owes."""
+    _write_incidents(incidents, now)
+    _write_timeline(incidents, now)
+
+
+def _write_faults(cases: Sequence[FaultCase]) -> None:
+    """What stood before first: a fault that ended makes room for the one that came after it in the
+    same batch."""
+    upsert.add_repeats(
+        [
+            upsert.Repeat(
+                case.row.pk,
+                case.added,
+                case.row.last_seen_at,
+                case.row.clears_at,
+                len(case.excerpts),
+            )
+            for case in cases
+            if case.added and not case.is_new
+        ]
+    )
+    changed = [case.row for case in cases if case.is_changed and not case.is_new]
+    changed.sort(key=lambda row: row.fingerprint)
+    upsert.change(changed, _FAULT_COLUMNS)
+    new = [case for case in cases if case.is_new]
+    for case in new:
+        case.row.count, case.row.excerpts = case.added, len(case.excerpts)
+    if new:
+        Fault.objects.bulk_create([case.row for case in new])
+    upsert.put_excerpts([excerpt for case in cases for excerpt in _excerpts(case)])
+
+
+def _excerpts(case: FaultCase) -> list[upsert.Excerpt]:
+    before = 0 if case.is_new else case.excerpts_before
+    return [
+        upsert.Excerpt(case.row.pk, slot, *case.excerpts[index])
+        for index, slot in upsert.slots(before, len(case.excerpts))
+    ]
+
+
+def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
+    changed = [incident for incident in incidents if incident.is_changed and not incident.is_new]
+    for incident in changed:
+        incident.row.root_fault = incident.root.row
+        incident.row.updated_at = now
+    upsert.change([incident.row for incident in changed], _INCIDENT_COLUMNS)
+    demoted = [
+        (fault.row.pk, rule, reason)
+        for one in incidents
+        for fault, rule, reason in one.demoted
+        if fault.row.pk
+    ]
+    upsert.demote(demoted)
+    links = [link for incident in incidents for link in _links(incident, now)]
+    if links:
+        IncidentFault.objects.bulk_create(links)
+
+
+def _links(incident: IncidentCase, now: datetime) -> Iterable[IncidentFault]:
+    """New memberships. A root of this batch that lost its place in the same batch is written as a
+    symptom."""
+    gone = {id(fault): (rule, reason) for fault, rule, reason in incident.demoted}
+    for fault, role, rule, reason in incident.joins:
+        if id(fault) in gone:
+            role, (rule, reason) = Role.SYMPTOM, gone[id(fault)]
+        yield IncidentFault(
+            incident=incident.row,
+            fault=fault.row,
+            role=str(role),
+            rule=rule,
+            reason=reason[:255],
+            joined_at=now,
+        )
+
+
+def _write_timeline(incidents: Sequence[IncidentCase], now: datetime) -> None:
+    entries = [
+        TimelineEntry(
+            incident=incident.row,
+            kind=entry.kind,
+            actor=KINTSUGI,
+            text=entry.text,
+            occurred_at=entry.occurred_at,
+            recorded_at=now,
+        )
+        for incident in incidents
+        for entry in _told_once(incident.entries)
+    ]
+    if entries:
+        TimelineEntry.objects.bulk_create(entries)
+        outbox.enqueue(entries, now=now)
+
+
+def _told_once(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries in order; those of one kind and group become one, at the first's place, that says how
+    many."""
+    runs: dict[tuple[str, str, int], list[Entry]] = {}
+    for number, entry in enumerate(entries):
+        runs.setdefault((entry.kind, entry.group, 0 if entry.group else number), []).append(entry)
+    told: list[Entry] = []
+    for (kind, group, _), run in runs.items():
+        if len(run) == 1:
+            told.extend(run)
+            continue
+        shown = "; ".join(entry.text for entry in run[:_TOLD])
+        more = f"; and {len(run) - _TOLD} more" if len(run) > _TOLD else ""
+        told.append(Entry(kind, f"{len(run)} faults: {shown}{more}", run[0].occurred_at, group))
+    return told

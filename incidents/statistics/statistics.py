@@ -1,0 +1,236 @@
+"""Reads what reliability is computed from: a fixed number of queries, times as numbers, no object
+per row.
+
+`summary` is the door: the console's home page and `manage.py reliability` show what it returns. Its
+`overall` and each of `classes` carry `mtbf`, `mttr` with intervals and a ready `sentence`; `notice`
+is not empty when the inventory is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from django.db.models import Case, F, Q, QuerySet, When
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from detectors.faults import ClearRule, Recovery
+from incidents.db.prepared import Hours
+from incidents.faults.fault_views import USER_REPORT
+from incidents.models import Gpu, Incident, Node, Silence, Switch
+from incidents.reliability.estimates import Floats
+from incidents.reliability.proportions import CONFIDENCE
+from incidents.reliability.summary import (
+    COMPONENTS,
+    REASONS,
+    RECOVERIES,
+    UNIT_ORDER,
+    Codes,
+    Figures,
+    Incidents,
+    ServiceHistory,
+    StudyPeriod,
+    Summary,
+    Unit,
+    all_figures,
+    left_out,
+)
+from incidents.reliability.texts import sentence
+from incidents.vocabulary.lifecycle import State
+
+_HOUR_S = 3600.0
+NOT_FAILURES = (State.FALSE_POSITIVE.value, State.DUPLICATE.value)
+_SWITCH_UNITS = {
+    "leaf": Unit.INTERCONNECT_SWITCH,
+    "spine": Unit.INTERCONNECT_SWITCH,
+    "storage": Unit.STORAGE_SWITCH,
+}
+NO_INVENTORY = (
+    "The inventory holds no nodes, so there are no hours to divide by: load it with"
+    " `manage.py inventory import FILE.toml`."
+)
+
+
+# When the root was last seen, where it cleared by going quiet: then its incident "ended" no later.
+_WENT_QUIET = Case(
+    When(root_fault__clears=str(ClearRule.AFTER_QUIET), then=F("root_fault__last_seen_at"))
+)
+_PROVISIONAL, _PROGRAM = REASONS.index("provisional"), REASONS.index("program")
+_IS_UNSEEN_REPORT = Q(
+    fault_type=USER_REPORT,
+    has_platform_signal=False,
+    is_confirmed=False,
+    recovery__in=(str(Recovery.NONE), str(Recovery.SELF_CLEARED)),
+)
+# A job that lost its node is Slurm's word for the node; any other fault of a job is its program's.
+_IS_OF_JOB = Q(fault_type__startswith="job.") & ~Q(fault_type="job.node_fail")
+# Why an incident is no failure of the cluster, as its place in `REASONS`; machines outside the
+# inventory come on top. What outlasts its window of planned work is announced, and is a failure
+# like any other.
+_LEFT_OUT = Case(
+    When(
+        Q(fault_type__startswith="kintsugi.") | Q(fault_type__startswith="detector."),
+        then=REASONS.index("kintsugi"),
+    ),
+    When(silence__kind=Silence.Kind.MAINTENANCE, announced_at=None, then=REASONS.index("planned")),
+    When(_IS_OF_JOB | _IS_UNSEEN_REPORT, then=_PROGRAM),
+    default=-1,
+)
+
+
+def summary(since: datetime | None, until: datetime) -> Summary:
+    """Reliability from `since` (None: since the first machine entered service) to `until`, both
+    timezone-aware.
+
+    Raises ValueError when `since` is not before `until`.
+    """
+    incidents, fleet = _incidents(), _fleet()
+    begin = _start(incidents, fleet, until) if since is None else since
+    if since is not None and since >= until:
+        raise ValueError(f"since {since.isoformat()} is not before until {until.isoformat()}")
+    window = StudyPeriod(_hours(begin), _hours(until), timezone.get_default_timezone())
+    told = [replace(row, sentence=sentence(row)) for row in all_figures(incidents, fleet, window)]
+    return Summary(
+        since=begin,
+        until=until,
+        overall=told[0],
+        classes=tuple(told[1:]),
+        notice="" if fleet.starts[Unit.NODE].size else NO_INVENTORY,
+        left_out=left_out(incidents, window),
+    )
+
+
+def _hours(moment: datetime) -> float:
+    return round(moment.timestamp() * 1000) / 1000 / _HOUR_S
+
+
+def _start(incidents: Incidents, fleet: ServiceHistory, until: datetime) -> datetime:
+    known = [incidents.onset, *fleet.starts.values()]
+    first = min(
+        (float(np.nanmin(times)) for times in known if np.isfinite(times).any()),
+        default=_hours(until),
+    )
+    return min(datetime.fromtimestamp(first * _HOUR_S, UTC), until)
+
+
+def _column(values: Iterable[float | None]) -> Floats:
+    """Times as hours, to the millisecond: SQLite's day numbers carry no more."""
+    return np.round(np.array(list(values), dtype=float) * _HOUR_S * 1000) / 1000 / _HOUR_S
+
+
+def _incidents() -> Incidents:
+    """Every incident as columns; onset is the device's clock, a resolved incident without
+    restored_at ended then."""
+    rows = list(
+        Incident.objects.order_by().values_list(
+            "component",
+            "state",
+            "owner",
+            "recovery",
+            Hours("onset_at"),
+            Hours("opened_at"),
+            Hours("acknowledged_at"),
+            Hours("out_of_service_at"),
+            Hours(Coalesce(F("restored_at"), F("closed_at"))),
+            Hours(_WENT_QUIET),
+            Hours("last_known_good_at"),
+            _LEFT_OUT,
+        )
+    )
+    columns: tuple[tuple[Any, ...], ...] = tuple(zip(*rows, strict=True)) if rows else ((),) * 12
+    owners = {name: number for number, name in enumerate(dict.fromkeys(columns[2]))}
+    units, provisional = _machines()
+    counts = {state.value: state.value not in NOT_FAILURES for state in State}
+    restored = _column(columns[8])
+    reasons = np.array(columns[11], dtype=np.int8)
+    is_outside = np.array([name in provisional for name in columns[2]], dtype=bool)
+    reasons[is_outside & ((reasons < 0) | (reasons == _PROGRAM))] = _PROVISIONAL
+    return Incidents(
+        component=_codes(columns[0], {str(word): code for code, word in enumerate(COMPONENTS)}),
+        is_failure=np.array([counts[state] for state in columns[1]], dtype=bool),
+        left_out=reasons,
+        is_quiet=restored <= _column(columns[9]),
+        owner=np.array([owners[name] for name in columns[2]], dtype=np.int64),
+        owner_unit=_codes(columns[2], {name: units.get(name, -1) for name in owners}),
+        recovery=_codes(columns[3], {str(word): code for code, word in enumerate(RECOVERIES)}),
+        onset=_column(columns[4]),
+        last_good=_column(columns[10]),
+        opened=_column(columns[5]),
+        acknowledged=_column(columns[6]),
+        out=_column(columns[7]),
+        restored=restored,
+    )
+
+
+def _codes(words: Iterable[str], numbers: dict[str, int]) -> Codes:
+    return np.array([numbers[word] for word in words], dtype=np.int8)
+
+
+def _machines() -> tuple[dict[str, int], set[str]]:
+    """By resource path: the unit of each machine of the inventory, and the machines that only spoke
+    to us."""
+    nodes = Node.objects.values_list("name", "is_provisional")
+    switches = Switch.objects.values_list("name", "is_provisional", "role")
+    units = {
+        f"node/{name}": UNIT_ORDER.index(Unit.NODE)
+        for name, is_provisional in nodes
+        if not is_provisional
+    }
+    for name, is_provisional, role in switches:
+        if role in _SWITCH_UNITS and not is_provisional:
+            units[f"switch/{name}"] = UNIT_ORDER.index(_SWITCH_UNITS[role])
+    strangers = {f"node/{name}" for name, is_provisional in nodes if is_provisional}
+    return units, strangers | {
+        f"switch/{name}" for name, is_provisional, _ in switches if is_provisional
+    }
+
+
+def _fleet() -> ServiceHistory:
+    nodes = Node.objects.inventoried()
+    switches = Switch.objects.inventoried()
+    by_unit: dict[Unit, QuerySet[Any]] = {
+        Unit.NODE: nodes,
+        Unit.INTERCONNECT_SWITCH: switches.filter(role__in=("leaf", "spine")),
+        Unit.STORAGE_SWITCH: switches.filter(role="storage"),
+    }
+    starts = {unit: _starts(rows, "in_service_since") for unit, rows in by_unit.items()}
+    return ServiceHistory(
+        starts=starts,
+        gpus=_starts(Gpu.objects.filter(node__is_provisional=False), "node__in_service_since"),
+    )
+
+
+def _starts(rows: QuerySet[Any], name: str) -> Floats:
+    return _column(rows.order_by().values_list(Hours(name), flat=True))
+
+
+def as_json(found: Summary) -> dict[str, Any]:
+    """The shape of `manage.py reliability --json` (docs/reference/contracts.md): hours as numbers,
+    times as ISO 8601."""
+    return {
+        "since": found.since.isoformat(),
+        "until": found.until.isoformat(),
+        "confidence": CONFIDENCE,
+        "notice": found.notice,
+        "left_out": found.left_out,
+        "all": _row(found.overall),
+        "classes": [_row(row) for row in found.classes],
+        "definitions": found.definitions,
+    }
+
+
+def _row(row: Figures) -> dict[str, Any]:
+    values = asdict(row)
+    for name in ("exposure", "gpu_exposure", "up", "horizon", "longest_open"):
+        values[f"{name}_hours"] = values.pop(name)
+    for name in ("mtbf", "mttf", "restore_median", "mttr", "mttd", "mttd_most", "mtta"):
+        values[f"{name}_hours"] = values.pop(name)
+    return {
+        **values,
+        "unit": row.unit.hours,
+        "trend": {**values["trend"], "direction": str(row.trend.direction)},
+    }

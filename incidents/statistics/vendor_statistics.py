@@ -1,0 +1,196 @@
+"""How long vendors take: each stage of their cases, by vendor and part, with those that still wait
+counted as waiting.
+
+Medians and intervals are those of the time to restore (docs/reliability.md): Kaplan-Meier, so that
+a case that has stood for weeks does not drop out of the figure because it has not ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from incidents.models import VendorCase, VendorMove
+from incidents.reliability import estimates
+from incidents.reliability.proportions import Estimate
+from incidents.reliability.texts import to_restore
+from incidents.vocabulary.vendor_states import CaseState, Move
+
+_DAY_S = 86400.0
+EVERYBODY = "all"
+# From, to. The last one is the whole of it: from the call to the verified part.
+STAGES: tuple[tuple[CaseState, CaseState], ...] = (
+    (CaseState.OPENED, CaseState.SHIPPED),
+    (CaseState.SHIPPED, CaseState.RECEIVED),
+    (CaseState.RECEIVED, CaseState.INSTALLED),
+    (CaseState.INSTALLED, CaseState.VERIFIED),
+    (CaseState.OPENED, CaseState.VERIFIED),
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Days of one stage. `ended` of `count` have passed it; the others still stand before its
+    end."""
+
+    begins: CaseState
+    ends: CaseState
+    median_days: Estimate
+    ended: int
+    count: int
+
+
+@dataclass(frozen=True)
+class LeadTimes:
+    """One vendor's (or everybody's) cases for one kind of part (or all); `dead_on_arrival` of
+    `parts` that came."""
+
+    vendor: str
+    part: str
+    cases: int
+    dead_on_arrival: int
+    parts: int
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One case's way through one stage. `days` so far, where it has not ended."""
+
+    stage: tuple[CaseState, CaseState]
+    days: float
+    has_ended: bool
+
+
+def lead_times(now: datetime) -> list[LeadTimes]:
+    """Everybody's first, then each vendor and part, by name. Two queries."""
+    cases = list(VendorCase.objects.order_by("pk"))
+    moves: dict[int, list[VendorMove]] = {case.pk: [] for case in cases}
+    for row in VendorMove.objects.order_by("pk"):
+        moves[row.case_id].append(row)
+    groups: dict[tuple[str, str], list[VendorCase]] = {(EVERYBODY, EVERYBODY): cases}
+    for case in cases:
+        groups.setdefault((case.vendor or "not known", case.part), []).append(case)
+    return [
+        _told(*key, groups[key], moves, now)
+        for key in sorted(groups, key=lambda key: (key[0] != EVERYBODY, key))
+    ]
+
+
+def _told(
+    vendor: str,
+    part: str,
+    cases: list[VendorCase],
+    moves: Mapping[int, list[VendorMove]],
+    now: datetime,
+) -> LeadTimes:
+    found = [
+        span
+        for case in cases
+        for span in spans([(row.move, row.to_state, row.at) for row in moves[case.pk]], now)
+    ]
+    dead = sum(case.dead_on_arrival for case in cases)
+    put_in = sum(row.move == Move.INSTALL for case in cases for row in moves[case.pk])
+    stages = tuple(
+        _stage(stage, [span for span in found if span.stage == stage]) for stage in STAGES
+    )
+    return LeadTimes(vendor, part, len(cases), dead, max(put_in, dead), stages)
+
+
+def spans(moves: Iterable[tuple[str, str, datetime]], now: datetime) -> Iterator[Span]:
+    """The stages of one case from its moves, (what, state after it, when), in order. Pure.
+
+    A stage that the case left out has no span: nobody said when it began. A dead part begins a new
+    round of its way, while the whole goes on from the call. What was closed before its end is not
+    waited for any more: it is cut there.
+    """
+    at: dict[CaseState, datetime] = {}
+    stages, ended_at = STAGES, now
+    for what, state, when in moves:
+        if what == Move.CLOSE:
+            ended_at = when
+            break
+        if what == Move.DEAD_ON_ARRIVAL:
+            yield from (span for span in _passed(at, stages, when) if span.has_ended)
+            stages = tuple(
+                stage for stage in STAGES if stage != STAGES[0]
+            )  # the vendor is not called again
+            at = {CaseState.OPENED: at[CaseState.OPENED], CaseState.SHIPPED: when}
+            continue
+        at.setdefault(CaseState(state), when)
+    yield from _passed(at, stages, ended_at)
+
+
+def _passed(
+    at: Mapping[CaseState, datetime], stages: Iterable[tuple[CaseState, CaseState]], until: datetime
+) -> Iterator[Span]:
+    for begins, ends in stages:
+        if begins in at and ends in at:
+            yield Span((begins, ends), _days(at[begins], at[ends]), has_ended=True)
+        elif begins in at and not _is_past(at, ends):
+            yield Span((begins, ends), _days(at[begins], until), has_ended=False)
+
+
+def _is_past(at: Mapping[CaseState, datetime], state: CaseState) -> bool:
+    """A later state was reached without this one: nobody will say any more when it was."""
+    order = list(CaseState)
+    return any(order.index(reached) > order.index(state) for reached in at)
+
+
+def _days(begins: datetime, ends: datetime) -> float:
+    return max(0.0, (ends - begins).total_seconds() / _DAY_S)
+
+
+def _stage(stage: tuple[CaseState, CaseState], found: list[Span]) -> Stage:
+    days = np.array([span.days for span in found], dtype=float)
+    ended = np.array([span.has_ended for span in found], dtype=bool)
+    median = (
+        estimates.median(estimates.kaplan_meier(days, ended))
+        if found
+        else Estimate(None, None, None)
+    )
+    return Stage(*stage, median, int(ended.sum()), len(found))
+
+
+def words(stage: Stage) -> str:
+    """`6.0 d (4.0 d to 9.5 d), 5 of 7`: the median with its 95 % interval, and how many have
+    passed."""
+    if not stage.count:
+        return "-"
+    days = stage.median_days
+    hours = Estimate(
+        *(None if value is None else value * 24 for value in (days.value, days.low, days.high))
+    )
+    return f"{to_restore(hours)}, {stage.ended} of {stage.count}"
+
+
+def as_json(rows: Iterable[LeadTimes]) -> list[dict[str, Any]]:
+    """The shape of `manage.py vendor times --json` (docs/vendor.md)."""
+    return [
+        {
+            "vendor": row.vendor,
+            "part": row.part,
+            "cases": row.cases,
+            "dead_on_arrival": row.dead_on_arrival,
+            "parts": row.parts,
+            "stages": [
+                {
+                    "from": stage.begins.value,
+                    "to": stage.ends.value,
+                    "median_days": {
+                        "value": stage.median_days.value,
+                        "low": stage.median_days.low,
+                        "high": stage.median_days.high,
+                    },
+                    "ended": stage.ended,
+                    "count": stage.count,
+                }
+                for stage in row.stages
+            ],
+        }
+        for row in rows
+    ]

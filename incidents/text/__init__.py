@@ -1,0 +1,1 @@
+"""Texts about incidents for people. Pure."""

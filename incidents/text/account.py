@@ -1,0 +1,345 @@
+"""An incident told as a colleague would tell it: values and their words. Pure: reads no table,
+decides nothing.
+
+`incidents.people.explain` fills it; the console, `manage.py why` and its JSON show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from incidents.text import wording
+
+KINTSUGI = "kintsugi"
+_CLOCKS = {"device": "the device's clock", "ours": "our clock", "person": "the reporter's word"}
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class SeenFaults:
+    """Faults of one type: how many, where, when, by which sources and clocks, and how many still
+    stand."""
+
+    fault_type: str
+    title: str
+    severity: str
+    faults: int
+    active: int
+    events: int
+    places: tuple[str, ...]
+    first_at: datetime
+    last_at: datetime
+    observed_at: datetime
+    sources: tuple[str, ...]
+    clocks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Faults that one rule, or one person, put here, with the sentence that says why."""
+
+    rule: str
+    because: str
+    by: str
+    faults: int
+    fault_types: tuple[str, ...]
+    places: tuple[str, ...]
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True)
+class DecisionGroup:
+    """Decisions of one kind, rule and sense: the latest one's text, and how often."""
+
+    kind: str
+    rule: str
+    text: str
+    by: str
+    times: int
+    first_at: datetime
+    last_at: datetime
+    until: datetime | None
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a person told, in their words."""
+
+    author: str
+    text: str
+    place: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class PersonsAct:
+    """What a person did to the incident."""
+
+    actor: str
+    what: str
+    text: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another incident that belongs to the story, and how."""
+
+    incident: int
+    relation: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A silence that keeps the incident from people."""
+
+    kind: str
+    author: str
+    reason: str
+    until: datetime | None
+
+
+@dataclass(frozen=True)
+class RootAccount:
+    """The fault that counts as the cause, why, and what it was judged by."""
+
+    fault_type: str
+    title: str
+    place: str
+    because: str
+    rule: str
+    by: str
+    at: datetime
+    observed_at: datetime
+    clock: str
+    sources: tuple[str, ...]
+    excerpt: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """Everything that explains one incident, long lists grouped."""
+
+    incident: int
+    title: str
+    state: str
+    severity: str
+    onset_at: datetime
+    opened_at: datetime
+    faults: int
+    root: RootAccount | None
+    seen: tuple[SeenFaults, ...]
+    reported: tuple[Reported, ...]
+    joined: tuple[Joined, ...]
+    held_until: datetime | None
+    held_reason: str
+    judged: tuple[DecisionGroup, ...]
+    silence: Quiet | None
+    people: tuple[PersonsAct, ...]
+    others: tuple[Other, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Times as ISO 8601 with offset; the keys are those of this class."""
+        values: dict[str, Any] = _plain(asdict(self))
+        return values
+
+    def sections(self) -> list[Section]:
+        """Headings with their sentences, in the order of a good story; what there is not is left
+        out."""
+        sections = [Section(heading, tuple(lines(self))) for heading, lines in _SECTIONS]
+        return [section for section in sections if section.lines]
+
+
+class Line(StrEnum):
+    """How a line of the account is shown."""
+
+    SENTENCE = "sentence"
+    EVIDENCE = "evidence"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    text: str
+    kind: Line = Line.SENTENCE
+
+
+@dataclass(frozen=True)
+class Section:
+    heading: str
+    lines: tuple[Sentence, ...]
+
+
+def text(account: Account) -> str:
+    """For a terminal."""
+    state = account.state.replace("_", " ")
+    times = f"since {wording.moment(account.onset_at)}; opened {wording.moment(account.opened_at)}"
+    lines = [
+        f"Incident #{account.incident}: {account.title}",
+        f"{state}, {account.severity}, {times}.",
+    ]
+    for section in account.sections():
+        lines += ["", section.heading]
+        lines += [
+            f"  {'| ' if line.kind is Line.EVIDENCE else ''}{line.text}" for line in section.lines
+        ]
+    return "\n".join(lines)
+
+
+# Sentences
+# ---------------------------------------------------------------------------
+
+
+def _root(account: Account) -> Iterator[Sentence]:
+    root = account.root
+    if root is None:
+        return
+    what = f"{root.title} ({root.fault_type}) on {root.place}"
+    began = f"{wording.moment(root.at)} by {_CLOCKS.get(root.clock, root.clock)}"
+    sources = f" by {_listed(root.sources)}" if root.sources else ""
+    yield Sentence(f"{what}, {began}, seen{sources} at {wording.clock(root.observed_at)}.")
+    chosen = f"{root.by} chose it" if root.by != KINTSUGI else "It is the root"
+    yield Sentence(f"{chosen}: {_ended(root.because)}")
+    if root.excerpt:
+        yield Sentence(root.excerpt.strip(), Line.EVIDENCE)
+
+
+def _seen(account: Account) -> Iterator[Sentence]:
+    for seen in account.seen:
+        clocks = _listed([_CLOCKS.get(clock, clock) for clock in seen.clocks])
+        sources = f", by {_listed(seen.sources)}" if seen.sources else ""
+        what = f"{_times(seen.faults)}{seen.title} ({seen.fault_type})"
+        where = _places(seen.places, seen.faults)
+        span = f"{_span(seen.first_at, seen.last_at)} by {clocks}{sources}"
+        events = f"{seen.events} event{'' if seen.events == 1 else 's'}"
+        yield Sentence(f"{what} on {where}, {span}; {events}, {_standing(seen)}.")
+
+
+def _standing(seen: SeenFaults) -> str:
+    if not seen.active:
+        return "cleared" if seen.faults == 1 else "all cleared"
+    if seen.active < seen.faults:
+        return f"{seen.active} still stand"
+    return "it stands" if seen.faults == 1 else "all stand"
+
+
+def _reported(account: Account) -> Iterator[Sentence]:
+    for report in account.reported:
+        yield Sentence(
+            f"{report.author} reported {report.place} at {wording.moment(report.at)}:"
+            f" {report.text.strip()}"
+        )
+
+
+def _joined(account: Account) -> Iterator[Sentence]:
+    for joined in account.joined:
+        who = f"Rule {joined.rule}" if joined.by == KINTSUGI else joined.by
+        faults = f"{joined.faults} faults" if joined.faults > 1 else "one fault"
+        fault_types = _listed(joined.fault_types[:_NAMED])
+        where = _places(joined.places, joined.faults)
+        yield Sentence(
+            f"{who} put {faults} here ({fault_types} on {where}): {_ended(joined.because)}"
+        )
+
+
+def _held(account: Account) -> Iterator[Sentence]:
+    if account.held_until is not None:
+        yield Sentence(
+            f"No repair starts before {wording.moment(account.held_until)}:"
+            f" {_ended(account.held_reason or 'held')}"
+        )
+    yield from _judgements(account, "held", "withdrawn", "recorded")
+
+
+def _concluded(account: Account) -> Iterator[Sentence]:
+    yield from _judgements(account, "concluded", "rerooted", "merged", "split")
+
+
+def _nearly(account: Account) -> Iterator[Sentence]:
+    yield from _judgements(account, "nearly")
+
+
+def _judgements(account: Account, *kinds: str) -> Iterator[Sentence]:
+    for judged in account.judged:
+        if judged.kind in kinds and judged.by == KINTSUGI:
+            until = f" Until {wording.moment(judged.until)}." if judged.until else ""
+            more = f" ({judged.times} times)" if judged.times > 1 else ""
+            rule = f"{judged.rule}: " if judged.rule else ""
+            yield Sentence(
+                f"{wording.moment(judged.last_at)} {rule}{_ended(judged.text)}{more}{until}"
+            )
+
+
+def _silence(account: Account) -> Iterator[Sentence]:
+    quiet = account.silence
+    if quiet is not None:
+        until = f"until {wording.moment(quiet.until)}" if quiet.until else "until it is reviewed"
+        yield Sentence(
+            f"{quiet.kind.capitalize()} by {quiet.author} {until}: {_ended(quiet.reason)}"
+        )
+    yield from _judgements(account, "silenced", "announced")
+
+
+def _people(account: Account) -> Iterator[Sentence]:
+    for done in account.people:
+        what = done.what.replace("_", " ")
+        yield Sentence(f"{wording.moment(done.at)} {done.actor}, {what}: {_ended(done.text)}")
+
+
+def _others(account: Account) -> Iterator[Sentence]:
+    for other in account.others:
+        yield Sentence(f"#{other.incident} {other.relation}: {_ended(other.title)}")
+
+
+_SECTIONS = (
+    ("The cause", _root),
+    ("What was seen", _seen),
+    ("What people reported", _reported),
+    ("Why it is one incident", _joined),
+    ("What was concluded and moved", _concluded),
+    ("What was held back", _held),
+    ("What nearly matched", _nearly),
+    ("Who was not told, and why", _silence),
+    ("What people did", _people),
+    ("Other incidents of this story", _others),
+)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words)
+
+
+def _times(count: int) -> str:
+    return "" if count == 1 else f"{count} x "
+
+
+def _places(places: Sequence[str], faults: int) -> str:
+    shown = places[:_NAMED]
+    left = faults - len(shown)
+    return _listed(shown) + (f" and {left} more" if left > 0 else "")
+
+
+def _span(first: datetime, last: datetime) -> str:
+    if first == last:
+        return wording.moment(first)
+    end = wording.clock(last) if last.date() == first.date() else wording.moment(last)
+    return f"from {wording.moment(first)} to {end}"
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

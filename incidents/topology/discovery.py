@@ -1,0 +1,296 @@
+"""What machines tell of their own parts and neighbours, as an inventory. Pure: the caller collects.
+
+Over SSH, read-only: `nvidia-smi -q -x`, sysfs, `ip -j link`, `ethtool -i`, and `lldpctl`, which
+alone needs root. Over SNMP the neighbours of IEEE 802.1AB's LLDP-MIB.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from detectors import resources
+from detectors.detector import Command, Output, SnmpValue, Target
+from detectors.node.outputs import nic_outputs, nic_ports, nvidia_smi
+from detectors.switch import ports as switch_ports
+from detectors.switch import tables as switch_tables
+from detectors.transports import files
+from incidents.topology.topology import GpuPlace, NicPlace, NodePlace, NvSwitchPlace
+
+# nvidia-smi takes seconds on a node without its persistence daemon (detectors/node/gpu.py).
+_GPU_LIMIT = timedelta(seconds=30)
+_LIMIT = timedelta(seconds=10)
+# An NVSwitch is a PCI bridge device of NVIDIA's of class 0x0680
+# (https://pci-ids.ucw.cz/read/PD/06/80).
+_NVIDIA, _NVSWITCH_CLASS = "0x10de", "0x068000"
+_WHOLE = ("nvidia-smi", "net", "infiniband", "ip-link", "lldp", "pci")
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """What LLDP heard on one port: the machine's short name, and its names for the port at that
+    end."""
+
+    machine: str
+    ports: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DiscoveredMachine:
+    """Of one machine. `neighbours` by own port (interface of a node); `failed` says which looks
+    came to nothing."""
+
+    place: NodePlace
+    neighbours: Mapping[str, Neighbour] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
+
+
+def commands() -> tuple[Command, ...]:
+    """The first round: everything that needs no name of an interface."""
+    pci = "/sys/bus/pci/devices"
+    return (
+        Command("nvidia-smi", ("nvidia-smi", "-q", "-x"), _GPU_LIMIT),
+        nic_ports.net_command(),
+        nic_ports.rdma_command("gid_attrs/ndevs/0", "link_layer"),
+        nic_ports.pci_command(),
+        files.reading("pci", pci, f"{pci}/*/vendor", f"{pci}/*/class", depth=2),
+        Command("ip-link", ("ip", "-j", "-s", "link"), _LIMIT),
+        Command("lldp", ("lldpctl", "-f", "json"), _LIMIT, as_root=True),  # its socket is root's
+    )
+
+
+def further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
+    """The second round: the driver of each interface that is a PCI device."""
+    net = nic_outputs.net_files(_contents(outputs, "net"))
+    named = sorted(netdev for netdev, about in net.items() if about.get("pci"))
+    return tuple(
+        Command(f"ethtool-i.{netdev}", ("ethtool", "-i", netdev), _LIMIT) for netdev in named
+    )
+
+
+def node(target: Target, outputs: Mapping[str, Output]) -> DiscoveredMachine:
+    """The parts of one node, joined with what the inventory knows of them."""
+    gpus, nics = _gpus(target, outputs), _nics(target, outputs)
+    nvswitches = _nvswitches(outputs)
+    parts = {"gpus": gpus, "nics": nics, "nvswitches": nvswitches}
+    given = frozenset(name for name, places in parts.items() if places)
+    place = NodePlace(
+        target.name, gpus=gpus, nics=nics, nvswitches=nvswitches, given=given, is_observed=True
+    )
+    return DiscoveredMachine(place, _lldp_neighbours(outputs.get("lldp")), tuple(_failed(outputs)))
+
+
+def _failed(outputs: Mapping[str, Output]) -> Iterator[str]:
+    for name in _WHOLE:
+        output = outputs.get(name)
+        if output is None:
+            yield f"{name}: it was not run"
+        elif output.status != 0 and not output.stdout.strip():
+            yield f"{name}: {'not installed' if output.is_missing else output.complaint}"
+
+
+def _gpus(target: Target, outputs: Mapping[str, Output]) -> tuple[GpuPlace, ...]:
+    """A GPU keeps the index that the inventory has for its address; new ones count on in the
+    driver's order."""
+    output = outputs.get("nvidia-smi")
+    if output is None:
+        return ()
+    cards = nvidia_smi.read(output.stdout, output.stderr).cards or ()
+    known = {pci: int(index) for index, pci in target.expected.gpus}
+    indexes = set(range(len(known) + len(cards)))
+    free = iter(sorted(indexes - set(known.values())))
+    places = []
+    for card in cards:
+        if card.pci:
+            index = known[card.pci] if card.pci in known else next(free)
+            places.append(GpuPlace(index, card.pci, card.text("uuid"), card.text("serial")))
+    return tuple(places)
+
+
+def _nvswitches(outputs: Mapping[str, Output]) -> tuple[NvSwitchPlace, ...]:
+    devices: dict[str, dict[str, str]] = {}
+    for path, text in _contents(outputs, "pci").items():
+        *_, device, name = path.split("/")
+        devices.setdefault(device, {})[name] = text.strip()
+    addresses = []
+    for device, values in devices.items():
+        pci = resources.pci_address(device)
+        kind = (values.get("vendor"), values.get("class"))
+        if pci and kind == (_NVIDIA, _NVSWITCH_CLASS):
+            addresses.append(pci)
+    return tuple(NvSwitchPlace(pci) for pci in sorted(addresses))
+
+
+def _contents(outputs: Mapping[str, Output], name: str) -> Mapping[str, str]:
+    """The files that a command printed, by path; none where it was not run."""
+    return files.contents(outputs[name]) if name in outputs else {}
+
+
+def _nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace, ...]:
+    """RDMA devices with their interfaces, then interfaces of PCI devices without one; as the
+    inventory names them."""
+    net = nic_outputs.net_files(_contents(outputs, "net"))
+    rdma_contents = {
+        **_contents(outputs, "infiniband"),
+        **_contents(outputs, "infiniband-device"),
+    }
+    by_pci = {about["pci"]: netdev for netdev, about in net.items() if about.get("pci")}
+    nics: dict[str, NicPlace] = {}
+    rdma_netdevs: set[str] = set()
+    for rdma in nic_outputs.rdma_files(rdma_contents):
+        netdev = rdma.netdev or by_pci.get(rdma.pci, "")
+        rdma_netdevs.add(netdev)
+        nics.setdefault(rdma.device, NicPlace(rdma.device, rdma.pci, netdev))
+    for netdev, about in sorted(net.items()):
+        if about.get("pci") and netdev not in rdma_netdevs:
+            nics[netdev] = NicPlace(netdev, about["pci"], netdev)
+
+    macs, versions = _macs(outputs), _firmware(outputs)
+    places = []
+    for nic in nics.values():
+        mac, firmware = macs.get(nic.netdev, ""), versions.get(nic.netdev, "")
+        places.append(_known(target, replace(nic, mac=mac, firmware=firmware)))
+    return tuple(places)
+
+
+def _macs(outputs: Mapping[str, Output]) -> dict[str, str]:
+    """Hardware addresses by interface, of `ip link`."""
+    if "ip-link" not in outputs:
+        return {}
+    links = nic_outputs.interfaces(outputs["ip-link"].stdout) or {}
+    return {netdev: link.mac for netdev, link in links.items()}
+
+
+def _known(target: Target, nic: NicPlace) -> NicPlace:
+    """What is declared of the NIC stays: the machine tells names and addresses, the site what they
+    are for."""
+    expected = target.expected
+    row = expected.nic(nic.device) or expected.nic(nic.pci) or expected.nic(nic.netdev)
+    return nic if row is None else replace(nic, device=row.device)
+
+
+def _firmware(outputs: Mapping[str, Output]) -> dict[str, str]:
+    """Firmware by interface, of `ethtool -i`."""
+    prefix = "ethtool-i."
+    versions = {}
+    for name, output in outputs.items():
+        if not name.startswith(prefix):
+            continue
+        text = nic_outputs.driver(output.stdout).get("firmware-version", "")
+        version, _, _ = text.partition(" (")
+        if version and version != "N/A":
+            versions[name.removeprefix(prefix)] = version
+    return versions
+
+
+def _lldp_neighbours(output: Output | None) -> dict[str, Neighbour]:
+    """`lldpctl -f json`: one interface is a table, several are a list of tables; a name is text or
+    {"value": text}."""
+    try:
+        document = json.loads(output.stdout) if output is not None else {}
+    except (ValueError, RecursionError):
+        return {}
+    interfaces = _at(document, "lldp", "interface")
+    tables = interfaces if isinstance(interfaces, list) else [interfaces]
+    neighbours: dict[str, Neighbour] = {}
+    for table in tables:
+        if not isinstance(table, dict):
+            continue
+        for netdev, about in table.items():
+            machine = _chassis_name(_at(about, "chassis"))
+            names = (_text(_at(about, "port", "id")), _text(_at(about, "port", "descr")))
+            if machine:
+                neighbours[str(netdev)] = _neighbour(machine, names)
+    return neighbours
+
+
+def _neighbour(machine: str, port_names: Iterable[str]) -> Neighbour:
+    return Neighbour(resources.short_host(machine), tuple(filter(None, port_names)))
+
+
+def _chassis_name(chassis: Any) -> str:
+    """`{"leaf-01": {"id": ...}}`, or `{"id": ..., "name": ...}` in other versions."""
+    chassis = chassis[0] if isinstance(chassis, list) and chassis else chassis
+    if not isinstance(chassis, dict):
+        return ""
+    own_id = chassis.get("id")
+    if isinstance(own_id, dict) and ("type" in own_id or "value" in own_id):
+        return _text(chassis.get("name"))
+    return next((str(name) for name, about in chassis.items() if isinstance(about, dict)), "")
+
+
+def _at(table: Any, *keys: str) -> Any:
+    for key in keys:
+        if isinstance(table, list):
+            table = table[0] if table else None
+        table = table.get(key) if isinstance(table, dict) else None
+    return table
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        value = value[0] if value else ""
+    if isinstance(value, dict):
+        value = value.get("value", "")
+    return value.strip()[:64] if isinstance(value, str) else ""
+
+
+def switch_neighbours(target: Target, values: Mapping[str, SnmpValue]) -> dict[str, Neighbour]:
+    """LLDP-MIB: own port, as the inventory names it, to neighbour. Rows are
+    timeMark.localPort.index (802.1AB).
+
+    A local port is told by its number or by one of its names: SONiC's agent gives the alias that is
+    on the front.
+    """
+    tables = switch_tables.Tables(values, (*switch_tables.NEIGHBOURS, *switch_tables.NAMES))
+    named = switch_ports.names(tables, target.expected)
+    by_text = {
+        tables.text(column, index): index for column in switch_tables.NAMES[:2] for index in named
+    }
+    neighbours: dict[str, Neighbour] = {}
+    for row in tables.column(switch_tables.LLDP_REMOTE_NAME):
+        parts = row.split(".")
+        machine = tables.text(switch_tables.LLDP_REMOTE_NAME, row)
+        if len(parts) != 3 or not machine:
+            continue
+        own = tables.text(switch_tables.LLDP_LOCAL_PORT, parts[1])
+        port = named.get(by_text.get(own, parts[1]), own)
+        port_id = _port_id(tables.column(switch_tables.LLDP_REMOTE_PORT).get(row))
+        description = tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row)
+        if port:
+            neighbours[port] = _neighbour(machine, (port_id, description))
+    return neighbours
+
+
+def _port_id(value: SnmpValue) -> str:
+    """A hardware address comes as six bytes, a name as text."""
+    if isinstance(value, bytes) and len(value) == 6 and not all(32 <= byte < 127 for byte in value):
+        return ":".join(f"{byte:02x}" for byte in value)
+    return switch_tables.format_value(value)
+
+
+def far_end(
+    neighbour: Neighbour,
+    *,
+    switches: Mapping[str, Sequence[str]],
+    nodes: Mapping[str, Iterable[NicPlace]],
+) -> str:
+    """The neighbour's end of the cable as a resource path; empty when the machine is none of the
+    inventory's.
+
+    A switch tells its port by name, a node by interface, RDMA device or hardware address.
+    """
+    if neighbour.machine in switches:
+        ports = switches[neighbour.machine]
+        known = [name for name in neighbour.ports if name in ports]
+        sonic = [name for name in neighbour.ports if name.startswith("Ethernet")]  # not its alias
+        names = [*known, *sonic, *neighbour.ports]
+        return resources.port(neighbour.machine, names[0]) if names else ""
+    heard = {name.lower() if ":" in name else name for name in neighbour.ports} - {""}
+    for nic in nodes.get(neighbour.machine, ()):
+        if heard & {nic.netdev, nic.device, nic.mac}:
+            return resources.nic(neighbour.machine, nic.device)
+    return ""

@@ -1,0 +1,340 @@
+"""The site as wired: which machine hangs on which switch, module, rack, feed and storage path.
+Pure.
+
+Built once per revision of the inventory; every question is a look into a dictionary, whatever the
+number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from detectors import resources
+from incidents.topology.topology import NodePlace, RackPlace, StoragePlace, SwitchPlace, Topology
+
+LEAF, SPINE, STORAGE, MANAGEMENT = "leaf", "spine", "storage", "management"
+ALL_NODES = "site/nodes"
+"""Every node of the inventory, as one place."""
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Answers about resource paths; what the inventory does not hold gives None or nothing.
+
+    A *place* is what effects can have in common: a switch, a module, a rack, a feed, a file system,
+    all nodes.
+    """
+
+    topology: Topology = field(default_factory=Topology)
+
+    # Cables
+    # ---------------------------------------------------------------------------
+
+    def peer(self, resource: str) -> str | None:
+        """The resource at the other end of this one's cable."""
+        return self.topology.peer(resource)
+
+    def ends(self, resource: str) -> frozenset[str]:
+        """The machines at both ends of this resource's cable; only its own where no cable is
+        known."""
+        return frozenset(self.topology.ends(resource))
+
+    def neighbours(self, machine: str) -> frozenset[str]:
+        """The machines that are cabled to this one."""
+        return self.topology.neighbours(machine)
+
+    def far_ends(self, machine: str) -> Mapping[str, str]:
+        """The machine's own cabled ports or NICs, each with what it is cabled to."""
+        return self._far_ends.get(machine, {})
+
+    @cached_property
+    def _far_ends(self) -> dict[str, dict[str, str]]:
+        far_ends: dict[str, dict[str, str]] = defaultdict(dict)
+        for cable in self.topology.cables:
+            far_ends[resources.owner(cable.a)][cable.a] = cable.b
+            far_ends[resources.owner(cable.b)][cable.b] = cable.a
+        return dict(far_ends)
+
+    # Switches
+    # ---------------------------------------------------------------------------
+
+    def switch(self, machine: str) -> SwitchPlace | None:
+        return self._switches.get(machine)
+
+    @cached_property
+    def _switches(self) -> dict[str, SwitchPlace]:
+        return {resources.switch(place.name): place for place in self.topology.switches}
+
+    def role(self, machine: str) -> str:
+        """leaf, spine, storage or management; empty for what is no switch of the inventory."""
+        place = self._switches.get(machine)
+        return place.role if place is not None else ""
+
+    def switches_of(self, machine: str, role: str = "") -> frozenset[str]:
+        """The switches that the machine is cabled to; of one role when it is given."""
+        near = self.neighbours(machine)
+        switches = frozenset(path for path in near if path.startswith("switch/"))
+        if not role:
+            return switches
+        return frozenset(switch for switch in switches if self.role(switch) == role)
+
+    def siblings(self, place: str) -> frozenset[str]:
+        """What does for others what this place does: the leafs of the other rails of a pod, the
+        other spines, the other storage switches of a path, the other racks of a pod, the other
+        feeds, the modules of one switch that hold as many ports."""
+        if "/module/" in place:
+            return self._modules_beside(place)
+        return self._siblings.get(place, NOTHING) - {place}
+
+    def _modules_beside(self, module: str) -> frozenset[str]:
+        ports = len(self.ports_of(module))
+        modules = self._modules_by_switch.get(resources.owner(module), NOTHING)
+        alike = frozenset(other for other in modules if len(self.ports_of(other)) == ports)
+        return alike - {module}
+
+    @cached_property
+    def _modules_by_switch(self) -> dict[str, frozenset[str]]:
+        return _turned((module, resources.owner(module)) for module in self._ports)
+
+    @cached_property
+    def _siblings(self) -> dict[str, frozenset[str]]:
+        groups: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for machine, place in self._switches.items():
+            groups[place.role, place.pod].add(machine)
+        for rack in self.topology.racks:
+            groups["rack", rack.pod].add(resources.rack(rack.name))
+        for feed in self.topology.feeds:
+            groups["feed", ""].add(resources.feed(feed.name))
+        return {place: frozenset(group) for group in groups.values() for place in group}
+
+    # Modules
+    # ---------------------------------------------------------------------------
+
+    def module_of(self, resource: str) -> str | None:
+        """The switch's module that a port is in, or the module itself."""
+        return resource if "/module/" in resource else self._modules.get(resource)
+
+    def ports_of(self, module: str) -> frozenset[str]:
+        return self._ports.get(module, NOTHING)
+
+    @cached_property
+    def _ports(self) -> dict[str, frozenset[str]]:
+        ports_by_module = {}
+        for place in self.topology.modules:
+            ports = frozenset(resources.port(place.switch, port) for port in place.ports)
+            ports_by_module[resources.module(place.switch, place.name)] = ports
+        return ports_by_module
+
+    @cached_property
+    def _modules(self) -> dict[str, str]:
+        return {port: module for module, ports in self._ports.items() for port in ports}
+
+    # Racks and feeds
+    # ---------------------------------------------------------------------------
+
+    def rack_of(self, machine: str) -> str | None:
+        """`rack/r01`, or the rack itself."""
+        return machine if machine.startswith("rack/") else self._racks_by_machine.get(machine)
+
+    @cached_property
+    def _racks_by_machine(self) -> dict[str, str]:
+        racks = {resources.node(node.name): node.rack for node in self.topology.nodes}
+        racks.update({path: switch.rack for path, switch in self._switches.items()})
+        return {machine: resources.rack(rack) for machine, rack in racks.items() if rack}
+
+    def machines_in(self, rack: str) -> frozenset[str]:
+        return self._machines_by_rack.get(rack, NOTHING)
+
+    @cached_property
+    def _machines_by_rack(self) -> dict[str, frozenset[str]]:
+        return _turned((machine, rack) for machine, rack in self._racks_by_machine.items())
+
+    def feeds_of(self, machine: str) -> frozenset[str]:
+        """The feeds of its rack."""
+        rack = self._racks.get(self.rack_of(machine) or "")
+        if rack is None:
+            return NOTHING
+        return frozenset(resources.feed(name) for name in rack.feeds)
+
+    @cached_property
+    def _racks(self) -> dict[str, RackPlace]:
+        return {resources.rack(rack.name): rack for rack in self.topology.racks}
+
+    def racks_on(self, feed: str) -> frozenset[str]:
+        return self._racks_by_feed.get(feed, NOTHING)
+
+    @cached_property
+    def _racks_by_feed(self) -> dict[str, frozenset[str]]:
+        return _turned(
+            (rack, resources.feed(name))
+            for rack, place in self._racks.items()
+            for name in place.feeds
+        )
+
+    def management_switches_of(self, machine: str) -> frozenset[str]:
+        """That of its rack, and any that it is cabled to."""
+        cabled = self.switches_of(machine, MANAGEMENT)
+        rack = self._racks.get(self.rack_of(machine) or "")
+        if rack is None or not rack.management_switch:
+            return cabled
+        return cabled | {resources.switch(rack.management_switch)}
+
+    @cached_property
+    def _managed_by(self) -> dict[str, frozenset[str]]:
+        return _turned(
+            (machine, resources.switch(place.management_switch))
+            for rack, place in self._racks.items()
+            if place.management_switch
+            for machine in self.machines_in(rack)
+        )
+
+    # Nodes and file systems
+    # ---------------------------------------------------------------------------
+
+    def node(self, machine: str) -> NodePlace | None:
+        return self._nodes.get(machine)
+
+    @cached_property
+    def _nodes(self) -> dict[str, NodePlace]:
+        return {resources.node(node.name): node for node in self.topology.nodes}
+
+    def file_systems_of(self, machine: str) -> frozenset[str]:
+        """Those that a node of its role mounts, or that a server serves."""
+        served = self._served_by.get(machine, NOTHING)
+        place = self._nodes.get(machine)
+        if place is None:
+            return served
+        return served | self._file_systems_by_role.get(place.role, NOTHING)
+
+    def is_server(self, machine: str) -> bool:
+        return machine in self._served_by
+
+    @cached_property
+    def _file_systems_by_role(self) -> dict[str, frozenset[str]]:
+        return _turned(
+            (resources.file_system(path.mount), role)
+            for path in self.topology.storage
+            for role in path.roles
+        )
+
+    @cached_property
+    def _served_by(self) -> dict[str, frozenset[str]]:
+        return _turned(
+            (resources.file_system(path.mount), resources.node(server))
+            for path in self.topology.storage
+            for server in path.servers
+        )
+
+    @cached_property
+    def _paths(self) -> dict[str, StoragePlace]:
+        return {resources.file_system(path.mount): path for path in self.topology.storage}
+
+    def storage_switches_of(self, machine: str) -> frozenset[str]:
+        """The storage switches on the node's own path: cabled to it, or, where no cable is known,
+        named by the path."""
+        cabled = self.switches_of(machine, STORAGE)
+        if cabled:
+            return cabled
+        return NOTHING.union(*map(self.path_of, self.file_systems_of(machine)))
+
+    def path_of(self, file_system: str) -> frozenset[str]:
+        """The switches between a file system and its clients."""
+        path = self._paths.get(file_system)
+        if path is None:
+            return NOTHING
+        return frozenset(resources.switch(name) for name in path.switches)
+
+    def file_systems_over(self, switch: str) -> frozenset[str]:
+        return frozenset(path for path in self._paths if switch in self.path_of(path))
+
+    def servers_of(self, file_system: str) -> frozenset[str]:
+        path = self._paths.get(file_system)
+        if path is None:
+            return NOTHING
+        return frozenset(resources.node(name) for name in path.servers)
+
+    # What hangs on a place
+    # ---------------------------------------------------------------------------
+
+    def children(self, place: str) -> frozenset[str]:
+        """What hangs on it: NICs on a leaf or storage switch, leafs' uplink ports on a spine, ports
+        on a module, the cabled NICs of a node, machines elsewhere."""
+        known = self._children.get(place)
+        if known is None:
+            known = self._children[place] = self._hanging_on(place)
+        return known
+
+    @cached_property
+    def _children(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    def _hanging_on(self, place: str) -> frozenset[str]:
+        if "/module/" in place:
+            return self.ports_of(place)
+        if place.startswith("switch/"):
+            return self._below_switch(place)
+        if place.startswith("node/"):
+            return frozenset(self.far_ends(place))
+        if place.startswith("rack/"):
+            return self.machines_in(place)
+        if place.startswith("feed/"):
+            return NOTHING.union(*map(self.machines_in, self.racks_on(place)))
+        if place == ALL_NODES:
+            return frozenset(self._nodes)
+        roles = self._paths[place].roles if place in self._paths else ()
+        return frozenset(machine for machine, node in self._nodes.items() if node.role in roles)
+
+    def _below_switch(self, switch: str) -> frozenset[str]:
+        far = frozenset(self.far_ends(switch).values())
+        role = self.role(switch)
+        if role == MANAGEMENT:
+            return self._managed_by.get(switch, NOTHING) | {resources.owner(end) for end in far}
+        if role == SPINE:
+            return frozenset(end for end in far if end.startswith("switch/"))
+        return frozenset(end for end in far if end.startswith("node/"))
+
+    def machines_behind(self, place: str) -> frozenset[str]:
+        """The machines of its children; for a port of a module, and for a node, those at both ends
+        of its cables."""
+        known = self._behind.get(place)
+        if known is None:
+            known = self._behind[place] = self._machines_of(place)
+        return known
+
+    @cached_property
+    def _behind(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    def _machines_of(self, place: str) -> frozenset[str]:
+        if place.startswith("node/"):
+            return self.switches_of(place) | {place}
+        if "/module/" in place:
+            return NOTHING.union(*map(self.ends, self.ports_of(place)))
+        return frozenset(resources.owner(child) for child in self.children(place))
+
+    def child_of(self, place: str, resource: str) -> str | None:
+        """Which child of the place a resource speaks of: itself, the far end of its cable, or its
+        machine."""
+        children = self.children(place)
+        machine = resources.owner(resource)
+        for candidate in (resource, self.peer(resource), machine):
+            if candidate in children:
+                return candidate
+        if resource != machine:
+            return None
+        for end, far_end in self.far_ends(machine).items():
+            if end in children and resources.owner(far_end) == place:
+                return end
+        return None
+
+
+def _turned(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    """(value, key) pairs as key to its values."""
+    values_by_key: dict[str, set[str]] = defaultdict(set)
+    for value, key in pairs:
+        values_by_key[key].add(value)
+    return {key: frozenset(values) for key, values in values_by_key.items()}

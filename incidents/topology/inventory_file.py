@@ -1,0 +1,339 @@
+"""Reads inventory files: TOML, in which one row may stand for many nodes, switches or cables. No
+database.
+
+Every problem of every file is told in one go, with file, line and reason. `docs/inventory.md` has
+the notation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from detectors import resources
+from incidents.topology import joints, rules
+from incidents.topology.rows import Row, given
+from incidents.topology.topology import (
+    CablePlace,
+    FeedPlace,
+    ModulePlace,
+    NodePlace,
+    PortPlace,
+    RackPlace,
+    RolePlace,
+    Site,
+    StoragePlace,
+    SwitchPlace,
+    Topology,
+    expand,
+)
+
+SWITCH_ROLES = ("leaf", "spine", "storage", "management")
+TARGET_KINDS = ("node", "switch", "site")
+_PATH = re.compile(r"(node|switch|storage)/[^/\s]+(/[a-z_]+/\S+)?")
+_LONGEST_PATH = 160
+
+
+class InventoryError(Exception):
+    """The inventory cannot be used. The message has one line per problem: file, line, reason."""
+
+
+@dataclass
+class _Reader:
+    """One pass over all files; collects and never stops at the first problem."""
+
+    site: Site = field(default_factory=Site)
+    nodes: dict[str, NodePlace] = field(default_factory=dict)
+    switches: dict[str, SwitchPlace] = field(default_factory=dict)
+    cables: list[CablePlace] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    modules: dict[tuple[str, str], ModulePlace] = field(default_factory=dict)
+    ports: dict[tuple[str, str], PortPlace] = field(default_factory=dict)
+    racks: dict[str, RackPlace] = field(default_factory=dict)
+    feeds: dict[str, FeedPlace] = field(default_factory=dict)
+    storage: dict[str, StoragePlace] = field(default_factory=dict)
+    roles: dict[tuple[str, str], RolePlace] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    where: dict[str, str] = field(default_factory=dict)
+    """Where each machine, cable end and module was told: file, line, table."""
+    ends: dict[str, str] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
+    """Names of rows that were wrong: what else they miss is no problem of its own."""
+
+    def read(self, path: Path) -> None:
+        try:
+            text = path.read_text(encoding="utf-8")
+            tables = tomllib.loads(text)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            self.problems.append(f"{path}: cannot be read: {error}")
+            return
+        takers: dict[str, Callable[[str, Row], None]] = {
+            "nodes": self._nodes,
+            "node": self._node,
+            "switches": self._switches,
+            "modules": self._modules,
+            "ports": self._ports,
+            "cables": self._cables,
+            "racks": self._racks,
+            "feeds": self._feeds,
+            "storage": self._storage,
+            "expect": self._expect,
+            "aliases": self._alias,
+        }
+        known = ("site", *takers)
+        unknown = (name for name in tables if name not in known)
+        self.problems += [
+            f"{path}: unknown table {name}; known are {', '.join(known)}" for name in unknown
+        ]
+        if "site" in tables:
+            self._take(f"{path}: [site]", tables["site"], self._site)
+        for table, take in takers.items():
+            rows = tables.get(table, [])
+            if not isinstance(rows, list):
+                self.problems.append(f"{path}: {table} is written as rows: [[{table}]]")
+                continue
+            for line, row in zip(_lines_of(text, table, len(rows)), rows, strict=True):
+                self._take(f"{path}:{line}: [[{table}]]", row, take)
+
+    def _take(self, where: str, values: object, take: Callable[[str, Row], None]) -> None:
+        if not isinstance(values, dict):
+            self.problems.append(f"{where} is no table")
+            return
+        try:
+            take(where, Row(values))
+        except ValueError as error:
+            self.problems += [f"{where}: {reason}" for reason in str(error).splitlines()]
+            with contextlib.suppress(ValueError):
+                self.unread |= set(expand(str(values.get("names", values.get("name", "")))))
+
+    def _site(self, where: str, row: Row) -> None:
+        zone = row.text("time_zone", "UTC")
+        try:
+            ZoneInfo(zone)
+        except (KeyError, ValueError, OSError):
+            row.wrong.append(f"time_zone {zone!r} is no IANA time zone such as Asia/Tokyo")
+        self.site = Site(row.text("name", ""), row.text("cluster_name", ""), zone)
+        row.done()
+
+    def _nodes(self, where: str, row: Row) -> None:
+        names = row.hosts("names")
+        racks = row.spread("racks", names)
+        addresses, bmcs = row.paired("addresses", names), row.paired("bmcs", names)
+        nics = row.nics(names)
+        node = NodePlace(
+            name="",
+            ssh_port=row.number("ssh_port", 22),
+            role=row.text("role", "compute"),
+            pod=row.text("pod", ""),
+            partitions=tuple(row.words("partitions")),
+            gpu_count=row.number_or_none("gpu_count"),
+            gpus=row.gpus(),
+            nvswitches=row.nvswitches(),
+        )
+        row.done()
+        for number, name in enumerate(names):
+            self._once(f"node/{name}", where, name in self.nodes)
+            self.nodes[name] = replace(
+                node,
+                name=name,
+                rack=racks[number],
+                address=addresses[number],
+                nics=nics[number],
+                bmc_address=bmcs[number],
+            )
+
+    def _node(self, where: str, row: Row) -> None:
+        """One node in particular: what the row gives replaces what is known of the node."""
+        name = row.name("name")
+        text_keys = ("address", "role", "pod", "rack", "serial")
+        readers = {key: _reader(row.text, key, "") for key in text_keys}
+        readers |= {
+            "ssh_port": lambda: row.number("ssh_port", 22),
+            "partitions": lambda: tuple(row.words("partitions")),
+            "gpu_count": lambda: row.number_or_none("gpu_count"),
+            "gpus": row.gpus,
+            "nvswitches": row.nvswitches,
+            "nics": lambda: row.nics([name])[0],
+        }
+        values = given(row, readers)
+        if "bmc" in row.values:
+            values["bmc_address"] = row.text("bmc")
+        row.done()
+        place = self.nodes.get(name) or NodePlace(name=name, given=frozenset())
+        fields = None if place.given is None else place.given | frozenset(values)
+        self.nodes[name] = replace(place, **values, given=fields)
+        self.where[f"node/{name}"] = where
+
+    def _switches(self, where: str, row: Row) -> None:
+        names = row.hosts("names")
+        role = row.choice("role", SWITCH_ROLES)
+        rails = row.rails(names)
+        addresses, serials = row.paired("addresses", names), row.paired("serials", names)
+        snmp_engine_ids = row.paired("snmp_engine_ids", names)
+        racks = row.spread("racks", names)
+        switch = SwitchPlace(
+            name="",
+            role=role,
+            pod=row.text("pod", ""),
+            ssh_port=row.number("ssh_port", 22),
+            snmp_port=row.number("snmp_port", 161),
+        )
+        row.done()
+        for number, name in enumerate(names):
+            self._once(f"switch/{name}", where, name in self.switches)
+            self.switches[name] = replace(
+                switch,
+                name=name,
+                address=addresses[number],
+                rail=rails[number],
+                rack=racks[number],
+                snmp_engine_id=snmp_engine_ids[number],
+                serial=serials[number],
+            )
+
+    def _once(self, machine: str, where: str, is_known: bool) -> None:
+        if is_known:
+            name = machine.partition("/")[2]
+            self.problems.append(
+                f"{where}: {name} stands in an earlier row too: {self.where.get(machine, '')}"
+            )
+        self.where[machine] = where
+
+    def _modules(self, where: str, row: Row) -> None:
+        for module in rules.modules(row):
+            key = (module.switch, module.name)
+            if key in self.modules:
+                self.problems.append(
+                    f"{where}: module {module.name} of {module.switch} stands in an earlier row too"
+                )
+            self.modules[key] = module
+            self.where[resources.module(*key)] = where
+
+    def _ports(self, where: str, row: Row) -> None:
+        """A later row says more of a port; it does not take back what an earlier one said."""
+        for port in rules.ports(row):
+            earlier = self.ports.get((port.switch, port.name), port)
+            declared = {key: value for key, value in vars(port).items() if value not in (None, "")}
+            self.ports[(port.switch, port.name)] = replace(earlier, **declared)
+            self.where[resources.port(port.switch, port.name)] = where
+
+    def _cables(self, where: str, row: Row) -> None:
+        speed = row.number("speed_gbps", 0)
+        for a, b in rules.cables(row):
+            for end in (a, b):
+                if not _PATH.fullmatch(end) or len(end) > _LONGEST_PATH:
+                    self.problems.append(
+                        f"{where}: {end!r} is no resource path such as"
+                        " switch/leaf-01/port/Ethernet0"
+                    )
+                elif end in self.ends:
+                    self.problems.append(f"{where}: {end} has a cable already, to {self.ends[end]}")
+                self.where.setdefault(end, where)
+            self.ends.update({a: b, b: a})
+            self.cables.append(CablePlace(a, b, speed or None))
+
+    def _racks(self, where: str, row: Row) -> None:
+        names = row.hosts("names")
+        pod, feeds = row.text("pod", ""), tuple(row.words("feeds"))
+        switches = row.spread("management_switches", names)
+        row.done()
+        for name, switch in zip(names, switches, strict=True):
+            self.racks[name] = RackPlace(name, pod, feeds, switch)
+            self.where[f"rack/{name}"] = where
+
+    def _feeds(self, where: str, row: Row) -> None:
+        names, source = row.hosts("names"), row.text("source", "")
+        row.done()
+        self.feeds.update({name: FeedPlace(name, source) for name in names})
+
+    def _storage(self, where: str, row: Row) -> None:
+        place = StoragePlace(
+            mount=row.text("mount"),
+            source=row.text("source", ""),
+            servers=tuple(row.hosts_or_none("servers")),
+            switches=tuple(row.hosts_or_none("switches")),
+            nics=tuple(row.words("nics")),
+            roles=tuple(row.words("roles", ("compute",))),
+        )
+        row.done()
+        self.storage[place.mount] = place
+        self.where[f"mount/{place.mount}"] = where
+
+    def _expect(self, where: str, row: Row) -> None:
+        kind, roles = row.choice("kind", TARGET_KINDS), row.words("roles", ("",))
+        settings, urls = row.texts("settings"), row.texts("urls")
+        mounts, services = tuple(row.words("mounts")), tuple(row.words("services"))
+        row.done()
+        for role in roles:
+            if (kind, role) in self.roles:
+                self.problems.append(f"{where}: {kind} {role} stands in an earlier row too")
+            self.roles[(kind, role)] = RolePlace(kind, role, settings, urls, mounts, services)
+
+    def _alias(self, where: str, row: Row) -> None:
+        name, resource = row.text("name"), row.text("resource")
+        if not _PATH.fullmatch(resource):
+            row.wrong.append(f"resource {resource!r} is no resource path such as node/gn001")
+        row.done()
+        if self.aliases.get(name, resource) != resource:
+            self.problems.append(f"{where}: {name} already means {self.aliases[name]}")
+        self.aliases[name] = resource
+
+
+def _reader(read: Callable[..., Any], *words: Any) -> Callable[[], Any]:
+    return lambda: read(*words)
+
+
+def load(*paths: Path) -> Topology:
+    """The inventory of these files, read one after the other. Raises InventoryError naming every
+    problem."""
+    reader = _Reader()
+    for path in paths:
+        reader.read(path)
+    topology = _topology(reader)
+    problems = [*reader.problems, *joints.problems(topology, reader.where, reader.unread)]
+    if problems:
+        raise InventoryError("\n".join(problems))
+    return topology
+
+
+def _topology(reader: _Reader) -> Topology:
+    return Topology(
+        site=reader.site,
+        nodes=tuple(reader.nodes.values()),
+        switches=tuple(reader.switches.values()),
+        cables=tuple(reader.cables),
+        aliases={**_nic_aliases(reader.nodes.values()), **reader.aliases},
+        modules=tuple(reader.modules.values()),
+        ports=tuple(reader.ports.values()),
+        racks=tuple(reader.racks.values()),
+        feeds=tuple(reader.feeds.values()),
+        storage=tuple(reader.storage.values()),
+        roles=tuple(reader.roles.values()),
+    )
+
+
+def _nic_aliases(nodes: Iterable[NodePlace]) -> Mapping[str, str]:
+    """mlx5_core speaks of PCI addresses: each is another name of the NIC, and so is its
+    interface."""
+    nic_aliases = {}
+    for node in nodes:
+        for nic in node.nics:
+            resource = resources.nic(node.name, nic.device)
+            for kind, name in (("nic", nic.pci), ("pci", nic.pci), ("nic", nic.netdev)):
+                if name and name != nic.device:
+                    nic_aliases[f"node/{node.name}/{kind}/{name}"] = resource
+    return nic_aliases
+
+
+def _lines_of(text: str, table: str, count: int) -> list[str]:
+    """Line numbers (1-based) of `[[table]]`, in order; tomllib keeps none. `?` for rows written in
+    another way."""
+    header = re.compile(rf"\s*\[\[\s*{table}\s*\]\]")
+    lines = [str(number) for number, line in enumerate(text.splitlines(), 1) if header.match(line)]
+    return lines if len(lines) == count else ["?"] * count

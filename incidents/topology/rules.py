@@ -1,0 +1,86 @@
+"""Rows of an inventory file that stand for many cables, modules or ports, spelt out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from detectors import resources
+from incidents.topology.rows import Row
+from incidents.topology.topology import ModulePlace, PortPlace
+
+
+def cables(row: Row) -> Iterable[tuple[str, str]]:
+    """The cables of one row: both ends, a rule for nodes, or a rule for two layers of switches."""
+    if "a" in row.values:
+        ends = [(row.text("a"), row.text("b"))]
+    elif "nodes" in row.values:
+        ends = list(_node_cables(row))
+    else:
+        ends = list(_layer_cables(row))
+    row.done()
+    return ends
+
+
+def _node_cables(row: Row) -> Iterator[tuple[str, str]]:
+    """NIC number r of node number k goes to switch number r, port number k."""
+    nodes, switches = row.hosts("nodes"), row.hosts("switches")
+    nics, port = row.words("nics"), row.ports("ports")
+    if len(nics) != len(switches):
+        row.cannot(f"{len(nics)} nics for {len(switches)} switches: each NIC goes to one switch")
+    for number, node in enumerate(nodes):
+        for nic, switch in zip(nics, switches, strict=True):
+            yield resources.nic(node, nic), resources.port(switch, port(number))
+
+
+def _layer_cables(row: Row) -> Iterator[tuple[str, str]]:
+    """Every lower switch has `links` cables to every upper one; ports count on across the other
+    layer."""
+    lower, upper, links = row.hosts("lower"), row.hosts("upper"), row.number("links", 1)
+    lower_port, upper_port = row.ports("lower_ports"), row.ports("upper_ports")
+    for low, below in enumerate(lower):
+        for high, above in enumerate(upper):
+            for link in range(links):
+                lower_end = resources.port(below, lower_port(high * links + link))
+                upper_end = resources.port(above, upper_port(low * links + link))
+                yield lower_end, upper_end
+
+
+def modules(row: Row) -> list[ModulePlace]:
+    """`count` modules in each switch, each with `ports_each` ports; ports count on from module to
+    module."""
+    switches, count = row.hosts("switches"), row.number("count", 1)
+    ports_each = row.number("ports_each", 1)
+    name, port = row.ports("names"), row.ports("ports")
+    kind, lanes = row.text("kind", ""), row.number("lanes", 8)
+    if not ports_each or lanes % ports_each:
+        row.wrong.append(f"{lanes} lanes are not shared evenly by {ports_each} ports")
+    row.done()
+    places = []
+    for switch in switches:
+        for number in range(count):
+            first = number * ports_each
+            port_names = tuple(map(port, range(first, first + ports_each)))
+            places.append(ModulePlace(switch, name(number), port_names, kind, lanes))
+    return places
+
+
+def ports(row: Row) -> list[PortPlace]:
+    """What is declared of `count` ports of each switch, or of the named one."""
+    switches = row.hosts("switches")
+    if "name" in row.values:
+        names = [row.text("name")]
+    else:
+        port, count = row.ports("names"), row.number("count", 1)
+        names = [port(number) for number in range(count)]
+    declared = PortPlace(
+        switch="",
+        name="",
+        speed_gbps=row.number_or_none("speed_gbps"),
+        mtu=row.number_or_none("mtu"),
+        fec=row.text("fec", ""),
+        is_autonegotiated=row.flag_or_none("is_autonegotiated"),
+        is_admin_up=row.flag_or_none("is_admin_up"),
+    )
+    row.done()
+    return [replace(declared, switch=switch, name=name) for switch in switches for name in names]

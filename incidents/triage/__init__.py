@@ -1,0 +1,1 @@
+"""From fault events to incidents: ingest and the sweep."""

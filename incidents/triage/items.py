@@ -1,0 +1,199 @@
+"""Events made ready to be counted: checked, their names resolved, their identities worked out.
+Writes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from detectors import resources
+from detectors.catalog.catalog import Catalog, FaultType
+from detectors.faults import ClearRule, Component, EventType, FaultEvent, fingerprint
+from incidents.faults import clocks
+from incidents.faults.clocks import Dated
+from incidents.faults.fault_views import LINK, is_one_of
+from incidents.faults.flapping import USUAL, FlapLimits
+from incidents.inventory.aliases import Names
+from incidents.topology.graph import Graph
+
+# Columns of the fault table; PostgreSQL would refuse longer values, SQLite would not.
+_LONGEST_PATH = 160
+_LONGEST_TYPE = 96
+_LARGEST_COUNT = 2**48
+_DELIVERED = "delivered before: counted once"
+_ANOTHER_PATH = "the same line came by another path: counted once"
+
+
+class EventRefused(ValueError):
+    """An event that cannot be counted; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An event with its resolved resource, its type, its identity, and the keys by which it counts
+    once.
+
+    The event's `occurred_at` is the time by which it is put in order: see `dated`.
+    """
+
+    event: FaultEvent
+    kind: FaultType
+    resource: str
+    fingerprint: str
+    keys: tuple[str, ...]
+
+    quiet: timedelta | None
+    """The period of a type that clears after it."""
+
+    dated: Dated
+    """Whose time counts for it."""
+
+    waits_until: datetime | None = None
+    """Until when a boot or planned work explains it (incidents.triage.grace)."""
+
+    @property
+    def limits(self) -> FlapLimits:
+        """When a fault of this type flaps."""
+        return limits_of(self.kind)
+
+    @property
+    def owner(self) -> str:
+        return resources.owner(self.resource)
+
+    @property
+    def held_until(self) -> datetime | None:
+        """No incident before: the type's hold-down, and what a boot or planned work makes it wait
+        for."""
+        hold = self.kind.hold_down
+        held = self.event.observed_at + hold if hold > timedelta(0) else None
+        return max((at for at in (held, self.waits_until) if at is not None), default=None)
+
+
+def limits_of(kind: FaultType | None) -> FlapLimits:
+    """When a fault of the type flaps; what its row leaves open is as usual."""
+    if kind is None:
+        return USUAL
+    return FlapLimits(
+        start_percent=USUAL.start_percent if kind.flap_start is None else kind.flap_start,
+        stop_percent=USUAL.stop_percent if kind.flap_stop is None else kind.flap_stop,
+        look=kind.flap_look or USUAL.look,
+    )
+
+
+def redated(item: Item, dated: Dated) -> Item:
+    """The item by the time that is now known to count."""
+    return replace(item, dated=dated, event=replace(item.event, occurred_at=dated.order_at))
+
+
+def prepared(events: Sequence[FaultEvent], catalog: Catalog, names: Names) -> list[Item]:
+    """Raises EventRefused for an event that must not reach a table."""
+    return [_item(event, catalog, names) for event in events]
+
+
+def seen(item: Item, fresh: set[str]) -> str:
+    """Empty for an event that counts; its keys are used up, so that a twin in the same batch does
+    not."""
+    told = ""
+    if item.keys[0] not in fresh:
+        told = _DELIVERED
+    elif len(item.keys) > 1 and item.keys[1] not in fresh:
+        told = _ANOTHER_PATH
+    fresh.difference_update(item.keys)
+    return told
+
+
+def seen_before(item: Item, known: set[str]) -> str:
+    """Empty for an event of which no key is stored yet, or the sentence that says how it was
+    counted before."""
+    if item.keys[0] in known:
+        return _DELIVERED
+    return _ANOTHER_PATH if not known.isdisjoint(item.keys) else ""
+
+
+def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
+    """Raises EventRefused for what must not reach a table."""
+    for name, value, longest in (
+        ("fault_type", event.fault_type, _LONGEST_TYPE),
+        ("qualifier", event.qualifier, _LONGEST_TYPE),
+        ("resource", event.resource, _LONGEST_PATH),
+    ):
+        if len(value) > longest or "\x00" in value:
+            raise EventRefused(f"{name} is longer than {longest} characters or holds a NUL")
+    if not event.event_id or not event.fault_type:
+        raise EventRefused("an event needs an event_id and a fault_type")
+    if event.occurred_at.utcoffset() is None or event.observed_at.utcoffset() is None:
+        raise EventRefused("times need a UTC offset")
+    if not 1 <= event.count <= _LARGEST_COUNT:
+        raise EventRefused(f"count is {event.count}; expected 1 to {_LARGEST_COUNT}")
+    resource = names.resolve(event.resource)
+    kind = catalog.get(event.fault_type) or _unlisted(event)
+    keys = [key(event.event_id)]
+    if event.source_key:
+        keys.append(f"k:{hashlib.sha256(event.source_key.encode()).hexdigest()[:32]}")
+    if "\x00" in event.excerpt:
+        event = replace(event, excerpt=clean(event.excerpt))
+    quiet = kind.quiet if kind.clears is ClearRule.AFTER_QUIET else None
+    dated = clocks.dated(event)
+    if dated.order_at != event.occurred_at:
+        event = replace(event, occurred_at=dated.order_at)
+    mark = fingerprint(resource, event.fault_type, event.qualifier)
+    return Item(event, kind, resource, mark, tuple(keys), quiet, dated)
+
+
+def key(event_id: str) -> str:
+    """Ids of our own making stand as they are; a caller's own may be longer than the column."""
+    if len(event_id) <= 36 and ":" not in event_id and "\x00" not in event_id:
+        return event_id
+    return f"e:{hashlib.sha256(event_id.encode()).hexdigest()[:32]}"
+
+
+def _unlisted(event: FaultEvent) -> FaultType:
+    """A type that this catalogue does not have, as a newer detector may send: kept, for a person to
+    close."""
+    return FaultType(
+        id=event.fault_type,
+        title=event.fault_type,
+        component=event.component,
+        event_type=EventType.EQUIPMENT,
+        severity=event.severity,
+        action=event.action,
+        clears=ClearRule.BY_OPERATOR,
+        meaning="not in the catalogue",
+        source="the event itself",
+        code=event.code,
+    )
+
+
+def component(
+    fault_type: str, resource: str, said: Component, names: Names, graph: Graph
+) -> Component:
+    """The class of a fault that was told as `said`, by the platform or by a person.
+
+    A switch's faults take their class from its role; those of a port from the far end of its cable:
+    a host's link is of the class "NIC and transceiver", whichever end tells of it.
+    """
+    switch = names.switch_of(resources.owner(resource))
+    if switch is not None and is_one_of(fault_type, LINK) and "/port/" in resource:
+        far = graph.peer(resource) or ""
+        if far.startswith("node/"):
+            return Component.NIC
+    if not fault_type.startswith("switch.") or switch is None:
+        return said
+    roles = {"storage": Component.STORAGE_SWITCH, "management": Component.FACILITY}
+    return roles.get(switch.role, Component.INTERCONNECT_SWITCH)
+
+
+def clean(text: str) -> str:
+    """PostgreSQL stores no NUL."""
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(str(name)): storable(inner) for name, inner in value.items()}
+    return value

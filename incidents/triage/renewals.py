@@ -1,0 +1,97 @@
+"""When a resource was last made good, as far as that is confirmed. Reads only.
+
+A run verified its repair, a person resolved the incident, or the part in the slot is another one:
+what is dated before tells of a trouble that is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from incidents.db.prepared import Given, Prepared
+from incidents.faults.clocks import TOLERANCE
+from incidents.models import Incident, IncidentFault, InService
+from incidents.text.wording import moment
+from incidents.triage.items import Item
+
+_REPAIRED = Prepared(
+    lambda: (
+        Incident.objects.filter(repaired_at__gt=Given("oldest"))
+        .order_by()
+        .values_list("pk", "repaired_at")
+    )
+)
+_REPAIRED_THERE = Prepared(
+    lambda: (
+        IncidentFault.objects.filter(
+            incident_id__among=Given("incidents"), fault__owner__among=Given("owners")
+        )
+        .order_by("joined_at", "id")
+        .values_list("incident_id", "fault__resource")
+    )
+)
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """`how` completes "it happened before"."""
+
+    at: datetime
+    how: str
+
+
+def of(items: Sequence[Item], now: datetime) -> dict[str, Renewal]:
+    """By resource, the newest that is later than any of these items. One query while nothing was
+    repaired lately."""
+    oldest = min((item.event.occurred_at for item in items), default=now)
+    found = list(_repairs(items, oldest))
+    if oldest < now - TOLERANCE:
+        found += _replacements(items, oldest)
+    newest: dict[str, Renewal] = {}
+    for resource, renewal in found:
+        known = newest.get(resource)
+        newest[resource] = renewal if known is None or renewal.at > known.at else known
+    return newest
+
+
+def may_be_older(oldest: datetime) -> bool:
+    """Whether anything was repaired after this time."""
+    return Incident.objects.filter(repaired_at__gt=oldest).exists()
+
+
+def _repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str, Renewal]]:
+    """An incident's repair covers the resources of its faults, and no other part of the machine."""
+    repaired = dict(_REPAIRED.rows(oldest=oldest))
+    if not repaired:
+        return
+    resources = {item.resource for item in items}
+    owners = {item.owner for item in items}
+    for pk, resource in _REPAIRED_THERE.rows(incidents=list(repaired), owners=owners):
+        at = repaired[pk]
+        if resource in resources and at is not None:
+            yield (
+                resource,
+                Renewal(at, f"the repair that incident #{pk} ended with at {moment(at)}"),
+            )
+
+
+def _replacements(items: Sequence[Item], oldest: datetime) -> list[tuple[str, Renewal]]:
+    """A part that has left its slot took its old faults along; a node's own stay ends all that it
+    had."""
+    slots = {slot for item in items for slot in (item.resource, item.owner)}
+    gone = InService.objects.filter(slot__in=slots, to_at__gt=oldest).values_list(
+        "slot", "to_at", "part"
+    )
+    left = {
+        slot: Renewal(at, f"the {part} there was replaced at {moment(at)}")
+        for slot, at, part in gone
+        if at
+    }
+    return [
+        (item.resource, left[slot])
+        for item in items
+        for slot in (item.owner, item.resource)
+        if slot in left
+    ]

@@ -1,0 +1,321 @@
+"""What time alone does: quiet faults clear, hold-downs end, watched incidents resolve, old ids are
+forgotten.
+
+Also what the restart of a node, or the reset of a GPU, does to the faults that ran before it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+
+from detectors import resources
+from detectors.catalog import catalog as fault_catalog
+from detectors.faults import Action, ClearRule
+from incidents.checks import overload
+from incidents.db import upsert
+from incidents.faults import dedup, flapping
+from incidents.faults.fault_views import UNREACHABLE
+from incidents.maintenance import silences
+from incidents.models import Fault, Incident, Node, SeenEvent
+from incidents.state import after_repair
+from incidents.state.board import Board, quiet_period
+from incidents.state.cases import Entry, FaultCase, IncidentCase, blocks
+from incidents.state.settle import NODE_RESTARTED, settle
+from incidents.state.transitions import move, record
+from incidents.text.wording import clock, duration, resource
+from incidents.triage import grace, unhealed
+from incidents.triage.items import limits_of
+from incidents.vocabulary.changes import KINTSUGI, Acted, Change, ChangeKind
+from incidents.vocabulary.lifecycle import State, Trigger
+
+# Rows per statement, so that no sweep holds its locks for long.
+_MOST_AT_ONCE = 500
+_MOST_FORGOTTEN = 20_000
+
+
+def sweep(*, now: datetime) -> list[Change]:
+    """Everything whose time has come. Safe to call at any time and by several at once."""
+    changes = [
+        *_end_due(_end_quiet_faults, _quiet_faults(now), now),
+        *_end_due(_end_hold_downs, _held_faults(now), now),
+        *_steady(now),
+        *after_repair.returned(now),
+        *unhealed.parted(now),
+        *_settle_forgotten(now),
+        *_resolve_quiet_incidents(now),
+    ]
+    _forget(now)
+    return changes
+
+
+def node_restarted(node: str, *, booted_at: datetime, boot_id: str, now: datetime) -> list[Change]:
+    """The node runs since `booted_at`: faults that a reboot ends, and were last seen before it,
+    clear.
+
+    Events from before that time are stale from now on. The same boot told twice changes nothing.
+    """
+    with transaction.atomic():
+        upsert.lock_placement()
+        known = Node.objects.select_for_update().filter(name=node).first()
+        if known is None or (known.boot_id == boot_id and known.boot_seen_at is not None):
+            return []
+        if known.boot_seen_at is not None and booted_at < known.boot_seen_at:
+            return []
+        Node.objects.filter(pk=known.pk).update(boot_id=boot_id, boot_seen_at=booted_at)
+        standing = (
+            Fault.objects.active()
+            .of_node(node)
+            .filter(clears=str(ClearRule.AFTER_REBOOT), last_seen_at__lt=booted_at)
+        )
+        reason = f"{NODE_RESTARTED} at {clock(booted_at)}"
+        return _clear(standing, now, lambda case: (booted_at, reason))
+
+
+def gpus_reset(
+    resources_reset: Collection[str], *, reset_at: datetime, now: datetime
+) -> list[Change]:
+    """These GPUs were reset: faults on them that a reset ends, and were last seen before it began,
+    clear.
+
+    What clears after a reboot and for which the vendor asks no more than a reset, on the GPU or on
+    a part of it.
+    """
+    place = Q(resource__in=resources_reset)
+    for one in resources_reset:
+        place |= Q(resource__startswith=f"{one}/")
+    ended = [str(action) for action in Action if not action.at_least(Action.REBOOT)]
+    standing = Fault.objects.active().filter(
+        place, clears=str(ClearRule.AFTER_REBOOT), action__in=ended, last_seen_at__lt=reset_at
+    )
+    reason = f"the GPU was reset at {clock(reset_at)}"
+    return _in_one_go(
+        lambda due, at: _clear(due, at, lambda case: (reset_at, reason)), standing, now
+    )
+
+
+def _end_due(
+    work: Callable[[QuerySet[Fault], datetime], list[Change]], due: QuerySet[Fault], now: datetime
+) -> list[Change]:
+    """Takes no lock while nothing is due, as at most sweeps."""
+    return _in_one_go(work, due, now) if due.exists() else []
+
+
+def _in_one_go(
+    work: Callable[[QuerySet[Fault], datetime], list[Change]], due: QuerySet[Fault], now: datetime
+) -> list[Change]:
+    with transaction.atomic():
+        upsert.lock_placement()
+        return work(due, now)
+
+
+def _quiet_faults(now: datetime) -> QuerySet[Fault]:
+    return Fault.objects.active().filter(clears_at__lte=now)
+
+
+def _held_faults(now: datetime) -> QuerySet[Fault]:
+    return Fault.objects.active().filter(held_until__lte=now)
+
+
+def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
+    """A fault that went quiet ended when it was last seen: that is what is known of its end."""
+
+    def ended(case: FaultCase) -> tuple[datetime, str]:
+        if case.row.is_flapping:
+            last = flapping.read(case.row.changes_at)[-1]
+            _tell_steady(case, f"ended at {clock(last)}", now)
+            return last, f"it flapped, and is steady since {clock(last)}"
+        quiet = duration(now - case.row.last_seen_at)
+        return case.row.last_seen_at, f"not seen again for {quiet}"
+
+    return _clear(due, now, ended)
+
+
+def _steady(now: datetime) -> list[Change]:
+    """Faults that flapped and now stand without a change. Those that ended last have their end set
+    by time."""
+    rows = _flapping().values_list("fault_type", "changes_at")
+    if not any(_is_over(fault_type, changes_at, now=now) for fault_type, changes_at in rows):
+        return []
+    with transaction.atomic():
+        upsert.lock_placement()
+        board = Board(fault_catalog.load(), now)
+        for case in board.take(_flapping().order_by("fingerprint").select_for_update()):
+            if _is_over(case.row.fault_type, case.row.changes_at, now=now):
+                _stands(case, board)
+        board.write()
+        return board.changes
+
+
+def _flapping() -> QuerySet[Fault]:
+    return Fault.objects.active().filter(is_flapping=True, clears_at=None)
+
+
+def _is_over(fault_type: str, changes_at: list[str], *, now: datetime) -> bool:
+    limits = limits_of(fault_catalog.load().get(fault_type))
+    return flapping.is_over(flapping.read(changes_at), now, limits)
+
+
+def _stands(case: FaultCase, board: Board) -> None:
+    row, kind = case.row, board.catalog.get(case.row.fault_type)
+    row.is_flapping, case.is_changed = False, True
+    if kind is not None and kind.clears is ClearRule.AFTER_QUIET and kind.quiet is not None:
+        row.clears_at = board.now + kind.quiet
+    _tell_steady(case, f"stands since {clock(flapping.read(row.changes_at)[-1])}", board.now)
+
+
+def _tell_steady(case: FaultCase, what: str, now: datetime) -> None:
+    """Once, as its beginning was told."""
+    if case.member is not None:
+        text = f"{case.row.fault_type} on {resource(case.row.resource)} no longer flaps: it {what}."
+        case.member.entries.append(Entry("steady", text, now))
+
+
+def _clear(
+    due: QuerySet[Fault], now: datetime, ended: Callable[[FaultCase], tuple[datetime, str]]
+) -> list[Change]:
+    """Clears these faults, under the placement lock, and settles their incidents."""
+    board = Board(fault_catalog.load(), now)
+    ids = list(due.order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    rows = Fault.objects.active().filter(pk__in=ids).order_by("fingerprint").select_for_update()
+    for case in board.take(rows):
+        at, reason = ended(case)
+        board.ended(case, at, reason)
+    board.write()
+    return board.changes + settle(board.incidents.values(), board=board, now=now)
+
+
+def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
+    """Faults that outlasted their hold-down get their place."""
+    board = Board(fault_catalog.load(), now)
+    held = list(due.order_by("fingerprint").select_for_update()[:_MOST_AT_ONCE])
+    machines = grace.around({row.resource for row in held if _period(row)}, now)
+    rows = _no_longer_waiting(held, machines, now)
+    cases = board.take(rows)
+    hosts = {host for host in (resources.host_of(row.owner) for row in rows) if host is not None}
+    board.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
+    board.read_neighbourhood({(row.fault_type, row.resource) for row in rows})
+    for case in cases:
+        case.row.held_until, case.is_changed = None, True
+        if _period(case.row) and grace.is_over_by_itself(case.row, _period(case.row), machines):
+            board.ended(case, case.row.last_seen_at, "seen only while its machine started")
+        elif case.member is None:
+            board.loose = [loose for loose in board.loose if loose is not case]
+            board.settle_in(case)
+        else:  # it came back while its incident was watched, and stays
+            case.has_come = case.member.is_unsettled = True
+    silences.apply(board)
+    board.write()
+    unsettled = [case for case in board.incidents.values() if case.is_unsettled]
+    return board.changes + settle(unsettled, board=board, now=now)
+
+
+def _no_longer_waiting(
+    held: Iterable[Fault], machines: grace.Machines, now: datetime
+) -> list[Fault]:
+    """What no boot, no planned work and no overload of our own explains any more.
+
+    The others wait on, without a place to be looked for.
+    """
+    due: list[Fault] = []
+    later: dict[datetime, list[int]] = defaultdict(list)
+    is_overloaded = overload.suspends(now)
+    for row in held:
+        until = machines.waits_until(row.resource, _period(row), now)
+        if until is None and is_overloaded and row.fault_type in UNREACHABLE:
+            until = now + overload.ASKED_AGAIN
+        if until is None:
+            due.append(row)
+        else:
+            later[until].append(row.pk)
+    for until, ids in later.items():
+        Fault.objects.filter(pk__in=ids).update(held_until=until)
+    return due
+
+
+def _period(row: Fault) -> timedelta:
+    kind = fault_catalog.load().get(row.fault_type)
+    return kind.boot_grace if kind is not None else timedelta(0)
+
+
+def _settle_forgotten(now: datetime) -> list[Change]:
+    """Incidents that came back to people after their faults had cleared, as when a repair was
+    withdrawn."""
+    unwatched = Incident.objects.filter(
+        state__in=(State.OPEN.value, State.ACKNOWLEDGED.value), needs_human=""
+    )
+    without_faults = unwatched.exclude(members__fault__is_active=True).exclude(
+        duplicates__members__fault__is_active=True
+    )
+    chosen = list(without_faults.values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    if not chosen:
+        return []
+    with transaction.atomic():
+        upsert.lock_placement()
+        board = Board(fault_catalog.load(), now)
+        return settle(board.read_incidents(chosen), board=board, now=now)
+
+
+def _resolve_quiet_incidents(now: datetime) -> list[Change]:
+    """Watched incidents whose quiet period has passed. One that asks a person for something waits
+    for the answer."""
+    is_restored = Q(restored_at__lte=now - quiet_period()) | Q(restored_at=None)
+    watched = Incident.objects.filter(is_restored, state=State.MONITORING.value, needs_human="")
+    ids = list(watched.order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    if not ids:
+        return []
+    changes = []
+    with transaction.atomic():
+        upsert.lock_placement()
+        board = Board(fault_catalog.load(), now)
+        for case in board.read_incidents(ids):
+            standing = [f for f in case.members if blocks(f, case.root.row.pk) and f.row.is_active]
+            lasting = [fault for fault in standing if fault.row.clears_at is None]
+            if lasting:
+                _ask_about(case, lasting, board)
+            elif standing or not _is_quiet(case, now):
+                continue
+            elif isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
+                text = f"quiet for {duration(quiet_period())}"
+                changes.append(Change(case.row.pk, case.root.row.pk, ChangeKind.RESOLVED, text))
+    return changes
+
+
+def _is_quiet(case: IncidentCase, now: datetime) -> bool:
+    """Whether nothing of it has stood for the quiet period: what came and went within its hold-down
+    was no quiet."""
+    ended = [
+        f.row.cleared_at
+        for f in case.members
+        if blocks(f, case.root.row.pk) and f.row.cleared_at is not None
+    ]
+    return all(at <= now - quiet_period() for at in ended)
+
+
+def _ask_about(case: IncidentCase, standing: list[FaultCase], board: Board) -> None:
+    """What still stands when all should be over is for a person: nothing but a person knows what it
+    belongs to."""
+    first = standing[0].row
+    more = f" and {len(standing) - 1} more" if len(standing) > 1 else ""
+    text = (
+        f"After the quiet period this still stands: {board.named(first)}{more}. It stays open until"
+        " a person looks."
+    )
+    asked = (
+        f"Look at {board.said(first.resource)}: {first.fault_type} still stands{more}. Then"
+        " resolve."
+    )
+    record(case.row.pk, kind="still_standing", text=text, now=board.now, needs_human=asked)
+
+
+def _forget(now: datetime) -> None:
+    """Ids past their keeping time, in portions: a delete of millions would hold the table."""
+    old = SeenEvent.objects.filter(recorded_at__lt=now - dedup.KEPT - timedelta(hours=1))
+    keys = list(old.order_by("recorded_at").values_list("key", flat=True)[:_MOST_FORGOTTEN])
+    if keys:
+        with transaction.atomic():
+            SeenEvent.objects.filter(key__in=keys).delete()

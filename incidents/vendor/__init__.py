@@ -1,0 +1,1 @@
+"""Vendor cases: evidence, moves, deadlines."""

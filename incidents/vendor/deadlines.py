@@ -1,0 +1,110 @@
+"""What time and polls alone do to vendor cases: parts that polls saw, repairs that hold, cases that
+are late, and spares that are lent for too long.
+
+Called by the sweep. Safe to call at any time and by several at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Q
+
+from incidents.models import InService, VendorCase
+from incidents.reserve import spare_watch
+from incidents.state.transitions import record
+from incidents.text.wording import duration
+from incidents.vendor import cases, parts, texts
+from incidents.vocabulary.changes import KINTSUGI
+from incidents.vocabulary.lifecycle import State
+from incidents.vocabulary.vendor_states import WITHOUT_PART, CaseState, Move
+
+# People are told of a late case once a day: issue 5 asks for reminders, how often is our choice.
+REMIND_EVERY = timedelta(days=1)
+
+
+def due(now: datetime) -> list[str]:
+    """What was written down, in sentences. Four queries while there is nothing to say."""
+    return [*_put_in(now), *_held(now), *_late(now), *spare_watch.due(now)]
+
+
+def expected() -> Mapping[CaseState, timedelta]:
+    """How long a case is expected to stand in each state, from the settings."""
+    given: Mapping[str, timedelta] = settings.KINTSUGI["KINTSUGI_VENDOR_EXPECTED"]
+    return {CaseState(name): length for name, length in given.items()}
+
+
+def _put_in(now: datetime) -> list[str]:
+    """The ledger knows another part in the slot: the vendor's is in, whoever put it there."""
+    told = []
+    without_part = VendorCase.objects.filter(state__in=WITHOUT_PART).exclude(old_serial="")
+    waiting = list(without_part.order_by("pk"))
+    rows = (
+        InService.objects.filter(slot__in=[case.resource for case in waiting], to_at=None)
+        if waiting
+        else ()
+    )
+    held = {(row.part, row.slot): row for row in rows}
+    for case in waiting:
+        row = held.get((case.part, case.resource))
+        is_other = (
+            row is not None and row.serial != case.old_serial and row.from_at > case.opened_at
+        )
+        if is_other and parts.seen_since(case):
+            note = "Polls see another part in the slot."
+            told += _moved(case, Move.INSTALL, note, now)
+    return told
+
+
+def _held(now: datetime) -> list[str]:
+    """Service was restored after the part was put in: the part is verified by what was verified
+    then."""
+    told = []
+    restored = VendorCase.objects.filter(
+        state=CaseState.INSTALLED,
+        incident__state__in=(State.MONITORING, State.RESOLVED),
+        incident__restored_at__gte=F("since_at"),
+    )
+    for case in restored.order_by("pk"):
+        told += _moved(case, Move.VERIFY, "Service was restored with it.", now)
+    return told
+
+
+def _moved(case: VendorCase, what: Move, note: str, now: datetime) -> list[str]:
+    outcome = cases.move(case.pk, what, actor=KINTSUGI, note=note, now=now)
+    return [outcome.text] if isinstance(outcome, cases.CaseMoved) else []
+
+
+def _late(now: datetime) -> list[str]:
+    lengths = expected()
+    is_due = Q(reminded_at=None) | Q(reminded_at__lte=now - REMIND_EVERY)
+    untold = VendorCase.objects.filter(is_due).exclude(state=CaseState.CLOSED).order_by("pk")
+    lasts = ((case, lengths.get(CaseState(case.state))) for case in untold)
+    return [
+        _remind(case, now)
+        for case, length in lasts
+        if length is not None and case.since_at <= now - length
+    ]
+
+
+def _remind(case: VendorCase, now: datetime) -> str:
+    """By compare-and-swap: of several sweeps one tells."""
+    lasted = duration(now - case.since_at)
+    text = texts.late(case, lasted, duration(expected()[CaseState(case.state)]))
+    with transaction.atomic():
+        same = VendorCase.objects.filter(pk=case.pk, state=case.state, reminded_at=case.reminded_at)
+        if same.update(reminded_at=now) == 1:
+            asked = texts.late_ask(case, lasted)
+            is_open = case.incident.is_open
+            kind = "vendor_late"
+            record(
+                case.incident_id,
+                kind=kind,
+                text=text,
+                now=now,
+                needs_human=asked if is_open else None,
+            )
+    return text

@@ -1,0 +1,146 @@
+"""What Kintsugi itself knows of a vendor case, as pieces of its evidence. Reads only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from incidents.inventory import graphs
+from incidents.models import Evidence, Gpu, Incident, InService, Nic, Node, Switch, VendorCase
+from incidents.people import explain
+from incidents.people.edit import members_of
+from incidents.text import account as accounts
+from incidents.text.archive import Piece
+from incidents.text.wording import moment
+
+_OURS = "Kintsugi"
+_EARLIER = 100
+
+
+def pieces(case: VendorCase) -> list[Piece]:
+    """The case, its incident with timeline and excerpts, the part's history, and where it is
+    wired."""
+    account = explain.account(case.incident_id)
+    account_text = accounts.text(account) if account is not None else ""
+    account_json = account.as_json() if account is not None else None
+    return [
+        _text("case.txt", _case(case)),
+        _text("incident.txt", account_text.splitlines()),
+        _text("incident.json", [json.dumps(account_json, indent=1)]),
+        _text("timeline.txt", _timeline(case.incident)),
+        _text("log-excerpts.txt", _excerpts(case.incident)),
+        _text("part-history.txt", _history(case)),
+        _text("topology.txt", _topology(case)),
+    ]
+
+
+def lines_of(rows: Iterable[tuple[datetime | None, str]]) -> list[str]:
+    """A line for each, with its time first; those without one have none."""
+    return [_line(at, text) for at, text in rows]
+
+
+def _line(at: datetime | None, text: str) -> str:
+    time = moment(at) if at is not None else "-"
+    return f"{time:24} {text}"
+
+
+def _text(name: str, lines: Iterable[str]) -> Piece:
+    return Piece(name, _OURS, ("\n".join(lines) + "\n").encode())
+
+
+def _case(case: VendorCase) -> list[str]:
+    facts: dict[str, Any] = {
+        "case of Kintsugi": case.pk,
+        "case of the vendor": case.number or "not known",
+        "vendor": case.vendor or "not known",
+        "part": case.part,
+        "slot": case.resource,
+        "serial of the broken part": case.old_serial or "not known",
+        "serial of the new part": case.new_serial or "none yet",
+        "state": case.state,
+        "advance replacement": "yes" if case.is_advance else "no",
+        "dead on arrival": case.dead_on_arrival,
+        "incident": f"#{case.incident_id} {case.incident.title}",
+    }
+    lines = [f"{name:26} {value}" for name, value in facts.items()]
+    lines.append("")
+    for row in case.moves.order_by("pk"):
+        text = f"{row.move}: {row.to_state} {row.serial} {row.note}"
+        lines.append(_line(row.at, text.rstrip()))
+    return lines
+
+
+def _timeline(incident: Incident) -> list[str]:
+    entries = incident.timeline.order_by("pk")
+    return lines_of((entry.occurred_at, f"{entry.kind}: {entry.text}") for entry in entries)
+
+
+def _excerpts(incident: Incident) -> list[str]:
+    """What each fault was judged by: lines of kernel logs and of detectors, as they were kept."""
+    members = list(members_of(incident.pk))
+    kept: dict[int, list[Evidence]] = {link.fault_id: [] for link in members}
+    for row in Evidence.objects.filter(fault_id__in=kept).order_by("occurred_at", "pk"):
+        kept[row.fault_id].append(row)
+    lines: list[str] = []
+    for link in members:
+        fault = link.fault
+        lines.append(
+            f"{fault.fault_type} on {fault.resource}, {link.role}, seen {fault.count} times"
+        )
+        for row in kept[link.fault_id]:
+            lines.append(_line(row.occurred_at, f"{row.source}: {row.excerpt}"))
+        lines.append("")
+    return lines
+
+
+def _history(case: VendorCase) -> list[str]:
+    serials = [serial for serial in (case.old_serial, case.new_serial) if serial]
+    is_slot_or_part = Q(slot=case.resource) | Q(serial__in=serials)
+    stays = InService.objects.filter(is_slot_or_part, part=case.part).order_by("from_at", "pk")
+    lines = ["Where the part was, and what was in its slot:"]
+    lines += lines_of((stay.from_at, _stay(stay)) for stay in stays)
+
+    is_of_slot = Q(root_resource=case.resource) | Q(members__fault__resource=case.resource)
+    incidents = Incident.objects.filter(is_of_slot).exclude(pk=case.incident_id).distinct()
+    lines += ["", "Earlier incidents of this slot:"]
+    for incident in incidents.order_by("-onset_at")[:_EARLIER]:
+        text = f"{incident} ({incident.state}; recovery: {incident.recovery})"
+        lines.append(_line(incident.onset_at, text))
+
+    others = VendorCase.objects.filter(resource=case.resource, part=case.part).exclude(pk=case.pk)
+    lines += ["", "Earlier vendor cases of this slot:"]
+    for other in others.order_by("opened_at"):
+        text = f"{other}: {other.old_serial} {other.number} {other.state}"
+        lines.append(_line(other.opened_at, text))
+    return lines
+
+
+def _stay(row: InService) -> str:
+    until = moment(row.to_at) if row.to_at is not None else "now"
+    return f"{row.part} {row.serial} in {row.slot} until {until}. {row.came} {row.went}".rstrip()
+
+
+def _topology(case: VendorCase) -> list[str]:
+    kind, _, name = case.incident.owner.partition("/")
+    if kind == "switch":
+        switch = Switch.objects.filter(name=name).first()
+        if switch is None:
+            return []
+        return [f"{name}: {switch.role} switch, pod {switch.pod}, rack {switch.rack}"]
+    node = Node.objects.filter(name=name).first()
+    if node is None:
+        return []
+    wired = graphs.current()
+    lines = [f"{name}: serial {node.serial or 'not known'}, pod {node.pod}, rack {node.rack}"]
+    for gpu in Gpu.objects.filter(node=node):
+        serial = gpu.serial or "not known"
+        lines.append(f"GPU {gpu.index}: {gpu.pci_address}, serial {serial}, {gpu.uuid}")
+    for nic in Nic.objects.filter(node=node).select_related("node"):
+        serial = nic.serial or "not known"
+        peer = wired.peer(nic.resource) or "no cable known"
+        lines.append(f"NIC {nic.device}: {nic.pci_address}, serial {serial}, to {peer}")
+    return lines

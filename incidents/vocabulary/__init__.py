@@ -1,0 +1,1 @@
+"""The closed sets and values that everything else speaks in. Pure."""

@@ -1,0 +1,1 @@
+"""The command `kintsugi`: an object, a verb, and what they need (docs/commands.md)."""

@@ -1,0 +1,325 @@
+"""Every verb of `kintsugi`, in one table: what it is called, what it does, and what runs it.
+
+A verb is a function of ours, or one of the management commands with its first words. Nothing of
+Django is imported before a verb that needs it is chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Needs(Enum):
+    """What must be there before a verb begins."""
+
+    NOTHING = "nothing: neither settings nor database"
+    SETTINGS = "settings"
+    DATABASE = "settings and a database with Kintsugi's tables"
+
+
+@dataclass(frozen=True)
+class Verb:
+    """`words`: object and verb, or a verb alone. One of `function` and `manage` is given.
+
+    `passes_on`: the function reads all further words itself; management commands always do.
+    """
+
+    words: tuple[str, ...]
+    help: str
+    function: str = ""  # module:function
+    manage: tuple[str, ...] = ()  # the management command, and its first words
+    is_change: bool = False  # says which site it speaks to before it begins
+    needs: Needs = Needs.DATABASE
+    passes_on: bool = False
+
+
+OBJECTS = {
+    "incident": "incidents: what is wrong, since when, why it is one incident",
+    "fault": "faults that stand: what incidents are made of",
+    "node": "nodes of the inventory, and what is wrong with them",
+    "run": "repairs: what they did, what they wait for",
+    "approval": "acts that wait for a person's approval",
+    "question": "what runs ask people",
+    "runbook": "runbooks: what they are, what they would do, and a run that people ask for",
+    "mode": "how far each runbook may go",
+    "breaker": "the breaker, which ends all acts when many nodes turn bad at once",
+    "silence": "faults that people are not told of for a time",
+    "maintenance": "machines that people work on",
+    "decommission": "nodes that are being taken away for good",
+    "spare": "hot spares",
+    "vendor": "cases with vendors, and the parts that they replace",
+    "inventory": "what should be there, from files, Slurm and the machines",
+    "site": "the site that this command speaks to",
+    "hosts": "Slurm's host lists: gn[001-004]",
+    "simulator": "the simulated cluster, where kintsugi[simulator] is installed",
+}
+
+_WINDOW_VERBS = {
+    "list": "those in force and planned",
+    "add": "begin one, now or later",
+    "change": "another end, review or reason",
+    "end": "end one now",
+}
+_LISTS = "kintsugi.cli.lists"
+_INCIDENTS = "kintsugi.cli.incidents"
+_RUNS = "kintsugi.cli.runs"
+_NODES = "kintsugi.cli.nodes"
+
+
+def _windows(name: str) -> tuple[Verb, ...]:
+    verbs = []
+    for verb, text in _WINDOW_VERBS.items():
+        words = (name, verb)
+        verbs.append(Verb(words, text, manage=words, is_change=verb != "list"))
+    return tuple(verbs)
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb(("up",), "web, workers, beat and receiver in one process", manage=("up",)),
+    Verb(
+        ("receive",),
+        "syslog and SNMP notifications into the spool",
+        manage=("receive",),
+        needs=Needs.SETTINGS,
+    ),
+    Verb(
+        ("check",),
+        "what is wrong with settings, rules and runbooks",
+        manage=("check",),
+        needs=Needs.SETTINGS,
+    ),
+    Verb(
+        ("migrate",),
+        "make or bring forward the tables of the database",
+        manage=("migrate",),
+        is_change=True,
+        needs=Needs.SETTINGS,
+    ),
+    Verb(
+        ("settings",),
+        "every setting, its value and what it may be",
+        manage=("settings",),
+        needs=Needs.SETTINGS,
+    ),
+    Verb(("preflight",), "what arming a runbook needs; touches nothing", manage=("preflight",)),
+    Verb(
+        ("stop",),
+        "engage the stop switch, or release it: --release",
+        manage=("stop",),
+        is_change=True,
+    ),
+    Verb(("reliability",), "MTBF, MTTR and their definitions", manage=("reliability",)),
+    Verb(
+        ("explain",),
+        "what Kintsugi makes of log lines",
+        "kintsugi.cli.detectors:explain",
+        needs=Needs.NOTHING,
+        passes_on=True,
+    ),
+    Verb(
+        ("parse",),
+        "what a detector makes of a captured output",
+        "kintsugi.cli.detectors:parse",
+        needs=Needs.NOTHING,
+        passes_on=True,
+    ),
+    Verb(
+        ("replay",),
+        "play log files, or this site's last days by other rules",
+        manage=("replay",),
+        needs=Needs.SETTINGS,
+    ),
+    Verb(
+        ("manage",),
+        "any management command of Django",
+        "kintsugi.cli.management:manage",
+        is_change=True,
+        needs=Needs.SETTINGS,
+        passes_on=True,
+    ),
+    Verb(
+        ("incident", "list"),
+        "incidents that are not closed, the worst first",
+        f"{_INCIDENTS}:list_incidents",
+    ),
+    Verb(
+        ("incident", "show"),
+        "one incident: what, where, since when, its repairs",
+        f"{_INCIDENTS}:show_incident",
+    ),
+    Verb(
+        ("incident", "why"),
+        "why it is as it is: what was joined, held and moved, by which rule",
+        manage=("why",),
+    ),
+    Verb(("fault", "list"), "faults that stand", f"{_INCIDENTS}:list_faults"),
+    Verb(
+        ("node", "list"),
+        "nodes with their incidents and what Slurm showed of them",
+        f"{_NODES}:list_nodes",
+    ),
+    Verb(("node", "show"), "one node: parts, faults, incidents, repairs", f"{_NODES}:show_node"),
+    Verb(("node", "token"), "tokens for kintsugi-check --post", manage=("node_token",)),
+    Verb(("run", "list"), "runs that are not finished", f"{_RUNS}:list_runs"),
+    Verb(("run", "show"), "one run, step by step", f"{_RUNS}:show_run"),
+    Verb(("approval", "list"), "what waits for approval", f"{_RUNS}:list_approvals"),
+    Verb(
+        ("approval", "give"),
+        "show a run's state, and approve it with --seen MARK",
+        manage=("approve",),
+        is_change=True,
+    ),
+    Verb(("question", "list"), "questions that nobody has answered", f"{_RUNS}:list_questions"),
+    Verb(("question", "answer"), "answer one: NUMBER WORDS", manage=("answer",), is_change=True),
+    Verb(("runbook", "list"), "all runbooks with their modes", f"{_LISTS}:list_runbooks"),
+    Verb(("runbook", "show"), "what one does, step by step", manage=("runbook", "show")),
+    Verb(
+        ("runbook", "lint"),
+        "check files, or the whole library",
+        manage=("runbook", "lint"),
+        needs=Needs.SETTINGS,
+    ),
+    Verb(
+        ("runbook", "simulate"),
+        "what one would do on a node now; touches nothing",
+        manage=("runbook", "simulate"),
+    ),
+    Verb(
+        ("runbook", "start"),
+        "start one for an incident",
+        manage=("runbook", "start"),
+        is_change=True,
+    ),
+    Verb(("mode", "list"), "how far each runbook may go", f"{_LISTS}:list_modes"),
+    Verb(
+        ("mode", "set"), "RUNBOOK|site off|shadow|approval|armed", manage=("mode",), is_change=True
+    ),
+    Verb(("breaker", "show"), "whether it has tripped, and why", f"{_LISTS}:show_breaker"),
+    Verb(
+        ("breaker", "close"),
+        "let nodes be taken out of service again",
+        manage=("breaker", "--close"),
+        is_change=True,
+    ),
+    *_windows("silence"),
+    *_windows("maintenance"),
+    Verb(("decommission", "list"), "nodes that leave", manage=("decommission", "list")),
+    Verb(
+        ("decommission", "add"),
+        "nodes that leave: runs on them stop",
+        manage=("decommission", "add"),
+        is_change=True,
+    ),
+    Verb(
+        ("decommission", "end"),
+        "nodes that stay after all",
+        manage=("decommission", "end"),
+        is_change=True,
+    ),
+    Verb(("spare", "list"), "the pool, and who stands in for whom", f"{_LISTS}:list_spares"),
+    Verb(
+        ("spare", "add"),
+        "a node that stands in for others from now on",
+        manage=("spare", "add"),
+        is_change=True,
+    ),
+    Verb(("spare", "remove"), "no spare any more", manage=("spare", "remove"), is_change=True),
+    Verb(
+        ("spare", "return"),
+        "give back one that stands in",
+        manage=("spare", "return"),
+        is_change=True,
+    ),
+    Verb(("vendor", "list"), "cases that are not closed", manage=("vendor", "list")),
+    Verb(("vendor", "open"), "a case for an incident", manage=("vendor", "open"), is_change=True),
+    Verb(
+        ("vendor", "move"),
+        "what happened to a case or its part",
+        manage=("vendor", "move"),
+        is_change=True,
+    ),
+    Verb(
+        ("vendor", "note"),
+        "number, vendor, advance replacement",
+        manage=("vendor", "note"),
+        is_change=True,
+    ),
+    Verb(("vendor", "bundle"), "the evidence as one archive", manage=("vendor", "bundle")),
+    Verb(("vendor", "times"), "how long each stage takes", manage=("vendor", "times")),
+    Verb(
+        ("inventory", "import"), "from TOML files", manage=("inventory", "import"), is_change=True
+    ),
+    Verb(
+        ("inventory", "from-slurm"),
+        "nodes and partitions as Slurm has them",
+        manage=("inventory", "from-slurm"),
+        is_change=True,
+    ),
+    Verb(
+        ("inventory", "discover"),
+        "serials, addresses and cables as the machines say",
+        manage=("inventory", "discover"),
+        is_change=True,
+    ),
+    Verb(("inventory", "check"), "what is wrong with it", manage=("inventory", "check")),
+    Verb(
+        ("inventory", "expected"),
+        "what should be found on a node, as JSON",
+        manage=("inventory", "expected"),
+    ),
+    Verb(
+        ("inventory", "host-keys"),
+        "SSH host keys: show them, pin them",
+        manage=("inventory", "host-keys"),
+        is_change=True,
+    ),
+    Verb(
+        ("inventory", "sudoers"),
+        "the lines that let detectors read what root alone may",
+        manage=("inventory", "sudoers"),
+    ),
+    Verb(
+        ("site", "show"),
+        "which site, database and settings this command uses",
+        "kintsugi.cli.site:show_site",
+        needs=Needs.SETTINGS,
+    ),
+    Verb(
+        ("hosts", "expand"),
+        "gn[001-003] name by name",
+        "kintsugi.cli.hosts:expand_hosts",
+        needs=Needs.NOTHING,
+    ),
+    Verb(
+        ("hosts", "fold"),
+        "names as one host list",
+        "kintsugi.cli.hosts:fold_hosts",
+        needs=Needs.NOTHING,
+    ),
+    Verb(
+        ("simulator", "run"),
+        "a simulated cluster and Kintsugi watching it",
+        "kintsugi.cli.simulator:run_simulator",
+        needs=Needs.NOTHING,
+        passes_on=True,
+    ),
+    Verb(
+        ("simulator", "inject"),
+        "something goes wrong in the running one",
+        manage=("inject",),
+        needs=Needs.SETTINGS,
+    ),
+    Verb(
+        ("simulator", "replay"),
+        "play scenarios' folders",
+        manage=("replay",),
+        needs=Needs.SETTINGS,
+    ),
+    Verb(
+        ("simulator", "scenario"),
+        "make a labelled stream of faults, or score one",
+        manage=("scenario",),
+        needs=Needs.SETTINGS,
+    ),
+)

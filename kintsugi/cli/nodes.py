@@ -1,0 +1,93 @@
+"""Nodes on the command line, as the inventory, Slurm's last answer and incidents have them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from django.core.management.base import CommandError
+from django.db.models import Count
+
+from incidents.models import Incident, Node
+from incidents.vocabulary.lifecycle import CLOSED
+from kintsugi.cli import exit_codes, hosts, incidents, output
+from kintsugi.cli.incidents import Json, Nodes
+from kintsugi.inventory.host_lists import fold
+from runbooks.models.record import SeenNode
+
+_FIELDS = {"name": "name", "role": "role", "pod": "pod", "rack": "rack"}
+_FURTHER_FIELDS = {"address": "address", "partitions": "partitions", "serial": "serial"}
+_GPU_FIELDS = {"index": "index", "pci_address": "pci_address", "serial": "serial"}
+_COLUMNS = ("name", "role", "pod", "rack", "slurm", "incidents")
+
+
+def list_nodes(
+    nodes: Nodes = None,
+    ill: Annotated[bool, typer.Option("--ill", help="only those with an open incident")] = False,
+    out: Annotated[bool, typer.Option("--out", help="only those that Slurm has out")] = False,
+    as_fold: Annotated[bool, typer.Option("--fold", help="print one host list")] = False,
+    as_json: Json = False,
+) -> None:
+    rows = [row for row in _rows(_chosen(nodes)) if row["incidents"] or not ill]
+    if out:
+        rows = [row for row in rows if row["slurm"] is not None and row["slurm"] != "in service"]
+    if as_fold:
+        typer.echo(fold(row["name"] for row in rows))
+        return
+    output.print_rows(rows, _COLUMNS, as_json=as_json, empty="No node.")
+
+
+def show_node(name: Annotated[str, typer.Argument(metavar="NODE")], as_json: Json = False) -> None:
+    (node,) = _chosen([name])
+    (row,) = _rows([node])
+    gpus = [output.make_row(gpu, _GPU_FIELDS) for gpu in node.gpus.all()]
+    found = Incident.objects.filter(node=node).annotate(faults=Count("members"))
+    latest = [incidents.incident_row(incident) for incident in found.order_by("-pk")[:10]]
+    gpu_count = node.gpu_count if node.gpu_count is not None else len(gpus)
+    facts = row | output.make_row(node, _FURTHER_FIELDS) | {"gpus": gpu_count}
+    if as_json:
+        output.print_json(facts | {"gpu_parts": gpus, "latest_incidents": latest})
+        return
+    output.print_facts(facts, as_json=False)
+    if latest:
+        columns = ("id", "severity", "state", "since", "title")
+        typer.echo(f"\n{output.format_table(latest, columns)}")
+
+
+def _chosen(words: list[str] | None) -> list[Node]:
+    """All where none is named. Raises CommandError for a name that the inventory does not have."""
+    known = Node.objects.order_by("name")
+    if not words:
+        return list(known)
+    names = hosts.parse(words)
+    found = list(known.filter(name__in=names))
+    missing = set(names) - {node.name for node in found}
+    if missing:
+        problem = f"not in the inventory: {fold(missing)}"
+        raise CommandError(problem, returncode=exit_codes.FAILED)
+    return found
+
+
+def _rows(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+    seen = {row.node_id: row for row in SeenNode.objects.all()}
+    open_incidents: dict[int, list[int]] = defaultdict(list)
+    pairs = Incident.objects.exclude(state__in=CLOSED).exclude(node=None).order_by("pk")
+    for node_id, incident_id in pairs.values_list("node_id", "pk"):
+        if node_id is not None:
+            open_incidents[node_id].append(incident_id)
+    rows = []
+    for node in nodes:
+        state = {"slurm": _slurm(seen.get(node.pk)), "incidents": open_incidents[node.pk]}
+        rows.append(output.make_row(node, _FIELDS) | state)
+    return rows
+
+
+def _slurm(seen: SeenNode | None) -> str | None:
+    """None: Slurm has not been looked at."""
+    if seen is None:
+        return None
+    if not seen.is_out:
+        return "in service"
+    return f"out: {seen.reason}" if seen.reason else "out"

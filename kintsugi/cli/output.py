@@ -1,0 +1,90 @@
+"""What people and scripts read: tables with a heading, and JSON with times in ISO 8601."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+import typer
+from django.utils import timezone
+
+JSON_HELP = "print JSON"
+MOST_ROWS = 50
+_GAP = "  "
+
+Row = Mapping[str, Any]
+
+
+def make_row(source: object, fields: Mapping[str, str]) -> dict[str, Any]:
+    """By the key that scripts read, the attribute of `source` that `fields` names."""
+    return {key: attrgetter(path)(source) for key, path in fields.items()}
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool, empty: str) -> None:
+    """A table of `columns`, or a JSON list of all that `rows` hold."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        typer.echo(format_table(rows, columns))
+    else:
+        typer.echo(empty)
+
+
+def print_facts(facts: Row, *, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        typer.echo(f"{_heading(name):<{width}}{_GAP}{format_value(value)}".rstrip())
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=1, default=_as_json))
+
+
+def print_left_out(shown: int, found: int) -> None:
+    """On stderr, so that it is in no table that a script reads."""
+    if found > shown:
+        sys.stderr.write(f"{found - shown} more; --limit {found} shows all.\n")
+
+
+def format_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """Columns as wide as their longest value; the last one is not padded."""
+    lines = [[_heading(column) for column in columns]]
+    for row in rows:
+        lines.append([format_value(row[column]) for column in columns])
+    widths = [max(map(len, values)) for values in zip(*lines, strict=True)]
+    return "\n".join(_format_line(line, widths) for line in lines)
+
+
+def format_value(value: Any) -> str:
+    """Times in the site's zone; nothing is a dash, which `cut` and `awk` count as a column."""
+    if value is None or value == "" or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return f"{timezone.localtime(value):%Y-%m-%d %H:%M %Z}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _format_line(values: Sequence[str], widths: Sequence[int]) -> str:
+    padded = map(str.ljust, values, widths)
+    return _GAP.join(padded).rstrip()
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ").upper()
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value)

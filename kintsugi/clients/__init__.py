@@ -1,0 +1,1 @@
+"""The clients of the world, built from the settings."""

@@ -1,0 +1,224 @@
+"""The doors to the world, built from the settings: Slurm, node access, people. One of each per
+process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from django.conf import settings
+
+from detectors import registry
+from detectors.detector import (
+    Command,
+    Detector,
+    NotConfigured,
+    Output,
+    Shell,
+    Target,
+    TargetKind,
+    Transports,
+)
+from detectors.expected import Expected
+from detectors.metrics import promql
+from detectors.slurm import queries
+from detectors.transports.http import HttpTransport
+from detectors.transports.local import LocalShell
+from detectors.transports.ssh_access import SshAccess
+from incidents.notify import choice
+from incidents.notify.notifier import Notifier
+from kintsugi.clients.credentials import Credentials
+from kintsugi.clients.credentials import load as load_credentials
+from kintsugi.clients.doors import NoShell, NoSlurmShell
+from kintsugi.periodic.polling import Watch
+from runbooks.guards.policy import Policy
+from runbooks.people import open_requests
+from runbooks.power.protocol import NoPower, Power
+from runbooks.power.site import SitePower
+from runbooks.slurm.client import ScontrolReader, ScontrolWriter, controller
+from runbooks.step import World
+
+
+def world() -> World:
+    """What runbooks act and look through. Raises DetectorError when a configured key cannot be
+    read.
+
+    A process that does not act (KINTSUGI_ACTS=no) gets a reader of Slurm, no writer and no power.
+    """
+    shell = node_shell()
+    writer = slurm_writer(shell) if acts() else None
+    return World(
+        slurm=writer or slurm_reader(shell),
+        writer=writer,
+        shell=shell,
+        detectors=detectors(),
+        policy=Policy.from_settings(settings.KINTSUGI | {"KINTSUGI_DATA_DIR": settings.DATA_DIR}),
+        power=power(),
+    )
+
+
+def power() -> Power:
+    """Main power by each group's controllers; their credentials are read here alone, and only where
+    we act."""
+    path = settings.KINTSUGI["KINTSUGI_CREDENTIALS"]
+    given = load_credentials(path, with_bmc=True) if path and acts() else Credentials()
+    return SitePower(given.bmc) if any(group.bmc for group in given.groups) else NoPower()
+
+
+def acts() -> bool:
+    """Whether this process may act: only then does it get at power, and at Slurm's acting verbs."""
+    return bool(settings.KINTSUGI["KINTSUGI_ACTS"])
+
+
+def watch(shell: Shell | None = None) -> Watch:
+    """What polls look at and through which doors; `shell` is the world's, so that connections are
+    kept once."""
+    return Watch(
+        via=transports(shell or node_shell()),
+        detectors=detectors(),
+        shortest=settings.KINTSUGI["KINTSUGI_POLL_EVERY"],
+        sites=tuple(sites()),
+    )
+
+
+def transports(shell: Shell) -> Transports:
+    """SSH, and SNMP and HTTP with the credentials of each target's group."""
+    given = credentials()
+    via = Transports(shell=SiteShell(shell), http=HttpTransport(given.http))
+    if not any(group.snmp for group in given.groups):
+        return via
+    from detectors.transports import snmp_fast  # noqa: PLC0415  (pysnmp: only a site with SNMP switches pays)
+
+    return replace(
+        via, snmp=snmp_fast.choose(given.snmp, is_fast=settings.KINTSUGI["KINTSUGI_FAST_SNMP"])
+    )
+
+
+def credentials() -> Credentials:
+    """Raises ImproperlyConfigured."""
+    path = settings.KINTSUGI["KINTSUGI_CREDENTIALS"]
+    return load_credentials(path) if path else Credentials()
+
+
+def sites() -> list[Target]:
+    """What speaks for many machines. What is declared of them (their settings) is the
+    inventory's."""
+    values = settings.KINTSUGI
+    address = values["KINTSUGI_PROMETHEUS_URL"]
+    urls = {promql.URL: address} if address else {}
+    found: list[Target] = []
+    if values["KINTSUGI_SLURM"] != "off":
+        conf = values["KINTSUGI_SLURM_CONF"]
+        # Jobs that stand still are seen by Slurm and the metrics together.
+        told = Expected(settings={"slurm_conf": conf} if conf else {}, urls=urls)
+        where = controller(values["KINTSUGI_SLURM"])
+        found.append(replace(where, name=queries.SITE, kind=TargetKind.SITE, expected=told))
+    if address:
+        told = Expected(urls=urls)
+        found.append(
+            Target(
+                promql.URL, urlsplit(address).hostname or "", kind=TargetKind.SITE, expected=told
+            )
+        )
+    return found
+
+
+def detectors() -> tuple[Detector, ...]:
+    """Those that the site wants, all by default."""
+    wanted = settings.KINTSUGI["KINTSUGI_DETECTORS"]
+    return tuple(
+        detector for detector in registry.DETECTORS if not wanted or detector.name in wanted
+    )
+
+
+def notifier() -> Notifier:
+    """With buttons where clicks are taken (SLACK_SIGNING_SECRET)."""
+    return (
+        choice.chosen(open_requests.of_message)
+        if settings.KINTSUGI["SLACK_SIGNING_SECRET"]
+        else choice.chosen()
+    )
+
+
+def has_node_access() -> bool:
+    return bool(settings.KINTSUGI["KINTSUGI_SSH_KEY"]) or any(
+        group.ssh for group in credentials().groups
+    )
+
+
+def node_shell() -> Shell:
+    """SSH with the key of each target's group, or a shell that says what is not configured."""
+    values, given = settings.KINTSUGI, credentials()
+    if not has_node_access():
+        return NoShell()
+    from detectors.transports.ssh import SshShell  # noqa: PLC0415  (paramiko: only with node access)
+
+    key = values["KINTSUGI_SSH_KEY"]
+
+    def entry(target: Target) -> SshAccess | None:
+        access = given.ssh(target)
+        if access is None and not key:
+            raise NotConfigured(
+                f"{target.name}: no group gives it an SSH key, and KINTSUGI_SSH_KEY is unset"
+            )
+        return access
+
+    known_hosts = values["KINTSUGI_SSH_KNOWN_HOSTS"] or Path.home() / ".ssh" / "known_hosts"
+    shell = SshShell(
+        user=values["KINTSUGI_SSH_USER"],
+        key_file=Path(key) if key else None,
+        known_hosts=Path(known_hosts),
+        group_of=entry,
+    )
+    for group in given.groups:
+        if group.ssh is not None:
+            shell.check(group.ssh)
+    return shell
+
+
+def slurm_reader(shell: Shell) -> ScontrolReader:
+    """Slurm's programs on this machine or, over `shell`, on another; each says so where Slurm is
+    off."""
+    values = settings.KINTSUGI
+    access: str = values["KINTSUGI_SLURM"]
+    conf = values["KINTSUGI_SLURM_CONF"] or ""
+    return ScontrolReader(_slurm_shell(shell), controller(access), conf=conf)
+
+
+def slurm_writer(shell: Shell) -> ScontrolWriter:
+    """For the process that may act, and no other."""
+    values = settings.KINTSUGI
+    access: str = values["KINTSUGI_SLURM"]
+    return ScontrolWriter(
+        _slurm_shell(shell),
+        controller(access),
+        cluster_name=values["KINTSUGI_CLUSTER_NAME"] or "",
+        conf=values["KINTSUGI_SLURM_CONF"] or "",
+    )
+
+
+def _slurm_shell(shell: Shell) -> Shell:
+    access = settings.KINTSUGI["KINTSUGI_SLURM"]
+    if access == "off":
+        return NoSlurmShell()
+    return LocalShell() if access == "local" else shell
+
+
+class SiteShell:
+    """Slurm's programs run where KINTSUGI_SLURM says: on this machine, if it says `local`."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell, self._local = shell, LocalShell()
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        return self._of(target).run(target, argv, timeout)
+
+    def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
+        return self._of(target).run_all(target, name, commands)
+
+    def _of(self, target: Target) -> Shell:
+        is_here = target.kind is TargetKind.SITE and settings.KINTSUGI["KINTSUGI_SLURM"] == "local"
+        return self._local if is_here else self._shell

@@ -1,0 +1,1 @@
+"""Settings: the table of them, their files, and whether the tables fit this version."""

@@ -1,0 +1,465 @@
+"""Every setting in one table: where it comes from, what it must look like, what it is when unset.
+
+A value comes from the environment (`NAME`), from a file (`NAME_FILE`, for secrets) or from the
+site's settings file (`kintsugi.configuration.settings_file`). A wrong or unknown one stops the
+start, naming file, key, value and what was expected. Secrets never appear in the message.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.core.exceptions import ImproperlyConfigured
+
+from kintsugi.configuration import settings_file
+from kintsugi.configuration.setting_values import (
+    BadValue,
+    absolute_pattern,
+    count,
+    database_url,
+    detector_names,
+    duration,
+    expected_stages,
+    flag,
+    listen_address,
+    networks,
+    percent,
+    positive_duration,
+    slurm_access,
+    time_zones,
+    url,
+    words,
+)
+
+_PREFIX = "KINTSUGI_"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting: its name, how its text becomes a value, its default (as text), what to write,
+    what for."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: str
+    expected: str
+    meaning: str
+    is_secret: bool = False
+
+
+_DB_URL = (
+    "postgresql://USER:PASSWORD@HOST:PORT/NAME[?OPTION=VALUE], with libpq's options, or unset for"
+    " SQLite"
+)
+_DURATION = "a number and s, m, h or d, such as 90s or 24h"
+_COUNT = "a whole number from 1"
+_SHARE = "a share such as 5%"
+
+KEYS: tuple[Key, ...] = (
+    Key("KINTSUGI_DATA_DIR", Path, "var", "a directory", "spool, embedded database, stop file"),
+    Key(
+        "KINTSUGI_SECRET_KEY",
+        str,
+        "",
+        "50 random characters",
+        "signs sessions; made and kept in the data directory when unset",
+        True,
+    ),
+    Key(
+        "KINTSUGI_ALLOWED_HOSTS",
+        words,
+        "localhost,127.0.0.1",
+        "host names, comma-separated",
+        "names under which the console is reached",
+    ),
+    Key(
+        "KINTSUGI_BASE_URL",
+        url("http", "https"),
+        "http://127.0.0.1:8000",
+        "http://HOST[:PORT]",
+        "the console's address in messages",
+    ),
+    Key(
+        "KINTSUGI_WEB_LISTEN",
+        listen_address,
+        "127.0.0.1:8000",
+        "ADDRESS:PORT",
+        "where `manage.py up` serves the console",
+    ),
+    Key(
+        "KINTSUGI_TIME_ZONE",
+        lambda text: ZoneInfo(text).key,
+        "UTC",
+        "an IANA time zone such as Asia/Tokyo",
+        "of the pages",
+    ),
+    Key("DATABASE_URL", database_url, "", _DB_URL, "the database of record", True),
+    Key(
+        "REDIS_URL",
+        url("redis", "rediss", "unix"),
+        "",
+        "redis://HOST:PORT/N, or unset for the in-process broker",
+        "Celery's broker",
+        True,
+    ),
+    Key(
+        "KINTSUGI_SYSLOG_LISTEN",
+        listen_address,
+        "127.0.0.1:5514",
+        "ADDRESS:PORT",
+        "syslog over UDP and TCP",
+    ),
+    Key(
+        "KINTSUGI_SYSLOG_NETWORKS",
+        networks,
+        "",
+        "CIDR networks, comma-separated, and the word inventory",
+        "accepted senders; inventory stands for loopback and all addresses in the inventory, and is"
+        " the default",
+    ),
+    Key(
+        "KINTSUGI_SYSLOG_TIME_ZONES",
+        time_zones,
+        "*=UTC",
+        "HOST=ZONE pairs, * for the rest",
+        "zone of time stamps that name none",
+    ),
+    Key(
+        "KINTSUGI_TRAP_LISTEN",
+        listen_address,
+        "",
+        "ADDRESS:PORT",
+        "SNMP traps and informs over UDP; unset: none are received",
+    ),
+    Key(
+        "SLACK_BOT_TOKEN",
+        str,
+        "",
+        "a bot token, xoxb-...",
+        "posts incidents to Slack; unset: messages go to the log",
+        True,
+    ),
+    Key("SLACK_CHANNEL", str, "", "a channel id, C...", "where incidents are posted"),
+    Key(
+        "SLACK_SIGNING_SECRET",
+        str,
+        "",
+        "the app's signing secret",
+        "takes orders from Slack; unset: its two addresses do not exist",
+        True,
+    ),
+    Key(
+        "KINTSUGI_SLACK_USERS",
+        Path,
+        "",
+        'a path to a TOML file with lines U0ABC = "name"',
+        "who is who in Slack",
+    ),
+    Key(
+        "SLACK_API_URL",
+        url("http", "https"),
+        "https://slack.com/api/",
+        "http(s)://HOST/api/",
+        "Slack's Web API",
+    ),
+    Key(
+        "KINTSUGI_SLURM",
+        slurm_access,
+        "off",
+        "off, local, or ssh:[USER@]HOST[:PORT]",
+        "how scontrol, sinfo and squeue are reached",
+    ),
+    Key(
+        "KINTSUGI_SHADOW_WINDOW",
+        positive_duration,
+        "24h",
+        _DURATION,
+        "what people do within it after an act in shadow mode counts as the same act",
+    ),
+    Key(
+        "KINTSUGI_ACTS",
+        flag,
+        "yes",
+        "yes or no",
+        "whether this process may act on nodes; with no it only looks, and needs no key for acts",
+    ),
+    Key("KINTSUGI_SLURM_CONF", str, "", "a path", "SLURM_CONF for local Slurm commands"),
+    Key(
+        "KINTSUGI_CLUSTER_NAME",
+        str,
+        "",
+        "Slurm's ClusterName",
+        "nothing is done to a Slurm that gives another name",
+    ),
+    Key("KINTSUGI_SSH_USER", str, "kintsugi", "a user name", "on the nodes"),
+    Key(
+        "KINTSUGI_SSH_KEY",
+        str,
+        "",
+        "a path to a private key",
+        "for the nodes; unset: no node access",
+    ),
+    Key(
+        "KINTSUGI_SSH_KNOWN_HOSTS",
+        str,
+        "",
+        "a path",
+        "host keys of the nodes; unknown keys are refused",
+    ),
+    Key(
+        "KINTSUGI_VERIFY_COMMAND",
+        str,
+        "",
+        "a command with its arguments",
+        "run on a node before it is resumed; unset: a person resumes",
+    ),
+    Key("KINTSUGI_VERIFY_TIMEOUT", duration, "20m", _DURATION, "limit of the verify command"),
+    Key(
+        "KINTSUGI_REQUEUE_DEAD_JOBS",
+        flag,
+        "no",
+        "yes or no",
+        "requeue a job whose GPU is lost instead of waiting for its end",
+    ),
+    Key(
+        "KINTSUGI_STOP_FILE",
+        str,
+        "",
+        "a path; unset: `stop` in the data directory",
+        "while it exists nothing disruptive is done",
+    ),
+    Key(
+        "KINTSUGI_QUIET_PERIOD",
+        duration,
+        "30m",
+        _DURATION,
+        "without the fault after a repair before its incident resolves",
+    ),
+    Key(
+        "KINTSUGI_JOIN_WINDOW",
+        duration,
+        "10m",
+        _DURATION,
+        "faults of one node or GPU this close in time are one incident",
+    ),
+    Key(
+        "KINTSUGI_CORRELATION",
+        Path,
+        "",
+        "a folder with *.toml files",
+        "rules of correlation of this site, tried before the shipped ones",
+    ),
+    Key(
+        "KINTSUGI_RUNBOOKS",
+        Path,
+        "",
+        "a folder with *.yaml files",
+        "runbooks of this site, beside the shipped ones or in their place",
+    ),
+    Key("KINTSUGI_CAP_NODES", count, "5", _COUNT, "at most so many nodes of a partition are out"),
+    Key(
+        "KINTSUGI_CAP_SHARE",
+        percent,
+        "5%",
+        _SHARE,
+        "and at most this share of it, but one node always",
+    ),
+    Key(
+        "KINTSUGI_POD_FLOOR",
+        percent,
+        "90%",
+        _SHARE,
+        "of the nodes of a pod stay in service; one may always go",
+    ),
+    Key(
+        "KINTSUGI_RATE_PER_HOUR",
+        count,
+        "10",
+        _COUNT,
+        "nodes taken out within an hour for one fault type",
+    ),
+    Key(
+        "KINTSUGI_BREAKER_SHARE",
+        percent,
+        "10%",
+        _SHARE,
+        "of the nodes turned bad at once trips the breaker",
+    ),
+    Key(
+        "KINTSUGI_BREAKER_WINDOW",
+        positive_duration,
+        "10m",
+        _DURATION,
+        "what counts as at once for the breaker",
+    ),
+    Key(
+        "KINTSUGI_APPROVAL_ABOVE",
+        count,
+        "5",
+        _COUNT,
+        "more nodes in repair at once need a person's leave for each",
+    ),
+    Key(
+        "KINTSUGI_APPROVAL_TIME",
+        positive_duration,
+        "1h",
+        _DURATION,
+        "how long a person's leave for a step holds",
+    ),
+    Key("KINTSUGI_BOOT_TIME", duration, "20m", _DURATION, "the longest a node takes to boot"),
+    Key(
+        "KINTSUGI_VENDOR_EXPECTED",
+        expected_stages,
+        "opened=2d,approved=3d,shipped=14d,received=2d,installed=1d,verified=30d",
+        "STATE=TIME pairs, comma-separated",
+        "how long a vendor case may stand in a state before people are reminded once a day",
+    ),
+    Key(
+        "KINTSUGI_FIELD_DIAGNOSTICS",
+        absolute_pattern,
+        "",
+        "an absolute path whose last part may hold * and ?",
+        "files on a node that go into the evidence for the vendor",
+    ),
+    Key(
+        "KINTSUGI_CREDENTIALS",
+        Path,
+        "",
+        "a path to a TOML file with [[group]] tables",
+        "how groups of targets are entered over SSH, SNMP and HTTP",
+    ),
+    Key(
+        "KINTSUGI_DETECTORS",
+        detector_names,
+        "",
+        "names of detectors, comma-separated",
+        "unset: all of them",
+    ),
+    Key(
+        "KINTSUGI_PROMETHEUS_URL",
+        url("http", "https"),
+        "",
+        "http(s)://HOST[:PORT]",
+        "a query API; unset: none",
+    ),
+    Key(
+        "KINTSUGI_FAST_SNMP",
+        flag,
+        "no",
+        "yes or no",
+        "the fast decoder of SNMP, where it is installed",
+    ),
+    Key(
+        "KINTSUGI_POLL_EVERY",
+        positive_duration,
+        "30s",
+        _DURATION,
+        "no detector looks at a target more often; most look every minute by themselves",
+    ),
+    Key(
+        "KINTSUGI_SWEEP_EVERY",
+        duration,
+        "5s",
+        _DURATION,
+        "between two looks for what a lost ring dropped",
+    ),
+    Key("KINTSUGI_IS_DEMO", flag, "no", "yes or no", "marks the pages of the simulated cluster"),
+    Key(
+        "KINTSUGI_SIMULATOR",
+        flag,
+        "no",
+        "yes or no",
+        "the simulator's commands, which a demonstration has by itself; not for sites",
+    ),
+)
+
+
+_KNOWN = (
+    {key.name for key in KEYS} | {f"{key.name}_FILE" for key in KEYS} | {settings_file.VARIABLE}
+)
+
+
+def _text(key: Key, environ: Mapping[str, str]) -> str:
+    path = environ.get(f"{key.name}_FILE", "")
+    if path and key.name in environ:
+        raise ImproperlyConfigured(
+            f"{key.name} and {key.name}_FILE are both set; keep one of them."
+        )
+    if not path:
+        return environ.get(key.name, "")
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise ImproperlyConfigured(
+            f"{key.name}_FILE={path}: cannot be read ({error.strerror})."
+        ) from error
+
+
+def load(
+    environ: Mapping[str, str], origins: Mapping[str, Path] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Every key's value. Raises ImproperlyConfigured naming each wrong or unknown key, all in one
+    go.
+
+    `origins`: the file that a setting came from, by name; what is not in it came from the
+    environment.
+    """
+    problems = [_unknown(name, origins) for name in sorted(environ) if _is_unknown(name, origins)]
+    values: dict[str, Any] = {}
+    for key in KEYS:
+        text = _text(key, environ)
+        try:
+            values[key.name] = key.parse(text or key.default) if text or key.default else None
+        except (ValueError, KeyError, OSError) as error:
+            shown = "(hidden)" if key.is_secret else text
+            reason = f" {error}." if isinstance(error, BadValue) else ""
+            place = _place(key.name, origins)
+            problems.append(f"{place}{key.name}={shown}: expected {key.expected}.{reason}")
+    if problems:
+        raise ImproperlyConfigured("\n".join(problems))
+    return values
+
+
+def _is_unknown(name: str, origins: Mapping[str, Path]) -> bool:
+    return name not in _KNOWN and (name.startswith(_PREFIX) or name in origins)
+
+
+def _unknown(name: str, origins: Mapping[str, Path]) -> str:
+    problem = f"{_place(name, origins)}{name}: no such setting.{_similar(name)}"
+    return f"{problem} `kintsugi settings` lists those that exist."
+
+
+def _place(name: str, origins: Mapping[str, Path]) -> str:
+    path = origins.get(name) or origins.get(f"{name}_FILE")
+    return f"{path}: " if path is not None else ""
+
+
+def _similar(name: str) -> str:
+    matches = difflib.get_close_matches(name, sorted(_KNOWN), n=1)
+    return f" Is it {matches[0]}?" if matches else ""
+
+
+def assignments(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """By key what `load` accepts in its place: the text as it was given, or the default; None for
+    what is unset.
+
+    A secret from a file is given as `NAME_FILE`; one that stands in the environment itself is not
+    shown: "".
+    """
+    found: dict[str, str | None] = {}
+    for key in KEYS:
+        path = environ.get(f"{key.name}_FILE", "")
+        text = environ.get(key.name, "")
+        if path:
+            found[f"{key.name}_FILE"] = path
+        elif key.is_secret and text:
+            found[key.name] = ""
+        else:
+            found[key.name] = text or key.default or None
+    return found

@@ -1,0 +1,163 @@
+"""How the text of a setting becomes its value. Each raises ValueError for text that it does not
+take."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
+from zoneinfo import ZoneInfo
+
+from incidents.vocabulary.vendor_states import CaseState
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+INVENTORY = "inventory"  # in a list of networks
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
+def duration(text: str) -> timedelta:
+    """`90s`, `15m`, `24h` or `7d`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None:
+        raise ValueError(text)
+    return timedelta(**{_UNITS[found[2]]: float(found[1])})
+
+
+def positive_duration(text: str) -> timedelta:
+    found = duration(text)
+    if found < timedelta(seconds=1):
+        raise ValueError(text)
+    return found
+
+
+def expected_stages(text: str) -> dict[str, timedelta]:
+    """`opened=2d,shipped=14d`: how long a vendor case may stand in a state; those left out are not
+    watched."""
+    named = (part.partition("=") for part in words(text))
+    return {
+        CaseState(name.strip()).value: positive_duration(length.strip())
+        for name, _, length in named
+    }
+
+
+def count(text: str) -> int:
+    """One or more."""
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def percent(text: str) -> float:
+    """`5%` as 0.05."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
+    if found is None or float(found[1]) > 100:
+        raise ValueError(text)
+    return float(found[1]) / 100
+
+
+def detector_names(text: str) -> list[str]:
+    """Raises KeyError for a detector that does not exist."""
+    from detectors import registry  # noqa: PLC0415  (all detectors: only a list of them needs it)
+
+    return [registry.by_name(name).name for name in words(text)]
+
+
+def absolute_pattern(text: str) -> str:
+    """`/var/log/fieldiag/*.log`: one folder, and a pattern in it."""
+    if not re.fullmatch(r"/(?:[\w.+-]+/)*[\w.+*?-]+", text) or "/../" in text:
+        raise ValueError(text)
+    return text
+
+
+def flag(text: str) -> bool:
+    return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[
+        text.lower()
+    ]
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not 0 <= int(port) <= 65535:
+        raise ValueError(text)
+    return host.strip("[]"), int(port)
+
+
+def networks(text: str) -> list[str]:
+    """CIDR networks; the word `inventory` stands for loopback and the inventory's addresses."""
+    return [
+        part if part == INVENTORY else str(ipaddress.ip_network(part, strict=False))
+        for part in words(text)
+    ]
+
+
+def words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def time_zones(text: str) -> dict[str, str]:
+    """`leaf-01=Asia/Tokyo, *=UTC`: the zone of year-less and zone-less time stamps, by source."""
+    zones = {}
+    for part in words(text):
+        source, _, zone = part.partition("=")
+        zones[source] = ZoneInfo(zone).key
+    return zones
+
+
+def url(*schemes: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if urlsplit(text).scheme not in schemes:
+            raise ValueError(text)
+        return text
+
+    return check
+
+
+class BadValue(ValueError):
+    """A value that cannot be taken; the words are shown after what was expected, and hold no part
+    of a secret."""
+
+
+def database_url(text: str) -> dict[str, str]:
+    """libpq's own parameters: several hosts, `sslmode`, `target_session_attrs`, time-outs and all
+    others it knows.
+
+    https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING
+    """
+    parts = urlsplit(text)
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ValueError(text)
+    import psycopg  # noqa: PLC0415  (libpq: only a site on PostgreSQL has it loaded)
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415  (as above)
+
+    for name in parse_qs(parts.query, keep_blank_values=True):
+        try:
+            conninfo_to_dict(f"postgresql:///?{name}=1")
+        except psycopg.ProgrammingError as error:
+            raise BadValue(f"libpq has no option {name!r}") from error
+    try:
+        parameters = conninfo_to_dict(text)
+    except psycopg.ProgrammingError as error:
+        raise ValueError(text) from error
+    mode = parameters.get("sslmode")
+    if mode is not None and mode not in _SSL_MODES:
+        raise BadValue(f"sslmode is one of {', '.join(_SSL_MODES)}, not {mode!r}")
+    if not parameters.get("dbname") and "service" not in parameters:
+        raise BadValue("it names no database")
+    return {name: str(value) for name, value in parameters.items() if value is not None}
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text not in choices:
+            raise ValueError(text)
+        return text
+
+    return check
+
+
+def slurm_access(text: str) -> str:
+    if text not in ("off", "local") and not re.fullmatch(r"ssh:([\w.-]+@)?[\w.-]+(:\d+)?", text):
+        raise ValueError(text)
+    return text

@@ -1,0 +1,1 @@
+"""The inventory from outside: discovery, Slurm, host keys, sudoers."""

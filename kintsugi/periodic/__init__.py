@@ -1,0 +1,1 @@
+"""What is done again and again: polls, comparisons, watches."""

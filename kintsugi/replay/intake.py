@@ -1,0 +1,57 @@
+"""The receiver of a replay: the real one's matching and folding, without its sockets and its
+spool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from detectors.catalog.catalog import Catalog
+from detectors.faults import event_id, to_wire
+from detectors.logs.signatures import Matcher
+from detectors.receivers.counters import Counters
+from detectors.receivers.folding import Folder
+from detectors.receivers.intake import Intake, Sender, Zones
+from detectors.resources import UNKNOWN_HOST
+
+SOURCE = "replay"
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class ReplayIntake:
+    """Counts `lines` taken and `events` handed on. What names no host is the unknown host's."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._folder = Folder()
+        self._intake = Intake(
+            Matcher(catalog), zones=Zones(), counters=Counters(), folder=self._folder
+        )
+        self._sender = Sender(UNKNOWN_HOST)
+        self.lines = 0
+        self.events = 0
+
+    def take(self, line: bytes, now: datetime) -> bool:
+        """Whether something waits to be flushed at once."""
+        self.lines += 1
+        self._intake.take(line, self._sender, observed_at=now, now=_seconds(now))
+        return self._folder.ready > 0
+
+    def flush(self, now: datetime) -> list[dict[str, Any]]:
+        """What is due, as it travels to `ingest`."""
+        events = [folded.event(now, SOURCE) for folded in self._folder.take(_seconds(now))]
+        first = self.events
+        self.events += len(events)
+        return [
+            to_wire(replace(event, event_id=event_id(SOURCE, first + index)))
+            for index, event in enumerate(events)
+        ]
+
+    def held_until(self) -> datetime | None:
+        """When repeats that are held back will be due."""
+        due = self._folder.next_due()
+        return _EPOCH + timedelta(seconds=due) if due is not None else None
+
+
+def _seconds(at: datetime) -> float:
+    return (at - _EPOCH).total_seconds()

@@ -1,0 +1,169 @@
+"""Plays what is on the agenda through the real pipeline, with a look at whatever falls due in
+between.
+
+Decides nothing about faults; time only moves from one due moment to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from detectors.faults import EventKind, to_wire
+from incidents.correlation.conclusions import make_conclusion
+from incidents.polling.polling import Chunk
+from kintsugi.pipeline import Pipeline
+from kintsugi.replay import due
+from kintsugi.replay.agenda import Agenda
+from kintsugi.replay.due import Kind
+from kintsugi.replay.intake import ReplayIntake
+from runbooks import services as runbooks
+
+# How the receiver groups events under load: what comes within this time of a flush waits for the
+# next.
+GROUPING = timedelta(milliseconds=100)
+# Repeats are held by a clock of floats: a look at the very microsecond could find them not yet due,
+# for ever.
+FLUSH_MARGIN = timedelta(milliseconds=1)
+# A period has elapsed once its last moment lies behind.
+MARGIN = timedelta(seconds=1)
+# What only a sweep finds: many faults that make one, the end of such a conclusion, a detector
+# silent for two minutes, and what has not healed with its cause when the join window is over.
+SWEPT_AFTER = (timedelta(seconds=5), timedelta(seconds=150), timedelta(seconds=605))
+# What should have been done by now and was not is looked at again, but not for ever second by
+# second.
+OVERDUE_AGAIN = timedelta(minutes=5)
+
+
+class DequeRing:
+    """The doorbells of the pipeline: a queue for now, the agenda for later. Ringing twice is
+    ringing once."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._waiting: dict[tuple[str, int | str], Callable[[Pipeline], None]] = {}
+
+    def advance(self, run_id: int) -> None:
+        self._waiting.setdefault(("advance", run_id), lambda pipeline: pipeline.advance(run_id))
+
+    def poll(self, chunk: Chunk) -> None:
+        """A replay looks where its scenario says, never by a schedule."""
+
+    def notify(self, notification_id: int, at: datetime | None = None) -> None:
+        if at is not None and at > self._agenda():
+            self._agenda.add(at, lambda: self.notify(notification_id))
+        else:
+            self._waiting.setdefault(
+                ("notify", notification_id), lambda pipeline: pipeline.notify(notification_id)
+            )
+
+    def answer_all(self, pipeline: Pipeline) -> None:
+        while self._waiting:
+            self._waiting.pop(next(iter(self._waiting)))(pipeline)
+
+
+class Player:
+    """One play. `say` is told each day that it has come to, for people who watch."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        ring: DequeRing,
+        *,
+        agenda: Agenda,
+        intake: ReplayIntake,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.pipeline, self.agenda, self.intake = pipeline, agenda, intake
+        self._ring, self._say = ring, say
+        self._flushed_at: datetime | None = None
+        self._is_flush_due = False
+        self._looks: set[tuple[datetime, Callable[[], None]]] = set()
+
+    def play(self, until: datetime) -> None:
+        """Everything that is due up to `until`."""
+        day = self.agenda().date()
+        while (at := self.agenda.next_at()) is not None and at <= until:
+            self.agenda.take()()
+            self._ring.answer_all(self.pipeline)
+            if self.agenda().date() != day:
+                day = self.agenda().date()
+                self._say(f"{day}: {self.intake.lines} lines, {self.intake.events} events")
+        self.agenda.move(until)
+        self._sweep()
+
+    def deliver(self, line: bytes) -> None:
+        """One raw line reaches the receiver now."""
+        if not self.intake.take(line, self.agenda()):
+            self._flush_held()
+        elif self._flushed_at is None or self.agenda() - self._flushed_at >= GROUPING:
+            self._flush()
+        else:
+            self._flush_at(self._flushed_at + GROUPING)
+
+    def poll(self, node: str) -> None:
+        self.pipeline.look_at(node)
+        self.settle()
+
+    def judged(self, kind: EventKind, fault_type: str, on: Sequence[str], text: str) -> None:
+        """A round of polls saw this on these resources, all in one."""
+        now = self.agenda()
+        events = [
+            make_conclusion(kind, fault_type, resource, text=text, now=now) for resource in on
+        ]
+        self.pipeline.ingest([to_wire(event) for event in events])
+        self._sweep_later()
+        self.settle()
+
+    def sweep(self) -> None:
+        """Finds what a deed of people or of the world has made due."""
+        self.pipeline.tick()
+        self.settle()
+
+    def settle(self) -> None:
+        """What rang is answered, and the next look is put down for when something will be due."""
+        self._ring.answer_all(self.pipeline)
+        now = self.agenda()
+        for kind, at in due.moments():
+            look = self._wake if kind is Kind.RUN else self._sweep
+            self._look_at(at + MARGIN if at >= now else now + OVERDUE_AGAIN, look)
+
+    def _look_at(self, at: datetime, look: Callable[[], None]) -> None:
+        if (at, look) not in self._looks:
+            self._looks.add((at, look))
+            self.agenda.add(at, look)
+
+    def _sweep(self) -> None:
+        self._looks.discard((self.agenda(), self._sweep))
+        self.sweep()
+
+    def _wake(self) -> None:
+        """What a sweep does for runs, and nothing else: a run wakes often while its node boots."""
+        self._looks.discard((self.agenda(), self._wake))
+        for run_id in runbooks.due(self.agenda()):
+            self._ring.advance(run_id)
+        self.settle()
+
+    def _sweep_later(self) -> None:
+        """Whole seconds, so that a burst of batches is looked at once."""
+        now = self.agenda().replace(microsecond=0)
+        for after in SWEPT_AFTER:
+            self._look_at(now + after, self._sweep)
+
+    def _flush_at(self, at: datetime) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self.agenda.add(at, self._flush)
+
+    def _flush_held(self) -> None:
+        if (held_until := self.intake.held_until()) is not None:
+            self._flush_at(held_until + FLUSH_MARGIN)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        self._flushed_at = self.agenda()
+        if events := self.intake.flush(self.agenda()):
+            self.pipeline.ingest(events)
+            self._sweep_later()
+        self.settle()
+        self._flush_held()

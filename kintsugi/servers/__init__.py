@@ -1,0 +1,1 @@
+"""Processes that serve: the receiver, all in one, the checks before both."""

@@ -1,0 +1,24 @@
+"""Questions to the database from threads that live long: on a healthy connection or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.db import Error, close_old_connections, connection
+
+from detectors.receivers.redelivery import CommittedUnknown
+from detectors.transports import error_text
+
+_T = TypeVar("_T")
+
+
+def ask(question: Callable[[], _T]) -> _T:
+    """Asks on a healthy connection of this thread. Raises CommittedUnknown with the database's
+    words."""
+    close_old_connections()
+    try:
+        return question()
+    except Error as error:
+        connection.close()
+        raise CommittedUnknown(error_text.reason(error)) from error

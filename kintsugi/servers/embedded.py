@@ -1,0 +1,114 @@
+"""Web, worker, beat and receiver in one process, for the embedded default: no server to install.
+
+Celery's in-process broker does not cross processes, so all of them are threads here; beat too,
+since `worker -B` would fork it. A part that ends by itself ends the whole process: half a Kintsugi
+looks healthy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from celery import Celery
+from celery.beat import EmbeddedService
+from celery.worker import WorkController, state
+from django.core.wsgi import get_wsgi_application
+from waitress.server import create_server
+
+_log = logging.getLogger(__name__)
+QUEUES = "ingest,runbook,notify,poll,sweep,slurm"
+_WORKER_THREADS = 16  # polls wait for nodes; faults and repairs must not wait for polls
+_WEB_THREADS = 8
+_STOP_WITHIN_S = 8.0
+
+
+@dataclass
+class Parts:
+    """The running parts. `start` each with its stop; `wait` returns when one ended or `stop` was
+    called."""
+
+    _stops: list[tuple[str, Callable[[], None], threading.Thread]] = field(default_factory=list)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _is_stopping: bool = False
+    failed: str = ""
+
+    def start(self, name: str, run: Callable[[], None], stop: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._run, args=(name, run), name=name, daemon=True)
+        self._stops.append((name, stop, thread))
+        thread.start()
+
+    def _run(self, name: str, run: Callable[[], None]) -> None:
+        try:
+            run()
+        finally:
+            if not self._is_stopping:
+                self.failed = name
+                self._ended.set()
+
+    def wait(self) -> None:
+        while not self._ended.wait(
+            1.0
+        ):  # a wait without limit would keep signals from the main thread
+            pass
+
+    @property
+    def is_ending(self) -> bool:
+        """A part ended by itself, or a stop was asked for."""
+        return self._ended.is_set()
+
+    def ask_to_stop(self) -> None:
+        self._ended.set()
+
+    def stop(self) -> None:
+        """In reverse order: first no new work comes in, last the console goes."""
+        self._is_stopping = True
+        for name, stop, thread in reversed(self._stops):
+            stop()
+            thread.join(_STOP_WITHIN_S)
+            if thread.is_alive():
+                _log.warning(
+                    "%s did not stop within %s s; its work is taken up at the next start",
+                    name,
+                    _STOP_WITHIN_S,
+                )
+
+
+def start_web(parts: Parts, host: str, port: int) -> None:
+    """Raises OSError when the port is taken."""
+    server = create_server(
+        get_wsgi_application(), host=host, port=port, threads=_WEB_THREADS, ident=""
+    )
+
+    def run() -> None:
+        # The listening socket is closed under the loop's feet when we stop.
+        with contextlib.suppress(OSError):
+            server.run()
+
+    parts.start("web", run, server.close)
+
+
+def start_worker(parts: Parts, app: Celery) -> None:
+    worker = WorkController(
+        app=app,
+        pool="threads",
+        concurrency=_WORKER_THREADS,
+        queues=QUEUES,
+        without_mingle=True,
+        without_gossip=True,
+        without_heartbeat=True,
+        loglevel="WARNING",
+    )
+
+    def stop() -> None:
+        state.should_stop = 0  # type: ignore[assignment]  # an exit status; None lets it run
+
+    parts.start("worker", worker.start, stop)
+
+
+def start_beat(parts: Parts, app: Celery) -> None:
+    service = EmbeddedService(app, max_interval=1, thread=True)
+    parts.start("beat", service.run, service.stop)

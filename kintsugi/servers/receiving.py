@@ -1,0 +1,177 @@
+"""Builds the receiver from the settings and ties it to the ingest queue and the database's marks.
+Decides nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.db.models import Q
+from kombu.exceptions import ChannelError, OperationalError
+
+from detectors.catalog import catalog
+from detectors.logs.signatures import Matcher
+from detectors.receivers.intake import Zones
+from detectors.receivers.redelivery import CommittedUnknown, OfferError
+from detectors.receivers.refusals import RefusedInput
+from detectors.receivers.senders import LOOPBACK, Senders
+from detectors.receivers.spool import Batch, Extent, Spool
+from detectors.receivers.syslog import Door, Listen, Receiver
+from detectors.transports import error_text
+from incidents.checks import refused_senders
+from incidents.models import Node, SpoolMark, Switch
+from kintsugi import clock, tasks
+from kintsugi.configuration.setting_values import INVENTORY
+from kintsugi.servers import database_reads
+
+_log = logging.getLogger(__name__)
+
+
+def receiver() -> Receiver:
+    """The one of this data directory. Raises SpoolError when another process holds it,
+    AddressTaken."""
+    host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
+    directory: Path = settings.DATA_DIR / "spool"
+    zones = {
+        host: ZoneInfo(zone)
+        for host, zone in settings.KINTSUGI["KINTSUGI_SYSLOG_TIME_ZONES"].items()
+    }
+    spool = Spool(directory)
+    try:
+        doors = _trap_listeners(directory)
+    except AddressTaken:
+        spool.close()
+        raise
+    return Receiver(
+        matcher=lambda: Matcher(catalog.load()),
+        spool=spool,
+        ledger=QueueAndMarks(),
+        listen=Listen(host, port),
+        senders=lambda: accepted_senders(directory / "senders.json"),
+        zones=Zones(zones),
+        now=clock.now,
+        doors=doors,
+        report_refusals=_record_refusals,
+    )
+
+
+class AddressTaken(Exception):
+    """An address of the settings cannot be listened on: names the setting, and says why."""
+
+
+def _trap_listeners(directory: Path) -> tuple[Door, ...]:
+    """SNMP notifications, where the site wants them. Raises AddressTaken."""
+    address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_TRAP_LISTEN"]
+    if address is None:
+        return ()
+    from kintsugi.servers import trap_receiving  # noqa: PLC0415  (pysnmp: only who listens for traps pays)
+
+    try:
+        return (trap_receiving.listener(address, directory),)
+    except OSError as error:
+        raise AddressTaken(
+            f"KINTSUGI_TRAP_LISTEN={address[0]}:{address[1]}: {error.strerror}; choose another, or"
+            " unset it"
+        ) from error
+
+
+def _record_refusals(refusals: Sequence[RefusedInput]) -> None:
+    try:
+        database_reads.ask(lambda: refused_senders.record(refusals))
+    except CommittedUnknown as error:
+        _log.warning("whose syslog is refused cannot be recorded: %s", error)
+
+
+class QueueAndMarks:
+    """The `ingest` task's queue, and the marks that its transactions leave."""
+
+    def offer(self, batch: Batch) -> None:
+        extent = batch.extent
+        try:
+            tasks.ingest.apply_async(
+                (batch.wires, (batch.receiver, extent.segment, extent.start, extent.end)),
+                retry=False,
+            )
+        except (OperationalError, OSError) as error:
+            raise OfferError(error_text.reason(error)) from error
+
+    def waiting(self) -> int:
+        with tasks.ingest.app.connection_or_acquire() as broker:
+            try:
+                return int(
+                    broker.default_channel.queue_declare("ingest", passive=True).message_count
+                )
+            except ChannelError:  # the broker has no such queue while nothing waits
+                return 0
+            except (OperationalError, *broker.connection_errors, *broker.channel_errors) as error:
+                raise OfferError(error_text.reason(error)) from error
+
+    def committed(self, receiver: str, prefixes: Mapping[int, int]) -> Sequence[Extent]:
+        wanted = Q(pk__in=())
+        for segment, start in prefixes.items():
+            wanted |= Q(segment=segment, start__gte=start)
+        marks = SpoolMark.objects.filter(wanted, receiver=receiver)
+        return database_reads.ask(
+            lambda: [Extent(*row) for row in marks.values_list("segment", "start", "end")]
+        )
+
+    def released(self, receiver: str, segments: Sequence[int]) -> None:
+        database_reads.ask(SpoolMark.objects.filter(receiver=receiver, segment__in=segments).delete)
+
+
+def accepted_senders(cache: Path) -> Senders:
+    """The networks of the settings; where they are unset or name `inventory`, loopback and the
+    inventory's addresses.
+
+    A receiver must start while the database is away: then what was known last time is taken from
+    `cache`.
+    """
+    listed: list[str] = settings.KINTSUGI["KINTSUGI_SYSLOG_NETWORKS"] or [INVENTORY]
+    accepts_inventory = INVENTORY in listed
+    networks = [network for network in listed if network != INVENTORY]
+    if accepts_inventory:
+        networks += LOOPBACK
+    try:
+        hosts = database_reads.ask(_inventory_addresses)
+    except CommittedUnknown as error:
+        _log.warning(
+            "the inventory cannot be read (%s); the senders known last time are accepted", error
+        )
+        hosts = json.loads(cache.read_text()) if cache.exists() else {}
+    else:
+        cache.write_text(json.dumps(hosts))
+    own = socket.gethostname()
+    hosts = {"127.0.0.1": own, "::1": own, **hosts}
+    return Senders(networks=networks, hosts=hosts, accepts_hosts=accepts_inventory)
+
+
+def _inventory_addresses() -> dict[str, str]:
+    """Host name by address; names in the inventory's address column are looked up."""
+    hosts: dict[str, str] = {}
+    for model in (Node, Switch):
+        for name, address in model.objects.exclude(address="").values_list("name", "address"):
+            for found in _addresses(address):
+                hosts[found] = name
+    return hosts
+
+
+def _addresses(address: str) -> list[str]:
+    try:
+        return [str(ipaddress.ip_address(address))]
+    except ValueError:
+        pass
+    try:
+        return sorted({str(found[4][0]) for found in socket.getaddrinfo(address, None)})
+    except OSError:
+        _log.warning(
+            "the inventory's address %s has no entry in the name service; its datagrams are"
+            " refused",
+            address,
+        )
+        return []

@@ -1,0 +1,1 @@
+"""Orders from Slack: signed, authorised, carried out."""

@@ -1,0 +1,199 @@
+"""The two addresses at which Slack delivers orders: `/kintsugi ...` and clicks. What is not signed
+by it is refused.
+
+Answers within Slack's 3 s: the database is asked, the cluster never. Nothing of a body is logged:
+it holds tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from slack_sdk.signature import Clock, SignatureVerifier
+from slack_sdk.webhook import WebhookClient
+
+from incidents.notify.slack import blocks, mrkdwn
+from kintsugi import clock
+from kintsugi.slack import orders
+from kintsugi.slack.orders import OrderReply, SlackRequest
+
+_log = logging.getLogger(__name__)
+# A click brings its whole message along: some 10,000 characters of text, up to 9 bytes each in a
+# form. Our choice.
+_LONGEST_BODY = 256 * 1024
+_MOST_FIELDS = 50
+_ANSWER_TIMEOUT_S = 5
+_HOOKS = ("hooks.slack.com", "hooks.slack-gov.com")
+# A click is answered by a call of our own: Slack shows nothing of the body that acknowledges it.
+_answers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="slack-answer")
+
+
+class _Refused(Exception):
+    """The request is answered with this status and sentence."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class _Now(Clock):
+    def now(self) -> float:
+        return clock.now().timestamp()
+
+
+@csrf_exempt
+def command(request: HttpRequest) -> HttpResponse:
+    """A slash command: the answer is shown to the person alone."""
+    try:
+        body = _signed_body(request)
+        form = _form(body)
+        answer = orders.command(form.get("text", ""), _request(form.get("user_id", ""), body))
+    except _Refused as refused:
+        return _refusal(request, refused)
+    return JsonResponse({"response_type": "ephemeral", **_shown(answer)})
+
+
+@csrf_exempt
+def action(request: HttpRequest) -> HttpResponse:
+    """A click: acknowledged at once; what came of it goes to the message's own address."""
+    try:
+        body = _signed_body(request)
+        payload = _payload(_form(body))
+        button = _button(payload)
+        user = payload.get("user")
+        slack_id = (
+            str(user.get("id", ""))
+            if isinstance(user, dict) and _is_of_workspace(user, payload)
+            else ""
+        )
+        answer = orders.click(button["action_id"], button["value"], _request(slack_id, body))
+    except _Refused as refused:
+        return _refusal(request, refused)
+    _answers.submit(_tell, str(payload.get("response_url", "")), _replacement(answer, payload))
+    return HttpResponse()
+
+
+def _signed_body(request: HttpRequest) -> bytes:
+    """What Slack signed within the last 5 min. Raises Http404 where Slack is not let in at all."""
+    secret = settings.KINTSUGI["SLACK_SIGNING_SECRET"]
+    if not secret:
+        raise Http404
+    if request.method != "POST":
+        raise _Refused(405, "POST was expected")
+    if int(request.headers.get("Content-Length") or 0) > _LONGEST_BODY:
+        raise _Refused(413, f"a body of at most {_LONGEST_BODY} bytes was expected")
+    if not _is_signed(SignatureVerifier(secret, _Now()), request):
+        raise _Refused(
+            401, "not signed by Slack within the last 5 min: see SLACK_SIGNING_SECRET and the clock"
+        )
+    return request.body
+
+
+def _is_signed(verifier: SignatureVerifier, request: HttpRequest) -> bool:
+    """slack-sdk 3.47 raises where a stamp is no number or too great a one, a signature not ASCII, a
+    body not UTF-8."""
+    try:
+        return verifier.is_valid_request(request.body, dict(request.headers))
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+def _form(body: bytes) -> Mapping[str, str]:
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError as error:
+        raise _Refused(400, "a form was expected") from error
+
+
+def _payload(form: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        payload = json.loads(form.get("payload", ""))
+    except (ValueError, RecursionError) as error:
+        raise _Refused(400, "a form with JSON in `payload` was expected") from error
+    if not isinstance(payload, dict) or payload.get("type") != "block_actions":
+        raise _Refused(400, "a payload of type block_actions was expected")
+    return payload
+
+
+def _button(payload: Mapping[str, Any]) -> Mapping[str, str]:
+    clicked = payload.get("actions")
+    button = clicked[0] if isinstance(clicked, list) and clicked else None
+    if not isinstance(button, dict) or not all(
+        isinstance(button.get(name), str) for name in ("action_id", "value")
+    ):
+        raise _Refused(400, "the click of a button was expected")
+    return button
+
+
+def _is_of_workspace(user: Mapping[str, Any], payload: Mapping[str, Any]) -> bool:
+    """A shared channel (Slack Connect) shows our buttons to people of other workspaces: they are
+    nobody here."""
+    team = payload.get("team")
+    own = team.get("id") if isinstance(team, dict) else None
+    return own is None or user.get("team_id") in (None, own)
+
+
+def _request(slack_id: str, body: bytes) -> SlackRequest:
+    """The same bytes are the same request: each command and click has a trigger of its own in
+    it."""
+    return SlackRequest(slack_id, f"slack:{hashlib.sha256(body).hexdigest()}", clock.now())
+
+
+def _refusal(request: HttpRequest, refused: _Refused) -> HttpResponse:
+    _log.warning("%s: %s %s", request.path, refused.status, refused.reason)
+    return JsonResponse({"error": refused.reason}, status=refused.status)
+
+
+def _shown(answer: OrderReply) -> dict[str, Any]:
+    text = mrkdwn.escape(answer.text, 2900)
+    if answer.ask is None:
+        return {"text": text}
+    shown = {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
+    return {"text": text, "blocks": [shown, *blocks.ask_blocks(answer.ask)]}
+
+
+def _replacement(answer: OrderReply, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Once it is done the outcome stands in the place of the buttons; a refusal is for the person
+    alone."""
+    if not answer.is_done:
+        return {"response_type": "ephemeral", "replace_original": False, **_shown(answer)}
+    message = payload.get("message")
+    kept = message.get("blocks") if isinstance(message, dict) else None
+    if not isinstance(kept, list):
+        return {"replace_original": True, **_shown(answer)}
+    told = {"type": "mrkdwn", "text": mrkdwn.escape(answer.text, 1900), "verbatim": True}
+    shown = [
+        block for block in kept if isinstance(block, dict) and block.get("type") != blocks.ACTIONS
+    ]
+    made = [*shown, {"type": "context", "elements": [told]}]
+    return {"replace_original": True, "text": mrkdwn.escape(answer.text, 2900), "blocks": made}
+
+
+def _tell(address: str, body: dict[str, Any]) -> None:
+    """To Slack alone, whatever address a request names. Losing it loses no more: the incident's
+    thread has it too."""
+    api, given = urlsplit(settings.KINTSUGI["SLACK_API_URL"]), urlsplit(address)
+    if (given.scheme, given.netloc) != (api.scheme, api.netloc) and (
+        given.scheme != "https" or given.netloc not in _HOOKS
+    ):
+        _log.warning("a click named no address of Slack to answer to")
+        return
+    try:
+        answer = WebhookClient(address, timeout=_ANSWER_TIMEOUT_S, retry_handlers=[]).send_dict(
+            body
+        )
+        if answer.status_code != 200:
+            _log.warning("Slack did not take the answer to a click (%s)", answer.status_code)
+    except (OSError, HTTPException) as error:
+        _log.warning("Slack did not take the answer to a click (%s)", type(error).__name__)

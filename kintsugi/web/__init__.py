@@ -1,0 +1,1 @@
+"""Pages that see incidents and runs together, and the API of node checks."""

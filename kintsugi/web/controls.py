@@ -1,0 +1,128 @@
+"""The pages that hold Kintsugi back or let it go: the stop switch, and how far each runbook may
+go."""
+
+from __future__ import annotations
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from detectors.detector import DetectorError
+from kintsugi import tasks
+from kintsugi.clients import wiring
+from kintsugi.web.modes import MODE_MEANINGS, by_mode, runbook_modes
+from runbooks import services
+from runbooks.fleet import fleet
+from runbooks.models import Breaker, Mode, RunbookMode, StopSwitch
+
+
+class StopForm(forms.Form):
+    reason = forms.CharField(
+        label="Why",
+        max_length=255,
+        widget=UnfoldAdminTextInputWidget,
+        error_messages={"required": "Say why: everyone who sees the banner will ask."},
+    )
+
+
+class ModeForm(forms.Form):
+    runbook = forms.CharField(max_length=64)
+    mode = forms.ChoiceField(choices=Mode.choices)
+
+
+def stop_switch(request: HttpRequest) -> HttpResponse:
+    if not request.user.has_perm("runbooks.view_stopswitch"):
+        raise PermissionDenied
+    may_use = request.user.has_perm("runbooks.use_stop_switch")
+    is_closing = request.POST.get("turn") == "close"
+    form = StopForm(request.POST or None, auto_id="breaker_%s" if is_closing else "id_%s")
+    if request.method == "POST":
+        if not may_use:
+            raise PermissionDenied
+        if form.is_valid() and _switch(request, form):
+            return HttpResponseRedirect(reverse("stop_switch"))
+    rows = StopSwitch.objects.order_by("-engaged_at")
+    context = {
+        **admin.site.each_context(request),
+        "title": "Stop switch",
+        "now": timezone.now(),
+        "form": StopForm() if is_closing else form,
+        "breaker_form": form if is_closing else StopForm(auto_id="breaker_%s"),
+        "may_use": may_use,
+        "standing": rows.filter(released_at=None),
+        "past": rows.exclude(released_at=None)[:20],
+        "tripped": Breaker.objects.filter(closed_at=None).first(),
+        "trips": Breaker.objects.exclude(closed_at=None)[:20],
+    }
+    return TemplateResponse(
+        request, "kintsugi/stop_switch.html", context, status=409 if form.errors else 200
+    )
+
+
+def _switch(request: HttpRequest, form: StopForm) -> bool:
+    """Engages or releases, or closes the breaker; a refusal is put on the form."""
+    now, actor, reason = timezone.now(), request.user.get_username(), form.cleaned_data["reason"]
+    if request.POST.get("turn") == "release":
+        outcome = services.release(actor=actor, note=reason, now=now)
+    elif request.POST.get("turn") == "close":
+        outcome = services.close_breaker(reason, actor=actor, now=now)
+    else:
+        outcome = services.stop(reason, actor=actor, now=now)
+    if isinstance(outcome, services.ControlRefused):
+        form.add_error(None, outcome.reason)
+        return False
+    messages.success(request, outcome.text)
+    return True
+
+
+def modes(request: HttpRequest) -> HttpResponse:
+    if not request.user.has_perm("runbooks.view_runbookmode"):
+        raise PermissionDenied
+    refusal: list[str] = []
+    if request.method == "POST":
+        if not request.user.has_perm("runbooks.set_mode"):
+            raise PermissionDenied
+        refusal = _set_mode(request)
+        if not refusal:
+            return HttpResponseRedirect(reverse("modes"))
+    context = {
+        **admin.site.each_context(request),
+        "title": "Runbook modes",
+        "groups": by_mode(runbook_modes()),
+        "site": RunbookMode.objects.filter(runbook=fleet.SITE).first(),
+        "meanings": [(mode.label, text) for mode, text in MODE_MEANINGS.items()],
+        "modes": Mode.choices,
+        "refusal": refusal,
+        "may_set": request.user.has_perm("runbooks.set_mode"),
+    }
+    return TemplateResponse(request, "kintsugi/modes.html", context, status=409 if refusal else 200)
+
+
+def _set_mode(request: HttpRequest) -> list[str]:
+    """Empty when set, else what stands against it, a line each."""
+    form = ModeForm(request.POST)
+    if not form.is_valid():
+        return [f"Choose a runbook and one of {', '.join(Mode.values)}."]
+    mode = form.cleaned_data["mode"]
+    try:
+        world = wiring.world() if mode == Mode.ARMED and wiring.acts() else None
+    except DetectorError as error:
+        return [f"Nothing can be armed here: {error}"]
+    if mode == Mode.ARMED and world is None:
+        tasks.ask_preflight(request.user.get_username())
+    outcome = services.set_mode(
+        form.cleaned_data["runbook"],
+        mode,
+        actor=request.user.get_username(),
+        now=timezone.now(),
+        world=world,
+    )
+    if isinstance(outcome, services.ControlRefused):
+        return outcome.reason.splitlines()
+    messages.success(request, outcome.text)
+    return []

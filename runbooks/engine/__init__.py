@@ -1,0 +1,1 @@
+"""The engine: a turn of a run, its guards, its results."""

@@ -1,0 +1,166 @@
+"""The memory of the ladder: which rung was tried on which part for which fault, and what came of
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.db.models import DateTimeField, OuterRef, Q, Subquery
+
+from detectors.faults import Recovery
+from incidents.models import Fault, Incident, InService, Node
+from incidents.vendor import cases
+from runbooks.lease import lease
+from runbooks.models import CureAttempt, Run, RunState
+from runbooks.plan import escalation
+from runbooks.plan.choose import Past
+from runbooks.plan.escalation import Tried
+from runbooks.plan.runbook import Runbook
+
+_LONGEST = 255
+# How a run ended tells of its rung at once; after the others it is seen within the window whether
+# the fault comes back.
+_NOT_CURED = frozenset({RunState.FAILED, RunState.NOT_CURED})
+_NOT_KNOWN = frozenset({RunState.ABORTED, RunState.WITHDRAWN})
+
+
+def begun(run: Run, rung: Recovery, now: datetime) -> None:
+    """In the transaction of the attempt: an act of unknown outcome may have been done, and
+    counts."""
+    if run.node is None:
+        return  # a run beside nodes cures nothing
+    if run.cures.filter(rung=rung).exists():
+        return  # asked again, since what was asked was lost
+    resource = run.facts.get("resource") or run.incident.root_resource
+    CureAttempt.objects.create(
+        run=run,
+        node=run.node,
+        resource=resource,
+        serial=_serials([resource]).get(resource, ""),
+        fault_type=run.fault_type,
+        rung=rung,
+        tried_at=now,
+    )
+
+
+def record_verification(run: Run, *, has_cured: bool | None, why: str, now: datetime) -> None:
+    """What the run's own verification says of its rungs, in the transaction of that turn.
+
+    A part that has just been put in and does not pass is dead on arrival.
+    """
+    _settled(run, has_cured=has_cured, why=why, now=now)
+    if has_cured is False and run.facts.get("recovery") == Recovery.VENDOR_REPLACEMENT:
+        cases.died(run.incident_id, run.facts.get(lease.VENDOR_CASE), note=why, now=now)
+
+
+def _settled(run: Run, *, has_cured: bool | None, why: str, now: datetime) -> None:
+    """A judgement once made stands."""
+    run.cures.filter(judged_at=None).update(has_cured=has_cured, why=why[:_LONGEST], judged_at=now)
+
+
+def judge(now: datetime, books: Mapping[str, Runbook]) -> int:
+    """What came of rungs whose runs have ended: one query where there is none to judge. How many
+    were judged."""
+    ended = CureAttempt.objects.filter(judged_at=None, run__finished_at__isnull=False)
+    if not ended.exists():
+        return 0
+    seen = Fault.objects.filter(resource=OuterRef("resource"), fault_type=OuterRef("fault_type"))
+    after = Q(last_seen_at__gt=OuterRef("run__finished_at")) | Q(
+        observed_at__gt=OuterRef("run__finished_at")
+    )
+    back_at = Subquery(
+        seen.filter(after).order_by("-pk").values("last_seen_at")[:1], output_field=DateTimeField()
+    )
+    rows = ended.annotate(back_at=back_at)
+    runs: dict[int, tuple[bool | None, str]] = {}
+    found = {row.run_id: row for row in rows.select_related("run")}
+    for row in found.values():
+        verdict = _verdict(row.run, row.back_at, now, window_of(row.run.runbook, books))
+        if verdict is not None:
+            runs[row.run_id] = verdict
+    for run_id, (has_cured, why) in runs.items():
+        _settled(found[run_id].run, has_cured=has_cured, why=why, now=now)
+    return len(runs)
+
+
+def _verdict(
+    run: Run, back_at: datetime | None, now: datetime, window: timedelta
+) -> tuple[bool | None, str] | None:
+    """None: its window is not over yet."""
+    state = RunState(run.state)
+    if state in _NOT_KNOWN:
+        return None, f"not known: the run was {state.label.lower()}"
+    if state in _NOT_CURED:
+        return False, run.outcome
+    if back_at is not None:
+        return False, f"the fault was back at {back_at:%Y-%m-%d %H:%M %Z}"
+    if run.finished_at is not None and now - run.finished_at >= window:
+        return True, f"the fault did not come back within {_hours(window)}"
+    return None
+
+
+def past(incident: Incident, fault_type: str, books: Mapping[str, Runbook], now: datetime) -> Past:
+    """What was tried for the fault type on the incident's node, but for parts that have been
+    replaced since."""
+    ended = list(incident.runs.filter(state=RunState.NOT_CURED).prefetch_related("cures"))
+    tried = tried_on(incident.node, fault_type, books, now) if incident.node is not None else []
+    # A rung that could not even be tried has left no attempt.
+    for run in ended:
+        book = books.get(run.runbook)
+        rung = book.rung if book is not None else None
+        if rung is not None and not run.cures.all():
+            resource, ended_at = run.facts.get("resource", ""), run.finished_at or now
+            tried.append(Tried(rung, resource, ended_at, has_cured=False, was_begun=False))
+    return Past(tried, frozenset(run.runbook for run in ended))
+
+
+def tried_on(
+    node: Node, fault_type: str, books: Mapping[str, Runbook], now: datetime
+) -> list[Tried]:
+    """The rungs of the last 14 days, but for parts that have been replaced since."""
+    rows = CureAttempt.objects.filter(
+        node=node, fault_type=fault_type, tried_at__gt=now - escalation.MEMORY
+    )
+    attempts = list(rows.select_related("run"))
+    there = _serials({row.resource for row in attempts if row.serial})
+    return [
+        Tried(
+            Recovery(row.rung),
+            row.resource,
+            row.tried_at,
+            row.has_cured,
+            _counts_for(row, books, now),
+        )
+        for row in attempts
+        if not row.serial or there.get(row.resource, row.serial) == row.serial
+    ]
+
+
+def spent(incident: Incident) -> frozenset[str]:
+    """Runbooks that have ended without a cure in this incident: none of them comes twice by
+    itself."""
+    without_cure = Run.objects.filter(incident=incident.pk, state=RunState.NOT_CURED)
+    return frozenset(without_cure.values_list("runbook", flat=True))
+
+
+def window_of(runbook: str, books: Mapping[str, Runbook]) -> timedelta:
+    """How long after a run of it a fault that comes back was not cured by it."""
+    book = books.get(runbook)
+    return (book.limits.window if book is not None else None) or escalation.WINDOW
+
+
+def _counts_for(row: CureAttempt, books: Mapping[str, Runbook], now: datetime) -> timedelta:
+    """Its window begins when its run has ended: a burn-in may take longer than the window."""
+    return (row.run.finished_at or now) - row.tried_at + window_of(row.run.runbook, books)
+
+
+def _serials(slots: set[str] | list[str]) -> dict[str, str]:
+    rows = (
+        InService.objects.filter(slot__in=slots, to_at=None) if slots else InService.objects.none()
+    )
+    return dict(rows.values_list("slot", "serial"))
+
+
+def _hours(span: timedelta) -> str:
+    return f"{span.total_seconds() / 3600:g} h"

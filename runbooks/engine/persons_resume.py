@@ -1,0 +1,71 @@
+"""Once a run has ended because a person put its node back in service: whether polls go on seeing
+the fault there.
+
+A person's resume is respected: the run is over, and nothing takes the node out again. What a poll
+sees after it is new, and whoever resumed the node may not know it: a person is asked at once,
+loudly, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from detectors.faults import Action
+from incidents.models import Fault
+from incidents.polling.last_polls import last_polls
+from incidents.state import transitions
+from incidents.vocabulary.lifecycle import CLOSED, State
+from runbooks.lease import lease
+from runbooks.models import Run
+from runbooks.node.drains import RESUMED_AT
+from runbooks.step import Context, get_backoff
+
+_LOUD = "still_standing"
+_SOON, _LONGEST = timedelta(seconds=30), timedelta(minutes=5)
+_REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
+
+
+def looks_again_at(facts: Mapping[str, Any], now: datetime) -> datetime | None:
+    """When the ended run asks what polls say; None where no person has put its node back."""
+    return now + _SOON if RESUMED_AT in facts else None
+
+
+def turn(run: Run, ctx: Context) -> None:
+    """One look, as long as the incident is open. It touches nothing."""
+    resumed_at = datetime.fromisoformat(run.facts[RESUMED_AT])
+    is_others = Run.objects.unfinished().filter(node=run.node).exists()
+    if is_others or State(run.incident.state) in CLOSED:
+        lease.give_back(run, wake_at=None)
+        return
+    standing = Fault.objects.active().filter(
+        membership__incident=run.incident_id, action__in=_REPAIRS
+    )
+    polled_at = last_polls(list(standing.values_list("pk", flat=True)))
+    after = {pk: at for pk, at in polled_at.items() if at > resumed_at}
+    if not after or ctx.state.is_out:
+        lease.give_back(
+            run, wake_at=ctx.now + max(_SOON, get_backoff(resumed_at, ctx.now, longest=_LONGEST))
+        )
+        return
+    pk = max(after, key=lambda one: (after[one], one))
+    _ask(run, ctx, standing.get(pk=pk), at=after[pk], resumed_at=resumed_at)
+
+
+def _ask(run: Run, ctx: Context, fault: Fault, *, at: datetime, resumed_at: datetime) -> None:
+    node = ctx.node
+    text = (
+        f"{node} takes jobs, since a person resumed it (seen at {resumed_at:%H:%M:%S %Z}), and"
+        f" {fault} is still there: last polled as active at {at:%H:%M:%S %Z}. Kintsugi leaves it in"
+        " service until a person decides."
+    )
+    ask = (
+        f"Take {node} out again (scontrol update NodeName={node} State=DRAIN Reason=...), or have"
+        f" Kintsugi repair it: manage.py runbook start {run.runbook} {run.incident_id} --note ..."
+    )
+    with transaction.atomic():
+        transitions.record(run.incident_id, kind=_LOUD, text=text, now=ctx.now, needs_human=ask)
+        lease.give_back(run, wake_at=None)

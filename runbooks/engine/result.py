@@ -1,0 +1,456 @@
+"""How a turn ends: the step's row, the run, the incident and its timeline, in one transaction under
+the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from detectors.faults import Recovery
+from incidents.db.prepared import Given, Prepared
+from incidents.polling import poll_pauses
+from incidents.state import transitions
+from incidents.triage import sweep
+from incidents.vocabulary.changes import Refused as ActRefused
+from incidents.vocabulary.lifecycle import State, Trigger
+from runbooks.engine import audit, keep_drained, outcome_history, persons_resume, room_queue
+from runbooks.engine.start import plan
+from runbooks.guards.table import GuardRefused, Refusal
+from runbooks.lease import lease
+from runbooks.lease.lease import REFUSED, SAID_AT
+from runbooks.models import Run, RunState, StepRun
+from runbooks.node import drains, return_to_service
+from runbooks.shadow import shadow_log as ledger
+from runbooks.slurm.ownership import TakenOver
+from runbooks.step import (
+    Back,
+    Done,
+    Failed,
+    HandedOver,
+    NotCured,
+    Result,
+    Step,
+    StepEffect,
+    Wait,
+    to_iso,
+)
+from runbooks.steps.pause_pollers import holder
+
+_KINTSUGI = "kintsugi"
+# Facts of a run: why what was seen of its node counts no more, and how often it has gone back to
+# look again.
+LOOK_ANEW = "look_anew"
+TIMES_BACK = "times_back"
+_ENOUGH_BACK = "It goes on when enough nodes are back in service. "
+# Until when, where that is no time: what has one is asked again then.
+UNTIL: Mapping[Refusal, str] = {
+    Refusal.STOPPED: "It goes on when the stop switch is released. ",
+    Refusal.MODE: "It goes on when the mode allows it. ",
+    Refusal.BREAKER: "It goes on when a person has closed the breaker. ",
+    Refusal.WIDER_CAUSE: "It goes on when that is restored. ",
+    Refusal.UNREACHABLE_ALONE: "It goes on when anything else speaks against it. ",
+    Refusal.MAINTENANCE: "It goes on when the maintenance is over. ",
+    Refusal.DECOMMISSIONED: "It goes on if the node stays. ",
+    Refusal.CAP: _ENOUGH_BACK,
+    Refusal.POD_FLOOR: _ENOUGH_BACK,
+    Refusal.JOB_FLOOR: _ENOUGH_BACK,
+}
+
+
+_ROWS_OF_STEP = Prepared(
+    lambda: StepRun.objects.filter(run=Given("run"), index=Given("index")).order_by("pk")
+)
+
+
+@dataclass
+class Turn:
+    """One turn of a run at a step; without a step when the turn is about the whole run.
+
+    `tried` is the step's attempt whose outcome is not known, `waiting` the row of what it waits
+    for.
+    """
+
+    run: Run
+    step: Step | None
+    now: datetime
+    tried: StepRun | None = None
+    waiting: StepRun | None = None
+
+    def __post_init__(self) -> None:
+        if self.step is not None:
+            for row in _ROWS_OF_STEP.objects(run=self.run.pk, index=self.run.step):
+                self.tried = row if row.outcome == StepRun.Outcome.ATTEMPTED else self.tried
+                self.waiting = row if row.outcome == StepRun.Outcome.WAITING else self.waiting
+
+    @property
+    def key(self) -> str:
+        """Names this step of this run for ever; made anew where the run has gone back to it."""
+        key = f"{self.run.pk}-{self.run.step}-{self.step.name if self.step is not None else 'run'}"
+        times_back = self.run.facts.get(TIMES_BACK, 0)
+        return f"{key}_{times_back}" if times_back else key
+
+    @property
+    def attempted_at(self) -> datetime | None:
+        """When an attempt was stored whose outcome is not known."""
+        return self.tried.started_at if self.tried is not None else None
+
+    def note_outcome(
+        self, outcome: StepRun.Outcome, text: str, *, evidence: Mapping[str, str] | None = None
+    ) -> None:
+        """On the row of the attempt, else of the wait, else on a row of its own."""
+        if self.step is None:
+            return
+        row = self.tried or self.waiting or self.new_row()
+        row.outcome, row.text, row.finished_at = outcome, text, self.now
+        row.evidence = dict(evidence or {})
+        row.save()
+        if (
+            self.waiting is not None and row.pk != self.waiting.pk
+        ):  # what an attempt waited for ends with it
+            self.waiting.delete()
+            self.waiting = None
+
+    def note_wait(self, text: str) -> None:
+        """An attempt of unknown outcome stays what it is while it is waited for."""
+        if self.step is None:
+            return
+        self.waiting = self.waiting or self.new_row()
+        self.waiting.outcome, self.waiting.text = StepRun.Outcome.WAITING, text
+        self.waiting.save()
+
+    def new_row(self) -> StepRun:
+        name = self.step.name if self.step is not None else ""
+        return StepRun(
+            run=self.run, index=self.run.step, name=name, key=self.key, started_at=self.now
+        )
+
+
+def attempt(turn: Turn) -> None:
+    """Before the act. A step that only looks needs no row: what it saw is stored afterwards."""
+    run, step = turn.run, turn.step
+    if step is None or step.effect is StepEffect.READ_ONLY:
+        return
+    with transaction.atomic():
+        lease.keep(run, facts=run.facts)
+        is_again = turn.tried is not None
+        if is_again:
+            turn.note_outcome(
+                StepRun.Outcome.FAILED, "It did not take: nothing of it was seen on the node."
+            )
+        turn.tried = turn.new_row()
+        turn.tried.outcome = StepRun.Outcome.ATTEMPTED
+        turn.tried.save()
+        if step.recovery is not None and not is_again:
+            outcome_history.begun(run, step.recovery, turn.now)
+        _audit(turn, audit.Phase.BEGUN, step.plan.format(node=run.place))
+
+
+def store(
+    turn: Turn, result: Result, *, is_last: bool, outcome: StepRun.Outcome = StepRun.Outcome.DONE
+) -> None:
+    """The step's result, and what follows from it."""
+    if isinstance(result, Wait):
+        wait(turn, result)
+    elif isinstance(result, Failed):
+        fail(turn, result)
+    elif isinstance(result, NotCured):
+        _climb(turn, result)
+    elif isinstance(result, HandedOver):
+        _hand_over(turn, result)
+    elif isinstance(result, Back):
+        _go_back(turn, result)
+    else:
+        _go_on(turn, result, is_last=is_last, outcome=outcome)
+
+
+def _go_back(turn: Turn, back: Back) -> None:
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.FAILED, back.text)
+        _record(turn, "run_note", back.text)
+        lease.give_back(turn.run, wake_at=turn.now, step=turn.run.step - 1, waiting_for="")
+
+
+def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -> None:
+    run, step, now = turn.run, turn.step, turn.now
+    with transaction.atomic():
+        _audit(turn, audit.Phase.DONE, done.text)
+        turn.note_outcome(outcome, done.text, evidence=done.evidence)
+        _forget_refusal(run)
+        if step is not None and step.recovery is not None:
+            run.facts["recovery"] = step.recovery.value
+        if done.boot is not None and run.node is not None:
+            booted = done.boot
+            sweep.node_restarted(
+                run.place, booted_at=booted.booted_at, boot_id=booted.boot_id, now=now
+            )
+        if done.cause is not None:
+            run.facts["resource"] = done.cause.resource
+            lease.keep(run, fault_type=done.cause.fault_type)
+        if done.reset is not None:
+            sweep.gpus_reset(done.reset.resources, reset_at=done.reset.at, now=now)
+        if is_last:
+            _succeed(turn, done.text)
+            return
+        if run.step == 0 and run.node is not None:
+            _tell_started(turn, done.text)
+        elif done.is_told:
+            needs_human = "" if run.facts.pop("asked", None) else None
+            _record(turn, "step_done", done.text, needs_human=needs_human)
+        lease.give_back(run, wake_at=now, step=run.step + 1, waiting_for="")
+
+
+def _tell_started(turn: Turn, text: str) -> None:
+    """The node is out: the repair has begun. For a further rung it has been out since the first."""
+    incident = turn.run.incident
+    since = incident.out_of_service_at if incident.restored_at is None else None
+    acted = transitions.act(
+        turn.run.incident_id,
+        Trigger.REPAIR_STARTED,
+        actor=_KINTSUGI,
+        note=text,
+        now=turn.now,
+        out_of_service_at=since or turn.now,
+        needs_human="",
+    )
+    if isinstance(acted, ActRefused):  # a person closed it meanwhile; the next turn sees that
+        _record(turn, "step_done", text)
+
+
+def _succeed(turn: Turn, text: str) -> None:
+    """The incident was cured by the last rung that the run has tried. A run beside nodes cures
+    nothing."""
+    run = turn.run
+    if run.node is None:
+        conclude(turn, text)
+        return
+    recovery = run.facts.get("recovery")
+    changes: dict[str, Any] = {"recovery": Recovery(recovery)} if recovery else {}
+    _finish(turn, RunState.SUCCEEDED, text)
+    _act(turn, Trigger.REPAIR_SUCCEEDED, text, restored_at=turn.now, **changes)
+    run.facts.pop("asked", None)
+
+
+def wait(turn: Turn, waiting: Wait) -> None:
+    """Look again later. A line for people only when the question or the sentence is new."""
+    run = turn.run
+    with transaction.atomic():
+        is_new = waiting.ask != run.facts.get("asked", "") or turn.waiting is None
+        turn.note_wait(waiting.text)
+        if waiting.is_told and (is_new or waiting.is_report):
+            _record(turn, "run_waiting", waiting.text, needs_human=waiting.ask or None)
+        if waiting.ask:
+            run.facts["asked"] = waiting.ask
+        _forget_refusal(run)
+        _rest(turn, waiting.text, again_at=turn.now + waiting.again_in)
+
+
+def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
+    """The guards said no: told once for each kind of reason, asked again at the time they name.
+
+    `maintenance` is what the node is under then, whichever guard spoke: it is looked at anew
+    afterwards.
+    """
+    run = turn.run
+    again = (refused.ask_again_at or turn.now) + room_queue.behind_others(run, refused)
+    goes_on = UNTIL.get(refused.kind, "")
+    text = f"{refused.reason}. {goes_on}Asked again at {again:%Y-%m-%d %H:%M:%S %Z}."
+    with transaction.atomic():
+        if run.facts.get(REFUSED) != refused.kind:
+            row = turn.new_row()
+            row.outcome, row.text, row.finished_at = StepRun.Outcome.REFUSED, text, turn.now
+            row.save()
+            _record(turn, "run_refused", text)
+            run.facts[REFUSED] = str(refused.kind)
+        if maintenance:
+            run.facts[LOOK_ANEW] = f"The maintenance of {run.place} is over"
+        _rest(turn, text, again_at=again)
+
+
+def look_anew(turn: Turn, *, index: int) -> None:
+    """Goes back to the step that looks at the node: somebody has worked on it since."""
+    run = turn.run
+    text = f"{run.facts.pop(LOOK_ANEW)}: Kintsugi looks at it anew before it goes on."
+    with transaction.atomic():
+        run.facts[TIMES_BACK] = run.facts.get(TIMES_BACK, 0) + 1
+        _forget_refusal(run)
+        _record(turn, "run_note", text)
+        lease.give_back(run, wake_at=turn.now, step=index, waiting_for=text)
+
+
+def note(turn: Turn, text: str, *, again_in: timedelta) -> None:
+    """Something went on beside the steps. Told once while the sentence stays the same."""
+    run = turn.run
+    with transaction.atomic():
+        if run.facts.get("noted") != text:
+            _record(turn, "run_note", text)
+            run.facts["noted"] = text
+        _rest(turn, text, again_at=turn.now + again_in)
+
+
+def _rest(turn: Turn, text: str, *, again_at: datetime) -> None:
+    """Waits, and says for what, as it is now."""
+    turn.run.facts[SAID_AT] = to_iso(turn.now)
+    lease.give_back(turn.run, wake_at=again_at, waiting_for=text)
+
+
+def fail(turn: Turn, failed: Failed) -> None:
+    """Stop; the node stays as it is, and a person is asked."""
+    with transaction.atomic():
+        text = f"{failed.text} {turn.run.facts.get('unfinished', '')}".strip()
+        _audit(turn, audit.Phase.FAILED, text)
+        turn.note_outcome(StepRun.Outcome.FAILED, text)
+        _finish(turn, RunState.FAILED, text)
+        _act(turn, Trigger.REPAIR_FAILED, text, needs_human=failed.ask)
+
+
+def _climb(turn: Turn, result: NotCured) -> None:
+    """The run ends, its rung is judged, and the node stays ours: the incident calls for the next
+    rung at once."""
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.FAILED, result.text, evidence=result.evidence)
+        if turn.step is not None and turn.step.recovery is not None and turn.tried is None:
+            # A rung that cannot be tried has not cured either: it is not called for again.
+            outcome_history.begun(turn.run, turn.step.recovery, turn.now)
+        outcome_history.record_verification(
+            turn.run, has_cured=False, why=result.text, now=turn.now
+        )
+        _finish(turn, RunState.NOT_CURED, result.text)
+        _act(turn, Trigger.REPAIR_FAILED, result.text, needs_human=result.ask)
+
+
+def not_done(turn: Turn, text: str, *, again_in: timedelta) -> None:
+    """The act was not made, since the node had changed just before it: the attempt is over."""
+    with transaction.atomic():
+        _audit(turn, audit.Phase.FAILED, text)
+        turn.note_outcome(StepRun.Outcome.FAILED, text)
+        _record(turn, "run_note", text)
+        _rest(turn, text, again_at=turn.now + again_in)
+
+
+def take_over(turn: Turn, taken: TakenOver, *, left: str = "") -> None:
+    """A person changed the node. Where they were asked to, the run has succeeded; else it stops.
+    `left`: what became of what the run had asked Slurm for."""
+    run = turn.run
+    with transaction.atomic():
+        if taken.is_resumed and run.facts.get("asked_to_resume"):
+            turn.note_outcome(StepRun.Outcome.DONE, f"{taken.text} after the reboot.")
+            _succeed(turn, f"{taken.text} after the reboot.")
+            return
+        words = [
+            f"{taken.text}. Kintsugi respects that and stops run {run.pk}.",
+            left,
+            run.facts.get("unfinished", ""),
+        ]
+        text = " ".join(word for word in words if word)
+        turn.note_outcome(StepRun.Outcome.REFUSED, text)
+        if taken.is_resumed:
+            drains.note_persons_resume(run.facts, turn.now)
+        _finish(turn, RunState.ABORTED, text)
+        _act(
+            turn,
+            Trigger.REPAIR_WITHDRAWN,
+            text,
+            needs_human="Resolve the incident when the fault is mended.",
+        )
+
+
+def conclude(turn: Turn, text: str) -> None:
+    """What acted on no node has come to its end: a line, and nothing of the incident is changed."""
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.DONE, text)
+        _finish(turn, RunState.SUCCEEDED, text)
+        _record(turn, "run_ended", text)
+
+
+def withdraw(turn: Turn, done: Done, *, ask: str = "") -> None:
+    """`ask` is what a person is asked, where the node is left drained although something stands on
+    it."""
+    with transaction.atomic():
+        _finish(turn, RunState.WITHDRAWN, done.text)
+        if State(turn.run.incident.state) is State.REPAIRING:
+            _act(turn, Trigger.REPAIR_WITHDRAWN, done.text, needs_human=ask)
+        else:
+            _record(turn, "run_withdrawn", done.text, needs_human=ask or None)
+        transitions.note_withdrawal(turn.run.incident_id, done.text, turn.now)
+
+
+def shadow(
+    run: Run, steps: Sequence[Step], *, remark: str, window: timedelta, now: datetime
+) -> None:
+    """What the run would do, told in one line; nothing was touched."""
+    text = f"Shadow mode: Kintsugi would {plan(run)}.{remark}"
+    with transaction.atomic():
+        StepRun.objects.bulk_create(
+            StepRun(
+                run=run,
+                index=index,
+                name=step.name,
+                outcome=StepRun.Outcome.WOULD_RUN,
+                text=f"would {step.plan.format(node=run.place)}",
+                started_at=now,
+                finished_at=now,
+            )
+            for index, step in enumerate(steps)
+        )
+        ledger.noted(run, [step.name for step in steps], window=window, now=now)
+        turn = Turn(run, None, now)
+        _finish(turn, RunState.SHADOWED, text)
+        _record(turn, "run_shadowed", text)
+
+
+def _hand_over(turn: Turn, handed: HandedOver) -> None:
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.DONE, handed.text)
+        turn.run.facts["handed_over"] = True
+        _finish(turn, RunState.SUCCEEDED, handed.text)
+        _act(turn, Trigger.REPAIR_WITHDRAWN, handed.text, needs_human=handed.ask)
+
+
+def _audit(turn: Turn, phase: audit.Phase, text: str) -> None:
+    """A line of the audit log, where the step acts and was begun: what was only looked at is no
+    act."""
+    step = turn.step
+    if step is not None and step.effect is not StepEffect.READ_ONLY and turn.tried is not None:
+        audit.of_run(turn.run, step.name, phase, text, now=turn.now, key=turn.key)
+
+
+def _finish(turn: Turn, state: RunState, outcome: str) -> None:
+    poll_pauses.end(holder(turn.run.pk))
+    facts = turn.run.facts
+    given_back, keeps_drained = (
+        return_to_service.looks_again_at(facts),
+        keep_drained.looks_again_at(facts, turn.now),
+    )
+    lease.give_back(
+        turn.run,
+        wake_at=persons_resume.looks_again_at(facts, turn.now) or given_back or keeps_drained,
+        state=state,
+        outcome=outcome,
+        waiting_for="",
+        finished_at=turn.now,
+    )
+
+
+def _act(turn: Turn, trigger: Trigger, text: str, **changes: Any) -> None:
+    """Moves the incident; where its state does not allow that, the timeline and the question are
+    written alone."""
+    acted = transitions.act(
+        turn.run.incident_id, trigger, actor=_KINTSUGI, note=text, now=turn.now, **changes
+    )
+    if isinstance(acted, ActRefused):
+        _record(turn, "run_ended", text, needs_human=changes.get("needs_human"))
+
+
+def _record(turn: Turn, kind: str, text: str, *, needs_human: str | None = None) -> None:
+    transitions.record(
+        turn.run.incident_id, kind=kind, text=text, now=turn.now, needs_human=needs_human
+    )
+
+
+def _forget_refusal(run: Run) -> None:
+    run.facts.pop(REFUSED, None)
+    run.facts.pop("noted", None)

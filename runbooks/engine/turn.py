@@ -1,0 +1,415 @@
+"""One turn of a run: at most one step, then commit. Killing the worker at any line loses nothing.
+
+1. Lease the run.  2. Look whether its incident still calls for it.  3. Look at the node: is the
+step done already, is the drain still ours?  4. Ask the guards.  5. Store the attempt.  6. Act.  7.
+Store the result, and go on. An attempt without a result is one of unknown outcome: step 3 looks
+before anything is done again. Where a person's leave is needed, it is asked for before the guards
+are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from incidents.db import own_errors
+from incidents.vendor import cases
+from incidents.vocabulary.lifecycle import State
+from runbooks.engine import (
+    aftercare,
+    approvals,
+    audit,
+    contexts,
+    keep_drained,
+    persons_resume,
+    start,
+    watch_only,
+    withdraw,
+)
+from runbooks.engine import result as ending
+from runbooks.engine.result import Turn
+from runbooks.errors import WorldError, WorldRefusal
+from runbooks.fleet import fleet, guard_check
+from runbooks.fleet.fleet import ShownFleet
+from runbooks.guards import table
+from runbooks.guards.table import Act, Allowed, GuardRefused
+from runbooks.lease import heartbeat, lease, withdrawal_reasons
+from runbooks.lease.lease import LateWorker
+from runbooks.library import library
+from runbooks.library.library import Planned
+from runbooks.models import Mode, Run, StepRun
+from runbooks.node import drains, holding
+from runbooks.node.return_to_service import GIVEN_BACK_AT
+from runbooks.slurm import ownership
+from runbooks.slurm.ownership import Dropped, TakenOver
+from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmError, SlurmRefusal
+from runbooks.step import Context, Failed, Step, StepEffect, Wait, World, fact_time, to_iso
+from runbooks.steps.burn_in import BurnIn
+from runbooks.steps.confirm_on_node import ConfirmOnNode
+from runbooks.steps.diagnose import Diagnose
+from runbooks.steps.resume import Resume
+from runbooks.steps.verify import PROVED_AT, Verify
+
+_log = logging.getLogger(__name__)
+_AFTER_TROUBLE = timedelta(seconds=30)
+# Somebody was quicker, and has said what they had to say.
+_AFTER_A_CHANGE = timedelta(seconds=1)
+_WHILE_IT_BOOTS = timedelta(seconds=10)
+# What they saw of a node counts no more once people have worked on it.
+_LOOKS = (ConfirmOnNode.name, Verify.name, Diagnose.name, BurnIn.name)
+# The points between which a worker may be killed; tests raise there.
+Point = Callable[[str], None]
+
+
+def _pass(point: str) -> None:
+    """Nothing happens between two lines."""
+
+
+def advance(run_id: int, *, now: datetime, world: World, at: Point = _pass) -> None:
+    """At most one step of the run, then commit. Safe to call twice, late, or by several workers at
+    once."""
+    run = lease.take(run_id, now)
+    if run is None:
+        return
+    try:
+        with heartbeat.beating(run):
+            at("leased")
+            _attended(run, now=now, world=world, at=at)
+    except LateWorker as late:
+        _log.warning("%s was taken over or ended by someone else while a step was under way", late)
+
+
+def _attended(run: Run, *, now: datetime, world: World, at: Point) -> None:
+    """A turn whose troubles are kept: nothing that goes wrong in a step is lost or repeated
+    blindly."""
+    try:
+        _turn(run, now=now, world=world, at=at)
+    except LateWorker:
+        raise
+    except library.LibraryError as error:
+        ask = f"Abort run {run.pk}, look at {run.place} and finish the repair by hand."
+        ending.fail(
+            Turn(run, None, now),
+            Failed(f"Its plan cannot be followed by this version: {error}", ask),
+        )
+    except WorldRefusal as refusal:
+        ask = f"Look at {run.place} and finish the repair by hand."
+        ending.fail(
+            Turn(run, _planned(run).step, now), Failed(f"It cannot be done: {refusal}", ask)
+        )
+    except WorldError as error:
+        _look_again(run, str(error), now)
+    except Exception as error:  # noqa: BLE001 - one of the four named places: around one advance
+        _log.exception("run %s: the step broke", run.pk)
+        _look_again(run, f"The step was broken off: {own_errors.described(error)}.", now)
+
+
+def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
+    if run.finished_at is not None:
+        _look_after(run, now=now, world=world, at=at)
+        return
+    if run.node is None:
+        is_called_for = start.is_called_for(run)
+        watch_only.turn(
+            run, library.planned(run.plan), is_called_for=is_called_for, now=now, world=world
+        )
+        return
+    planned = _planned(run)
+    step = planned.step
+    verdict = withdrawal_reasons.consider(
+        State(run.incident.state),
+        is_called_for=start.is_called_for(run),
+        has_rebooted=withdraw.has_tried(run),
+        waits_for_part=_waits_for_part(run),
+    )
+    turn = Turn(run, step, now)
+    if isinstance(verdict, withdrawal_reasons.Withdraw) and not (
+        step.finishes and turn.attempted_at
+    ):
+        withdraw.withdraw(run, verdict, now=now, world=world)
+        return
+    if run.mode == Mode.SHADOW:
+        _shadow(run, now=now, world=world)
+        return
+    # Guards need the whole fleet, other steps only their node.
+    nodes = world.slurm.nodes(() if step.act else (run.place,))
+    if run.place not in nodes:
+        raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
+    ctx = replace(
+        contexts.build(run, nodes[run.place], turn.attempted_at, now=now, world=world),
+        params=planned.params,
+        key=turn.key,
+    )
+    if _settled_by_looking(turn, ctx):
+        return
+    if isinstance(verdict, withdrawal_reasons.Withdraw):
+        withdraw.withdraw(run, verdict, now=now, world=world)
+        return
+    if approvals.is_for_number_alone(turn, planned, ctx) and _waits_for_room(
+        turn, step, nodes, ctx
+    ):
+        return
+    leave = approvals.check(turn, planned, ctx, nodes)
+    if not isinstance(leave, approvals.Permission):
+        return
+    if step.act is not None and _is_refused(turn, step.act, nodes, ctx):
+        return
+    if step.touches_node and (_is_maintained(turn, ctx) or _is_being_rebooted(turn, ctx)):
+        return
+    if _goes_back_to_look(turn, ctx):
+        return
+    _act(turn, ctx, leave, at=at)
+
+
+def _act(turn: Turn, ctx: Context, leave: approvals.Permission, *, at: Point) -> None:
+    """Stores the attempt, acts, and stores the result. Nothing is done to a node that has changed a
+    moment ago."""
+    run, step, now = turn.run, _planned(turn.run).step, turn.now
+    at("allowed")
+    if turn.attempted_at is not None and now < turn.attempted_at + step.settles_in:
+        since = f"{turn.attempted_at:%H:%M:%S %Z}"
+        ending.note(
+            turn,
+            f"Whether the attempt of {since} took is not known yet.",
+            again_in=timedelta(seconds=5),
+        )
+        return
+    with transaction.atomic():
+        approvals.used(leave, now)
+        ending.attempt(turn)
+    at("attempted")
+    before = dict(run.facts)
+    try:
+        result = step.run(ctx)
+    except NodeChanged as changed:
+        run.facts.clear()
+        run.facts.update(before)
+        ending.not_done(turn, f"{changed} Kintsugi looks again.", again_in=_AFTER_A_CHANGE)
+        return
+    at("acted")
+    ending.store(turn, result, is_last=_is_last(run))
+    at("stored")
+
+
+def _look_after(run: Run, *, now: datetime, world: World, at: Point) -> None:
+    """An ended run that has given its node back: whether Slurm has kept that. One whose node a
+    person put back: whether polls see the fault there. Any other: whether Slurm keeps the drain."""
+    try:
+        state = world.slurm.nodes((run.place,))[run.place]
+        ctx = contexts.build(run, state, None, now=now, world=world)
+        if drains.RESUMED_AT in run.facts:
+            persons_resume.turn(run, ctx)
+        elif GIVEN_BACK_AT in run.facts:
+            aftercare.turn(Turn(run, Resume(), now), ctx, at=at)
+        else:
+            keep_drained.turn(run, ctx)
+    except WorldError as error:
+        aftercare.put_off(run, error, now)
+
+
+def _settled_by_looking(turn: Turn, ctx: Context) -> bool:
+    """Whether the turn ends here: done already, under way, blocked, or the node is no longer
+    ours."""
+    step, run = turn.step, turn.run
+    assert step is not None  # noqa: S101 - only `advance` itself makes a turn without one
+    done = step.is_done(ctx)
+    if done is not None:
+        ending.store(turn, done, is_last=_is_last(run), outcome=StepRun.Outcome.ALREADY_DONE)
+        return True
+    if step.needs_hold:
+        hold = holding.get_hold(ctx)
+        if isinstance(hold, Dropped):
+            audit.of_run(
+                run, "drain", audit.Phase.BEGUN, f"{hold.text}: drained again.", now=turn.now
+            )
+            drains.drain(ctx, run.facts["reason"])
+            run.facts["held_at"] = to_iso(turn.now)
+            ending.note(
+                turn, f"{hold.text}; Kintsugi drained it again at once.", again_in=timedelta(0)
+            )
+            return True
+        if isinstance(hold, TakenOver):
+            ending.take_over(turn, hold, left=_take_reboot_back(ctx))
+            return True
+    begun = step.carry_on(ctx) if turn.attempted_at is not None else None
+    result = begun if begun is not None else step.blocked(ctx)
+    if result is not None:
+        ending.store(turn, result, is_last=_is_last(run))
+    return result is not None
+
+
+def _take_reboot_back(ctx: Context) -> str:
+    """A reboot that this run has asked for is not left to hit whoever has taken the node over: what
+    became of it."""
+    if (
+        "reboot_at" not in ctx.facts
+        or "booted_at" in ctx.facts
+        or "REBOOT_REQUESTED" not in ctx.state.flags
+    ):
+        return ""
+    if ctx.state.is_draining:
+        return (
+            f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node}"
+            " is empty. It is not cancelled, since that would take your drain away. To do so and"
+            f" keep the node out: scontrol cancel_reboot {ctx.node}; scontrol update"
+            f" NodeName={ctx.node} State=DRAIN Reason=..."
+        )
+    ctx.world.slurm_writer.withdraw_reboot(ctx.node, as_seen=ctx.state)
+    return (
+        "The reboot that Kintsugi had asked for, and that Slurm had not sent, is cancelled:"
+        f" {ctx.node} runs on."
+    )
+
+
+def _planned(run: Run) -> Planned:
+    return library.planned(run.plan)[run.step]
+
+
+def _is_last(run: Run) -> bool:
+    return run.step == len(run.plan) - 1
+
+
+def _waits_for_part(run: Run) -> bool:
+    """Whether the vendor was called for this run, too: it has still to wait for the part, and there
+    is a case."""
+    if "await_part" not in [row["step"] for row in run.plan[run.step :]]:
+        return False
+    return lease.VENDOR_CASE in run.facts or cases.get_active_case(run.incident_id) is not None
+
+
+def _is_refused(turn: Turn, act: Act, nodes: dict[str, NodeState], ctx: Context) -> bool:
+    """Asks the guards; what jobs need is looked at where the node is about to be taken."""
+    world = ctx.world
+    takes = act is Act.DRAIN or turn.run.claimed_at is None
+    shown = ShownFleet(nodes, tuple(world.slurm.demands()) if takes else ())
+    verdict = guard_check.ask(turn.run, act, shown, policy=world.policy, now=turn.now)
+    if isinstance(verdict, Allowed):
+        return False
+    _refuse(turn, verdict, ctx)
+    return True
+
+
+def _is_maintained(turn: Turn, ctx: Context) -> bool:
+    """Of all guards a step that proves a node or gives it back asks this one: hands may be in the
+    machine."""
+    refused = table.maintenance(ctx.maintenance, turn.now)
+    if refused is not None:
+        ending.refuse(turn, refused, maintenance=ctx.maintenance)
+    return refused is not None
+
+
+def _is_being_rebooted(turn: Turn, ctx: Context) -> bool:
+    """Ours has ended before such a step: this one is somebody's, who wants it. A resume would
+    cancel it (22.05)."""
+    if not ctx.state.is_rebooting or _shows_our_old_reboot(ctx):
+        return False
+    ctx.facts[ending.LOOK_ANEW] = f"{ctx.node} was rebooted by someone else"
+    text = (
+        f"Someone has asked Slurm to reboot {ctx.node}: Kintsugi leaves it to them until it is"
+        " back."
+    )
+    ending.wait(turn, Wait(text, _WHILE_IT_BOOTS, is_told=True))
+    return True
+
+
+def _shows_our_old_reboot(ctx: Context) -> bool:
+    """A slurmctld that restarted from an older state shows our reboot as issued though the node has
+    booted since.
+
+    Whoever reboots the node anew has Slurm append to its reason again, after the boot that we have
+    seen.
+    """
+    booted_at, issued_at = fact_time(ctx, "booted_at"), ctx.state.reason_changed_at
+    if "reboot_at" not in ctx.facts or booted_at is None or issued_at is None:
+        return False
+    is_issued = "REBOOT_ISSUED" in ctx.state.flags and ownership.ends_with_reboot_issued(ctx.state)
+    return is_issued and issued_at <= booted_at
+
+
+def _goes_back_to_look(turn: Turn, ctx: Context) -> bool:
+    """Somebody has worked on the node, or booted it, since it was looked at."""
+    run = turn.run
+    proved_at, booted_at = fact_time(ctx, PROVED_AT), ctx.state.boot_time
+    if proved_at is not None and booted_at is not None and booted_at > proved_at:
+        run.facts.setdefault(ending.LOOK_ANEW, f"{ctx.node} has booted since it was verified")
+    index = _last_look(run) if ending.LOOK_ANEW in run.facts else None
+    if index is None:
+        return False
+    is_begun = any(fact.startswith(f"{turn.key}:") for fact in run.facts)
+    if index == run.step and not is_begun:
+        del run.facts[ending.LOOK_ANEW]
+        return False
+    run.facts.pop(PROVED_AT, None)
+    since = fact_time(ctx, "booted_at")
+    if since is not None and booted_at is not None and booted_at > since:
+        run.facts["booted_at"] = to_iso(booted_at)
+        run.facts.pop("boot_id_after", None)
+    ending.look_anew(turn, index=index)
+    return True
+
+
+def _last_look(run: Run) -> int | None:
+    """The step that the node was last looked at by, before or at this one, with no act since."""
+    for index in range(run.step, -1, -1):
+        step = library.planned(run.plan)[index].step
+        if step.name in _LOOKS:
+            return index
+        if index < run.step and step.effect is not StepEffect.READ_ONLY:
+            return None
+    return None
+
+
+def _waits_for_room(turn: Turn, step: Step, nodes: dict[str, NodeState], ctx: Context) -> bool:
+    """Nobody is asked whether one node more may go out while the guards would not let it."""
+    world = ctx.world
+    assert step.act is not None  # noqa: S101 - a step that takes no node out is asked about for other reasons
+    shown = ShownFleet(nodes, tuple(world.slurm.demands()))
+    verdict = guard_check.check_guards(turn.run, step.act, shown, policy=world.policy, now=turn.now)
+    if isinstance(verdict, Allowed):
+        return False
+    _refuse(turn, verdict, ctx)
+    return True
+
+
+def _refuse(turn: Turn, verdict: GuardRefused, ctx: Context) -> None:
+    if verdict.ask_again_at is None:
+        ask = f"Examine {turn.run.place}: power-cycle it or call the vendor. It is drained."
+        ending.fail(turn, Failed(f"{verdict.reason}. {turn.run.place} stays drained.", ask))
+    else:
+        ending.refuse(turn, verdict, maintenance=ctx.maintenance)
+
+
+def _shadow(run: Run, *, now: datetime, world: World) -> None:
+    steps = [planned.step for planned in library.planned(run.plan)]
+    remark = _objection(run, now=now, world=world)
+    ending.shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
+
+
+def _objection(run: Run, *, now: datetime, world: World) -> str:
+    """What would stand against the run right now, as a sentence of its own; empty when nothing
+    would."""
+    try:
+        shown = fleet.read_fleet(world.slurm)
+    except SlurmError as error:
+        return f" Slurm cannot be looked at: {error}"
+    if run.place not in shown.nodes:
+        return f" Slurm knows no node {run.place}."
+    state = replace(fleet.read(run, shown, policy=world.policy, now=now), mode=Mode.ARMED)
+    verdict = table.check(guard_check.request(Act.DRAIN, run.place, run.fault_type), state, now)
+    return (
+        f" The guards would refuse that now: {verdict.reason}."
+        if isinstance(verdict, GuardRefused)
+        else ""
+    )
+
+
+def _look_again(run: Run, text: str, now: datetime) -> None:
+    """Trouble on the way: an attempt keeps its unknown outcome, and the next turn looks first."""
+    try:
+        ending.note(Turn(run, None, now), f"{text} Kintsugi looks again.", again_in=_AFTER_TROUBLE)
+    except LateWorker:
+        _log.warning("run %s ended while a step was in trouble: %s", run.pk, text)

@@ -1,0 +1,103 @@
+"""Ends a run that nobody wants any more, and hands its node back where nothing speaks against
+it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from detectors.faults import Action
+from incidents.db.prepared import Given, Prepared
+from incidents.maintenance import active_windows
+from incidents.models import Fault
+from incidents.polling.last_polls import last_polls
+from runbooks.engine import audit, contexts, result, start
+from runbooks.engine.result import Turn
+from runbooks.lease import withdrawal_reasons
+from runbooks.models import Run, StepRun
+from runbooks.node import drains
+from runbooks.node.return_to_service import GIVEN_BACK_AT
+from runbooks.plan.escalation_levels import STEPS_THAT_TOUCH
+from runbooks.slurm.ownership import Held
+from runbooks.step import Done, World, to_iso
+from runbooks.steps.adopt_drain import AdoptDrain
+from runbooks.steps.drain import Drain
+
+_TOUCHED = Prepared(
+    lambda: StepRun.objects.filter(run=Given("run"), name__in=STEPS_THAT_TOUCH).values_list("pk")[
+        :1
+    ]
+)
+_REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
+
+
+def withdraw(
+    run: Run, verdict: withdrawal_reasons.Withdraw, *, now: datetime, world: World
+) -> None:
+    """Hands back what this run drained and never rebooted; what was rebooted and not verified stays
+    drained."""
+    node = run.place
+    has_drained = run.steps.filter(name__in=(Drain.name, AdoptDrain.name)).exists()
+    state = world.slurm.nodes((node,))[node]
+    is_ours = has_drained and isinstance(
+        drains.hold(contexts.build(run, state, None, now=now, world=world)), Held
+    )
+    other = start.calling_for(run).exclude(pk=run.incident_id).first()
+    ill, ask = _polled_ill(node), ""
+    maintenance = active_windows.maintained(now).get(node, "")
+    if is_ours and other is not None:
+        text = f"{node} stays drained for incident #{other.pk}."
+    elif is_ours and ill:
+        text = f"{node} stays drained: {ill}."
+        ask = (
+            f"Look at {node}: {ill}. Resume it when it is well: scontrol update NodeName={node}"
+            " State=RESUME"
+        )
+    elif is_ours and maintenance:
+        text = (
+            f"{maintenance}: it stays drained. Resume it afterwards: scontrol update"
+            f" NodeName={node} State=RESUME"
+        )
+    elif is_ours and verdict.hands_back and not has_tried(run) and run.facts.get("adopted_reason"):
+        audit.of_run(
+            run,
+            "drain",
+            audit.Phase.BEGUN,
+            f"Left as Slurm had it, because {verdict.reason}.",
+            now=now,
+        )
+        world.slurm_writer.drain(node, run.facts["adopted_reason"], as_seen=state)
+        text = f"{node} is left as Slurm had left it, drained: {run.facts['adopted_reason']}."
+    elif is_ours and verdict.hands_back and not has_tried(run):
+        audit.of_run(
+            run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now
+        )
+        world.slurm_writer.resume(node, as_seen=state)
+        run.facts[GIVEN_BACK_AT] = to_iso(now)
+        text = f"{node} is handed back: it takes jobs again."
+    elif is_ours:
+        text = (
+            f"{node} stays drained; resume it when it is well: scontrol update NodeName={node}"
+            " State=RESUME"
+        )
+    else:
+        text = f"Nothing was left to undo on {node}."
+    done = Done(f"Run {run.pk} is withdrawn, because {verdict.reason}. {text}")
+    result.withdraw(Turn(run, None, now), done, ask=ask)
+
+
+def _polled_ill(node: str) -> str:
+    """A fault of the node that calls for a repair and that polls show, as a sentence; empty where
+    there is none."""
+    standing = Fault.objects.active().of_node(node).filter(action__in=_REPAIRS)
+    faults = {fault.pk: fault for fault in standing}
+    polled_at = last_polls(list(faults))
+    if not polled_at:
+        return ""
+    pk = max(polled_at, key=lambda one: (polled_at[one], one))
+    return f"{faults[pk]} was last polled as active at {polled_at[pk]:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def has_tried(run: Run) -> bool:
+    """Whether it has begun to reset, reboot or power-cycle: what it touched is verified before it
+    takes jobs."""
+    return bool(_TOUCHED.rows(run=run.pk))

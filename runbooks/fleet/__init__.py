@@ -1,0 +1,1 @@
+"""What the guards are told of the fleet, and the breaker."""

@@ -1,0 +1,113 @@
+"""The breaker: trips when much of the fleet turns bad at once, and stays open until a person closes
+it.
+
+A trip is a fault of Kintsugi's own, so that people are told of it as of any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from detectors.faults import Action, Component, EventKind, FaultEvent
+from incidents.correlation.conclusions import make_conclusion
+from incidents.db.prepared import Given, Prepared
+from incidents.models import Fault, Incident, Node
+from incidents.vocabulary.lifecycle import State
+from runbooks.guards import causes
+from runbooks.guards.verdicts import Bounds
+from runbooks.models import Breaker
+from runbooks.slurm.protocol import NodeState
+
+FAULT_TYPE = "kintsugi.breaker_tripped"
+_RESOURCE = "kintsugi/breaker"
+_REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
+_OF_NODES = [Component.GPU.value, Component.NVLINK.value, Component.NODE.value]
+_NOT_BAD = [State.FALSE_POSITIVE.value, State.DUPLICATE.value]
+
+
+_STANDING = Prepared(lambda: Breaker.objects.filter(closed_at=None).order_by("pk")[:1])
+_CLOSED = Prepared(
+    lambda: (
+        Breaker.objects.exclude(closed_at=None).order_by("-closed_at").values_list("closed_at")[:1]
+    )
+)
+_CALLED = Prepared(
+    lambda: (
+        Incident.objects.filter(
+            opened_at__gt=Given("since"), action__in=_REPAIRS, component__in=_OF_NODES
+        )
+        .filter(node__is_provisional=False)
+        .exclude(state__in=_NOT_BAD)
+        .values_list("node__name")
+    )
+)
+
+
+def get_open_breaker() -> Breaker | None:
+    return next(iter(_STANDING.objects()), None)
+
+
+def turned_bad(nodes: Mapping[str, NodeState], now: datetime, *, bounds: Bounds) -> frozenset[str]:
+    """Nodes for which a repair was called for, or that Slurm set down, within the window.
+
+    What turned bad before a person closed the breaker was looked at, and counts no more.
+    """
+    since = _since(now, bounds)
+    called = _CALLED.values(since=since)
+    down = (
+        name
+        for name, node in nodes.items()
+        if node.base == "DOWN"
+        and node.reason_changed_at is not None
+        and since < node.reason_changed_at
+    )
+    return frozenset((*called, *down))
+
+
+def trip(why: str, now: datetime) -> None:
+    """Nothing where it is open already, or where another worker was first."""
+    try:
+        with transaction.atomic():
+            Breaker.objects.create(why=why[:255], tripped_at=now)
+    except IntegrityError:
+        return
+
+
+def evaluate_breaker(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
+    """Trips it by what the database alone tells, and says what began and what ended. Few queries,
+    none to Slurm."""
+    tripped = get_open_breaker()
+    if tripped is None:
+        bad = turned_bad({}, now, bounds=bounds)
+        if causes.is_too_many(len(bad), 0, bounds=bounds):  # however many there are
+            fleet = Node.objects.inventoried().count()
+            if causes.is_too_many(len(bad), fleet, bounds=bounds):
+                trip(causes.format_trip(bad, fleet, bounds=bounds), now)
+                tripped = get_open_breaker()
+    is_told = Fault.objects.active().filter(fault_type=FAULT_TYPE).exists()
+    if tripped is not None and not is_told:
+        text = (
+            f"The breaker has tripped: {tripped.why}. No node is taken out of service until a"
+            " person closes it."
+        )
+        return [make_conclusion(EventKind.RAISED, FAULT_TYPE, _RESOURCE, text=text, now=now)]
+    if tripped is None and is_told:
+        return [
+            make_conclusion(
+                EventKind.CLEARED,
+                FAULT_TYPE,
+                _RESOURCE,
+                text="A person closed the breaker.",
+                now=now,
+            )
+        ]
+    return []
+
+
+def _since(now: datetime, bounds: Bounds) -> datetime:
+    closed = next(iter(_CLOSED.values()), None)
+    begin = now - bounds.breaker_window
+    return max(begin, closed) if closed is not None else begin

@@ -1,0 +1,82 @@
+"""Guards on what was done before: how often one fault type took nodes out, how often a node was
+restarted. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from runbooks.guards.verdicts import Act, Fleet, GuardRefused, PastReboot, Refusal, Request
+
+HOUR = timedelta(hours=1)
+# One restart a day (issue 2, section 5); the same fault back within it has not been cured by it.
+REBOOT_INTERVAL = timedelta(hours=24)
+# After two restarts for one fault within 14 days the hardware is suspect (issue 5, section 1;
+# DESIGN, 5, rule 5).
+SUSPECT_WITHIN = timedelta(days=14)
+SUSPECT_AFTER = 2
+_RESTARTS = {Act.REBOOT: "rebooted", Act.POWER_CYCLE: "power-cycled"}
+
+
+def rate(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+    """A fault type that calls for node after node is not many nodes failing: it is one cause, or a
+    wrong rule."""
+    if fleet.is_claimed and request.act is not Act.DRAIN:
+        return None
+    limits = [limit for limit in (fleet.bounds.per_hour, fleet.per_hour) if limit is not None]
+    begun = sorted(at for at in fleet.begun if now - at < HOUR)
+    if len(begun) < min(limits):
+        return None
+    reason = (
+        f"{len(begun)} nodes were taken out for {request.fault_type} within the last hour, and the"
+        f" limit is {min(limits)} an hour"
+    )
+    again = begun[-min(limits)] + HOUR if min(limits) else now + HOUR
+    return GuardRefused(Refusal.RATE, reason, again)
+
+
+def reboots(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+    """A node is restarted once in 24 h, also where the clock was set back since.
+
+    A power cycle may follow a reboot that has not cured the same fault.
+    """
+    if request.act not in _RESTARTS:
+        return None
+    past = [one for one in fleet.reboots if one.node == request.node]
+    return _returned(request, past, now) or _lately(request, past, now)
+
+
+def _returned(request: Request, past: list[PastReboot], now: datetime) -> GuardRefused | None:
+    same = sorted(
+        one.at for one in past if one.fault_type == request.fault_type and one.act is request.act
+    )
+    word, at = _RESTARTS[request.act], (f"{same[-1]:%Y-%m-%d %H:%M %Z}" if same else "")
+    if same and now - same[-1] < REBOOT_INTERVAL:
+        reason = (
+            f"{request.node} was {word} for {request.fault_type} at {at}, and the fault is back"
+            " within 24 h: the hardware is suspect"
+        )
+        return GuardRefused(Refusal.FAULT_RETURNED, reason)
+    within = [one for one in same if now - one < SUSPECT_WITHIN]
+    if len(within) >= SUSPECT_AFTER:
+        reason = (
+            f"{request.node} was {word} {len(within)} times for {request.fault_type} within 14"
+            f" days, last at {at}: the hardware is suspect"
+        )
+        return GuardRefused(Refusal.FAULT_RETURNED, reason)
+    return None
+
+
+def _lately(request: Request, past: list[PastReboot], now: datetime) -> GuardRefused | None:
+    lately = [
+        one
+        for one in past
+        if now - one.at < REBOOT_INTERVAL and one.fault_type != request.fault_type
+    ]
+    if not lately:
+        return None
+    last = max(lately, key=lambda one: one.at)
+    reason = (
+        f"{request.node} was {_RESTARTS[last.act]} at {last.at:%Y-%m-%d %H:%M %Z}; a node is"
+        " rebooted once in 24 h"
+    )
+    return GuardRefused(Refusal.REBOOTED_LATELY, reason, last.at + REBOOT_INTERVAL)

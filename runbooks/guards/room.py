@@ -1,0 +1,115 @@
+"""Guards on room: how many nodes may be out of a partition and of a pod, and how many jobs need.
+Pure.
+
+Every node that takes no jobs counts, whoever took it out; so does every node that an unfinished run
+of ours has been let take out, whether or not Slurm shows it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from runbooks.guards.verdicts import (
+    DEFAULT_BOUNDS,
+    Act,
+    Bounds,
+    Fleet,
+    GuardRefused,
+    Refusal,
+    Request,
+    named,
+)
+from runbooks.slurm import demands
+
+_ASK_AGAIN = timedelta(minutes=1)
+_TAKES = (Act.DRAIN, Act.SWAP_SPARE)
+# A share such as 0.05 is not exact as a float: 0.07 * 100 is a hair above 7, and 0.29 * 100 a hair
+# below 29.
+_HAIR = 1e-9
+
+
+def cap(partition_size: int, bounds: Bounds = DEFAULT_BOUNDS) -> int:
+    """How many nodes of a partition may be out at once; one of the smallest partition."""
+    return min(bounds.cap_nodes, max(1, int(partition_size * bounds.cap_share + _HAIR)))
+
+
+def spare(pod_size: int, bounds: Bounds) -> int:
+    """How many nodes of a pod may be out at once; one of the smallest pod."""
+    return max(1, int(pod_size * (1 - bounds.pod_floor) + _HAIR))
+
+
+def partitions(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+    """A node in two partitions is counted in both."""
+    if not _takes(request, fleet):
+        return None
+    state = fleet.nodes.get(request.node)
+    for partition in state.partitions if state else ():
+        members = {name for name, node in fleet.nodes.items() if partition in node.partitions}
+        limit = cap(len(members), fleet.bounds)
+        taken = _taken(request, fleet, members)
+        if len(taken) >= limit:
+            reason = (
+                f"{len(taken)} of {len(members)} nodes of partition {partition} are out"
+                f" ({named(taken)}), and the cap is {limit}: draining {request.node} would pass it"
+            )
+            return GuardRefused(Refusal.CAP, reason, now + _ASK_AGAIN)
+    return None
+
+
+def pod(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+    """A pod keeps most of its nodes, whatever partitions they are in."""
+    name = fleet.pods.get(request.node, "")
+    if not name or not _takes(request, fleet):
+        return None
+    members = {node for node, of in fleet.pods.items() if of == name and node in fleet.nodes}
+    limit = spare(len(members), fleet.bounds)
+    taken = _taken(request, fleet, members)
+    if len(taken) < limit:
+        return None
+    reason = (
+        f"{len(taken)} of {len(members)} nodes of pod {name} are out ({named(taken)}), and it keeps"
+        f" {len(members) - limit} in service: draining {request.node} would pass that"
+    )
+    return GuardRefused(Refusal.POD_FLOOR, reason, now + _ASK_AGAIN)
+
+
+def jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+    """The largest job that waits could start, and the largest that runs could start anew.
+
+    Taking a node that serves nothing, or from a job that cannot be served anyway, takes nothing
+    away.
+    """
+    if not _takes(request, fleet) or request.is_unusable or fleet.is_out(request.node):
+        return None
+    mine = set(fleet.nodes[request.node].partitions)
+    for demand in demands.largest(
+        one for one in fleet.demands if mine.intersection(one.partitions)
+    ):
+        serving = {
+            name
+            for name, node in fleet.nodes.items()
+            if not node.is_out
+            and name not in fleet.claimed
+            and set(demand.partitions).intersection(node.partitions)
+        } | {request.node}
+        if len(serving) - 1 < demand.nodes <= len(serving):
+            reason = (
+                f"{len(serving)} nodes of {', '.join(demand.partitions)} are in service, and"
+                f" {demand} needs {demand.nodes}: draining {request.node} would leave too few"
+            )
+            return GuardRefused(Refusal.JOB_FLOOR, reason, now + _ASK_AGAIN)
+    return None
+
+
+def _takes(request: Request, fleet: Fleet) -> bool:
+    """Takes a node out, or acts for the first time on one that was out already."""
+    return request.act in _TAKES or not fleet.is_claimed
+
+
+def _taken(request: Request, fleet: Fleet, members: Collection[str]) -> set[str]:
+    """Of these, what is out beside the node; of a node that is out already, only what our runs do
+    at once."""
+    claimed = fleet.claimed.intersection(members) - {request.node}
+    out = {name for name in members if fleet.nodes[name].is_out} | claimed
+    return set(claimed) if request.node in out else out

@@ -1,0 +1,113 @@
+"""Who works on a run: a lease with a fence. A worker that comes late, after its lease was taken
+over, is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+
+from incidents.db.prepared import Given, Moment, Prepared
+from incidents.vocabulary.lifecycle import CLOSED, State
+from runbooks.lease import withdrawal_reasons
+from runbooks.models import UNFINISHED, Run, RunState, StepRun
+from runbooks.plan.escalation_levels import STEPS_THAT_TOUCH
+
+# A killed worker is missed within this and a sweep (10 s is the bar); one that
+# lives is kept by its heartbeat for as long as its turn takes.
+LEASE = timedelta(seconds=5)
+# The fact of a run that opened a vendor case: which one.
+VENDOR_CASE = "vendor_case"
+SAID_AT = "said_at"
+"""The fact that says when a run's `waiting_for` was written."""
+REFUSED = "refused"
+"""The fact that names the guard's reason while a run is refused."""
+# A person may pause a run while a step of it is under way: what the step did is stored all the
+# same.
+_LIVE = (RunState.RUNNING, RunState.PAUSED)
+_ENDED = tuple(state for state in RunState if state not in UNFINISHED)
+
+
+class LateWorker(Exception):
+    """The run was taken over, aborted or finished meanwhile: nothing of this turn is stored."""
+
+
+def due(now: Moment) -> QuerySet[Run]:
+    """Runs whose time has come, or whose incident no longer wants them, and on which nobody works
+    any more."""
+    free = Q(leased_until=None) | Q(leased_until__lt=now)
+    called = Q(wake_at__lte=now) | _not_wanted() | _rooted_elsewhere()
+    return Run.objects.filter(free & called, state=RunState.RUNNING)
+
+
+def to_look_after(now: Moment) -> QuerySet[Run]:
+    """Ended runs whose node is looked at once more."""
+    free = Q(leased_until=None) | Q(leased_until__lt=now)
+    return Run.objects.filter(free, wake_at__lte=now, state__in=_ENDED)
+
+
+def _prepared(queue: Callable[[Moment], QuerySet[Run]]) -> tuple[Prepared, Prepared]:
+    """All of the queue, and one of it."""
+    return (
+        Prepared(lambda: queue(Given("now")).order_by("wake_at").values_list("pk")),
+        Prepared(lambda: queue(Given("now")).filter(pk=Given("run")).values_list("fence", "state")),
+    )
+
+
+_ALL, _ONE = zip(_prepared(due), _prepared(to_look_after), strict=True)
+
+
+def all_due(now: datetime) -> list[int]:
+    """Runs of both queues, those that are looked at once more last."""
+    return [pk for queue in _ALL for pk in queue.values(now=now)]
+
+
+def is_due(run_id: int, now: datetime) -> bool:
+    return any(queue.rows(now=now, run=run_id) for queue in _ONE)
+
+
+def _not_wanted() -> Q:
+    """What is only watched is watched until its incident is closed."""
+    on_node = Q(node__isnull=False, incident__state__in=withdrawal_reasons.STATES)
+    on_node &= ~Q(
+        incident__state=State.AWAITING_VENDOR, facts__has_key=VENDOR_CASE
+    )  # it waits for its part
+    return on_node | Q(node__isnull=True, incident__state__in=list(CLOSED))
+
+
+def _rooted_elsewhere() -> Q:
+    """The incident's root is on another machine now, and the run has tried no cure: it ends without
+    waiting."""
+    rebooted = StepRun.objects.filter(run=OuterRef("pk"), name__in=STEPS_THAT_TOUCH)
+    elsewhere = Q(incident__node=None) | ~Q(incident__node=F("node"))
+    return Q(node__isnull=False) & elsewhere & ~Q(Exists(rebooted))
+
+
+def take(run_id: int, now: datetime) -> Run | None:
+    """The run, leased to the caller; None when it is not due or somebody else was quicker."""
+    found = (row for queue in _ONE for row in queue.rows(now=now, run=run_id))
+    fence, state = next(found, (None, None))
+    if fence is None:
+        return None
+    # By the fence alone: `due` joins the incident, and PostgreSQL does not look at a joined
+    # condition again after it has waited for the row.
+    mine = Run.objects.filter(pk=run_id, fence=fence, state=state)
+    if mine.update(leased_until=now + LEASE, fence=fence + 1) != 1:
+        return None
+    return Run.objects.select_related("incident", "node").get(pk=run_id)
+
+
+def keep(run: Run, **values: Any) -> None:
+    """Stores values under the lease and goes on. Raises LateWorker."""
+    states = (run.state,) if run.finished_at is not None else _LIVE
+    if Run.objects.filter(pk=run.pk, fence=run.fence, state__in=states).update(**values) != 1:
+        raise LateWorker(f"run {run.pk}, fence {run.fence}")
+    for name, value in values.items():
+        setattr(run, name, value)
+
+
+def give_back(run: Run, *, wake_at: datetime | None, **values: Any) -> None:
+    """Stores values and ends the lease; the run is due again at `wake_at`. Raises LateWorker."""
+    keep(run, leased_until=None, wake_at=wake_at, facts=run.facts, **values)

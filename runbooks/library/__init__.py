@@ -1,0 +1,1 @@
+"""The runbooks: their YAML files, their reader, and the choice among them."""

@@ -1,0 +1,42 @@
+"""Tables of what is done. Models hold data and constraints only; `runbooks.services` alone
+writes."""
+
+from __future__ import annotations
+
+from runbooks.models.breaker import Breaker
+from runbooks.models.questions import Question
+from runbooks.models.record import AuditEntry, PreflightReport, SeenAct, SeenNode, ShadowAct
+from runbooks.models.run import (
+    UNFINISHED,
+    Approval,
+    CureAttempt,
+    FleetLock,
+    JobStop,
+    Mode,
+    Run,
+    RunbookMode,
+    RunState,
+    StepRun,
+    StopSwitch,
+)
+
+__all__ = [
+    "UNFINISHED",
+    "Approval",
+    "AuditEntry",
+    "Breaker",
+    "CureAttempt",
+    "FleetLock",
+    "JobStop",
+    "Mode",
+    "PreflightReport",
+    "Question",
+    "Run",
+    "RunState",
+    "RunbookMode",
+    "SeenAct",
+    "SeenNode",
+    "ShadowAct",
+    "StepRun",
+    "StopSwitch",
+]

@@ -1,0 +1,1 @@
+"""What steps do and see on a node: looks, tests, drains, loans."""

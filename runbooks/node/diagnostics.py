@@ -1,0 +1,330 @@
+"""The tests that tell whether a node is well: what runs on it, and what its output says. Pure.
+
+`dcgmi diag`, NCCL's `all_reduce_perf` over all GPUs of the node, and `ib_write_bw` of each fabric
+card against itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from runbooks.node.detached_command import Ended
+
+# What a simulated node, or a person who reads `ps`, knows the scripts by.
+CARDS, BURN_IN, IN_JOB = "kintsugi-cards", "kintsugi-burn-in", "kintsugi-job"
+
+
+class Diagnosis(StrEnum):
+    DCGM = "dcgm"
+    NCCL = "nccl"
+    RDMA = "ib_write_bw"
+
+
+class DiagnosticOutcome(StrEnum):
+    """ILL: the node's hardware failed a test. UNKNOWN: a setting is wrong, or the test could not
+    run."""
+
+    PASSED = "passed"
+    ILL = "ill"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class DiagnosticVerdict:
+    """`text` completes "the test ...": what it found."""
+
+    outcome: DiagnosticOutcome
+    text: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a test: DCGM's level, the least bandwidth that passes (GB/s of NCCL's bus,
+    Gb/s of a card)."""
+
+    test: Diagnosis
+    level: int = 2
+    at_least: float | None = None
+    gpus: int = 8
+    devices: tuple[str, ...] = ()
+
+
+# Each card sends to itself, which tries its PCI Express and the card, not the cable. $1 and on:
+# RDMA devices.
+_CARDS = """status=0
+for device; do
+  echo "card $device"
+  ib_write_bw -d "$device" -D 5 -F --report_gbits >/dev/null 2>&1 & server=$!
+  sleep 2
+  timeout -k 5 60 ib_write_bw -d "$device" -D 5 -F --report_gbits localhost || { status=1; kill $server 2>/dev/null; }
+  wait $server 2>/dev/null
+done
+exit $status"""  # noqa: E501
+
+# DCGM and NCCL in turns. $1: for how many seconds; $2: DCGM's level; $3: the number of GPUs.
+_BURN_IN = """end=$(($(date +%s) + $1)); round=0
+while :; do
+  round=$((round + 1)); echo "kintsugi round $round dcgm"
+  dcgmi diag -r "$2" -j || exit
+  echo "kintsugi round $round nccl"
+  all_reduce_perf -b 1G -e 8G -f 2 -g "$3" || exit
+  [ "$(date +%s)" -lt "$end" ] || exit 0
+done"""
+
+
+def command(wanted: Wanted) -> tuple[str, ...]:
+    return _COMMANDS[wanted.test](wanted)
+
+
+_COMMANDS: Mapping[Diagnosis, Callable[[Wanted], tuple[str, ...]]] = {
+    Diagnosis.DCGM: lambda wanted: ("dcgmi", "diag", "-r", str(wanted.level), "-j"),
+    # From 1 to 8 GB, where the links are the limit and not the start of each operation.
+    Diagnosis.NCCL: lambda wanted: (
+        "all_reduce_perf",
+        "-b",
+        "1G",
+        "-e",
+        "8G",
+        "-f",
+        "2",
+        "-g",
+        str(wanted.gpus),
+    ),
+    Diagnosis.RDMA: lambda wanted: ("sh", "-c", _CARDS, CARDS, *wanted.devices),
+}
+
+
+def burn_in(seconds: int, *, level: int, gpus: int) -> tuple[str, ...]:
+    return ("sh", "-c", _BURN_IN, BURN_IN, str(seconds), str(level), str(gpus))
+
+
+def judge(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+    """What the test found, of its exit status and the end of its output. Total on any text."""
+    if ended.status in (126, 127):
+        return DiagnosticVerdict(DiagnosticOutcome.UNKNOWN, f"could not run ({ended.last_words})")
+    return _READERS[wanted.test](wanted, ended)
+
+
+def judge_burn_in(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+    """By the last test that it ran; of NCCL every round whose output is at hand has to be fast
+    enough."""
+    marks = list(re.finditer(r"^kintsugi round (\d+) (dcgm|nccl)$", ended.said, re.MULTILINE))
+    if not marks:
+        return judge(wanted, ended)
+    last = marks[-1]
+    test = Wanted(Diagnosis(last[2]), wanted.level, wanted.at_least, wanted.gpus)
+    verdict = judge(test, Ended(ended.status, ended.said[last.end() :]))
+    slow = _too_slow(
+        [float(value) for value in _BUS.findall(ended.said)], wanted.at_least, "GB/s on NCCL's bus"
+    )
+    if verdict.outcome is DiagnosticOutcome.PASSED and slow:
+        return DiagnosticVerdict(DiagnosticOutcome.ILL, slow)
+    return DiagnosticVerdict(verdict.outcome, f"{verdict.text} (round {last[1]}, {last[2]})")
+
+
+# DCGM
+# ---------------------------------------------------------------------------
+
+# Tests of DCGM's category Deployment that tell of settings, not of hardware (DCGM 3); DCGM 4 says
+# so by the severity of its errors, of which 5 is a setting (DCGM_ERROR_CONFIG).
+_SETTINGS = frozenset(
+    {
+        "Blacklist",
+        "Denylist",
+        "Environment Variables",
+        "Graphics Processes",
+        "Permissions and OS Blocks",
+        "Persistence Mode",
+    }
+)
+_CONFIG_SEVERITY = 5
+_ROW = re.compile(r"^\|\s*([^|]*?)\s*\|\s*([^|]*?)\s*\|\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A test of DCGM on one GPU, or on the node."""
+
+    test: str
+    status: str
+    where: str = ""
+    said: str = ""
+    is_setting: bool = False
+
+    @property
+    def text(self) -> str:
+        place = f" on GPU {self.where}" if self.where else ""
+        return f"{self.test}{place}" + (f" ({self.said})" if self.said else "")
+
+
+def _dcgm(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+    results = list(_of_json(ended.said) or _of_table(ended.said))
+    failed = [result for result in results if result.status.startswith("fail")]
+    ill = [result for result in failed if not result.is_setting]
+    if ill:
+        return DiagnosticVerdict(
+            DiagnosticOutcome.ILL, f"failed: {'; '.join(result.text for result in ill[:4])}"
+        )
+    if failed:
+        return DiagnosticVerdict(
+            DiagnosticOutcome.UNKNOWN,
+            f"found a wrong setting: {'; '.join(result.text for result in failed[:4])}",
+        )
+    if ended.status != 0 or not any(result.status.startswith("pass") for result in results):
+        return DiagnosticVerdict(
+            DiagnosticOutcome.UNKNOWN,
+            f"{ended.how} and says of no test that it passed: {ended.last_words}",
+        )
+    warned = [result.text for result in results if result.status.startswith("warn")]
+    return DiagnosticVerdict(
+        DiagnosticOutcome.PASSED,
+        "passed" + (f", with warnings: {'; '.join(warned[:4])}" if warned else ""),
+    )
+
+
+def _of_json(text: str) -> list[_Result]:
+    """DCGM 3 and 4 differ in names and in what a result holds; what is neither gives nothing."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        document = json.loads(text[start : end + 1]) if 0 <= start < end else {}
+    except (ValueError, RecursionError):
+        return []
+    body = _mapping(
+        _mapping(document).get("DCGM GPU Diagnostic") or _mapping(document).get("DCGM Diagnostic")
+    )
+    found = [
+        result
+        for category in _rows(body.get("test_categories"))
+        for result in _of_category(category)
+    ]
+    trouble = body.get("runtime_error")
+    return (
+        [*found, _Result("dcgmi diag", "fail", said=str(trouble), is_setting=True)]
+        if trouble
+        else found
+    )
+
+
+def _of_category(category: Mapping[str, Any]) -> Iterator[_Result]:
+    for test in _rows(category.get("tests")):
+        name = str(test.get("name", "a test"))
+        for row in _rows(test.get("results")):
+            warnings = row.get("warnings") or row.get("info") or []
+            told = (
+                [warnings]
+                if isinstance(warnings, str | Mapping)
+                else warnings
+                if isinstance(warnings, list)
+                else []
+            )
+            severities = {_mapping(one).get("error_severity") for one in told}
+            said = "; ".join(str(_mapping(one).get("warning", one)) for one in told)
+            where = row.get("gpu_ids", row.get("gpu_id", row.get("entity_id", "")))
+            is_setting = name in _SETTINGS or severities == {_CONFIG_SEVERITY}
+            yield _Result(
+                name, str(row.get("status", "")).lower(), str(where), said[:200], is_setting
+            )
+
+
+def _of_table(text: str) -> list[_Result]:
+    """The table that dcgmi prints without -j: `| PCIe | Fail - GPU: 3 |`, warnings in the rows
+    below."""
+    found = []
+    for name, value in _ROW.findall(text):
+        status, _, where = value.partition(" - ")
+        if status.lower() in {"pass", "fail", "warn", "skip"}:
+            numbers = re.findall(r"\d+", where)
+            found.append(
+                _Result(name, status.lower(), ",".join(numbers), is_setting=name in _SETTINGS)
+            )
+    return found
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+# NCCL and cards
+# ---------------------------------------------------------------------------
+
+_BUS = re.compile(r"^# Avg bus bandwidth\s*:\s*(\d+(?:\.\d+)?)", re.MULTILINE)
+_WRONG = re.compile(r"^# Out of bounds values\s*:\s*(\d+) FAILED", re.MULTILINE)
+_CARD = re.compile(r"^card (\S+)$", re.MULTILINE)
+# Bytes, iterations, peak, average, messages: the average is the fourth.
+_WRITTEN = re.compile(r"^\s*\d+\s+\d+\s+\d+(?:\.\d+)?\s+(\d+(?:\.\d+)?)\s+\d", re.MULTILINE)
+
+
+def _nccl(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+    wrong = _WRONG.search(ended.said)
+    if wrong is not None:
+        return DiagnosticVerdict(DiagnosticOutcome.ILL, f"failed: {wrong[1]} values came out wrong")
+    speeds = [float(value) for value in _BUS.findall(ended.said)]
+    if ended.status != 0:
+        outcome = DiagnosticOutcome.UNKNOWN if ended.status is None else DiagnosticOutcome.ILL
+        return DiagnosticVerdict(outcome, f"{ended.how}: {ended.last_words}")
+    if not speeds:
+        return DiagnosticVerdict(
+            DiagnosticOutcome.UNKNOWN, f"tells no bandwidth: {ended.last_words}"
+        )
+    slow = _too_slow(speeds, wanted.at_least, "GB/s on NCCL's bus")
+    return (
+        DiagnosticVerdict(DiagnosticOutcome.ILL, slow)
+        if slow
+        else DiagnosticVerdict(DiagnosticOutcome.PASSED, f"passed with {min(speeds):g} GB/s")
+    )
+
+
+def _cards(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+    _, *parts = _CARD.split(ended.said)
+    said = dict(zip(parts[::2], parts[1::2], strict=True))
+    speeds = {device: _written(said.get(device, "")) for device in wanted.devices}
+    silent = [device for device, speed in speeds.items() if speed is None]
+    if silent and ended.status is None:
+        return DiagnosticVerdict(
+            DiagnosticOutcome.UNKNOWN, f"{ended.how}, before {', '.join(silent)}"
+        )
+    if silent:
+        words = Ended(ended.status, said.get(silent[0], "")).last_words
+        return DiagnosticVerdict(DiagnosticOutcome.ILL, f"failed on {', '.join(silent)}: {words}")
+    known = {device: speed for device, speed in speeds.items() if speed is not None}
+    slow = [
+        f"{d}: {_too_slow([s], wanted.at_least, 'Gb/s')}"
+        for d, s in known.items()
+        if s < (wanted.at_least or 0)
+    ]
+    if slow:
+        return DiagnosticVerdict(DiagnosticOutcome.ILL, "; ".join(slow))
+    return DiagnosticVerdict(
+        DiagnosticOutcome.PASSED,
+        f"passed with {min(known.values(), default=0):g} Gb/s or more on {len(known)} cards",
+    )
+
+
+def _written(said: str) -> float | None:
+    """The average of the last row of ib_write_bw's table."""
+    values = _WRITTEN.findall(said)
+    return float(values[-1]) if values else None
+
+
+def _too_slow(speeds: Sequence[float], at_least: float | None, unit: str) -> str:
+    """Empty when all are fast enough, or nobody has said how fast they have to be."""
+    slowest = min(speeds, default=None)
+    if at_least is None or slowest is None or slowest >= at_least:
+        return ""
+    return f"reached {slowest:g} {unit}, and {at_least:g} are asked for"
+
+
+_READERS: Mapping[Diagnosis, Callable[[Wanted, Ended], DiagnosticVerdict]] = {
+    Diagnosis.DCGM: _dcgm,
+    Diagnosis.NCCL: _nccl,
+    Diagnosis.RDMA: _cards,
+}

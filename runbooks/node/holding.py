@@ -1,0 +1,65 @@
+"""What became of the run's drain, as the node shows it now: held, dropped by Slurm, or taken over
+by a person."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from runbooks.node import drains, node_loan
+from runbooks.slurm import node_states
+from runbooks.slurm.ownership import Dropped, Held, TakenOver
+from runbooks.step import Context, fact_time
+
+# slurmctld keeps its state on disk every 5 s at most (SAVE_MAX_WAIT, src/slurmctld/state_save.c of
+# 22.05): what it was told shortly before it died, the next one does not know. Measured here as up
+# to 4 s; the rest is our choice.
+_NOT_KEPT_YET = timedelta(seconds=30)
+# It is printed in whole seconds.
+_WHOLE = timedelta(seconds=1)
+
+
+def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
+    """Slurm is asked how it is set up only where it may itself have taken back a node that it
+    rebooted for us."""
+    if node_loan.is_lent(ctx.facts):
+        return Held()
+    found = drains.hold(ctx)
+    if isinstance(found, TakenOver) and found.is_resumed and is_forgotten(ctx, _held_at(ctx)):
+        return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")
+    asked_at = fact_time(ctx, "reboot_at")
+    is_booting = asked_at is not None and "booted_at" not in ctx.facts
+    if not (
+        isinstance(found, TakenOver) and found.is_resumed and is_booting and asked_at is not None
+    ):
+        return found
+    if not node_states.takes_back_unasked(ctx.world.slurm.config(), asked_at=asked_at, now=ctx.now):
+        return found
+    return Dropped(
+        f"Slurm gave up waiting for {ctx.node}'s boot and took it back unverified"
+        " (ReturnToService=2)"
+    )
+
+
+def is_forgotten(ctx: Context, told_at: datetime | None) -> bool:
+    """Whether slurmctld began anew so shortly after it was told something that it may not have kept
+    it."""
+    began_at = (
+        _began_at(ctx.world.slurm.config().get("BOOT_TIME", "")) if told_at is not None else None
+    )
+    return (
+        told_at is not None
+        and began_at is not None
+        and -_WHOLE <= began_at - told_at < _NOT_KEPT_YET
+    )
+
+
+def _held_at(ctx: Context) -> datetime | None:
+    return fact_time(ctx, "held_at") or fact_time(ctx, "drained_at")
+
+
+def _began_at(text: str) -> datetime | None:
+    """slurmctld's start, as `scontrol show config` prints it with TZ=UTC."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None

@@ -1,0 +1,190 @@
+"""Looks at one node for the steps that confirm and verify: its detectors, its boot id, its kernel
+log. Only looks."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, timedelta
+
+from detectors.catalog import catalog
+from detectors.detector import Detector, DetectorError, TargetKind, Transports
+from detectors.evaluation.classify import classify
+from detectors.faults import Action, Component, EventKind, FaultEvent, Observation, Severity
+from detectors.logs.signatures import Fact, Matcher
+from detectors.polling import observe
+from runbooks.step import Context, EndedBoot
+
+_BOOT = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime")
+# Of this boot alone; a storm of lines does not fill memory.
+_KERNEL_LOG = ("journalctl", "--dmesg", "--no-pager", "--output=short-iso", "--lines=20000")
+_TIMEOUT = timedelta(seconds=20)
+# What a noisy login shell prints before it is passed over.
+_BOOT_ID_AND_UPTIME = re.compile(
+    r"^(?P<boot>[0-9a-f-]{36})\s+(?P<uptime>\d+(?:\.\d+)?)\s", re.MULTILINE
+)
+
+
+# Parts of the node itself. A file system, a switch or a setting that is wrong is wrong on many
+# nodes at once: keeping each of them drained would turn one trouble into a fleet that is out.
+_OF_THE_NODE = frozenset({Component.GPU, Component.NVLINK, Component.NIC, Component.NODE})
+# Slower ones look at what changes over minutes (optics, disks), cost the node more, and say nothing
+# new at once.
+_AT_ONCE = timedelta(minutes=1)
+SILENT = "detector.silent"
+
+
+@dataclass(frozen=True)
+class NodeInspection:
+    """One round of detectors. `complaint` says why the node could not be reached; empty when it
+    was.
+
+    `silent`: detectors that were meant to look and gave no whole answer, by name, and why. What
+    these could have seen is not known: it is neither there nor not there.
+    """
+
+    raised: tuple[FaultEvent, ...]
+    complaint: str
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_reachable(self) -> bool:
+        return not self.complaint
+
+    def grave(self, confirmed_by: Container[str]) -> tuple[FaultEvent, ...]:
+        """What speaks against putting the node back.
+
+        Major faults of its own parts, those that call for a repair, and silence of a detector in
+        `confirmed_by`: of what nobody could see it is not known that it is well.
+        """
+        return tuple(event for event in self.raised if _is_grave(event, confirmed_by))
+
+
+def _is_grave(event: FaultEvent, confirmed_by: Container[str]) -> bool:
+    if event.fault_type == SILENT:
+        return event.qualifier in confirmed_by
+    is_heavy = event.severity.at_least(Severity.MAJOR) or event.action.at_least(Action.RESET_GPU)
+    return is_heavy and event.component in _OF_THE_NODE
+
+
+_own = threading.local()
+
+
+def _matcher() -> Matcher:
+    """One per thread: it is not thread-safe. Made when first needed: that takes a second."""
+    if not hasattr(_own, "matcher"):
+        _own.matcher = Matcher(catalog.load())
+    matcher: Matcher = _own.matcher
+    return matcher
+
+
+def inspect_node(ctx: Context, *, only: Collection[str] = ()) -> NodeInspection:
+    """What detectors see on the node right now: the named ones, or all that can answer at once.
+
+    A detector that gives no answer raises a fault of its own.
+    """
+    via = Transports(shell=ctx.world.shell)
+    asked = [detector for detector in ctx.world.detectors if _is_asked(detector, ctx, only)]
+    silent = {
+        name: f"it does not look at {ctx.node}"
+        for name in only
+        if name not in {one.name for one in asked}
+    }
+    observations: list[Observation] = []
+    for detector in asked:
+        seen = observe(ctx.target, [detector], via, ctx.now)
+        if seen[-1].value is False:
+            return NodeInspection((), seen[-1].attributes.get("text") or "it does not answer")
+        observations += seen
+        why = _unanswered(seen)
+        if why:
+            silent[detector.name] = why
+    rows = catalog.load()
+    events = (event for seen in observations for event in classify(seen, (), rows))
+    return NodeInspection(
+        tuple(event for event in events if event.event is EventKind.RAISED), "", silent
+    )
+
+
+def _unanswered(seen: list[Observation]) -> str:
+    """Why a detector gave no whole answer; empty where it did. The last observation says that the
+    node was reached."""
+    if len(seen) == 1:
+        return "it is not set up"
+    broken = (one for one in seen if one.metric == "detector.answered" and one.value is False)
+    return next((one.attributes.get("text") or "no reason given" for one in broken), "")
+
+
+def _is_asked(detector: Detector, ctx: Context, only: Collection[str]) -> bool:
+    is_named = detector.name in only if only else detector.every <= _AT_ONCE
+    return is_named and detector.kind is TargetKind.NODE and detector.wants(ctx.target)
+
+
+def is_of_part(resource: str, ctx: Context) -> bool:
+    """It is on the part that the run is about; what is on the whole node counts for each of its
+    parts."""
+    return is_on(resource, part=ctx.resource, node=ctx.node)
+
+
+def is_on(resource: str, *, part: str, node: str) -> bool:
+    whole = f"node/{node}"
+    return resource in (part, whole) or (part == whole and resource.startswith(f"{whole}/"))
+
+
+def those_that_confirm(fault_type: str) -> tuple[str, ...]:
+    """The detectors that can see a fault of this type on the node; for one that none can see, the
+    one of the GPUs."""
+    row = catalog.load().get(fault_type)
+    return tuple(row.confirmed_by) if row is not None and row.confirmed_by else ("gpu",)
+
+
+def boot(ctx: Context) -> EndedBoot | None:
+    """The kernel's random id of this boot, and when it was by our clock; None when the node cannot
+    be asked."""
+    try:
+        output = ctx.world.shell.run(ctx.target, _BOOT, _TIMEOUT)
+    except DetectorError:
+        return None
+    found = _BOOT_ID_AND_UPTIME.search(output.stdout.decode(errors="replace"))
+    if output.status != 0 or found is None:
+        return None
+    return EndedBoot(found["boot"], ctx.now - timedelta(seconds=float(found["uptime"])))
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    """What the node's own kernel log of this boot holds. `complaint`: why it could not be read;
+    empty when it was."""
+
+    raised: tuple[Fact, ...]
+    complaint: str
+
+    def last(self, fault_type: str, resource: str, node: str) -> Fact | None:
+        """The last line that shows this fault on the resource, or on the node where it names no
+        part."""
+        places = (resource, f"node/{node}")
+        return next(
+            (
+                one
+                for one in self.raised[::-1]
+                if one.fault_type == fault_type and one.resource in places
+            ),
+            None,
+        )
+
+
+def kernel_log(ctx: Context) -> KernelLog:
+    try:
+        output = ctx.world.shell.run(ctx.target, _KERNEL_LOG, _TIMEOUT)
+    except DetectorError as error:
+        return KernelLog((), str(error))
+    if output.status != 0:
+        return KernelLog((), output.complaint)
+    facts = (
+        fact
+        for line in output.stdout.splitlines()
+        for fact in _matcher().facts(line, default_host=ctx.node, observed_at=ctx.now, zone=UTC)
+    )
+    return KernelLog(tuple(fact for fact in facts if fact.event is EventKind.RAISED), "")

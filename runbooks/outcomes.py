@@ -1,0 +1,25 @@
+"""What became of something that a person ordered. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """It is so from now on; `text` says what."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ControlRefused:
+    """Nothing was changed; `reason` says why and what is possible."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+Outcome = Controlled | ControlRefused

@@ -1,0 +1,1 @@
+"""What people order of runs, and what they are asked."""

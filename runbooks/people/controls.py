@@ -1,0 +1,236 @@
+"""What people do: approve, pause, resume or abort a run, arm a runbook, stop everything. Each with
+its line told."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.conf import settings
+from django.db import transaction
+
+from incidents.polling import poll_pauses
+from incidents.state import transitions
+from incidents.vocabulary.changes import Refused
+from incidents.vocabulary.lifecycle import Trigger
+from runbooks.engine import approvals, audit
+from runbooks.fleet import fleet
+from runbooks.library import library
+from runbooks.models import UNFINISHED, Breaker, Mode, Run, RunbookMode, RunState, StopSwitch
+from runbooks.node import node_loan
+from runbooks.outcomes import Controlled, ControlRefused, Outcome
+from runbooks.people import preflight
+from runbooks.plan.runbook_file import SITE_WORD
+from runbooks.step import World
+from runbooks.steps.pause_pollers import holder
+
+
+def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime) -> Outcome:
+    """Lets a waiting run take its next step, with the state that the person saw: `seen` is the mark
+    of that.
+
+    The leave holds for KINTSUGI_APPROVAL_TIME, and while the state stays as it was shown.
+    """
+    values = {"wake_at": now, "approved_by": actor[:150]}
+    with transaction.atomic():
+        run = Run.objects.filter(pk=run_id).first()
+        if (
+            run is not None
+            and run.state == RunState.AWAITING_APPROVAL
+            and seen != approvals.mark_of(run)
+        ):
+            return ControlRefused(
+                f"Run {run_id} asks about another state by now than the one you saw. Look at it"
+                " again, and decide anew."
+            )
+        if run is not None and run.state == RunState.AWAITING_APPROVAL:
+            approvals.give(
+                run, actor=actor, now=now, holds=settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"]
+            )
+        return _move(
+            run_id,
+            (RunState.AWAITING_APPROVAL,),
+            RunState.RUNNING,
+            "approved",
+            actor,
+            note,
+            now,
+            **values,
+        )
+
+
+def pause(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
+    """The run stands still; what a step has begun goes on in the world. The node stays as it is."""
+    return _move(run_id, (RunState.RUNNING,), RunState.PAUSED, "paused", actor, note, now)
+
+
+def resume(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
+    return _move(
+        run_id, (RunState.PAUSED,), RunState.RUNNING, "resumed", actor, note, now, wake_at=now
+    )
+
+
+def abort(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
+    """Ends the run for good. The node stays as it is: drained, if it was."""
+    values = {"finished_at": now, "wake_at": None, "outcome": f"aborted by {actor}. {note}".strip()}
+    return _move(run_id, UNFINISHED, RunState.ABORTED, "aborted", actor, note, now, **values)
+
+
+def take_over(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
+    """A person goes on by hand: the run ends where it is, and the incident is theirs."""
+    with transaction.atomic():
+        values = {
+            "finished_at": now,
+            "wake_at": None,
+            "outcome": f"taken over by {actor}. {note}".strip(),
+        }
+        outcome = _move(
+            run_id, UNFINISHED, RunState.ABORTED, "taken over", actor, note, now, **values
+        )
+        if isinstance(outcome, Controlled):
+            incident_id = Run.objects.values_list("incident_id", flat=True).get(pk=run_id)
+            transitions.act(
+                incident_id,
+                Trigger.ACKNOWLEDGE,
+                actor=actor,
+                note=f"{actor} goes on by hand.",
+                now=now,
+            )
+        return outcome
+
+
+def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World | None) -> Outcome:
+    """How far the runbook may go from now on. Arming needs a passing preflight, made here and now.
+
+    `site` stands for all runbooks: none goes further than the site's mode. Without a `world`, in a
+    process that does not act, the last report of the process that does is taken.
+    """
+    books = library.load()
+    if runbook not in books and runbook != SITE_WORD:
+        return ControlRefused(
+            f"There is no runbook {runbook}; there are {', '.join(books)}, and {SITE_WORD} for all."
+        )
+    if mode not in Mode.values:
+        return ControlRefused(f"There is no mode {mode}; there are {', '.join(Mode.values)}.")
+    if mode == Mode.ARMED:
+        checks = preflight.check(world) if world is not None else preflight.reported(now)
+        if checks is None:
+            return ControlRefused(
+                f"{runbook} is not armed yet: the runbook worker, which holds the keys for acts,"
+                " has been asked to make the preflight. Arm it again in a minute; if this stays"
+                " so, see that the runbook worker runs."
+            )
+        problems = [check for check in checks if check.stands_against(runbook)]
+        if problems:
+            reasons = "\n".join(f"{check.name}: {check.found} {check.todo}" for check in problems)
+            return ControlRefused(f"{runbook} is not armed; preflight found:\n{reasons}")
+    values = {"mode": mode, "set_by": actor[:150], "set_at": now}
+    name = fleet.SITE if runbook == SITE_WORD else runbook
+    text = _set_to(runbook, Mode(mode))
+    with transaction.atomic():
+        RunbookMode.objects.update_or_create(runbook=name, defaults=values)
+        audit.of_person(actor, "set_mode", text, now=now)
+    return Controlled(text)
+
+
+def _set_to(runbook: str, mode: Mode) -> str:
+    if runbook == SITE_WORD:
+        return f"The site is set to {mode}: no runbook goes further."
+    ceiling = fleet.mode_of_site()
+    is_held = ceiling is not None and fleet.lower(ceiling, mode) is not mode
+    return (
+        f"{runbook} is set to {mode}{f', and the site holds it at {ceiling}' if is_held else ''}."
+    )
+
+
+def stop(reason: str, *, actor: str, now: datetime) -> Outcome:
+    """Engages the stop switch: nothing disruptive is done anywhere until it is released."""
+    if not reason.strip():
+        return ControlRefused("The stop switch needs a reason: everyone who sees it will ask.")
+    with transaction.atomic():
+        StopSwitch.objects.create(reason=reason[:255], engaged_by=actor[:150], engaged_at=now)
+        audit.of_person(actor, "stop", reason, now=now)
+    return Controlled(
+        "The stop switch is engaged: nothing disruptive is done until it is released."
+    )
+
+
+def release(*, actor: str, note: str = "", now: datetime) -> Outcome:
+    """Releases every standing switch, and wakes the runs that it held back."""
+    count = StopSwitch.objects.filter(released_at=None).update(
+        released_by=actor[:150], released_at=now
+    )
+    if not count:
+        return ControlRefused("The stop switch is not engaged.")
+    Run.objects.filter(state=RunState.RUNNING, facts__refused="stopped", wake_at__gt=now).update(
+        wake_at=now
+    )
+    audit.of_person(actor, "release", note or "The stop switch is released.", now=now)
+    return Controlled("The stop switch is released. Runs that waited for it go on.")
+
+
+def close_breaker(reason: str, *, actor: str, now: datetime) -> Outcome:
+    """A person has looked at why so much turned bad: what was held back goes on, within the other
+    guards."""
+    if not reason.strip():
+        return ControlRefused("Say what was found: whoever reads of the trip next will ask.")
+    values = {"closed_by": actor[:150], "closed_at": now, "closed_why": reason[:255]}
+    with transaction.atomic():
+        if not Breaker.objects.filter(closed_at=None).update(**values):
+            return ControlRefused("The breaker has not tripped.")
+        Run.objects.filter(
+            state=RunState.RUNNING, facts__refused="breaker", wake_at__gt=now
+        ).update(wake_at=now)
+        audit.of_person(actor, "close_breaker", reason, now=now)
+    return Controlled("The breaker is closed. Runs that waited for it go on.")
+
+
+def _move(
+    run_id: int,
+    states: tuple[RunState, ...],
+    to: RunState,
+    word: str,
+    actor: str,
+    note: str,
+    now: datetime,
+    **values: object,
+) -> Outcome:
+    with transaction.atomic():
+        moved = Run.objects.filter(pk=run_id, state__in=states).update(state=to, **values)
+        run = Run.objects.select_related("node", "incident").filter(pk=run_id).first()
+        if run is None:
+            return ControlRefused(f"There is no run {run_id}.")
+        if not moved:
+            return ControlRefused(
+                f"Run {run_id} is {run.get_state_display().lower()} and cannot be {word}."
+            )
+        words = f"Run {run_id} on {run.place} is {word} by {actor}. {note}".strip()
+        text = f"{words} {run.facts.get('unfinished', '')}".strip()
+        audit.of_person(actor, word, text, now=now, run=run)
+        if to is RunState.ABORTED:
+            poll_pauses.end(holder(run.pk))
+            _tell_aborted(run, text, actor=actor, now=now)
+        else:
+            needs_human = "" if word == "approved" else None
+            transitions.record(
+                run.incident_id,
+                kind=f"run_{word}",
+                text=text,
+                actor=actor,
+                now=now,
+                needs_human=needs_human,
+            )
+        return Controlled(text)
+
+
+def _tell_aborted(run: Run, text: str, *, actor: str, now: datetime) -> None:
+    node = run.place
+    is_drained = "drained_at" in run.facts and not node_loan.is_lent(run.facts)
+    ask = f"Resume {node} when it is well, and resolve the incident." if is_drained else ""
+    told = f"{text} {node} stays drained." if is_drained else text
+    acted = transitions.act(
+        run.incident_id, Trigger.REPAIR_WITHDRAWN, actor=actor, note=told, now=now, needs_human=ask
+    )
+    if isinstance(acted, Refused):
+        transitions.record(
+            run.incident_id, kind="run_aborted", text=told, actor=actor, now=now, needs_human=ask
+        )

@@ -1,0 +1,296 @@
+"""Where nothing moves for a critical fault a person is asked, with the reason.
+
+The sweep evaluates it anew from what stands now: it asks once per incident and reason, and takes
+back what it asked when something moves again. What people have taken, silenced or are working on is
+theirs: nobody is asked for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Exists, OuterRef, Prefetch, Q
+from django.db.models.functions import Coalesce
+
+from detectors.faults import Severity
+from incidents.faults import flapping
+from incidents.maintenance import active_windows
+from incidents.models import Fault, Incident, IncidentFault, TimelineEntry
+from incidents.reserve import decommissions, lemons
+from incidents.state import transitions
+from incidents.text.wording import clock, duration
+from incidents.vocabulary.lifecycle import CLOSED, State
+from runbooks.engine import start
+from runbooks.fleet import breaker
+from runbooks.guards.verdicts import Refusal
+from runbooks.lease import lease
+from runbooks.models import UNFINISHED, Mode, Run, RunState, StepRun
+from runbooks.people import progress
+from runbooks.plan.choose import Chosen
+
+# Our choice: as long as a repair is held at most (incidents.state.holds.LONGEST). What passes by
+# itself has passed by then.
+ASKS_AFTER = timedelta(minutes=10)
+ASKED, ASKED_IN_THREAD, OVER = "standstill", "standstill_in_thread", "standstill_over"
+_WITH_KINTSUGI = (State.OPEN, State.ACKNOWLEDGED, State.REPAIRING)
+_CLOSED = [state.value for state in CLOSED]
+# People work on the node, or take it away: they know.
+_WITH_PEOPLE = (Refusal.MAINTENANCE, Refusal.DECOMMISSIONED)
+_BY_HAND = "or look after {place} by hand."
+_DRAIN = "drain {place} by hand if it cannot wait, or bring other nodes back."
+# The reason in a few words, and what a person can do. Without numbers: what is asked stays the same
+# while it stands.
+_ASKS: Mapping[Refusal, str] = {
+    Refusal.STOPPED: f"The stop switch is engaged: release it, {_BY_HAND}",
+    Refusal.MODE: f"Its runbook may not act: let it go further, {_BY_HAND}",
+    Refusal.BREAKER: f"The breaker is open: close it once its cause is known, {_BY_HAND}",
+    Refusal.HELD: f"A wider cause is suspected: see whether it is the cause, {_BY_HAND}",
+    Refusal.WIDER_CAUSE: (
+        f"A wider incident holds it up: resolve that if it is not the cause, {_BY_HAND}"
+    ),
+    Refusal.UNREACHABLE_ALONE: (
+        "Nothing but silence speaks against {place}: see whether it is well."
+    ),
+    Refusal.RATE: f"Too many nodes were taken out for this fault within the hour: {_DRAIN}",
+    Refusal.CAP: f"As many nodes of its partition are out as may be: {_DRAIN}",
+    Refusal.POD_FLOOR: f"As many nodes of its pod are out as may be: {_DRAIN}",
+    Refusal.JOB_FLOOR: f"A job needs the nodes that are left: {_DRAIN}",
+    Refusal.REBOOTED_LATELY: (
+        "{place} was restarted within 24 h and is drained: restart it by hand if that is right so"
+        " soon, or call the vendor."
+    ),
+}
+_IN_TROUBLE = f"See what keeps Kintsugi from acting on {{place}}, {_BY_HAND}"
+_CLOSE_BREAKER = (
+    "Find out why so many nodes turned bad at once, then close the breaker: the page of the stop"
+    " switch, or manage.py breaker --close --reason WHY."
+)
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """`reason` says why nothing moves, `ask` what a person can do. `is_loud`: asked in the channel
+    too."""
+
+    since: datetime
+    reason: str
+    ask: str
+    is_loud: bool = True
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Nobody is asked; `why` ends the sentence "What was asked is taken back: ..."."""
+
+    why: str
+
+
+_OF = Coalesce("incident__duplicate_of_id", "incident_id")
+
+
+def _critical(since: datetime) -> set[int]:
+    """Incidents with a critical fault that has been active since then, or with the breaker's."""
+    has_lasted = Q(fault__severity=Severity.CRITICAL.value, fault__observed_at__lte=since)
+    members = IncidentFault.objects.filter(fault__is_active=True).filter(
+        has_lasted | Q(fault__fault_type=breaker.FAULT_TYPE)
+    )
+    holders = members.annotate(holder=_OF).order_by().values_list("holder", flat=True)
+    return set(holders.distinct())
+
+
+def _asking() -> set[int]:
+    """Open incidents that ask a person, and have done so by us."""
+    asked_by_us = TimelineEntry.objects.filter(
+        incident=OuterRef("pk"), kind__in=(ASKED, ASKED_IN_THREAD)
+    )
+    open_incidents = Incident.objects.open().exclude(needs_human="")
+    return set(open_incidents.filter(Exists(asked_by_us)).values_list("pk", flat=True))
+
+
+def sweep(now: datetime) -> None:
+    """Asks for what stands still, and takes back what was asked for what moves. Mostly two
+    queries."""
+    critical = _critical(now - ASKS_AFTER)
+    ids = critical | _asking()
+    if not ids:
+        return
+    look = _Look.read(ids, now)
+    for incident in look.incidents:
+        asked = look.asked_before(incident)
+        if incident.needs_human and not asked:
+            continue  # a run, a window or a person asks for something else
+        found = (
+            look.judge(incident)
+            if incident.pk in critical
+            else Moves("no critical fault stands any more")
+        )
+        if isinstance(found, Standstill):
+            _ask(incident, found, now)
+        elif incident.needs_human:
+            text = f"What was asked is taken back: {found.why}."
+            transitions.take_back(incident.pk, incident.needs_human, kind=OVER, text=text, now=now)
+
+
+def _ask(incident: Incident, found: Standstill, now: datetime) -> None:
+    if incident.needs_human == found.ask:
+        return
+    since = f"since {clock(found.since)} ({duration(now - found.since)})"
+    text = f"Nothing has moved {since}: {found.reason.rstrip('.')}. {found.ask}"
+    kind = ASKED if found.is_loud else ASKED_IN_THREAD
+    transitions.ask(
+        incident.pk, found.ask, kind=kind, text=text, now=now, instead_of=incident.needs_human
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What stands now of these incidents."""
+
+    now: datetime
+    incidents: Sequence[Incident]
+    standing_since: Mapping[int, datetime]
+    told: Mapping[int, Sequence[str]]
+    modes: Mapping[str, str]
+    with_people: frozenset[str]
+
+    @classmethod
+    def read(cls, ids: Iterable[int], now: datetime) -> _Look:
+        rows = Incident.objects.open().filter(pk__in=ids).select_related("node", "root_fault")
+        told: dict[int, list[str]] = defaultdict(list)
+        entries = TimelineEntry.objects.filter(incident__in=ids, kind__in=(ASKED, ASKED_IN_THREAD))
+        for incident_id, text in entries.values_list("incident_id", "text"):
+            told[incident_id].append(text)
+        closed = (
+            active_windows.maintained(now),
+            decommissions.get_decommissions(),
+            lemons.quarantined(),
+        )
+        return cls(
+            now=now,
+            incidents=list(rows.order_by("pk")),
+            standing_since=_standing_since(ids),
+            told=told,
+            modes=start.modes(),
+            with_people=frozenset(node for nodes in closed for node in nodes),
+        )
+
+    def asked_before(self, incident: Incident) -> bool:
+        """Whether what a person is asked now was asked here."""
+        return any(text.endswith(incident.needs_human) for text in self.told.get(incident.pk, ()))
+
+    def judge(self, incident: Incident) -> Standstill | Moves:
+        if incident.state not in _WITH_KINTSUGI:
+            return Moves("it waits for the vendor, or for its quiet period")
+        if incident.silence_id is not None:
+            return Moves("a window keeps it from people")
+        if incident.node is not None and incident.node.name in self.with_people:
+            return Moves("people have the node")
+        steps = Prefetch("steps", StepRun.objects.order_by("pk"))
+        runs = list(progress.runs_about(incident).prefetch_related(steps))
+        under_way = next((run for run in runs if run.state in UNFINISHED), None)
+        if under_way is not None:
+            return self._of_run(incident, under_way)
+        if incident.state != State.OPEN:
+            return Moves("a person has it")
+        return self._without_run(incident, next(iter(runs), None))
+
+    def _of_run(self, incident: Incident, run: Run) -> Standstill | Moves:
+        refused, place = run.facts.get(lease.REFUSED), run.place
+        is_stuck = run.state == RunState.RUNNING and (refused or run.facts.get("noted"))
+        since = max(_moved_at(run), self._stands_since(incident))
+        if not is_stuck or refused in _WITH_PEOPLE or self.now < since + ASKS_AFTER:
+            return Moves(f"run {run.pk} goes on, or a person has it")
+        ask = _ASKS.get(refused, _IN_TROUBLE)
+        first = (
+            ""
+            if run.incident_id == incident.pk
+            else f"Run {run.pk} for incident #{run.incident_id} goes first. "
+        )
+        # The breaker has an incident of its own, which asks in the channel for all that it holds.
+        is_loud = refused != Refusal.BREAKER
+        return Standstill(
+            since, f"{first}{run.waiting_for}", ask.format(place=place), is_loud=is_loud
+        )
+
+    def _without_run(self, incident: Incident, last: Run | None) -> Standstill | Moves:
+        ended = [last.finished_at] if last is not None and last.finished_at is not None else []
+        since = max(self._stands_since(incident), *ended) if ended else self._stands_since(incident)
+        if incident.fault_type == breaker.FAULT_TYPE:
+            return Standstill(
+                since, "the breaker is open, and a person alone closes it", _CLOSE_BREAKER
+            )
+        if self.now < since + ASKS_AFTER:
+            return Moves("something has just happened")
+        if incident.held_until is not None and incident.held_until > self.now:
+            return Standstill(
+                since, incident.held_reason, _ASKS[Refusal.HELD].format(place=_place(incident))
+            )
+        if last is not None and last.state == RunState.SHADOWED:
+            return self._shadowed(incident, last, since)
+        if last is not None and start.is_over(incident):
+            return Moves("a person ended its run, or was asked by it")
+        return self._not_chosen(incident, since)
+
+    def _shadowed(self, incident: Incident, run: Run, since: datetime) -> Standstill | Moves:
+        """While nothing may act, people rely on nothing: what would be done is told, and nobody is
+        asked for that."""
+        if not self._may_act:
+            return Moves("nothing at this site may act")
+        reason = f"{progress.title(run)} is in shadow: it was written down, and nothing was done"
+        return Standstill(since, reason, _ASKS[Refusal.MODE].format(place=_place(incident)))
+
+    def _not_chosen(self, incident: Incident, since: datetime) -> Standstill | Moves:
+        """Where nothing may act: as if everything might, so that shadow shows what a person would
+        be asked."""
+        modes = self.modes if self._may_act else dict.fromkeys(self.modes, str(Mode.ARMED))
+        chosen = start.chosen_for(incident, start.cause_of(incident), modes=modes, now=self.now)
+        if isinstance(chosen, Chosen):
+            return Moves(f"{chosen.book.title} is due")
+        place = _place(incident)
+        if incident.node is not None and incident.node.is_provisional:
+            ask = (
+                f"{place} is not in the inventory, and nothing is done to it: add it, or look after"
+                " it by hand."
+            )
+            return Standstill(since, chosen.reason, ask)
+        return Standstill(since, chosen.reason, f"Look after {place} by hand: {chosen.reason}.")
+
+    @property
+    def _may_act(self) -> bool:
+        return any(mode in (Mode.APPROVAL, Mode.ARMED) for mode in self.modes.values())
+
+    def _stands_since(self, incident: Incident) -> datetime:
+        """Since when a critical fault of it stands; of the breaker's own incident, since it
+        opened."""
+        return max(incident.opened_at, self.standing_since.get(incident.pk, incident.opened_at))
+
+
+def _standing_since(ids: Iterable[int]) -> dict[int, datetime]:
+    """By incident: since when the critical fault stands that has stood longest. One that came back
+    counts from then."""
+    since: dict[int, datetime] = {}
+    links = IncidentFault.objects.filter(
+        fault__is_active=True, fault__severity=Severity.CRITICAL.value
+    )
+    for link in links.annotate(of=_OF).filter(of__in=ids).select_related("fault"):
+        at = _came_at(link.fault)
+        since[link.of] = min(at, since.get(link.of, at))
+    return since
+
+
+def _came_at(fault: Fault) -> datetime:
+    changes = flapping.read(fault.changes_at) if fault.returns else []
+    return max(fault.observed_at, *changes) if changes else fault.observed_at
+
+
+def _moved_at(run: Run) -> datetime:
+    """When it last began or ended a step. A refusal moves nothing."""
+    steps = [step for step in run.steps.all() if step.outcome != StepRun.Outcome.REFUSED]
+    return max([run.started_at, *(step.finished_at or step.started_at for step in steps)])
+
+
+def _place(incident: Incident) -> str:
+    return incident.owner.rpartition("/")[2]

@@ -1,0 +1,140 @@
+"""Which runbook an incident calls for: those whose `for` fits, at the ladder's rung, as far as
+their modes go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from runbooks.plan import escalation
+from runbooks.plan.escalation import Call, Tried
+from runbooks.plan.escalation_levels import RUNGS
+from runbooks.plan.runbook import Runbook, Trouble
+
+_VENDOR = RUNGS[-1]
+OFF, SHADOW = "off", "shadow"
+
+
+@dataclass(frozen=True)
+class FaultPlace:
+    """`resource` is the part; `is_node`: it is on a node of the inventory, which `is_provisional`
+    says otherwise of."""
+
+    resource: str
+    is_node: bool
+    is_provisional: bool
+
+
+@dataclass(frozen=True)
+class Past:
+    """What was tried before: rungs, and runbooks that this incident has seen end without a cure."""
+
+    tried: Sequence[Tried] = ()
+    spent: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """`reason` ends the sentence "It was chosen, because ..."."""
+
+    book: Runbook
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoRunbook:
+    """Nothing is started; `reason` is for people."""
+
+    reason: str
+
+
+def choose(
+    trouble: Trouble,
+    where: FaultPlace,
+    books: Iterable[Runbook],
+    *,
+    modes: Mapping[str, str],
+    past: Past,
+    now: datetime,
+) -> Chosen | NoRunbook:
+    """One runbook, or why there is none. A mode that is not given is shadow, which is as good as
+    any but off."""
+    fitting = [book for book in books if book.fits(trouble)]
+    if not fitting:
+        return NoRunbook(
+            f"no runbook is for {trouble.fault_type} with action class {trouble.action}, of class"
+            f" {trouble.component}"
+        )
+    if where.is_provisional:
+        return NoRunbook(
+            "its machine is not in the inventory, and what is not in the inventory is never acted"
+            " upon"
+        )
+    here = [book for book in fitting if where.is_node or not book.needs_node]
+    if not here:
+        return NoRunbook("it is on no node of the inventory")
+    allowed = [book for book in here if modes.get(book.name) != OFF and book.name not in past.spent]
+    call = escalation.called(trouble.action, where.resource, past.tried, now=now)
+    return _at_rung(trouble, allowed, call, modes) or _left(here, past, call)
+
+
+def _at_rung(
+    trouble: Trouble, allowed: Sequence[Runbook], call: Call | None, modes: Mapping[str, str]
+) -> Chosen | None:
+    """The lowest rung from the called one on; what stands beside the ladder where it names the
+    fault more closely.
+
+    What stands beside it and is in shadow keeps no rung from going.
+    """
+    ordered = sorted(
+        allowed, key=lambda book: (-book.closeness(trouble), not book.is_sites_own, book.name)
+    )
+    rungs = [book for book in ordered if call is not None and _answers(book, call)]
+    on_ladder = min(rungs, key=_rank, default=None)
+    beside = next((book for book in ordered if book.rung is None), None)
+    if on_ladder is None or call is None:
+        is_last_resort = call is not None and any(book.rung is not None for book in allowed)
+        why = (
+            "no further rung of the ladder is left or allowed"
+            if is_last_resort
+            else "it is for such faults"
+        )
+        return Chosen(beside, why) if beside is not None else None
+    is_only_shown = (
+        beside is not None and _is_shadow(beside, modes) and not _is_shadow(on_ladder, modes)
+    )
+    if (
+        beside is not None
+        and not is_only_shown
+        and beside.closeness(trouble) > on_ladder.closeness(trouble)
+    ):
+        return Chosen(
+            beside, "its node is a lemon" if trouble.is_lemon else f"it names {trouble.fault_type}"
+        )
+    return Chosen(on_ladder, call.reason)
+
+
+def _is_shadow(book: Runbook, modes: Mapping[str, str]) -> bool:
+    return modes.get(book.name, SHADOW) == SHADOW
+
+
+def _answers(book: Runbook, call: Call) -> bool:
+    if book.rung is None or _rank(book) < RUNGS.index(call.rung):
+        return False
+    return book.rung is not _VENDOR or call.may_go_to_vendor
+
+
+def _rank(book: Runbook) -> int:
+    return RUNGS.index(book.rung) if book.rung is not None else len(RUNGS)
+
+
+def _left(here: Sequence[Runbook], past: Past, call: Call | None) -> NoRunbook:
+    names = [book.name for book in here]
+    spent = [name for name in names if name in past.spent]
+    if spent:
+        return NoRunbook(
+            f"{', '.join(spent)} did not cure it, and no other runbook is left or allowed"
+        )
+    why = f", while {call.reason}" if call is not None else ""
+    return NoRunbook(f"{', '.join(names)}: no mode but off among those that would answer{why}")

@@ -1,0 +1,1 @@
+"""Main power by the nodes' management controllers."""

@@ -1,0 +1,1 @@
+"""The shadow: what Kintsugi would have done beside what people did."""

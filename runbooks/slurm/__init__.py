@@ -1,0 +1,1 @@
+"""Slurm: the Protocol, the client that drives its programs, its states."""

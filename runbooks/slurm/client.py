@@ -1,0 +1,463 @@
+"""Slurm by its own programs: the client that drives scontrol, squeue, sbatch and scancel.
+
+Exit codes are not believed: after each act the state is read back (`scontrol update` may return 1
+and have acted, and 0 and have not). Nothing is done to a cluster of another name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from detectors.detector import DetectorError, Output, Shell, Target
+from detectors.slurm import job_records, queries
+from detectors.slurm import output as slurm_output
+from detectors.slurm.job_records import Accounts
+from detectors.slurm.reservations import SHOW, reservations
+from runbooks.slurm import answers, demands
+from runbooks.slurm import jobs as slurm_jobs
+from runbooks.slurm.protocol import (
+    MAINTENANCE,
+    Access,
+    Demand,
+    NodeState,
+    RecentJobs,
+    Reservation,
+    SlurmError,
+    SlurmJob,
+    SlurmRefusal,
+    format_state,
+    ours,
+    unchanged,
+)
+
+# slurmctld's own MessageTimeout is 10 s by default, and scontrol retries: past this it hangs.
+_TIMEOUT = timedelta(seconds=30)
+_ACCOUNTING_TIMEOUT = timedelta(seconds=60)
+_NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,80}")
+_PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,100}")
+_LONGEST_REASON = 240
+
+
+class ScontrolReader:
+    """What Slurm's programs show, run by `shell` on `host` (LocalShell, or SshShell to the
+    controller). It has no verb that acts."""
+
+    def __init__(self, shell: Shell, host: Target, *, conf: str = "") -> None:
+        self._shell = shell
+        self._host = host
+        # Times are printed in the zone of the caller: only UTC has no hour that comes twice.
+        self._prefix = (
+            "env",
+            "TZ=UTC",
+            "SLURM_TIME_FORMAT=standard",
+            *((f"SLURM_CONF={conf}",) if conf else ()),
+        )
+
+    def config(self) -> Mapping[str, str]:
+        return slurm_output.config(self._ask("scontrol", "show", "config"))
+
+    def nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
+        chosen = (",".join(_checked(name) for name in names),) if names else ()
+        output = self._run("scontrol", "--all", "show", "node", *chosen)
+        text = output.stdout.decode(errors="replace")
+        found = slurm_output.nodes(text)
+        unknown = [name for name in names if name not in found]
+        if output.status != 0 and not (unknown and "not found" in text):
+            raise answers.error(("scontrol", "show", "node"), output)
+        if unknown:
+            raise SlurmRefusal(
+                f"{', '.join(unknown)}: Slurm knows no such node. Compare the inventory with `sinfo"
+                " -N`."
+            )
+        return found
+
+    def jobs(self, node: str) -> list[SlurmJob]:
+        return self._jobs(f"--nodelist={_checked(node)}")
+
+    def demands(self) -> list[Demand]:
+        return demands.read(self._ask(*demands.SQUEUE))
+
+    def recent_jobs(self, lately: timedelta) -> RecentJobs:
+        between = slurm_output.secret_between()
+        listed = self._ask(*queries.jobs(between))
+        totals = self._run(*queries.JOB_TOTALS).stdout.decode(errors="replace")
+        records = job_records.listed(listed, totals, between=between)
+        hours = math.ceil(lately / timedelta(hours=1))
+        try:
+            told = self._run(*queries.job_accounts(hours, between), timeout=_ACCOUNTING_TIMEOUT)
+        except SlurmError as error:
+            return RecentJobs(records, Accounts.SILENT, str(error))
+        if queries.has_no_accounts(told):
+            return RecentJobs(records, Accounts.NONE_KEPT)
+        if told.status != 0:
+            return RecentJobs(records, Accounts.SILENT, answers.without_accounts(told))
+        return RecentJobs(
+            records + job_records.accounted(told.stdout.decode(errors="replace"), between=between)
+        )
+
+    def reservations(self) -> list[Reservation]:
+        return reservations(self._ask(*SHOW))
+
+    def job(self, key: str) -> SlurmJob | None:
+        name = _named(key)
+        found = self._jobs("--states=all", "--me", f"--name={name}")
+        if not found:
+            told = self._run(
+                *slurm_jobs.SACCT,
+                f"--name={name}",
+                f"--user={self._user()}",
+                timeout=_ACCOUNTING_TIMEOUT,
+            )
+            if told.status != 0 and not queries.has_no_accounts(told):
+                raise answers.error(("sacct", f"--name={name}"), told)
+            found = (
+                slurm_jobs.accounted(told.stdout.decode(errors="replace"), name)
+                if told.status == 0
+                else []
+            )
+        return found[-1] if found else None
+
+    def partitions(self) -> dict[str, tuple[str, ...]]:
+        return slurm_output.partitions(self._ask("scontrol", "--all", "show", "partition"))
+
+    def access(self) -> Access:
+        """Root and SlurmUser may do all; others need the level Operator or Administrator in the
+        accounting."""
+        user = self._user()
+        owner = self.config().get("SlurmUser", "").partition("(")[0]
+        if user in {"root", owner}:
+            return Access(user, is_operator=True, reason=f"{user} runs Slurm")
+        output = self._run(
+            "sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=AdminLevel"
+        )
+        level = output.stdout.decode(errors="replace").strip() or "none"
+        is_operator = output.status == 0 and level.lower() in {"operator", "administrator"}
+        return Access(user, is_operator=is_operator, reason=f"{user} has the admin level {level}")
+
+    def _user(self) -> str:
+        return self._ask("id", "-un").strip()
+
+    def _jobs(self, *options: str) -> list[SlurmJob]:
+        between = slurm_output.secret_between()
+        return slurm_jobs.listed(self._ask(*slurm_jobs.squeue(between), *options), between)
+
+    def _ask(self, *argv: str) -> str:
+        output = self._run(*argv)
+        if output.status != 0:
+            raise answers.error(argv, output)
+        return output.stdout.decode(errors="replace")
+
+    def _run(self, *argv: str, timeout: timedelta = _TIMEOUT) -> Output:
+        try:
+            output = self._shell.run(self._host, (*self._prefix, *argv), timeout)
+        except DetectorError as error:
+            raise SlurmError(f"{argv[0]} could not be run on {self._host.name}: {error}") from error
+        if output.status is None:
+            raise SlurmError(
+                f"`{' '.join(argv)}` gave no answer within {timeout.seconds} s. Is slurmctld up"
+                " (`scontrol ping`)?"
+            )
+        return output
+
+
+class ScontrolWriter(ScontrolReader):
+    """Acts through Slurm's programs as well. `cluster_name` is the one cluster that may be acted
+    upon; looking is free."""
+
+    def __init__(self, shell: Shell, host: Target, *, cluster_name: str, conf: str = "") -> None:
+        super().__init__(shell, host, conf=conf)
+        self._cluster_name = cluster_name
+
+    def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
+        words = _one_line(reason)
+        self._unchanged(node, as_seen)
+        output = self._act("update", f"NodeName={_checked(node)}", "State=DRAIN", f"Reason={words}")
+        after = self._look(node)
+        if not (after.is_draining and after.reason.startswith(words.rstrip('"'))):
+            raise answers.not_so(
+                f"{node} is {format_state(after)} after a drain was asked for", output
+            )
+        return after
+
+    def resume(self, node: str, *, as_seen: NodeState | None = None) -> None:
+        self._unchanged(node, as_seen)
+        output = self._act("update", f"NodeName={_checked(node)}", "State=RESUME")
+        after = self._look(node)
+        if after.is_draining or after.base == "DOWN":
+            raise answers.not_so(
+                f"{node} is {format_state(after)} after a resume was asked for", output
+            )
+
+    def reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
+        before = self._unchanged(node, as_seen)
+        output = self._act("reboot", _checked(node))
+        after = self._look(node)
+        if not (
+            after.is_rebooting
+            or after.boot_time != before.boot_time
+            or after.reason != before.reason
+        ):
+            raise answers.not_so(
+                f"{node} is {format_state(after)} after a reboot was asked for", output
+            )
+
+    def cancel_reboot(
+        self, node: str, reason: str, *, as_seen: NodeState | None = None
+    ) -> NodeState:
+        before = self._unchanged(node, as_seen)
+        if not before.is_rebooting:
+            return before
+        output = self._act("cancel_reboot", _checked(node))
+        after = self.drain(node, reason)
+        if after.is_rebooting and b"Invalid node state" in output.stderr + output.stdout:
+            raise SlurmRefusal(
+                f"Slurm cancels no reboot of {node}, which is {format_state(after)}:"
+                f" {answers.words(output)}"
+            )
+        if after.is_rebooting:
+            raise answers.not_so(
+                f"{node} is {format_state(after)} after its reboot was cancelled", output
+            )
+        return after
+
+    def withdraw_reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
+        before = self._unchanged(node, as_seen)
+        if before.is_draining:
+            raise SlurmRefusal(
+                f"{node} is {format_state(before)}: its drain would go with the reboot"
+            )
+        output = self._act("cancel_reboot", _checked(node))
+        after = self._look(node)
+        if after.is_rebooting:
+            raise answers.not_so(
+                f"{node} is {format_state(after)} after its reboot was cancelled", output
+            )
+
+    def requeue(self, job_id: str) -> None:
+        before = self._job_of_id(job_id)
+        if before is None:
+            raise SlurmRefusal(f"{job_id}: Slurm knows no such job")
+        if not before.is_requeueable:
+            raise SlurmRefusal(f"job {job_id} of {before.user} may not be started anew (Requeue=0)")
+        output = self._act("requeue", job_id)
+        after = self._job_of_id(job_id)
+        if after is not None and after.state == "RUNNING" and after.started_at == before.started_at:
+            raise answers.not_so(f"job {job_id} still runs after a requeue was asked for", output)
+
+    def reserve(
+        self,
+        key: str,
+        nodes: Sequence[str],
+        *,
+        duration: timedelta,
+        starts_at: datetime | None = None,
+        flags: Sequence[str] = MAINTENANCE,
+    ) -> None:
+        if self._is_reserved(key, nodes):
+            return
+        words = (
+            f"ReservationName={_named(key)}",
+            (
+                f"StartTime={starts_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+                if starts_at is not None
+                else "StartTime=now"
+            ),
+            f"Duration={math.ceil(duration / timedelta(minutes=1))}",
+            f"Nodes={','.join(_checked(node) for node in nodes)}",
+            f"Users={self._user()}",
+            f"Flags={','.join(flags)}",
+        )
+        output = self._act("create", "reservation", *words)
+        if not self._is_reserved(key, nodes):
+            raise answers.not_so(
+                f"there is no reservation {ours(key)} after it was asked for", output
+            )
+
+    def unreserve(self, key: str) -> None:
+        if not self._reservation(key):
+            return
+        output = self._act("delete", f"ReservationName={_named(key)}")
+        if self._reservation(key):
+            raise answers.not_so(
+                f"the reservation {ours(key)} still stands after it was to be deleted", output
+            )
+
+    def submit(
+        self,
+        key: str,
+        argv: Sequence[str],
+        *,
+        nodes: Sequence[str],
+        gpus: int,
+        time_limit: timedelta,
+        reservation: str = "",
+    ) -> str:
+        known = self.job(key)
+        if known is not None:
+            return known.job_id
+        partition = self._partition_of(nodes)
+        words = (
+            *(
+                "sbatch",
+                "--parsable",
+                "--no-requeue",
+                "--chdir=/",
+                "--output=/dev/null",
+                "--ntasks-per-node=1",
+            ),
+            # Of our environment nothing travels: it holds what is secret.
+            "--export=PATH",
+            f"--job-name={_named(key)}",
+            f"--partition={partition}",
+            f"--nodes={len(nodes)}",
+            f"--nodelist={','.join(_checked(node) for node in nodes)}",
+            *((f"--gres=gpu:{gpus}",) if gpus else ()),
+            f"--time={math.ceil(time_limit / timedelta(minutes=1))}",
+            *((f"--reservation={_named(reservation)}",) if reservation else ()),
+            f"--wrap={shlex.join(argv)}",
+        )
+        output = self._act_by(*words)
+        job = self.job(key)
+        if job is None:
+            raise answers.not_so(f"there is no job {ours(key)} after it was submitted", output)
+        return job.job_id
+
+    def cancel(self, job_id: str) -> None:
+        before = self._job_of_id(job_id)
+        if before is None or before.has_ended or before.is_completing:
+            return
+        output = self._act_by("scancel", job_id)
+        after = self._job_of_id(job_id)
+        if after is not None and not (after.has_ended or after.is_completing):
+            raise answers.not_so(f"job {job_id} is {after.state} after it was cancelled", output)
+
+    def set_partitions(self, node: str, partitions: Sequence[str]) -> None:
+        """22.05 has no `Nodes+=`: each list is written whole, and what others have is looked at
+        again afterwards."""
+        before = self.partitions()
+        self._look(node)
+        unknown = [name for name in partitions if name not in before]
+        if unknown:
+            raise SlurmRefusal(f"{', '.join(unknown)}: Slurm knows no such partition")
+        wanted = {
+            name: _with(members, node, is_in=name in partitions) for name, members in before.items()
+        }
+        changed = [name for name, members in wanted.items() if members != before[name]]
+        outputs = [
+            self._act("update", f"PartitionName={_part(name)}", f"Nodes={','.join(wanted[name])}")
+            for name in changed
+        ]
+        after = self.partitions()
+        wrong = [name for name in changed if set(after.get(name, ())) != set(wanted[name])]
+        if wrong:
+            what = f"partition {', '.join(wrong)} has other nodes than it was given for {node}"
+            raise answers.not_so(what, outputs[changed.index(wrong[0])])
+
+    def _act(self, *argv: str) -> Output:
+        return self._act_by("scontrol", *argv)
+
+    def _act_by(self, *argv: str) -> Output:
+        """An act on nodes or jobs. The cluster's name is asked for right before it."""
+        name = self.config().get("ClusterName", "")
+        if not self._cluster_name or name != self._cluster_name:
+            raise SlurmRefusal(
+                f"this is cluster {name or 'without a name'}, and KINTSUGI_CLUSTER_NAME is"
+                f" {self._cluster_name or 'unset'}: nothing is done to it"
+            )
+        return self._run(*argv)
+
+    def _look(self, node: str) -> NodeState:
+        return self.nodes((node,))[node]
+
+    def _unchanged(self, node: str, as_seen: NodeState | None) -> NodeState:
+        """The node directly before an act. Raises NodeChanged."""
+        found = self._look(node)
+        unchanged(node, as_seen, found)
+        return found
+
+    def _job_of_id(self, job_id: str) -> SlurmJob | None:
+        if not re.fullmatch(r"\d+(_\d+)?", job_id):
+            raise SlurmRefusal(f"{job_id}: no job id")
+        between = slurm_output.secret_between()
+        argv = (*slurm_jobs.squeue(between), "--states=all", f"--jobs={job_id}")
+        output = self._run(*argv)
+        if output.status != 0 and b"Invalid job id" in output.stderr + output.stdout:
+            return None  # slurmctld has forgotten it, MinJobAge after its end
+        if output.status != 0:
+            raise answers.error(argv[:1], output)
+        return next(iter(slurm_jobs.listed(output.stdout.decode(errors="replace"), between)), None)
+
+    def _reservation(self, key: str) -> Reservation | None:
+        return next((one for one in self.reservations() if one.name == _named(key)), None)
+
+    def _is_reserved(self, key: str, nodes: Sequence[str]) -> bool:
+        found = self._reservation(key)
+        if found is not None and set(found.nodes) != set(nodes):
+            raise SlurmRefusal(
+                f"the reservation {found.name} is there with other nodes: {', '.join(found.nodes)}"
+            )
+        return found is not None
+
+    def _partition_of(self, nodes: Sequence[str]) -> str:
+        """One that has them all: the default partition may not."""
+        states = self.nodes(nodes).values()
+        common = [
+            name
+            for name in next(iter(states)).partitions
+            if all(name in node.partitions for node in states)
+        ]
+        if not common:
+            raise SlurmRefusal(
+                f"{', '.join(nodes)}: no partition has them all, so no job can run there"
+            )
+        return _part(common[0])
+
+
+def controller(access: str) -> Target:
+    """Where Slurm's programs run, from KINTSUGI_SLURM: `local` or `ssh:[USER@]HOST[:PORT]`."""
+    found = re.fullmatch(r"ssh:(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?", access)
+    if found is None:
+        return Target(name="localhost", address="localhost")
+    return Target(
+        name=found["host"],
+        address=found["host"],
+        port=int(found["port"] or 22),
+        user=found["user"] or "",
+    )
+
+
+def _checked(node: str) -> str:
+    """A host list or `ALL` in place of a name would act on many nodes."""
+    if not _NODE_NAME.fullmatch(node) or node.upper() == "ALL":
+        raise SlurmRefusal(f"{node!r} is no node name")
+    return node
+
+
+def _named(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise SlurmRefusal(f"{key!r} cannot name a reservation or a job")
+    return ours(key)
+
+
+def _part(name: str) -> str:
+    if not _PARTITION.fullmatch(name):
+        raise SlurmRefusal(f"{name!r} is no partition's name")
+    return name
+
+
+def _with(members: Sequence[str], node: str, *, is_in: bool) -> tuple[str, ...]:
+    others = tuple(name for name in members if name != node)
+    if not is_in:
+        return others
+    return tuple(members) if node in members else (*others, node)
+
+
+def _one_line(reason: str) -> str:
+    """scontrol drops a quote at either end, and a line feed would fake a field in its own
+    output."""
+    return " ".join(reason.replace('"', "'").split())[:_LONGEST_REASON].strip()

@@ -1,0 +1,173 @@
+"""Jobs as the steps see them, read from squeue and sacct. Pure; what cannot be read is left out,
+never guessed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from detectors.slurm import job_records, output
+
+_COLUMNS = (
+    *(
+        "JobID",
+        "State",
+        "UserName",
+        "NodeList",
+        "tres-per-node",
+        "StartTime",
+        "EndTime",
+        "exit_code",
+        "Requeue",
+    ),
+    *("Comment", "Name"),
+)
+_SACCT_COLUMNS = "JobIDRaw,State,User,NodeList,Start,End,ExitCode"
+# How far back our own jobs are looked for in the accounts: our choice, longer than any test or
+# burn-in of ours.
+SACCT = (
+    *(
+        "sacct",
+        "--allocations",
+        "--noheader",
+        "--parsable2",
+        "--starttime=now-15days",
+        "--endtime=now",
+    ),
+    f"--format={_SACCT_COLUMNS}",
+)
+_AGREED = re.compile(r"(?<![\w=-])kintsugi=requeue(?![\w=-])")
+_WORKS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "CONFIGURING"})
+_COMPLETES = frozenset({"COMPLETING", "STAGE_OUT"})
+_WAITS = frozenset(
+    {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """`gpus_per_node` is 0 where Slurm does not say. Times are UTC.
+
+    `ended_at` is set once the job's own processes were told to end: for a job that is COMPLETING,
+    since when. `exit_status` is the batch script's, as a shell tells it (128 and more: killed by a
+    signal), None until it ended. `is_requeueable`: Slurm may start it anew. `checkpoint_at` is what
+    its comment says of its last checkpoint. `is_agreed`: its comment says `kintsugi=requeue`, which
+    only its owner and operators can write.
+    """
+
+    job_id: str
+    user: str
+    name: str
+    state: str
+    nodes: tuple[str, ...]
+    gpus_per_node: int = 0
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_status: int | None = None
+    is_requeueable: bool = False
+    checkpoint_at: datetime | None = None
+    is_agreed: bool = False
+
+    @property
+    def is_completing(self) -> bool:
+        """It has ended, and its node still has something of it: processes, an epilog."""
+        return self.state in _COMPLETES
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing of it is left anywhere, and it does not wait to be started."""
+        return not (self.state in _WORKS or self.is_completing or self.state in _WAITS)
+
+
+def squeue(between: str) -> tuple[str, ...]:
+    """squeue(1), --Format: `type:suffix`, so that each cell ends with `between`
+    (`slurm_output.secret_between`)."""
+    return (
+        "squeue",
+        "--all",
+        "--noheader",
+        "--Format=" + ",".join(f"{column}:{between}" for column in _COLUMNS),
+    )
+
+
+def listed(text: str, between: str) -> list[SlurmJob]:
+    """Output of `squeue`. Jobs past MOST_PLACES names of nodes are left out: no cluster has so many
+    places."""
+    found: list[SlurmJob] = []
+    places = 0
+    for cells in output.rows(text, between, len(_COLUMNS)):
+        job = _job(cells)
+        places += len(job.nodes)
+        if places > output.MOST_PLACES:
+            break
+        found.append(job)
+    return found
+
+
+def accounted(text: str, name: str) -> list[SlurmJob]:
+    """Output of `SACCT` for jobs of one name, in its order: the oldest first."""
+    rows = (line.split("|") for line in text.splitlines())
+    return [_accounted(row, name) for row in rows if len(row) == _SACCT_COLUMNS.count(",") + 1]
+
+
+def _job(cells: Sequence[str]) -> SlurmJob:
+    job_id, state, user, nodes, gpus, started, ended, status, requeue, comment, name = cells
+    has_ended = state not in _WORKS and state not in _WAITS
+    return SlurmJob(
+        job_id=job_id,
+        user=user,
+        name=name,
+        state=state,
+        nodes=_hosts(nodes),
+        gpus_per_node=output.gpus_in(gpus),
+        started_at=None if state in _WAITS else _time(started),
+        ended_at=_time(ended) if has_ended else None,
+        exit_status=_wait_status(status) if has_ended else None,
+        is_requeueable=requeue == "1",
+        checkpoint_at=job_records.checkpoint(comment),
+        is_agreed=agrees(comment),
+    )
+
+
+def _accounted(cells: Sequence[str], name: str) -> SlurmJob:
+    job_id, state, user, nodes, started, ended, status = cells
+    word = state.split(" ", 1)[0].upper()
+    has_ended = word not in _WORKS and word not in _WAITS
+    found = re.fullmatch(r"(\d{1,3}):(\d{1,3})", status)
+    code = int(found[1]) or (128 + int(found[2]) if int(found[2]) else 0) if found else None
+    return SlurmJob(
+        job_id=job_id,
+        user=user,
+        name=name,
+        state=word,
+        nodes=_hosts(nodes),
+        started_at=_time(started),
+        ended_at=_time(ended) if has_ended else None,
+        exit_status=code if has_ended else None,
+    )
+
+
+def agrees(comment: str) -> bool:
+    """Whether a job's owner lets Kintsugi start it anew elsewhere."""
+    return _AGREED.search(comment) is not None
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    return () if text in ("", "(null)", "None assigned") else tuple(output.hosts(text))
+
+
+def _wait_status(text: str) -> int | None:
+    """squeue prints what wait(2) gave: 768 is status 3, 9 is killed by signal 9."""
+    if not re.fullmatch(r"\d{1,6}", text):
+        return None
+    return int(text) >> 8 or (128 + (int(text) & 127) if int(text) & 127 else 0)
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return at if at.year > 1970 else None

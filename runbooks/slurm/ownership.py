@@ -1,0 +1,164 @@
+"""Whose a node's drain is: ours where the reason is just what a run of ours wrote, Slurm's where
+Slurm wrote it, else a person's. Pure: a person's drain is never overwritten and never undone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from detectors.slurm.output import NodeState
+
+_OURS = "kintsugi:"
+# What slurmctld and slurmd write themselves (Slurm 22.05 to 26.05: src/slurmctld/node_mgr.c and
+# agent.c, src/slurmd/slurmd/req.c).
+_BY_SLURM = re.compile(
+    r"Not responding|Kill task failed|Prolog error|Epilog error|batch job complete"
+    r" failure|Duplicate jobid"
+    r"|Prolog/Epilog failure|ResumeTimeout reached|Job env setup error|NO NETWORK ADDRESS FOUND"
+    r"|Reported active features .*|Failed to parse dynamic_conf nodeline"
+    r"|Node unexpectedly rebooted|reboot (?:issued|complete|timed out)|gres/gpu count .*"
+    r"|Low (?:RealMemory|TmpDisk|CPUs).*|Low socket\*core.*"
+)
+# What Slurm puts between a reason and what it appends to it.
+_BETWEEN = " : "
+_SLURM_USERS = frozenset({"", "root", "slurm"})
+_REBOOT_ISSUED = re.compile(r" : reboot (?:issued|complete|timed out)")
+
+
+class Owner(StrEnum):
+    NOBODY = "nobody"
+    THIS_INCIDENT = "this_incident"
+    OTHER_INCIDENT = "other_incident"
+    SLURM = "slurm"
+    PERSON = "person"
+
+
+def reason(incident_id: int, fault_type: str, text: str) -> str:
+    """What stands on the node: `kintsugi:<incident> <fault type>: <text>`."""
+    return f"{_prefix(incident_id)}{fault_type}: {text}"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A reason of ours as Slurm showed it after we had written it; by whom and when, where Slurm
+    says so."""
+
+    reason: str
+    by: str = ""
+    at: datetime | None = None
+
+    def stands_in(self, state: NodeState) -> bool:
+        """It is there as we wrote it, but for what Slurm itself appends: then it names itself as
+        the one who set it.
+
+        The time is not compared: a worker that died right after it had written the same once more
+        has not kept when.
+        """
+        if state.reason == self.reason:
+            return not self.by or not state.reason_set_by or state.reason_set_by == self.by
+        rest = state.reason.removeprefix(self.reason)
+        return rest != state.reason and rest.startswith(_BETWEEN) and _is_slurms(rest)
+
+
+def written(state: NodeState) -> Written:
+    """What is kept of a node that we have just drained, as it was read back."""
+    return Written(state.reason, state.reason_set_by, state.reason_changed_at)
+
+
+def owner(state: NodeState, incident_id: int, known: Sequence[Written] | None = None) -> Owner:
+    """Who took the node out. A reason left on a node that takes jobs belongs to nobody.
+
+    `known` are the reasons that runs of ours wrote; what only looks like one, or was added to one,
+    is a person's word. None: the text alone is believed, as for what nothing is done about.
+    """
+    if state.is_failing:
+        return Owner.PERSON
+    is_out = state.is_draining or state.base == "DOWN"
+    if state.reason.startswith(_OURS):
+        if known is not None and not any(one.stands_in(state) for one in known):
+            return Owner.PERSON if is_out else Owner.NOBODY
+        if state.reason.startswith(_prefix(incident_id)):
+            return Owner.THIS_INCIDENT
+        return Owner.OTHER_INCIDENT if is_out else Owner.NOBODY
+    if not is_out or not state.reason:
+        return Owner.NOBODY
+    return (
+        Owner.SLURM
+        if state.reason_set_by in _SLURM_USERS and _is_slurms(state.reason)
+        else Owner.PERSON
+    )
+
+
+def _is_slurms(text: str) -> bool:
+    return all(_BY_SLURM.fullmatch(part) for part in text.split(_BETWEEN) if part)
+
+
+def incident_of(state: NodeState) -> int | None:
+    """The incident that a reason of ours names."""
+    found = re.match(rf"{_OURS}(\d+) ", state.reason)
+    return int(found[1]) if found else None
+
+
+def says_reboot_issued(state: NodeState) -> bool:
+    """Slurm appends to the reason when it sends the reboot; our drain wrote the reason anew."""
+    return _REBOOT_ISSUED.search(state.reason) is not None
+
+
+def ends_with_reboot_issued(state: NodeState) -> bool:
+    """The last that Slurm says is that it has sent a reboot."""
+    return state.reason.endswith(" : reboot issued")
+
+
+@dataclass(frozen=True)
+class Held:
+    """Drained, and ours."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Slurm let go of our drain, as it does past ResumeTimeout: drain again before anything
+    else."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """A person changed the node since we drained it: respect that. `is_resumed`: it takes jobs
+    again."""
+
+    text: str
+    is_resumed: bool
+
+
+def hold(state: NodeState, whose: Owner) -> Held | Dropped | TakenOver:
+    """What became of the drain that this incident's run put on the node, and that it has not seen
+    go.
+
+    From 23.02 on slurmctld puts a reason of its own in the place of ours where a drained node
+    registers with fewer GPUs (src/slurmctld/node_mgr.c, NODE_STATE_INVALID_REG): the drain stands,
+    and stays ours.
+    """
+    who = state.reason_set_by or "someone else"
+    if state.is_failing:
+        return TakenOver(
+            f'{state.name} was set to FAIL by {who}: "{state.reason}"', is_resumed=False
+        )
+    if whose is Owner.THIS_INCIDENT:
+        return Held() if state.is_draining else Dropped(f"Slurm dropped the drain of {state.name}")
+    if whose is Owner.SLURM and state.is_draining:
+        return Held()
+    if state.base == "DOWN" and not state.is_draining and whose in (Owner.SLURM, Owner.NOBODY):
+        return Dropped(f"Slurm set {state.name} down and dropped its drain")
+    if not state.is_draining and state.base != "DOWN":
+        return TakenOver(f"{state.name} was resumed by someone else", is_resumed=True)
+    return TakenOver(
+        f'{state.name} now has another reason, by {who}: "{state.reason}"', is_resumed=False
+    )
+
+
+def _prefix(incident_id: int) -> str:
+    return f"{_OURS}{incident_id} "

@@ -1,0 +1,225 @@
+"""What Slurm is to Kintsugi: the Protocols that it is read and acted upon through, its errors, and
+what it answers with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from detectors.slurm.job_records import RecentJobs
+from detectors.slurm.output import NodeState
+from detectors.slurm.reservations import Reservation
+from runbooks.errors import WorldError, WorldRefusal
+from runbooks.slurm.demands import Demand
+from runbooks.slurm.jobs import SlurmJob
+
+__all__ = [
+    "MAINTENANCE",
+    "Access",
+    "Demand",
+    "NodeChanged",
+    "NodeState",
+    "RecentJobs",
+    "Reservation",
+    "SlurmError",
+    "SlurmJob",
+    "SlurmReader",
+    "SlurmRefusal",
+    "SlurmWriter",
+    "format_state",
+    "is_ours",
+    "ours",
+    "unchanged",
+]
+
+# scontrol(1), reservations: taken whatever runs there, and no fault of the node's availability.
+MAINTENANCE = ("MAINT", "IGNORE_JOBS")
+
+
+def ours(key: str) -> str:
+    """What a reservation or a job of ours is called."""
+    return f"kintsugi_{key}"
+
+
+def unchanged(node: str, seen: NodeState | None, found: NodeState) -> None:
+    """Raises NodeChanged where somebody has written or done something to the node since it was
+    seen."""
+    if seen is not None and _said(seen) != _said(found):
+        raise NodeChanged(
+            f"{node} was {format_state(seen)} and is {format_state(found)}: nothing was done to it."
+        )
+
+
+def _said(state: NodeState) -> tuple[object, ...]:
+    """What people, and Slurm itself, say of a node. Jobs that come and go are left out."""
+    reason = (state.reason, state.reason_set_by, state.reason_changed_at)
+    return *reason, state.is_draining, state.is_failing, state.is_rebooting, state.base == "DOWN"
+
+
+def format_state(node: NodeState) -> str:
+    """A node's state and reason, for sentences."""
+    return "+".join((node.base, *sorted(node.flags))) + (f" ({node.reason})" if node.reason else "")
+
+
+def is_ours(name: str) -> bool:
+    """Whether a job of this name tests a node for us: of one that fails, nobody loses any work."""
+    return re.fullmatch(rf"{ours('')}\d+-\d+-\w+", name) is not None
+
+
+class SlurmError(WorldError):
+    """Slurm did not do, or did not answer, what was asked: the command, its status, its words, what
+    to do.
+
+    What was asked may have been done all the same: look before asking again.
+    """
+
+
+class NodeChanged(SlurmError):
+    """Nothing was done: the node is not as it was when that was decided on. Look at it anew, and
+    decide anew."""
+
+
+class SlurmRefusal(SlurmError, WorldRefusal):
+    """It was not asked, or cannot be had by asking again: another cluster, an unknown node, a
+    person's drain."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who we are to Slurm. `is_operator`: may drain, reboot and resume nodes."""
+
+    user: str
+    is_operator: bool
+    reason: str
+
+
+class SlurmReader(Protocol):
+    """What Slurm shows: all that a process may ask that never acts. Every method raises
+    SlurmError."""
+
+    def config(self) -> Mapping[str, str]:
+        """slurm.conf as slurmctld runs it."""
+        ...
+
+    def nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
+        """All nodes, or those named; SlurmRefusal for a name that Slurm does not know."""
+        ...
+
+    def jobs(self, node: str) -> list[SlurmJob]:
+        """Those that work on the node or whose end it has not finished: state COMPLETING, since
+        `ended_at`."""
+        ...
+
+    def demands(self) -> list[Demand]:
+        """How many nodes each job needs that runs, or waits for nodes."""
+        ...
+
+    def recent_jobs(self, lately: timedelta) -> RecentJobs:
+        """All jobs that run, and those that ended lately; accounts that do not answer are said, not
+        raised."""
+        ...
+
+    def reservations(self) -> list[Reservation]:
+        """All of them, also those whose time has not come."""
+        ...
+
+    def job(self, key: str) -> SlurmJob | None:
+        """The job `ours(key)`, waiting, working or ended; None where Slurm knows none (any
+        more)."""
+        ...
+
+    def partitions(self) -> dict[str, tuple[str, ...]]:
+        """The nodes of each partition."""
+        ...
+
+    def access(self) -> Access: ...
+
+
+class SlurmWriter(SlurmReader, Protocol):
+    """Slurm's verbs that act as well: given to the process that may act, and to no other.
+
+    Every method raises SlurmError; none returns before the state was read back. `as_seen` is the
+    node as it was when the act was decided on: it is looked at once more, directly before the act,
+    and NodeChanged is raised where somebody has said or done something else since. Without it
+    nothing is compared.
+    """
+
+    def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
+        """Take the node out for new jobs; the node as it is then. What its reason was is
+        overwritten."""
+        ...
+
+    def resume(self, node: str, *, as_seen: NodeState | None = None) -> None: ...
+
+    def reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
+        """Plain `scontrol reboot`: a drained node comes back drained. Past ResumeTimeout it does
+        not."""
+        ...
+
+    def cancel_reboot(
+        self, node: str, reason: str, *, as_seen: NodeState | None = None
+    ) -> NodeState:
+        """What Slurm has not sent yet (REBOOT_REQUESTED) it sends no more. That drops the drain
+        (seen in 22.05), so the node is drained again at once. The node as it is then.
+
+        SlurmRefusal of a reboot that it has sent (REBOOT_ISSUED): 22.05 says `Invalid node state
+        specified`.
+        """
+        ...
+
+    def withdraw_reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
+        """The same for a node in service, which stays there. SlurmRefusal of a drained one: its
+        drain would go."""
+        ...
+
+    def requeue(self, job_id: str) -> None:
+        """End the job and let it wait for other nodes. SlurmRefusal for one that may not be started
+        anew."""
+        ...
+
+    def reserve(
+        self,
+        key: str,
+        nodes: Sequence[str],
+        *,
+        duration: timedelta,
+        starts_at: datetime | None = None,
+        flags: Sequence[str] = MAINTENANCE,
+    ) -> None:
+        """A reservation `ours(key)` for our own user, from now where no time is given. There
+        already: nothing."""
+        ...
+
+    def unreserve(self, key: str) -> None:
+        """The reservation `ours(key)` ends. There is none: nothing. SlurmError while a job runs in
+        it."""
+        ...
+
+    def submit(
+        self,
+        key: str,
+        argv: Sequence[str],
+        *,
+        nodes: Sequence[str],
+        gpus: int,
+        time_limit: timedelta,
+        reservation: str = "",
+    ) -> str:
+        """A job `ours(key)` that runs argv once, on the first of the nodes, with so many GPUs of
+        each; its id.
+
+        There already, or ended: nothing, the id of that one. `reservation` is the key of one of
+        ours. Output goes nowhere: the command keeps what is to be read. A drained node takes no
+        job, in a reservation neither.
+        """
+        ...
+
+    def cancel(self, job_id: str) -> None: ...
+
+    def set_partitions(self, node: str, partitions: Sequence[str]) -> None:
+        """The node is in these partitions and no other. Holds until slurmctld reads slurm.conf
+        anew."""
+        ...

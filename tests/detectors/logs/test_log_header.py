@@ -1,0 +1,353 @@
+"""Headers: each form that devices write gives the same five answers, and no bytes break it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.logs.header import Header, LineRepeat, parse_header, source_key
+
+NOW = datetime(2025, 1, 12, 3, 5, 0, tzinfo=UTC)
+TOKYO = ZoneInfo("Asia/Tokyo")
+BERLIN = ZoneInfo("Europe/Berlin")
+XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=811, GPU has fallen off the bus."
+AT = datetime(2025, 1, 12, 3, 4, 5, tzinfo=UTC)
+AT_MICROS = AT.replace(microsecond=123456)
+
+
+def header(
+    line: str | bytes, now: datetime = NOW, zone: timezone | ZoneInfo = UTC, year: int | None = None
+) -> Header:
+    raw = line.encode() if isinstance(line, str) else line
+    return parse_header(raw, observed_at=now, zone=zone, year=year)
+
+
+# line, host, occurred_at, kernel_seconds, program
+FORMS = [
+    (f"Jan 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"Jan 12 03:04:05 gn042 kernel: [  390.306117] {XID}", "gn042", AT, "390.306117", "kernel"),
+    (f"<4>Jan 12 03:04:05 gn042 kernel: [  390.306117] {XID}", "gn042", AT, "390.306117", "kernel"),
+    (f"Jan 12 03:04:05 2025 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (
+        f"2025 Jan 12 03:04:05.123456 leaf-03 INFO kernel: [1.204511] {XID}",
+        "leaf-03",
+        AT_MICROS,
+        "1.204511",
+        "kernel",
+    ),
+    (
+        f"Jan 12 03:04:05.123456 leaf-03 ERR swss#orchagent: {XID}",
+        "leaf-03",
+        AT_MICROS,
+        "",
+        "swss#orchagent",
+    ),
+    (
+        f"2025-01-12 03:04:05.123456 leaf-03 <local2.err> ERR pmon#xcvrd: {XID}",
+        "leaf-03",
+        AT_MICROS,
+        "",
+        "pmon#xcvrd",
+    ),
+    (
+        f"2025-01-12 03:04:05.123456 <local0.info> leaf-03 INFO bgp#bgpd[31]: {XID}",
+        "leaf-03",
+        AT_MICROS,
+        "",
+        "bgp#bgpd",
+    ),
+    (f"2025-01-12T03:04:05.123456Z gn042 kernel: {XID}", "gn042", AT_MICROS, "", "kernel"),
+    (f"2025-01-12T12:04:05.123456+09:00 gn042 kernel: {XID}", "gn042", AT_MICROS, "", "kernel"),
+    (f"2025-01-12T12:04:05+0900 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (
+        f"<4>1 2025-01-12T03:04:05Z gn042.site.example kernel - - - {XID}",
+        "gn042.site.example",
+        AT,
+        "",
+        "kernel",
+    ),
+    (
+        f'<4>1 2025-01-12T03:04:05Z gn042 kernel - - [a@1 x="\\"]"][b y="2"] \ufeff{XID}',
+        "gn042",
+        AT,
+        "",
+        "kernel",
+    ),
+    (f"<4>1 - - - - - - {XID}", None, NOW, "", ""),
+    (f"[  390.306117] {XID}", None, NOW, "390.306117", ""),
+    (f"[  390.306117][ T1234] {XID}", None, NOW, "390.306117", ""),
+    (f"[390.306117] gn042 kernel: {XID}", "gn042", NOW, "390.306117", "kernel"),
+    (f"6,3973,390306117,-;{XID}", None, NOW, "390.306117", "kernel"),
+    (f"[Sun Jan 12 03:04:05 2025] {XID}", None, AT, "", ""),
+    (f"[Sun Jan 12 03:04:05 2025] gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"2025-01-12T03:04:05,123456+00:00 {XID}", None, AT_MICROS, "", ""),
+    (f"gn042 kernel: {XID}", "gn042", NOW, "", "kernel"),
+    (f"kernel: [   66.816635] {XID}", None, NOW, "66.816635", "kernel"),
+    (
+        f"<187>May  3 13:20:50 10.9.0.34 60315: Jan 12 03:04:05.123456 UTC: {XID}",
+        "10.9.0.34",
+        AT_MICROS,
+        "",
+        "",
+    ),
+    (f"<187>sw-7: 2025 Jan 12 13:04:05 AEST: {XID}", "sw-7", AT, "", ""),
+    (f"<187>: 2025 Jan 12 03:04:05 UTC: {XID}", None, AT, "", ""),
+    (
+        f"<187>9430: gw-1 LC/0/2/CPU0:Jan 12 03:04:05.123456 : ifmgr[214]: {XID}",
+        "gw-1",
+        AT_MICROS,
+        "",
+        "ifmgr",
+    ),
+    (f"022702: Jan 12 03:04:05: {XID}", None, AT, "", ""),
+    (f"*Jan 12 03:04:05.123456: {XID}", None, AT_MICROS, "", ""),
+    (f"Jan 12 03:04:05 admin@gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (XID, None, NOW, "", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "at", "seconds", "program"), FORMS, ids=[form[0][:44] for form in FORMS]
+)
+def test_every_form_gives_host_time_and_message(
+    line: str, host: str | None, at: datetime, seconds: str, program: str
+) -> None:
+    found = header(line)
+    assert (found.host, found.occurred_at, found.kernel_seconds, found.program) == (
+        host,
+        at,
+        seconds,
+        program,
+    )
+    assert found.body == XID
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("<187>Jan 12 03:04:05 leaf-03 x: y", 3),
+        ("2025 Jan 12 03:04:05.1 leaf-03 WARNING x: y", 4),
+        ("2025-01-12 03:04:05.1 leaf-03 <local2.crit> x: y", 2),
+        ("<999>Jan 12 03:04:05 leaf-03 x: y", None),
+        ("Jan 12 03:04:05 leaf-03 x: y", None),
+    ],
+)
+def test_severity_comes_from_the_priority_or_its_word(line: str, severity: int | None) -> None:
+    assert header(line).severity == severity
+
+
+def test_driver_before_its_address_is_no_host_when_dmesg_prints_iso_stamps() -> None:
+    found = header("2025-01-12T03:04:05Z mlx5_core 0000:9b:00.0: Link down")
+    assert (found.host, found.body) == (None, "mlx5_core 0000:9b:00.0: Link down")
+
+
+def test_year_is_the_nearest_when_the_stamp_has_none() -> None:
+    after = datetime(2025, 1, 1, 0, 0, 30, tzinfo=UTC)
+    before = datetime(2024, 12, 31, 23, 59, 30, tzinfo=UTC)
+    assert header("Dec 31 23:59:59 gn001 kernel: x", now=after).occurred_at.year == 2024
+    assert header("Jan  1 00:00:01 gn001 kernel: x", now=before).occurred_at.year == 2025
+    assert header("Feb 29 12:00:00 gn001 kernel: x", now=NOW).occurred_at.year == 2024
+    assert header("Feb 29 12:00:00 gn001 kernel: x", now=NOW, year=2023).has_stamp is False
+
+
+def test_a_stamp_without_a_year_is_not_of_the_future_when_an_old_log_is_read() -> None:
+    november = datetime(2026, 11, 21, tzinfo=UTC)
+    assert header("Mar  4 03:04:05 gn001 kernel: x", now=november).occurred_at.year == 2026
+    assert header("Dec  4 03:04:05 gn001 kernel: x", now=november).occurred_at.year == 2025
+
+
+def test_year_is_the_one_given_when_old_logs_are_read() -> None:
+    assert header("Mar  4 03:04:05 gn001 kernel: x", year=2019).occurred_at == datetime(
+        2019, 3, 4, 3, 4, 5, tzinfo=UTC
+    )
+
+
+def test_zone_of_the_source_reads_stamps_that_name_none() -> None:
+    assert header("Jan 12 12:04:05 gn001 kernel: x", zone=TOKYO).occurred_at == AT
+    assert header("2025-01-12T03:04:05Z gn001 kernel: x", zone=TOKYO).occurred_at == AT
+
+
+def test_time_is_total_in_the_hours_that_clocks_skip_or_repeat() -> None:
+    skipped = header(
+        "Mar 30 02:30:00 gn001 kernel: x", now=datetime(2025, 3, 30, 1, 30, tzinfo=UTC), zone=BERLIN
+    )
+    assert skipped.occurred_at == datetime(2025, 3, 30, 1, 30, tzinfo=UTC)
+    for hour in (0, 1):
+        now = datetime(2025, 10, 26, hour, 30, 2, tzinfo=UTC)
+        assert header(
+            "Oct 26 02:30:00 gn001 kernel: x", now=now, zone=BERLIN
+        ).occurred_at == now.replace(second=0)
+
+
+@pytest.mark.parametrize(
+    ("line", "repeat", "repeats", "host"),
+    [
+        ("Jan 12 03:04:05 gn042 last message repeated 5 times", LineRepeat.LAST, 5, "gn042"),
+        ("Jan 12 03:04:05 last message repeated 3 times", LineRepeat.LAST, 3, None),
+        (
+            "<187>10.9.0.32: 2025 Jan 12 03:04:05 UTC: last message repeated 2 times",
+            LineRepeat.LAST,
+            2,
+            "10.9.0.32",
+        ),
+        (
+            f"Jan 12 03:04:05 gn042 kernel: message repeated 4 times: [ {XID}]",
+            LineRepeat.QUOTED,
+            4,
+            "gn042",
+        ),
+        (
+            f"Jan 12 03:04:05 gn042 kernel: message repeated 4 times: [ [  1.500000] {XID}]",
+            LineRepeat.QUOTED,
+            4,
+            "gn042",
+        ),
+        (
+            f"2025 Jan 12 03:04:05 leaf-03 {XID} (message repeated 2 times)",
+            LineRepeat.QUOTED,
+            2,
+            "leaf-03",
+        ),
+    ],
+)
+def test_repeats_are_counted(line: str, repeat: LineRepeat, repeats: int, host: str | None) -> None:
+    found = header(line)
+    assert (found.repeat, found.repeats, found.host) == (repeat, repeats, host)
+    assert found.body == XID or repeat is LineRepeat.LAST
+
+
+PATHS = [
+    f"Jan 12 03:04:05 gn042 kernel: [  390.306117] {XID}",
+    f"<4>1 2025-01-12T03:04:05.223Z gn042.site.example kernel - - - [  390.306117] {XID}",
+    f"[390.306117] gn042 kernel: {XID}",
+    f"[  390.306117] {XID}",
+    f"6,3973,390306117,-;{XID}",
+]
+
+
+def test_key_is_the_same_when_one_line_comes_by_several_paths() -> None:
+    keys = {source_key(found.host or "gn042", found) for found in map(header, PATHS)}
+    assert keys == {f"gn042||390.306117|{XID}"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"Jan 12 03:04:05 gn042 kernel: {XID}",
+        f"Jan 12 03:04:05 gn042 kernel: message repeated 1 times: [[  390.306117] {XID}]",
+    ],
+)
+def test_key_is_empty_when_nothing_tells_two_prints_apart(line: str) -> None:
+    assert source_key("gn042", header(line)) == ""
+
+
+@given(st.binary(max_size=300), st.sampled_from(FORMS), st.integers(0, 120))
+def test_any_bytes_give_a_header(noise: bytes, form: tuple[str, ...], cut: int) -> None:
+    for line in (noise, form[0].encode()[:cut] + noise, noise + form[0].encode()[cut:]):
+        found = header(line, zone=BERLIN)
+        assert found.occurred_at.tzinfo is not None
+        assert found.repeats >= 0
+
+
+@given(
+    st.from_regex(
+        r"[\[*<0-9: ]{0,6}[A-Z][a-z]{2} [ 0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}[ .,0-9A-Z:+-]{0,12}"
+    )
+)
+def test_any_digits_in_a_stamp_give_a_time(text: str) -> None:
+    assert header(text, zone=TOKYO).occurred_at.tzinfo is not None
+
+
+def test_a_repeat_that_says_over_how_long_counts_too() -> None:
+    assert (
+        header(
+            "%ETH-4-HOST_FLAPPING: Host is flapping (message repeated 12 times in 60.5 secs)"
+        ).repeats
+        == 12
+    )
+
+
+# Around these moments wall time is not what it seems: years end, 29 February, clocks set forward
+# and back. Lord Howe sets its clocks by half an hour, and the Chatham Islands are 12:45 ahead.
+ZONES = [
+    ZoneInfo(name)
+    for name in (
+        "UTC",
+        "Europe/Berlin",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "Pacific/Chatham",
+    )
+]
+EDGES = [
+    datetime(2024, 12, 31, 23, 59, 59, tzinfo=UTC),
+    datetime(2024, 2, 29, 12, 0, 0, tzinfo=UTC),
+    datetime(2024, 12, 30, 12, 0, 0, tzinfo=UTC),
+    *(datetime(2025, month, day, hour, tzinfo=UTC) for month, day, hour in (
+        (3, 30, 1), (10, 26, 1), (3, 9, 7), (11, 2, 6), (4, 5, 15), (10, 4, 15), (4, 5, 14), (9, 27, 14),
+    )),
+]  # fmt: skip
+MOMENTS = st.one_of(
+    st.builds(
+        lambda edge, off: edge + timedelta(seconds=off),
+        st.sampled_from(EDGES),
+        st.integers(-10_800, 10_800),
+    ),
+    st.integers(0, 4 * 365 * 86_400).map(
+        lambda off: datetime(2023, 1, 1, tzinfo=UTC) + timedelta(seconds=off)
+    ),
+)
+
+
+def without_year(at: datetime, zone: ZoneInfo) -> str:
+    return f"{at.astimezone(zone):%b %d %H:%M:%S} gn001 kernel: x"
+
+
+@given(MOMENTS, st.sampled_from(ZONES), st.integers(-60, 600))
+def test_a_stamp_without_year_and_zone_is_the_moment_it_was_written_when_it_comes_at_once(
+    at: datetime, zone: ZoneInfo, delay_s: int
+) -> None:
+    """At New Year, on 29 February, and in the hour that comes twice: both times."""
+    found = header(without_year(at, zone), now=at + timedelta(seconds=delay_s), zone=zone)
+    assert found.occurred_at == at
+
+
+@given(MOMENTS, st.sampled_from(ZONES), st.integers(1, 300))
+def test_a_stamp_without_year_is_right_to_the_hour_when_it_comes_months_late(
+    at: datetime, zone: ZoneInfo, days: int
+) -> None:
+    found = header(without_year(at, zone), now=at + timedelta(days=days), zone=zone)
+    assert abs(found.occurred_at - at) <= timedelta(hours=1)
+
+
+@given(MOMENTS, st.sampled_from(ZONES), st.integers(1, 86_000))
+def test_a_stamp_without_year_keeps_its_order_when_the_clock_is_ahead(
+    at: datetime, zone: ZoneInfo, ahead_s: int
+) -> None:
+    """A clock up to a day ahead is no line of last year: ingest then takes our time for it."""
+    found = header(without_year(at, zone), now=at - timedelta(seconds=ahead_s), zone=zone)
+    assert abs(found.occurred_at - at) <= timedelta(hours=1)
+
+
+@given(st.integers(0, 59), st.integers(0, 59))
+def test_a_time_that_daylight_saving_skips_is_read_as_before_the_change(
+    minute: int, second: int
+) -> None:
+    """A device that was not told of the change: 02:30 that never was is 01:30 UTC, as its clock
+    meant it."""
+    now = datetime(2025, 3, 30, 2, 0, tzinfo=UTC)
+    found = header(f"Mar 30 02:{minute:02}:{second:02} gn001 kernel: x", now=now, zone=BERLIN)
+    assert found.occurred_at == datetime(2025, 3, 30, 1, minute, second, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "stamp", ["Feb 30 12:00:00", "Feb 29 12:00:00", "Apr 31 00:00:00", "Jan 00 00:00:00"]
+)
+def test_a_date_that_no_year_near_has_is_no_stamp(stamp: str) -> None:
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    found = header(f"{stamp} gn001 kernel: x", now=now)
+    assert (found.has_stamp, found.occurred_at) == (False, now)

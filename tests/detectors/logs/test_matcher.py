@@ -1,0 +1,112 @@
+"""All engines find the same patterns, on any bytes."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detectors.catalog.catalog import load
+from detectors.logs.matcher import ENGINES, PatternError, compile_patterns
+
+INSTALLED = [name for name, module in ENGINES.items() if module is not None]
+PATTERNS = [
+    (3, rb"(?:^|[\s\];>])NVRM: Xid \((?P<pci>[0-9a-f:]+)\)"),
+    (7, rb"(?i)link (?:is )?down\b"),
+    (11, rb"^\d+ node"),
+    (20, rb"a.{0,5}b"),
+]
+WORDS = st.sampled_from(
+    [
+        b"NVRM: Xid (0:1)",
+        b"\n",
+        b" ",
+        b"Link is Down",
+        b"link down",
+        b"12 node",
+        b"a",
+        b"b",
+        b"\xff\x00",
+        b"x" * 6,
+        b"]",
+    ]
+)
+LINES = st.lists(WORDS, max_size=12).map(b"".join) | st.binary(max_size=60)
+
+
+@cache
+def matcher_of(engine):
+    return compile_patterns(PATTERNS, engine=engine)
+
+
+def catalog_patterns():
+    return [
+        (number, signature.pattern.encode()) for number, signature in enumerate(load().signatures)
+    ]
+
+
+def test_plain_re_is_always_there_and_hyperscan_first():
+    assert INSTALLED[-1] == "re"
+    assert INSTALLED[0] == next(name for name in ENGINES if name in INSTALLED)
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_ids_of_all_that_occur_come_ascending(engine):
+    matcher = compile_patterns(PATTERNS, engine=engine)
+    assert matcher.match(b"12 node: NVRM: Xid (0000:01:00): link down") == [3, 7, 11]
+    assert matcher.match(b"nothing of the kind") == []
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_a_line_is_judged_anew_each_time(engine):
+    matcher = compile_patterns(PATTERNS, engine=engine)
+    assert matcher.has_match(b"link down")
+    assert not matcher.has_match(b"calm")
+    assert matcher.match(b"calm") == []
+    assert matcher.occurs(b"calm\nlink down\n")
+    assert matcher.match(b"link is down") == [7]
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+@given(line=LINES)
+@settings(max_examples=200, deadline=None)
+def test_every_engine_says_what_plain_re_says(engine, line):
+    plain, matcher = matcher_of("re"), matcher_of(engine)
+    line = line.replace(b"\n", b"")
+    assert matcher.match(line) == plain.match(line)
+    assert matcher.has_match(line) == bool(plain.match(line))
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+@given(lines=st.lists(LINES, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_a_block_never_misses_a_line_that_matches(engine, lines):
+    matcher = matcher_of(engine)
+    lines = [line.replace(b"\n", b"") for line in lines]
+    if any(matcher.has_match(line) for line in lines):
+        assert matcher.occurs(b"\n".join(lines))
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_every_pattern_of_the_catalogue_compiles(engine):
+    matcher = compile_patterns(catalog_patterns(), engine=engine)
+    assert matcher.has_match(b"NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.")
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_a_pattern_that_does_not_compile_is_refused_by_name(engine):
+    with pytest.raises(PatternError, match=engine):
+        compile_patterns([(1, rb"(")], engine=engine)
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_no_patterns_match_nothing(engine):
+    matcher = compile_patterns([], engine=engine)
+    assert matcher.match(b"anything") == []
+    assert not matcher.has_match(b"anything")
+    assert not matcher.occurs(b"any\nthing")
+
+
+def test_an_engine_that_is_not_installed_is_refused_with_those_that_are():
+    with pytest.raises(LookupError, match="abacus is not installed here; there are"):
+        compile_patterns(PATTERNS, engine="abacus")

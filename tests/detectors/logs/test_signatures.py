@@ -1,0 +1,268 @@
+"""From raw lines of nodes to facts. The lines are our own, in the shapes that kernels and drivers
+print."""
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detectors.catalog.catalog import load
+from detectors.faults import Action, Component, EventKind, Severity
+from detectors.logs.matcher import ENGINES
+from detectors.logs.signatures import Matcher, to_event
+from tests.services.patience import deadline_in
+
+NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
+RAISED, CLEARED = EventKind.RAISED, EventKind.CLEARED
+LOST = (
+    b"NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+)
+GPU = "node/gn042/gpu/0000:9b:00.0"
+
+
+@cache
+def matcher(engine=""):
+    return Matcher(load(), engine=engine)
+
+
+def facts(line, *, host="gn042", zone=UTC, engine=""):
+    raw = line if isinstance(line, bytes) else line.encode()
+    return matcher(engine).facts(raw, default_host=host, observed_at=NOW, zone=zone)
+
+
+def fact(line, **options):
+    (only,) = facts(line, **options)
+    return only
+
+
+CAPTURES = Path(__file__).parents[1] / "captures" / "nodes.tsv"
+NODE_LINES = [
+    tuple(line.split("\t", 3))
+    for line in CAPTURES.read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+@pytest.mark.parametrize(("fault_type", "event", "resource", "line"), NODE_LINES)
+def test_a_nodes_line_is_the_fault_it_speaks_of(fault_type, event, resource, line):
+    first = facts(line)[0]
+    assert (first.fault_type, first.event, first.resource) == (fault_type, event, resource)
+    assert first.component is load()[fault_type].component
+
+
+@pytest.mark.parametrize(
+    "framed",
+    [
+        b"%s",
+        b"[ 8123.617543] %s",
+        b"<6>[ 8123.617543] %s",
+        b"6,3973,8123617543,-;%s",
+        b"Nov 21 03:59:58 gn042 kernel: %s",
+        b"<4>Nov 21 03:59:58 gn042 kernel: [ 8123.617543] %s",
+        b"<4>1 2026-11-21T03:59:58.123456+00:00 gn042.cluster.example kernel - - - [ 8123.617543] %s",
+        b"2026-11-21T12:59:58+0900 gn042 kernel: %s",
+        b"[Sat Nov 21 03:59:58 2026] %s",
+        b"kernel: message repeated 3 times: [ %s]",
+        b"kernel: message repeated 3 times: [%s]",
+        b"<4>1 2026-11-21T03:59:58Z gn042 kernel - - - \xef\xbb\xbf%s",
+        b"<4>Nov 21 03:59:58 gn042 kernel:%s",
+        b"\x00%s\x00",
+    ],
+)
+def test_the_fact_is_the_same_in_every_frame(framed):
+    found = fact(framed % LOST)
+    assert (found.fault_type, found.resource, found.code) == ("gpu.xid.79", GPU, 79)
+
+
+def test_a_fact_carries_what_ingest_needs():
+    found = fact(
+        b"<4>1 2026-11-21T03:59:58.5+00:00 gn042.cluster.example kernel - - - [ 8123.617543] "
+        + LOST
+    )
+    assert found.host == "gn042"
+    assert found.occurred_at == datetime(2026, 11, 21, 3, 59, 58, 500000, tzinfo=UTC)
+    assert (found.severity, found.action, found.component) == (
+        Severity.CRITICAL,
+        Action.REBOOT,
+        Component.GPU,
+    )
+    assert found.source_key.startswith("gn042|")
+    assert "8123.617543" in found.source_key
+    assert found.excerpt.endswith("GPU has fallen off the bus.")
+    event = to_event(found, event_id="e1", observed_at=NOW, source="syslog")
+    assert (event.event_id, event.fault_type, event.source, event.code) == (
+        "e1",
+        "gpu.xid.79",
+        "syslog",
+        79,
+    )
+
+
+def test_a_line_by_two_paths_has_one_source_key():
+    by_syslog = fact(b"Nov 21 03:59:58 gn042 kernel: [ 8123.617543] " + LOST)
+    by_dmesg = fact(b"[ 8123.617543] " + LOST)
+    assert by_syslog.source_key == by_dmesg.source_key != ""
+
+
+def test_a_repeat_counts_as_often_as_it_says():
+    assert (
+        fact(b"Nov 21 03:59:58 gn042 kernel: message repeated 9 times: [ " + LOST + b"]").count == 9
+    )
+
+
+def test_the_host_in_the_line_outranks_the_sender_and_is_shortened():
+    line = b"Nov 21 03:59:58 gn007.pod-a.example kernel: " + LOST
+    assert fact(line, host="relay").resource == "node/gn007/gpu/0000:9b:00.0"
+    assert fact(LOST, host="gn008.pod-a.example").host == "gn008"
+    assert fact(LOST, host="-").resource == "node/-/gpu/0000:9b:00.0"
+
+
+def test_a_stamp_without_a_zone_is_read_in_the_sources_zone():
+    found = fact(b"Nov 21 12:59:58 gn042 kernel: " + LOST, zone=ZoneInfo("Asia/Tokyo"))
+    assert found.occurred_at == NOW - timedelta(seconds=2)
+
+
+def test_process_and_instance_are_kept():
+    found = fact(
+        "NVRM: Xid (PCI:0000:9b:00 GPU-I:05): 94, pid=4711, name=python3, Contained: SM (0x1)"
+    )
+    assert found.attributes["pid"] == "4711"
+    assert found.attributes["process"] == "python3"
+    assert found.qualifier == "05"
+
+
+def test_links_of_one_switch_are_faults_of_their_own():
+    lines = [
+        f"nvidia-nvswitch0: SXid (PCI:0000:07:00.0): 20034, Fatal, Link {n} LTSSM Fault Up"
+        for n in (30, 31)
+    ]
+    assert {fact(line).qualifier for line in lines} == {"link 30", "link 31"}
+
+
+def test_a_link_that_is_up_proves_that_its_module_is_there():
+    up = facts("mlx5_core 0000:9a:00.0 ens4np0: Link up")
+    assert {(found.fault_type, found.event) for found in up} == {
+        ("nic.link.down", CLEARED),
+        ("nic.module.unplugged", CLEARED),
+        ("nic.module.error", CLEARED),
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eth0: RTL8168h/8111h at 0xffffc900, 00:11:22:33:44:55, XID 541 IRQ 28",
+        "r8169 0000:02:00.0 eth0: RTL8125B, XID 641, IRQ 130",
+        "# To test: echo 'NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus' > /dev/kmsg",
+        'logger.info("NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus")',
+        "`NVRM: Xid (PCI:0000:9b:00): 79, pid=1`",
+        r"XID = re.compile('NVRM: Xid \((PCI:\S+)\): (\d+)')",
+        "Nov 21 03:59:58 gn042 sudo: root : TTY=pts/0 ; COMMAND=/bin/sh -c dmesg | grep NVRM: Xid",
+        "Nov 21 03:59:58 gn042 bash[77]: root ran logger NVRM: Xid (PCI:0000:9b:00): 79, test",
+        "An Xid 79 means that the GPU has fallen off the bus.",
+        "GpuFallenOffTheBus = alerts.Xid79 # NVRM Xid 79",
+        'DCGM_FI_DEV_XID_ERRORS{gpu="3"} 79',
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15",
+        "nvidia-nvlink: Nvlink Core is being initialized, major device number 240",
+        "nvidia-nvswitch0: open (major=238)",
+        "pcieport 0000:97:01.0: pciehp: Slot(8): Link Down/Up ignored (recovered by DPC)",
+        "pcieport 0000:97:01.0: pciehp: Slot(8): Link Down/Up ignored",
+        "pcieport 0000:97:01.0: pciehp: Slot(8): Link Down event ignored; already powering off",
+        "pciehp 0000:97:01.0:pcie004: Slot(8): Link Down event ignored; already powering off",
+        "nvidia-peermem nv_get_p2p_free_callback:126 ERROR detected invalid context, skipping",
+        "mlx5_core 0000:9a:00.0: Port module event: module 0, Cable plugged",
+        "mlx5_core 0000:9a:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)",
+        "pci 0000:9a:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:97:01.0",
+        "IPv6: ADDRCONF(NETDEV_UP): ens4np0: link is not ready",
+        "ata3: SATA link down (SStatus 0 SControl 300)",
+        "Lustre: Skipped 4 previous similar messages",
+        "EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode",
+        "",
+        " ",
+        "\x00\x00",
+    ],
+)
+def test_what_only_looks_like_a_fault_is_benign(line):
+    assert facts(line) == []
+
+
+def test_a_truncated_line_is_still_its_fault():
+    assert (
+        fact("gn042 kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid='<unkno").fault_type
+        == "gpu.xid.119"
+    )
+
+
+def test_an_unknown_number_is_a_warning_for_a_person():
+    found = fact("NVRM: Xid (PCI:0000:9b:00): 4242, from a driver of the future")
+    assert (found.fault_type, found.severity, found.action) == (
+        "gpu.xid.4242",
+        Severity.WARNING,
+        Action.WATCH,
+    )
+
+
+def test_a_long_line_leaves_a_bounded_excerpt():
+    assert len(fact(LOST + b" x" * 40_000).excerpt) == 1000
+
+
+@pytest.mark.parametrize("engine", [name for name, module in ENGINES.items() if module is not None])
+def test_every_engine_states_the_same_facts(engine):
+    for *_, line in NODE_LINES:
+        assert facts(line, engine=engine) == facts(line)
+
+
+@given(line=st.binary(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_read_without_error(line):
+    for found in facts(line):
+        assert found.occurred_at.tzinfo is not None
+
+
+# Words of everyday logs, none of which makes a fault however they are strung together.
+CALM = "kernel: systemd[1]: Started Session of user root sshd[7]: session opened GPU NVRM link up to date at PCI mlx5_core"
+
+
+@given(
+    words=st.lists(
+        st.sampled_from(CALM.split()) | st.text("abcdefgh 0123456789:.[]()", max_size=12),
+        max_size=20,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_everyday_words_never_make_a_fault(words):
+    assert facts(" ".join(words)) == []
+
+
+@given(
+    pci=st.from_regex(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]", fullmatch=True),
+    code=st.integers(0, 99999),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_xid_line_is_a_fault_of_its_number_on_its_gpu(pci, code):
+    found = fact(f"NVRM: Xid (PCI:{pci}): {code}, pid=1, name=x, text")
+    assert (found.fault_type, found.code, found.resource) == (
+        f"gpu.xid.{code}",
+        code,
+        f"node/gn042/gpu/{pci}.0",
+    )
+
+
+def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
+    """A search that grows with the square of the line would let one sender stop a receiver."""
+    for signature in load().signatures:
+        words = re.findall(
+            r"[A-Za-z_%:. -]{4,}",
+            re.sub(r"\\[a-zA-Z]|\(\?P<\w+>|\(\?[:i]\)?", "\0", signature.pattern),
+        )
+        for word in words[:3]:
+            line = (word * (8000 // len(word) + 1)).encode()
+            deadline = deadline_in(10)
+            re.search(signature.pattern.encode(), line)
+            assert time.monotonic() < deadline, (signature.where, word)

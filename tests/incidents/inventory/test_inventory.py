@@ -1,0 +1,252 @@
+"""The inventory: its notation, its errors, and taking it into the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from incidents.inventory import services
+from incidents.models import Alias, Cable, Gpu, Node, Port, Switch
+from tests.builders import NOW
+
+SAKURAONE = Path(__file__).resolve().parents[3] / "fixtures" / "topology" / "sakuraone.toml"
+
+
+def a_file(folder: Path, text: str, name: str = "site.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(services.InventoryError) as raised:
+        services.load(a_file(folder, text))
+    return str(raised.value).splitlines()
+
+
+def test_model_site_has_what_its_study_counts() -> None:
+    site = services.load(SAKURAONE)
+    compute = [node for node in site.nodes if node.role == "compute"]
+    assert len(compute) == 100
+    assert sum(len(node.gpus) for node in compute) == 800
+    roles = [switch.role for switch in site.switches]
+    assert [roles.count(role) for role in ("leaf", "spine", "storage")] == [16, 8, 2]
+    for node in compute:
+        leafs = {site.peer(f"node/{node.name}/nic/{nic.device}") for nic in node.nics} - {None}
+        assert len({end.split("/")[1] for end in leafs if end and "leaf" in end}) == 8
+    for leaf in (f"switch/leaf-{number:02}" for number in range(1, 17)):
+        assert {f"switch/spine-{number:02}" for number in range(1, 9)} <= site.neighbours(leaf)
+
+
+def test_rail_is_a_cable_and_not_the_number_of_the_device() -> None:
+    site = services.load(SAKURAONE)
+    assert site.peer("node/gn001/nic/mlx5_4") == "switch/leaf-04/port/Ethernet0"
+    assert site.peer("node/gn052/nic/mlx5_11") == "switch/leaf-16/port/Ethernet4"
+    assert site.peer("node/gn001/nic/mlx5_3") is None
+
+
+def test_every_mistake_is_told_in_one_go_with_its_line(tmp_path: Path) -> None:
+    text = """
+[[nodes]]
+names = "gn[001-002]"
+addresses = "10.0.0.[1-3]"
+gpus = ["19:00.0", "elsewhere"]
+colour = "blue"
+
+[[nodes]]
+names = "gn[005-003]"
+
+[[switches]]
+names = "leaf-01"
+role = "leaves"
+
+[[cables]]
+a = "node/gn009/nic/mlx5_0"
+b = "switch/leaf-09/port/Ethernet0"
+
+[tables]
+"""
+    found = problems(tmp_path, text)
+    for words in (
+        "site.toml:2: [[nodes]]: unknown key colour",
+        "site.toml:2: [[nodes]]: addresses has 3 entries for 2 names",
+        "gpus: 'elsewhere' is no GPU",
+        "site.toml:8: [[nodes]]: names: gn[005-003]: the range 005-003 runs backwards",
+        "site.toml:11: [[switches]]: role 'leaves' is none of leaf, spine, storage, management",
+        "no node gn009",
+        "no switch leaf-09",
+        "unknown table tables",
+    ):
+        assert any(words in line for line in found), (words, found)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("not toml", "cannot be read"),
+        ('[[nodes]]\nnames = "gn001"\n[[nodes]]\nnames = "gn001"', "stands in an earlier row"),
+        (
+            '[[nodes]]\nnames = "n1"\n[[switches]]\nnames = "n1"\nrole = "leaf"',
+            "is a node and a switch",
+        ),
+        ('[[nodes]]\nnames = "n[1-2]"\naddresses = "10.0.0.1,10.0.0.1"', "belongs to n1 too"),
+        ('[[nodes]]\nnames = "GN001"', "no short host name"),
+        ('[[nodes]]\nnames = "n[1-99999999]"', "more than 65536"),
+        ('[[nodes]]\npod = "a"', "missing names"),
+        ('[site]\ntime_zone = "Mars/Olympus"', "IANA time zone"),
+        ('[[aliases]]\nname = "x"\nresource = "gn001"', "no resource path"),
+        ('nodes = "gn001"', "written as rows"),
+    ],
+)
+def test_mistake_is_named(tmp_path: Path, text: str, words: str) -> None:
+    assert any(words in line for line in problems(tmp_path, text))
+
+
+@pytest.mark.django_db
+def test_import_fills_the_tables_and_a_second_one_changes_nothing() -> None:
+    site = services.load(SAKURAONE)
+    first = services.apply(site, NOW)
+    assert (Node.objects.count(), Gpu.objects.count(), Switch.objects.count()) == (101, 800, 27)
+    assert Cable.objects.count() == 100 * 10 + 16 * 8 * 4
+    assert Port.objects.filter(switch__name="leaf-01").count() == 50 + 32
+    assert Alias.objects.get(name="node/gn007/nic/0000:18:00.0").resource == "node/gn007/nic/mlx5_0"
+    assert first.gone == []
+    again = services.apply(site, NOW)
+    assert (again.added, again.changed, again.gone) == ([], [], [])
+
+
+@pytest.mark.django_db
+def test_dry_run_tells_and_changes_nothing(tmp_path: Path) -> None:
+    path = a_file(tmp_path, '[[nodes]]\nnames = "gn001"')
+    told = services.apply(services.load(path), NOW, is_dry_run=True)
+    assert told.added == ["node gn001"]
+    assert not Node.objects.exists()
+
+
+@pytest.mark.django_db
+def test_what_left_the_file_is_told_and_kept(tmp_path: Path) -> None:
+    services.apply(services.load(a_file(tmp_path, '[[nodes]]\nnames = "gn[001-002]"')), NOW)
+    told = services.apply(
+        services.load(a_file(tmp_path, '[[nodes]]\nnames = "gn001"\npod = "b"')), NOW
+    )
+    assert told.gone == ["node gn002"]
+    assert told.changed == ["node gn001: pod '' -> 'b'"]
+    assert Node.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_row_of_one_node_changes_what_it_gives_and_nothing_else(tmp_path: Path) -> None:
+    services.apply(services.load(SAKURAONE), NOW)
+    row = '[[node]]\nname = "gn001"\naddress = "127.0.2.1"\nssh_port = 2201\n'
+    row += 'gpus = [{index = 0, pci = "19:00.0", uuid = "GPU-1"}]'
+    told = services.apply(services.load(a_file(tmp_path, row)), NOW)
+    node = Node.objects.get(name="gn001")
+    assert (node.address, node.ssh_port, node.pod) == ("127.0.2.1", 2201, "pod-a")
+    assert node.gpus.get(index=0).uuid == "GPU-1"
+    assert [line for line in told.gone if not line.startswith("node gn001 GPU")] == []
+
+
+@pytest.mark.django_db
+def test_provisional_node_becomes_a_known_one(tmp_path: Path) -> None:
+    Node.objects.create(name="gn001", is_provisional=True)
+    services.apply(services.load(a_file(tmp_path, '[[nodes]]\nnames = "gn001"')), NOW)
+    node = Node.objects.get()
+    assert (node.is_provisional, node.in_service_since) == (False, NOW)
+
+
+@pytest.mark.django_db
+def test_moved_cable_replaces_the_old_one(tmp_path: Path) -> None:
+    text = '[[nodes]]\nnames = "n1"\n[[switches]]\nnames = "s[1-2]"\nrole = "leaf"\n[[cables]]\na = "node/n1/nic/mlx5_0"\n'
+    for switch in ("s1", "s2"):
+        services.apply(
+            services.load(a_file(tmp_path, f'{text}b = "switch/{switch}/port/Ethernet0"')), NOW
+        )
+    assert [cable.b for cable in Cable.objects.all()] == ["switch/s2/port/Ethernet0"]
+
+
+@pytest.mark.django_db
+def test_target_is_where_the_node_answers_and_what_should_be_in_it() -> None:
+    services.apply(services.load(SAKURAONE), NOW)
+    target = services.target("gn042")
+    assert target is not None
+    assert (target.address, target.port) == ("10.40.1.42", 22)
+    assert target.expected.gpus[0] == ("0", "0000:19:00.0")
+    Node.objects.create(name="stranger", is_provisional=True)
+    assert services.target("stranger") is None
+    assert services.pollable()[0] == "gn001"
+    assert "stranger" not in services.pollable()
+
+
+@pytest.mark.django_db
+def test_command_refuses_a_bad_file_and_imports_nothing(tmp_path: Path) -> None:
+    path = a_file(tmp_path, '[[nodes]]\nnames = "gn001"\nracks = "r[1-2]"')
+    with pytest.raises(CommandError, match="Nothing was imported"):
+        call_command("inventory", "import", str(path))
+    assert not Node.objects.exists()
+
+
+@pytest.mark.django_db
+def test_address_and_count_that_a_file_leaves_out_stay_as_they_are_known(tmp_path: Path) -> None:
+    row = '[[node]]\nname = "gn001"\naddress = "127.0.2.1"\nssh_port = 2201\ngpu_count = 8\n'
+    services.apply(services.load(a_file(tmp_path, row)), NOW)
+    services.apply(
+        services.load(a_file(tmp_path, '[[nodes]]\nnames = "gn[001-002]"\npod = "a"')), NOW
+    )
+    node = Node.objects.get(name="gn001")
+    assert (node.address, node.ssh_port, node.gpu_count, node.pod) == ("127.0.2.1", 2201, 8, "a")
+
+
+ONE_LEAF = '[[switches]]\nnames = "s1"\nrole = "leaf"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '[[nodes]]\nnames = "n1"\nnics = [{device = "e0", role = "fabrik"}]',
+            "role 'fabrik' is none of fabric",
+        ),
+        ('[[nodes]]\nnames = "n1"\nnics = ["e0", "e0"]', "one device stands twice"),
+        (
+            '[[nodes]]\nnames = "n[1-2]"\nnics = [{device = "e0", addresses = "10.0.0.1"}]',
+            "1 entries for 2 names",
+        ),
+        ('[[nodes]]\nnames = "n1"\nnvswitches = ["x"]', "'x' is no NVSwitch"),
+        (
+            '[[modules]]\nswitches = "s1"\nnames = {name = "{}"}\nports = {name = "E{}"}',
+            "no switch s1",
+        ),
+        (
+            ONE_LEAF
+            + '[[modules]]\nswitches = "s1"\nnames = {name = "{}"}\nports = {name = "E{}"}\nports_each = 3',
+            "8 lanes are not shared evenly by 3 ports",
+        ),
+        ('[[racks]]\nnames = "r1"\nfeeds = ["f1"]', "r1: no feed f1 in [[feeds]]"),
+        ('[[storage]]\nmount = "/lustre"\nswitches = "s9"', "/lustre: no switch s9"),
+        ('[[expect]]\nkind = "rack"', "kind 'rack' is none of node, switch, site"),
+        ('[[expect]]\nkind = "node"\n[[expect]]\nkind = "node"', "stands in an earlier row too"),
+        (
+            '[[nodes]]\nnames = "n[1-2]"\ngpus = [{index = 0, pci = "19:00.0", serial = "1"}]',
+            "the GPU serial 1 belongs to",
+        ),
+    ],
+)
+def test_mistake_in_parts_and_places_is_named(tmp_path: Path, text: str, words: str) -> None:
+    found = problems(tmp_path, text)
+    assert any(words in line for line in found), found
+    assert all(":" in line and "site.toml" in line for line in found)
+
+
+def test_one_wrong_row_is_one_mistake_and_not_one_for_each_cable(tmp_path: Path) -> None:
+    text = SAKURAONE.read_text().replace(
+        'role = "compute"\npod = "pod-a"', 'roll = "compute"\npod = "pod-a"'
+    )
+    assert [line.partition(": ")[2] for line in problems(tmp_path, text)] == [
+        "[[nodes]]: unknown key roll"
+    ]
+    without = SAKURAONE.read_text().replace(
+        'names = "sto-[01-02]"\nrole', 'names = "sta-[01-02]"\nrole'
+    )
+    assert len(problems(tmp_path, without)) < 12

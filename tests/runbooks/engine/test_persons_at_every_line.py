@@ -1,0 +1,265 @@
+"""A person says something about a node at any line of a turn: their word stands, and the run stops
+or waits."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import runbooks
+from runbooks.engine import turn
+from runbooks.models import Run, RunState
+from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
+from tests.runbooks.site import Site
+
+pytestmark = pytest.mark.django_db
+ACTS = ("drain", "resume", "reboot", "cancel_reboot", "withdraw_reboot")
+STEPS = ("drain", "wait_for_jobs", "confirm_on_node", "reboot", "wait_for_boot", "verify", "resume")
+# wait_for_jobs is done as soon as it is looked at.
+LINES = [
+    (step, point)
+    for step in STEPS
+    for point in ("leased", "allowed", "attempted")
+    if step != "wait_for_jobs"
+]
+THEIRS = "bob: tray out, hands inside"
+
+
+def drains(site: Site) -> None:
+    site.slurm.human_drain("gn001", THEIRS)
+
+
+def fails(site: Site) -> None:
+    site.slurm.human_fail("gn001", THEIRS)
+
+
+def appends(site: Site) -> None:
+    reason = node(site).reason or "nothing yet"
+    site.slurm.human_drain("gn001", f"{reason} -- {THEIRS}")
+
+
+def reboots(site: Site) -> None:
+    site.slurm.human_reboot("gn001")
+
+
+def node(site: Site) -> NodeState:
+    return site.slurm.nodes(("gn001",))["gn001"]
+
+
+def play(
+    site: Site, run: Run, step: str, point: str, person: Callable[[Site], None]
+) -> tuple[Run, int]:
+    """The run to its end or ten minutes on, and how many acts of ours there had been when the
+    person came."""
+    said: list[int] = []
+
+    def at(now_at: str) -> None:
+        row = Run.objects.get(pk=run.pk)
+        if now_at == point and row.plan[row.step]["step"] == step and not said:
+            person(site)
+            said.append(len(site.slurm.journal))
+
+    ends_at = site.now + timedelta(minutes=10)
+    run.refresh_from_db()
+    while run.finished_at is None and run.wake_at is not None and run.wake_at <= ends_at:
+        site.now = max(site.now, run.wake_at)
+        turn.advance(run.pk, now=site.now, world=site.world, at=at)
+        run.refresh_from_db()
+    return run, said[0] if said else -1
+
+
+@pytest.mark.parametrize("person", [drains, fails, appends])
+@pytest.mark.parametrize(("step", "point"), [*LINES, ("wait_for_jobs", "leased")])
+def test_a_persons_word_stands_wherever_in_a_turn_it_comes(
+    step: str, point: str, person: Callable[[Site], None]
+) -> None:
+    site = Site(nodes=2)
+    run, acts = play(site, site.begin(site.lose_gpu()), step, point, person)
+    assert acts >= 0
+    after = [act[0] for act in site.slurm.journal[acts:]]
+    assert after == [], "nothing is done to the node after that"
+    assert THEIRS in node(site).reason
+    assert node(site).is_out
+    assert run.state == (RunState.RUNNING if step == "drain" else RunState.ABORTED)
+    assert any(THEIRS in line for line in site.story(run.incident))
+
+
+def test_a_reason_that_another_installation_left_is_a_persons_whatever_number_it_bears() -> None:
+    site = Site(nodes=2)
+    incident = site.lose_gpu()
+    for number in (incident.pk, 90017):
+        site.slurm.human_drain(
+            "gn001", f"kintsugi:{number} gpu.ecc.row_remap_failure: vendor case 4711 open"
+        )
+        run = site.play(site.begin(incident), limit=timedelta(minutes=5))
+        assert "vendor case 4711 open" in node(site).reason
+        assert "Kintsugi leaves it alone while that stands" in run.waiting_for
+    assert site.slurm.journal == []
+
+
+def test_a_drain_is_known_again_when_its_worker_died_before_it_had_kept_it() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+
+    class Killed(BaseException):
+        pass
+
+    def reaper(point: str) -> None:
+        if point == "acted":
+            raise Killed
+
+    with contextlib.suppress(Killed):
+        turn.advance(run.pk, now=site.now, world=site.world, at=reaper)
+    site.now += timedelta(seconds=10)
+    run = site.play(run)
+    assert run.state == RunState.SUCCEEDED, run.outcome
+    assert [act[0] for act in site.slurm.journal] == ["drain", "reboot", "resume"]
+
+
+def test_a_drain_whose_reason_slurm_replaces_with_its_own_stays_ours() -> None:
+    """As slurmctld 23.02 and later do where a drained node comes back with fewer GPUs."""
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "verify"
+    )
+    site.slurm.slurm_drain("gn001", "gres/gpu count reported lower than configured (7 < 8)")
+    assert site.play(run).state == RunState.SUCCEEDED
+
+
+def test_a_reboot_that_a_person_asked_slurm_for_is_left_to_them_before_the_drain() -> None:
+    site = Site(nodes=2)
+    site.slurm.add_job("77", nodes=["gn001"])
+    run = site.begin(site.lose_gpu())
+    site.slurm.human_reboot("gn001")
+    run = site.advance(run)
+    assert "Someone has asked Slurm to reboot gn001" in run.waiting_for
+    assert site.slurm.journal == []
+
+
+def test_a_persons_reboot_before_the_return_to_service_is_not_cancelled_and_the_node_is_verified_anew() -> (
+    None
+):
+    site = Site(nodes=2)
+    run, _ = play(
+        site,
+        site.begin(site.lose_gpu()),
+        "resume",
+        "attempted",
+        lambda site: site.slurm.human_reboot("gn001"),
+    )
+    assert run.state == RunState.SUCCEEDED, run.outcome
+    assert site.nodes.nodes["gn001"].boots == 2
+    assert [act[0] for act in site.slurm.journal] == ["drain", "reboot", "resume"]
+    assert not node(site).is_out
+    story = site.story(run.incident)
+    assert any(
+        "Someone has asked Slurm to reboot gn001: Kintsugi leaves it to them" in line
+        for line in story
+    )
+    assert sum("gn001 is verified" in line for line in story) == 2
+
+
+def test_our_own_reboot_that_an_older_state_of_slurm_still_shows_is_nobodys_word() -> None:
+    """slurmctld restarted from what it had saved before the node was back: the node has booted
+    since, for us."""
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "verify"
+    )
+    issued_at = datetime.fromisoformat(run.facts["reboot_at"])
+    site.slurm.forget_boot("gn001", reason=run.facts["reason"], at=issued_at)
+    run = site.play(run)
+    assert run.state == RunState.SUCCEEDED, run.waiting_for
+    assert not any("Someone has asked" in line for line in site.story(run.incident))
+    assert [act[0] for act in site.slurm.journal] == ["drain", "reboot", "resume"]
+
+
+def test_a_reboot_of_ours_that_slurm_has_not_sent_is_cancelled_when_a_person_resumes_the_node() -> (
+    None
+):
+    """The last gap: a person resumes, and a job starts, between our last look and scontrol."""
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.slurm.hung.add("gn001")
+
+    def at(point: str) -> None:
+        if point == "acted":
+            site.slurm.human_resume("gn001")
+            site.slurm.add_job("78", nodes=["gn001"])
+            site.slurm.human_reboot("gn001", user="root")
+
+    turn.advance(run.pk, now=site.now, world=site.world, at=at)
+    run = site.play(run)
+    assert run.state == RunState.ABORTED
+    assert node(site).flags == frozenset()
+    assert node(site).base == "ALLOCATED"
+    assert "is cancelled: gn001 runs on" in run.outcome
+
+
+def test_a_reboot_of_ours_under_a_persons_drain_is_told_to_them_and_their_drain_stands() -> None:
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+
+    def at(point: str) -> None:
+        if point == "acted":
+            site.slurm.human_resume("gn001")
+            site.slurm.add_job("78", nodes=["gn001"])
+            site.slurm.human_reboot("gn001", user="root")
+            drains(site)
+
+    turn.advance(run.pk, now=site.now, world=site.world, at=at)
+    run = site.play(run)
+    assert run.state == RunState.ABORTED
+    assert (node(site).reason, node(site).is_draining, node(site).is_rebooting) == (
+        THEIRS,
+        True,
+        True,
+    )
+    assert "still stands" in run.outcome
+    assert "scontrol cancel_reboot gn001" in run.outcome
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_no_act_is_made_on_a_node_that_has_changed_since_it_was_seen(act: str) -> None:
+    site = Site(nodes=2)
+    seen = node(site)
+    drains(site)
+    words = ("kintsugi:1 x: y",) if act in ("drain", "cancel_reboot") else ()
+    with pytest.raises(NodeChanged, match="nothing was done to it"):
+        getattr(site.slurm, act)("gn001", *words, as_seen=seen)
+    assert node(site).reason == THEIRS
+
+
+def test_a_reboot_is_not_withdrawn_from_under_a_drain() -> None:
+    site = Site(nodes=2)
+    drains(site)
+    with pytest.raises(SlurmRefusal):
+        site.slurm.withdraw_reboot("gn001")
+
+
+def test_every_act_on_a_node_names_the_state_that_it_was_decided_on() -> None:
+    """Whatever is not given `as_seen` overwrites what a person may have said a moment before."""
+    calls = [
+        (path.name, call, call.func)
+        for path in sorted(Path(runbooks.__file__).parent.rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+    ]
+    acts = [
+        (name, call)
+        for name, call, verb in calls
+        if verb.attr in ACTS and "slurm" in ast.unparse(verb.value)
+    ]
+    assert len(acts) >= 8
+    assert [
+        name for name, call in acts if "as_seen" not in {keyword.arg for keyword in call.keywords}
+    ] == []

@@ -1,0 +1,189 @@
+"""What arming needs, point by point: each problem says what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from django.core.management import call_command
+
+from incidents.models import Node
+from runbooks.models import Mode
+from runbooks.outcomes import Controlled, ControlRefused
+from runbooks.people import controls, preflight
+from runbooks.people.preflight import Check
+from runbooks.power.access import BmcAccess, BmcKind
+from runbooks.power.protocol import NoPower
+from runbooks.power.site import SitePower
+from tests.runbooks.site import Site
+
+pytestmark = pytest.mark.django_db
+
+
+def found(site: Site) -> dict[str, Check]:
+    return {check.name: check for check in preflight.check(site.world)}
+
+
+def test_every_point_is_well_on_a_site_that_is_ready() -> None:
+    assert [check for check in preflight.check(Site(nodes=2).world) if not check.is_ok] == []
+
+
+def _set(key: str, value: str) -> Callable[[Site], None]:
+    def change(site: Site) -> None:
+        site.slurm._config[key] = value
+
+    return change
+
+
+def _no_nodes(site: Site) -> None:
+    Node.objects.all().delete()
+
+
+def _silence(site: Site) -> None:
+    site.shell.silent.update(site.names)
+
+
+def _controllers_away(site: Site) -> None:
+    site.power.away.update(site.names)
+
+
+def _not_root(site: Site) -> None:
+    site.slurm.user = "alice"
+
+
+@pytest.mark.parametrize(
+    ("change", "point", "text", "todo"),
+    [
+        (
+            _set("ClusterName", "production"),
+            "cluster_name",
+            "Slurm is cluster production",
+            "KINTSUGI_CLUSTER_NAME",
+        ),
+        (_set("RebootProgram", ""), "reboot_program", "would do nothing", "Set RebootProgram"),
+        (_set("ReturnToService", "2"), "return_to_service", "is 2", "ReturnToService=0 or 1"),
+        (_set("ReturnToService", ""), "return_to_service", "is unknown", "ReturnToService=0 or 1"),
+        (
+            _set("ResumeTimeout", "60 sec"),
+            "resume_timeout",
+            "ResumeTimeout is 60 s",
+            "above the longest boot",
+        ),
+        (
+            _set("ResumeTimeout", "180 sec"),
+            "resume_timeout",
+            "KINTSUGI_BOOT_TIME 180 s",
+            "above the longest boot",
+        ),
+        (_not_root, "privileges", "alice", "AdminLevel=Operator"),
+        (_no_nodes, "nodes", "0 of 0 nodes", "inventory import"),
+        (_silence, "node_access", "no route to host", "KINTSUGI_SSH_KEY"),
+        (_controllers_away, "power", "cannot be reached", "Correct [group.bmc]"),
+    ],
+)
+def test_problem_says_what_was_found_and_what_to_do(
+    change: Callable[[Site], None], point: str, text: str, todo: str
+) -> None:
+    site = Site(nodes=2)
+    change(site)
+    check = found(site)[point]
+    assert not check.is_ok
+    assert text in check.found
+    assert todo in check.todo
+
+
+def test_missing_rights_of_root_stand_only_against_the_runbooks_that_need_them() -> None:
+    site = Site(nodes=3)
+    site.set_mode(Mode.SHADOW, "gpu_reset")
+    assert found(site)["root_rights"].is_ok
+    assert "lets runs reset GPUs (gpu_reset)" in found(site)["root_rights"].found
+    site.nodes.nodes["gn002"].forbidden = ("nvidia-smi --gpu-reset", "systemctl start")
+    check = found(site)["root_rights"]
+    assert check.found.startswith(
+        "1 of 3 nodes looked at do not let runs reset GPUs: gn002 refuses systemctl start "
+    )
+    assert (
+        check.todo
+        == "Install the lines of `manage.py inventory sudoers --acts` on the nodes, or set gpu_reset to off."
+    )
+    armed = controls.set_mode(
+        "gpu_reset", Mode.ARMED, actor="alice", now=site.now, world=site.world
+    )
+    assert isinstance(armed, ControlRefused)
+    assert "inventory sudoers --acts" in armed.reason
+    other = controls.set_mode(
+        "drain_and_ask", Mode.ARMED, actor="alice", now=site.now, world=site.world
+    )
+    assert isinstance(other, Controlled)
+    assert all(len(gpu.uuid) > 0 and gpu.is_healthy for gpu in site.nodes.nodes["gn002"].gpus)
+
+
+def test_rights_of_root_that_no_node_tells_are_not_taken_for_given() -> None:
+    site = Site(nodes=2)
+    site.set_mode(Mode.SHADOW, "gpu_reset")
+    _silence(site)
+    check = found(site)["root_rights"]
+    assert (check.is_ok, check.found) == (False, "No node could be asked what sudo allows.")
+
+
+def test_a_kept_report_stands_against_the_same_runbooks() -> None:
+    site = Site(nodes=2)
+    site.set_mode(Mode.SHADOW, "gpu_reset")
+    site.nodes.nodes["gn001"].forbidden = ("nvidia-smi",)
+    preflight.report(site.world, by="worker", now=site.now)
+    kept = preflight.reported(site.now)
+    assert kept is not None
+    assert [check.name for check in kept if check.stands_against("gpu_reset")] == ["root_rights"]
+    assert not [check for check in kept if check.stands_against("drain_reboot_verify")]
+
+
+def test_one_silent_node_does_not_stop_arming() -> None:
+    site = Site(nodes=3)
+    site.shell.silent.add("gn001")
+    assert found(site)["node_access"].is_ok
+
+
+def test_slurm_that_does_not_answer_is_the_only_point() -> None:
+    site = Site(nodes=2)
+    site.slurm.is_answering = False
+    assert [check.name for check in preflight.check(site.world)] == ["slurm"]
+
+
+def test_command_exits_1_and_prints_what_to_do_when_slurm_is_off(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command("preflight")
+    assert ended.value.code == 1
+    shown = capsys.readouterr().out
+    assert "problem  slurm: KINTSUGI_SLURM is off" in shown
+    assert "Set KINTSUGI_SLURM" in shown
+
+
+def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call_command("preflight", json=True)
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["is_ready"] is False
+    assert set(answer["checks"][0]) == {"name", "is_ok", "found", "todo", "only_for"}
+
+
+def test_a_site_without_controllers_may_arm_and_is_told_so() -> None:
+    site = Site(nodes=2)
+    site.world = replace(site.world, power=NoPower())
+    assert found(site)["power"] == Check(
+        "power",
+        True,
+        "No management controllers are given ([group.bmc]): cold cycles are a person's.",
+    )
+
+
+def test_a_controller_that_is_away_and_nodes_that_have_none_stop_nothing() -> None:
+    site = Site(nodes=3)
+    site.power.away.add("gn001")
+    access = BmcAccess(BmcKind.REDFISH, "kintsugi", "secret")
+    assert found(site)["power"].found == "2 of 3 management controllers looked at answer."
+    site.world = replace(site.world, power=SitePower(lambda node: access))
+    assert found(site)["power"].is_ok  # the inventory says of none where it is

@@ -1,0 +1,154 @@
+"""Jobs as squeue and sacct print them: every cell, whatever a user has written into names and
+comments."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.slurm import output
+from runbooks.slurm import jobs
+
+US = "\x1f"
+STATES = (
+    *(
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETING",
+        "CONFIGURING",
+        "RESIZING",
+        "SIGNALING",
+        "STAGE_OUT",
+        "STOPPED",
+    ),
+    *(
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "REVOKED",
+    ),
+    *("OUT_OF_MEMORY", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+)
+WRITTEN = st.text(st.characters(codec="utf-8", exclude_characters=US), max_size=40)
+
+
+def a_row(
+    state: str = "RUNNING", *, status: str = "0", requeue: str = "1", comment: str = "(null)"
+) -> str:
+    cells = (
+        "17",
+        state,
+        "alice",
+        "gn[001-002]",
+        "gres:gpu:8",
+        "2025-01-15T03:00:00",
+        "2025-01-15T04:00:00",
+    )
+    return US.join((*cells, status, requeue, comment, "train", "\n"))
+
+
+def test_running_job_has_a_start_and_no_end_yet() -> None:
+    (job,) = jobs.listed(a_row(), US)
+    assert (job.job_id, job.user, job.name, job.nodes) == (
+        "17",
+        "alice",
+        "train",
+        ("gn001", "gn002"),
+    )
+    assert (job.gpus_per_node, job.is_requeueable) == (8, True)
+    assert (job.started_at, job.ended_at, job.exit_status) == (
+        datetime(2025, 1, 15, 3, tzinfo=UTC),
+        None,
+        None,
+    )
+
+
+def test_completing_job_says_since_when() -> None:
+    (job,) = jobs.listed(a_row("COMPLETING", status="9"), US)
+    assert job.is_completing
+    assert (job.ended_at, job.exit_status) == (datetime(2025, 1, 15, 4, tzinfo=UTC), 137)
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"), [("0", 0), ("768", 3), ("15", 143), ("N/A", None), ("-1", None)]
+)
+def test_exit_status_is_that_of_a_shell(status: str, shown: int | None) -> None:
+    assert jobs.listed(a_row("FAILED", status=status), US)[0].exit_status == shown
+
+
+@pytest.mark.parametrize(
+    ("comment", "is_agreed"),
+    [
+        ("kintsugi=requeue", True),
+        ("checkpoint=1736910000 kintsugi=requeue", True),
+        ("kintsugi=requeue,priority", True),
+        ("not kintsugi=requeued", False),
+        ("no-kintsugi=requeue", False),
+        ("(null)", False),
+    ],
+)
+def test_owner_agrees_to_a_requeue_by_the_jobs_comment(comment: str, is_agreed: bool) -> None:
+    assert jobs.listed(a_row(comment=comment), US)[0].is_agreed == is_agreed
+
+
+def test_checkpoint_is_read_from_the_comment() -> None:
+    (job,) = jobs.listed(a_row(comment="checkpoint=1736910000"), US)
+    assert job.checkpoint_at == datetime.fromtimestamp(1736910000, UTC)
+
+
+@given(state=st.sampled_from(STATES), comment=WRITTEN, name=WRITTEN)
+def test_job_is_read_whole_whatever_its_owner_has_written(
+    state: str, comment: str, name: str
+) -> None:
+    cells = (
+        "17",
+        state,
+        "alice",
+        "gn001",
+        "N/A",
+        "2025-01-15T03:00:00",
+        "2025-01-15T04:00:00",
+        "0",
+        "0",
+        comment,
+        name,
+    )
+    (job,) = jobs.listed(US.join((*cells, "\n")), US)
+    assert (job.job_id, job.state, job.name, job.nodes) == ("17", state, name.strip(), ("gn001",))
+    assert job.has_ended + job.is_completing + (job.ended_at is None) == 1
+
+
+def test_a_row_that_an_owner_writes_into_a_comment_or_a_name_is_no_job() -> None:
+    forged = a_row(comment="kintsugi=requeue").replace("alice", "bob")
+    between = output.secret_between()
+    cells = (
+        a_row(comment=f"x\n{forged}")
+        .replace(forged, "FORGED")
+        .replace("train", "m\nFORGED")
+        .split(US)
+    )
+    text = between.join(cells).replace("FORGED", forged)
+    assert [(job.user, job.nodes) for job in jobs.listed(text * 2, between)] == [
+        ("alice", ("gn001", "gn002"))
+    ] * 2
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    assert all(job.job_id is not None for job in jobs.listed(text.replace("|", US), US))
+    assert all(job.name == "mine" for job in jobs.accounted(text, "mine"))
+
+
+def test_account_of_a_job_tells_how_it_ended() -> None:
+    text = "17|CANCELLED by 1000|alice|gn001|2025-01-15T03:00:00|2025-01-15T04:00:00|0:15\n"
+    (job,) = jobs.accounted(text, "kintsugi_1-1-x")
+    assert (job.state, job.exit_status, job.has_ended) == ("CANCELLED", 143, True)
