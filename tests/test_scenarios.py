@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -83,6 +84,13 @@ def run(*arguments: str) -> str:
     with redirect_stdout(io.StringIO()):
         call_command("replay", *arguments, stdout=out, stderr=io.StringIO())
     return out.getvalue()
+
+
+def test_a_process_that_has_replayed_logs_as_before() -> None:
+    root = logging.getLogger()
+    before = root.level
+    run(str(SCENARIOS / "one_gpu_falls_off_the_bus"))
+    assert root.level == before
 
 
 def test_replay_prints_the_promised_object_when_json_is_asked_for() -> None:

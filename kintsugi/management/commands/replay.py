@@ -7,7 +7,6 @@ them.
 from __future__ import annotations
 
 import json
-import logging
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,16 +56,15 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # What the pipeline logs is told in the tables; an error still shows.
-        logging.getLogger().setLevel(logging.ERROR)
-        if options["shadow"]:
-            self._shadow(options)
-            return
-        if not options["paths"]:
+        if not options["paths"] and not options["shadow"]:
             raise CommandError(
                 f"name {self.paths_help}, or play the site with --shadow", returncode=USAGE
             )
-        self.play([Path(path) for path in options["paths"]], options)
+        with report.only_errors_logged():
+            if options["shadow"]:
+                self._shadow(options)
+            else:
+                self.play([Path(path) for path in options["paths"]], options)
 
     def play(self, paths: Sequence[Path], options: dict[str, Any]) -> None:
         """Raises CommandError."""

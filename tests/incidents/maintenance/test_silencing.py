@@ -443,7 +443,7 @@ def test_one_of_two_people_ends_a_window_when_both_do_at_once() -> None:
         lambda: planning.end(window, actor="ada", now=NOW + 2 * MINUTE),
         lambda: planning.end(window, actor="bob", now=NOW + 2 * MINUTE),
     )
-    assert sorted(type(result).__name__ for result in results) == ["Planned", "Refused"]
+    assert sorted(type(result).__name__ for result in results) == ["PlannedWindow", "Refused"]
     assert owed(incident) == ["card", "announced"]
 
 

@@ -360,7 +360,7 @@ def test_of_two_people_who_move_a_case_at_once_one_is_refused() -> None:
         return cases.move(case.pk, Move.SHIP, actor=who, now=NOW + DAY)
 
     outcomes = _at_once(lambda: click("ada"), lambda: click("omar"))
-    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Moved", "Refused"]
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["CaseMoved", "Refused"]
     assert VendorMove.objects.filter(move=Move.SHIP).count() == 1
     assert Incident.objects.get().timeline.filter(kind="vendor_shipped").count() == 1
 
