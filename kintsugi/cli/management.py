@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 from django.core.management import BaseCommand, get_commands, load_command_class
 from django.core.management.base import CommandError
 
-from kintsugi.cli import exit_codes, site
+from kintsugi.cli import exit_codes, output, site
 from kintsugi.cli.grammar import Needs, Verb
 
+_ENDLESS = ("up", "receive")
 _OF_THE_SIMULATOR = ("demo", "inject", "scenario")
 _HIDDEN_OPTIONS = {
     "--version",
@@ -25,11 +29,20 @@ _HIDDEN_OPTIONS = {
 
 
 def run(verb: Verb, words: Sequence[str]) -> None:
-    """Parses `words` with the command's own parser and runs it. Raises CommandError, SystemExit."""
+    """Parses `words` with the command's own parser and runs it. Raises CommandError, SystemExit.
+
+    Every command that ends takes `--json`; where it has no JSON of its own, `_run_as_json` tells
+    what came of it.
+    """
     name, *first = verb.manage
     spoken = " ".join(verb.words)
     command = _load(name)
     parser = command.create_parser("kintsugi", name if first else spoken)
+    leaf = _leaf(parser, first)
+    has_own_json = any("--json" in action.option_strings for action in leaf._actions)
+    is_answer = name not in _ENDLESS and not has_own_json
+    if is_answer:
+        leaf.add_argument("--json", action="store_true", help="print one JSON object")
     try:
         options = vars(parser.parse_args([*first, *words]))
     except CommandError as error:
@@ -37,7 +50,35 @@ def run(verb: Verb, words: Sequence[str]) -> None:
         problem = f"{text}\nkintsugi {spoken} --help tells what it takes."
         raise CommandError(problem, returncode=exit_codes.USAGE) from error
     site.begin(verb)
-    command.execute(*options.pop("args", ()), **options)
+    arguments = options.pop("args", ())
+    if is_answer and options.pop("json"):
+        _run_as_json(verb, command, arguments, options)
+    else:
+        command.execute(*arguments, **options)
+
+
+def _run_as_json(
+    verb: Verb, command: BaseCommand, arguments: Sequence[str], options: dict[str, Any]
+) -> None:
+    """Prints whether it was done, and the lines that a person would have read. Raises SystemExit
+    with the command's own exit code."""
+    out, err = io.StringIO(), io.StringIO()
+    code, refusal = exit_codes.OK, ""
+    try:
+        command.execute(*arguments, **options, stdout=out, stderr=err)
+    except CommandError as error:
+        code, refusal = error.returncode, str(error)
+    output.print_json(
+        {
+            "site": site.site_name(),
+            "verb": " ".join(verb.words),
+            "done": code == exit_codes.OK,
+            "code": code,
+            "text": out.getvalue().splitlines(),
+            "problems": [*err.getvalue().splitlines(), *refusal.splitlines()],
+        }
+    )
+    raise SystemExit(code)
 
 
 def manage(context: typer.Context) -> None:
@@ -52,6 +93,14 @@ def manage(context: typer.Context) -> None:
         Verb(("manage", name), "", manage=(name,), is_change=True, needs=Needs.SETTINGS),
         words,
     )
+
+
+def _leaf(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command's own verb, where the command has verbs."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and words and words[0] in action.choices:
+            return _leaf(action.choices[words[0]], words[1:])
+    return parser
 
 
 def _load(name: str) -> BaseCommand:

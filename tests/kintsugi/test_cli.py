@@ -232,6 +232,29 @@ def test_what_changes_the_site_says_first_which_one_it_is(kintsugi: Command) -> 
     assert StopSwitch.objects.get().reason == "3 a.m."
 
 
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.words))
+def test_every_verb_that_ends_with_an_answer_takes_json(kintsugi: Command, verb: Verb) -> None:
+    if not verb.manage or verb.manage[0] in ("up", "receive"):
+        return
+    assert "--json" in kintsugi(*verb.words, "--help").out
+
+
+@pytest.mark.django_db
+def test_a_script_reads_what_came_of_an_act(kintsugi: Command) -> None:
+    told = kintsugi("stop", "--reason", "3 a.m.", "--json").json
+    assert StopSwitch.objects.get().reason == "3 a.m."
+    assert (told["verb"], told["done"], told["code"], told["problems"]) == ("stop", True, 0, [])
+    assert any("stop switch" in line for line in told["text"])
+
+
+@pytest.mark.django_db
+def test_a_script_reads_why_an_act_was_refused(kintsugi: Command) -> None:
+    ended = kintsugi("silence", "end", "4000", "--json")
+    assert ended.code == exit_codes.FAILED
+    assert (ended.json["done"], ended.json["code"]) == (False, exit_codes.FAILED)
+    assert "4000" in ended.json["problems"][0]
+
+
 @pytest.mark.django_db
 def test_what_only_reads_says_nothing_beside_its_answer(kintsugi: Command) -> None:
     for verb in VERBS:
