@@ -4,11 +4,13 @@ code."""
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,7 +54,16 @@ def _sources() -> list[Path]:
 
 
 SOURCES = _sources()
-TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
+
+
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in SOURCES:
+        yield path, _tree(path)
 
 
 def _module_name(path: Path) -> str:
@@ -69,7 +80,7 @@ def _named(path: Path) -> str:
 
 def _modules_of(folder: Path) -> list[Path]:
     """Files that hold more than a docstring."""
-    return [path for path in folder.glob("*.py") if len(TREES[path].body) > 1]
+    return [path for path in folder.glob("*.py") if len(_tree(path).body) > 1]
 
 
 def test_a_folder_holds_what_one_looks_through_at_once() -> None:
@@ -102,7 +113,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def _imports_of(module: str) -> set[str]:
     found: set[str] = set()
-    for part in ast.walk(TREES[MODULE_FILES[module]]):
+    for part in ast.walk(_tree(MODULE_FILES[module])):
         if isinstance(part, ast.Import):
             found.update(alias.name for alias in part.names)
         elif isinstance(part, ast.ImportFrom) and part.module:
@@ -116,7 +127,7 @@ def _imports_inside_functions(path: Path) -> set[int]:
     """The lines on which they stand."""
     return {
         part.lineno
-        for function in ast.walk(TREES[path])
+        for function in ast.walk(_tree(path))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for part in ast.walk(function)
         if isinstance(part, ast.Import | ast.ImportFrom)
@@ -142,7 +153,7 @@ def _is_entry_point(path: Path) -> bool:
 def test_no_shell_reads_our_commands() -> None:
     shells = [
         f"{_named(path)}:{part.value.lineno}"
-        for path, tree in TREES.items()
+        for path, tree in _trees()
         for part in ast.walk(tree)
         if isinstance(part, ast.keyword) and part.arg == "shell"
         if isinstance(part.value, ast.Constant) and part.value.value
@@ -153,7 +164,7 @@ def test_no_shell_reads_our_commands() -> None:
 def test_any_exception_is_caught_at_four_places_only() -> None:
     broad = [
         f"{_named(path)}:{part.lineno}"
-        for path, tree in TREES.items()
+        for path, tree in _trees()
         if path.parts[len(ROOT.parts)] != "fixtures"
         for part in ast.walk(tree)
         if isinstance(part, ast.ExceptHandler)
@@ -183,7 +194,7 @@ def _shows_a_class(part: ast.AST) -> bool:
 def test_people_never_read_the_class_of_an_exception() -> None:
     """The log may name it; a decoder's panic is known by its class alone."""
     shown = []
-    for path, tree in TREES.items():
+    for path, tree in _trees():
         logged = {
             id(inner)
             for call in ast.walk(tree)
@@ -219,7 +230,7 @@ def test_modules_have_telling_names() -> None:
 def test_every_module_says_what_it_is_for() -> None:
     silent = [
         _named(path)
-        for path, tree in TREES.items()
+        for path, tree in _trees()
         if path.read_text().strip() and ast.get_docstring(tree) is None
     ]
     assert silent == []
@@ -231,7 +242,7 @@ def test_few_files_speak_slurm() -> None:
     programs = re.compile(r"\b(scontrol|sinfo|squeue|sbatch)\b")
     speakers = [
         _named(path)
-        for path, tree in TREES.items()
+        for path, tree in _trees()
         if path.parts[len(ROOT.parts)] in ("detectors", "incidents")
         and path.parent != ROOT / "detectors" / "slurm"
         for part in ast.walk(tree)
@@ -268,7 +279,7 @@ def test_import_contracts_hold() -> None:
 @pytest.mark.parametrize("name", FOR_NODES)
 def test_modules_that_travel_to_nodes_need_the_standard_library_alone(name: str) -> None:
     module = importlib.import_module(name)
-    tree = TREES[Path(str(module.__file__))]
+    tree = _tree(Path(str(module.__file__)))
     optional = {"hyperscan", "re2", "tomllib"}  # looked for, not needed
     imported = {
         (part.module or "").split(".")[0]
