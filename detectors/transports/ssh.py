@@ -28,6 +28,7 @@ __all__ = ["LocalShell", "SshAccess", "SshShell"]
 DEFAULT_PORT = 22
 _NO_STATUS = -1  # paramiko's word for a channel that was closed without an exit status
 _CONNECT_TIMEOUT_S = 10.0
+_IDLE_LOOK_S = 2.0
 # Ten detectors that look at a dead target wait for it once: what a connection failed by is told
 # again for so long.
 _FAILURE_KEPT_S = 10.0
@@ -190,7 +191,7 @@ class SshShell:
             client.get_host_keys().add(named, key.get_name(), key)
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         with contextlib.ExitStack() as unless_connected:
-            unless_connected.callback(client.close)
+            unless_connected.callback(_close, client)
             sock = socket.create_connection((target.address, port), timeout=_CONNECT_TIMEOUT_S)
             _tune(sock)
             client.connect(
@@ -206,7 +207,24 @@ class SshShell:
                 auth_timeout=_CONNECT_TIMEOUT_S,
             )
             unless_connected.pop_all()
+        _slow_down(client)
         return client
+
+
+def _slow_down(client: paramiko.SSHClient) -> None:
+    """A connection that nobody uses looks every 2 s whether it is still wanted, not paramiko's ten
+    times a second; an answer wakes it at once."""
+    transport = client.get_transport()
+    if transport is not None:
+        transport.sock.settimeout(_IDLE_LOOK_S)
+
+
+def _close(client: paramiko.SSHClient) -> None:
+    transport = client.get_transport()
+    if transport is not None:
+        with contextlib.suppress(OSError):
+            transport.sock.shutdown(socket.SHUT_RDWR)  # wakes its thread
+    client.close()
 
 
 class _Door:
@@ -234,7 +252,7 @@ class _Door:
             if self.client is None or client not in (None, self.client):
                 return
             gone, self.client = self.client, None
-        gone.close()
+        _close(gone)
 
 
 class _Pinned:
