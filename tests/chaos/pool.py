@@ -1,9 +1,11 @@
 """A pool of workers that are killed all the time: forked from one warm process, each acts for
 whatever run is due.
 
-`python -m tests.chaos.pool CONF BOOTS HOME NODE...`, with the database in the environment. HOME
-holds `ahead` (seconds by which the clock runs ahead of the wall's; tests turn it too) and gets
-`kills`, a line for each worker killed in a turn.
+`python -m tests.chaos.pool CONF BOOTS HOME KILLS NODE...`, with the database in the environment:
+after so many kills the workers are left alone, so that the play comes to its end. HOME holds `ahead` (seconds by which the clock runs ahead of the wall's; tests turn it too) and gets
+`kills`, a line for each worker killed in a turn. The pool turns the clock by itself only once
+`may_turn` is there: until slurmctld has been killed, its clock and ours agree, as they must where
+what it was told is compared with when it began.
 """
 
 from __future__ import annotations
@@ -37,8 +39,6 @@ SEED = 5
 WORKERS = 4
 # Of the passes of a point between two lines of `advance` so many end in SIGKILL.
 SHARE = 0.08
-# Then the workers are left alone, so that the play comes to its end.
-ENOUGH = 240
 # One worker in so many is killed from outside, wherever it is: in a database call, or while
 # scontrol runs.
 FROM_OUTSIDE = 0.3
@@ -50,8 +50,9 @@ STILL_FOR_S = 1.0
 class Pool:
     """The parent: keeps workers alive, kills some, and turns the clock when nothing is due."""
 
-    def __init__(self, conf: Path, boots: Path, home: Path, nodes: list[str]) -> None:
+    def __init__(self, conf: Path, boots: Path, home: Path, enough: int, nodes: list[str]) -> None:
         self.home = home
+        self.enough = enough
         self.rng = random.Random(SEED)
         self.site = TurnedSite(conf, boots, nodes, lost=[f"{node}/gpu/0" for node in nodes])
         self.site.home = home
@@ -86,13 +87,16 @@ class Pool:
                 break
             if is_due:
                 still_since = time.monotonic()
-            elif time.monotonic() - still_since > STILL_FOR_S:
+            elif self._may_turn() and time.monotonic() - still_since > STILL_FOR_S:
                 self.site.turn(LEASE + timedelta(seconds=1))
                 still_since = time.monotonic()
             self._tend()
             time.sleep(0.02)
         for child in self.children:
             os.kill(child, signal.SIGKILL)
+
+    def _may_turn(self) -> bool:
+        return (self.home / "may_turn").exists()
 
     def _tend(self) -> None:
         while self.children:
@@ -119,7 +123,7 @@ class Pool:
     def _fork(self) -> None:
         self.started += 1
         seed = self.rng.random()
-        is_doomed = self.rng.random() < FROM_OUTSIDE and self.kills() < ENOUGH
+        is_doomed = self.rng.random() < FROM_OUTSIDE and self.kills() < self.enough
         lives = self.rng.uniform(0.1, 2.0) if is_doomed else float("inf")
         connection.close()
         pid = os.fork()
@@ -128,7 +132,7 @@ class Pool:
             return
         status = 1
         try:
-            Worker(self.site, random.Random(seed), is_mortal=self.kills() < ENOUGH).work()
+            Worker(self.site, random.Random(seed), is_mortal=self.kills() < self.enough).work()
             status = 0
         finally:
             os._exit(status)
@@ -182,8 +186,8 @@ class Worker:
 
 
 def main() -> None:
-    conf, boots, home, *nodes = sys.argv[1:]
-    pool = Pool(Path(conf), Path(boots), Path(home), nodes)
+    conf, boots, home, kills, *nodes = sys.argv[1:]
+    pool = Pool(Path(conf), Path(boots), Path(home), int(kills), nodes)
     # All nodes are repaired at once, and the clock runs: what is tested is the kills, not the
     # limits.
     wide = Bounds(

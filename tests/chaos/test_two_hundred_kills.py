@@ -72,6 +72,7 @@ class Play:
             str(daemons.conf),
             str(daemons.directory / "boots"),
             str(home),
+            str(length.kills * 6 // 5),
         ]
         with (home / "log").open("wb") as log:
             self.pool = spawn(
@@ -165,6 +166,7 @@ def test_two_hundred_kills_end_as_an_undisturbed_play(play: Play) -> None:
     play.wait_for_kills(length.kills // 5)
     play.daemons.kill_controller()
     play.daemons.start_controller()
+    (play.home / "may_turn").touch()
     play.wait_for_kills(2 * length.kills // 5)
     play.postgres.stop(SIGKILL)
     play.postgres.start()
