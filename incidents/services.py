@@ -20,7 +20,9 @@ from incidents.people.report import report
 from incidents.polling.last_polls import last_polls
 from incidents.state.transitions import act, ask, note_withdrawal, record, take_back
 from incidents.triage.gathering import ended as conclusions_ended
-from incidents.triage.ingesting import active_fingerprints, ingest, is_counted, quarantine
+from incidents.triage.inbox import ingest_waiting, ingest_wires
+from incidents.triage.inbox import is_waiting as is_inbox_waiting
+from incidents.triage.ingesting import active_fingerprints, ingest
 from incidents.triage.items import EventRefused
 from incidents.triage.sweep import gpus_reset, node_restarted, sweep
 from incidents.vendor.deadlines import due as vendor_cases_due
@@ -45,7 +47,9 @@ __all__ = [
     "follow_states",
     "gpus_reset",
     "ingest",
-    "is_counted",
+    "ingest_waiting",
+    "ingest_wires",
+    "is_inbox_waiting",
     "last_polls",
     "maintained",
     "management_network",
@@ -53,7 +57,6 @@ __all__ = [
     "node_restarted",
     "note_withdrawal",
     "own_overload",
-    "quarantine",
     "record",
     "report",
     "reroot",

@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from django.db import transaction
 
-from detectors import faults
 from detectors.catalog.catalog import Catalog
 from detectors.detector import Detector, Target, TargetKind, Transports
-from detectors.faults import FaultEvent, Observation
+from detectors.faults import Observation
 from detectors.polling import observe_one
 from incidents import services as incidents
 from incidents.checks import overload, periodic_tasks, slurm_reach
@@ -46,18 +45,14 @@ from runbooks.step import World
 # What waits for Slurm, each in a task of its own (`kintsugi.tasks`).
 WAITS_FOR_SLURM = ("ask_reach", "compare", "update_jobs", "record_acts", "follow_reservations")
 
-
-class BatchExtent(NamedTuple):
-    """A range of a spool, committed together with the events that it held."""
-
-    receiver: str
-    segment: int
-    start: int
-    end: int
+# A bell is answered within milliseconds, or when the batches before are counted.
+_BELL_UNHEARD = timedelta(seconds=2)
 
 
 class Ring(Protocol):
     """Doorbells. Losing one costs time, never work; `at` may be ignored when it is far off."""
+
+    def ingest(self) -> None: ...
 
     def advance(self, run_id: int) -> None: ...
 
@@ -80,18 +75,20 @@ class Pipeline:
     watch: Watch | None = None
     pace: Callable[[], overload.Pace] = lambda: overload.UNHINDERED
 
-    def ingest(self, wires: Sequence[Mapping[str, Any]], extent: BatchExtent | None = None) -> None:
-        """Events from a spool or a caller: remember them, start what they call for, tell people.
-
-        A batch that is counted already is asked for first, before any lock is waited for.
-        """
-        if extent is not None and incidents.is_counted(extent):
-            return
-        events, broken = _decode(wires)
+    def ingest_waiting(self) -> bool:
+        """The most urgent batches of the inbox: remember them, start what they call for, tell
+        people. False: none waits that no other process has taken."""
         now = self.clock()
-        if broken:
-            incidents.quarantine(broken, now=now)
-        self._remember(events, extent, now)
+        changes = incidents.ingest_waiting(now)
+        if changes is None:
+            return False
+        self._after(changes, now)
+        return True
+
+    def ingest(self, wires: Sequence[Mapping[str, Any]]) -> None:
+        """The same for a caller's own events."""
+        now = self.clock()
+        self._after(incidents.ingest_wires(wires, now=now), now)
 
     def poll_due(self, tick: timedelta) -> None:
         """Rings the polls that are due. `tick` is the time between two calls."""
@@ -191,6 +188,8 @@ class Pipeline:
         """Everything whose time has come, whoever forgot to ring. Waits for nobody but the
         database."""
         now = self.clock()
+        if incidents.is_inbox_waiting(now - _BELL_UNHEARD):
+            self.ring.ingest()
         self._conclude(now)
         # First: an incident that asks a person is not settled by its faults' end.
         runbooks.ask_where_nothing_moves(now)
@@ -221,7 +220,7 @@ class Pipeline:
         events += runbooks.breaker(now, bounds=self.world.policy.bounds)
         events += self._clock_watch.evaluate(now, pace=pace)
         if events:
-            self._remember(events, None, now)
+            self._after(incidents.ingest(events, now=now), now)
 
     def ask_reach(self) -> None:
         """Which of many silent nodes Slurm still hears; `sweep` concludes from the answer."""
@@ -237,7 +236,7 @@ class Pipeline:
         def work(now: datetime) -> None:
             events = comparing.compare(now, self.catalog, self.world.slurm)
             if events:
-                self._remember(events, None, now)
+                self._after(incidents.ingest(events, now=now), now)
             self._tell(now)
 
         self._once("compare", periods.COMPARE, work)
@@ -315,11 +314,6 @@ class Pipeline:
             *(incidents.ingest(judgement.events, now=now) if judgement.events else []),
         ]
 
-    def _remember(
-        self, events: Sequence[FaultEvent], extent: BatchExtent | None, now: datetime
-    ) -> None:
-        self._after(incidents.ingest(events, now=now, extent=extent), now)
-
     def _after(self, changes: Sequence[Change], now: datetime) -> None:
         """Starts the repairs that the changes call for, and tells people."""
         touched = sorted(
@@ -347,16 +341,3 @@ def _rounds(
         for target, told in seen
         if target.name in kept
     ]
-
-
-def _decode(
-    wires: Sequence[Mapping[str, Any]],
-) -> tuple[list[FaultEvent], list[tuple[Mapping[str, Any], str]]]:
-    events, broken = [], []
-    for wire in wires:
-        try:
-            events.append(faults.from_wire(dict(wire)))
-        except (KeyError, TypeError, ValueError) as error:
-            words = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            broken.append((wire, f"not a fault event: {words}"))
-    return events, broken

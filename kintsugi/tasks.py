@@ -11,6 +11,7 @@ Slurm, so that a slurmctld that hangs holds up nothing else.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -28,13 +29,15 @@ from kintsugi import clock
 from kintsugi.clients import wiring
 from kintsugi.periodic import periods
 from kintsugi.periodic.own_pace import OwnPace
-from kintsugi.pipeline import BatchExtent, Pipeline
+from kintsugi.pipeline import Pipeline
 from runbooks import services as runbooks
 
 _log = logging.getLogger(__name__)
 # A ring further off than this is left to the sweep: Redis redelivers an ETA that outlives its
 # visibility timeout.
 _LONGEST_COUNTDOWN = timedelta(seconds=60)
+# So long one task works the inbox off: far below the time limit of tasks, so that none is killed.
+_GIVE_WAY_S = 10.0
 
 
 @lru_cache(maxsize=1)
@@ -58,10 +61,20 @@ def _open_doors(**_: Any) -> None:
     pipeline()
 
 
-# 1. Events from the receiver's spool become faults and incidents; repairs start at once.
+# 1. Events in the inbox become faults and incidents; repairs start at once.
 @shared_task
-def ingest(wires: Sequence[Mapping[str, Any]], extent: Sequence[Any] | None = None) -> None:
-    pipeline().ingest(wires, BatchExtent(*extent) if extent is not None else None)
+def ingest(wires: Sequence[Mapping[str, Any]] = (), extent: Sequence[Any] | None = None) -> None:
+    """Works until the inbox is empty, but not for ever: the rest is rung for again.
+
+    `wires` come from a receiver of version 0.2, while a site is being upgraded.
+    """
+    if wires:
+        pipeline().ingest(wires)
+    give_way_at = time.monotonic() + _GIVE_WAY_S
+    while pipeline().ingest_waiting():
+        if time.monotonic() > give_way_at:
+            CeleryRing().ingest()
+            return
 
 
 # 2. One detector looks at a chunk of targets. What waited until its lease has run out is no longer
@@ -159,6 +172,9 @@ def follow_reservations() -> None:
 class CeleryRing:
     """Rings once the transaction is committed. A broker that is down costs time: the sweep rings
     again."""
+
+    def ingest(self) -> None:
+        _on_commit(ingest)
 
     def advance(self, run_id: int) -> None:
         """A run in shadow goes to the workers that look at Slurm: a site without keys for acts has

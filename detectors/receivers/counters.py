@@ -24,8 +24,7 @@ class Counters:
     refused_datagrams: int = 0
     lost_datagrams: int = 0  # dropped by the kernel before they could be read
     batches: int = 0
-    offers_failed: int = 0  # the broker did not answer; offered again
-    offered_again: int = 0
+    deliveries_failed: int = 0  # the inbox did not take batches; they are delivered later
     spool_failures: int = 0  # the disk did not take a batch; kept in memory, senders held back
 
     traps: int = 0  # datagrams with SNMP notifications, whatever became of them

@@ -1,16 +1,19 @@
 """Fault events on disk between the receiver and the database: append-only segments that outlive
 every process.
 
-Never decides what is offered when, and never reads the database: the caller says what is committed.
+Never decides what is delivered when, and never reads the database: the caller says how far the
+inbox has taken it.
 
 What is promised, and by what. Once `append` has returned, the record is in the kernel's page cache:
 SIGKILL of the receiver, of Redis, of a worker or of the database loses nothing. `sync` (the
 receiver calls it within a second, off the hot path) brings it to the disk, so that only a power cut
-can lose the last second. An fsync before each offer would cost a drain several milliseconds and
+can lose the last second. An fsync before each delivery would cost a drain several milliseconds and
 protect nothing more: syslog has no acknowledgement, so what a machine without power had in its
 socket buffers is gone anyway. A segment's number is never used twice, since an offset written again
 would give a new event the id of an old one: each start opens a new segment, whose directory entry
-is synced before anything is written to it.
+is synced before anything is written to it. Numbers are seconds since 1970, or one more than the
+last: so a data directory that was restored from a copy does not use those again that it had used
+since the copy.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ import re
 import secrets
 import socket
 import threading
+import time
 import zlib
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +36,10 @@ import msgspec
 from detectors.faults import FaultEvent, event_id
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-_RECORD = re.compile(rb"([0-9a-f]{8}) (\d{1,9}) ")
+# Checksum, length, and whether it is urgent: records of before 0.3 do not say.
+_RECORD = re.compile(rb"([0-9a-f]{8}) (\d{1,9}) (?:([01]) )?")
 _SEGMENT = re.compile(r"(\d{12})\.segment")
-_HEADER_BYTES = 20
+_HEADER_BYTES = 22
 _STEP_BYTES = 64 * 1024
 _encode = msgspec.json.Encoder().encode
 
@@ -64,45 +68,26 @@ class Extent:
 
 @dataclass(frozen=True)
 class Batch:
-    """Up to 500 events in wire form, each with the id that its place in the spool gives it."""
+    """Up to 500 events. `payload` is a JSON list of them in wire form, still without their ids."""
 
     receiver: str
     extent: Extent
-    wires: list[dict[str, Any]]
+    payload: bytes
+    is_urgent: bool = False
+
+    @property
+    def wires(self) -> list[dict[str, Any]]:
+        """The events, each with the id that its place in the spool gives it."""
+        return decode(self.payload, self.receiver, self.extent.segment, self.extent.start)
 
 
-@dataclass
-class Committed:
-    """Ranges of a spool that the database has committed, by segment, merged where they touch."""
-
-    _starts: dict[int, list[int]] = field(default_factory=dict)
-    _ends: dict[int, list[int]] = field(default_factory=dict)
-
-    def add(self, extent: Extent) -> None:
-        starts = self._starts.setdefault(extent.segment, [])
-        ends = self._ends.setdefault(extent.segment, [])
-        left = bisect_right(starts, extent.start)
-        if left and ends[left - 1] >= extent.start:
-            left -= 1
-        right = bisect_right(starts, extent.end)
-        start = min(extent.start, starts[left]) if left < right else extent.start
-        end = max(extent.end, ends[right - 1]) if left < right else extent.end
-        starts[left:right] = [start]
-        ends[left:right] = [end]
-
-    def covers(self, extent: Extent) -> bool:
-        starts = self._starts.get(extent.segment, [])
-        at = bisect_right(starts, extent.start)
-        return bool(at) and self._ends[extent.segment][at - 1] >= extent.end
-
-    def prefix(self, segment: int) -> int:
-        """Everything before this offset is committed."""
-        starts = self._starts.get(segment)
-        return self._ends[segment][0] if starts and starts[0] == 0 else 0
-
-    def drop(self, segment: int) -> None:
-        self._starts.pop(segment, None)
-        self._ends.pop(segment, None)
+def decode(payload: bytes, receiver: str, segment: int, start: int) -> list[dict[str, Any]]:
+    """The events of a batch in wire form, each with its id. Raises ValueError for what is no JSON
+    list of objects."""
+    wires: list[dict[str, Any]] = msgspec.json.decode(payload, type=list[dict[str, Any]])
+    for index, wire in enumerate(wires):
+        wire["event_id"] = event_id(receiver, segment, start, index)
+    return wires
 
 
 class Spool:
@@ -121,33 +106,36 @@ class Spool:
         self._file = -1
         self._is_dirty = False
         self._switching = threading.Lock()
-        self._open_segment(max(self._sizes, default=0) + 1)
+        self._open_segment(self._next_number())
 
-    def append(self, events: Sequence[FaultEvent]) -> Batch:
-        """Writes one batch as one record; its events get their ids. Raises SpoolFull, nothing kept,
-        on a full disk."""
+    def append(self, events: Sequence[FaultEvent], *, is_urgent: bool = False) -> Batch:
+        """Writes one batch as one record, whose place gives its events their ids. Raises SpoolFull,
+        nothing kept, on a full disk."""
         if self._sizes[self.current] >= self._segment_bytes:
-            self._open_segment(self.current + 1)
+            self._open_segment(self._next_number())
         payload = _encode(events)
-        record = b"%08x %d %b\n" % (zlib.crc32(payload), len(payload), payload)
+        checksum = zlib.crc32(payload)
+        record = b"%08x %d %d %b\n" % (checksum, len(payload), is_urgent, payload)
         start = self._sizes[self.current]
         self._write(record, start)
         extent = Extent(self.current, start, start + len(record))
         self._sizes[self.current] = extent.end
         self._is_dirty = True
-        return self._batch(extent, payload)
+        return Batch(self.receiver, extent, payload, is_urgent)
 
     def read(self, extent: Extent) -> Batch:
         """The batch at `extent`, as `append` returned it. Raises SpoolError when it is no longer
         whole."""
-        with self._path(extent.segment).open("rb") as file:
-            file.seek(extent.start)
-            payload = _payload(file.read(extent.end - extent.start))
-        if payload is None:
-            raise SpoolError(
-                f"{self._path(extent.segment)} at {extent.start}: this record is damaged."
-            )
-        return self._batch(extent, payload)
+        path = self._path(extent.segment)
+        try:
+            with path.open("rb") as file:
+                file.seek(extent.start)
+                record = _parse_record(file.read(extent.size))
+        except OSError as error:
+            raise SpoolError(f"{path}: cannot be read ({error.strerror}).") from error
+        if record is None:
+            raise SpoolError(f"{path} at {extent.start}: this record is damaged.")
+        return Batch(self.receiver, extent, record.payload, record.is_urgent)
 
     def extents(self, *, after: Extent | None = None) -> Iterator[Extent]:
         """Whole records in the order they were written. What is torn or damaged is skipped and
@@ -157,26 +145,41 @@ class Spool:
                 start = after.end if after is not None and number == after.segment else 0
                 yield from self._records(number, start)
 
-    def pending(self, committed: Iterable[Extent]) -> Iterator[Batch]:
-        """Everything that is not committed, oldest first."""
-        done = Committed()
-        for extent in committed:
-            done.add(extent)
+    def batches(self) -> Iterator[Batch]:
+        """Everything that is on disk, oldest first."""
         for extent in self.extents():
-            if not done.covers(extent):
-                yield self.read(extent)
+            yield self.read(extent)
 
-    def forget(self, committed: Committed) -> list[int]:
-        """Removes closed segments of which every whole record is committed; returns their
-        numbers."""
-        for extent in self._damaged:
-            committed.add(extent)
-        closed = [number for number in sorted(self._sizes) if number != self.current]
-        gone = [number for number in closed if committed.prefix(number) >= self._sizes[number]]
-        for number in gone:
-            self._path(number).unlink(missing_ok=True)
-            del self._sizes[number]
-        return gone
+    def remove_delivered(self, position: Extent | None) -> list[int]:
+        """Removes closed segments that end at or before `position`; returns their numbers."""
+        if position is None:
+            return []
+        removed = []
+        for number in self.segments:
+            is_whole = number < position.segment or (
+                number == position.segment and position.end >= self._undamaged_end(number)
+            )
+            if is_whole and number != self.current:
+                self._path(number).unlink(missing_ok=True)
+                del self._sizes[number]
+                removed.append(number)
+        return removed
+
+    def size_after(self, position: Extent | None) -> int:
+        """Bytes on disk behind `position`; all of them if None."""
+        if position is None:
+            return self.size
+        later = [size for number, size in self._sizes.items() if number > position.segment]
+        rest = self._sizes.get(position.segment, position.end) - position.end
+        return sum(later) + rest
+
+    def _undamaged_end(self, number: int) -> int:
+        """Where the last whole record of a segment ends, as far as it was read."""
+        end = self._sizes[number]
+        damaged = {extent.end: extent.start for extent in self._damaged if extent.segment == number}
+        while end in damaged:
+            end = damaged[end]
+        return end
 
     def sync(self) -> None:
         """Brings what was appended to the disk. Raises OSError when the disk fails."""
@@ -209,11 +212,8 @@ class Spool:
         """Bytes on disk."""
         return sum(self._sizes.values())
 
-    def _batch(self, extent: Extent, payload: bytes) -> Batch:
-        wires = msgspec.json.decode(payload)
-        for index, wire in enumerate(wires):
-            wire["event_id"] = event_id(self.receiver, extent.segment, extent.start, index)
-        return Batch(self.receiver, extent, wires)
+    def _next_number(self) -> int:
+        return max(max(self._sizes, default=0) + 1, int(time.time()))
 
     def _write(self, record: bytes, start: int) -> None:
         try:
@@ -252,7 +252,7 @@ class Spool:
         with self._path(number).open("rb") as file:
             file.seek(start)
             while line := file.readline():
-                if _payload(line) is not None:
+                if _parse_record(line) is not None:
                     yield Extent(number, start, start + len(line))
                 else:
                     self._damaged.add(Extent(number, start, start + len(line)))
@@ -283,17 +283,21 @@ class Spool:
         return self.directory / f"{number:012d}.segment"
 
 
-def _payload(record: bytes) -> bytes | None:
-    """The payload of a whole record, or None when it is torn or its checksum is wrong."""
+@dataclass(frozen=True)
+class _Record:
+    payload: bytes
+    is_urgent: bool
+
+
+def _parse_record(record: bytes) -> _Record | None:
+    """None when it is torn or its checksum is wrong."""
     head = _RECORD.match(record[:_HEADER_BYTES])
     if head is None or not record.endswith(b"\n"):
         return None
     payload = record[head.end() : -1]
-    return (
-        payload
-        if len(payload) == int(head[2]) and zlib.crc32(payload) == int(head[1], 16)
-        else None
-    )
+    if len(payload) != int(head[2]) or zlib.crc32(payload) != int(head[1], 16):
+        return None
+    return _Record(payload, is_urgent=head[3] == b"1")
 
 
 def _locked(path: Path) -> int:

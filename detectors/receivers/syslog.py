@@ -3,7 +3,7 @@ itself.
 
 Other doors, such as that of SNMP notifications, hand it events.
 
-One event loop in one thread; the courier (queue, database) and the disk's syncs run beside it. What
+One event loop in one thread; delivery to the database and the disk's syncs run beside it. What
 a full disk or a full spool cannot take holds the senders back: reading stops, and their queues fill
 instead of ours.
 """
@@ -23,13 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from detectors.faults import FaultEvent
+from detectors.faults import FaultEvent, Severity
 from detectors.receivers.connections import Connections
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
+from detectors.receivers.delivery import Delivery, Inbox
 from detectors.receivers.folding import Folder, of_event
 from detectors.receivers.intake import Intake, Sender, Signatures, Zones
-from detectors.receivers.redelivery import Courier, Ledger
 from detectors.receivers.refusals import Refusals, RefusedInput
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Spool, SpoolFull
@@ -85,7 +85,7 @@ class Receiver:
         *,
         matcher: Callable[[], Signatures],
         spool: Spool,
-        ledger: Ledger,
+        inbox: Inbox,
         listen: Listen,
         senders: Callable[[], Senders],
         zones: Zones,
@@ -107,7 +107,7 @@ class Receiver:
         self._refusals = Refusals()
         self._report_refusals = report_refusals
         self._doors = tuple(doors)
-        self._courier = Courier(spool, ledger, counters=self.counters, clock=time.monotonic)
+        self._delivery = Delivery(spool, inbox, counters=self.counters, clock=time.monotonic)
         self._backlog: list[FaultEvent] = []
         self._flushed_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -120,13 +120,13 @@ class Receiver:
 
     def run(self) -> None:
         """Receives until `stop`. Raises OSError when the address cannot be had."""
-        courier = threading.Thread(target=self._courier.run, name="courier", daemon=True)
-        courier.start()
+        delivery = threading.Thread(target=self._delivery.run, name="delivery", daemon=True)
+        delivery.start()
         try:
             asyncio.run(self._serve())
         finally:
-            self._courier.stop()
-            courier.join(10.0)
+            self._delivery.stop()
+            delivery.join(10.0)
             self.spool.close()
 
     def stop(self) -> None:
@@ -270,21 +270,26 @@ class Receiver:
             self._schedule(now)
 
     def _spool_backlog(self) -> None:
+        """In batches of one urgency, the urgent first. Events of one fault are of one severity, so
+        that their order in time stays."""
+        self._backlog.sort(key=_is_urgent, reverse=True)  # stable
         while self._backlog:
-            events = self._backlog[:BATCH_EVENTS]
-            batch = self._append(events)
+            is_urgent = _is_urgent(self._backlog[0])
+            first = self._backlog[:BATCH_EVENTS]
+            events = [event for event in first if _is_urgent(event) is is_urgent]
+            batch = self._append(events, is_urgent=is_urgent)
             if batch is None:
                 break
             del self._backlog[: len(events)]
             self.counters.batches += 1
             self.counters.events += len(events)
             self.counters.occurrences += sum(event.count for event in events)
-            self._courier.post(batch)
+            self._delivery.post(batch)
         self._hold_back_or_go_on()
 
-    def _append(self, events: list[FaultEvent]) -> Batch | None:
+    def _append(self, events: list[FaultEvent], *, is_urgent: bool) -> Batch | None:
         try:
-            return self.spool.append(events)
+            return self.spool.append(events, is_urgent=is_urgent)
         except SpoolFull as error:
             if not self.counters.spool_failures:
                 _log.error("%s Senders are held back until then.", error)
@@ -337,7 +342,7 @@ class Receiver:
         values = {
             **self.counters.snapshot(),
             "folded": self._folder.folded,
-            "outstanding": self._courier.outstanding,
+            "undelivered_bytes": self._delivery.undelivered_bytes,
         }
         values |= {
             "damaged_records": self.spool.damaged_records,
@@ -346,3 +351,7 @@ class Receiver:
         with contextlib.suppress(OSError):  # a full disk is told by spool_failures in the log
             path.with_suffix(".new").write_text(json.dumps(values))
             path.with_suffix(".new").replace(path)
+
+
+def _is_urgent(event: FaultEvent) -> bool:
+    return event.severity is Severity.CRITICAL

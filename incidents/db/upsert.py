@@ -61,18 +61,6 @@ def lock_placement() -> None:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
 
 
-def mark(receiver: str, segment: int, start: int, end: int) -> bool:
-    """Marks a range of a spool as counted. False: it was, or another transaction that marked it has
-    just committed."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            'INSERT INTO incidents_spoolmark (receiver, segment, start, "end") VALUES (%s, %s, %s,'
-            " %s) ON CONFLICT DO NOTHING",
-            [receiver, segment, start, end],
-        )
-        return bool(cursor.rowcount == 1)
-
-
 def known(keys: Sequence[str]) -> set[str]:
     """Those of the keys of events that are stored already."""
     if is_postgresql():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from incidents.models.incident import (
     Evidence,
     Fault,
+    InboxBatch,
     Incident,
     IncidentFault,
     Notification,
@@ -13,6 +14,7 @@ from incidents.models.incident import (
     QuarantinedEvent,
     SeenEvent,
     SpoolMark,
+    SpoolPosition,
     TimelineEntry,
     UserReport,
 )
@@ -56,6 +58,7 @@ __all__ = [
     "Fault",
     "Gpu",
     "InService",
+    "InboxBatch",
     "Incident",
     "IncidentFault",
     "IncidentJob",
@@ -85,6 +88,7 @@ __all__ = [
     "SlurmReach",
     "Spare",
     "SpoolMark",
+    "SpoolPosition",
     "StoragePath",
     "Switch",
     "TimelineEntry",

@@ -141,7 +141,8 @@ class SeenEvent(models.Model):
 
 
 class SpoolMark(models.Model):
-    """A range of a receiver's spool whose events are committed: the receiver may forget it."""
+    """A range of a receiver's spool whose events are counted. Written by workers of 0.2, which may
+    run beside ours while a site is upgraded; the table goes with 0.4."""
 
     receiver = models.CharField(max_length=64)
     segment = models.BigIntegerField()
@@ -157,6 +158,47 @@ class SpoolMark(models.Model):
 
     def __str__(self) -> str:
         return f"{self.receiver} {self.segment}:{self.start}-{self.end}"
+
+
+class InboxBatch(models.Model):
+    """Events that a receiver has handed over and ingest has not counted yet; taken by `rank`, then
+    in order of arrival.
+
+    Receiver, segment and start say where they lay in the receiver's spool: that makes the events'
+    ids.
+    """
+
+    receiver = models.CharField(max_length=64)
+    segment = models.BigIntegerField()
+    start = models.BigIntegerField()
+    rank = models.PositiveSmallIntegerField(help_text="0 is urgent: events of critical severity")
+    payload = models.BinaryField(help_text="a JSON list of events in wire form, without their ids")
+    size = models.PositiveIntegerField(help_text="bytes of the payload")
+    recorded_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["receiver", "segment", "start"], name="one_batch_of_a_place_in_a_spool"
+            )
+        ]
+        indexes: ClassVar = [models.Index(fields=["rank", "id"], name="inbox_order")]
+
+    def __str__(self) -> str:
+        return f"{self.receiver} {self.segment}:{self.start}"
+
+
+class SpoolPosition(models.Model):
+    """The last batch of a receiver's spool that the inbox took: all before it may be removed
+    there."""
+
+    receiver = models.CharField(max_length=64, primary_key=True)
+    segment = models.BigIntegerField()
+    start = models.BigIntegerField()
+    end = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.receiver} {self.segment}:{self.end}"
 
 
 class QuarantinedEvent(models.Model):

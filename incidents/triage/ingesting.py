@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from django.db import OperationalError, transaction
 
@@ -33,7 +33,7 @@ from incidents.db.prepared import Given, Prepared
 from incidents.faults import clocks, dedup, flapping
 from incidents.inventory import aliases
 from incidents.maintenance import silences
-from incidents.models import Fault, Node, QuarantinedEvent, SpoolMark, Switch
+from incidents.models import Fault, Node, QuarantinedEvent, Switch
 from incidents.state.board import Board, new_fault
 from incidents.state.cases import Entry, FaultCase
 from incidents.state.settle import settle
@@ -66,44 +66,15 @@ _ACTIVE = Prepared(
 )
 
 
-class ExtentLike(Protocol):
-    """A range of a receiver's spool (detectors.receivers.spool.Extent)."""
-
-    @property
-    def receiver(self) -> str: ...
-    @property
-    def segment(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-
-
-def ingest(
-    events: Sequence[FaultEvent], *, now: datetime, extent: ExtentLike | None = None
-) -> list[Change]:
+def ingest(events: Sequence[FaultEvent], *, now: datetime) -> list[Change]:
     """Counts events and gives each new fault its place. Safe to call again with the same events.
 
-    `extent` says which part of a receiver's spool these events are; its mark is committed with
-    them. The mark is written first: a second copy of a batch waits for the first one's commit, and
-    then has nothing to do. Raises OperationalError when the database is at fault, and then nothing
-    was counted.
+    Raises OperationalError when the database is at fault, and then nothing was counted.
     """
     with transaction.atomic():
-        if extent is not None and not upsert.mark(
-            extent.receiver, extent.segment, extent.start, extent.end
-        ):
-            return []
         changes = _halving(list(events), now)
         changes += _told_of(changes, now)
     return changes
-
-
-def is_counted(extent: ExtentLike) -> bool:
-    """Whether a copy of this batch has been counted already."""
-    return SpoolMark.objects.filter(
-        receiver=extent.receiver, segment=extent.segment, start=extent.start
-    ).exists()
 
 
 def _told_of(changes: Sequence[Change], now: datetime) -> list[Change]:

@@ -43,6 +43,8 @@ class DequeRing:
         self._agenda = agenda
         self._waiting: dict[tuple[str, int | str], Callable[[Pipeline], None]] = {}
 
+    def ingest(self) -> None: ...
+
     def advance(self, run_id: int) -> None:
         self._waiting.setdefault(("advance", run_id), lambda pipeline: pipeline.advance(run_id))
 

@@ -7,18 +7,21 @@ from typing import TypeVar
 
 from django.db import Error, close_old_connections, connection
 
-from detectors.receivers.redelivery import CommittedUnknown
 from detectors.transports import error_text
 
 _T = TypeVar("_T")
 
 
+class DatabaseAway(Exception):
+    """The database does not answer: says why."""
+
+
 def ask(question: Callable[[], _T]) -> _T:
-    """Asks on a healthy connection of this thread. Raises CommittedUnknown with the database's
+    """Asks on a healthy connection of this thread. Raises DatabaseAway with the database's
     words."""
     close_old_connections()
     try:
         return question()
     except Error as error:
         connection.close()
-        raise CommittedUnknown(error_text.reason(error)) from error
+        raise DatabaseAway(error_text.reason(error)) from error

@@ -1,5 +1,5 @@
-"""Builds the receiver from the settings and ties it to the ingest queue and the database's marks.
-Decides nothing."""
+"""Builds the receiver from the settings and ties it to the inbox of the database. Decides
+nothing."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ import ipaddress
 import json
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
-from django.db.models import Q
-from kombu.exceptions import ChannelError, OperationalError
+from kombu.exceptions import OperationalError
 
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
+from detectors.receivers.delivery import Backlog, InboxAway, PositionMoved
 from detectors.receivers.intake import Zones
-from detectors.receivers.redelivery import CommittedUnknown, OfferError
 from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import LOOPBACK, Senders
 from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Door, Listen, Receiver
 from detectors.transports import error_text
 from incidents.checks import refused_senders
-from incidents.models import Node, SpoolMark, Switch
+from incidents.models import Node, Switch
+from incidents.triage import inbox
 from kintsugi import clock, tasks
 from kintsugi.configuration.setting_values import INVENTORY
 from kintsugi.servers import database_reads
+from kintsugi.servers.database_reads import DatabaseAway
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 def receiver() -> Receiver:
@@ -51,7 +54,7 @@ def receiver() -> Receiver:
     return Receiver(
         matcher=lambda: Matcher(catalog.load()),
         spool=spool,
-        ledger=QueueAndMarks(),
+        inbox=DatabaseInbox(),
         listen=Listen(host, port),
         senders=lambda: accepted_senders(directory / "senders.json"),
         zones=Zones(zones),
@@ -84,45 +87,48 @@ def _trap_listeners(directory: Path) -> tuple[Door, ...]:
 def _record_refusals(refusals: Sequence[RefusedInput]) -> None:
     try:
         database_reads.ask(lambda: refused_senders.record(refusals))
-    except CommittedUnknown as error:
+    except DatabaseAway as error:
         _log.warning("whose syslog is refused cannot be recorded: %s", error)
 
 
-class QueueAndMarks:
-    """The `ingest` task's queue, and the marks that its transactions leave."""
+class DatabaseInbox:
+    """The inbox of this site's database, and the `ingest` task as its doorbell."""
 
-    def offer(self, batch: Batch) -> None:
-        extent = batch.extent
+    def __init__(self) -> None:
+        self._is_bell_silent = False
+
+    def read_position(self, receiver: str) -> Extent | None:
+        found = self._ask(lambda: inbox.read_position(receiver))
+        return Extent(found.segment, found.start, found.end) if found is not None else None
+
+    def put(self, receiver: str, batches: Sequence[Batch], after: Extent | None) -> None:
         try:
-            tasks.ingest.apply_async(
-                (batch.wires, (batch.receiver, extent.segment, extent.start, extent.end)),
-                retry=False,
-            )
+            self._ask(lambda: inbox.put(receiver, batches, after, now=clock.now()))
+        except inbox.PositionChanged as error:
+            raise PositionMoved(receiver) from error
+
+    def read_backlog(self) -> Backlog:
+        state = self._ask(lambda: inbox.read_state(clock.now()))
+        return Backlog(state.batches, state.size, state.age)
+
+    def ring(self) -> None:
+        try:
+            tasks.ingest.apply_async(retry=False)
         except (OperationalError, OSError) as error:
-            raise OfferError(error_text.reason(error)) from error
-
-    def waiting(self) -> int:
-        with tasks.ingest.app.connection_or_acquire() as broker:
-            try:
-                return int(
-                    broker.default_channel.queue_declare("ingest", passive=True).message_count
+            if not self._is_bell_silent:
+                _log.warning(
+                    "the broker does not answer (%s): events wait for the next sweep",
+                    error_text.reason(error),
                 )
-            except ChannelError:  # the broker has no such queue while nothing waits
-                return 0
-            except (OperationalError, *broker.connection_errors, *broker.channel_errors) as error:
-                raise OfferError(error_text.reason(error)) from error
+            self._is_bell_silent = True
+        else:
+            self._is_bell_silent = False
 
-    def committed(self, receiver: str, prefixes: Mapping[int, int]) -> Sequence[Extent]:
-        wanted = Q(pk__in=())
-        for segment, start in prefixes.items():
-            wanted |= Q(segment=segment, start__gte=start)
-        marks = SpoolMark.objects.filter(wanted, receiver=receiver)
-        return database_reads.ask(
-            lambda: [Extent(*row) for row in marks.values_list("segment", "start", "end")]
-        )
-
-    def released(self, receiver: str, segments: Sequence[int]) -> None:
-        database_reads.ask(SpoolMark.objects.filter(receiver=receiver, segment__in=segments).delete)
+    def _ask(self, question: Callable[[], _T]) -> _T:
+        try:
+            return database_reads.ask(question)
+        except DatabaseAway as error:
+            raise InboxAway(str(error)) from error
 
 
 def accepted_senders(cache: Path) -> Senders:
@@ -139,7 +145,7 @@ def accepted_senders(cache: Path) -> Senders:
         networks += LOOPBACK
     try:
         hosts = database_reads.ask(_inventory_addresses)
-    except CommittedUnknown as error:
+    except DatabaseAway as error:
         _log.warning(
             "the inventory cannot be read (%s); the senders known last time are accepted", error
         )

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from detectors.catalog import catalog
 from detectors.detector import TargetKind
-from detectors.receivers.redelivery import CommittedUnknown
 from detectors.receivers.snmptrap import TrapListener, TrapSenders
 from detectors.receivers.trap_engine import TrapKeys
 from incidents.models import Node, Port, Switch
@@ -18,6 +17,7 @@ from kintsugi import clock
 from kintsugi.clients import wiring
 from kintsugi.clients.credentials import CredentialGroup
 from kintsugi.servers import database_reads
+from kintsugi.servers.database_reads import DatabaseAway
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def listener(address: tuple[str, int], directory: Path) -> TrapListener:
         nonlocal last
         try:
             last = database_reads.ask(read_known)
-        except CommittedUnknown as error:
+        except DatabaseAway as error:
             _log.warning(
                 "the inventory cannot be read (%s); notifications are judged by what was known"
                 " last",

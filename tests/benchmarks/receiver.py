@@ -21,13 +21,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
+from detectors.receivers.delivery import Backlog
 from detectors.receivers.intake import Zones
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool
@@ -66,20 +67,23 @@ class Stream:
     faults: int
 
 
-class NoQueue:
-    """Takes every batch and calls it committed: queue and database are other figures."""
+class NoInbox:
+    """Takes every batch: the database is another figure."""
 
     def __init__(self) -> None:
-        self.marks: list[Extent] = []
+        self.position: Extent | None = None
 
-    def offer(self, batch: Batch) -> None:
-        self.marks.append(batch.extent)
+    def read_position(self, receiver: str) -> Extent | None:
+        return self.position
 
-    def committed(self, receiver: str, prefixes: Mapping[int, int]) -> Sequence[Extent]:
-        return list(self.marks)
+    def put(self, receiver: str, batches: Sequence[Batch], after: Extent | None) -> None:
+        self.position = batches[-1].extent
 
-    def released(self, receiver: str, segments: Sequence[int]) -> None:
-        self.marks = [mark for mark in self.marks if mark.segment not in segments]
+    def read_backlog(self) -> Backlog:
+        return Backlog(0, 0, timedelta(0))
+
+    def ring(self) -> None:
+        pass
 
 
 def make_lines(
@@ -190,7 +194,7 @@ def serve(home: Path, lines: int) -> None:
     receiver = Receiver(
         matcher=lambda: matcher,
         spool=Spool(home / "spool"),
-        ledger=NoQueue(),
+        inbox=NoInbox(),
         listen=Listen("127.0.0.1", 0),
         senders=Senders,
         zones=Zones(),
@@ -290,7 +294,7 @@ def flood(home: Path, seconds: float) -> None:
     process.wait(30)
     with tempfile.TemporaryDirectory() as _:
         spool = Spool(home / "flood" / "spool")
-        wires = [wire for batch in spool.pending([]) for wire in batch.wires]
+        wires = [wire for batch in spool.batches() for wire in batch.wires]
         spool.close()
     facts = {wire["excerpt"].partition("kernel: ")[2] for wire in wires}
     print(

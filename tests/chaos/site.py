@@ -108,7 +108,7 @@ class Site:
         events: dict[str, tuple[str, str, int]] = {}
         for copy in self._spools:
             with contextlib.closing(Spool(copy)) as spool:
-                for batch in spool.pending([]):
+                for batch in spool.batches():
                     for wire in batch.wires:
                         events[wire["event_id"]] = (
                             wire["resource"],

@@ -1,4 +1,4 @@
-"""A receiver in a thread with an in-memory ledger, for the tests that speak to it over real
+"""A receiver in a thread with an in-memory inbox, for the tests that speak to it over real
 sockets."""
 
 from __future__ import annotations
@@ -6,14 +6,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
+from detectors.receivers.delivery import Backlog, InboxAway, PositionMoved
 from detectors.receivers.intake import Zones
-from detectors.receivers.redelivery import CommittedUnknown, OfferError
 from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool
@@ -25,33 +25,41 @@ MATCHER = Matcher(catalog.load())
 AT = datetime(2025, 1, 12, 3, 4, 5, tzinfo=UTC)
 
 
-class MemoryLedger:
-    """Queue and database in one: what is offered is committed at once, unless told otherwise."""
+class MemoryInbox:
+    """The inbox of the database, as the receiver knows it."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self.marks: set[Extent] = set()
-        self.is_queue_up = True
-        self.is_database_up = True
-        self.is_committing = True
+        self.positions: dict[str, Extent] = {}
+        self.backlog = Backlog(0, 0, timedelta(0))
+        self.rung = 0
+        self.is_up = True
+        self.loses_next_answer = False
 
-    def offer(self, batch: Batch) -> None:
-        if not self.is_queue_up:
-            raise OfferError("the queue is away")
-        self.batches.append(batch)
-        if self.is_committing:
-            self.marks.add(batch.extent)
+    def read_position(self, receiver: str) -> Extent | None:
+        self._answer()
+        return self.positions.get(receiver)
 
-    def waiting(self) -> int:
-        return 0
+    def put(self, receiver: str, batches: Sequence[Batch], after: Extent | None) -> None:
+        self._answer()
+        if self.positions.get(receiver) != after:
+            raise PositionMoved(receiver)
+        self.batches += batches
+        self.positions[receiver] = batches[-1].extent
+        if self.loses_next_answer:
+            self.loses_next_answer = False
+            raise InboxAway("the server closed the connection")
 
-    def committed(self, receiver: str, prefixes: Mapping[int, int]) -> Sequence[Extent]:
-        if not self.is_database_up:
-            raise CommittedUnknown("the database is away")
-        return [mark for mark in self.marks if mark.start >= prefixes.get(mark.segment, 1 << 60)]
+    def read_backlog(self) -> Backlog:
+        self._answer()
+        return self.backlog
 
-    def released(self, receiver: str, segments: Sequence[int]) -> None:
-        self.marks = {mark for mark in self.marks if mark.segment not in segments}
+    def ring(self) -> None:
+        self.rung += 1
+
+    def _answer(self) -> None:
+        if not self.is_up:
+            raise InboxAway("the database is away")
 
     def counts(self) -> Counter[tuple[str, int | None]]:
         """Occurrences by resource and code, each event id once, as ingest counts."""
@@ -71,7 +79,7 @@ class RunningReceiver:
         self,
         home: Path,
         *,
-        ledger: MemoryLedger | None = None,
+        inbox: MemoryInbox | None = None,
         senders: Senders | None = None,
         zones: Zones | None = None,
         doors: Sequence[Door] = (),
@@ -79,11 +87,11 @@ class RunningReceiver:
         port: int = 0,
         report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
     ) -> None:
-        self.ledger = ledger or MemoryLedger()
+        self.inbox = inbox or MemoryInbox()
         self.receiver = Receiver(
             matcher=matcher,
             spool=Spool(home / "spool"),
-            ledger=self.ledger,
+            inbox=self.inbox,
             listen=Listen("127.0.0.1", port),
             senders=lambda: senders or Senders(),
             zones=zones or Zones(),
@@ -128,7 +136,7 @@ class RunningReceiver:
         wait_until(lambda: counters.lines >= count, within_s=20, what=f"{count} lines received")
 
     def wait_for_occurrences(self, count: int) -> None:
-        counts = self.ledger.counts
+        counts = self.inbox.counts
         wait_until(
             lambda: counts().total() >= count, within_s=20, what=f"{count} occurrences delivered"
         )

@@ -3,6 +3,7 @@ breaks."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,13 +11,14 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from detectors.faults import Observation
+from detectors.faults import Observation, to_wire
+from detectors.receivers.spool import Batch, Extent
 from incidents import services
 from incidents.inventory import services as inventory
-from incidents.models import Fault, Incident, IncidentFault, InService, SeenEvent, SpoolMark
+from incidents.models import Fault, InboxBatch, Incident, IncidentFault, InService, SeenEvent
+from incidents.triage import inbox
 from incidents.vocabulary.changes import Acted
 from incidents.vocabulary.lifecycle import Trigger
-from kintsugi.pipeline import BatchExtent
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event, an_incident
 from tests.services.patience import patient
 
@@ -68,14 +70,45 @@ def test_one_delivery_given_to_many_workers_counts_once() -> None:
     assert Fault.objects.get().count == 7
 
 
-def test_one_copy_of_a_batch_is_counted_and_the_others_do_nothing() -> None:
-    events, extent = [an_event(count=7)], BatchExtent("r1", 1, 0, 400)
-    outcomes = at_once(
-        [lambda: services.ingest(events, now=NOW, extent=extent) for _ in range(SOME)]
-    )
-    assert len([changes for changes in outcomes if changes]) == 1
-    assert Fault.objects.get().count == 7
-    assert SpoolMark.objects.count() == 1
+def test_many_workers_count_each_batch_of_the_inbox_once() -> None:
+    a_node()
+    for number in range(HUNDRED):
+        wire = to_wire(an_event(f"gpu.xid.{48 if number % 2 else 79}"))
+        payload = json.dumps([wire]).encode()
+        InboxBatch.objects.create(
+            receiver="r1",
+            segment=1,
+            start=number,
+            rank=number % 2,
+            payload=payload,
+            size=len(payload),
+            recorded_at=NOW,
+        )
+
+    def work() -> int:
+        counted = 0
+        while services.ingest_waiting(NOW) is not None:
+            counted += 1
+        return counted
+
+    at_once([work for _ in range(SOME)])
+    assert not InboxBatch.objects.exists()
+    assert sum(Fault.objects.values_list("count", flat=True)) == HUNDRED
+
+
+def test_a_receiver_that_runs_twice_delivers_once() -> None:
+    batch = Batch("r1", Extent(1, 0, 400), b"[]")
+
+    def deliver() -> bool:
+        try:
+            inbox.put("r1", [batch], None, now=NOW)
+        except inbox.PositionChanged:
+            return False
+        return True
+
+    outcomes = at_once([deliver for _ in range(SOME)])
+    assert sorted(outcomes, key=bool)[-2:] == [False, True]
+    assert InboxBatch.objects.count() == 1
 
 
 def test_faults_of_one_node_told_at_once_are_one_incident() -> None:

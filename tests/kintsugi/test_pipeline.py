@@ -3,8 +3,9 @@ rung."""
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
-from django.test.utils import CaptureQueriesContext
 
 from detectors import resources
 from detectors.catalog import catalog
@@ -20,10 +20,10 @@ from detectors.faults import to_wire
 from fixtures.cluster.log_line import LogLine
 from fixtures.replay import stage
 from incidents.inventory import services
-from incidents.models import Fault, Incident, Notification, QuarantinedEvent, SpoolMark
+from incidents.models import Fault, InboxBatch, Incident, Notification, QuarantinedEvent
 from incidents.polling.polling import Chunk
 from incidents.vocabulary.lifecycle import State
-from kintsugi.pipeline import BatchExtent, Pipeline
+from kintsugi.pipeline import Pipeline
 from runbooks.fleet import fleet
 from runbooks.guards.policy import DRAIN_REBOOT_VERIFY, Policy
 from runbooks.models import Mode, Run, RunbookMode, RunState
@@ -40,6 +40,9 @@ class Deque:
     """A ring that a test answers in order."""
 
     calls: deque[tuple[str, int | Chunk]] = field(default_factory=deque)
+
+    def ingest(self) -> None:
+        self.calls.append(("ingest", 0))
 
     def advance(self, run_id: int) -> None:
         self.calls.append(("advance", run_id))
@@ -84,7 +87,10 @@ class House:
         """Every rung call, until nothing rings."""
         while self.ring.calls:
             name, argument = self.ring.calls.popleft()
-            getattr(self.pipeline, name)(argument)
+            if name == "ingest":
+                self.pipeline.ingest_waiting()
+            else:
+                getattr(self.pipeline, name)(argument)
 
     def let_pass(self, duration: timedelta) -> None:
         until = self.now + duration
@@ -120,7 +126,7 @@ def _lose_gpu(house: House, name: str = NODE) -> dict[str, object]:
 def test_a_lost_gpu_has_its_node_drained_at_once_and_back_in_service_in_the_end(
     armed: House,
 ) -> None:
-    armed.pipeline.ingest([_lose_gpu(armed)], BatchExtent("r1", 1, 0, 400))
+    armed.pipeline.ingest([_lose_gpu(armed)])
     armed.answer()
     assert armed.stage.slurm.nodes((NODE,))[NODE].reason.startswith("kintsugi:")
     armed.let_pass(timedelta(hours=2))
@@ -144,32 +150,70 @@ def test_shadow_is_the_default_and_touches_nothing(house: House) -> None:
     assert Run.objects.get().state == RunState.SHADOWED
 
 
-def test_the_same_extent_offered_twice_counts_once(house: House) -> None:
+def test_an_event_that_comes_twice_counts_once(house: House) -> None:
     wire = _lose_gpu(house)
     for _ in range(2):
-        house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
+        house.pipeline.ingest([wire])
     assert Fault.objects.get(fault_type="gpu.xid.79").count == 1
-    assert SpoolMark.objects.count() == 1
 
 
-def test_a_copy_of_a_batch_that_is_counted_costs_one_question(house: House) -> None:
-    wire = _lose_gpu(house)
-    house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
-    with CaptureQueriesContext(connection) as asked:
-        house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
-    assert [query["sql"].split()[0] for query in asked.captured_queries] == ["SELECT"]
+def put(wires: Sequence[Mapping[str, object]], number: int = 1, *, rank: int = 1) -> None:
+    """Into the inbox, as a receiver does."""
+    payload = json.dumps([{**wire, "event_id": ""} for wire in wires]).encode()
+    InboxBatch.objects.create(
+        receiver="r1",
+        segment=1,
+        start=number * 1000,
+        rank=rank,
+        payload=payload,
+        size=len(payload),
+        recorded_at=START,
+    )
 
 
-def test_a_batch_whose_counting_failed_is_counted_when_it_is_offered_again(house: House) -> None:
-    wire = _lose_gpu(house)
+def test_what_waits_in_the_inbox_is_counted_once_and_gone(house: House) -> None:
+    put([_lose_gpu(house)])
+    assert house.pipeline.ingest_waiting()
+    assert not house.pipeline.ingest_waiting()
+    assert Fault.objects.get(fault_type="gpu.xid.79").count == 1
+    assert not InboxBatch.objects.exists()
+
+
+def test_a_batch_whose_counting_failed_waits_for_the_next_worker(house: House) -> None:
+    put([_lose_gpu(house)])
     with (
         pytest.raises(OperationalError),
         connection.execute_wrapper(_fail_on("incidents_incident")),
     ):
-        house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
-    assert SpoolMark.objects.count() == 0
-    house.pipeline.ingest([wire], BatchExtent("r1", 1, 0, 400))
+        house.pipeline.ingest_waiting()
+    assert InboxBatch.objects.count() == 1
+    assert house.pipeline.ingest_waiting()
     assert Fault.objects.get(fault_type="gpu.xid.79").count == 1
+
+
+def test_urgent_batches_are_taken_before_older_ones(house: House) -> None:
+    other = to_wire(an_event("gpu.xid.31", f"node/{NODE}/gpu/0000:aa:00.0", at=house.now))
+    put([{**other, "excerpt": "x" * 300_000}], 1)
+    put([_lose_gpu(house)], 2, rank=0)
+    house.pipeline.ingest_waiting()
+    assert [fault.fault_type for fault in Fault.objects.all()] == ["gpu.xid.79"]
+
+
+def test_a_batch_that_is_no_list_of_events_is_put_aside_whole(house: House) -> None:
+    InboxBatch.objects.create(
+        receiver="r1", segment=1, start=0, rank=1, payload=b"{", size=1, recorded_at=START
+    )
+    assert house.pipeline.ingest_waiting()
+    assert "not a batch of events" in QuarantinedEvent.objects.get().error
+    assert not InboxBatch.objects.exists()
+
+
+def test_the_sweep_rings_for_a_batch_whose_bell_was_lost(house: House) -> None:
+    put([_lose_gpu(house)])
+    house.now += timedelta(minutes=1)
+    house.pipeline.sweep()
+    house.answer()
+    assert Fault.objects.filter(fault_type="gpu.xid.79").exists()
 
 
 def _fail_on(table: str) -> Callable[..., Any]:
@@ -184,9 +228,7 @@ def _fail_on(table: str) -> Callable[..., Any]:
 
 
 def test_a_record_that_is_no_event_is_put_aside_and_the_rest_goes_on(house: House) -> None:
-    house.pipeline.ingest(
-        [{"event_id": "x", "event": "exploded"}, _lose_gpu(house)], BatchExtent("r1", 1, 0, 400)
-    )
+    house.pipeline.ingest([{"event_id": "x", "event": "exploded"}, _lose_gpu(house)])
     assert QuarantinedEvent.objects.count() == 1
     assert Fault.objects.filter(fault_type="gpu.xid.79").exists()
 

@@ -90,6 +90,8 @@ class RealSite:
             f"run {run_id} did not end within {within}: {Run.objects.get(pk=run_id).waiting_for}"
         )
 
+    def ingest(self) -> None: ...
+
     def advance(self, run_id: int) -> None:
         """One turn, due or not."""
         Run.objects.filter(pk=run_id).update(wake_at=self.now())

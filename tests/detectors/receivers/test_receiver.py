@@ -24,7 +24,7 @@ from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
 from detectors.receivers.refusals import Refusals, RefusedInput
 from detectors.receivers.senders import Senders
-from tests.detectors.receiver_twin import AT, MATCHER, MemoryLedger, RunningReceiver
+from tests.detectors.receiver_twin import AT, MATCHER, MemoryInbox, RunningReceiver
 from tests.services.ports import free_port, wait_until
 
 CATALOG = catalog.load()
@@ -65,7 +65,7 @@ def running(tmp_path: Path) -> Iterator[RunningReceiver]:
 def test_two_identical_lines_in_one_second_count_two(running: RunningReceiver) -> None:
     running.send(xid(), BENIGN, xid())
     running.wait_for_occurrences(2)
-    assert running.ledger.counts() == {(GPU, 79): 2}
+    assert running.inbox.counts() == {(GPU, 79): 2}
 
 
 def test_one_line_counts_once_when_it_comes_by_syslog_and_by_the_journal(
@@ -82,7 +82,7 @@ def test_one_line_counts_once_when_it_comes_by_syslog_and_by_the_journal(
     running.wait_for_lines(3)
     running.wait_for_occurrences(2)
     running.stop()
-    assert running.ledger.counts() == {(GPU, 79): 2}
+    assert running.inbox.counts() == {(GPU, 79): 2}
     assert running.receiver.counters.duplicates == 1
 
 
@@ -99,7 +99,7 @@ def test_repeats_count_when_a_sender_folds_them(running: RunningReceiver) -> Non
     )
     running.wait_for_lines(6)
     running.stop()
-    assert running.ledger.counts() == {(GPU, 79): 6, (GPU, 48): 3}
+    assert running.inbox.counts() == {(GPU, 79): 6, (GPU, 48): 3}
     assert running.receiver.counters.repeats_unresolved == 1
 
 
@@ -113,7 +113,7 @@ def test_last_message_is_found_when_another_packet_held_it(running: RunningRecei
     running.send_datagrams(xid(), repeated)
     running.wait_for_lines(6)
     running.stop()
-    assert running.ledger.counts()[GPU, 79] == 1 + 2 + 1 + 2
+    assert running.inbox.counts()[GPU, 79] == 1 + 2 + 1 + 2
 
 
 def test_a_flood_of_one_line_becomes_few_events_and_every_line_counts(
@@ -126,7 +126,7 @@ def test_a_flood_of_one_line_becomes_few_events_and_every_line_counts(
     running.wait_for_lines(40 * 25 * 29)
     running.stop()
     counters = running.receiver.counters
-    assert running.ledger.counts() == {(GPU, 95): 40 * 25 * 29}
+    assert running.inbox.counts() == {(GPU, 95): 40 * 25 * 29}
     assert counters.occurrences == 40 * 25 * 29
     assert counters.events < 29 * 20
 
@@ -136,7 +136,7 @@ def test_a_flood_with_kernel_stamps_folds_too(running: RunningReceiver) -> None:
     running.send(*lines, *lines[:5_000])
     running.wait_for_lines(25_000)
     running.stop()
-    assert running.ledger.counts() == {(GPU, 95): 20_000}
+    assert running.inbox.counts() == {(GPU, 95): 20_000}
     assert running.receiver.counters.duplicates == 5_000
     assert running.receiver.counters.events < 50
 
@@ -158,7 +158,7 @@ def test_every_line_is_accounted_for(running: RunningReceiver, framing: str) -> 
     running.wait_for_lines(1002)
     counters = running.receiver.counters
     assert (counters.lines, counters.hits, counters.lost_datagrams) == (1002, 2, 0)
-    assert running.ledger.counts() == {(GPU, 79): 1, (GPU, 48): 1}
+    assert running.inbox.counts() == {(GPU, 79): 1, (GPU, 48): 1}
 
 
 def test_a_wrong_count_closes_its_connection_and_keeps_what_came_before(
@@ -182,7 +182,7 @@ def test_bad_bytes_cost_a_count_and_nothing_else(running: RunningReceiver) -> No
             slow.sendall(bytes([byte]))
         running.wait_for_occurrences(4)
     running.stop()
-    assert {code for _, code in running.ledger.counts()} == {79, 48, 31, 63}
+    assert {code for _, code in running.inbox.counts()} == {79, 48, 31, 63}
     assert running.receiver.counters.cut_lines == 1
 
 
@@ -228,7 +228,7 @@ def test_lines_without_a_host_are_their_senders(tmp_path: Path) -> None:
             b"[  390.306117] NVRM: Xid (PCI:0000:19:00): 79, pid=8, GPU has fallen off the bus."
         )
         running.wait_for_occurrences(1)
-        assert set(running.ledger.counts()) == {("node/gn007/gpu/0000:19:00.0", 79)}
+        assert set(running.inbox.counts()) == {("node/gn007/gpu/0000:19:00.0", 79)}
 
 
 def test_stamps_are_read_in_the_zone_of_their_source(tmp_path: Path) -> None:
@@ -236,49 +236,53 @@ def test_stamps_are_read_in_the_zone_of_their_source(tmp_path: Path) -> None:
     with RunningReceiver(tmp_path, zones=zones) as running:
         running.send(xid(clock="12:04:05"), xid(host="gn043"), xid(48, clock="12:04:06"))
         running.wait_for_occurrences(3)
-        times = {wire["occurred_at"] for batch in running.ledger.batches for wire in batch.wires}
+        times = {wire["occurred_at"] for batch in running.inbox.batches for wire in batch.wires}
         assert {datetime.fromisoformat(time) for time in times} == {AT, AT.replace(second=6)}
 
 
 # -- on its way out
 
 
-def test_the_first_event_after_idle_is_offered_at_once(running: RunningReceiver) -> None:
+def test_the_first_event_after_idle_is_delivered_at_once(running: RunningReceiver) -> None:
     for number in range(3):
         running.send(xid(80 + number))
-        wait_until(lambda: len(running.ledger.batches) > number, within_s=5, what="an offer")  # noqa: B023
-    assert [len(batch.wires) for batch in running.ledger.batches] == [1, 1, 1]
+        wait_until(lambda: len(running.inbox.batches) > number, within_s=5, what="a batch")  # noqa: B023
+    assert [len(batch.wires) for batch in running.inbox.batches] == [1, 1, 1]
 
 
-def test_events_are_offered_again_when_the_queue_lost_them(tmp_path: Path) -> None:
-    ledger = MemoryLedger()
-    ledger.is_committing = False
-    with RunningReceiver(tmp_path, ledger=ledger) as running:
-        running.send(xid(), xid(48))
-        running.wait_for_occurrences(2)
-        ledger.is_committing = True
-        wait_until(lambda: ledger.marks, within_s=10, what="offered again")
-    first, *again = ledger.batches
-    assert all(batch == first for batch in again)
-
-
-def test_nothing_is_lost_when_queue_and_database_are_away_and_the_receiver_starts_again(
+def test_nothing_is_lost_when_the_database_is_away_and_the_receiver_starts_again(
     tmp_path: Path,
 ) -> None:
-    ledger = MemoryLedger()
-    ledger.is_queue_up = ledger.is_database_up = False
+    inbox = MemoryInbox()
+    inbox.is_up = False
     lines = [xid(code) for code in range(1, 60) if CATALOG.xid(code).id != "gpu.xid.unknown"]
-    with RunningReceiver(tmp_path, ledger=ledger) as running:
+    with RunningReceiver(tmp_path, inbox=inbox) as running:
         running.send(*lines)
         running.wait_for_lines(len(lines))
-    assert not ledger.batches
-    with RunningReceiver(tmp_path, ledger=ledger) as running:
-        ledger.is_queue_up = True
+    assert not inbox.batches
+    with RunningReceiver(tmp_path, inbox=inbox) as running:
         running.send(xid())
         running.wait_for_lines(1)
-        ledger.is_database_up = True
+        inbox.is_up = True
         running.wait_for_occurrences(len(lines) + 1)
-    assert ledger.counts().total() == len(lines) + 1
+    assert inbox.counts().total() == len(lines) + 1
+
+
+def test_critical_events_go_before_the_others_that_came_with_them(tmp_path: Path) -> None:
+    inbox = MemoryInbox()
+    inbox.is_up = False
+    codes = [31, 79, 63, 48, 79]
+    with RunningReceiver(tmp_path, inbox=inbox) as running:
+        running.send(*[xid(code) for code in codes])
+        running.wait_for_lines(len(codes))
+    inbox.is_up = True
+    with RunningReceiver(tmp_path, inbox=inbox) as running:
+        running.wait_for_occurrences(len(codes))
+    severities = [{wire["severity"] for wire in batch.wires} for batch in inbox.batches]
+    assert {"critical"} in severities
+    for batch in inbox.batches:
+        is_critical = {wire["severity"] == "critical" for wire in batch.wires}
+        assert is_critical == {batch.is_urgent}
 
 
 # -- the short way and the long way
@@ -454,7 +458,7 @@ def test_a_stop_takes_what_senders_have_sent_already(running: RunningReceiver) -
     with running.connect() as connection:
         connection.sendall(lines)
         running.stop()
-    assert running.ledger.counts().total() == 40_000
+    assert running.inbox.counts().total() == 40_000
 
 
 def test_a_stop_takes_the_lines_of_connections_that_nobody_has_accepted_yet(tmp_path: Path) -> None:
@@ -467,7 +471,7 @@ def test_a_stop_takes_the_lines_of_connections_that_nobody_has_accepted_yet(tmp_
     running.receiver.stop()
     gate.open()
     running.stop()
-    assert running.ledger.counts() == {(GPU, 79): 20}
+    assert running.inbox.counts() == {(GPU, 79): 20}
 
 
 def test_lines_are_kept_while_a_start_compiles_its_signatures(tmp_path: Path) -> None:
@@ -480,7 +484,7 @@ def test_lines_are_kept_while_a_start_compiles_its_signatures(tmp_path: Path) ->
     gate.open()
     running.wait_for_occurrences(2)
     running.stop()
-    assert running.ledger.counts() == {(GPU, 79): 1, (GPU, 48): 1}
+    assert running.inbox.counts() == {(GPU, 79): 1, (GPU, 48): 1}
 
 
 def test_a_stop_closes_its_connections_so_that_senders_keep_what_follows(

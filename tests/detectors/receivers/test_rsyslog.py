@@ -72,7 +72,7 @@ def test_an_episode_is_counted_line_by_line_when_rsyslog_forwards_it(
         running.wait_for_lines(len(lines))
     finally:
         rsyslog.remove()
-    assert running.ledger.counts() == expected("gn042")
+    assert running.inbox.counts() == expected("gn042")
 
 
 @pytest.mark.needs("logger")
@@ -99,4 +99,4 @@ def test_an_episode_is_counted_line_by_line_when_logger_sends_it(
     ]
     subprocess.run(argv, check=True, timeout=patient(20))
     running.wait_for_occurrences(sum(CODES.values()))
-    assert running.ledger.counts() == expected(short_host(socket.gethostname()))
+    assert running.inbox.counts() == expected(short_host(socket.gethostname()))

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity, from_wire
-from detectors.receivers.spool import Committed, Extent, Spool, SpoolError, SpoolFull
+from detectors.receivers.spool import Spool, SpoolError, SpoolFull
 
 AT = datetime(2025, 1, 12, 3, 4, 5, 123456, tzinfo=UTC)
 
@@ -44,21 +44,21 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
     opened.close()
 
 
-def resources(spool: Spool, committed: list[Extent]) -> list[str]:
-    return [wire["resource"] for batch in spool.pending(committed) for wire in batch.wires]
+def resources(spool: Spool) -> list[str]:
+    return [wire["resource"] for batch in spool.batches() for wire in batch.wires]
 
 
-def test_events_come_back_whole_when_they_are_not_committed(spool: Spool) -> None:
+def test_events_come_back_whole(spool: Spool) -> None:
     events = [event(1, 'quote " newline \n nul \0 kanji 継'), event(2)]
     batch = spool.append(events)
-    [again] = spool.pending([])
+    [again] = spool.batches()
     assert again == batch == spool.read(batch.extent)
     back = [from_wire(wire) for wire in again.wires]
     assert [each.excerpt for each in back] == [each.excerpt for each in events]
     assert [each.occurred_at for each in back] == [AT, AT]
 
 
-def test_ids_are_the_same_when_a_batch_is_offered_again_and_differ_between_places(
+def test_ids_are_the_same_when_a_batch_is_read_again_and_differ_between_places(
     tmp_path: Path,
 ) -> None:
     spool = Spool(tmp_path)
@@ -67,33 +67,67 @@ def test_ids_are_the_same_when_a_batch_is_offered_again_and_differ_between_place
     ids = [wire["event_id"] for batch in batches for wire in batch.wires]
     assert len(set(ids)) == 3
     again = Spool(tmp_path)
-    assert [wire["event_id"] for batch in again.pending([]) for wire in batch.wires] == ids
+    assert [wire["event_id"] for batch in again.batches() for wire in batch.wires] == ids
     again.close()
 
 
-def test_committed_batches_are_not_offered_again(spool: Spool) -> None:
+def test_batches_are_read_from_a_position_on(spool: Spool) -> None:
     extents = [spool.append([event(number)]).extent for number in range(5)]
-    assert resources(spool, [extents[3], extents[1]]) == [
-        event(number).resource for number in (0, 2, 4)
-    ]
+    assert list(spool.extents(after=extents[2])) == extents[3:]
+    assert spool.size_after(extents[2]) == sum(extent.size for extent in extents[3:])
+    assert spool.size_after(None) == spool.size
 
 
-def test_segments_go_when_all_of_them_is_committed_and_numbers_are_never_used_again(
+def test_closed_segments_go_once_delivered_and_numbers_are_never_used_again(
     tmp_path: Path,
 ) -> None:
     spool = Spool(tmp_path, segment_bytes=1000)
     extents = [spool.append([event(number)]).extent for number in range(10)]
     before = spool.segments
-    committed = Committed()
-    for extent in extents[1:]:
-        committed.add(extent)
-    assert spool.forget(committed) == before[1:-1]
-    committed.add(extents[0])
-    assert spool.forget(committed) == before[:1]
+    assert spool.remove_delivered(None) == []
+    assert spool.remove_delivered(extents[0]) == []
+    spool.remove_delivered(extents[4])
+    assert [batch.extent for batch in spool.batches()][-5:] == extents[5:]
+    assert before[0] not in spool.segments
+    spool.remove_delivered(extents[-1])
+    assert spool.segments == before[-1:] == [spool.current]
     spool.close()
     again = Spool(tmp_path)
     assert again.current > before[-1]
-    assert again.forget(committed) == before[-1:]
+    assert again.remove_delivered(extents[-1]) == before[-1:]
+    again.close()
+
+
+def test_a_spool_that_was_restored_from_a_copy_uses_no_number_that_was_used_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 1_800_000_000
+    monkeypatch.setattr(time, "time", lambda: seconds)
+    Spool(tmp_path / "live").close()
+    shutil.copytree(tmp_path / "live", tmp_path / "copy")
+    used = set()
+    for _ in range(5):
+        seconds += 3600
+        live = Spool(tmp_path / "live")
+        used.add(live.current)
+        live.close()
+    seconds += 60
+    restored = Spool(tmp_path / "copy")
+    assert restored.current not in used
+    restored.close()
+
+
+def test_records_of_version_0_2_are_read(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    batch = spool.append([event(1)])
+    spool.close()
+    path = tmp_path / f"{batch.extent.segment:012d}.segment"
+    checksum, length, _, payload = path.read_bytes().split(b" ", 3)
+    path.write_bytes(b" ".join((checksum, length, payload)))
+    again = Spool(tmp_path)
+    [found] = again.batches()
+    assert (found.payload, found.is_urgent) == (batch.payload, False)
+    assert found.wires == batch.wires
     again.close()
 
 
@@ -107,7 +141,7 @@ def test_a_torn_tail_is_cut_when_the_spool_is_opened_again(tmp_path: Path) -> No
     for length in range(torn.start, torn.end):
         path.write_bytes(whole[:length])
         again = Spool(tmp_path)
-        assert [batch.extent for batch in again.pending([])] == [kept]
+        assert [batch.extent for batch in again.batches()] == [kept]
         assert again.torn_bytes == length - torn.start
         again.close()
 
@@ -123,14 +157,11 @@ def test_a_damaged_record_is_skipped_and_counted_and_does_not_keep_its_segment(
     raw[second.start + 60] ^= 1
     path.write_bytes(raw)
     again = Spool(tmp_path)
-    assert [batch.extent for batch in again.pending([])] == [first, third]
+    assert [batch.extent for batch in again.batches()] == [first, third]
     assert again.damaged_records == 1
     with pytest.raises(SpoolError, match="damaged"):
         again.read(second)
-    committed = Committed()
-    committed.add(first)
-    committed.add(third)
-    assert again.forget(committed) == [first.segment]
+    assert again.remove_delivered(third) == [first.segment]
     again.close()
 
 
@@ -147,7 +178,7 @@ def test_nothing_of_a_batch_is_kept_when_the_disk_is_full(spool: Spool) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     after = spool.append([event(3)]).extent
     assert after.start == kept.end
-    assert resources(spool, []) == [event(1).resource, event(3).resource]
+    assert resources(spool) == [event(1).resource, event(3).resource]
 
 
 def test_a_second_receiver_is_refused_with_the_process_that_holds_the_spool(tmp_path: Path) -> None:
@@ -168,19 +199,3 @@ def test_the_receiver_keeps_its_name_when_it_starts_again(tmp_path: Path) -> Non
     assert len(names) == 1
     assert other.receiver not in names
     other.close()
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 12)), max_size=25))
-def test_committed_ranges_cover_exactly_what_was_added(ranges: list[tuple[int, int, int]]) -> None:
-    committed, bytes_done = Committed(), set()
-    for segment, start, length in ranges:
-        committed.add(Extent(segment, start, start + length))
-        bytes_done |= {(segment, at) for at in range(start, start + length)}
-    for segment in range(3):
-        for start in range(43):
-            for end in (start + 1, start + 5):
-                wanted = all((segment, at) in bytes_done for at in range(start, end))
-                assert committed.covers(Extent(segment, start, end)) is wanted
-        prefix = committed.prefix(segment)
-        assert prefix == 0 or committed.covers(Extent(segment, 0, prefix))
-        assert (segment, prefix) not in bytes_done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from detectors.faults import Severity
 from incidents import services
-from incidents.models import Evidence, Fault, Incident, Node, QuarantinedEvent, SpoolMark
+from incidents.models import Evidence, Fault, Incident, Node, QuarantinedEvent
 from incidents.vocabulary.changes import Acted, ChangeKind, Refused
 from incidents.vocabulary.lifecycle import State, Trigger
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event, an_incident
@@ -20,14 +20,6 @@ pytestmark = pytest.mark.django_db
 
 SECOND = timedelta(seconds=1)
 NIC = "node/gn042/nic/mlx5_0"
-
-
-@dataclass(frozen=True)
-class Extent:
-    receiver: str = "r1"
-    segment: int = 1
-    start: int = 0
-    end: int = 100
 
 
 def kinds(changes: list[services.Change]) -> list[ChangeKind]:
@@ -56,13 +48,12 @@ def test_repeat_raises_the_count_and_opens_nothing() -> None:
     assert Incident.objects.count() == 1
 
 
-def test_redelivered_batch_counts_once() -> None:
+def test_events_that_come_twice_count_once() -> None:
     events = [an_event(), an_event(at=NOW + SECOND)]
-    services.ingest(events, now=NOW, extent=Extent())
-    changes = services.ingest(events, now=NOW, extent=Extent())
-    assert changes == []
+    services.ingest(events, now=NOW)
+    changes = services.ingest(events, now=NOW)
+    assert {change.kind for change in changes} == {ChangeKind.IGNORED}
     assert Fault.objects.get().count == 2
-    assert SpoolMark.objects.count() == 1
 
 
 def test_line_counts_once_when_it_comes_by_syslog_and_by_journal() -> None:
@@ -109,13 +100,12 @@ def test_two_identical_lines_of_one_second_count_two() -> None:
 def test_broken_event_is_put_aside_and_the_rest_commits() -> None:
     bad = an_event(resource="gn042 without a path")
     events = [an_event(), bad, an_event(resource=OTHER_GPU)]
-    changes = services.ingest(events, now=NOW, extent=Extent())
+    changes = services.ingest(events, now=NOW)
     assert ChangeKind.QUARANTINED in kinds(changes)
     assert Fault.objects.filter(fault_type="gpu.xid.79").count() == 2
     assert "resource path" in QuarantinedEvent.objects.get().error
     told = Incident.objects.get(fault_type="kintsugi.event_quarantined")
     assert told.notifications.exists()
-    assert SpoolMark.objects.count() == 1
 
 
 def test_first_and_last_five_excerpts_are_kept() -> None:

@@ -1,5 +1,5 @@
-"""The receiver's glue: who may send by the inventory, what is committed by the marks, one receiver
-per directory."""
+"""The receiver's glue: who may send by the inventory, what the inbox takes, one receiver per
+directory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 from django.utils import timezone
 
-from detectors.receivers.redelivery import CommittedUnknown, OfferError
+from detectors.receivers.delivery import InboxAway, PositionMoved
 from detectors.receivers.refusals import RefusedInput
-from detectors.receivers.spool import Batch, Extent, Spool
+from detectors.receivers.spool import Batch, Spool
 from incidents.checks import refused_senders
-from incidents.models import Node, Port, RefusedSender, SpoolMark, Switch
+from incidents.models import InboxBatch, Node, Port, RefusedSender, Switch
 from kintsugi import tasks
 from kintsugi.configuration import setting_values
 from kintsugi.servers import database_reads, receiving, trap_receiving
 from kintsugi.web import banners
-from tests.builders import NOW
-from tests.services.redis import Redis
+from tests.builders import NOW, an_event
+from tests.services.ports import free_port
 
 pytestmark = pytest.mark.django_db
 
@@ -131,66 +131,56 @@ def test_senders_are_those_known_last_time_when_the_database_is_away(tmp_path: P
         assert not receiving.accepted_senders(tmp_path / "none.json").accepts("10.1.0.1")
 
 
-def test_committed_are_the_marks_of_this_receiver_from_the_prefix_on() -> None:
-    for receiver, segment, start, end in (
-        ("a", 1, 0, 10),
-        ("a", 1, 10, 25),
-        ("a", 2, 0, 9),
-        ("b", 1, 25, 30),
-    ):
-        SpoolMark.objects.create(receiver=receiver, segment=segment, start=start, end=end)
-    ledger = receiving.QueueAndMarks()
-    assert set(ledger.committed("a", {1: 10, 2: 0})) == {Extent(1, 10, 25), Extent(2, 0, 9)}
-    assert list(ledger.committed("a", {})) == []
-    ledger.released("a", [1])
-    assert SpoolMark.objects.count() == 2
-    with database_away(), pytest.raises(CommittedUnknown, match="closed the connection"):
-        ledger.committed("a", {1: 0})
+def a_batch(spool: Spool, number: int = 1, *, is_urgent: bool = False) -> Batch:
+    resource = f"node/gn{number:03d}/gpu/0000:19:00.0"
+    return spool.append([an_event("gpu.xid.79", resource)], is_urgent=is_urgent)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty broker of either sort for the tasks of this process."""
+def test_the_inbox_takes_batches_and_position_together_or_nothing(tmp_path: Path) -> None:
+    inbox, spool = receiving.DatabaseInbox(), Spool(tmp_path)
+    assert inbox.read_position("a") is None
+    first, second = a_batch(spool), a_batch(spool, is_urgent=True)
+    inbox.put("a", [first, second], None)
+    assert inbox.read_position("a") == second.extent
+    assert list(InboxBatch.objects.order_by("id").values_list("rank", "start")) == [
+        (1, first.extent.start),
+        (0, second.extent.start),
+    ]
+    with pytest.raises(PositionMoved):
+        inbox.put("a", [second], first.extent)
+    with pytest.raises(PositionMoved):
+        inbox.put("a", [second], None)
+    assert inbox.read_backlog().batches == 2
+    assert inbox.read_backlog().size == len(first.payload) + len(second.payload)
+    spool.close()
+
+
+def test_each_receiver_has_a_position_of_its_own(tmp_path: Path) -> None:
+    inbox, spool = receiving.DatabaseInbox(), Spool(tmp_path)
+    batch = a_batch(spool)
+    inbox.put("a", [batch], None)
+    inbox.put("b", [batch], None)
+    assert inbox.read_position("a") == inbox.read_position("b") == batch.extent
+    spool.close()
+
+
+def test_a_database_that_is_away_is_told_as_that() -> None:
+    inbox = receiving.DatabaseInbox()
+    with database_away(), pytest.raises(InboxAway, match="closed the connection"):
+        inbox.read_position("a")
+
+
+def test_a_broker_that_is_away_costs_a_line_in_the_log_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     app = tasks.ingest.app
-    url = (
-        "memory://localhost/" if request.param == "memory" else request.getfixturevalue("redis_url")
-    )
-    monkeypatch.setitem(app.conf, "broker_url", url)
+    monkeypatch.setitem(app.conf, "broker_url", f"redis://127.0.0.1:{free_port()}/0")
     monkeypatch.setattr(app, "_pool", None)
     monkeypatch.setattr(app.amqp, "_producer_pool", None)
-    with app.connection_or_acquire() as connection:
-        connection.default_channel.queue_purge("ingest")
-
-
-@pytest.mark.usefixtures("broker")
-def test_batches_that_wait_in_the_queue_are_counted_until_a_worker_takes_them() -> None:
-    ledger = receiving.QueueAndMarks()
-    assert ledger.waiting() == 0
-    for start in (0, 10, 20):
-        ledger.offer(Batch("a", Extent(1, start, start + 10), []))
-    assert ledger.waiting() == 3
-    with tasks.ingest.app.connection_or_acquire() as connection:
-        assert connection.default_channel.basic_get("ingest", no_ack=True) is not None
-    assert ledger.waiting() == 2
-
-
-@pytest.mark.needs("redis-server")
-def test_a_full_redis_takes_no_batch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    app, full = (
-        tasks.ingest.app,
-        Redis("--maxmemory", "1", "--maxmemory-policy", "noeviction", "--save", "").start(),
-    )
-    monkeypatch.setitem(app.conf, "broker_url", full.url)
-    monkeypatch.setattr(app, "_pool", None)
-    monkeypatch.setattr(app.amqp, "_producer_pool", None)
-    ledger = receiving.QueueAndMarks()
-    try:
-        with pytest.raises(OfferError, match="maxmemory"):
-            ledger.offer(Batch("a", Extent(1, 0, 10), []))
-    finally:
-        full.remove()
-    with pytest.raises(OfferError, match="refused"):
-        ledger.waiting()
+    inbox = receiving.DatabaseInbox()
+    inbox.ring()
+    inbox.ring()
+    assert caplog.text.count("the broker does not answer") == 1
 
 
 def test_a_second_receiver_on_one_data_directory_is_refused(settings: Any) -> None:

@@ -1,0 +1,216 @@
+"""The inbox: what receivers have handed over and ingest has not counted yet. Any number of workers
+take from it, each batch once.
+
+A batch is taken, counted and removed in one transaction: a worker that dies leaves it to the next.
+On PostgreSQL workers pass over each other's batches; SQLite has one writer at a time anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from django.db import connection, transaction
+from django.db.models import Count, Min, Sum
+
+from detectors import faults
+from detectors.faults import FaultEvent
+from detectors.receivers import spool
+from incidents.db.upsert import is_postgresql
+from incidents.models import InboxBatch, SpoolPosition
+from incidents.triage.ingesting import ingest, quarantine
+from incidents.vocabulary.changes import Change
+
+URGENT, ORDINARY = 0, 1
+# Taken together at most: what one transaction of ingest is good for.
+_MOST_BYTES = 256 * 1024
+_MOST_BATCHES = 64
+_NOTHING = timedelta(0)
+_COPY = (
+    "COPY incidents_inboxbatch (receiver, segment, start, rank, payload, size, recorded_at)"
+    " FROM STDIN"
+)
+
+
+class Place(Protocol):
+    """Bytes of a receiver's spool (detectors.receivers.spool.Extent)."""
+
+    @property
+    def segment(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+class SpooledBatch(Protocol):
+    """What a receiver hands over (detectors.receivers.spool.Batch)."""
+
+    @property
+    def extent(self) -> Place: ...
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def is_urgent(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class InboxState:
+    """`size` in bytes; `age` of the oldest batch."""
+
+    batches: int
+    size: int
+    age: timedelta
+
+
+class PositionChanged(Exception):
+    """The spool's position is another than the caller's: nothing was taken."""
+
+
+def read_position(receiver: str) -> SpoolPosition | None:
+    return SpoolPosition.objects.filter(receiver=receiver).first()
+
+
+def put(
+    receiver: str, batches: Sequence[SpooledBatch], after: Place | None, *, now: datetime
+) -> None:
+    """Takes all batches and moves the receiver's position from `after` to the last of them. Raises
+    PositionChanged, and then takes none."""
+    last = batches[-1].extent
+    with transaction.atomic():
+        if not _move_position(receiver, after, last):
+            raise PositionChanged(receiver)
+        rows = [
+            (
+                receiver,
+                batch.extent.segment,
+                batch.extent.start,
+                URGENT if batch.is_urgent else ORDINARY,
+                batch.payload,
+                len(batch.payload),
+                now,
+            )
+            for batch in batches
+        ]
+        _insert(rows)
+
+
+def read_state(now: datetime) -> InboxState:
+    found = InboxBatch.objects.aggregate(
+        batches=Count("pk"), size=Sum("size"), oldest=Min("recorded_at")
+    )
+    age = max(now - found["oldest"], _NOTHING) if found["oldest"] else _NOTHING
+    return InboxState(found["batches"], found["size"] or 0, age)
+
+
+def is_waiting(before: datetime) -> bool:
+    """Whether anything that came before then is not counted yet."""
+    return InboxBatch.objects.filter(recorded_at__lt=before).exists()
+
+
+def ingest_waiting(now: datetime) -> list[Change] | None:
+    """Counts the most urgent batches that no other worker has taken, and removes them. None: there
+    are none. Raises OperationalError when the database is at fault, and then nothing was counted.
+    """
+    with transaction.atomic():
+        batches = _take()
+        if not batches:
+            return None
+        events: list[FaultEvent] = []
+        broken: list[tuple[Mapping[str, Any], str]] = []
+        for batch in batches:
+            _decode(batch, events, broken)
+        changes = quarantine(broken, now=now) if broken else []
+        changes += ingest(events, now=now)
+        InboxBatch.objects.filter(pk__in=[batch.pk for batch in batches]).delete()
+    return changes
+
+
+def ingest_wires(wires: Sequence[Mapping[str, Any]], *, now: datetime) -> list[Change]:
+    """The same for events that stand in no inbox."""
+    events: list[FaultEvent] = []
+    broken: list[tuple[Mapping[str, Any], str]] = []
+    for wire in wires:
+        _decode_wire(wire, events, broken)
+    changes = quarantine(broken, now=now) if broken else []
+    return changes + ingest(events, now=now)
+
+
+def _move_position(receiver: str, after: Place | None, last: Place) -> bool:
+    values = {"segment": last.segment, "start": last.start, "end": last.end}
+    if after is None:
+        return SpoolPosition.objects.get_or_create(receiver=receiver, defaults=values)[1]
+    moved = SpoolPosition.objects.filter(
+        receiver=receiver, segment=after.segment, end=after.end
+    ).update(**values)
+    return moved == 1
+
+
+def _insert(rows: Sequence[tuple[Any, ...]]) -> None:
+    if not is_postgresql():
+        InboxBatch.objects.bulk_create([_make_batch(row) for row in rows])
+        return
+    with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(_COPY) as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def _make_batch(row: tuple[Any, ...]) -> InboxBatch:
+    receiver, segment, start, rank, payload, size, recorded_at = row
+    return InboxBatch(
+        receiver=receiver,
+        segment=segment,
+        start=start,
+        rank=rank,
+        payload=payload,
+        size=size,
+        recorded_at=recorded_at,
+    )
+
+
+def _take() -> list[InboxBatch]:
+    """The first batch in order, and those that follow it as long as they are few and small."""
+    free = InboxBatch.objects.order_by("rank", "id").select_for_update(skip_locked=True)
+    taken = list(free[:1])
+    if not taken or taken[0].size >= _MOST_BYTES:
+        return taken
+    size = taken[0].size
+    first = taken[0].pk
+    sizes = InboxBatch.objects.order_by("rank", "id").exclude(pk=first)
+    wanted = []
+    for pk, more in sizes.values_list("pk", "size")[:_MOST_BATCHES]:
+        size += more
+        if size > _MOST_BYTES:
+            break
+        wanted.append(pk)
+    return taken + list(free.filter(pk__in=wanted))
+
+
+def _decode(
+    batch: InboxBatch,
+    events: list[FaultEvent],
+    broken: list[tuple[Mapping[str, Any], str]],
+) -> None:
+    payload = bytes(batch.payload)
+    try:
+        wires = spool.decode(payload, batch.receiver, batch.segment, batch.start)
+    except ValueError as error:
+        text = payload.decode("utf-8", "replace")
+        broken.append(({"payload": text}, f"not a batch of events: {error}"))
+        return
+    for wire in wires:
+        _decode_wire(wire, events, broken)
+
+
+def _decode_wire(
+    wire: Mapping[str, Any],
+    events: list[FaultEvent],
+    broken: list[tuple[Mapping[str, Any], str]],
+) -> None:
+    try:
+        events.append(faults.from_wire(dict(wire)))
+    except (KeyError, TypeError, ValueError) as error:
+        words = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        broken.append((wire, f"not a fault event: {words}"))
