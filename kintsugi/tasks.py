@@ -24,6 +24,7 @@ from kombu.exceptions import OperationalError
 
 from detectors.catalog import catalog
 from incidents.polling.polling import LEASE, Chunk
+from incidents.triage import inbox
 from kintsugi import celery as _app  # noqa: F401  (the app that the tasks belong to)
 from kintsugi import clock
 from kintsugi.clients import wiring
@@ -66,10 +67,12 @@ def _open_doors(**_: Any) -> None:
 def ingest(wires: Sequence[Mapping[str, Any]] = (), extent: Sequence[Any] | None = None) -> None:
     """Works until the inbox is empty, but not for ever: the rest is rung for again.
 
-    `wires` come from a receiver of version 0.2, while a site is being upgraded.
+    `wires` come from a receiver of version 0.1, while a site is being upgraded.
     """
     if wires:
         pipeline().ingest(wires)
+    if extent is not None:
+        inbox.mark_counted(*extent)
     give_way_at = time.monotonic() + _GIVE_WAY_S
     while pipeline().ingest_waiting():
         if time.monotonic() > give_way_at:

@@ -36,7 +36,7 @@ import msgspec
 from detectors.faults import FaultEvent, event_id
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-# Checksum, length, and whether it is urgent: records of before 0.3 do not say.
+# Checksum, length, and whether it is urgent: records of before 0.2 do not say.
 _RECORD = re.compile(rb"([0-9a-f]{8}) (\d{1,9}) (?:([01]) )?")
 _SEGMENT = re.compile(r"(\d{12})\.segment")
 _HEADER_BYTES = 22

@@ -141,8 +141,8 @@ class SeenEvent(models.Model):
 
 
 class SpoolMark(models.Model):
-    """A range of a receiver's spool whose events are counted. Written by workers of 0.2, which may
-    run beside ours while a site is upgraded; the table goes with 0.4."""
+    """A range of a receiver's spool whose events are counted: what receivers of 0.1 ask for, which
+    may run beside ours while a site is upgraded. The table goes with 0.3."""
 
     receiver = models.CharField(max_length=64)
     segment = models.BigIntegerField()

@@ -19,7 +19,7 @@ from detectors import faults
 from detectors.faults import FaultEvent
 from detectors.receivers import spool
 from incidents.db.upsert import is_postgresql
-from incidents.models import InboxBatch, SpoolPosition
+from incidents.models import InboxBatch, SpoolMark, SpoolPosition
 from incidents.triage.ingesting import ingest, quarantine
 from incidents.vocabulary.changes import Change
 
@@ -136,6 +136,13 @@ def ingest_wires(wires: Sequence[Mapping[str, Any]], *, now: datetime) -> list[C
         _decode_wire(wire, events, broken)
     changes = quarantine(broken, now=now) if broken else []
     return changes + ingest(events, now=now)
+
+
+def mark_counted(receiver: str, segment: int, start: int, end: int) -> None:
+    """Tells a receiver of version 0.1 that it may forget this batch."""
+    SpoolMark.objects.get_or_create(
+        receiver=receiver, segment=segment, start=start, defaults={"end": end}
+    )
 
 
 def _move_position(receiver: str, after: Place | None, last: Place) -> bool:

@@ -20,9 +20,10 @@ from detectors.faults import to_wire
 from fixtures.cluster.log_line import LogLine
 from fixtures.replay import stage
 from incidents.inventory import services
-from incidents.models import Fault, InboxBatch, Incident, Notification, QuarantinedEvent
+from incidents.models import Fault, InboxBatch, Incident, Notification, QuarantinedEvent, SpoolMark
 from incidents.polling.polling import Chunk
 from incidents.vocabulary.lifecycle import State
+from kintsugi import tasks
 from kintsugi.pipeline import Pipeline
 from runbooks.fleet import fleet
 from runbooks.guards.policy import DRAIN_REBOOT_VERIFY, Policy
@@ -177,6 +178,17 @@ def test_what_waits_in_the_inbox_is_counted_once_and_gone(house: House) -> None:
     assert not house.pipeline.ingest_waiting()
     assert Fault.objects.get(fault_type="gpu.xid.79").count == 1
     assert not InboxBatch.objects.exists()
+
+
+def test_a_receiver_of_version_0_1_is_told_that_its_batch_is_counted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "pipeline", lambda: house.pipeline)
+    wire, extent = _lose_gpu(house), ["r1", 1, 0, 400]
+    for _ in range(2):
+        tasks.ingest([wire], extent)
+    assert Fault.objects.get(fault_type="gpu.xid.79").count == 1
+    assert SpoolMark.objects.filter(receiver="r1", segment=1, start=0, end=400).count() == 1
 
 
 def test_a_batch_whose_counting_failed_waits_for_the_next_worker(house: House) -> None:

@@ -117,7 +117,7 @@ def test_a_spool_that_was_restored_from_a_copy_uses_no_number_that_was_used_sinc
     restored.close()
 
 
-def test_records_of_version_0_2_are_read(tmp_path: Path) -> None:
+def test_records_of_version_0_1_are_read(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     batch = spool.append([event(1)])
     spool.close()
