@@ -179,7 +179,7 @@ class Pipeline:
     def notify(self, notification_id: int) -> None:
         """One message to one channel, and the next one of that channel when its time comes."""
         outcome = notifications.send(
-            notification_id, self.notifier, now=self.clock(), run_words=runbooks.what_runs_do
+            notification_id, self.notifier, now=self.clock(), run_words=runbooks.format_progress
         )
         if outcome.next_id is not None:
             self.ring.notify(outcome.next_id, outcome.next_at)
@@ -192,15 +192,15 @@ class Pipeline:
             self.ring.ingest()
         self._conclude(now)
         # First: an incident that asks a person is not settled by its faults' end.
-        runbooks.ask_where_nothing_moves(now)
+        runbooks.sweep_standstills(now)
         incidents.sweep(now=now)
         incidents.end_silences(now)
         incidents.vendor_cases_due(now)
-        runbooks.judge_cures(now)
+        runbooks.evaluate_outcomes(now)
         started = runbooks.start_due(None, now=now, world=self.world)
         for run_id in started:
             self.ring.advance(run_id)
-        for run_id in runbooks.due(now):
+        for run_id in runbooks.get_due_runs(now):
             if run_id not in started:
                 self.ring.advance(run_id)
         self._tell(now)
@@ -217,7 +217,7 @@ class Pipeline:
         events += incidents.blind_detectors(now)
         events += incidents.conclusions_ended(now)
         events += incidents.reviews_due(now)
-        events += runbooks.breaker(now, bounds=self.world.policy.bounds)
+        events += runbooks.evaluate_breaker(now, bounds=self.world.policy.bounds)
         events += self._clock_watch.evaluate(now, pace=pace)
         if events:
             self._after(incidents.ingest(events, now=now), now)
@@ -226,7 +226,9 @@ class Pipeline:
         """Which of many silent nodes Slurm still hears; `sweep` concludes from the answer."""
 
         def work(now: datetime) -> None:
-            slurm_reach.ask(now, lambda names: runbooks.heard(names, self.world.slurm))
+            slurm_reach.ask(
+                now, lambda names: runbooks.get_answering_nodes(names, self.world.slurm)
+            )
 
         self._once("ask_reach", periods.ASK_REACH, work)
 

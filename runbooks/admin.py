@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
@@ -143,7 +142,7 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Waits for, or came to")
     def doing(self, run: Run) -> str:
-        return console.prose(progress.waits_for(run) if run.state in UNFINISHED else run.outcome)
+        return console.prose(progress.format_wait(run) if run.state in UNFINISHED else run.outcome)
 
     @admin.display(description="Started", ordering="started_at")
     def started(self, run: Run) -> SafeString:
@@ -158,15 +157,16 @@ class RunAdmin(ReadOnlyAdmin):
         return [path("<int:object_id>/control/", view, name="runbooks_run_control")]
 
     def page_context(self, request: HttpRequest, row: Run) -> dict[str, Any]:
-        return {
+        context = {
             "title": f"Run {row.pk}",
             "is_unfinished": row.state in UNFINISHED,
-            "can_control": request.user.has_perm("runbooks.control_run"),
             "forms": control_forms(row),
             "approval": approvals.get_open_approval(row),
-            "approvals": row.approvals.exclude(given_at=None),
-            "act_address": reverse("admin:runbooks_run_control", args=[row.pk]),
         }
+        context["approvals"] = row.approvals.exclude(given_at=None)
+        context["can_control"] = request.user.has_perm("runbooks.control_run")
+        context["act_address"] = reverse("admin:runbooks_run_control", args=[row.pk])
+        return context
 
     def control_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Approve, pause, resume or abort, by the service of that name; a refusal is shown with
@@ -188,39 +188,42 @@ class RunAdmin(ReadOnlyAdmin):
             form.add_error(None, refusal)
         form.data = {
             **request.POST.dict(),
-            f"{control.name}-seen": approvals.mark_of(run),
+            f"{control.name}-seen": approvals.get_fingerprint(run),
         }  # what the page shows now
         return self.render_page(
             request, str(object_id), status=409, forms=control_forms(run, form, control)
         )
 
 
+_Act = Callable[..., services.Outcome]
+
+
 def control_forms(
     run: Run, bound: ControlForm | None = None, refused: Control | None = None
 ) -> list[tuple[Control, ControlForm, bool]]:
     """What the state allows, each with its form; a refused one stays open with its text."""
-    mark = approvals.mark_of(run)
-    return [
-        (
-            (control, bound, True)
-            if bound is not None and control == refused
-            else (control, ControlForm(prefix=control.name, initial={"seen": mark}), False)
-        )
-        for control in CONTROLS
-        if run.state in control.states or control == refused
-    ]
+    fingerprint = approvals.get_fingerprint(run)
+    offered = []
+    for control in CONTROLS:
+        if bound is not None and control == refused:
+            offered.append((control, bound, True))
+        elif run.state in control.states or control == refused:
+            form = ControlForm(prefix=control.name, initial={"seen": fingerprint})
+            offered.append((control, form, False))
+    return offered
 
 
 def carry_out(run: Run, control: Control, given: dict[str, str], request: HttpRequest) -> str:
     """Empty when done, else why it was refused."""
-    acts: dict[str, Callable[..., services.Outcome]] = {
-        "approve": partial(services.approve, seen=given["seen"]),
+    acts: dict[str, _Act] = {
+        "approve": services.approve,
         "pause": services.pause,
         "resume": services.resume,
         "abort": services.abort,
         "take_over": services.take_over,
     }
-    outcome = acts[control.name](
-        run.pk, actor=request.user.get_username(), note=given["note"], now=timezone.now()
-    )
+    values: dict[str, Any] = {"note": given["note"], "now": timezone.now()}
+    if control.name == "approve":
+        values["seen"] = given["seen"]
+    outcome = acts[control.name](run.pk, actor=request.user.get_username(), **values)
     return outcome.reason if isinstance(outcome, services.ControlRefused) else ""

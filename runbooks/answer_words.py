@@ -8,11 +8,11 @@ ANSWERS: tuple[str, ...] = ("go on", "stop")
 LONGEST_ANSWER = 40
 
 
-def ways(question: Question) -> tuple[str, ...]:
+def get_ways(question: Question) -> tuple[str, ...]:
     """The words that it may be answered with, as the run's plan gives them. The first one lets the
     run go on."""
-    index = int(question.key.split("-")[1])
-    given = (
-        question.run.plan[index]["with"].get("answers") if index < len(question.run.plan) else None
-    )
-    return tuple(str(word).strip()[:LONGEST_ANSWER] for word in given) if given else ANSWERS
+    plan, index = question.run.plan, int(question.key.split("-")[1])
+    words = plan[index]["with"].get("answers") if index < len(plan) else None
+    if not words:
+        return ANSWERS
+    return tuple(str(word).strip()[:LONGEST_ANSWER] for word in words)

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._:-]{0,63}")
 NAMES = "a list of names of letters, digits, @ . _ : -"
 
 
-def duration(value: object) -> timedelta:
+def parse_duration(value: object) -> timedelta:
     reasons: list[str] = []
     found = rows.duration("it", value, reasons)
     if reasons or not found:
@@ -25,16 +25,16 @@ def duration(value: object) -> timedelta:
     return found
 
 
-def one_of(words: type[E]) -> Callable[[object], E]:
+def any_of(words: type[E]) -> Callable[[object], E]:
     return lambda value: words(str(value))
 
 
-def said_of(words: type[StrEnum]) -> str:
+def format_choices(words: type[StrEnum]) -> str:
     """Ends "expected ..."."""
     return "one of " + ", ".join(words)
 
 
-def names(value: object) -> tuple[str, ...]:
+def parse_names(value: object) -> tuple[str, ...]:
     """Names as systemd, Slurm and RDMA devices have them: nothing that a shell would take for more
     than a word."""
     if not isinstance(value, list) or not all(
@@ -44,7 +44,7 @@ def names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def whole(least: int, most: int) -> Callable[[object], int]:
+def whole_number(least: int, most: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"it is no whole number from {least} to {most}")
@@ -53,7 +53,7 @@ def whole(least: int, most: int) -> Callable[[object], int]:
     return read
 
 
-def positive(value: object) -> float:
+def parse_positive(value: object) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
@@ -63,7 +63,7 @@ def positive(value: object) -> float:
     return float(value)
 
 
-def command(value: object) -> tuple[str, ...]:
+def parse_command(value: object) -> tuple[str, ...]:
     """A program and its arguments, as a list of texts: no shell reads them."""
     if (
         not isinstance(value, list)

@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import transaction
 
 from incidents.state import transitions
-from runbooks.answer_words import ways
+from runbooks.answer_words import get_ways
 from runbooks.models import Question, Run, RunState
 from runbooks.outcomes import Controlled, ControlRefused
 
@@ -22,30 +22,32 @@ def ask(run_id: int, key: str, text: str, *, now: datetime) -> Question:
 
 
 def answer(
-    question_id: int, text: str, *, actor: str, now: datetime
+    question_id: int, reply: str, *, actor: str, now: datetime
 ) -> Controlled | ControlRefused:
     """Stores the first answer and wakes the run."""
-    said = text.strip()[:255]
-    asked = Question.objects.select_related("run").filter(pk=question_id).first()
-    if asked is None:
+    word = reply.strip()[:255]
+    question = Question.objects.select_related("run").filter(pk=question_id).first()
+    if question is None:
         return ControlRefused(f"There is no question {question_id}.")
-    if said not in ways(asked):
+    ways = get_ways(question)
+    if word not in ways:
+        expected = " or ".join(ways)
         return ControlRefused(
-            f'"{said}" is no answer to question {question_id}; expected {" or ".join(ways(asked))}.'
+            f'"{word}" is no answer to question {question_id}; expected {expected}.'
         )
     with transaction.atomic():
-        values = {"answer": said, "answered_by": actor[:150], "answered_at": now}
+        values = {"answer": word, "answered_by": actor[:150], "answered_at": now}
         if Question.objects.filter(pk=question_id, answered_at=None).update(**values) != 1:
             return ControlRefused(f"Question {question_id} has its answer already.")
         row = Question.objects.select_related("run").get(pk=question_id)
         Run.objects.filter(pk=row.run_id, state=RunState.RUNNING, wake_at__gt=now).update(
             wake_at=now
         )
-        told = f'{actor} answered run {row.run_id}: "{said}".'
+        text = f'{actor} answered run {row.run_id}: "{word}".'
         transitions.record(
-            row.run.incident_id, kind="answered", text=told, actor=actor, now=now, needs_human=""
+            row.run.incident_id, kind="answered", text=text, actor=actor, now=now, needs_human=""
         )
-    return Controlled(told)
+    return Controlled(text)
 
 
 def get_open_question(run_id: int) -> Question | None:

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from incidents.db.prepared import Given, Prepared
 from runbooks.engine import approvals, outcome_history, start
-from runbooks.engine.start import plan
+from runbooks.engine.start import format_plan
 from runbooks.engine.turn import advance
-from runbooks.fleet.breaker import evaluate_breaker as breaker
-from runbooks.fleet.fleet import heard, mode_of, mode_of_site, stopped
+from runbooks.fleet.breaker import evaluate_breaker
+from runbooks.fleet.fleet import get_answering_nodes, get_mode, get_site_mode, get_stop_reason
 from runbooks.lease import lease
 from runbooks.library import library
 from runbooks.models import Mode, Run, RunState
@@ -29,11 +29,11 @@ from runbooks.people.controls import (
     take_over,
 )
 from runbooks.people.job_stops import Leave, may_stop_job
-from runbooks.people.manual_runs import start as start_by_hand
-from runbooks.people.progress import of_incident as what_runs_do
-from runbooks.people.standstill import sweep as ask_where_nothing_moves
-from runbooks.shadow.shadow_log import Agreement, agreement, judge
-from runbooks.slurm.running_jobs import jobs_on
+from runbooks.people.manual_runs import start_manual_run
+from runbooks.people.progress import format_progress
+from runbooks.people.standstill import sweep_standstills
+from runbooks.shadow.shadow_log import Agreement, compute_agreement, store_judgement
+from runbooks.slurm.running_jobs import get_running_jobs
 from runbooks.step import World
 
 __all__ = [
@@ -44,35 +44,35 @@ __all__ = [
     "Outcome",
     "abort",
     "advance",
-    "agreement",
     "approve",
-    "ask_where_nothing_moves",
-    "breaker",
     "close_breaker",
-    "due",
-    "heard",
+    "compute_agreement",
+    "evaluate_breaker",
+    "evaluate_outcomes",
+    "format_plan",
+    "format_progress",
+    "get_answering_nodes",
+    "get_due_runs",
+    "get_mode",
+    "get_runbook_titles",
+    "get_running_jobs",
+    "get_site_mode",
+    "get_stop_reason",
     "is_due",
     "is_shadow",
-    "jobs_on",
-    "judge",
-    "judge_cures",
     "may_stop_job",
-    "mode_of",
-    "mode_of_site",
     "pause",
-    "plan",
     "release",
     "report_preflight",
     "resume",
-    "runbooks",
     "set_mode",
     "start_after",
-    "start_by_hand",
     "start_due",
+    "start_manual_run",
     "stop",
-    "stopped",
+    "store_judgement",
+    "sweep_standstills",
     "take_over",
-    "what_runs_do",
 ]
 
 
@@ -81,10 +81,10 @@ _NOT_CURED = Prepared(
 )
 
 
-def due(now: datetime) -> list[int]:
+def get_due_runs(now: datetime) -> list[int]:
     """Runs whose `wake_at` has come, or whose worker's lease ran out. Last, those that look once
     more."""
-    return lease.all_due(now)
+    return lease.list_due_runs(now)
 
 
 def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World) -> list[int]:
@@ -95,10 +95,10 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
     return start.start_due(incident_ids, now=now, world=world)
 
 
-def judge_cures(now: datetime) -> int:
+def evaluate_outcomes(now: datetime) -> int:
     """Says of rungs whose runs have ended whether they cured their fault, once that is known. How
     many were judged."""
-    return outcome_history.judge(now, library.load())
+    return outcome_history.evaluate_outcomes(now, library.load())
 
 
 def start_after(run_id: int, *, now: datetime, world: World) -> list[int]:
@@ -119,9 +119,9 @@ def is_shadow(run_id: int) -> bool:
 def report_preflight(world: World, *, by: str, now: datetime) -> bool:
     """Makes the preflight for processes that hold no key for acts, and keeps it. Whether every
     point is well."""
-    return all(point["is_ok"] for point in preflight.report(world, by=by, now=now).checks)
+    return all(point["is_ok"] for point in preflight.create_report(world, by=by, now=now).checks)
 
 
-def runbooks() -> dict[str, str]:
+def get_runbook_titles() -> dict[str, str]:
     """Name and title of each runbook in the library."""
     return {name: book.title for name, book in library.load().items()}

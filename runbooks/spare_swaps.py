@@ -49,9 +49,6 @@ def keep_free(spare: Spare, slurm: SlurmWriter, now: datetime) -> None:
 
 
 def _is_reserved(spare: Spare, slurm: SlurmReader) -> bool:
-    ends = (
-        one.name.endswith(f"_{spare.reservation}")
-        for one in slurm.reservations()
-        if spare.node.name in one.nodes
-    )
-    return any(ends)
+    suffix = f"_{spare.reservation}"
+    on_node = [found for found in slurm.reservations() if spare.node.name in found.nodes]
+    return any(reservation.name.endswith(suffix) for reservation in on_node)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from detectors.detector import Detector, Shell, Target
 from detectors.faults import Action, Recovery
+from runbooks import parameters
 from runbooks.guards.policy import Policy
 from runbooks.guards.table import Act
 from runbooks.power.protocol import NoPower, Power
@@ -49,7 +50,7 @@ class Reset:
 
 
 @dataclass(frozen=True)
-class StandingFault:
+class ActiveFault:
     """A fault that stands on the node, as the database has it. `action` is what it calls for."""
 
     fault_type: str
@@ -75,7 +76,7 @@ class Done:
     is_told: bool = True
     evidence: Mapping[str, str] = field(default_factory=dict)
     reset: Reset | None = None
-    cause: StandingFault | None = None
+    cause: ActiveFault | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,27 @@ class Parameter:
     default: Any = None
     is_needed: bool = False
 
+    @classmethod
+    def choice(cls, words: type[StrEnum], *, default: StrEnum) -> Parameter:
+        return cls(parameters.any_of(words), parameters.format_choices(words), default)
+
+    @classmethod
+    def duration(cls, *, default: timedelta) -> Parameter:
+        return cls(parameters.parse_duration, parameters.DURATION, default)
+
+    @classmethod
+    def names(cls) -> Parameter:
+        return cls(parameters.parse_names, parameters.NAMES, ())
+
+    @classmethod
+    def positive(cls) -> Parameter:
+        return cls(parameters.parse_positive, "a number above 0")
+
+    @classmethod
+    def whole_number(cls, least: int, most: int, *, default: int) -> Parameter:
+        expected = f"a whole number from {least} to {most}"
+        return cls(parameters.whole_number(least, most), expected, default)
+
 
 @dataclass
 class Context:
@@ -196,8 +218,8 @@ class Context:
     attempted_at: datetime | None = None
     known_boot_id: str = ""
     may_adopt: Callable[[], bool] = lambda: True
-    find_standing: Callable[[], Sequence[StandingFault]] = tuple
-    find_members: Callable[[], Sequence[StandingFault]] = tuple
+    find_active_faults: Callable[[], Sequence[ActiveFault]] = tuple
+    find_members: Callable[[], Sequence[ActiveFault]] = tuple
     find_maintenance: Callable[[], str] = str
     find_written: Callable[[int], Sequence[Written]] = lambda incident: ()
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -209,12 +231,12 @@ class Context:
         return self.find_target()
 
     @cached_property
-    def standing(self) -> Sequence[StandingFault]:
+    def active_faults(self) -> Sequence[ActiveFault]:
         """The faults that stand on the node."""
-        return self.find_standing()
+        return self.find_active_faults()
 
     @cached_property
-    def members(self) -> Sequence[StandingFault]:
+    def members(self) -> Sequence[ActiveFault]:
         """Those of them that are the incident's: its root first, then what calls for most."""
         return self.find_members()
 

@@ -12,7 +12,7 @@ EXPECTED = (
 )
 
 
-def read(value: object) -> str:
+def parse_template(value: object) -> str:
     """A text as a parameter may give it. Raises ValueError where it would reach for more than its
     places."""
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST:

@@ -28,7 +28,7 @@ def list_runbooks(as_json: Json = False) -> None:
         raise CommandError(str(error), returncode=exit_codes.FAILED) from error
     rows = []
     for name, book in books.items():
-        mode = str(services.mode_of(name))
+        mode = str(services.get_mode(name))
         rows.append({"name": name, "mode": mode, "version": book.version, "title": book.title})
     columns = ("name", "mode", "version", "title")
     output.print_rows(rows, columns, as_json=as_json, empty="No runbook.")
@@ -36,10 +36,10 @@ def list_runbooks(as_json: Json = False) -> None:
 
 def list_modes(as_json: Json = False) -> None:
     rows = [
-        {"runbook": name, "mode": str(services.mode_of(name)), "title": title}
-        for name, title in services.runbooks().items()
+        {"runbook": name, "mode": str(services.get_mode(name)), "title": title}
+        for name, title in services.get_runbook_titles().items()
     ]
-    ceiling = services.mode_of_site()
+    ceiling = services.get_site_mode()
     if ceiling is not None:
         title = "no runbook goes further"
         rows.insert(0, {"runbook": "site", "mode": str(ceiling), "title": title})

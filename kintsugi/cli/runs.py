@@ -76,7 +76,7 @@ def list_approvals(as_json: Json = False) -> None:
     for run in waiting.select_related("node", "incident").order_by("pk"):
         approval = approvals.get_open_approval(run)
         if approval is not None:
-            mark = {"run": run.pk, "mark": approvals.mark_of(run)}
+            mark = {"run": run.pk, "mark": approvals.get_fingerprint(run)}
             rows.append(run_row(run) | output.make_row(approval, _APPROVAL_FIELDS) | mark)
     columns = ("run", "where", "runbook", "incident", "asked", "why")
     output.print_rows(rows, columns, as_json=as_json, empty="Nothing waits for approval.")
@@ -86,7 +86,7 @@ def list_questions(as_json: Json = False) -> None:
     waiting = Question.objects.filter(answered_at=None, run__state__in=UNFINISHED)
     rows = []
     for row in waiting.select_related("run__node", "run__incident").order_by("pk"):
-        answers = list(answer_words.ways(row))
+        answers = list(answer_words.get_ways(row))
         rows.append(output.make_row(row, _QUESTION_FIELDS) | {"answers": answers})
     columns = ("id", "run", "where", "asked", "answers", "question")
     output.print_rows(rows, columns, as_json=as_json, empty="No question.")

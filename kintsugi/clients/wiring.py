@@ -38,7 +38,7 @@ from runbooks.guards.policy import Policy
 from runbooks.people import open_requests
 from runbooks.power.protocol import NoPower, Power
 from runbooks.power.site import SitePower
-from runbooks.slurm.client import ScontrolReader, ScontrolWriter, controller
+from runbooks.slurm.client import ScontrolReader, ScontrolWriter, parse_controller
 from runbooks.step import World
 
 
@@ -114,7 +114,7 @@ def sites() -> list[Target]:
         conf = values["KINTSUGI_SLURM_CONF"]
         # Jobs that stand still are seen by Slurm and the metrics together.
         told = Expected(settings={"slurm_conf": conf} if conf else {}, urls=urls)
-        where = controller(values["KINTSUGI_SLURM"])
+        where = parse_controller(values["KINTSUGI_SLURM"])
         found.append(replace(where, name=queries.SITE, kind=TargetKind.SITE, expected=told))
     if address:
         told = Expected(urls=urls)
@@ -137,7 +137,7 @@ def detectors() -> tuple[Detector, ...]:
 def notifier() -> Notifier:
     """With buttons where clicks are taken (SLACK_SIGNING_SECRET)."""
     return (
-        choice.chosen(open_requests.of_message)
+        choice.chosen(open_requests.find_message_ask)
         if settings.KINTSUGI["SLACK_SIGNING_SECRET"]
         else choice.chosen()
     )
@@ -185,7 +185,7 @@ def slurm_reader(shell: Shell) -> ScontrolReader:
     values = settings.KINTSUGI
     access: str = values["KINTSUGI_SLURM"]
     conf = values["KINTSUGI_SLURM_CONF"] or ""
-    return ScontrolReader(_slurm_shell(shell), controller(access), conf=conf)
+    return ScontrolReader(_slurm_shell(shell), parse_controller(access), conf=conf)
 
 
 def slurm_writer(shell: Shell) -> ScontrolWriter:
@@ -194,7 +194,7 @@ def slurm_writer(shell: Shell) -> ScontrolWriter:
     access: str = values["KINTSUGI_SLURM"]
     return ScontrolWriter(
         _slurm_shell(shell),
-        controller(access),
+        parse_controller(access),
         cluster_name=values["KINTSUGI_CLUSTER_NAME"] or "",
         conf=values["KINTSUGI_SLURM_CONF"] or "",
     )

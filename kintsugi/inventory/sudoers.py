@@ -96,7 +96,7 @@ def acts(targets: Sequence[Target], shell: Shell | None, units: Sequence[str]) -
     """
     asked = RootCommand()
     for target in targets:
-        for argv in root_rights.commands(target, tuple(units)):
+        for argv in root_rights.list_commands(target, tuple(units)):
             asked.commands.setdefault(argv, set()).add(ResetGpu.name)
     if shell is not None:
         _locate(asked, targets, shell)

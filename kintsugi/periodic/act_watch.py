@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 def record_acts(now: datetime, world: World) -> int:
     """How many acts of people were new. A Slurm that does not answer is looked at again."""
     try:
-        new = shadow_log.see(world.slurm.nodes(), now)
+        new = shadow_log.record_external_acts(world.slurm.nodes(), now)
     except SlurmError as error:
         _log.info("Slurm's nodes could not be read: %s", error)
         new = 0

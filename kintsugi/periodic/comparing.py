@@ -16,7 +16,7 @@ def compare(now: datetime, catalog: Catalog, slurm: SlurmReader) -> list[FaultEv
     """Says of open incidents which end of their cable is suspect; the events are those of rails."""
 
     def jobs(names: Collection[str]) -> Mapping[str, frozenset[str]] | None:
-        return runbooks.jobs_on(names, slurm)
+        return runbooks.get_running_jobs(names, slurm)
 
     incidents.say_verdicts(incidents.cable_verdicts(now, jobs=jobs), now)
     return incidents.slow_rails(now, catalog, jobs=jobs)

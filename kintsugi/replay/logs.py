@@ -14,7 +14,7 @@ from kintsugi.replay.notifier import KeepingNotifier
 from kintsugi.replay.play import Say, default_settings, make_player, make_policy, silent
 from kintsugi.replay.player import Player
 from kintsugi.replay.report import Played
-from runbooks.slurm.client import ScontrolReader, controller
+from runbooks.slurm.client import ScontrolReader, parse_controller
 from runbooks.step import World
 
 # After the last line of a log file: what waits for an echo or a hold-down has been judged by then.
@@ -28,7 +28,7 @@ def play(lines: Sequence[Stamped], *, say: Say = silent) -> Played:
     agenda = Agenda(lines[0].at)
     no_slurm = NoSlurmShell("a replay of log files has no Slurm")
     world = World(
-        slurm=ScontrolReader(no_slurm, controller("local")),
+        slurm=ScontrolReader(no_slurm, parse_controller("local")),
         shell=NoShell(),
         detectors=registry.DETECTORS,
         policy=make_policy("", ()),

@@ -142,7 +142,7 @@ class Player:
     def _wake(self) -> None:
         """What a sweep does for runs, and nothing else: a run wakes often while its node boots."""
         self._looks.discard((self.agenda(), self._wake))
-        for run_id in runbooks.due(self.agenda()):
+        for run_id in runbooks.get_due_runs(self.agenda()):
             self._ring.advance(run_id)
         self.settle()
 

@@ -95,7 +95,7 @@ def usage() -> str:
 def _by_who_may(order: Order, said: str, words: str, request: SlackRequest) -> OrderReply:
     person = slack_users.find(request.slack_id, order.permissions)
     if isinstance(person, Denied):
-        idempotency.refused(
+        idempotency.record_refusal(
             ControlRefused(person.reason), actor=person.name, words=said[:500], now=request.now
         )
         return OrderReply(f"Nothing is done. {person.reason}")
@@ -114,7 +114,7 @@ def _stop(given: AuthorisedOrder) -> OrderReply:
 
 def _status(given: AuthorisedOrder) -> OrderReply:
     """What holds Kintsugi back, how far runbooks may go, and who waits for people."""
-    who = services.stopped(banners.stop_file())
+    who = services.get_stop_reason(banners.stop_file())
     lines = [
         (
             f"Stopped by {who}. Nothing disruptive is done."
@@ -123,11 +123,11 @@ def _status(given: AuthorisedOrder) -> OrderReply:
         )
     ]
     lines += [f"The breaker {row}." for row in Breaker.objects.filter(closed_at=None)]
-    site = services.mode_of_site()
+    site = services.get_site_mode()
     lines += [f"The site is at {site}: no runbook goes further."] if site is not None else []
     books: dict[Mode, list[str]] = {}
-    for name in services.runbooks():
-        books.setdefault(services.mode_of(name), []).append(name)
+    for name in services.get_runbook_titles():
+        books.setdefault(services.get_mode(name), []).append(name)
     lines += [f"{mode}: {', '.join(books[mode])}" for mode in reversed(Mode) if mode in books]
     waiting = _waiting()
     return OrderReply("\n".join([*lines, *(waiting or ["No run waits for a person."])]))
@@ -162,11 +162,11 @@ def _approve(given: AuthorisedOrder) -> OrderReply:
     leave = approvals.get_open_approval(run) if run.state == RunState.AWAITING_APPROVAL else None
     if leave is None:
         return OrderReply(f"Run {run.pk} on {run.place} is {_state(run)} and waits for no leave.")
+    plan = services.format_plan(run)
     text = (
-        f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {services.plan(run)}."
-        f" {leave.why}. Now:"
+        f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {plan}. {leave.why}. Now:"
     )
-    return OrderReply(text, open_requests.of_run(run))
+    return OrderReply(text, open_requests.find_run_ask(run))
 
 
 def _answer(given: AuthorisedOrder) -> OrderReply:
@@ -182,7 +182,7 @@ def _answer(given: AuthorisedOrder) -> OrderReply:
     if question is None:
         return OrderReply(f"Run {run.pk} on {run.place} asks nothing.")
     if not word.strip():
-        return OrderReply(f"Run {run.pk} on {run.place} asks:", open_requests.of_run(run))
+        return OrderReply(f"Run {run.pk} on {run.place} asks:", open_requests.find_run_ask(run))
     return _once(
         given,
         f"answer {given.words}",
@@ -212,7 +212,7 @@ def _decide(
 
 def _give_leave(given: AuthorisedOrder, run: Run, mark: str) -> Outcome:
     for leave in Approval.objects.filter(run=run).exclude(given_at=None):
-        if approval_snapshot.mark(leave.pk, leave.shown) == mark:
+        if approval_snapshot.get_fingerprint(leave.pk, leave.shown) == mark:
             return ControlRefused(
                 f"Done already: {leave.given_by} approved just this at"
                 f" {leave.given_at:%H:%M:%S %Z}."
@@ -226,7 +226,7 @@ def _abort(given: AuthorisedOrder, run: Run, mark: str) -> Outcome:
     live = Run.objects.select_for_update().get(pk=run.pk)
     if live.state == RunState.ABORTED:
         return ControlRefused(f"Done already: run {run.pk} was {live.outcome or 'aborted'}")
-    if live.state != RunState.AWAITING_APPROVAL or approvals.mark_of(live) != mark:
+    if live.state != RunState.AWAITING_APPROVAL or approvals.get_fingerprint(live) != mark:
         return ControlRefused(
             f"Run {run.pk} is {_state(live)} and asks about another state by now than the one you"
             " saw. Look at it again: the console aborts it whatever it does."
@@ -249,7 +249,7 @@ def _once(given: AuthorisedOrder, said: str, act: Callable[[], Outcome]) -> Orde
     """A request that comes twice, for Slack repeats what was not answered in time, is obeyed
     once."""
     request = given.request
-    outcome = idempotency.obey(
+    outcome = idempotency.execute_once(
         request.key, act, actor=given.actor, words=f"{said} (from Slack)"[:500], now=request.now
     )
     if isinstance(outcome, idempotency.Repeated):

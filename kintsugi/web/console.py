@@ -119,7 +119,7 @@ def asks() -> list[WaitingItem]:
     found = [
         WaitingItem(
             "back_hand",
-            f"Approve or abort: {progress.title(run)} on {run.place}",
+            f"Approve or abort: {progress.get_title(run)} on {run.place}",
             f"run #{run.pk}",
             _page(run),
             run.started_at,
@@ -215,13 +215,13 @@ class IncidentPage(IncidentAdmin):
     page_template = "kintsugi/incident.html"
 
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
-        about = list(progress.runs_about(row).prefetch_related("steps"))
+        about = list(progress.get_runs_about(row).prefetch_related("steps"))
         runs = [run for run in about if run.incident_id == row.pk]
         latest = runs[0] if runs else None
         return {
             **super().page_context(request, row),
             "runs": runs,
-            "doing": story.doing(row, progress.words(row, about), timezone.now()),
+            "doing": story.doing(row, progress.format_progress_of(row, about), timezone.now()),
             "asked": format_request(row, latest),
             "open_run": latest if latest is not None and latest.state in UNFINISHED else None,
             "asks": (

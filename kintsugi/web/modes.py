@@ -28,7 +28,7 @@ def runbook_modes() -> list[dict[str, Any]]:
             "title": book.title,
             "meaning": book.meaning,
             "mode": own[name].value,
-            "goes": fleet.lower(own[name], site).value,
+            "goes": fleet.get_lower_mode(own[name], site).value,
             "set": rows.get(name),
         }
         for name, book in library.load().items()

@@ -53,7 +53,7 @@ def ledger(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {
         **admin.site.each_context(request),
         "title": "Shadow ledger",
-        "agreements": [_row(one) for one in services.agreement(since)],
+        "agreements": [_row(one) for one in services.compute_agreement(since)],
         "acts": page,
         "days": days,
         "periods": _PERIODS,
@@ -73,7 +73,7 @@ def _judged(request: HttpRequest) -> HttpResponse:
     refusal = "Choose a line of the ledger."
     if number.isdecimal():
         judgement, actor = request.POST.get("judgement", "?"), request.user.get_username()
-        refusal = services.judge(int(number), judgement, actor=actor, now=timezone.now())
+        refusal = services.store_judgement(int(number), judgement, actor=actor, now=timezone.now())
     if refusal:
         messages.error(request, refusal)
     query = request.META.get("QUERY_STRING", "")

@@ -36,36 +36,36 @@ _MOST = 3
 _TIMES = "resumed_again"
 
 
-def turn(turn: Turn, ctx: Context, *, at: Callable[[str], None]) -> None:
+def check_return(turn: Turn, ctx: Context, *, at: Callable[[str], None]) -> None:
     """One look, and at most one resume. Nothing is done to a node that anybody has touched
     since."""
     run = turn.run
-    if not return_to_service.is_forgotten(ctx.state, drains.owner(ctx), run.facts):
+    if not return_to_service.is_forgotten(ctx.state, drains.get_owner(ctx), run.facts):
         _conclude(turn, ctx)
         return
     if Run.objects.unfinished().filter(node=run.node).exists():  # it looks after the node
-        lease.give_back(run, wake_at=None)
+        lease.release(run, wake_at=None)
         return
-    against = _against(run, ctx)
+    against = _find_objection(run, ctx)
     if against is not None:
-        _leave(turn, against)
+        _leave_drained(turn, against)
         return
-    waits = _blocked(ctx)
+    waits = _find_blocker(ctx)
     if waits is not None:
         result.wait(turn, waits)
         return
-    result.attempt(turn)
+    result.store_attempt(turn)
     at("attempted")
     ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
     at("acted")
-    _resumed(turn, StepRun.Outcome.DONE)
+    _store_resume(turn, StepRun.Outcome.DONE)
     at("stored")
 
 
-def put_off(run: Run, error: WorldError, now: datetime) -> None:
+def postpone(run: Run, error: WorldError, now: datetime) -> None:
     """A Slurm that does not answer is asked again until it does; a node that it knows no more is
     not given back."""
-    lease.give_back(run, wake_at=None if isinstance(error, WorldRefusal) else now + _LOOK_AGAIN)
+    lease.release(run, wake_at=None if isinstance(error, WorldRefusal) else now + _LOOK_AGAIN)
 
 
 def _conclude(turn: Turn, ctx: Context) -> None:
@@ -75,7 +75,7 @@ def _conclude(turn: Turn, ctx: Context) -> None:
         turn.tried is not None
         and Resume().is_done(replace(ctx, attempted_at=turn.attempted_at)) is not None
     ):
-        _resumed(turn, StepRun.Outcome.ALREADY_DONE)
+        _store_resume(turn, StepRun.Outcome.ALREADY_DONE)
         return
     with transaction.atomic():
         if turn.tried is not None or turn.waiting is not None:
@@ -83,10 +83,10 @@ def _conclude(turn: Turn, ctx: Context) -> None:
                 StepRun.Outcome.FAILED,
                 f"{ctx.node} no longer stands as it did: it is left as it is.",
             )
-        lease.give_back(turn.run, wake_at=None, waiting_for="")
+        lease.release(turn.run, wake_at=None, waiting_for="")
 
 
-def _against(run: Run, ctx: Context) -> Failed | None:
+def _find_objection(run: Run, ctx: Context) -> Failed | None:
     """Why the node is not given back again; `ask` is empty where somebody else looks after it."""
     node, ask = (
         ctx.node,
@@ -94,21 +94,21 @@ def _against(run: Run, ctx: Context) -> Failed | None:
     )
     if State(run.incident.state) not in (State.MONITORING, *CLOSED):
         return Failed("its incident is open again", "")
-    other = start.calling_for(run).exclude(state=State.MONITORING).first()
-    if other is not None:
-        return Failed(f"incident #{other.pk} needs it", "")
+    incident = start.get_incidents_calling(run).exclude(state=State.MONITORING).first()
+    if incident is not None:
+        return Failed(f"incident #{incident.pk} needs it", "")
     if node in lemons.quarantined():
         return Failed("it is set aside", "")
     if node in active_windows.maintained(ctx.now):
         return Failed("people work there", ask)
-    if node_states.has_booted(ctx.state, return_to_service.given_back_at(run.facts) or ctx.now):
+    if node_states.has_booted(ctx.state, return_to_service.get_returned_at(run.facts) or ctx.now):
         return Failed("it has booted since it was verified", ask)
     if run.facts.get(_TIMES, 0) >= _MOST:
         return Failed(f"that was so {_MOST} times before", ask)
     return None
 
 
-def _blocked(ctx: Context) -> Wait | None:
+def _find_blocker(ctx: Context) -> Wait | None:
     """A slurmctld that began anew knows of no boot before the slurmd has registered (UNKNOWN, seen
     in 22.05)."""
     if ctx.state.base == "UNKNOWN":
@@ -118,31 +118,31 @@ def _blocked(ctx: Context) -> Wait | None:
             f"Say on {ctx.node}: systemctl restart slurmd. Where that does not help: scontrol"
             " reconfigure"
         )
-        text = f"{_forgotten(ctx.node)} It waits for a boot of {ctx.node} that is over."
+        text = f"{_format_forgotten(ctx.node)} It waits for a boot of {ctx.node} that is over."
         return Wait(text, _LOOK_AGAIN, ask=ask, is_told=True)
     blocked = Resume().blocked(ctx)
     return blocked if isinstance(blocked, Wait) else None
 
 
-def _leave(turn: Turn, against: Failed) -> None:
-    text = f"{_forgotten(turn.run.place)} It stays drained: {against.text}."
+def _leave_drained(turn: Turn, against: Failed) -> None:
+    text = f"{_format_forgotten(turn.run.place)} It stays drained: {against.text}."
     with transaction.atomic():
         turn.note_outcome(StepRun.Outcome.REFUSED, text)
         _record(turn, text, against.ask or None)
-        lease.give_back(turn.run, wake_at=None, waiting_for="")
+        lease.release(turn.run, wake_at=None, waiting_for="")
 
 
-def _resumed(turn: Turn, outcome: StepRun.Outcome) -> None:
+def _store_resume(turn: Turn, outcome: StepRun.Outcome) -> None:
     """Looked at once more after that, too."""
-    run, text = turn.run, f"{_forgotten(turn.run.place)} Kintsugi resumed it again."
+    run, text = turn.run, f"{_format_forgotten(turn.run.place)} Kintsugi resumed it again."
     with transaction.atomic():
-        audit.of_run(run, Resume.name, audit.Phase.DONE, text, now=turn.now, key=turn.key)
+        audit.record_run(run, Resume.name, audit.Phase.DONE, text, now=turn.now, key=turn.key)
         has_asked = run.facts.pop("asked", None) is not None
         run.facts[_TIMES] = run.facts.get(_TIMES, 0) + 1
         run.facts[GIVEN_BACK_AT] = to_iso(turn.attempted_at or turn.now)
         turn.note_outcome(outcome, text)
         _record(turn, text, "" if has_asked else None)
-        lease.give_back(run, wake_at=return_to_service.looks_again_at(run.facts), waiting_for="")
+        lease.release(run, wake_at=return_to_service.get_next_check_at(run.facts), waiting_for="")
 
 
 def _record(turn: Turn, text: str, needs_human: str | None) -> None:
@@ -151,5 +151,5 @@ def _record(turn: Turn, text: str, needs_human: str | None) -> None:
     )
 
 
-def _forgotten(node: str) -> str:
+def _format_forgotten(node: str) -> str:
     return f"slurmctld has forgotten that {node} was given back: it stood drained as before."

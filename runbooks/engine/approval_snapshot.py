@@ -34,11 +34,11 @@ class ApprovalSnapshot:
         return {**asdict(self), "jobs": list(self.jobs), "faults": list(self.faults)}
 
 
-def of_row(row: Mapping[str, Any]) -> ApprovalSnapshot:
+def parse_snapshot(row: Mapping[str, Any]) -> ApprovalSnapshot:
     return ApprovalSnapshot(**{**row, "jobs": tuple(row["jobs"]), "faults": tuple(row["faults"])})
 
 
-def service(state: NodeState) -> str:
+def format_service(state: NodeState) -> str:
     """Whether the node serves jobs, in a word or two: jobs that come and go do not change it."""
     if state.base in _OUT_OF_HAND:
         return f"{state.base.lower()}, drained" if state.is_draining else state.base.lower()
@@ -49,37 +49,36 @@ def service(state: NodeState) -> str:
     return "not responding" if "NOT_RESPONDING" in state.flags else "in service"
 
 
-def mark(number: int, seen: Mapping[str, Any]) -> str:
+def get_fingerprint(number: int, shown: Mapping[str, Any]) -> str:
     """Names one question with the state that it showed: a form that holds another one is stale."""
-    text = json.dumps([number, seen], sort_keys=True)
+    text = json.dumps([number, shown], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def moved(shown: ApprovalSnapshot, found: ApprovalSnapshot, act: Act | None) -> list[str]:
+def list_changes(before: ApprovalSnapshot, after: ApprovalSnapshot, act: Act | None) -> list[str]:
     """What of the state is not as it was shown, as the ends of sentences. Less harm than was shown
-    moves nothing."""
-    told = []
-    if shown.service != found.service:
-        told.append(f"{found.node} was {shown.service} and is {found.service}")
-    if shown.reason != found.reason:
-        told.append(f'its reason was "{shown.reason}" and is "{found.reason}"')
-    came = _added(shown.jobs, found.jobs)
-    if came and act in _HARMS_JOBS:
-        told.append(f"{_listed(came)} came to run there")
-    told += [f"{one} came" for one in _added(shown.faults, found.faults)]
-    told += [f"{one} is gone" for one in _added(found.faults, shown.faults)]
-    if shown.power != found.power:
-        told.append(
-            f"its power was {shown.power or 'not asked'} and is {found.power or 'not asked'}"
-        )
-    if found.nodes_out > shown.nodes_out:
-        told.append(f"{shown.nodes_out} nodes were out and {found.nodes_out} are")
-    return told
+    changes nothing."""
+    changes = []
+    if before.service != after.service:
+        changes.append(f"{after.node} was {before.service} and is {after.service}")
+    if before.reason != after.reason:
+        changes.append(f'its reason was "{before.reason}" and is "{after.reason}"')
+    new_jobs = _get_added(before.jobs, after.jobs)
+    if new_jobs and act in _HARMS_JOBS:
+        changes.append(f"{_format_jobs(new_jobs)} came to run there")
+    changes += [f"{fault} came" for fault in _get_added(before.faults, after.faults)]
+    changes += [f"{fault} is gone" for fault in _get_added(after.faults, before.faults)]
+    if before.power != after.power:
+        power_before, power_after = before.power or "not asked", after.power or "not asked"
+        changes.append(f"its power was {power_before} and is {power_after}")
+    if after.nodes_out > before.nodes_out:
+        changes.append(f"{before.nodes_out} nodes were out and {after.nodes_out} are")
+    return changes
 
 
-def _added(before: Collection[str], after: Collection[str]) -> list[str]:
+def _get_added(before: Collection[str], after: Collection[str]) -> list[str]:
     return sorted(set(after) - set(before))
 
 
-def _listed(jobs: Collection[str]) -> str:
+def _format_jobs(jobs: Collection[str]) -> str:
     return ("job " if len(jobs) == 1 else "jobs ") + ", ".join(jobs)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import F
 
 from incidents.state import transitions
 from runbooks.engine import approval_snapshot, start
@@ -43,100 +43,95 @@ class Permission:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Pending:
     """A person is asked; the run waits."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Moved:
+class Outdated:
     """There was leave, and it does not hold any more: `what` says why. A person is asked anew."""
 
     what: str
 
 
-Outcome = Permission | Asked | Moved
+Outcome = Permission | Pending | Outdated
 
 
-def check(turn: Turn, planned: Planned, ctx: Context, nodes: Mapping[str, NodeState]) -> Outcome:
+def check_permission(
+    turn: Turn, planned: Planned, ctx: Context, nodes: Mapping[str, NodeState]
+) -> Outcome:
     """Before the guards are asked. What is to be asked of a person is asked here, with the state as
     it is now."""
     run, now = turn.run, turn.now
     if planned.step.act is None and not planned.needs_approval:
         return Permission()
-    if (
-        turn.attempted_at is not None
-        and run.approvals.filter(index=run.step, ended_why=_USED).exists()
-    ):
+    used = run.approvals.filter(index=run.step, ended_why=_USED)
+    if turn.attempted_at is not None and used.exists():
         return Permission()  # what was begun by leave is brought to its end by it
-    standing = run.approvals.filter(index=run.step, ended_at=None).first()
-    why = _always(run, planned) or _for_number(run, ctx.world.policy.bounds, now)
-    if standing is None and not why:
+    approval = run.approvals.filter(index=run.step, ended_at=None).first()
+    why = _get_rule_reason(run, planned) or _get_count_reason(run, ctx.world.policy.bounds, now)
+    if approval is None and not why:
         return Permission()
-    seen = _seen(run, planned.step, ctx, nodes)
-    if standing is None:
-        _ask(turn, planned.step, why, seen=seen)
-        return Asked(why)
-    lost = _lost(standing, seen, act=planned.step.act, now=now)
-    if not lost and standing.given_at is not None:
-        return Permission(standing)
+    snapshot = _build_snapshot(run, planned.step, ctx, nodes)
+    if approval is None:
+        _request_approval(turn, planned.step, why, snapshot=snapshot)
+        return Pending(why)
+    lost = _get_expiry_reason(approval, snapshot, act=planned.step.act, now=now)
+    if not lost and approval.given_at is not None:
+        return Permission(approval)
     with transaction.atomic():
-        _end(standing, lost or "looked at again", now)
-        _ask(turn, planned.step, standing.why, seen=seen, lost=lost)
-    return Moved(lost) if lost else Asked(standing.why)
+        _end_approval(approval, lost or "looked at again", now)
+        _request_approval(turn, planned.step, approval.why, snapshot=snapshot, lost=lost)
+    return Outdated(lost) if lost else Pending(approval.why)
 
 
-def is_for_number_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
+def is_for_count_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
     """Whether a person will be asked now, and only since so many nodes are in repair already."""
     run = turn.run
-    if planned.step.act is None or _always(run, planned) or turn.attempted_at is not None:
+    if planned.step.act is None or _get_rule_reason(run, planned) or turn.attempted_at is not None:
         return False
     is_new = not run.approvals.filter(index=run.step, ended_at=None).exists()
-    return is_new and bool(_for_number(run, ctx.world.policy.bounds, turn.now))
-
-
-def _asked() -> QuerySet[Approval]:
-    return Approval.objects.filter(
-        ended_at=None, given_at=None, run__state=RunState.AWAITING_APPROVAL
-    )
+    return is_new and bool(_get_count_reason(run, ctx.world.policy.bounds, turn.now))
 
 
 def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
     """Takes back questions that nobody has to answer any more, since fewer nodes are in repair: the
     run goes on by itself. Oldest first, and no more than may go out now.
     """
-    asked = _asked()
+    awaited = Approval.objects.filter(run__state=RunState.AWAITING_APPROVAL, index=F("run__step"))
+    asked = awaited.filter(ended_at=None, given_at=None)
     freed = 0
-    for row in (
-        asked.filter(index=F("run__step"))
-        .select_related("run__incident", "run__node")
-        .order_by("run_id")
-    ):
-        run = row.run
+    for approval in asked.select_related("run__incident", "run__node").order_by("run_id"):
+        run = approval.run
         try:
-            planned = library.planned(run.plan)[run.step]
+            planned = library.load_plan(run.plan)[run.step]
         except library.LibraryError:  # said when a person lets it go on
             continue
-        if _always(run, planned) or _for_number(run, bounds, now, and_more=freed):
+        if _get_rule_reason(run, planned) or _get_count_reason(run, bounds, now, and_more=freed):
             continue
-        with transaction.atomic():
-            mine = Run.objects.filter(pk=run.pk, state=RunState.AWAITING_APPROVAL, fence=run.fence)
-            if mine.update(state=RunState.RUNNING, wake_at=now, waiting_for=""):
-                freed += 1
-                _end(row, _NEEDLESS, now)
-                text = (
-                    f"Run {run.pk} needs no leave any more: few enough nodes are in repair by now."
-                )
-                transitions.record(
-                    run.incident_id, kind="run_note", text=text, now=now, needs_human=""
-                )
+        if _withdraw_approval(approval, now):
+            freed += 1
 
 
-def used(given: Permission, now: datetime) -> None:
+def _withdraw_approval(approval: Approval, now: datetime) -> bool:
+    """Whether the run goes on; not where somebody has decided on it meanwhile."""
+    run = approval.run
+    waiting = Run.objects.filter(pk=run.pk, state=RunState.AWAITING_APPROVAL, fence=run.fence)
+    with transaction.atomic():
+        if not waiting.update(state=RunState.RUNNING, wake_at=now, waiting_for=""):
+            return False
+        _end_approval(approval, _NEEDLESS, now)
+        text = f"Run {run.pk} needs no leave any more: few enough nodes are in repair by now."
+        transitions.record(run.incident_id, kind="run_note", text=text, now=now, needs_human="")
+    return True
+
+
+def use_permission(permission: Permission, now: datetime) -> None:
     """In the moment of the attempt."""
-    if given.approval is not None:
-        _end(given.approval, _USED, now)
+    if permission.approval is not None:
+        _end_approval(permission.approval, _USED, now)
 
 
 def get_open_approval(run: Run) -> Approval | None:
@@ -144,10 +139,12 @@ def get_open_approval(run: Run) -> Approval | None:
     return run.approvals.filter(index=run.step, ended_at=None, given_at=None).first()
 
 
-def mark_of(run: Run) -> str:
+def get_fingerprint(run: Run) -> str:
     """Names what is asked now, with the state that it shows; empty where nothing is asked."""
-    asked = get_open_approval(run)
-    return approval_snapshot.mark(asked.pk, asked.shown) if asked is not None else ""
+    approval = get_open_approval(run)
+    if approval is None:
+        return ""
+    return approval_snapshot.get_fingerprint(approval.pk, approval.shown)
 
 
 def is_for_the_whole_run(approval: Approval) -> bool:
@@ -156,95 +153,103 @@ def is_for_the_whole_run(approval: Approval) -> bool:
     return approval.why == _BY_MODE
 
 
-def give(run: Run, *, actor: str, now: datetime, holds: timedelta) -> None:
+def grant(run: Run, *, actor: str, now: datetime, holds: timedelta) -> None:
     """In the transaction that lets the run go on."""
     values = {"given_by": actor[:150], "given_at": now, "expires_at": now + holds}
     run.approvals.filter(index=run.step, ended_at=None, given_at=None).update(**values)
 
 
-def _always(run: Run, planned: Planned) -> str:
+def _get_rule_reason(run: Run, planned: Planned) -> str:
     """Why a person is asked before this step, however much is in repair; empty: nobody needs to
     be."""
     if planned.needs_approval:
         return f"A person approves each {planned.step.name.replace('_', ' ')}"
-    if Mode.APPROVAL in (run.mode, fleet.mode_of(run.runbook)) and not run.approved_by:
+    if Mode.APPROVAL in (run.mode, fleet.get_mode(run.runbook)) and not run.approved_by:
         return _BY_MODE
     return ""
 
 
-def _for_number(run: Run, bounds: Bounds, now: datetime, *, and_more: int = 0) -> str:
+def _get_count_reason(run: Run, bounds: Bounds, now: datetime, *, and_more: int = 0) -> str:
     """Why a person is asked before the run takes its node out; `and_more` others are about to.
     Empty: as above."""
     if run.claimed_at is not None:
         return ""
-    limits = (bounds.approval_above, fleet.limits_of(run.runbook).approval_above)
+    limits = (bounds.approval_above, fleet.get_limits(run.runbook).approval_above)
     most = min(limit for limit in limits if limit is not None)
     many = len(fleet.get_held_nodes(run, now)) + and_more + 1
-    return (
-        f"It would be node {many} in repair at once, and above {most} a person decides"
-        if many > most
-        else ""
-    )
+    if many <= most:
+        return ""
+    return f"It would be node {many} in repair at once, and above {most} a person decides"
 
 
-def _seen(run: Run, step: Step, ctx: Context, nodes: Mapping[str, NodeState]) -> ApprovalSnapshot:
-    jobs = ctx.world.slurm.jobs(ctx.node)
-    grave = fleet.repairs_standing(ctx.node)  # other faults come and go
-    faults = {
-        f"{fault.fault_type} on {fault.resource}"
-        for fault in ctx.standing
-        if fault.fault_type in grave
-    }
-    out = {name for name, state in nodes.items() if state.is_out} | fleet.get_held_nodes(
-        run, ctx.now
-    )
+def _build_snapshot(
+    run: Run, step: Step, ctx: Context, nodes: Mapping[str, NodeState]
+) -> ApprovalSnapshot:
+    service = approval_snapshot.format_service(ctx.state)
+    jobs = sorted(f"{job.job_id} of {job.user}" for job in ctx.world.slurm.jobs(ctx.node))
+    faults = _list_repairs(ctx)
+    nodes_out = _count_others_out(run, ctx, nodes)
+    power = _read_power(ctx) if step.act is Act.POWER_CYCLE else ""
     return ApprovalSnapshot(
         node=ctx.node,
-        service=approval_snapshot.service(ctx.state),
+        service=service,
         reason=ctx.state.reason,
-        jobs=tuple(sorted(f"{job.job_id} of {job.user}" for job in jobs)),
-        faults=tuple(sorted(faults)),
-        power=_power(ctx) if step.act is Act.POWER_CYCLE else "",
-        nodes_out=len(out - {ctx.node}),
+        jobs=tuple(jobs),
+        faults=faults,
+        power=power,
+        nodes_out=nodes_out,
     )
 
 
-def _power(ctx: Context) -> str:
+def _list_repairs(ctx: Context) -> tuple[str, ...]:
+    """The faults of the node that call for a repair: others come and go."""
+    types = fleet.get_active_repairs(ctx.node)
+    return tuple(sorted({str(fault) for fault in ctx.active_faults if fault.fault_type in types}))
+
+
+def _count_others_out(run: Run, ctx: Context, nodes: Mapping[str, NodeState]) -> int:
+    out = {name for name, state in nodes.items() if state.is_out}
+    return len((out | fleet.get_held_nodes(run, ctx.now)) - {ctx.node})
+
+
+def _read_power(ctx: Context) -> str:
     try:
         return str(ctx.world.power.state(ctx.target))
     except WorldError:
         return _NOT_KNOWN
 
 
-def _lost(approval: Approval, seen: ApprovalSnapshot, *, act: Act | None, now: datetime) -> str:
+def _get_expiry_reason(
+    approval: Approval, snapshot: ApprovalSnapshot, *, act: Act | None, now: datetime
+) -> str:
     """Why this leave does not hold any more; of a question that nobody has answered, nothing is
     lost."""
     if approval.given_at is None:
         return ""
     if approval.expires_at is not None and approval.expires_at <= now:
         return f"the leave of {approval.given_by} has expired"
-    what = approval_snapshot.moved(approval_snapshot.of_row(approval.shown), seen, act)
-    return f"since {approval.given_by} gave leave, {'; '.join(what)}" if what else ""
+    before = approval_snapshot.parse_snapshot(approval.shown)
+    changes = approval_snapshot.list_changes(before, snapshot, act)
+    return f"since {approval.given_by} gave leave, {'; '.join(changes)}" if changes else ""
 
 
-def _ask(turn: Turn, step: Step, why: str, *, seen: ApprovalSnapshot, lost: str = "") -> None:
+def _request_approval(
+    turn: Turn, step: Step, why: str, *, snapshot: ApprovalSnapshot, lost: str = ""
+) -> None:
     run, now = turn.run, turn.now
     with transaction.atomic():
-        live = (
-            Run.objects.select_for_update()
-            .filter(pk=run.pk)
-            .values_list("state", flat=True)
-            .first()
-        )
-        if live != RunState.RUNNING:  # a person paused it while this was looked at
-            lease.give_back(run, wake_at=None)
+        rows = Run.objects.select_for_update().filter(pk=run.pk)
+        state = rows.values_list("state", flat=True).first()
+        if state != RunState.RUNNING:  # a person paused it while this was looked at
+            lease.release(run, wake_at=None)
             return
+        shown = snapshot.as_row()
         Approval.objects.create(
-            run=run, index=run.step, asked_at=now, why=why[:_LONGEST], shown=seen.as_row()
+            run=run, index=run.step, asked_at=now, why=why[:_LONGEST], shown=shown
         )
         is_whole = why == _BY_MODE
-        plan = start.plan(run) if is_whole else step.plan.format(node=run.place)
-        title = f"{_title(run)}, on {run.place}" if is_whole else plan
+        plan = start.format_plan(run) if is_whole else step.plan.format(node=run.place)
+        title = f"{_get_title(run)}, on {run.place}" if is_whole else plan
         before = f"Not done, because {lost}. " if lost else ""
         text = f"{before}Run {run.pk} waits for approval: Kintsugi would {plan}. {why}."
         ask = f"Approve or abort run {run.pk}: {title}."
@@ -252,15 +257,15 @@ def _ask(turn: Turn, step: Step, why: str, *, seen: ApprovalSnapshot, lost: str 
             run.incident_id, kind="approval_asked", text=text, now=now, needs_human=ask
         )
         waiting = f"{before}{why}."
-        lease.give_back(run, wake_at=None, state=RunState.AWAITING_APPROVAL, waiting_for=waiting)
+        lease.release(run, wake_at=None, state=RunState.AWAITING_APPROVAL, waiting_for=waiting)
 
 
-def _title(run: Run) -> str:
+def _get_title(run: Run) -> str:
     book = library.load().get(run.runbook)
     return book.title.lower() if book is not None else run.runbook
 
 
-def _end(approval: Approval, why: str, now: datetime) -> None:
+def _end_approval(approval: Approval, why: str, now: datetime) -> None:
     Approval.objects.filter(pk=approval.pk, ended_at=None).update(
         ended_at=now, ended_why=why[:_LONGEST]
     )

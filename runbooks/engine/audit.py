@@ -20,59 +20,48 @@ ORDER = "order"
 Phase = AuditEntry.Phase
 
 
-def of_run(
+def record_run(
     run: Run, act: str, phase: AuditEntry.Phase, text: str, *, now: datetime, key: str = ""
 ) -> None:
     """A line about what Kintsugi does for a run."""
-    _append(
-        AuditEntry(
-            at=now,
-            actor=KINTSUGI,
-            act=act,
-            phase=phase,
-            node=run.node.name if run.node else "",
-            incident=run.incident_id,
-            run=run.pk,
-            key=key,
-            text=text,
-        )
-    )
+    entry = AuditEntry(at=now, actor=KINTSUGI, act=act, phase=phase, key=key, text=text)
+    _set_run(entry, run)
+    _create_entry(entry)
 
 
-def of_person(actor: str, act: str, text: str, *, now: datetime, run: Run | None = None) -> None:
+def record_person(
+    actor: str, act: str, text: str, *, now: datetime, run: Run | None = None
+) -> None:
     """A line about what a person made Kintsugi do, or kept it from."""
-    _append(
-        AuditEntry(
-            at=now,
-            actor=actor[:150],
-            act=act,
-            phase=Phase.DONE,
-            node=run.node.name if run is not None and run.node else "",
-            incident=run.incident_id if run is not None else None,
-            run=run.pk if run is not None else None,
-            text=text,
-        )
-    )
+    entry = AuditEntry(at=now, actor=actor[:150], act=act, phase=Phase.DONE, text=text)
+    if run is not None:
+        _set_run(entry, run)
+    _create_entry(entry)
 
 
-def of_order(actor: str, text: str, *, is_done: bool, now: datetime, key: str = "") -> None:
+def _set_run(entry: AuditEntry, run: Run) -> None:
+    entry.run, entry.incident = run.pk, run.incident_id
+    entry.node = run.node.name if run.node is not None else ""
+
+
+def record_order(actor: str, text: str, *, is_done: bool, now: datetime, key: str = "") -> None:
     """A line about an order from outside the console, done or refused. `key` names the request that
     brought it."""
     phase = Phase.DONE if is_done else Phase.FAILED
-    _append(AuditEntry(at=now, actor=actor[:150], act=ORDER, phase=phase, key=key, text=text))
+    _create_entry(AuditEntry(at=now, actor=actor[:150], act=ORDER, phase=phase, key=key, text=text))
 
 
-def of_key(key: str, *, since: datetime) -> AuditEntry | None:
+def get_order(key: str, *, since: datetime) -> AuditEntry | None:
     """What the request of that key came to, if it came already."""
     return AuditEntry.objects.filter(node="", at__gte=since, act=ORDER, key=key).first()
 
 
-def _append(entry: AuditEntry) -> None:
+def _create_entry(entry: AuditEntry) -> None:
     entry.save()
-    transaction.on_commit(lambda: _say(entry))
+    transaction.on_commit(lambda: _log_entry(entry))
 
 
-def _say(entry: AuditEntry) -> None:
+def _log_entry(entry: AuditEntry) -> None:
     """Once it is certain: a worker that dies before its commit has said nothing."""
     place = f" on {entry.node}" if entry.node else ""
     number = f" (run {entry.run}, incident #{entry.incident})" if entry.run else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
@@ -16,63 +17,81 @@ from runbooks.node import drains
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Written
 from runbooks.slurm.protocol import NodeState, SlurmRefusal
-from runbooks.step import Context, StandingFault, World
+from runbooks.step import ActiveFault, Context, World
 
 
-def build(
+def build_context(
     run: Run, state: NodeState, attempted_at: datetime | None, *, now: datetime, world: World
 ) -> Context:
     if run.node is None or run.node.is_provisional:
         raise SlurmRefusal(f"{run.place} is not in the inventory")
-    standing = Fault.objects.active().of_node(run.place)
+    context = create_context(
+        run, state, find_target=partial(_load_target, run.place), now=now, world=world
+    )
+    context.attempted_at = attempted_at
+    context.known_boot_id = run.node.boot_id
+    context.may_adopt = partial(_may_adopt, state)
+    context.find_active_faults = partial(_load_active, run)
+    context.find_members = partial(_load_members, run)
+    context.find_maintenance = partial(_find_maintenance, run, now)
+    context.find_written = partial(_load_written, run)
+    return context
+
+
+def create_context(
+    run: Run, state: NodeState, *, find_target: Callable[[], Target], now: datetime, world: World
+) -> Context:
+    """With what every run has, whatever it is about."""
+    resource, node = get_resource(run), run.place
     return Context(
-        run_id=run.pk,
-        incident_id=run.incident_id,
-        fault_type=run.fault_type,
-        resource=run.facts.get("resource", run.incident.root_resource),
-        node=run.place,
-        find_target=partial(_target, run.place),
+        run.pk,
+        run.incident_id,
+        run.fault_type,
+        resource=resource,
+        node=node,
+        find_target=find_target,
         state=state,
         facts=run.facts,
         world=world,
         now=now,
-        attempted_at=attempted_at,
-        known_boot_id=run.node.boot_id,
-        may_adopt=partial(_may_adopt, state),
-        find_written=partial(_written, run),
-        # The device's clock may be behind: a fault that we first saw after a boot was raised after
-        # it.
-        find_standing=lambda: [
-            StandingFault(
-                fault.fault_type,
-                fault.resource,
-                max(fault.last_seen_at, fault.observed_at),
-                Action(fault.action),
-            )
-            for fault in standing
-        ],
-        find_members=partial(_members, run),
-        find_maintenance=lambda: active_windows.maintained(now).get(run.place, ""),
     )
 
 
-def _members(run: Run) -> list[StandingFault]:
+def get_resource(run: Run) -> str:
+    """What the fault is on that the run is about."""
+    resource: str = run.facts.get("resource", run.incident.root_resource)
+    return resource
+
+
+def build_active_fault(fault: Fault) -> ActiveFault:
+    """The device's clock may be behind: a fault that we first saw after a boot was raised after
+    it."""
+    last_seen_at = max(fault.last_seen_at, fault.observed_at)
+    return ActiveFault(fault.fault_type, fault.resource, last_seen_at, Action(fault.action))
+
+
+def _load_active(run: Run) -> list[ActiveFault]:
+    return [build_active_fault(fault) for fault in Fault.objects.active().of_node(run.place)]
+
+
+def _load_members(run: Run) -> list[ActiveFault]:
     """The incident's own that stand on the run's node: its root first, then what calls for most,
     the oldest first."""
-    rows = Fault.objects.active().of_node(run.place).filter(membership__incident=run.incident_id)
+    active = Fault.objects.active().of_node(run.place)
+    members = active.filter(membership__incident=run.incident_id)
     root = run.incident.root_fault_id
-    ordered = sorted(
-        rows, key=lambda row: (row.pk != root, -Action(row.action).rank, row.raised_at, row.pk)
-    )
-    return [
-        StandingFault(
-            row.fault_type, row.resource, max(row.last_seen_at, row.observed_at), Action(row.action)
-        )
-        for row in ordered
-    ]
+
+    def rank(fault: Fault) -> tuple[bool, int, datetime, int]:
+        return fault.pk != root, -Action(fault.action).rank, fault.raised_at, fault.pk
+
+    return [build_active_fault(fault) for fault in sorted(members, key=rank)]
 
 
-def _target(node: str) -> Target:
+def _find_maintenance(run: Run, now: datetime) -> str:
+    return active_windows.maintained(now).get(run.place, "")
+
+
+def _load_target(node: str) -> Target:
     found = services.target(node)
     if found is None:
         raise SlurmRefusal(f"{node} is not in the inventory")
@@ -82,14 +101,14 @@ def _target(node: str) -> Target:
 def _may_adopt(state: NodeState) -> bool:
     """A drain left by another incident is ours to take over unless that incident still waits for a
     person."""
-    other = ownership.incident_of(state)
-    incident = Incident.objects.filter(pk=other).first() if other is not None else None
+    number = ownership.parse_incident(state)
+    incident = Incident.objects.filter(pk=number).first() if number is not None else None
     return incident is None or not incident.is_open or not start.is_over(incident)
 
 
-def _written(run: Run, incident_id: int) -> list[Written]:
+def _load_written(run: Run, incident_id: int) -> list[Written]:
     """The reasons that runs of that incident wrote onto nodes."""
     rows = (
         Run.objects.filter(incident=incident_id).exclude(pk=run.pk).values_list("facts", flat=True)
     )
-    return [one for facts in rows for one in drains.known_to(facts)]
+    return [written for facts in rows for written in drains.load_written(facts)]

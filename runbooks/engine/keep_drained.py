@@ -27,32 +27,32 @@ from runbooks.steps.drain import Drain
 _LOOK_AGAIN = timedelta(seconds=30)
 
 
-def looks_again_at(facts: Mapping[str, Any], now: datetime) -> datetime | None:
+def get_next_check_at(facts: Mapping[str, Any], now: datetime) -> datetime | None:
     """When an ended run looks whether its node is drained; None where no boot of it is awaited."""
     is_awaited = "reboot_at" in facts and "booted_at" not in facts
     return now + _LOOK_AGAIN if is_awaited else None
 
 
-def turn(run: Run, ctx: Context) -> None:
+def check_drain(run: Run, ctx: Context) -> None:
     """One look, and at most one drain. A person's resume or drain ends it, and so does another run
     on the node."""
     is_others = Run.objects.unfinished().filter(node=run.node).exists()
-    hold = drains.hold(ctx)
+    hold = drains.evaluate_hold(ctx)
     if is_others or State(run.incident.state) in CLOSED or isinstance(hold, TakenOver):
-        lease.give_back(run, wake_at=None)
+        lease.release(run, wake_at=None)
         return
     if isinstance(hold, Dropped):
         _drain_again(run, hold, ctx)
         return
-    lease.give_back(run, wake_at=ctx.now + _LOOK_AGAIN if ctx.state.is_rebooting else None)
+    lease.release(run, wake_at=ctx.now + _LOOK_AGAIN if ctx.state.is_rebooting else None)
 
 
 def _drain_again(run: Run, dropped: Dropped, ctx: Context) -> None:
     """Killed in the middle, the next look finds the node dropped or drained: either is right."""
     text = f"{dropped.text}, and has waited for its boot in vain. Kintsugi drained it again."
-    audit.of_run(run, Drain.name, audit.Phase.BEGUN, text, now=ctx.now)
-    drains.drain(ctx, run.facts["reason"])
+    audit.record_run(run, Drain.name, audit.Phase.BEGUN, text, now=ctx.now)
+    drains.drain_node(ctx, run.facts["reason"])
     with transaction.atomic():
-        audit.of_run(run, Drain.name, audit.Phase.DONE, text, now=ctx.now)
+        audit.record_run(run, Drain.name, audit.Phase.DONE, text, now=ctx.now)
         transitions.record(run.incident_id, kind="run_note", text=text, now=ctx.now)
-        lease.give_back(run, wake_at=ctx.now + _LOOK_AGAIN)
+        lease.release(run, wake_at=ctx.now + _LOOK_AGAIN)

@@ -25,7 +25,7 @@ _NOT_CURED = frozenset({RunState.FAILED, RunState.NOT_CURED})
 _NOT_KNOWN = frozenset({RunState.ABORTED, RunState.WITHDRAWN})
 
 
-def begun(run: Run, rung: Recovery, now: datetime) -> None:
+def record_attempt(run: Run, rung: Recovery, now: datetime) -> None:
     """In the transaction of the attempt: an act of unknown outcome may have been done, and
     counts."""
     if run.node is None:
@@ -33,11 +33,12 @@ def begun(run: Run, rung: Recovery, now: datetime) -> None:
     if run.cures.filter(rung=rung).exists():
         return  # asked again, since what was asked was lost
     resource = run.facts.get("resource") or run.incident.root_resource
+    serial = _get_serials([resource]).get(resource, "")
     CureAttempt.objects.create(
         run=run,
         node=run.node,
         resource=resource,
-        serial=_serials([resource]).get(resource, ""),
+        serial=serial,
         fault_type=run.fault_type,
         rung=rung,
         tried_at=now,
@@ -49,42 +50,45 @@ def record_verification(run: Run, *, has_cured: bool | None, why: str, now: date
 
     A part that has just been put in and does not pass is dead on arrival.
     """
-    _settled(run, has_cured=has_cured, why=why, now=now)
+    _store_outcome(run, has_cured=has_cured, why=why, now=now)
     if has_cured is False and run.facts.get("recovery") == Recovery.VENDOR_REPLACEMENT:
         cases.died(run.incident_id, run.facts.get(lease.VENDOR_CASE), note=why, now=now)
 
 
-def _settled(run: Run, *, has_cured: bool | None, why: str, now: datetime) -> None:
+def _store_outcome(run: Run, *, has_cured: bool | None, why: str, now: datetime) -> None:
     """A judgement once made stands."""
     run.cures.filter(judged_at=None).update(has_cured=has_cured, why=why[:_LONGEST], judged_at=now)
 
 
-def judge(now: datetime, books: Mapping[str, Runbook]) -> int:
+def evaluate_outcomes(now: datetime, books: Mapping[str, Runbook]) -> int:
     """What came of rungs whose runs have ended: one query where there is none to judge. How many
     were judged."""
     ended = CureAttempt.objects.filter(judged_at=None, run__finished_at__isnull=False)
     if not ended.exists():
         return 0
-    seen = Fault.objects.filter(resource=OuterRef("resource"), fault_type=OuterRef("fault_type"))
-    after = Q(last_seen_at__gt=OuterRef("run__finished_at")) | Q(
-        observed_at__gt=OuterRef("run__finished_at")
-    )
-    back_at = Subquery(
-        seen.filter(after).order_by("-pk").values("last_seen_at")[:1], output_field=DateTimeField()
-    )
-    rows = ended.annotate(back_at=back_at)
-    runs: dict[int, tuple[bool | None, str]] = {}
-    found = {row.run_id: row for row in rows.select_related("run")}
-    for row in found.values():
-        verdict = _verdict(row.run, row.back_at, now, window_of(row.run.runbook, books))
+    rows = ended.annotate(back_at=_get_back_at()).select_related("run")
+    by_run = {row.run_id: row for row in rows}
+    verdicts: dict[int, tuple[bool | None, str]] = {}
+    for row in by_run.values():
+        window = get_window(row.run.runbook, books)
+        verdict = _evaluate_outcome(row.run, row.back_at, now, window)
         if verdict is not None:
-            runs[row.run_id] = verdict
-    for run_id, (has_cured, why) in runs.items():
-        _settled(found[run_id].run, has_cured=has_cured, why=why, now=now)
-    return len(runs)
+            verdicts[row.run_id] = verdict
+    for run_id, (has_cured, why) in verdicts.items():
+        _store_outcome(by_run[run_id].run, has_cured=has_cured, why=why, now=now)
+    return len(verdicts)
 
 
-def _verdict(
+def _get_back_at() -> Subquery:
+    """When the fault was last seen, where that was after the attempt's run."""
+    ended_at = OuterRef("run__finished_at")
+    same = Fault.objects.filter(resource=OuterRef("resource"), fault_type=OuterRef("fault_type"))
+    after = same.filter(Q(last_seen_at__gt=ended_at) | Q(observed_at__gt=ended_at))
+    last = after.order_by("-pk").values("last_seen_at")[:1]
+    return Subquery(last, output_field=DateTimeField())
+
+
+def _evaluate_outcome(
     run: Run, back_at: datetime | None, now: datetime, window: timedelta
 ) -> tuple[bool | None, str] | None:
     """None: its window is not over yet."""
@@ -96,15 +100,19 @@ def _verdict(
     if back_at is not None:
         return False, f"the fault was back at {back_at:%Y-%m-%d %H:%M %Z}"
     if run.finished_at is not None and now - run.finished_at >= window:
-        return True, f"the fault did not come back within {_hours(window)}"
+        return True, f"the fault did not come back within {_format_hours(window)}"
     return None
 
 
-def past(incident: Incident, fault_type: str, books: Mapping[str, Runbook], now: datetime) -> Past:
+def load_past(
+    incident: Incident, fault_type: str, books: Mapping[str, Runbook], now: datetime
+) -> Past:
     """What was tried for the fault type on the incident's node, but for parts that have been
     replaced since."""
     ended = list(incident.runs.filter(state=RunState.NOT_CURED).prefetch_related("cures"))
-    tried = tried_on(incident.node, fault_type, books, now) if incident.node is not None else []
+    tried: list[Tried] = []
+    if incident.node is not None:
+        tried = load_tried(incident.node, fault_type, books, now)
     # A rung that could not even be tried has left no attempt.
     for run in ended:
         book = books.get(run.runbook)
@@ -115,7 +123,7 @@ def past(incident: Incident, fault_type: str, books: Mapping[str, Runbook], now:
     return Past(tried, frozenset(run.runbook for run in ended))
 
 
-def tried_on(
+def load_tried(
     node: Node, fault_type: str, books: Mapping[str, Runbook], now: datetime
 ) -> list[Tried]:
     """The rungs of the last 14 days, but for parts that have been replaced since."""
@@ -123,44 +131,47 @@ def tried_on(
         node=node, fault_type=fault_type, tried_at__gt=now - escalation.MEMORY
     )
     attempts = list(rows.select_related("run"))
-    there = _serials({row.resource for row in attempts if row.serial})
-    return [
-        Tried(
-            Recovery(row.rung),
-            row.resource,
-            row.tried_at,
-            row.has_cured,
-            _counts_for(row, books, now),
-        )
-        for row in attempts
-        if not row.serial or there.get(row.resource, row.serial) == row.serial
-    ]
+    in_service = _get_serials({row.resource for row in attempts if row.serial})
+
+    def is_replaced(row: CureAttempt) -> bool:
+        return bool(row.serial) and in_service.get(row.resource, row.serial) != row.serial
+
+    return [_build_tried(row, books, now) for row in attempts if not is_replaced(row)]
 
 
-def spent(incident: Incident) -> frozenset[str]:
+def _build_tried(row: CureAttempt, books: Mapping[str, Runbook], now: datetime) -> Tried:
+    window = _get_counting_window(row, books, now)
+    return Tried(Recovery(row.rung), row.resource, row.tried_at, row.has_cured, window)
+
+
+def get_spent_runbooks(incident: Incident) -> frozenset[str]:
     """Runbooks that have ended without a cure in this incident: none of them comes twice by
     itself."""
     without_cure = Run.objects.filter(incident=incident.pk, state=RunState.NOT_CURED)
     return frozenset(without_cure.values_list("runbook", flat=True))
 
 
-def window_of(runbook: str, books: Mapping[str, Runbook]) -> timedelta:
+def get_window(runbook: str, books: Mapping[str, Runbook]) -> timedelta:
     """How long after a run of it a fault that comes back was not cured by it."""
     book = books.get(runbook)
-    return (book.limits.window if book is not None else None) or escalation.WINDOW
+    if book is None or not book.limits.window:
+        return escalation.WINDOW
+    return book.limits.window
 
 
-def _counts_for(row: CureAttempt, books: Mapping[str, Runbook], now: datetime) -> timedelta:
+def _get_counting_window(
+    row: CureAttempt, books: Mapping[str, Runbook], now: datetime
+) -> timedelta:
     """Its window begins when its run has ended: a burn-in may take longer than the window."""
-    return (row.run.finished_at or now) - row.tried_at + window_of(row.run.runbook, books)
+    return (row.run.finished_at or now) - row.tried_at + get_window(row.run.runbook, books)
 
 
-def _serials(slots: set[str] | list[str]) -> dict[str, str]:
-    rows = (
-        InService.objects.filter(slot__in=slots, to_at=None) if slots else InService.objects.none()
-    )
+def _get_serials(slots: set[str] | list[str]) -> dict[str, str]:
+    if not slots:
+        return {}
+    rows = InService.objects.filter(slot__in=slots, to_at=None)
     return dict(rows.values_list("slot", "serial"))
 
 
-def _hours(span: timedelta) -> str:
+def _format_hours(span: timedelta) -> str:
     return f"{span.total_seconds() / 3600:g} h"

@@ -29,33 +29,33 @@ _SOON, _LONGEST = timedelta(seconds=30), timedelta(minutes=5)
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 
 
-def looks_again_at(facts: Mapping[str, Any], now: datetime) -> datetime | None:
+def get_next_check_at(facts: Mapping[str, Any], now: datetime) -> datetime | None:
     """When the ended run asks what polls say; None where no person has put its node back."""
     return now + _SOON if RESUMED_AT in facts else None
 
 
-def turn(run: Run, ctx: Context) -> None:
+def check_fault(run: Run, ctx: Context) -> None:
     """One look, as long as the incident is open. It touches nothing."""
     resumed_at = datetime.fromisoformat(run.facts[RESUMED_AT])
-    is_others = Run.objects.unfinished().filter(node=run.node).exists()
-    if is_others or State(run.incident.state) in CLOSED:
-        lease.give_back(run, wake_at=None)
+    is_taken = Run.objects.unfinished().filter(node=run.node).exists()
+    if is_taken or State(run.incident.state) in CLOSED:
+        lease.release(run, wake_at=None)
         return
-    standing = Fault.objects.active().filter(
-        membership__incident=run.incident_id, action__in=_REPAIRS
-    )
-    polled_at = last_polls(list(standing.values_list("pk", flat=True)))
+    active = Fault.objects.active().filter(membership__incident=run.incident_id)
+    faults = active.filter(action__in=_REPAIRS)
+    polled_at = last_polls(list(faults.values_list("pk", flat=True)))
     after = {pk: at for pk, at in polled_at.items() if at > resumed_at}
     if not after or ctx.state.is_out:
-        lease.give_back(
-            run, wake_at=ctx.now + max(_SOON, get_backoff(resumed_at, ctx.now, longest=_LONGEST))
-        )
+        again_in = max(_SOON, get_backoff(resumed_at, ctx.now, longest=_LONGEST))
+        lease.release(run, wake_at=ctx.now + again_in)
         return
-    pk = max(after, key=lambda one: (after[one], one))
-    _ask(run, ctx, standing.get(pk=pk), at=after[pk], resumed_at=resumed_at)
+    at, pk = max((at, pk) for pk, at in after.items())
+    _ask_person(run, ctx, faults.get(pk=pk), at=at, resumed_at=resumed_at)
 
 
-def _ask(run: Run, ctx: Context, fault: Fault, *, at: datetime, resumed_at: datetime) -> None:
+def _ask_person(
+    run: Run, ctx: Context, fault: Fault, *, at: datetime, resumed_at: datetime
+) -> None:
     node = ctx.node
     text = (
         f"{node} takes jobs, since a person resumed it (seen at {resumed_at:%H:%M:%S %Z}), and"
@@ -68,4 +68,4 @@ def _ask(run: Run, ctx: Context, fault: Fault, *, at: datetime, resumed_at: date
     )
     with transaction.atomic():
         transitions.record(run.incident_id, kind=_LOUD, text=text, now=ctx.now, needs_human=ask)
-        lease.give_back(run, wake_at=None)
+        lease.release(run, wake_at=None)

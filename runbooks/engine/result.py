@@ -18,13 +18,13 @@ from incidents.triage import sweep
 from incidents.vocabulary.changes import Refused as ActRefused
 from incidents.vocabulary.lifecycle import State, Trigger
 from runbooks.engine import audit, keep_drained, outcome_history, persons_resume, room_queue
-from runbooks.engine.start import plan
+from runbooks.engine.start import format_plan
 from runbooks.guards.table import GuardRefused, Refusal
 from runbooks.lease import lease
 from runbooks.lease.lease import REFUSED, SAID_AT
 from runbooks.models import Run, RunState, StepRun
 from runbooks.node import drains, return_to_service
-from runbooks.shadow import shadow_log as ledger
+from runbooks.shadow import shadow_log
 from runbooks.slurm.ownership import TakenOver
 from runbooks.step import (
     Back,
@@ -38,7 +38,7 @@ from runbooks.step import (
     Wait,
     to_iso,
 )
-from runbooks.steps.pause_pollers import holder
+from runbooks.steps.pause_pollers import get_holder
 
 _KINTSUGI = "kintsugi"
 # Facts of a run: why what was seen of its node counts no more, and how often it has gone back to
@@ -89,7 +89,8 @@ class Turn:
     @property
     def key(self) -> str:
         """Names this step of this run for ever; made anew where the run has gone back to it."""
-        key = f"{self.run.pk}-{self.run.step}-{self.step.name if self.step is not None else 'run'}"
+        name = self.step.name if self.step is not None else "run"
+        key = f"{self.run.pk}-{self.run.step}-{name}"
         times_back = self.run.facts.get(TIMES_BACK, 0)
         return f"{key}_{times_back}" if times_back else key
 
@@ -129,13 +130,13 @@ class Turn:
         )
 
 
-def attempt(turn: Turn) -> None:
+def store_attempt(turn: Turn) -> None:
     """Before the act. A step that only looks needs no row: what it saw is stored afterwards."""
     run, step = turn.run, turn.step
     if step is None or step.effect is StepEffect.READ_ONLY:
         return
     with transaction.atomic():
-        lease.keep(run, facts=run.facts)
+        lease.update(run, facts=run.facts)
         is_again = turn.tried is not None
         if is_again:
             turn.note_outcome(
@@ -145,11 +146,11 @@ def attempt(turn: Turn) -> None:
         turn.tried.outcome = StepRun.Outcome.ATTEMPTED
         turn.tried.save()
         if step.recovery is not None and not is_again:
-            outcome_history.begun(run, step.recovery, turn.now)
+            outcome_history.record_attempt(run, step.recovery, turn.now)
         _audit(turn, audit.Phase.BEGUN, step.plan.format(node=run.place))
 
 
-def store(
+def store_result(
     turn: Turn, result: Result, *, is_last: bool, outcome: StepRun.Outcome = StepRun.Outcome.DONE
 ) -> None:
     """The step's result, and what follows from it."""
@@ -158,7 +159,7 @@ def store(
     elif isinstance(result, Failed):
         fail(turn, result)
     elif isinstance(result, NotCured):
-        _climb(turn, result)
+        _escalate(turn, result)
     elif isinstance(result, HandedOver):
         _hand_over(turn, result)
     elif isinstance(result, Back):
@@ -171,7 +172,7 @@ def _go_back(turn: Turn, back: Back) -> None:
     with transaction.atomic():
         turn.note_outcome(StepRun.Outcome.FAILED, back.text)
         _record(turn, "run_note", back.text)
-        lease.give_back(turn.run, wake_at=turn.now, step=turn.run.step - 1, waiting_for="")
+        lease.release(turn.run, wake_at=turn.now, step=turn.run.step - 1, waiting_for="")
 
 
 def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -> None:
@@ -189,21 +190,21 @@ def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -
             )
         if done.cause is not None:
             run.facts["resource"] = done.cause.resource
-            lease.keep(run, fault_type=done.cause.fault_type)
+            lease.update(run, fault_type=done.cause.fault_type)
         if done.reset is not None:
             sweep.gpus_reset(done.reset.resources, reset_at=done.reset.at, now=now)
         if is_last:
             _succeed(turn, done.text)
             return
         if run.step == 0 and run.node is not None:
-            _tell_started(turn, done.text)
+            _start_repair(turn, done.text)
         elif done.is_told:
             needs_human = "" if run.facts.pop("asked", None) else None
             _record(turn, "step_done", done.text, needs_human=needs_human)
-        lease.give_back(run, wake_at=now, step=run.step + 1, waiting_for="")
+        lease.release(run, wake_at=now, step=run.step + 1, waiting_for="")
 
 
-def _tell_started(turn: Turn, text: str) -> None:
+def _start_repair(turn: Turn, text: str) -> None:
     """The node is out: the repair has begun. For a further rung it has been out since the first."""
     incident = turn.run.incident
     since = incident.out_of_service_at if incident.restored_at is None else None
@@ -245,7 +246,7 @@ def wait(turn: Turn, waiting: Wait) -> None:
         if waiting.ask:
             run.facts["asked"] = waiting.ask
         _forget_refusal(run)
-        _rest(turn, waiting.text, again_at=turn.now + waiting.again_in)
+        _schedule_retry(turn, waiting.text, at=turn.now + waiting.again_in)
 
 
 def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
@@ -255,9 +256,9 @@ def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
     afterwards.
     """
     run = turn.run
-    again = (refused.ask_again_at or turn.now) + room_queue.behind_others(run, refused)
+    retry_at = (refused.ask_again_at or turn.now) + room_queue.get_queue_delay(run, refused)
     goes_on = UNTIL.get(refused.kind, "")
-    text = f"{refused.reason}. {goes_on}Asked again at {again:%Y-%m-%d %H:%M:%S %Z}."
+    text = f"{refused.reason}. {goes_on}Asked again at {retry_at:%Y-%m-%d %H:%M:%S %Z}."
     with transaction.atomic():
         if run.facts.get(REFUSED) != refused.kind:
             row = turn.new_row()
@@ -267,10 +268,10 @@ def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
             run.facts[REFUSED] = str(refused.kind)
         if maintenance:
             run.facts[LOOK_ANEW] = f"The maintenance of {run.place} is over"
-        _rest(turn, text, again_at=again)
+        _schedule_retry(turn, text, at=retry_at)
 
 
-def look_anew(turn: Turn, *, index: int) -> None:
+def return_to_inspection(turn: Turn, *, index: int) -> None:
     """Goes back to the step that looks at the node: somebody has worked on it since."""
     run = turn.run
     text = f"{run.facts.pop(LOOK_ANEW)}: Kintsugi looks at it anew before it goes on."
@@ -278,23 +279,23 @@ def look_anew(turn: Turn, *, index: int) -> None:
         run.facts[TIMES_BACK] = run.facts.get(TIMES_BACK, 0) + 1
         _forget_refusal(run)
         _record(turn, "run_note", text)
-        lease.give_back(run, wake_at=turn.now, step=index, waiting_for=text)
+        lease.release(run, wake_at=turn.now, step=index, waiting_for=text)
 
 
-def note(turn: Turn, text: str, *, again_in: timedelta) -> None:
+def store_note(turn: Turn, text: str, *, again_in: timedelta) -> None:
     """Something went on beside the steps. Told once while the sentence stays the same."""
     run = turn.run
     with transaction.atomic():
         if run.facts.get("noted") != text:
             _record(turn, "run_note", text)
             run.facts["noted"] = text
-        _rest(turn, text, again_at=turn.now + again_in)
+        _schedule_retry(turn, text, at=turn.now + again_in)
 
 
-def _rest(turn: Turn, text: str, *, again_at: datetime) -> None:
+def _schedule_retry(turn: Turn, text: str, *, at: datetime) -> None:
     """Waits, and says for what, as it is now."""
     turn.run.facts[SAID_AT] = to_iso(turn.now)
-    lease.give_back(turn.run, wake_at=again_at, waiting_for=text)
+    lease.release(turn.run, wake_at=at, waiting_for=text)
 
 
 def fail(turn: Turn, failed: Failed) -> None:
@@ -307,14 +308,14 @@ def fail(turn: Turn, failed: Failed) -> None:
         _act(turn, Trigger.REPAIR_FAILED, text, needs_human=failed.ask)
 
 
-def _climb(turn: Turn, result: NotCured) -> None:
+def _escalate(turn: Turn, result: NotCured) -> None:
     """The run ends, its rung is judged, and the node stays ours: the incident calls for the next
     rung at once."""
     with transaction.atomic():
         turn.note_outcome(StepRun.Outcome.FAILED, result.text, evidence=result.evidence)
         if turn.step is not None and turn.step.recovery is not None and turn.tried is None:
             # A rung that cannot be tried has not cured either: it is not called for again.
-            outcome_history.begun(turn.run, turn.step.recovery, turn.now)
+            outcome_history.record_attempt(turn.run, turn.step.recovery, turn.now)
         outcome_history.record_verification(
             turn.run, has_cured=False, why=result.text, now=turn.now
         )
@@ -322,13 +323,13 @@ def _climb(turn: Turn, result: NotCured) -> None:
         _act(turn, Trigger.REPAIR_FAILED, result.text, needs_human=result.ask)
 
 
-def not_done(turn: Turn, text: str, *, again_in: timedelta) -> None:
+def end_attempt(turn: Turn, text: str, *, again_in: timedelta) -> None:
     """The act was not made, since the node had changed just before it: the attempt is over."""
     with transaction.atomic():
         _audit(turn, audit.Phase.FAILED, text)
         turn.note_outcome(StepRun.Outcome.FAILED, text)
         _record(turn, "run_note", text)
-        _rest(turn, text, again_at=turn.now + again_in)
+        _schedule_retry(turn, text, at=turn.now + again_in)
 
 
 def take_over(turn: Turn, taken: TakenOver, *, left: str = "") -> None:
@@ -340,22 +341,15 @@ def take_over(turn: Turn, taken: TakenOver, *, left: str = "") -> None:
             turn.note_outcome(StepRun.Outcome.DONE, f"{taken.text} after the reboot.")
             _succeed(turn, f"{taken.text} after the reboot.")
             return
-        words = [
-            f"{taken.text}. Kintsugi respects that and stops run {run.pk}.",
-            left,
-            run.facts.get("unfinished", ""),
-        ]
-        text = " ".join(word for word in words if word)
+        stops = f"{taken.text}. Kintsugi respects that and stops run {run.pk}."
+        sentences = [stops, left, run.facts.get("unfinished", "")]
+        text = " ".join(sentence for sentence in sentences if sentence)
         turn.note_outcome(StepRun.Outcome.REFUSED, text)
         if taken.is_resumed:
             drains.note_persons_resume(run.facts, turn.now)
         _finish(turn, RunState.ABORTED, text)
-        _act(
-            turn,
-            Trigger.REPAIR_WITHDRAWN,
-            text,
-            needs_human="Resolve the incident when the fault is mended.",
-        )
+        ask = "Resolve the incident when the fault is mended."
+        _act(turn, Trigger.REPAIR_WITHDRAWN, text, needs_human=ask)
 
 
 def conclude(turn: Turn, text: str) -> None:
@@ -378,28 +372,32 @@ def withdraw(turn: Turn, done: Done, *, ask: str = "") -> None:
         transitions.note_withdrawal(turn.run.incident_id, done.text, turn.now)
 
 
-def shadow(
+def store_shadow(
     run: Run, steps: Sequence[Step], *, remark: str, window: timedelta, now: datetime
 ) -> None:
     """What the run would do, told in one line; nothing was touched."""
-    text = f"Shadow mode: Kintsugi would {plan(run)}.{remark}"
+    text = f"Shadow mode: Kintsugi would {format_plan(run)}.{remark}"
+    rows = [_build_shadow_row(run, index, step, now) for index, step in enumerate(steps)]
     with transaction.atomic():
-        StepRun.objects.bulk_create(
-            StepRun(
-                run=run,
-                index=index,
-                name=step.name,
-                outcome=StepRun.Outcome.WOULD_RUN,
-                text=f"would {step.plan.format(node=run.place)}",
-                started_at=now,
-                finished_at=now,
-            )
-            for index, step in enumerate(steps)
-        )
-        ledger.noted(run, [step.name for step in steps], window=window, now=now)
+        StepRun.objects.bulk_create(rows)
+        names = [step.name for step in steps]
+        shadow_log.record_planned_acts(run, names, window=window, now=now)
         turn = Turn(run, None, now)
         _finish(turn, RunState.SHADOWED, text)
         _record(turn, "run_shadowed", text)
+
+
+def _build_shadow_row(run: Run, index: int, step: Step, now: datetime) -> StepRun:
+    text = f"would {step.plan.format(node=run.place)}"
+    return StepRun(
+        run=run,
+        index=index,
+        name=step.name,
+        outcome=StepRun.Outcome.WOULD_RUN,
+        text=text,
+        started_at=now,
+        finished_at=now,
+    )
 
 
 def _hand_over(turn: Turn, handed: HandedOver) -> None:
@@ -415,23 +413,22 @@ def _audit(turn: Turn, phase: audit.Phase, text: str) -> None:
     act."""
     step = turn.step
     if step is not None and step.effect is not StepEffect.READ_ONLY and turn.tried is not None:
-        audit.of_run(turn.run, step.name, phase, text, now=turn.now, key=turn.key)
+        audit.record_run(turn.run, step.name, phase, text, now=turn.now, key=turn.key)
 
 
 def _finish(turn: Turn, state: RunState, outcome: str) -> None:
-    poll_pauses.end(holder(turn.run.pk))
-    facts = turn.run.facts
-    given_back, keeps_drained = (
-        return_to_service.looks_again_at(facts),
-        keep_drained.looks_again_at(facts, turn.now),
-    )
-    lease.give_back(
+    poll_pauses.end(get_holder(turn.run.pk))
+    facts, now = turn.run.facts, turn.now
+    wake_at = persons_resume.get_next_check_at(facts, now)
+    wake_at = wake_at or return_to_service.get_next_check_at(facts)
+    wake_at = wake_at or keep_drained.get_next_check_at(facts, now)
+    lease.release(
         turn.run,
-        wake_at=persons_resume.looks_again_at(facts, turn.now) or given_back or keeps_drained,
+        wake_at=wake_at,
         state=state,
         outcome=outcome,
         waiting_for="",
-        finished_at=turn.now,
+        finished_at=now,
     )
 
 

@@ -13,7 +13,7 @@ _ASK_AT_ONCE, _TURN_OF_QUEUE, _LONGEST_TURN = 20, timedelta(minutes=1), timedelt
 _ROOM = frozenset({Refusal.RATE, Refusal.CAP, Refusal.POD_FLOOR, Refusal.JOB_FLOOR})
 
 
-def behind_others(run: Run, refused: GuardRefused) -> timedelta:
+def get_queue_delay(run: Run, refused: GuardRefused) -> timedelta:
     """How much later it asks, for those who were there first: a thousand runs that all ask each
     minute would keep slurmctld and the database busy with the answer no."""
     if refused.kind not in _ROOM:

@@ -34,7 +34,7 @@ from runbooks.engine import result as ending
 from runbooks.engine.result import Turn
 from runbooks.errors import WorldError, WorldRefusal
 from runbooks.fleet import fleet, guard_check
-from runbooks.fleet.fleet import ShownFleet
+from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
 from runbooks.guards.table import Act, Allowed, GuardRefused
 from runbooks.lease import heartbeat, lease, withdrawal_reasons
@@ -65,29 +65,29 @@ _LOOKS = (ConfirmOnNode.name, Verify.name, Diagnose.name, BurnIn.name)
 Point = Callable[[str], None]
 
 
-def _pass(point: str) -> None:
+def _ignore_point(point: str) -> None:
     """Nothing happens between two lines."""
 
 
-def advance(run_id: int, *, now: datetime, world: World, at: Point = _pass) -> None:
+def advance(run_id: int, *, now: datetime, world: World, at: Point = _ignore_point) -> None:
     """At most one step of the run, then commit. Safe to call twice, late, or by several workers at
     once."""
-    run = lease.take(run_id, now)
+    run = lease.acquire(run_id, now)
     if run is None:
         return
     try:
-        with heartbeat.beating(run):
+        with heartbeat.keep_alive(run):
             at("leased")
-            _attended(run, now=now, world=world, at=at)
+            _take_turn_safely(run, now=now, world=world, at=at)
     except LateWorker as late:
         _log.warning("%s was taken over or ended by someone else while a step was under way", late)
 
 
-def _attended(run: Run, *, now: datetime, world: World, at: Point) -> None:
+def _take_turn_safely(run: Run, *, now: datetime, world: World, at: Point) -> None:
     """A turn whose troubles are kept: nothing that goes wrong in a step is lost or repeated
     blindly."""
     try:
-        _turn(run, now=now, world=world, at=at)
+        _take_turn(run, now=now, world=world, at=at)
     except LateWorker:
         raise
     except library.LibraryError as error:
@@ -99,37 +99,34 @@ def _attended(run: Run, *, now: datetime, world: World, at: Point) -> None:
     except WorldRefusal as refusal:
         ask = f"Look at {run.place} and finish the repair by hand."
         ending.fail(
-            Turn(run, _planned(run).step, now), Failed(f"It cannot be done: {refusal}", ask)
+            Turn(run, _get_planned(run).step, now), Failed(f"It cannot be done: {refusal}", ask)
         )
     except WorldError as error:
-        _look_again(run, str(error), now)
+        _retry_later(run, str(error), now)
     except Exception as error:  # noqa: BLE001 - one of the four named places: around one advance
         _log.exception("run %s: the step broke", run.pk)
-        _look_again(run, f"The step was broken off: {own_errors.described(error)}.", now)
+        _retry_later(run, f"The step was broken off: {own_errors.described(error)}.", now)
 
 
-def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
+def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if run.finished_at is not None:
-        _look_after(run, now=now, world=world, at=at)
+        _check_ended_run(run, now=now, world=world, at=at)
         return
     if run.node is None:
-        is_called_for = start.is_called_for(run)
-        watch_only.turn(
-            run, library.planned(run.plan), is_called_for=is_called_for, now=now, world=world
-        )
+        steps, is_called_for = library.load_plan(run.plan), start.is_called_for(run)
+        watch_only.advance_watch(run, steps, is_called_for=is_called_for, now=now, world=world)
         return
-    planned = _planned(run)
+    planned = _get_planned(run)
     step = planned.step
-    verdict = withdrawal_reasons.consider(
+    verdict = withdrawal_reasons.evaluate(
         State(run.incident.state),
         is_called_for=start.is_called_for(run),
         has_rebooted=withdraw.has_tried(run),
         waits_for_part=_waits_for_part(run),
     )
     turn = Turn(run, step, now)
-    if isinstance(verdict, withdrawal_reasons.Withdraw) and not (
-        step.finishes and turn.attempted_at
-    ):
+    must_finish = step.finishes and turn.attempted_at is not None
+    if isinstance(verdict, withdrawal_reasons.Withdraw) and not must_finish:
         withdraw.withdraw(run, verdict, now=now, world=world)
         return
     if run.mode == Mode.SHADOW:
@@ -139,48 +136,40 @@ def _turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     nodes = world.slurm.nodes(() if step.act else (run.place,))
     if run.place not in nodes:
         raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
-    ctx = replace(
-        contexts.build(run, nodes[run.place], turn.attempted_at, now=now, world=world),
-        params=planned.params,
-        key=turn.key,
-    )
-    if _settled_by_looking(turn, ctx):
+    ctx = contexts.build_context(run, nodes[run.place], turn.attempted_at, now=now, world=world)
+    ctx.params, ctx.key = planned.params, turn.key
+    if _is_settled(turn, ctx):
         return
     if isinstance(verdict, withdrawal_reasons.Withdraw):
         withdraw.withdraw(run, verdict, now=now, world=world)
         return
-    if approvals.is_for_number_alone(turn, planned, ctx) and _waits_for_room(
-        turn, step, nodes, ctx
-    ):
+    if approvals.is_for_count_alone(turn, planned, ctx) and _waits_for_room(turn, step, nodes, ctx):
         return
-    leave = approvals.check(turn, planned, ctx, nodes)
-    if not isinstance(leave, approvals.Permission):
+    permission = approvals.check_permission(turn, planned, ctx, nodes)
+    if not isinstance(permission, approvals.Permission):
         return
     if step.act is not None and _is_refused(turn, step.act, nodes, ctx):
         return
     if step.touches_node and (_is_maintained(turn, ctx) or _is_being_rebooted(turn, ctx)):
         return
-    if _goes_back_to_look(turn, ctx):
+    if _returns_to_inspection(turn, ctx):
         return
-    _act(turn, ctx, leave, at=at)
+    _act(turn, ctx, permission, at=at)
 
 
-def _act(turn: Turn, ctx: Context, leave: approvals.Permission, *, at: Point) -> None:
+def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Point) -> None:
     """Stores the attempt, acts, and stores the result. Nothing is done to a node that has changed a
     moment ago."""
-    run, step, now = turn.run, _planned(turn.run).step, turn.now
+    run, step, now = turn.run, _get_planned(turn.run).step, turn.now
     at("allowed")
     if turn.attempted_at is not None and now < turn.attempted_at + step.settles_in:
-        since = f"{turn.attempted_at:%H:%M:%S %Z}"
-        ending.note(
-            turn,
-            f"Whether the attempt of {since} took is not known yet.",
-            again_in=timedelta(seconds=5),
-        )
+        attempt = f"the attempt of {turn.attempted_at:%H:%M:%S %Z}"
+        text = f"Whether {attempt} took is not known yet."
+        ending.store_note(turn, text, again_in=timedelta(seconds=5))
         return
     with transaction.atomic():
-        approvals.used(leave, now)
-        ending.attempt(turn)
+        approvals.use_permission(permission, now)
+        ending.store_attempt(turn)
     at("attempted")
     before = dict(run.facts)
     try:
@@ -188,68 +177,68 @@ def _act(turn: Turn, ctx: Context, leave: approvals.Permission, *, at: Point) ->
     except NodeChanged as changed:
         run.facts.clear()
         run.facts.update(before)
-        ending.not_done(turn, f"{changed} Kintsugi looks again.", again_in=_AFTER_A_CHANGE)
+        ending.end_attempt(turn, f"{changed} Kintsugi looks again.", again_in=_AFTER_A_CHANGE)
         return
     at("acted")
-    ending.store(turn, result, is_last=_is_last(run))
+    ending.store_result(turn, result, is_last=_is_last(run))
     at("stored")
 
 
-def _look_after(run: Run, *, now: datetime, world: World, at: Point) -> None:
+def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> None:
     """An ended run that has given its node back: whether Slurm has kept that. One whose node a
     person put back: whether polls see the fault there. Any other: whether Slurm keeps the drain."""
     try:
         state = world.slurm.nodes((run.place,))[run.place]
-        ctx = contexts.build(run, state, None, now=now, world=world)
+        ctx = contexts.build_context(run, state, None, now=now, world=world)
         if drains.RESUMED_AT in run.facts:
-            persons_resume.turn(run, ctx)
+            persons_resume.check_fault(run, ctx)
         elif GIVEN_BACK_AT in run.facts:
-            aftercare.turn(Turn(run, Resume(), now), ctx, at=at)
+            aftercare.check_return(Turn(run, Resume(), now), ctx, at=at)
         else:
-            keep_drained.turn(run, ctx)
+            keep_drained.check_drain(run, ctx)
     except WorldError as error:
-        aftercare.put_off(run, error, now)
+        aftercare.postpone(run, error, now)
 
 
-def _settled_by_looking(turn: Turn, ctx: Context) -> bool:
+def _is_settled(turn: Turn, ctx: Context) -> bool:
     """Whether the turn ends here: done already, under way, blocked, or the node is no longer
     ours."""
     step, run = turn.step, turn.run
     assert step is not None  # noqa: S101 - only `advance` itself makes a turn without one
     done = step.is_done(ctx)
     if done is not None:
-        ending.store(turn, done, is_last=_is_last(run), outcome=StepRun.Outcome.ALREADY_DONE)
+        outcome = StepRun.Outcome.ALREADY_DONE
+        ending.store_result(turn, done, is_last=_is_last(run), outcome=outcome)
         return True
     if step.needs_hold:
         hold = holding.get_hold(ctx)
         if isinstance(hold, Dropped):
-            audit.of_run(
-                run, "drain", audit.Phase.BEGUN, f"{hold.text}: drained again.", now=turn.now
-            )
-            drains.drain(ctx, run.facts["reason"])
-            run.facts["held_at"] = to_iso(turn.now)
-            ending.note(
-                turn, f"{hold.text}; Kintsugi drained it again at once.", again_in=timedelta(0)
-            )
+            _drain_again(turn, hold, ctx)
             return True
         if isinstance(hold, TakenOver):
-            ending.take_over(turn, hold, left=_take_reboot_back(ctx))
+            ending.take_over(turn, hold, left=_withdraw_reboot(ctx))
             return True
     begun = step.carry_on(ctx) if turn.attempted_at is not None else None
     result = begun if begun is not None else step.blocked(ctx)
     if result is not None:
-        ending.store(turn, result, is_last=_is_last(run))
+        ending.store_result(turn, result, is_last=_is_last(run))
     return result is not None
 
 
-def _take_reboot_back(ctx: Context) -> str:
+def _drain_again(turn: Turn, dropped: Dropped, ctx: Context) -> None:
+    text = f"{dropped.text}: drained again."
+    audit.record_run(turn.run, "drain", audit.Phase.BEGUN, text, now=turn.now)
+    drains.drain_node(ctx, turn.run.facts["reason"])
+    turn.run.facts["held_at"] = to_iso(turn.now)
+    note = f"{dropped.text}; Kintsugi drained it again at once."
+    ending.store_note(turn, note, again_in=timedelta(0))
+
+
+def _withdraw_reboot(ctx: Context) -> str:
     """A reboot that this run has asked for is not left to hit whoever has taken the node over: what
     became of it."""
-    if (
-        "reboot_at" not in ctx.facts
-        or "booted_at" in ctx.facts
-        or "REBOOT_REQUESTED" not in ctx.state.flags
-    ):
+    is_awaited = "reboot_at" in ctx.facts and "booted_at" not in ctx.facts
+    if not is_awaited or "REBOOT_REQUESTED" not in ctx.state.flags:
         return ""
     if ctx.state.is_draining:
         return (
@@ -265,8 +254,8 @@ def _take_reboot_back(ctx: Context) -> str:
     )
 
 
-def _planned(run: Run) -> Planned:
-    return library.planned(run.plan)[run.step]
+def _get_planned(run: Run) -> Planned:
+    return library.load_plan(run.plan)[run.step]
 
 
 def _is_last(run: Run) -> bool:
@@ -285,8 +274,8 @@ def _is_refused(turn: Turn, act: Act, nodes: dict[str, NodeState], ctx: Context)
     """Asks the guards; what jobs need is looked at where the node is about to be taken."""
     world = ctx.world
     takes = act is Act.DRAIN or turn.run.claimed_at is None
-    shown = ShownFleet(nodes, tuple(world.slurm.demands()) if takes else ())
-    verdict = guard_check.ask(turn.run, act, shown, policy=world.policy, now=turn.now)
+    snapshot = FleetSnapshot(nodes, tuple(world.slurm.demands()) if takes else ())
+    verdict = guard_check.claim_node(turn.run, act, snapshot, policy=world.policy, now=turn.now)
     if isinstance(verdict, Allowed):
         return False
     _refuse(turn, verdict, ctx)
@@ -330,13 +319,13 @@ def _shows_our_old_reboot(ctx: Context) -> bool:
     return is_issued and issued_at <= booted_at
 
 
-def _goes_back_to_look(turn: Turn, ctx: Context) -> bool:
+def _returns_to_inspection(turn: Turn, ctx: Context) -> bool:
     """Somebody has worked on the node, or booted it, since it was looked at."""
     run = turn.run
     proved_at, booted_at = fact_time(ctx, PROVED_AT), ctx.state.boot_time
     if proved_at is not None and booted_at is not None and booted_at > proved_at:
         run.facts.setdefault(ending.LOOK_ANEW, f"{ctx.node} has booted since it was verified")
-    index = _last_look(run) if ending.LOOK_ANEW in run.facts else None
+    index = _find_last_inspection(run) if ending.LOOK_ANEW in run.facts else None
     if index is None:
         return False
     is_begun = any(fact.startswith(f"{turn.key}:") for fact in run.facts)
@@ -348,14 +337,14 @@ def _goes_back_to_look(turn: Turn, ctx: Context) -> bool:
     if since is not None and booted_at is not None and booted_at > since:
         run.facts["booted_at"] = to_iso(booted_at)
         run.facts.pop("boot_id_after", None)
-    ending.look_anew(turn, index=index)
+    ending.return_to_inspection(turn, index=index)
     return True
 
 
-def _last_look(run: Run) -> int | None:
+def _find_last_inspection(run: Run) -> int | None:
     """The step that the node was last looked at by, before or at this one, with no act since."""
     for index in range(run.step, -1, -1):
-        step = library.planned(run.plan)[index].step
+        step = library.load_plan(run.plan)[index].step
         if step.name in _LOOKS:
             return index
         if index < run.step and step.effect is not StepEffect.READ_ONLY:
@@ -367,8 +356,10 @@ def _waits_for_room(turn: Turn, step: Step, nodes: dict[str, NodeState], ctx: Co
     """Nobody is asked whether one node more may go out while the guards would not let it."""
     world = ctx.world
     assert step.act is not None  # noqa: S101 - a step that takes no node out is asked about for other reasons
-    shown = ShownFleet(nodes, tuple(world.slurm.demands()))
-    verdict = guard_check.check_guards(turn.run, step.act, shown, policy=world.policy, now=turn.now)
+    snapshot = FleetSnapshot(nodes, tuple(world.slurm.demands()))
+    verdict = guard_check.check_guards(
+        turn.run, step.act, snapshot, policy=world.policy, now=turn.now
+    )
     if isinstance(verdict, Allowed):
         return False
     _refuse(turn, verdict, ctx)
@@ -384,32 +375,34 @@ def _refuse(turn: Turn, verdict: GuardRefused, ctx: Context) -> None:
 
 
 def _shadow(run: Run, *, now: datetime, world: World) -> None:
-    steps = [planned.step for planned in library.planned(run.plan)]
-    remark = _objection(run, now=now, world=world)
-    ending.shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
+    steps = [planned.step for planned in library.load_plan(run.plan)]
+    remark = _format_objection(run, now=now, world=world)
+    ending.store_shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
 
 
-def _objection(run: Run, *, now: datetime, world: World) -> str:
+def _format_objection(run: Run, *, now: datetime, world: World) -> str:
     """What would stand against the run right now, as a sentence of its own; empty when nothing
     would."""
     try:
-        shown = fleet.read_fleet(world.slurm)
+        snapshot = fleet.read_snapshot(world.slurm)
     except SlurmError as error:
         return f" Slurm cannot be looked at: {error}"
-    if run.place not in shown.nodes:
+    if run.place not in snapshot.nodes:
         return f" Slurm knows no node {run.place}."
-    state = replace(fleet.read(run, shown, policy=world.policy, now=now), mode=Mode.ARMED)
-    verdict = table.check(guard_check.request(Act.DRAIN, run.place, run.fault_type), state, now)
-    return (
-        f" The guards would refuse that now: {verdict.reason}."
-        if isinstance(verdict, GuardRefused)
-        else ""
+    state = replace(fleet.load_fleet(run, snapshot, policy=world.policy, now=now), mode=Mode.ARMED)
+    verdict = table.check(
+        guard_check.build_request(Act.DRAIN, run.place, run.fault_type), state, now
     )
+    if isinstance(verdict, GuardRefused):
+        return f" The guards would refuse that now: {verdict.reason}."
+    return ""
 
 
-def _look_again(run: Run, text: str, now: datetime) -> None:
+def _retry_later(run: Run, text: str, now: datetime) -> None:
     """Trouble on the way: an attempt keeps its unknown outcome, and the next turn looks first."""
     try:
-        ending.note(Turn(run, None, now), f"{text} Kintsugi looks again.", again_in=_AFTER_TROUBLE)
+        ending.store_note(
+            Turn(run, None, now), f"{text} Kintsugi looks again.", again_in=_AFTER_TROUBLE
+        )
     except LateWorker:
         _log.warning("run %s ended while a step was in trouble: %s", run.pk, text)

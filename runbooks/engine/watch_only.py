@@ -8,74 +8,73 @@ the vendor's side.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 
 from detectors.detector import Target
 from incidents.models import Fault
 from incidents.vocabulary.lifecycle import CLOSED, State
+from runbooks.engine import contexts
 from runbooks.engine import result as ending
 from runbooks.engine.result import Turn
 from runbooks.library.library import Planned
 from runbooks.models import Mode, Run, StepRun
 from runbooks.slurm.protocol import NodeState
-from runbooks.step import Context, Failed, StandingFault, Step, Wait, World
+from runbooks.step import ActiveFault, Context, Failed, Step, Wait, World
 
 
-def turn(
+def advance_watch(
     run: Run, steps: tuple[Planned, ...], *, is_called_for: bool, now: datetime, world: World
 ) -> None:
     """At most one step; a step of such a run looks only, so that no attempt has to be stored before
     it."""
     state = State(run.incident.state)
     if state in CLOSED or not is_called_for:
-        why = (
-            f"its incident is {state.value.replace('_', ' ')}"
-            if state in CLOSED
-            else "the cause lies elsewhere"
-        )
+        why = "the cause lies elsewhere"
+        if state in CLOSED:
+            why = f"its incident is {state.value.replace('_', ' ')}"
         ending.conclude(Turn(run, None, now), f"Run {run.pk} about {run.place} ends: {why}.")
         return
     if run.mode == Mode.SHADOW:
-        _shadow(run, [planned.step for planned in steps], now=now, world=world)
+        _store_shadow(run, [planned.step for planned in steps], now=now, world=world)
         return
     planned = steps[run.step]
     current = Turn(run, planned.step, now)
-    ctx = _context(current, planned, world=world)
+    ctx = _build_context(current, planned, world=world)
     is_last = run.step == len(steps) - 1
     done = planned.step.is_done(ctx)
     if done is not None:
-        ending.store(current, done, is_last=is_last, outcome=StepRun.Outcome.ALREADY_DONE)
+        ending.store_result(current, done, is_last=is_last, outcome=StepRun.Outcome.ALREADY_DONE)
         return
     blocked = planned.step.blocked(ctx)
     result = blocked if isinstance(blocked, (Wait, Failed)) else planned.step.run(ctx)
-    ending.store(current, result, is_last=is_last)
+    ending.store_result(current, result, is_last=is_last)
 
 
-def _shadow(run: Run, steps: list[Step], *, now: datetime, world: World) -> None:
+def _store_shadow(run: Run, steps: list[Step], *, now: datetime, world: World) -> None:
     remark = " It would only look, tell and ask: nothing of it stands in the shadow ledger."
-    ending.shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
+    ending.store_shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
 
 
-def _context(current: Turn, planned: Planned, *, world: World) -> Context:
+def _build_context(current: Turn, planned: Planned, *, world: World) -> Context:
     """As for a node, but for what only a node has: Slurm's state of it is unknown, and it is
     entered by nobody."""
-    run, now = current.run, current.now
-    standing = Fault.objects.active().filter(membership__incident=run.incident).order_by("pk")
-    return Context(
-        run_id=run.pk,
-        incident_id=run.incident_id,
-        fault_type=run.fault_type,
-        resource=run.facts.get("resource", run.incident.root_resource),
-        node=run.place,
-        find_target=lambda: Target(name=run.place, address=""),
-        state=NodeState(run.place, "UNKNOWN", frozenset(), "", "", None, None, ()),
-        facts=run.facts,
-        world=world,
-        now=now,
-        attempted_at=current.attempted_at,
-        find_standing=lambda: [
-            StandingFault(row.fault_type, row.resource, max(row.last_seen_at, row.observed_at))
-            for row in standing
-        ],
-        params=planned.params,
-        key=current.key,
+    run = current.run
+    state = NodeState(run.place, "UNKNOWN", frozenset(), "", "", None, None, ())
+    find_target = partial(Target, name=run.place, address="")
+    context = contexts.create_context(
+        run, state, find_target=find_target, now=current.now, world=world
     )
+    context.attempted_at = current.attempted_at
+    context.find_active_faults = partial(_load_active, run)
+    context.params = planned.params
+    context.key = current.key
+    return context
+
+
+def _load_active(run: Run) -> list[ActiveFault]:
+    """The incident's own, wherever they are."""
+    rows = Fault.objects.active().filter(membership__incident=run.incident).order_by("pk")
+    return [
+        ActiveFault(row.fault_type, row.resource, max(row.last_seen_at, row.observed_at))
+        for row in rows
+    ]

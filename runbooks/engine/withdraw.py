@@ -39,13 +39,13 @@ def withdraw(
     has_drained = run.steps.filter(name__in=(Drain.name, AdoptDrain.name)).exists()
     state = world.slurm.nodes((node,))[node]
     is_ours = has_drained and isinstance(
-        drains.hold(contexts.build(run, state, None, now=now, world=world)), Held
+        drains.evaluate_hold(contexts.build_context(run, state, None, now=now, world=world)), Held
     )
-    other = start.calling_for(run).exclude(pk=run.incident_id).first()
-    ill, ask = _polled_ill(node), ""
+    incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
+    ill, ask = _format_polled_fault(node), ""
     maintenance = active_windows.maintained(now).get(node, "")
-    if is_ours and other is not None:
-        text = f"{node} stays drained for incident #{other.pk}."
+    if is_ours and incident is not None:
+        text = f"{node} stays drained for incident #{incident.pk}."
     elif is_ours and ill:
         text = f"{node} stays drained: {ill}."
         ask = (
@@ -58,7 +58,7 @@ def withdraw(
             f" NodeName={node} State=RESUME"
         )
     elif is_ours and verdict.hands_back and not has_tried(run) and run.facts.get("adopted_reason"):
-        audit.of_run(
+        audit.record_run(
             run,
             "drain",
             audit.Phase.BEGUN,
@@ -68,7 +68,7 @@ def withdraw(
         world.slurm_writer.drain(node, run.facts["adopted_reason"], as_seen=state)
         text = f"{node} is left as Slurm had left it, drained: {run.facts['adopted_reason']}."
     elif is_ours and verdict.hands_back and not has_tried(run):
-        audit.of_run(
+        audit.record_run(
             run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now
         )
         world.slurm_writer.resume(node, as_seen=state)
@@ -85,16 +85,16 @@ def withdraw(
     result.withdraw(Turn(run, None, now), done, ask=ask)
 
 
-def _polled_ill(node: str) -> str:
+def _format_polled_fault(node: str) -> str:
     """A fault of the node that calls for a repair and that polls show, as a sentence; empty where
     there is none."""
-    standing = Fault.objects.active().of_node(node).filter(action__in=_REPAIRS)
-    faults = {fault.pk: fault for fault in standing}
+    active = Fault.objects.active().of_node(node).filter(action__in=_REPAIRS)
+    faults = {fault.pk: fault for fault in active}
     polled_at = last_polls(list(faults))
     if not polled_at:
         return ""
-    pk = max(polled_at, key=lambda one: (polled_at[one], one))
-    return f"{faults[pk]} was last polled as active at {polled_at[pk]:%Y-%m-%d %H:%M:%S %Z}"
+    at, pk = max((at, pk) for pk, at in polled_at.items())
+    return f"{faults[pk]} was last polled as active at {at:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def has_tried(run: Run) -> bool:

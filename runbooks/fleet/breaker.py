@@ -50,21 +50,23 @@ def get_open_breaker() -> Breaker | None:
     return next(iter(_STANDING.objects()), None)
 
 
-def turned_bad(nodes: Mapping[str, NodeState], now: datetime, *, bounds: Bounds) -> frozenset[str]:
+def get_nodes_turned_bad(
+    nodes: Mapping[str, NodeState], now: datetime, *, bounds: Bounds
+) -> frozenset[str]:
     """Nodes for which a repair was called for, or that Slurm set down, within the window.
 
     What turned bad before a person closed the breaker was looked at, and counts no more.
     """
-    since = _since(now, bounds)
+    since = _get_window_start(now, bounds)
     called = _CALLED.values(since=since)
-    down = (
-        name
-        for name, node in nodes.items()
-        if node.base == "DOWN"
-        and node.reason_changed_at is not None
-        and since < node.reason_changed_at
-    )
+    down = (name for name, node in nodes.items() if _is_down_since(node, since))
     return frozenset((*called, *down))
+
+
+def _is_down_since(node: NodeState, since: datetime) -> bool:
+    if node.base != "DOWN" or node.reason_changed_at is None:
+        return False
+    return since < node.reason_changed_at
 
 
 def trip(why: str, now: datetime) -> None:
@@ -81,7 +83,7 @@ def evaluate_breaker(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
     none to Slurm."""
     tripped = get_open_breaker()
     if tripped is None:
-        bad = turned_bad({}, now, bounds=bounds)
+        bad = get_nodes_turned_bad({}, now, bounds=bounds)
         if causes.is_too_many(len(bad), 0, bounds=bounds):  # however many there are
             fleet = Node.objects.inventoried().count()
             if causes.is_too_many(len(bad), fleet, bounds=bounds):
@@ -107,7 +109,7 @@ def evaluate_breaker(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
     return []
 
 
-def _since(now: datetime, bounds: Bounds) -> datetime:
+def _get_window_start(now: datetime, bounds: Bounds) -> datetime:
     closed = next(iter(_CLOSED.values()), None)
     begin = now - bounds.breaker_window
     return max(begin, closed) if closed is not None else begin

@@ -42,64 +42,70 @@ _MODES = tuple(Mode)
 
 
 @dataclass(frozen=True)
-class ShownFleet:
+class FleetSnapshot:
     """What Slurm shows, looked at once for one round of guards."""
 
     nodes: Mapping[str, NodeState]
     demands: tuple[Demand, ...] = ()
 
 
-def read_fleet(slurm: SlurmReader) -> ShownFleet:
+def read_snapshot(slurm: SlurmReader) -> FleetSnapshot:
     """All nodes, and what jobs need. Raises SlurmError."""
-    return ShownFleet(slurm.nodes(), tuple(slurm.demands()))
+    return FleetSnapshot(slurm.nodes(), tuple(slurm.demands()))
 
 
-def read(run: Run, shown: ShownFleet, *, policy: Policy, now: datetime) -> Fleet:
+def load_fleet(run: Run, snapshot: FleetSnapshot, *, policy: Policy, now: datetime) -> Fleet:
     """The fleet as this run's guards must see it."""
-    others = Q(node=run.node) & ~Q(pk=run.pk)
+    is_other = ~Q(pk=run.pk)
+    facts = _load_site_facts(run.runbook, snapshot, policy=policy, now=now)
+    facts |= _load_fault_facts(run.fault_type, is_other, now)
+    facts |= _load_node_facts(run.place, run.fault_type, get_resource(run), now)
+    claimed = _get_claimed_nodes(is_other, now)
+    reboots = _get_reboots(Q(node=run.node) & is_other, now)
     return Fleet(
-        **_of_site(run.runbook, shown, policy=policy, now=now),
-        **_of_fault(run.fault_type, ~Q(pk=run.pk), now),
-        **_of_node(run.place, run.fault_type, part_of(run), now),
+        **facts,
         held_until=run.incident.held_until,
         held_reason=run.incident.held_reason,
-        claimed=_claims(~Q(pk=run.pk), now),
+        claimed=claimed,
         is_claimed=run.claimed_at is not None,
-        reboots=_reboots(others, now),
+        reboots=reboots,
     )
 
 
-def for_node(
-    node: Node, runbook: str, shown: ShownFleet, *, fault_type: str, policy: Policy, now: datetime
+def load_fleet_for_node(
+    node: Node,
+    runbook: str,
+    snapshot: FleetSnapshot,
+    *,
+    fault_type: str,
+    policy: Policy,
+    now: datetime,
 ) -> Fleet:
     """The fleet as the guards must see it for a node on which no run of ours acts."""
-    return Fleet(
-        **_of_site(runbook, shown, policy=policy, now=now),
-        **_of_fault(fault_type, Q(), now),
-        **_of_node(node.name, fault_type, resources.node(node.name), now),
-        claimed=_claims(~Q(node=node), now),
-        is_claimed=False,
-        reboots=_reboots(Q(node=node), now),
-    )
+    facts = _load_site_facts(runbook, snapshot, policy=policy, now=now)
+    facts |= _load_fault_facts(fault_type, Q(), now)
+    facts |= _load_node_facts(node.name, fault_type, resources.node(node.name), now)
+    claimed = _get_claimed_nodes(~Q(node=node), now)
+    reboots = _get_reboots(Q(node=node), now)
+    return Fleet(**facts, claimed=claimed, is_claimed=False, reboots=reboots)
 
 
-def heard(names: Sequence[str], slurm: SlurmReader) -> set[str] | None:
+def get_answering_nodes(names: Sequence[str], slurm: SlurmReader) -> set[str] | None:
     """Which of these nodes answer Slurm; None when Slurm itself cannot be asked."""
     try:
         states = slurm.nodes()
     except (SlurmError, SlurmRefusal):
         return None
-    silent = {
-        name
-        for name, state in states.items()
-        if state.base == "DOWN" or "NOT_RESPONDING" in state.flags
-    }
-    return {name for name in names if name in states} - silent
+    return {name for name in names if name in states and _is_answering(states[name])}
 
 
-def mode_of(runbook: str) -> Mode:
+def _is_answering(state: NodeState) -> bool:
+    return state.base != "DOWN" and "NOT_RESPONDING" not in state.flags
+
+
+def get_mode(runbook: str) -> Mode:
     """Its own mode (no row: shadow), and no further than the site's, where that is set."""
-    return modes_of((runbook,))[runbook]
+    return get_modes((runbook,))[runbook]
 
 
 _MODES_OF = Prepared(
@@ -109,25 +115,25 @@ _MODES_OF = Prepared(
 )
 
 
-def modes_of(runbooks: Collection[str]) -> dict[str, Mode]:
-    """Of each, as `mode_of`."""
+def get_modes(runbooks: Collection[str]) -> dict[str, Mode]:
+    """Of each, as `get_mode`."""
     rows = dict(_MODES_OF.rows(runbooks=(*runbooks, SITE)))
     site = Mode(rows.get(SITE, Mode.ARMED))
-    return {name: lower(Mode(rows.get(name, Mode.SHADOW)), site) for name in runbooks}
+    return {name: get_lower_mode(Mode(rows.get(name, Mode.SHADOW)), site) for name in runbooks}
 
 
-def lower(one: Mode, other: Mode) -> Mode:
+def get_lower_mode(*modes: Mode) -> Mode:
     """The one that lets less happen."""
-    return min(one, other, key=_MODES.index)
+    return min(modes, key=_MODES.index)
 
 
-def mode_of_site() -> Mode | None:
+def get_site_mode() -> Mode | None:
     """None where nobody has set one: each runbook's own counts."""
     row = RunbookMode.objects.filter(runbook=SITE).first()
     return Mode(row.mode) if row is not None else None
 
 
-def stopped(stop_file: Path) -> str:
+def get_stop_reason(stop_file: Path) -> str:
     """Who stopped everything, and why; empty when nobody did."""
     row = StopSwitch.objects.filter(released_at=None).order_by("engaged_at").first()
     if row is not None:
@@ -135,12 +141,12 @@ def stopped(stop_file: Path) -> str:
     return f"the file {stop_file} exists" if stop_file.exists() else ""
 
 
-def limits_of(runbook: str) -> Limits:
+def get_limits(runbook: str) -> Limits:
     """As its file says now: limits hold for the present, not for the time when a run started."""
     return getattr(library.load().get(runbook), "limits", NO_LIMITS)
 
 
-def part_of(run: Run) -> str:
+def get_resource(run: Run) -> str:
     """What the fault that the run is for is on."""
     part: str = run.facts.get("resource", run.incident.root_resource)
     return part
@@ -148,69 +154,84 @@ def part_of(run: Run) -> str:
 
 def get_held_nodes(run: Run, now: datetime) -> frozenset[str]:
     """Nodes that our other runs have been let take out."""
-    return _claims(~Q(pk=run.pk), now)
+    return _get_claimed_nodes(~Q(pk=run.pk), now)
 
 
-def repairs_standing(node: str) -> frozenset[str]:
+def get_active_repairs(node: str) -> frozenset[str]:
     """Types of the faults that stand on the node and call for a repair of it."""
-    standing = Fault.objects.active().of_node(node).filter(action__in=_REPAIRS)
-    return frozenset(standing.values_list("fault_type", flat=True))
+    faults = Fault.objects.active().of_node(node).filter(action__in=_REPAIRS)
+    return frozenset(faults.values_list("fault_type", flat=True))
 
 
-def _of_site(runbook: str, shown: ShownFleet, *, policy: Policy, now: datetime) -> dict[str, Any]:
-    tripped = breaker.get_open_breaker()
-    return {
-        "nodes": shown.nodes,
-        "demands": shown.demands,
+def _load_site_facts(
+    runbook: str, snapshot: FleetSnapshot, *, policy: Policy, now: datetime
+) -> dict[str, Any]:
+    facts = _load_breaker_facts(snapshot, policy=policy, now=now)
+    facts |= {
+        "stopped": get_stop_reason(policy.stop_file),
+        "mode": get_mode(runbook),
         "bounds": policy.bounds,
-        "stopped": stopped(policy.stop_file),
-        "mode": mode_of(runbook),
-        "per_hour": limits_of(runbook).per_hour,
-        "breaker": str(tripped) if tripped is not None else "",
-        "turned_bad": (
-            breaker.turned_bad(shown.nodes, now, bounds=policy.bounds)
-            if tripped is None
-            else frozenset()
-        ),
+        "per_hour": get_limits(runbook).per_hour,
+    }
+    return facts | {
+        "nodes": snapshot.nodes,
+        "demands": snapshot.demands,
         "maintained": active_windows.maintained(now),
         "decommissioned": decommissions.get_decommissions(),
-        "pods": {place.name: place.pod for place in graphs.current().topology.nodes},
+        "pods": _get_pods(),
     }
 
 
-def _of_fault(fault_type: str, others: Q, now: datetime) -> dict[str, Any]:
+def _load_breaker_facts(
+    snapshot: FleetSnapshot, *, policy: Policy, now: datetime
+) -> dict[str, Any]:
+    """Where it is open, nobody asks what turned bad."""
+    tripped = breaker.get_open_breaker()
+    if tripped is not None:
+        return {"breaker": str(tripped), "turned_bad": frozenset()}
+    turned_bad = breaker.get_nodes_turned_bad(snapshot.nodes, now, bounds=policy.bounds)
+    return {"breaker": "", "turned_bad": turned_bad}
+
+
+def _get_pods() -> dict[str, str]:
+    """The pod of each node."""
+    return {place.name: place.pod for place in graphs.current().topology.nodes}
+
+
+def _load_fault_facts(fault_type: str, others: Q, now: datetime) -> dict[str, Any]:
     """When runs and jobs' stops for this fault type began, within the hour."""
     since = now - history.HOUR
-    runs = Run.objects.filter(others, fault_type=fault_type, claimed_at__gt=since).values_list(
-        "claimed_at", flat=True
-    )
-    stops = JobStop.objects.filter(fault_type=fault_type, granted_at__gt=since).values_list(
-        "granted_at", flat=True
-    )
-    return {"begun": (*runs, *stops)}
+    runs = Run.objects.filter(others, fault_type=fault_type, claimed_at__gt=since)
+    stops = JobStop.objects.filter(fault_type=fault_type, granted_at__gt=since)
+    claimed_at = runs.values_list("claimed_at", flat=True)
+    granted_at = stops.values_list("granted_at", flat=True)
+    return {"begun": (*claimed_at, *granted_at)}
 
 
-def _of_node(node: str, fault_type: str, part: str, now: datetime) -> dict[str, Any]:
-    found = wider_incidents.wider(node, fault_type, part, now)
-    causes = (
-        WiderCause(f"incident #{one.incident_id}, {one.title}, is open on {one.resource}")
-        for one in found
-    )
-    return {"causes": tuple(causes), "standing": repairs_standing(node)}
+def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> dict[str, Any]:
+    incidents = wider_incidents.wider(node, fault_type, part, now)
+    causes = [
+        f"incident #{incident.incident_id}, {incident.title}, is open on {incident.resource}"
+        for incident in incidents
+    ]
+    return {
+        "causes": tuple(WiderCause(text) for text in causes),
+        "active_faults": get_active_repairs(node),
+    }
 
 
-def _claims(which: Q, now: datetime) -> frozenset[str]:
+def _get_claimed_nodes(which: Q, now: datetime) -> frozenset[str]:
     """With the nodes whose own check was given leave to stop a job: Slurm is about to drain
     them."""
     unended = Q(finished_at=None) | Q(finished_at__gte=now - _JUST_ENDED)
-    taken = Run.objects.filter(which, unended, claimed_at__isnull=False).values_list(
-        "node__name", flat=True
-    )
-    stops = JobStop.objects.filter(expires_at__gt=now).values_list("node__name", flat=True)
-    return frozenset((*taken, *stops))
+    runs = Run.objects.filter(which, unended, claimed_at__isnull=False)
+    stops = JobStop.objects.filter(expires_at__gt=now)
+    taken = runs.values_list("node__name", flat=True)
+    granted = stops.values_list("node__name", flat=True)
+    return frozenset((*taken, *granted))
 
 
-def _reboots(which: Q, now: datetime) -> tuple[PastReboot, ...]:
+def _get_reboots(which: Q, now: datetime) -> tuple[PastReboot, ...]:
     """Attempts count, whatever their outcome: an act of unknown outcome may have been done."""
     done = (StepRun.Outcome.ATTEMPTED, StepRun.Outcome.DONE, StepRun.Outcome.ALREADY_DONE)
     runs = Run.objects.filter(which).values("pk")

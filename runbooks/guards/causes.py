@@ -68,7 +68,7 @@ def wider(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
 
 
 def unreachable_alone(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
-    if request.fault_type not in SILENCES or fleet.standing - SILENCES:
+    if request.fault_type not in SILENCES or fleet.active_faults - SILENCES:
         return None
     reason = (
         f"Nothing but silence speaks against {request.node} ({request.fault_type}): that says"

@@ -41,22 +41,23 @@ def reboots(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | Non
     """
     if request.act not in _RESTARTS:
         return None
-    past = [one for one in fleet.reboots if one.node == request.node]
+    past = [reboot for reboot in fleet.reboots if reboot.node == request.node]
     return _returned(request, past, now) or _lately(request, past, now)
 
 
 def _returned(request: Request, past: list[PastReboot], now: datetime) -> GuardRefused | None:
-    same = sorted(
-        one.at for one in past if one.fault_type == request.fault_type and one.act is request.act
-    )
-    word, at = _RESTARTS[request.act], (f"{same[-1]:%Y-%m-%d %H:%M %Z}" if same else "")
-    if same and now - same[-1] < REBOOT_INTERVAL:
+    alike = [reboot for reboot in past if reboot.act is request.act]
+    times = sorted(reboot.at for reboot in alike if reboot.fault_type == request.fault_type)
+    if not times:
+        return None
+    word, at = _RESTARTS[request.act], f"{times[-1]:%Y-%m-%d %H:%M %Z}"
+    if now - times[-1] < REBOOT_INTERVAL:
         reason = (
             f"{request.node} was {word} for {request.fault_type} at {at}, and the fault is back"
             " within 24 h: the hardware is suspect"
         )
         return GuardRefused(Refusal.FAULT_RETURNED, reason)
-    within = [one for one in same if now - one < SUSPECT_WITHIN]
+    within = [time for time in times if now - time < SUSPECT_WITHIN]
     if len(within) >= SUSPECT_AFTER:
         reason = (
             f"{request.node} was {word} {len(within)} times for {request.fault_type} within 14"
@@ -68,13 +69,13 @@ def _returned(request: Request, past: list[PastReboot], now: datetime) -> GuardR
 
 def _lately(request: Request, past: list[PastReboot], now: datetime) -> GuardRefused | None:
     lately = [
-        one
-        for one in past
-        if now - one.at < REBOOT_INTERVAL and one.fault_type != request.fault_type
+        reboot
+        for reboot in past
+        if now - reboot.at < REBOOT_INTERVAL and reboot.fault_type != request.fault_type
     ]
     if not lately:
         return None
-    last = max(lately, key=lambda one: one.at)
+    last = max(lately, key=lambda reboot: reboot.at)
     reason = (
         f"{request.node} was {_RESTARTS[last.act]} at {last.at:%Y-%m-%d %H:%M %Z}; a node is"
         " rebooted once in 24 h"

@@ -16,6 +16,25 @@ DRAIN_REBOOT_VERIFY = "drain_reboot_verify"
 DRAIN_AND_ASK = "drain_and_ask"
 
 
+# Fields that hold a setting as it is.
+_SETTINGS = {
+    "boot_time": "KINTSUGI_BOOT_TIME",
+    "verify_timeout": "KINTSUGI_VERIFY_TIMEOUT",
+    "requeue_dead_jobs": "KINTSUGI_REQUEUE_DEAD_JOBS",
+    "shadow_window": "KINTSUGI_SHADOW_WINDOW",
+}
+_BOUNDS = {
+    "cap_nodes": "KINTSUGI_CAP_NODES",
+    "cap_share": "KINTSUGI_CAP_SHARE",
+    "pod_floor": "KINTSUGI_POD_FLOOR",
+    "per_hour": "KINTSUGI_RATE_PER_HOUR",
+    "breaker_share": "KINTSUGI_BREAKER_SHARE",
+    "breaker_window": "KINTSUGI_BREAKER_WINDOW",
+    "approval_above": "KINTSUGI_APPROVAL_ABOVE",
+    "approval_time": "KINTSUGI_APPROVAL_TIME",
+}
+
+
 @dataclass(frozen=True)
 class Policy:
     """The operator's limits. `verify_command` empty: a person resumes. `stop_file` is looked for at
@@ -38,26 +57,13 @@ class Policy:
     def from_settings(cls, settings: Mapping[str, Any]) -> Policy:
         """From the values of `kintsugi.configuration.config`."""
         stop_file = settings["KINTSUGI_STOP_FILE"] or settings["KINTSUGI_DATA_DIR"] / "stop"
+        verify_command = shlex.split(settings["KINTSUGI_VERIFY_COMMAND"] or "")
+        bounds = {field: settings[key] for field, key in _BOUNDS.items()}
+        values = {field: settings[key] for field, key in _SETTINGS.items()}
         return cls(
             cluster_name=settings["KINTSUGI_CLUSTER_NAME"] or "",
-            boot_time=settings["KINTSUGI_BOOT_TIME"],
-            verify_command=tuple(shlex.split(settings["KINTSUGI_VERIFY_COMMAND"] or "")),
-            verify_timeout=settings["KINTSUGI_VERIFY_TIMEOUT"],
-            requeue_dead_jobs=settings["KINTSUGI_REQUEUE_DEAD_JOBS"],
+            verify_command=tuple(verify_command),
             stop_file=Path(stop_file),
-            shadow_window=settings["KINTSUGI_SHADOW_WINDOW"],
-            bounds=_bounds(settings),
+            bounds=Bounds(**bounds),
+            **values,
         )
-
-
-def _bounds(settings: Mapping[str, Any]) -> Bounds:
-    return Bounds(
-        cap_nodes=settings["KINTSUGI_CAP_NODES"],
-        cap_share=settings["KINTSUGI_CAP_SHARE"],
-        pod_floor=settings["KINTSUGI_POD_FLOOR"],
-        per_hour=settings["KINTSUGI_RATE_PER_HOUR"],
-        breaker_share=settings["KINTSUGI_BREAKER_SHARE"],
-        breaker_window=settings["KINTSUGI_BREAKER_WINDOW"],
-        approval_above=settings["KINTSUGI_APPROVAL_ABOVE"],
-        approval_time=settings["KINTSUGI_APPROVAL_TIME"],
-    )

@@ -21,6 +21,7 @@ from runbooks.guards.verdicts import (
     named,
 )
 from runbooks.slurm import demands
+from runbooks.slurm.demands import Demand
 
 _ASK_AGAIN = timedelta(minutes=1)
 _TAKES = (Act.DRAIN, Act.SWAP_SPARE)
@@ -47,12 +48,11 @@ def partitions(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | 
     for partition in state.partitions if state else ():
         members = {name for name, node in fleet.nodes.items() if partition in node.partitions}
         limit = cap(len(members), fleet.bounds)
-        taken = _taken(request, fleet, members)
+        taken = _get_taken_nodes(request, fleet, members)
         if len(taken) >= limit:
-            reason = (
-                f"{len(taken)} of {len(members)} nodes of partition {partition} are out"
-                f" ({named(taken)}), and the cap is {limit}: draining {request.node} would pass it"
-            )
+            out = f"{len(taken)} of {len(members)} nodes of partition {partition} are out"
+            drain = f"draining {request.node} would pass it"
+            reason = f"{out} ({named(taken)}), and the cap is {limit}: {drain}"
             return GuardRefused(Refusal.CAP, reason, now + _ASK_AGAIN)
     return None
 
@@ -62,15 +62,15 @@ def pod(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     name = fleet.pods.get(request.node, "")
     if not name or not _takes(request, fleet):
         return None
-    members = {node for node, of in fleet.pods.items() if of == name and node in fleet.nodes}
+    members = {node for node, pod_name in fleet.pods.items() if pod_name == name}
+    members.intersection_update(fleet.nodes)
     limit = spare(len(members), fleet.bounds)
-    taken = _taken(request, fleet, members)
+    taken = _get_taken_nodes(request, fleet, members)
     if len(taken) < limit:
         return None
-    reason = (
-        f"{len(taken)} of {len(members)} nodes of pod {name} are out ({named(taken)}), and it keeps"
-        f" {len(members) - limit} in service: draining {request.node} would pass that"
-    )
+    out = f"{len(taken)} of {len(members)} nodes of pod {name} are out ({named(taken)})"
+    in_service = f"{len(members) - limit} in service"
+    reason = f"{out}, and it keeps {in_service}: draining {request.node} would pass that"
     return GuardRefused(Refusal.POD_FLOOR, reason, now + _ASK_AGAIN)
 
 
@@ -82,24 +82,27 @@ def jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """
     if not _takes(request, fleet) or request.is_unusable or fleet.is_out(request.node):
         return None
-    mine = set(fleet.nodes[request.node].partitions)
-    for demand in demands.largest(
-        one for one in fleet.demands if mine.intersection(one.partitions)
-    ):
-        serving = {
-            name
-            for name, node in fleet.nodes.items()
-            if not node.is_out
-            and name not in fleet.claimed
-            and set(demand.partitions).intersection(node.partitions)
-        } | {request.node}
+    own = set(fleet.nodes[request.node].partitions)
+    affected = (demand for demand in fleet.demands if own.intersection(demand.partitions))
+    for demand in demands.get_largest(affected):
+        serving = _get_serving_nodes(fleet, demand) | {request.node}
         if len(serving) - 1 < demand.nodes <= len(serving):
+            names = ", ".join(demand.partitions)
+            in_service = f"{len(serving)} nodes of {names} are in service"
             reason = (
-                f"{len(serving)} nodes of {', '.join(demand.partitions)} are in service, and"
-                f" {demand} needs {demand.nodes}: draining {request.node} would leave too few"
+                f"{in_service}, and {demand} needs {demand.nodes}: draining {request.node} would"
+                " leave too few"
             )
             return GuardRefused(Refusal.JOB_FLOOR, reason, now + _ASK_AGAIN)
     return None
+
+
+def _get_serving_nodes(fleet: Fleet, demand: Demand) -> set[str]:
+    """In service, not about to go out, and in a partition that may serve the job."""
+    usable = set(demand.partitions)
+    in_service = {name for name, node in fleet.nodes.items() if not node.is_out}
+    free = in_service - fleet.claimed
+    return {name for name in free if usable.intersection(fleet.nodes[name].partitions)}
 
 
 def _takes(request: Request, fleet: Fleet) -> bool:
@@ -107,7 +110,7 @@ def _takes(request: Request, fleet: Fleet) -> bool:
     return request.act in _TAKES or not fleet.is_claimed
 
 
-def _taken(request: Request, fleet: Fleet, members: Collection[str]) -> set[str]:
+def _get_taken_nodes(request: Request, fleet: Fleet, members: Collection[str]) -> set[str]:
     """Of these, what is out beside the node; of a node that is out already, only what our runs do
     at once."""
     claimed = fleet.claimed.intersection(members) - {request.node}

@@ -103,8 +103,8 @@ class Fleet:
     each with a sentence that says until when and why. `decommissioned`: nodes that are being taken
     away for good, each with a sentence that says by whom and why. `held_until`: no act for this
     run's incident before, as `held_reason` says; `causes`: what may lie behind its fault.
-    `standing`: types of faults that stand on the node. `begun`: when other runs for this fault type
-    took nodes out, within the hour. `pods`: the pod of each node. `demands`: jobs that run and
+    `active_faults`: types of faults that stand on the node. `begun`: when other runs for this fault
+    type took nodes out, within the hour. `pods`: the pod of each node. `demands`: jobs that run and
     wait.
     """
 
@@ -121,7 +121,7 @@ class Fleet:
     held_until: datetime | None = None
     held_reason: str = ""
     causes: tuple[WiderCause, ...] = ()
-    standing: frozenset[str] = frozenset()
+    active_faults: frozenset[str] = frozenset()
     begun: tuple[datetime, ...] = ()
     per_hour: int | None = None
     pods: Mapping[str, str] = field(default_factory=dict)

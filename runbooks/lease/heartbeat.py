@@ -37,7 +37,7 @@ class _Heart:
         self._process = os.getpid()
 
     @contextmanager
-    def beating(self, run: Run) -> Iterator[None]:
+    def keep_alive(self, run: Run) -> Iterator[None]:
         """While it lasts the run's lease, as this fence holds it, does not run out.
 
         Inside a transaction of the caller (a replay, a test) there is nothing to keep: no other
@@ -70,16 +70,17 @@ class _Heart:
                     self._thread = None
                     return
                 now = time.monotonic()
-                late = self._late(now)
+                late = self._get_late(now)
             self._renew(late, now)
 
-    def _late(self, now: float) -> dict[tuple[int, int], float]:
+    def _get_late(self, now: float) -> dict[tuple[int, int], float]:
         """The turns whose lease is to be renewed, by how much. What hangs is left to run out."""
-        return {
-            turn: now - renewed
-            for turn, (begun, renewed) in self._turns.items()
-            if now - renewed >= BEAT.total_seconds() and now - begun < LONGEST_TURN.total_seconds()
-        }
+        late = {}
+        for turn, (begun, renewed) in self._turns.items():
+            is_late = now - renewed >= BEAT.total_seconds()
+            if is_late and now - begun < LONGEST_TURN.total_seconds():
+                late[turn] = now - renewed
+        return late
 
     def _renew(self, turns: dict[tuple[int, int], float], now: float) -> None:
         """By the time that has passed: the run's own clock may be another than the wall's.
@@ -89,8 +90,8 @@ class _Heart:
         try:
             for turn, passed in turns.items():
                 run_id, fence = turn
-                mine = Run.objects.filter(pk=run_id, fence=fence, leased_until__isnull=False)
-                mine.update(leased_until=F("leased_until") + timedelta(seconds=passed))
+                leased = Run.objects.filter(pk=run_id, fence=fence, leased_until__isnull=False)
+                leased.update(leased_until=F("leased_until") + timedelta(seconds=passed))
                 with self._guard:
                     if turn in self._turns:
                         self._turns[turn] = (self._turns[turn][0], now)
@@ -101,4 +102,4 @@ class _Heart:
 
 
 _heart = _Heart()
-beating = _heart.beating
+keep_alive = _heart.keep_alive

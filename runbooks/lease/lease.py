@@ -34,41 +34,42 @@ class LateWorker(Exception):
     """The run was taken over, aborted or finished meanwhile: nothing of this turn is stored."""
 
 
-def due(now: Moment) -> QuerySet[Run]:
+def get_due_runs(now: Moment) -> QuerySet[Run]:
     """Runs whose time has come, or whose incident no longer wants them, and on which nobody works
     any more."""
     free = Q(leased_until=None) | Q(leased_until__lt=now)
-    called = Q(wake_at__lte=now) | _not_wanted() | _rooted_elsewhere()
+    called = Q(wake_at__lte=now) | _is_unwanted() | _is_rooted_elsewhere()
     return Run.objects.filter(free & called, state=RunState.RUNNING)
 
 
-def to_look_after(now: Moment) -> QuerySet[Run]:
+def get_runs_to_check(now: Moment) -> QuerySet[Run]:
     """Ended runs whose node is looked at once more."""
     free = Q(leased_until=None) | Q(leased_until__lt=now)
     return Run.objects.filter(free, wake_at__lte=now, state__in=_ENDED)
 
 
-def _prepared(queue: Callable[[Moment], QuerySet[Run]]) -> tuple[Prepared, Prepared]:
-    """All of the queue, and one of it."""
-    return (
-        Prepared(lambda: queue(Given("now")).order_by("wake_at").values_list("pk")),
-        Prepared(lambda: queue(Given("now")).filter(pk=Given("run")).values_list("fence", "state")),
+def _prepare(queue: Callable[[Moment], QuerySet[Run]]) -> tuple[Prepared, Prepared]:
+    """All runs of the queue, and a single run of it."""
+    all_runs = Prepared(lambda: queue(Given("now")).order_by("wake_at").values_list("pk"))
+    single_run = Prepared(
+        lambda: queue(Given("now")).filter(pk=Given("run")).values_list("fence", "state")
     )
+    return all_runs, single_run
 
 
-_ALL, _ONE = zip(_prepared(due), _prepared(to_look_after), strict=True)
+_ALL_RUNS, _SINGLE_RUN = zip(_prepare(get_due_runs), _prepare(get_runs_to_check), strict=True)
 
 
-def all_due(now: datetime) -> list[int]:
+def list_due_runs(now: datetime) -> list[int]:
     """Runs of both queues, those that are looked at once more last."""
-    return [pk for queue in _ALL for pk in queue.values(now=now)]
+    return [pk for queue in _ALL_RUNS for pk in queue.values(now=now)]
 
 
 def is_due(run_id: int, now: datetime) -> bool:
-    return any(queue.rows(now=now, run=run_id) for queue in _ONE)
+    return any(queue.rows(now=now, run=run_id) for queue in _SINGLE_RUN)
 
 
-def _not_wanted() -> Q:
+def _is_unwanted() -> Q:
     """What is only watched is watched until its incident is closed."""
     on_node = Q(node__isnull=False, incident__state__in=withdrawal_reasons.STATES)
     on_node &= ~Q(
@@ -77,7 +78,7 @@ def _not_wanted() -> Q:
     return on_node | Q(node__isnull=True, incident__state__in=list(CLOSED))
 
 
-def _rooted_elsewhere() -> Q:
+def _is_rooted_elsewhere() -> Q:
     """The incident's root is on another machine now, and the run has tried no cure: it ends without
     waiting."""
     rebooted = StepRun.objects.filter(run=OuterRef("pk"), name__in=STEPS_THAT_TOUCH)
@@ -85,29 +86,30 @@ def _rooted_elsewhere() -> Q:
     return Q(node__isnull=False) & elsewhere & ~Q(Exists(rebooted))
 
 
-def take(run_id: int, now: datetime) -> Run | None:
+def acquire(run_id: int, now: datetime) -> Run | None:
     """The run, leased to the caller; None when it is not due or somebody else was quicker."""
-    found = (row for queue in _ONE for row in queue.rows(now=now, run=run_id))
+    found = (row for queue in _SINGLE_RUN for row in queue.rows(now=now, run=run_id))
     fence, state = next(found, (None, None))
     if fence is None:
         return None
     # By the fence alone: `due` joins the incident, and PostgreSQL does not look at a joined
     # condition again after it has waited for the row.
-    mine = Run.objects.filter(pk=run_id, fence=fence, state=state)
-    if mine.update(leased_until=now + LEASE, fence=fence + 1) != 1:
+    unchanged = Run.objects.filter(pk=run_id, fence=fence, state=state)
+    if unchanged.update(leased_until=now + LEASE, fence=fence + 1) != 1:
         return None
     return Run.objects.select_related("incident", "node").get(pk=run_id)
 
 
-def keep(run: Run, **values: Any) -> None:
+def update(run: Run, **values: Any) -> None:
     """Stores values under the lease and goes on. Raises LateWorker."""
     states = (run.state,) if run.finished_at is not None else _LIVE
-    if Run.objects.filter(pk=run.pk, fence=run.fence, state__in=states).update(**values) != 1:
+    leased = Run.objects.filter(pk=run.pk, fence=run.fence, state__in=states)
+    if leased.update(**values) != 1:
         raise LateWorker(f"run {run.pk}, fence {run.fence}")
     for name, value in values.items():
         setattr(run, name, value)
 
 
-def give_back(run: Run, *, wake_at: datetime | None, **values: Any) -> None:
+def release(run: Run, *, wake_at: datetime | None, **values: Any) -> None:
     """Stores values and ends the lease; the run is due again at `wake_at`. Raises LateWorker."""
-    keep(run, leased_until=None, wake_at=wake_at, facts=run.facts, **values)
+    update(run, leased_until=None, wake_at=wake_at, facts=run.facts, **values)

@@ -41,7 +41,7 @@ STATES = tuple(state for state, verdict in _BY_STATE.items() if isinstance(verdi
 _ELSEWHERE = Withdraw("the cause of its incident lies elsewhere", hands_back=True)
 
 
-def consider(
+def evaluate(
     state: State,
     *,
     is_called_for: bool = True,

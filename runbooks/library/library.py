@@ -48,8 +48,8 @@ __all__ = [
     "Planned",
     "Runbook",
     "load",
+    "load_plan",
     "plan_step",
-    "planned",
     "read",
     "read_folders",
 ]
@@ -90,12 +90,14 @@ def read_folders(own: Path | None) -> dict[str, Runbook]:
     every problem."""
     problems: list[str] = []
     books = {
-        path.stem: book for path in _files(_FOLDER) if (book := _read(path, problems)) is not None
+        path.stem: book
+        for path in _list_files(_FOLDER)
+        if (book := _read_or_note(path, problems)) is not None
     }
-    if own is not None and not _files(own):
+    if own is not None and not _list_files(own):
         problems.append(f"{own}: no folder with *.yaml files")
-    for path in _files(own) if own is not None else ():
-        book = _read(path, problems, is_sites_own=True)
+    for path in _list_files(own) if own is not None else ():
+        book = _read_or_note(path, problems, is_sites_own=True)
         shipped = books.get(path.stem)
         if book is not None and shipped is not None and book.number <= shipped.number:
             expected = (
@@ -117,14 +119,14 @@ def load() -> dict[str, Runbook]:
 
 def read(path: Path, *, is_sites_own: bool = False) -> Runbook:
     """One file. Raises LibraryError with a line for each problem."""
-    return runbook_file.read(path, catalog.load(), plan_step, is_sites_own=is_sites_own)
+    return runbook_file.read_runbook(path, catalog.load(), plan_step, is_sites_own=is_sites_own)
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.yaml") if path.is_file())
 
 
-def _read(path: Path, problems: list[str], *, is_sites_own: bool = False) -> Runbook | None:
+def _read_or_note(path: Path, problems: list[str], *, is_sites_own: bool = False) -> Runbook | None:
     try:
         return read(path, is_sites_own=is_sites_own)
     except LibraryError as error:
@@ -132,7 +134,7 @@ def _read(path: Path, problems: list[str], *, is_sites_own: bool = False) -> Run
         return None
 
 
-def planned(plan: Sequence[Mapping[str, Any]]) -> tuple[Planned, ...]:
+def load_plan(plan: Sequence[Mapping[str, Any]]) -> tuple[Planned, ...]:
     """The steps as a run's own plan holds them, whatever the library says by now. Raises
     LibraryError."""
     return tuple(
@@ -153,12 +155,12 @@ def plan_step(name: str, given: Mapping[str, Any], *, needs_approval: bool = Fal
     if unknown:
         known = ", ".join(step.parameters) or "none"
         raise LibraryError(f"{name}: no parameter {', '.join(unknown)}; expected {known}")
-    params = {key: _value(name, key, step.parameters[key], given) for key in step.parameters}
+    params = {key: _parse_value(name, key, step.parameters[key], given) for key in step.parameters}
     chosen = _ELSEWHERE.get(params.get("where", Where.SSH), step)
     return Planned(chosen, params, given, needs_approval or chosen.needs_approval)
 
 
-def _value(step: str, key: str, parameter: Parameter, given: Mapping[str, Any]) -> Any:
+def _parse_value(step: str, key: str, parameter: Parameter, given: Mapping[str, Any]) -> Any:
     if key not in given:
         if parameter.is_needed:
             raise LibraryError(f"{step}: {key} is missing; expected {parameter.expected}")

@@ -40,6 +40,18 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(state__in=UNFINISHED)
 
 
+_ONE_PER_NODE = models.UniqueConstraint(
+    fields=["node"],
+    condition=Q(state__in=UNFINISHED),
+    name="one_unfinished_run_per_node",
+)
+_ONE_PER_INCIDENT_BESIDE_NODES = models.UniqueConstraint(
+    fields=["incident"],
+    condition=Q(state__in=UNFINISHED, node__isnull=True),
+    name="one_unfinished_run_beside_nodes_per_incident",
+)
+
+
 class Run(models.Model):
     """One execution of a runbook for one incident: on one node, or beside it where it acts on
     none."""
@@ -91,18 +103,7 @@ class Run(models.Model):
     class Meta:
         ordering: ClassVar = ["-started_at", "-id"]
         permissions: ClassVar = [("control_run", "Can approve, pause, resume and abort runs")]
-        constraints: ClassVar = [
-            models.UniqueConstraint(
-                fields=["node"],
-                condition=Q(state__in=UNFINISHED),
-                name="one_unfinished_run_per_node",
-            ),
-            models.UniqueConstraint(
-                fields=["incident"],
-                condition=Q(state__in=UNFINISHED, node__isnull=True),
-                name="one_unfinished_run_beside_nodes_per_incident",
-            ),
-        ]
+        constraints: ClassVar = [_ONE_PER_NODE, _ONE_PER_INCIDENT_BESIDE_NODES]
         indexes: ClassVar = [models.Index(fields=["state", "wake_at"], name="run_due")]
 
     def __str__(self) -> str:

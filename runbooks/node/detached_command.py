@@ -94,15 +94,15 @@ Answer = NotBegun | Running | Ended | Unknown
 
 def start(shell: Shell, node: Target, job: DetachedJob) -> Answer:
     """Starts it unless it was ever started under this key, and says how far it is."""
-    return _ask(shell, node, job, "start")
+    return _run_script(shell, node, job, "start")
 
 
 def poll_command(shell: Shell, node: Target, job: DetachedJob) -> Answer:
     """How far it is; starts nothing but the end of one that was killed."""
-    return _ask(shell, node, job, "look")
+    return _run_script(shell, node, job, "look")
 
 
-def _ask(shell: Shell, node: Target, job: DetachedJob, do: str) -> Answer:
+def _run_script(shell: Shell, node: Target, job: DetachedJob, do: str) -> Answer:
     if not _KEY.fullmatch(job.key):
         raise ValueError(f"{job.key!r} is no key")
     argv = ("sh", "-c", SCRIPT, NAME, do, job.key, str(job.shown), job.after, *job.command)
@@ -112,13 +112,13 @@ def _ask(shell: Shell, node: Target, job: DetachedJob, do: str) -> Answer:
         return Unknown(str(error))
     if output.status != 0:
         return Unknown(output.complaint)
-    return read(output.stdout.decode(errors="replace"))
+    return parse_answer(output.stdout.decode(errors="replace"))
 
 
 _FIRST = re.compile(r"^(?:never|running|ended (?P<status>\d{1,3}|lost))$", re.MULTILINE)
 
 
-def read(text: str) -> Answer:
+def parse_answer(text: str) -> Answer:
     """What the script printed; what a noisy login shell prints before it is passed over."""
     found = _FIRST.search(text)
     if found is None:

@@ -77,7 +77,7 @@ while :; do
 done"""
 
 
-def command(wanted: Wanted) -> tuple[str, ...]:
+def build_command(wanted: Wanted) -> tuple[str, ...]:
     return _COMMANDS[wanted.test](wanted)
 
 
@@ -99,27 +99,27 @@ _COMMANDS: Mapping[Diagnosis, Callable[[Wanted], tuple[str, ...]]] = {
 }
 
 
-def burn_in(seconds: int, *, level: int, gpus: int) -> tuple[str, ...]:
+def build_burn_in_command(seconds: int, *, level: int, gpus: int) -> tuple[str, ...]:
     return ("sh", "-c", _BURN_IN, BURN_IN, str(seconds), str(level), str(gpus))
 
 
-def judge(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+def evaluate(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
     """What the test found, of its exit status and the end of its output. Total on any text."""
     if ended.status in (126, 127):
         return DiagnosticVerdict(DiagnosticOutcome.UNKNOWN, f"could not run ({ended.last_words})")
     return _READERS[wanted.test](wanted, ended)
 
 
-def judge_burn_in(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+def evaluate_burn_in(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
     """By the last test that it ran; of NCCL every round whose output is at hand has to be fast
     enough."""
     marks = list(re.finditer(r"^kintsugi round (\d+) (dcgm|nccl)$", ended.said, re.MULTILINE))
     if not marks:
-        return judge(wanted, ended)
+        return evaluate(wanted, ended)
     last = marks[-1]
     test = Wanted(Diagnosis(last[2]), wanted.level, wanted.at_least, wanted.gpus)
-    verdict = judge(test, Ended(ended.status, ended.said[last.end() :]))
-    slow = _too_slow(
+    verdict = evaluate(test, Ended(ended.status, ended.said[last.end() :]))
+    slow = _format_too_slow(
         [float(value) for value in _BUS.findall(ended.said)], wanted.at_least, "GB/s on NCCL's bus"
     )
     if verdict.outcome is DiagnosticOutcome.PASSED and slow:
@@ -162,8 +162,8 @@ class _Result:
         return f"{self.test}{place}" + (f" ({self.said})" if self.said else "")
 
 
-def _dcgm(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
-    results = list(_of_json(ended.said) or _of_table(ended.said))
+def _evaluate_dcgm(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+    results = list(_parse_json(ended.said) or _parse_table(ended.said))
     failed = [result for result in results if result.status.startswith("fail")]
     ill = [result for result in failed if not result.is_setting]
     if ill:
@@ -187,51 +187,46 @@ def _dcgm(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
     )
 
 
-def _of_json(text: str) -> list[_Result]:
+def _parse_json(text: str) -> list[_Result]:
     """DCGM 3 and 4 differ in names and in what a result holds; what is neither gives nothing."""
     start, end = text.find("{"), text.rfind("}")
     try:
         document = json.loads(text[start : end + 1]) if 0 <= start < end else {}
     except (ValueError, RecursionError):
         return []
-    body = _mapping(
-        _mapping(document).get("DCGM GPU Diagnostic") or _mapping(document).get("DCGM Diagnostic")
-    )
-    found = [
-        result
-        for category in _rows(body.get("test_categories"))
-        for result in _of_category(category)
-    ]
+    root = _mapping(document)
+    body = _mapping(root.get("DCGM GPU Diagnostic") or root.get("DCGM Diagnostic"))
+    found: list[_Result] = []
+    for category in _rows(body.get("test_categories")):
+        found += _parse_category(category)
     trouble = body.get("runtime_error")
-    return (
-        [*found, _Result("dcgmi diag", "fail", said=str(trouble), is_setting=True)]
-        if trouble
-        else found
-    )
+    if trouble:
+        found.append(_Result("dcgmi diag", "fail", said=str(trouble), is_setting=True))
+    return found
 
 
-def _of_category(category: Mapping[str, Any]) -> Iterator[_Result]:
+def _parse_category(category: Mapping[str, Any]) -> Iterator[_Result]:
     for test in _rows(category.get("tests")):
         name = str(test.get("name", "a test"))
         for row in _rows(test.get("results")):
-            warnings = row.get("warnings") or row.get("info") or []
-            told = (
-                [warnings]
-                if isinstance(warnings, str | Mapping)
-                else warnings
-                if isinstance(warnings, list)
-                else []
-            )
-            severities = {_mapping(one).get("error_severity") for one in told}
-            said = "; ".join(str(_mapping(one).get("warning", one)) for one in told)
-            where = row.get("gpu_ids", row.get("gpu_id", row.get("entity_id", "")))
+            warnings = _list_warnings(row)
+            severities = {_mapping(warning).get("error_severity") for warning in warnings}
+            texts = [str(_mapping(warning).get("warning", warning)) for warning in warnings]
+            place = row.get("gpu_ids", row.get("gpu_id", row.get("entity_id", "")))
             is_setting = name in _SETTINGS or severities == {_CONFIG_SEVERITY}
-            yield _Result(
-                name, str(row.get("status", "")).lower(), str(where), said[:200], is_setting
-            )
+            status, text = str(row.get("status", "")).lower(), "; ".join(texts)[:200]
+            yield _Result(name, status, str(place), text, is_setting)
 
 
-def _of_table(text: str) -> list[_Result]:
+def _list_warnings(row: Mapping[str, Any]) -> list[Any]:
+    """A list, or a single warning as a text or a mapping."""
+    warnings = row.get("warnings") or row.get("info") or []
+    if isinstance(warnings, list):
+        return warnings
+    return [warnings] if isinstance(warnings, str | Mapping) else []
+
+
+def _parse_table(text: str) -> list[_Result]:
     """The table that dcgmi prints without -j: `| PCIe | Fail - GPU: 3 |`, warnings in the rows
     below."""
     found = []
@@ -250,7 +245,9 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return [row for row in value if isinstance(row, Mapping)]
 
 
 # NCCL and cards
@@ -263,7 +260,7 @@ _CARD = re.compile(r"^card (\S+)$", re.MULTILINE)
 _WRITTEN = re.compile(r"^\s*\d+\s+\d+\s+\d+(?:\.\d+)?\s+(\d+(?:\.\d+)?)\s+\d", re.MULTILINE)
 
 
-def _nccl(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+def _evaluate_nccl(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
     wrong = _WRONG.search(ended.said)
     if wrong is not None:
         return DiagnosticVerdict(DiagnosticOutcome.ILL, f"failed: {wrong[1]} values came out wrong")
@@ -275,7 +272,7 @@ def _nccl(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
         return DiagnosticVerdict(
             DiagnosticOutcome.UNKNOWN, f"tells no bandwidth: {ended.last_words}"
         )
-    slow = _too_slow(speeds, wanted.at_least, "GB/s on NCCL's bus")
+    slow = _format_too_slow(speeds, wanted.at_least, "GB/s on NCCL's bus")
     return (
         DiagnosticVerdict(DiagnosticOutcome.ILL, slow)
         if slow
@@ -283,39 +280,38 @@ def _nccl(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
     )
 
 
-def _cards(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
+def _evaluate_cards(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
     _, *parts = _CARD.split(ended.said)
-    said = dict(zip(parts[::2], parts[1::2], strict=True))
-    speeds = {device: _written(said.get(device, "")) for device in wanted.devices}
+    outputs = dict(zip(parts[::2], parts[1::2], strict=True))
+    speeds = {device: _parse_speed(outputs.get(device, "")) for device in wanted.devices}
     silent = [device for device, speed in speeds.items() if speed is None]
     if silent and ended.status is None:
         return DiagnosticVerdict(
             DiagnosticOutcome.UNKNOWN, f"{ended.how}, before {', '.join(silent)}"
         )
     if silent:
-        words = Ended(ended.status, said.get(silent[0], "")).last_words
+        words = Ended(ended.status, outputs.get(silent[0], "")).last_words
         return DiagnosticVerdict(DiagnosticOutcome.ILL, f"failed on {', '.join(silent)}: {words}")
-    known = {device: speed for device, speed in speeds.items() if speed is not None}
-    slow = [
-        f"{d}: {_too_slow([s], wanted.at_least, 'Gb/s')}"
-        for d, s in known.items()
-        if s < (wanted.at_least or 0)
-    ]
+    measured = {device: speed for device, speed in speeds.items() if speed is not None}
+    slow = []
+    for device, speed in measured.items():
+        too_slow = _format_too_slow([speed], wanted.at_least, "Gb/s")
+        if too_slow:
+            slow.append(f"{device}: {too_slow}")
     if slow:
         return DiagnosticVerdict(DiagnosticOutcome.ILL, "; ".join(slow))
-    return DiagnosticVerdict(
-        DiagnosticOutcome.PASSED,
-        f"passed with {min(known.values(), default=0):g} Gb/s or more on {len(known)} cards",
-    )
+    slowest = min(measured.values(), default=0)
+    text = f"passed with {slowest:g} Gb/s or more on {len(measured)} cards"
+    return DiagnosticVerdict(DiagnosticOutcome.PASSED, text)
 
 
-def _written(said: str) -> float | None:
+def _parse_speed(output: str) -> float | None:
     """The average of the last row of ib_write_bw's table."""
-    values = _WRITTEN.findall(said)
+    values = _WRITTEN.findall(output)
     return float(values[-1]) if values else None
 
 
-def _too_slow(speeds: Sequence[float], at_least: float | None, unit: str) -> str:
+def _format_too_slow(speeds: Sequence[float], at_least: float | None, unit: str) -> str:
     """Empty when all are fast enough, or nobody has said how fast they have to be."""
     slowest = min(speeds, default=None)
     if at_least is None or slowest is None or slowest >= at_least:
@@ -324,7 +320,7 @@ def _too_slow(speeds: Sequence[float], at_least: float | None, unit: str) -> str
 
 
 _READERS: Mapping[Diagnosis, Callable[[Wanted, Ended], DiagnosticVerdict]] = {
-    Diagnosis.DCGM: _dcgm,
-    Diagnosis.NCCL: _nccl,
-    Diagnosis.RDMA: _cards,
+    Diagnosis.DCGM: _evaluate_dcgm,
+    Diagnosis.NCCL: _evaluate_nccl,
+    Diagnosis.RDMA: _evaluate_cards,
 }

@@ -19,68 +19,68 @@ _WRITTEN = "written"
 RESUMED_AT = "persons_resumed_at"
 
 
-def hold(ctx: Context) -> Held | Dropped | TakenOver:
+def evaluate_hold(ctx: Context) -> Held | Dropped | TakenOver:
     """As the node alone shows it."""
-    return ownership.hold(ctx.state, owner(ctx))
+    return ownership.evaluate_hold(ctx.state, get_owner(ctx))
 
 
-def owner(ctx: Context) -> Owner:
+def get_owner(ctx: Context) -> Owner:
     """Whose the node is. What other runs have written is only read where this run has not written
     what stands there."""
-    known = [*known_to(ctx.facts), *_being_written(ctx)]
-    whose = ownership.owner(ctx.state, ctx.incident_id, known)
-    named = ownership.incident_of(ctx.state)
+    known = [*load_written(ctx.facts), *_get_attempted_reasons(ctx)]
+    whose = ownership.get_owner(ctx.state, ctx.incident_id, known)
+    named = ownership.parse_incident(ctx.state)
     if whose is not Owner.PERSON or named is None:
         return whose
-    return ownership.owner(ctx.state, ctx.incident_id, [*known, *ctx.find_written(named)])
+    return ownership.get_owner(ctx.state, ctx.incident_id, [*known, *ctx.find_written(named)])
 
 
-def drain(ctx: Context, reason: str) -> None:
+def drain_node(ctx: Context, reason: str) -> None:
     """Drains the node as this turn saw it, and keeps what Slurm then shows: that alone is our
     drain."""
-    keep(ctx.facts, ctx.world.slurm_writer.drain(ctx.node, reason, as_seen=ctx.state))
+    store_written(ctx.facts, ctx.world.slurm_writer.drain(ctx.node, reason, as_seen=ctx.state))
 
 
-def keep(facts: dict[str, Any], state: NodeState) -> None:
+def store_written(facts: dict[str, Any], state: NodeState) -> None:
     """The state was read back after our drain."""
-    one = ownership.written(state)
-    row = {"reason": one.reason, "by": one.by, "at": to_iso(one.at) if one.at is not None else ""}
-    facts[_WRITTEN] = [
-        *(old for old in facts.get(_WRITTEN, ()) if old["reason"] != one.reason),
-        row,
-    ]
-    facts["reason"] = one.reason
+    written = ownership.get_written(state)
+    at = to_iso(written.at) if written.at is not None else ""
+    row = {"reason": written.reason, "by": written.by, "at": at}
+    others = [old for old in facts.get(_WRITTEN, ()) if old["reason"] != written.reason]
+    facts[_WRITTEN] = [*others, row]
+    facts["reason"] = written.reason
 
 
-def known_to(facts: Mapping[str, Any]) -> list[Written]:
+def load_written(facts: Mapping[str, Any]) -> list[Written]:
     """What a run has written. One of an earlier version has kept the text alone."""
-    rows = facts.get(_WRITTEN) or ([{"reason": facts["reason"]}] if "reason" in facts else [])
-    return [
-        Written(
-            row["reason"],
-            row.get("by", ""),
-            datetime.fromisoformat(row["at"]) if row.get("at") else None,
-        )
-        for row in rows
-    ]
+    rows = facts.get(_WRITTEN)
+    if rows:
+        return [_parse_written(row) for row in rows]
+    return [Written(facts["reason"])] if "reason" in facts else []
 
 
-def reason(ctx: Context) -> str:
+def _parse_written(row: Mapping[str, str]) -> Written:
+    at = datetime.fromisoformat(row["at"]) if row.get("at") else None
+    return Written(row["reason"], row.get("by", ""), at)
+
+
+def format_reason(ctx: Context) -> str:
     """What the run's drain writes onto the node."""
     row = catalog.load().get(ctx.fault_type)
-    return ownership.reason(
-        ctx.incident_id, ctx.fault_type, row.title if row is not None else "drained by Kintsugi"
-    )
+    text = row.title if row is not None else "drained by Kintsugi"
+    return ownership.format_reason(ctx.incident_id, ctx.fault_type, text)
 
 
-def lemon_reason(ctx: Context) -> str:
-    return ownership.reason(ctx.incident_id, "lemon", "set aside, a person decides")
+def format_lemon_reason(ctx: Context) -> str:
+    return ownership.format_reason(ctx.incident_id, "lemon", "set aside, a person decides")
 
 
-def _being_written(ctx: Context) -> list[Written]:
+def _get_attempted_reasons(ctx: Context) -> list[Written]:
     """A worker may have died right after it had written one of these."""
     return (
-        [Written(reason(ctx)), Written(lemon_reason(ctx))] if ctx.attempted_at is not None else []
+        [Written(format_reason(ctx)), Written(format_lemon_reason(ctx))]
+        if ctx.attempted_at is not None
+        else []
     )
 
 

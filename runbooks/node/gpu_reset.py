@@ -73,7 +73,7 @@ done"""  # noqa: E501
 _NOT_AGAIN = re.compile(r"^could not (?:start|set) .* again$", re.MULTILINE)
 
 
-def job(
+def build_job(
     key: str, which: Which, gpus: Sequence[str], *, more_units: Sequence[str] = ()
 ) -> DetachedJob:
     """The reset of these GPUs (PCI addresses), once under this key, with what it stops put back
@@ -85,17 +85,17 @@ def job(
     )
 
 
-def not_put_back(said: str) -> list[str]:
+def list_unrestored(output: str) -> list[str]:
     """What the script could not start again, in its words."""
-    return _NOT_AGAIN.findall(said)
+    return _NOT_AGAIN.findall(output)
 
 
-def commands(gpus: Sequence[str], more_units: Sequence[str] = ()) -> list[tuple[str, ...]]:
+def list_commands(gpus: Sequence[str], more_units: Sequence[str] = ()) -> list[tuple[str, ...]]:
     """All that the scripts do as root on a node with these GPUs: for the lines of sudoers."""
-    units = (*more_units, *UNITS, FABRIC_MANAGER)
-    return [
-        *(("systemctl", verb, unit) for unit in units for verb in ("stop", "start")),
-        *(("nvidia-smi", "-pm", mode, "-i", gpu) for gpu in gpus for mode in ("0", "1")),
-        *(("nvidia-smi", "--gpu-reset", "-i", gpu) for gpu in gpus),
-        ("nvidia-smi", "--gpu-reset"),
-    ]
+    found: list[tuple[str, ...]] = []
+    for unit in (*more_units, *UNITS, FABRIC_MANAGER):
+        found += [("systemctl", "stop", unit), ("systemctl", "start", unit)]
+    for gpu in gpus:
+        found += [("nvidia-smi", "-pm", mode, "-i", gpu) for mode in ("0", "1")]
+    found += [("nvidia-smi", "--gpu-reset", "-i", gpu) for gpu in gpus]
+    return [*found, ("nvidia-smi", "--gpu-reset")]

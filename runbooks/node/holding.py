@@ -23,7 +23,7 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     rebooted for us."""
     if node_loan.is_lent(ctx.facts):
         return Held()
-    found = drains.hold(ctx)
+    found = drains.evaluate_hold(ctx)
     if isinstance(found, TakenOver) and found.is_resumed and is_forgotten(ctx, _held_at(ctx)):
         return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")
     asked_at = fact_time(ctx, "reboot_at")

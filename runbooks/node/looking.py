@@ -86,38 +86,39 @@ def inspect_node(ctx: Context, *, only: Collection[str] = ()) -> NodeInspection:
     A detector that gives no answer raises a fault of its own.
     """
     via = Transports(shell=ctx.world.shell)
-    asked = [detector for detector in ctx.world.detectors if _is_asked(detector, ctx, only)]
-    silent = {
-        name: f"it does not look at {ctx.node}"
-        for name in only
-        if name not in {one.name for one in asked}
-    }
+    detectors = [detector for detector in ctx.world.detectors if _is_selected(detector, ctx, only)]
+    not_selected = set(only) - {detector.name for detector in detectors}
+    silent = {name: f"it does not look at {ctx.node}" for name in only if name in not_selected}
     observations: list[Observation] = []
-    for detector in asked:
-        seen = observe(ctx.target, [detector], via, ctx.now)
-        if seen[-1].value is False:
-            return NodeInspection((), seen[-1].attributes.get("text") or "it does not answer")
-        observations += seen
-        why = _unanswered(seen)
+    for detector in detectors:
+        answer = observe(ctx.target, [detector], via, ctx.now)
+        if answer[-1].value is False:
+            return NodeInspection((), answer[-1].attributes.get("text") or "it does not answer")
+        observations += answer
+        why = _get_silence_reason(answer)
         if why:
             silent[detector.name] = why
+    return NodeInspection(_list_raised(observations), "", silent)
+
+
+def _list_raised(observations: list[Observation]) -> tuple[FaultEvent, ...]:
     rows = catalog.load()
-    events = (event for seen in observations for event in classify(seen, (), rows))
-    return NodeInspection(
-        tuple(event for event in events if event.event is EventKind.RAISED), "", silent
-    )
+    events = (event for observation in observations for event in classify(observation, (), rows))
+    return tuple(event for event in events if event.event is EventKind.RAISED)
 
 
-def _unanswered(seen: list[Observation]) -> str:
+def _get_silence_reason(answer: list[Observation]) -> str:
     """Why a detector gave no whole answer; empty where it did. The last observation says that the
     node was reached."""
-    if len(seen) == 1:
+    if len(answer) == 1:
         return "it is not set up"
-    broken = (one for one in seen if one.metric == "detector.answered" and one.value is False)
-    return next((one.attributes.get("text") or "no reason given" for one in broken), "")
+    for observation in answer:
+        if observation.metric == "detector.answered" and observation.value is False:
+            return observation.attributes.get("text") or "no reason given"
+    return ""
 
 
-def _is_asked(detector: Detector, ctx: Context, only: Collection[str]) -> bool:
+def _is_selected(detector: Detector, ctx: Context, only: Collection[str]) -> bool:
     is_named = detector.name in only if only else detector.every <= _AT_ONCE
     return is_named and detector.kind is TargetKind.NODE and detector.wants(ctx.target)
 
@@ -133,14 +134,14 @@ def is_on(resource: str, *, part: str, node: str) -> bool:
     return resource in (part, whole) or (part == whole and resource.startswith(f"{whole}/"))
 
 
-def those_that_confirm(fault_type: str) -> tuple[str, ...]:
+def get_confirming_detectors(fault_type: str) -> tuple[str, ...]:
     """The detectors that can see a fault of this type on the node; for one that none can see, the
     one of the GPUs."""
     row = catalog.load().get(fault_type)
     return tuple(row.confirmed_by) if row is not None and row.confirmed_by else ("gpu",)
 
 
-def boot(ctx: Context) -> EndedBoot | None:
+def read_boot(ctx: Context) -> EndedBoot | None:
     """The kernel's random id of this boot, and when it was by our clock; None when the node cannot
     be asked."""
     try:
@@ -161,21 +162,17 @@ class KernelLog:
     raised: tuple[Fact, ...]
     complaint: str
 
-    def last(self, fault_type: str, resource: str, node: str) -> Fact | None:
+    def get_last(self, fault_type: str, resource: str, node: str) -> Fact | None:
         """The last line that shows this fault on the resource, or on the node where it names no
         part."""
         places = (resource, f"node/{node}")
-        return next(
-            (
-                one
-                for one in self.raised[::-1]
-                if one.fault_type == fault_type and one.resource in places
-            ),
-            None,
-        )
+        for fact in reversed(self.raised):
+            if fact.fault_type == fault_type and fact.resource in places:
+                return fact
+        return None
 
 
-def kernel_log(ctx: Context) -> KernelLog:
+def read_kernel_log(ctx: Context) -> KernelLog:
     try:
         output = ctx.world.shell.run(ctx.target, _KERNEL_LOG, _TIMEOUT)
     except DetectorError as error:

@@ -17,7 +17,7 @@ from detectors.slurm.reservations import Reservation
 from runbooks.node import drains
 from runbooks.slurm import node_states
 from runbooks.slurm.ownership import Held, Owner, TakenOver
-from runbooks.slurm.protocol import SlurmError, SlurmJob, SlurmRefusal, ours
+from runbooks.slurm.protocol import SlurmError, SlurmJob, SlurmRefusal, format_own_name
 from runbooks.step import Context, Wait, to_iso
 
 LENT = "lent"
@@ -45,20 +45,16 @@ def is_lent(facts: Mapping[str, Any]) -> bool:
     return LENT in facts and "closed_at" not in facts[LENT]
 
 
-def against(ctx: Context, *, lasts: timedelta) -> str:
+def get_obstacle(ctx: Context, *, lasts: timedelta) -> str:
     """Why the drained node cannot be lent now; empty: it can."""
-    if (
-        ctx.state.base == "DOWN"
-        or node_states.is_silent(ctx.state)
-        or node_states.switched_off(ctx.state)
-    ):
+    is_silent = ctx.state.base == "DOWN" or node_states.is_silent(ctx.state)
+    if is_silent or node_states.format_power_saving(ctx.state):
         return f"{ctx.node} is down, silent or switched off, and Slurm runs no job there"
-    other = _other(ctx, until=lasts + _SETTLES)
-    return (
-        f"the reservation {other.name} holds {ctx.node}, and jobs of its users could start there"
-        if other
-        else ""
-    )
+    reservation = _find_foreign_reservation(ctx, until=lasts + _SETTLES)
+    if reservation is None:
+        return ""
+    holds = f"the reservation {reservation.name} holds {ctx.node}"
+    return f"{holds}, and jobs of its users could start there"
 
 
 def reserve(ctx: Context) -> Wait | str:
@@ -78,29 +74,28 @@ def reserve(ctx: Context) -> Wait | str:
 def adopt(ctx: Context) -> Wait:
     """The reservation stands, also one of a worker that died over it."""
     ctx.facts[LENT] = {"reserved_at": to_iso(ctx.now)}
-    ctx.facts[_UNFINISHED] = f"Its reservation still stands: {_delete(ctx)}"
-    text = (
-        f"{ctx.node} is reserved for a job of ours ({ours(ctx.key)}), and drained until Slurm has"
-        " kept that."
-    )
+    ctx.facts[_UNFINISHED] = f"Its reservation still stands: {_format_delete_command(ctx)}"
+    name = format_own_name(ctx.key)
+    reserved = f"{ctx.node} is reserved for a job of ours ({name})"
+    text = f"{reserved}, and drained until Slurm has kept that."
     return Wait(text, _IS_KEPT, is_told=True, is_report=True)
 
 
 def is_reserved(ctx: Context) -> bool:
     """Whether our reservation holds the node now."""
-    return any(
-        one.name == ours(ctx.key) and _holds(ctx, one) for one in ctx.world.slurm.reservations()
-    )
+    name = format_own_name(ctx.key)
+    own = [found for found in ctx.world.slurm.reservations() if found.name == name]
+    return any(_is_holding(ctx, reservation) for reservation in own)
 
 
-def let_in(ctx: Context) -> Wait | str:
+def admit_job(ctx: Context) -> Wait | str:
     """One act towards the job's start, or why the node is taken back at once."""
     lent = ctx.facts[LENT]
-    found = drains.hold(ctx)
+    found = drains.evaluate_hold(ctx)
     if "lending_at" not in lent and not isinstance(found, Held):
         lent["is_taken"] = isinstance(found, TakenOver)
         return found.text
-    trouble = _trouble(ctx)
+    trouble = _get_trouble(ctx)
     if trouble:
         return trouble
     if ctx.now < datetime.fromisoformat(lent["reserved_at"]) + _IS_KEPT:
@@ -111,7 +106,7 @@ def let_in(ctx: Context) -> Wait | str:
             f"{ctx.node} is not drained: only its reservation keeps users' jobs off. Drain it"
             " before you end that:"
         )
-        ctx.facts[_UNFINISHED] = f"{text} {_delete(ctx)}"
+        ctx.facts[_UNFINISHED] = f"{text} {_format_delete_command(ctx)}"
         return Wait(f"{ctx.node} is about to be let in for a job of ours.", timedelta(0))
     if isinstance(found, Held):
         ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
@@ -119,26 +114,26 @@ def let_in(ctx: Context) -> Wait | str:
             return f"the reservation of {ctx.node} has ended"
     lent["let_in_at"] = to_iso(ctx.now)
     return Wait(
-        f"{ctx.node} takes our job alone, in the reservation {ours(ctx.key)}.",
+        f"{ctx.node} takes our job alone, in the reservation {format_own_name(ctx.key)}.",
         _SOON,
         is_told=True,
         is_report=True,
     )
 
 
-def speaks_against(ctx: Context) -> str:
+def get_end_reason(ctx: Context) -> str:
     """Why the lent node is taken back before its time; empty: all is as it should be."""
-    whose = drains.owner(ctx)
+    whose = drains.get_owner(ctx)
     if (
         ctx.state.is_draining and whose is Owner.THIS_INCIDENT
     ):  # a worker died after it had drained it again
-        return _trouble(ctx) or "its end was not noted"
+        return _get_trouble(ctx) or "its end was not noted"
     if ctx.state.is_draining or whose is Owner.PERSON:
         return (
             f"{ctx.node} was taken out by {ctx.state.reason_set_by or 'Slurm'}:"
             f' "{ctx.state.reason}"'
         )
-    return _trouble(ctx)
+    return _get_trouble(ctx)
 
 
 def take_back(ctx: Context) -> Wait | None:
@@ -148,16 +143,16 @@ def take_back(ctx: Context) -> Wait | None:
     A person's drain is left as it is, and so is a node that a person resumed before it was lent.
     """
     lent = ctx.facts[LENT]
-    whose = drains.owner(ctx)
+    whose = drains.get_owner(ctx)
     lent["is_taken"] = lent.get("is_taken", False) or whose is Owner.PERSON
     if not lent["is_taken"] and not (ctx.state.is_draining and whose is Owner.THIS_INCIDENT):
-        drains.drain(ctx, ctx.facts["reason"])
+        drains.drain_node(ctx, ctx.facts["reason"])
         ctx.facts["held_at"] = lent["out_at"] = to_iso(ctx.now)
         return Wait(f"{ctx.node} is drained again.", timedelta(0), is_told=True, is_report=True)
     out_at = datetime.fromisoformat(lent.setdefault("out_at", to_iso(ctx.now)))
     job = ctx.world.slurm.job(ctx.key)
     if job is not None and not job.has_ended:
-        return _ending(ctx, job, out_at)
+        return _end_job(ctx, job, out_at)
     if ctx.now < out_at + _SETTLES:
         return Wait(
             f"{ctx.node} stays reserved until Slurm has kept that it is drained.",
@@ -169,11 +164,11 @@ def take_back(ctx: Context) -> Wait | None:
     return None
 
 
-def _ending(ctx: Context, job: SlurmJob, out_at: datetime) -> Wait:
+def _end_job(ctx: Context, job: SlurmJob, out_at: datetime) -> Wait:
     if not job.is_completing:
         ctx.world.slurm_writer.cancel(job.job_id)
     text = f"Our job {job.job_id} on {ctx.node} is ending."
-    if ctx.now - out_at <= node_states.unkillable_after(ctx.world.slurm.config()):
+    if ctx.now - out_at <= node_states.get_unkillable_delay(ctx.world.slurm.config()):
         return Wait(text, _SOON)
     ask = (
         f"End what is left of job {job.job_id} on {ctx.node}, as a power cycle does: its"
@@ -182,30 +177,31 @@ def _ending(ctx: Context, job: SlurmJob, out_at: datetime) -> Wait:
     return Wait(text, LOOK, ask=ask, is_told=True)
 
 
-def _trouble(ctx: Context) -> str:
+def _get_trouble(ctx: Context) -> str:
     if ctx.state.base == "DOWN":
         return f"{ctx.node} is down"
     if ctx.maintenance:
         return ctx.maintenance
     if not is_reserved(ctx):
         return f"the reservation of {ctx.node} has ended"
-    other = _other(ctx, until=_SETTLES)
-    return f"the reservation {other.name} holds {ctx.node} too" if other else ""
+    reservation = _find_foreign_reservation(ctx, until=_SETTLES)
+    return f"the reservation {reservation.name} holds {ctx.node} too" if reservation else ""
 
 
-def _other(ctx: Context, *, until: timedelta) -> Reservation | None:
+def _find_foreign_reservation(ctx: Context, *, until: timedelta) -> Reservation | None:
     """Somebody else's reservation that holds the node by then."""
-    begun = (
-        one
-        for one in ctx.world.slurm.reservations()
-        if one.starts_at <= ctx.now + until and one.ends_at > ctx.now
-    )
-    return next((one for one in begun if ctx.node in one.nodes and one.name != ours(ctx.key)), None)
+    name = format_own_name(ctx.key)
+    for reservation in ctx.world.slurm.reservations():
+        is_soon = reservation.starts_at <= ctx.now + until and reservation.ends_at > ctx.now
+        if is_soon and ctx.node in reservation.nodes and reservation.name != name:
+            return reservation
+    return None
 
 
-def _holds(ctx: Context, one: Reservation) -> bool:
-    return ctx.node in one.nodes and one.starts_at <= ctx.now + _SETTLES and ctx.now < one.ends_at
+def _is_holding(ctx: Context, reservation: Reservation) -> bool:
+    is_current = reservation.starts_at <= ctx.now + _SETTLES and ctx.now < reservation.ends_at
+    return ctx.node in reservation.nodes and is_current
 
 
-def _delete(ctx: Context) -> str:
-    return f"scontrol delete ReservationName={ours(ctx.key)}"
+def _format_delete_command(ctx: Context) -> str:
+    return f"scontrol delete ReservationName={format_own_name(ctx.key)}"

@@ -19,15 +19,15 @@ GIVEN_BACK_AT = "given_back_at"
 _KEPT_AFTER = timedelta(seconds=30)
 
 
-def given_back_at(facts: Mapping[str, Any]) -> datetime | None:
+def get_returned_at(facts: Mapping[str, Any]) -> datetime | None:
     text = facts.get(GIVEN_BACK_AT)
     return datetime.fromisoformat(text) if text else None
 
 
-def looks_again_at(facts: Mapping[str, Any]) -> datetime | None:
+def get_next_check_at(facts: Mapping[str, Any]) -> datetime | None:
     """When the return is kept, or slurmctld has died before; None where the node was not given
     back."""
-    at = given_back_at(facts)
+    at = get_returned_at(facts)
     return at + _KEPT_AFTER if at is not None else None
 
 
@@ -39,7 +39,7 @@ def is_forgotten(state: NodeState, whose: Owner, facts: Mapping[str, Any]) -> bo
     that began anew from what it had kept shows this (measured in 22.05). It may begin hours later,
     so when it began does not matter.
     """
-    at = given_back_at(facts)
+    at = get_returned_at(facts)
     is_ours = state.is_draining and whose is Owner.THIS_INCIDENT
     return (
         is_ours

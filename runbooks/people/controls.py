@@ -21,7 +21,7 @@ from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
 from runbooks.step import World
-from runbooks.steps.pause_pollers import holder
+from runbooks.steps.pause_pollers import get_holder
 
 
 def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime) -> Outcome:
@@ -36,17 +36,17 @@ def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime
         if (
             run is not None
             and run.state == RunState.AWAITING_APPROVAL
-            and seen != approvals.mark_of(run)
+            and seen != approvals.get_fingerprint(run)
         ):
             return ControlRefused(
                 f"Run {run_id} asks about another state by now than the one you saw. Look at it"
                 " again, and decide anew."
             )
         if run is not None and run.state == RunState.AWAITING_APPROVAL:
-            approvals.give(
+            approvals.grant(
                 run, actor=actor, now=now, holds=settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"]
             )
-        return _move(
+        return _move_run(
             run_id,
             (RunState.AWAITING_APPROVAL,),
             RunState.RUNNING,
@@ -60,11 +60,11 @@ def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime
 
 def pause(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
     """The run stands still; what a step has begun goes on in the world. The node stays as it is."""
-    return _move(run_id, (RunState.RUNNING,), RunState.PAUSED, "paused", actor, note, now)
+    return _move_run(run_id, (RunState.RUNNING,), RunState.PAUSED, "paused", actor, note, now)
 
 
 def resume(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
-    return _move(
+    return _move_run(
         run_id, (RunState.PAUSED,), RunState.RUNNING, "resumed", actor, note, now, wake_at=now
     )
 
@@ -72,7 +72,7 @@ def resume(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome
 def abort(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
     """Ends the run for good. The node stays as it is: drained, if it was."""
     values = {"finished_at": now, "wake_at": None, "outcome": f"aborted by {actor}. {note}".strip()}
-    return _move(run_id, UNFINISHED, RunState.ABORTED, "aborted", actor, note, now, **values)
+    return _move_run(run_id, UNFINISHED, RunState.ABORTED, "aborted", actor, note, now, **values)
 
 
 def take_over(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
@@ -83,7 +83,7 @@ def take_over(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outc
             "wake_at": None,
             "outcome": f"taken over by {actor}. {note}".strip(),
         }
-        outcome = _move(
+        outcome = _move_run(
             run_id, UNFINISHED, RunState.ABORTED, "taken over", actor, note, now, **values
         )
         if isinstance(outcome, Controlled):
@@ -112,7 +112,7 @@ def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World
     if mode not in Mode.values:
         return ControlRefused(f"There is no mode {mode}; there are {', '.join(Mode.values)}.")
     if mode == Mode.ARMED:
-        checks = preflight.check(world) if world is not None else preflight.reported(now)
+        checks = preflight.run_checks(world) if world is not None else preflight.load_report(now)
         if checks is None:
             return ControlRefused(
                 f"{runbook} is not armed yet: the runbook worker, which holds the keys for acts,"
@@ -125,18 +125,18 @@ def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World
             return ControlRefused(f"{runbook} is not armed; preflight found:\n{reasons}")
     values = {"mode": mode, "set_by": actor[:150], "set_at": now}
     name = fleet.SITE if runbook == SITE_WORD else runbook
-    text = _set_to(runbook, Mode(mode))
+    text = _format_mode(runbook, Mode(mode))
     with transaction.atomic():
         RunbookMode.objects.update_or_create(runbook=name, defaults=values)
-        audit.of_person(actor, "set_mode", text, now=now)
+        audit.record_person(actor, "set_mode", text, now=now)
     return Controlled(text)
 
 
-def _set_to(runbook: str, mode: Mode) -> str:
+def _format_mode(runbook: str, mode: Mode) -> str:
     if runbook == SITE_WORD:
         return f"The site is set to {mode}: no runbook goes further."
-    ceiling = fleet.mode_of_site()
-    is_held = ceiling is not None and fleet.lower(ceiling, mode) is not mode
+    ceiling = fleet.get_site_mode()
+    is_held = ceiling is not None and fleet.get_lower_mode(ceiling, mode) is not mode
     return (
         f"{runbook} is set to {mode}{f', and the site holds it at {ceiling}' if is_held else ''}."
     )
@@ -148,7 +148,7 @@ def stop(reason: str, *, actor: str, now: datetime) -> Outcome:
         return ControlRefused("The stop switch needs a reason: everyone who sees it will ask.")
     with transaction.atomic():
         StopSwitch.objects.create(reason=reason[:255], engaged_by=actor[:150], engaged_at=now)
-        audit.of_person(actor, "stop", reason, now=now)
+        audit.record_person(actor, "stop", reason, now=now)
     return Controlled(
         "The stop switch is engaged: nothing disruptive is done until it is released."
     )
@@ -164,7 +164,7 @@ def release(*, actor: str, note: str = "", now: datetime) -> Outcome:
     Run.objects.filter(state=RunState.RUNNING, facts__refused="stopped", wake_at__gt=now).update(
         wake_at=now
     )
-    audit.of_person(actor, "release", note or "The stop switch is released.", now=now)
+    audit.record_person(actor, "release", note or "The stop switch is released.", now=now)
     return Controlled("The stop switch is released. Runs that waited for it go on.")
 
 
@@ -180,11 +180,11 @@ def close_breaker(reason: str, *, actor: str, now: datetime) -> Outcome:
         Run.objects.filter(
             state=RunState.RUNNING, facts__refused="breaker", wake_at__gt=now
         ).update(wake_at=now)
-        audit.of_person(actor, "close_breaker", reason, now=now)
+        audit.record_person(actor, "close_breaker", reason, now=now)
     return Controlled("The breaker is closed. Runs that waited for it go on.")
 
 
-def _move(
+def _move_run(
     run_id: int,
     states: tuple[RunState, ...],
     to: RunState,
@@ -205,10 +205,10 @@ def _move(
             )
         words = f"Run {run_id} on {run.place} is {word} by {actor}. {note}".strip()
         text = f"{words} {run.facts.get('unfinished', '')}".strip()
-        audit.of_person(actor, word, text, now=now, run=run)
+        audit.record_person(actor, word, text, now=now, run=run)
         if to is RunState.ABORTED:
-            poll_pauses.end(holder(run.pk))
-            _tell_aborted(run, text, actor=actor, now=now)
+            poll_pauses.end(get_holder(run.pk))
+            _record_abort(run, text, actor=actor, now=now)
         else:
             needs_human = "" if word == "approved" else None
             transitions.record(
@@ -222,15 +222,15 @@ def _move(
         return Controlled(text)
 
 
-def _tell_aborted(run: Run, text: str, *, actor: str, now: datetime) -> None:
+def _record_abort(run: Run, text: str, *, actor: str, now: datetime) -> None:
     node = run.place
     is_drained = "drained_at" in run.facts and not node_loan.is_lent(run.facts)
     ask = f"Resume {node} when it is well, and resolve the incident." if is_drained else ""
-    told = f"{text} {node} stays drained." if is_drained else text
+    note = f"{text} {node} stays drained." if is_drained else text
     acted = transitions.act(
-        run.incident_id, Trigger.REPAIR_WITHDRAWN, actor=actor, note=told, now=now, needs_human=ask
+        run.incident_id, Trigger.REPAIR_WITHDRAWN, actor=actor, note=note, now=now, needs_human=ask
     )
     if isinstance(acted, Refused):
         transitions.record(
-            run.incident_id, kind="run_aborted", text=told, actor=actor, now=now, needs_human=ask
+            run.incident_id, kind="run_aborted", text=note, actor=actor, now=now, needs_human=ask
         )

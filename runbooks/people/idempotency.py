@@ -25,7 +25,7 @@ class Repeated:
     text: str
 
 
-def obey(
+def execute_once(
     key: str, act: Callable[[], Outcome], *, actor: str, words: str, now: datetime
 ) -> Outcome | Repeated:
     """Does it in one transaction with its line in the audit log, under a lock; `words` is the order
@@ -34,17 +34,17 @@ def obey(
     with transaction.atomic():
         # SQLite's transactions are immediate: there the whole database is the lock.
         FleetLock.objects.select_for_update().get(name=_LOCK)
-        before = audit.of_key(key, since=now - KEPT)
+        before = audit.get_order(key, since=now - KEPT)
         if before is not None:
             return Repeated(before.text)
         outcome = act()
         text = outcome.text if isinstance(outcome, Controlled) else outcome.reason
-        audit.of_order(
+        audit.record_order(
             actor, f"{words}: {text}", is_done=isinstance(outcome, Controlled), now=now, key=key
         )
     return outcome
 
 
-def refused(reason: ControlRefused, *, actor: str, words: str, now: datetime) -> None:
+def record_refusal(reason: ControlRefused, *, actor: str, words: str, now: datetime) -> None:
     """Nothing was done: who gave the order may not."""
-    audit.of_order(actor, f"{words}: {reason}", is_done=False, now=now)
+    audit.record_order(actor, f"{words}: {reason}", is_done=False, now=now)

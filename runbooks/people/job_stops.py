@@ -19,7 +19,7 @@ from incidents.models import Incident, Node
 from incidents.state import transitions
 from runbooks.engine import start
 from runbooks.fleet import fleet, guard_check
-from runbooks.fleet.fleet import ShownFleet
+from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
 from runbooks.guards.table import Act, GuardRefused
 from runbooks.library import library
@@ -49,40 +49,46 @@ def may_stop_job(name: str, fault_types: Sequence[str], *, now: datetime, world:
             False,
             f"{name} is not in the inventory, and what is not in the inventory is never acted upon",
         )
-    chosen = _runbook_for(fault_types, now)
+    chosen = _find_runbook(fault_types, now)
     if chosen is None:
         return Leave(
             False, f"none of {', '.join(fault_types) or 'no faults'} is a fault that stops a job"
         )
     fault_type, runbook = chosen
     try:
-        shown = fleet.read_fleet(world.slurm)
+        snapshot = fleet.read_snapshot(world.slurm)
     except (SlurmError, SlurmRefusal) as error:
         return Leave(False, f"Slurm could not be asked how many nodes are out: {error}")
-    leave = _claim(node, fault_type, runbook, shown=shown, now=now, world=world)
+    leave = _claim_node(node, fault_type, runbook, snapshot=snapshot, now=now, world=world)
     _record(node, leave, now)
     return leave
 
 
-def _runbook_for(fault_types: Sequence[str], now: datetime) -> tuple[str, str] | None:
+def _find_runbook(fault_types: Sequence[str], now: datetime) -> tuple[str, str] | None:
     """The gravest fault that calls for a runbook, and the runbook."""
-    rows = [row for row in (catalog.load().get(name) for name in fault_types) if row is not None]
-    here = FaultPlace(resource="", is_node=True, is_provisional=False)
+    rows = catalog.load()
+    known = [rows[name] for name in fault_types if name in rows]
+    place = FaultPlace(resource="", is_node=True, is_provisional=False)
     books = [book for book in library.load().values() if book.needs_node]
-    for row in sorted(rows, key=lambda row: -Severity(row.severity).rank):
-        trouble = Trouble(
-            row.id, Action(row.action), Component(row.component), Severity(row.severity)
-        )
-        chosen = choose(trouble, here, books, modes=start.modes(), past=Past(), now=now)
+    for row in sorted(known, key=lambda row: -Severity(row.severity).rank):
+        action, component = Action(row.action), Component(row.component)
+        trouble = Trouble(row.id, action, component, Severity(row.severity))
+        chosen = choose(trouble, place, books, modes=start.get_modes(), past=Past(), now=now)
         if isinstance(chosen, Chosen):
             return row.id, chosen.book.name
     return None
 
 
-def _claim(
-    node: Node, fault_type: str, runbook: str, *, shown: ShownFleet, now: datetime, world: World
+def _claim_node(
+    node: Node,
+    fault_type: str,
+    runbook: str,
+    *,
+    snapshot: FleetSnapshot,
+    now: datetime,
+    world: World,
 ) -> Leave:
-    mode = fleet.mode_of(runbook)
+    mode = fleet.get_mode(runbook)
     if mode is not Mode.ARMED:
         return Leave(
             False,
@@ -91,10 +97,12 @@ def _claim(
     FleetLock.objects.get_or_create(name="fleet")
     with transaction.atomic():
         FleetLock.objects.select_for_update().get(name="fleet")
-        state = fleet.for_node(
-            node, runbook, shown, fault_type=fault_type, policy=world.policy, now=now
+        state = fleet.load_fleet_for_node(
+            node, runbook, snapshot, fault_type=fault_type, policy=world.policy, now=now
         )
-        verdict = table.check(guard_check.request(Act.DRAIN, node.name, fault_type), state, now)
+        verdict = table.check(
+            guard_check.build_request(Act.DRAIN, node.name, fault_type), state, now
+        )
         if isinstance(verdict, GuardRefused):
             return Leave(False, verdict.reason)
         JobStop.objects.create(
@@ -108,10 +116,6 @@ def _record(node: Node, leave: Leave, now: datetime) -> None:
     did."""
     latest = Incident.objects.filter(node=node, closed_at=None).order_by("-pk").first()
     if latest is not None:
-        what = (
-            "may stop the job that starts there"
-            if leave.is_granted
-            else "may not stop the job that starts there"
-        )
-        text = f"The check on {node.name} {what}: {leave.reason}."
+        may = "may" if leave.is_granted else "may not"
+        text = f"The check on {node.name} {may} stop the job that starts there: {leave.reason}."
         transitions.record(latest.pk, kind="run_note", text=text, actor="kintsugi", now=now)

@@ -11,15 +11,18 @@ from incidents.models import Incident
 from incidents.reserve import decommissions
 from incidents.state import transitions
 from incidents.vocabulary.lifecycle import State
+from runbooks.engine import start
 from runbooks.fleet import fleet
 from runbooks.library import library
-from runbooks.models import Mode, Run, RunState
+from runbooks.models import Mode, Run
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 
 _MAY_START = (State.OPEN, State.ACKNOWLEDGED)
 
 
-def start(runbook: str, incident_id: int, *, actor: str, note: str, now: datetime) -> Outcome:
+def start_manual_run(
+    runbook: str, incident_id: int, *, actor: str, note: str, now: datetime
+) -> Outcome:
     """Starts it for the incident; who asks for a run has approved it. In shadow it is written down
     only."""
     book = library.load().get(runbook)
@@ -30,30 +33,22 @@ def start(runbook: str, incident_id: int, *, actor: str, note: str, now: datetim
     incident = Incident.objects.select_related("node", "root_fault").filter(pk=incident_id).first()
     if incident is None:
         return ControlRefused(f"There is no incident {incident_id}.")
-    refusal = _against(incident, needs_node=book.needs_node)
-    mode = fleet.mode_of(runbook)
+    refusal = _find_objection(incident, needs_node=book.needs_node)
+    mode = fleet.get_mode(runbook)
     if refusal or mode is Mode.OFF:
         return ControlRefused(
             refusal or f"{runbook} is off: `manage.py mode {runbook}` says how far it may go."
         )
     root = incident.root_fault
+    run = start.build_run(incident, book, mode, now=now)
+    run.fault_type = root.fault_type if root is not None else incident.fault_type
+    run.facts = {"resource": incident.root_resource, "why": f"{actor} asked for it"}
+    run.approved_by = actor[:150]
     try:
         with transaction.atomic():
-            run = Run.objects.create(
-                incident=incident,
-                node=incident.node if book.needs_node else None,
-                runbook=runbook,
-                version=book.version,
-                plan=[planned.as_row() for planned in book.steps],
-                fault_type=root.fault_type if root is not None else incident.fault_type,
-                mode=mode,
-                state=RunState.RUNNING,
-                wake_at=now,
-                facts={"resource": incident.root_resource, "why": f"{actor} asked for it"},
-                approved_by=actor[:150],
-                started_at=now,
-            )
-            text = f"Run {run.pk}, {book.title.lower()}, on {run.place} is started by {actor}. {note}".strip()  # noqa: E501
+            run.save(force_insert=True)
+            begun = f"Run {run.pk}, {book.title.lower()}, on {run.place} is started by {actor}."
+            text = f"{begun} {note}".strip()
             transitions.record(
                 incident.pk, kind="run_approved", text=text, actor=actor, now=now, needs_human=""
             )
@@ -62,7 +57,7 @@ def start(runbook: str, incident_id: int, *, actor: str, note: str, now: datetim
     return Controlled(text)
 
 
-def _against(incident: Incident, *, needs_node: bool) -> str:
+def _find_objection(incident: Incident, *, needs_node: bool) -> str:
     """Why no run can be started for it; empty when one can."""
     if State(incident.state) not in _MAY_START:
         return (
@@ -76,18 +71,15 @@ def _against(incident: Incident, *, needs_node: bool) -> str:
         )
     if needs_node and incident.node is None:
         return f"Incident {incident.pk} is on no node of the inventory."
-    leaving = (
-        decommissions.get_decommissions().get(incident.node.name, "")
-        if incident.node is not None
-        else ""
-    )
+    leaving = ""
+    if incident.node is not None:
+        leaving = decommissions.get_decommissions().get(incident.node.name, "")
     if needs_node and leaving:
         return (
             f"{leaving} No run is started on it: `manage.py decommission end` says that it stays."
         )
     busy = Run.objects.unfinished()
-    if busy.filter(incident=incident).exists() or (
-        needs_node and busy.filter(node=incident.node).exists()
-    ):
+    is_busy = busy.filter(incident=incident).exists()
+    if is_busy or (needs_node and busy.filter(node=incident.node).exists()):
         return "A run is under way there: abort it first, or let it end."
     return ""

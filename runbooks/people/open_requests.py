@@ -3,6 +3,9 @@ Reads only."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from incidents.models import TimelineEntry
 from incidents.notify.notifier import Ask, Button, Message, Reply
 from runbooks import answer_words, questions
@@ -14,7 +17,7 @@ APPROVE, ABORT, ANSWER = "approve", "abort", "answer"
 message."""
 
 
-def of_message(message: Message) -> Ask | None:
+def find_message_ask(message: Message) -> Ask | None:
     """What the message of a timeline entry asks, as long as nobody has answered; None where it asks
     nothing."""
     kind = message.content.kind if isinstance(message.content, Reply) else ""
@@ -22,20 +25,20 @@ def of_message(message: Message) -> Ask | None:
     if entry is None:
         return None
     if kind == "approval_asked":
-        return _of_approval(entry)
-    return _of_question(entry) if kind == "run_waiting" else None
+        return _find_approval_ask(entry)
+    return _find_question_ask(entry) if kind == "run_waiting" else None
 
 
-def of_run(run: Run) -> Ask | None:
+def find_run_ask(run: Run) -> Ask | None:
     """What the run asks now: leave for its next step, or a question."""
     leave = approvals.get_open_approval(run) if run.state == RunState.AWAITING_APPROVAL else None
     if leave is not None:
-        return _leave(leave)
+        return _build_approval_ask(leave)
     question = questions.get_open_question(run.pk) if run.state in UNFINISHED else None
-    return _answers(question) if question is not None else None
+    return _build_question_ask(question) if question is not None else None
 
 
-def _of_approval(entry: TimelineEntry) -> Ask | None:
+def _find_approval_ask(entry: TimelineEntry) -> Ask | None:
     """Entry and question were written in one transaction with one time. What came after it is
     another question."""
     rows = Approval.objects.filter(
@@ -46,10 +49,10 @@ def _of_approval(entry: TimelineEntry) -> Ask | None:
         ended_at=None,
     )
     found = list(rows.select_related("run__node", "run__incident")[:2])
-    return _leave(found[0]) if len(found) == 1 else None
+    return _build_approval_ask(found[0]) if len(found) == 1 else None
 
 
-def _of_question(entry: TimelineEntry) -> Ask | None:
+def _find_question_ask(entry: TimelineEntry) -> Ask | None:
     rows = Question.objects.filter(
         run__incident_id=entry.incident_id,
         run__state__in=UNFINISHED,
@@ -61,39 +64,37 @@ def _of_question(entry: TimelineEntry) -> Ask | None:
         for row in rows.select_related("run__node", "run__incident")
         if entry.text.endswith(row.text)
     ]
-    return _answers(found[0]) if len(found) == 1 else None
+    return _build_question_ask(found[0]) if len(found) == 1 else None
 
 
-def _leave(asked: Approval) -> Ask:
-    shown, run = asked.shown, asked.run
-    value = f"{run.pk} {approval_snapshot.mark(asked.pk, shown)}"
-    lines = (
-        f"{shown['node']}: {shown['service']} {shown['reason']}".rstrip(),
-        f"Jobs on it: {', '.join(shown['jobs']) or 'none'}",
-        f"Faults that stand: {', '.join(shown['faults']) or 'none that calls for a repair'}",
-        *((f"Power: {shown['power']}",) if shown["power"] else ()),
-        f"Out of service beside it: {shown['nodes_out']}",
-    )
-    go = f"Run {run.pk} on {run.place} takes the step that was shown, while the node is as shown."
-    end = (
-        f"Run {run.pk} on {run.place} ends here. The node stays as it is: drained if it was"
-        " drained."
-    )
-    return Ask(
-        lines,
-        (
-            Button(APPROVE, f"Approve run {run.pk}", value, question=go),
-            Button(ABORT, f"Abort run {run.pk}", value, question=end, is_danger=True),
-        ),
-    )
+def _build_approval_ask(approval: Approval) -> Ask:
+    run = approval.run
+    fingerprint = approval_snapshot.get_fingerprint(approval.pk, approval.shown)
+    value = f"{run.pk} {fingerprint}"
+    place = f"Run {run.pk} on {run.place}"
+    go_on = f"{place} takes the step that was shown, while the node is as shown."
+    end = f"{place} ends here. The node stays as it is: drained if it was drained."
+    approve = Button(APPROVE, f"Approve run {run.pk}", value, question=go_on)
+    abort = Button(ABORT, f"Abort run {run.pk}", value, question=end, is_danger=True)
+    return Ask(_format_snapshot(approval.shown), (approve, abort))
 
 
-def _answers(question: Question) -> Ask:
-    words = answer_words.ways(question)
-    buttons = (
+def _format_snapshot(shown: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the person decides on, a line each."""
+    node = f"{shown['node']}: {shown['service']} {shown['reason']}".rstrip()
+    jobs = ", ".join(shown["jobs"]) or "none"
+    faults = ", ".join(shown["faults"]) or "none that calls for a repair"
+    lines = [node, f"Jobs on it: {jobs}", f"Faults that stand: {faults}"]
+    if shown["power"]:
+        lines.append(f"Power: {shown['power']}")
+    return (*lines, f"Out of service beside it: {shown['nodes_out']}")
+
+
+def _build_question_ask(question: Question) -> Ask:
+    words = answer_words.get_ways(question)
+    buttons = [
         Button(f"{ANSWER}_{number}", word, f"{question.pk} {word}")
         for number, word in enumerate(words)
-    )
-    return Ask(
-        (f"Run {question.run_id} on {question.run.place} asks: {question.text}",), tuple(buttons)
-    )
+    ]
+    run = f"Run {question.run_id} on {question.run.place}"
+    return Ask((f"{run} asks: {question.text}",), tuple(buttons))

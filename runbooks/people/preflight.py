@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from detectors.detector import DetectorError, Target
 from incidents.inventory import services
@@ -42,84 +43,72 @@ class Check:
         return not self.is_ok and (not self.only_for or runbook in self.only_for)
 
 
-def check(world: World) -> list[Check]:
+_Point = Callable[[Mapping[str, str], World], Check]
+
+
+def run_checks(world: World) -> list[Check]:
     """Every point, in order. What cannot be asked for is a problem, never skipped."""
     try:
         config = world.slurm.config()
     except SlurmError as error:
-        return [
-            Check(
-                "slurm",
-                False,
-                str(error),
-                "Set KINTSUGI_SLURM so that `scontrol show config` works from here.",
-            )
-        ]
-    points: list[Callable[[Mapping[str, str], World], Check]] = [
-        _cluster_name,
-        _reboot_program,
-        _return_to_service,
-        _resume_timeout,
-        _privileges,
-        _nodes_known,
-        _node_access,
-        _root_rights,
-        _power,
-        _verify_command,
+        todo = "Set KINTSUGI_SLURM so that `scontrol show config` works from here."
+        return [Check("slurm", False, str(error), todo)]
+    points: list[_Point] = [
+        _check_cluster_name,
+        _check_reboot_program,
+        _check_return_to_service,
+        _check_resume_timeout,
+        _check_privileges,
+        _check_nodes,
+        _check_node_access,
+        _check_root_rights,
+        _check_power,
+        _check_verify_command,
     ]
     return [point(config, world) for point in points]
 
 
-def report(world: World, *, by: str, now: datetime) -> PreflightReport:
+def create_report(world: World, *, by: str, now: datetime) -> PreflightReport:
     """Looks, and keeps what was found for processes that hold no key for acts."""
-    return PreflightReport.objects.create(
-        at=now, by=by[:150], checks=[asdict(point) for point in check(world)]
-    )
+    checks = [asdict(check) for check in run_checks(world)]
+    return PreflightReport.objects.create(at=now, by=by[:150], checks=checks)
 
 
-def reported(now: datetime) -> list[Check] | None:
+def load_report(now: datetime) -> list[Check] | None:
     """What the process that acts found within the last minutes; None when it has not looked
     since."""
     last = PreflightReport.objects.filter(at__gt=now - _FRESH).first()
     if last is None:
         return None
-    return [
-        Check(**{**point, "only_for": tuple(point.get("only_for", ()))}) for point in last.checks
-    ]
+    return [_parse_check(row) for row in last.checks]
 
 
-def _cluster_name(config: Mapping[str, str], world: World) -> Check:
+def _parse_check(row: Mapping[str, Any]) -> Check:
+    return Check(**{**row, "only_for": tuple(row.get("only_for", ()))})
+
+
+def _check_cluster_name(config: Mapping[str, str], world: World) -> Check:
     found, wanted = config.get("ClusterName", ""), world.policy.cluster_name
     if wanted and found == wanted:
         return Check("cluster_name", True, f"Slurm is cluster {found}.")
-    text = (
-        f"Slurm is cluster {found or 'without a name'}; KINTSUGI_CLUSTER_NAME is"
-        f" {wanted or 'unset'}."
-    )
-    return Check(
-        "cluster_name",
-        False,
-        text,
-        "Set KINTSUGI_CLUSTER_NAME to the ClusterName of the Slurm to be acted on.",
-    )
+    cluster = f"Slurm is cluster {found or 'without a name'}"
+    text = f"{cluster}; KINTSUGI_CLUSTER_NAME is {wanted or 'unset'}."
+    todo = "Set KINTSUGI_CLUSTER_NAME to the ClusterName of the Slurm to be acted on."
+    return Check("cluster_name", False, text, todo)
 
 
-def _reboot_program(config: Mapping[str, str], world: World) -> Check:
+def _check_reboot_program(config: Mapping[str, str], world: World) -> Check:
     program = config.get("RebootProgram", "")
     if program:
         return Check("reboot_program", True, f"RebootProgram is {program}.")
     todo = (
         "Set RebootProgram in slurm.conf, such as /usr/sbin/reboot, and run scontrol reconfigure."
     )
-    return Check(
-        "reboot_program",
-        False,
-        "RebootProgram is not set: `scontrol reboot` would do nothing.",
-        todo,
-    )
+    text = "RebootProgram is not set: `scontrol reboot` would do nothing."
+    return Check("reboot_program", False, text, todo)
 
 
-def _return_to_service(config: Mapping[str, str], world: World) -> Check:
+def _check_return_to_service(config: Mapping[str, str], world: World) -> Check:
     value = config.get("ReturnToService", "")
     if value in ("0", "1"):
         return Check("return_to_service", True, f"ReturnToService is {value}.")
@@ -130,7 +119,7 @@ def _return_to_service(config: Mapping[str, str], world: World) -> Check:
     return Check("return_to_service", False, f"ReturnToService is {value or 'unknown'}.", todo)
 
 
-def _resume_timeout(config: Mapping[str, str], world: World) -> Check:
+def _check_resume_timeout(config: Mapping[str, str], world: World) -> Check:
     found = re.match(r"\d+", config.get("ResumeTimeout", ""))
     limit = timedelta(seconds=int(found[0])) if found else timedelta(0)
     boot = world.policy.boot_time
@@ -147,7 +136,7 @@ def _resume_timeout(config: Mapping[str, str], world: World) -> Check:
     return Check("resume_timeout", False, text, todo)
 
 
-def _privileges(config: Mapping[str, str], world: World) -> Check:
+def _check_privileges(config: Mapping[str, str], world: World) -> Check:
     try:
         access = world.slurm.access()
     except SlurmError as error:
@@ -162,29 +151,24 @@ def _privileges(config: Mapping[str, str], world: World) -> Check:
     )
 
 
-def _nodes_known(config: Mapping[str, str], world: World) -> Check:
+def _check_nodes(config: Mapping[str, str], world: World) -> Check:
     try:
-        known = world.slurm.nodes()
+        in_slurm = world.slurm.nodes()
     except SlurmError as error:
         return Check("nodes", False, str(error), "See that `scontrol show node` works.")
-    ours = services.pollable()
-    both = [name for name in ours if name in known]
-    text = (
-        f"{len(both)} of {len(ours)} nodes of the inventory are in Slurm, which has {len(known)}."
-    )
+    names = services.pollable()
+    both = [name for name in names if name in in_slurm]
+    count = f"{len(both)} of {len(names)} nodes of the inventory"
+    text = f"{count} are in Slurm, which has {len(in_slurm)}."
     todo = "Import the inventory (manage.py inventory import) with the names that Slurm uses."
     return Check("nodes", bool(both), text, "" if both else todo)
 
 
-def _node_access(config: Mapping[str, str], world: World) -> Check:
+def _check_node_access(config: Mapping[str, str], world: World) -> Check:
     """SSH to some nodes, spread over the inventory. One that is down does not stop arming; none
     that answers does."""
-    targets = [
-        target
-        for name in _spread(services.pollable())
-        if (target := services.target(name)) is not None
-    ]
-    answers = {target.name: _boot_id(world, target) for target in targets}
+    targets = _sample_targets()
+    answers = {target.name: _find_boot_id_complaint(world, target) for target in targets}
     well = [name for name, complaint in answers.items() if not complaint]
     if well:
         return Check(
@@ -200,53 +184,48 @@ def _node_access(config: Mapping[str, str], world: World) -> Check:
     return Check("node_access", False, f"No node gives its boot id over SSH: {complaint}.", todo)
 
 
-def _root_rights(config: Mapping[str, str], world: World) -> Check:
+def _check_root_rights(config: Mapping[str, str], world: World) -> Check:
     """Whether sudo on some nodes lets runs reset GPUs. It stands only against the runbooks that do
     so."""
-    books = [name for name in root_rights.runbooks() if fleet.mode_of(name) is not Mode.OFF]
+    books = [name for name in root_rights.list_runbooks() if fleet.get_mode(name) is not Mode.OFF]
     if not books:
         return Check(
             "root_rights",
             True,
             "No runbook that resets GPUs is on: nothing is done as root on nodes.",
         )
-    units = root_rights.units()
-    targets = [
-        target
-        for name in _spread(services.pollable())
-        if (target := services.target(name)) is not None
-    ]
+    units = root_rights.list_units()
+    targets = _sample_targets()
     with ThreadPoolExecutor(max_workers=_SAMPLE) as at_once:
         answers = list(
-            at_once.map(lambda target: root_rights.missing(world.shell, target, units), targets)
+            at_once.map(
+                lambda target: root_rights.list_missing(world.shell, target, units), targets
+            )
         )
-    told = {
+    missing_by_node = {
         target.name: found
         for target, found in zip(targets, answers, strict=True)
         if isinstance(found, list)
     }
-    short = {name: found for name, found in told.items() if found}
-    named = ", ".join(books)
-    todo = (
-        f"Install the lines of `manage.py inventory sudoers --acts` on the nodes, or set {named} to"
-        " off."
-    )
-    if short:
-        name, found = next(iter(short.items()))
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    refusing = {name: missing for name, missing in missing_by_node.items() if missing}
+    names, count = ", ".join(books), len(missing_by_node)
+    install = "Install the lines of `manage.py inventory sudoers --acts` on the nodes"
+    todo = f"{install}, or set {names} to off."
+    if refusing:
+        node, missing = next(iter(refusing.items()))
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         text = (
-            f"{len(short)} of {len(told)} nodes looked at do not let runs reset GPUs: {name}"
-            f" refuses {found[0]}{more}."
+            f"{len(refusing)} of {count} nodes looked at do not let runs reset GPUs: {node}"
+            f" refuses {missing[0]}{more}."
         )
         return Check("root_rights", False, text, todo, books)
-    if not told:
+    if not missing_by_node:
         return Check("root_rights", False, "No node could be asked what sudo allows.", todo, books)
-    return Check(
-        "root_rights", True, f"sudo of {len(told)} nodes looked at lets runs reset GPUs ({named})."
-    )
+    text = f"sudo of {count} nodes looked at lets runs reset GPUs ({names})."
+    return Check("root_rights", True, text)
 
 
-def _power(config: Mapping[str, str], world: World) -> Check:
+def _check_power(config: Mapping[str, str], world: World) -> Check:
     """Controllers of some nodes, asked at once: one that is away takes its half minute, and none
     stops arming alone."""
     if isinstance(world.power, NoPower):
@@ -255,38 +234,34 @@ def _power(config: Mapping[str, str], world: World) -> Check:
             True,
             "No management controllers are given ([group.bmc]): cold cycles are a person's.",
         )
-    targets = [
-        target
-        for name in _spread(services.pollable())
-        if (target := services.target(name)) is not None
-    ]
+    targets = _sample_targets()
     with ThreadPoolExecutor(max_workers=_SAMPLE) as at_once:
-        answers = list(at_once.map(lambda target: _power_of(world, target), targets))
-    asked = [answer for answer in answers if not isinstance(answer, NoController)]
-    states = [answer for answer in asked if isinstance(answer, PowerState)]
-    if states or not asked:
+        answers = list(at_once.map(lambda target: _read_power(world, target), targets))
+    given = [answer for answer in answers if not isinstance(answer, NoController)]
+    states = [answer for answer in given if isinstance(answer, PowerState)]
+    if states or not given:
         without = (
-            f"; {len(answers) - len(asked)} have no controller given"
-            if len(answers) > len(asked)
+            f"; {len(answers) - len(given)} have no controller given"
+            if len(answers) > len(given)
             else ""
         )
         return Check(
             "power",
             True,
-            f"{len(states)} of {len(asked)} management controllers looked at answer{without}.",
+            f"{len(states)} of {len(given)} management controllers looked at answer{without}.",
         )
     todo = "Correct [group.bmc] in KINTSUGI_CREDENTIALS, or `bmc` of the nodes in the inventory."
-    return Check("power", False, f"No management controller answers: {asked[0]}", todo)
+    return Check("power", False, f"No management controller answers: {given[0]}", todo)
 
 
-def _power_of(world: World, target: Target) -> PowerState | PowerError:
+def _read_power(world: World, target: Target) -> PowerState | PowerError:
     try:
         return world.power.state(target)
     except PowerError as error:
         return error
 
 
-def _verify_command(config: Mapping[str, str], world: World) -> Check:
+def _check_verify_command(config: Mapping[str, str], world: World) -> Check:
     command = " ".join(world.policy.verify_command)
     text = (
         f"`{command}` verifies a node."
@@ -296,11 +271,15 @@ def _verify_command(config: Mapping[str, str], world: World) -> Check:
     return Check("verify_command", True, text)
 
 
-def _spread(names: list[str]) -> list[str]:
-    return names[:: max(1, len(names) // _SAMPLE)][:_SAMPLE]
+def _sample_targets() -> list[Target]:
+    """Some nodes, spread over the inventory."""
+    names = services.pollable()
+    sample = names[:: max(1, len(names) // _SAMPLE)][:_SAMPLE]
+    targets = [services.target(name) for name in sample]
+    return [target for target in targets if target is not None]
 
 
-def _boot_id(world: World, target: Target) -> str:
+def _find_boot_id_complaint(world: World, target: Target) -> str:
     """The complaint; empty when the node gave a boot id."""
     try:
         output = world.shell.run(target, _BOOT_ID, _TIMEOUT)

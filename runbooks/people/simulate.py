@@ -13,9 +13,9 @@ from detectors.faults import Action, Component, Severity
 from incidents.models import Fault, Node
 from runbooks.engine import outcome_history, start
 from runbooks.fleet import fleet, guard_check
-from runbooks.fleet.fleet import ShownFleet
+from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table as guards
-from runbooks.guards.table import GuardVerdict
+from runbooks.guards.table import Act, GuardVerdict
 from runbooks.library import library
 from runbooks.plan.choose import Chosen, FaultPlace, Past, choose
 from runbooks.plan.runbook import Planned, Runbook, Trouble
@@ -75,6 +75,18 @@ class Simulation:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What is simulated, with Slurm's answer."""
+
+    book: Runbook
+    node: Node
+    snapshot: FleetSnapshot
+    fault_type: str
+    now: datetime
+    world: World
+
+
 def simulate(
     runbook: str, name: str, *, fault_type: str, now: datetime, world: World
 ) -> Simulation:
@@ -92,8 +104,8 @@ def simulate(
     if fault_type and catalog.load().get(fault_type) is None:
         raise CannotSimulate(f"There is no fault type {fault_type} in the catalogue.")
     try:
-        shown = fleet.read_fleet(world.slurm)
-        state = shown.nodes.get(name)
+        snapshot = fleet.read_snapshot(world.slurm)
+        state = snapshot.nodes.get(name)
         if state is None:
             raise CannotSimulate(
                 f"Slurm knows no node {name}. Compare the inventory with `sinfo -N`."
@@ -101,28 +113,31 @@ def simulate(
         jobs = tuple(f"{job.job_id} of {job.user}" for job in world.slurm.jobs(name))
     except (SlurmError, SlurmRefusal) as error:
         raise CannotSimulate(f"Slurm cannot be asked: {error}") from error
-    chosen, because, is_for = _chosen(book, node, fault_type, now)
+    chosen, because, is_for = _choose(book, node, fault_type, now)
+    request = _Request(book, node, snapshot, fault_type, now, world)
+    mode = str(fleet.get_mode(book.name))
+    faults = _list_active_faults(name)
+    steps = tuple(_simulate_step(planned, request) for planned in book.steps)
+    state_text = "+".join([state.base, *sorted(state.flags)])
+    in_the_way = _find_foreign_drain(state)
     return Simulation(
-        runbook=book.name,
-        version=book.version,
-        mode=str(fleet.mode_of(book.name)),
-        node=name,
-        state="+".join([state.base, *sorted(state.flags)]),
+        runbook,
+        book.version,
+        mode,
+        name,
+        state_text,
         jobs=jobs,
-        faults=_standing(name),
-        in_the_way=_in_the_way(state),
+        faults=faults,
+        in_the_way=in_the_way,
         fault_type=fault_type,
         is_for=is_for,
         chosen=chosen,
         because=because,
-        steps=tuple(
-            _would(planned, book, node, shown, fault_type, now=now, world=world)
-            for planned in book.steps
-        ),
+        steps=steps,
     )
 
 
-def _chosen(
+def _choose(
     book: Runbook, node: Node, fault_type: str, now: datetime
 ) -> tuple[str, str, bool | None]:
     row = catalog.load().get(fault_type) if fault_type else None
@@ -131,55 +146,56 @@ def _chosen(
     trouble = Trouble(row.id, Action(row.action), Component(row.component), Severity(row.severity))
     there = Fault.objects.active().of_node(node.name).filter(fault_type=fault_type).first()
     part = there.resource if there is not None else resources.node(node.name)
-    where = FaultPlace(resource=part, is_node=True, is_provisional=False)
+    place = FaultPlace(resource=part, is_node=True, is_provisional=False)
     books = library.load()
-    past = Past(outcome_history.tried_on(node, fault_type, books, now))
-    found = choose(trouble, where, books.values(), modes=start.modes(), past=past, now=now)
+    past = Past(outcome_history.load_tried(node, fault_type, books, now))
+    found = choose(trouble, place, books.values(), modes=start.get_modes(), past=past, now=now)
     if isinstance(found, Chosen):
         return found.book.name, found.reason, book.fits(trouble)
     return "", found.reason, book.fits(trouble)
 
 
-def _would(
-    planned: Planned,
-    book: Runbook,
-    node: Node,
-    shown: ShownFleet,
-    fault_type: str,
-    *,
-    now: datetime,
-    world: World,
-) -> StepWould:
-    act = planned.step.act
+def _simulate_step(planned: Planned, request: _Request) -> StepWould:
+    step = planned.step
+    would = step.plan.format(node=request.node.name)
     says: tuple[GuardSays, ...] = ()
-    if act is not None:
-        seen = fleet.for_node(
-            node, book.name, shown, fault_type=fault_type, policy=world.policy, now=now
-        )
-        says = tuple(
-            _says(one)
-            for one in guards.explain(guard_check.request(act, node.name, fault_type), seen, now)
-        )
-    would = planned.step.plan.format(node=node.name)
-    return StepWould(planned.step.name, would, dict(planned.given), planned.needs_approval, says)
+    if step.act is not None:
+        says = _ask_guards(step.act, request)
+    return StepWould(step.name, would, dict(planned.given), planned.needs_approval, says)
 
 
-def _says(one: GuardVerdict) -> GuardSays:
-    refused = one.refused
+def _ask_guards(act: Act, request: _Request) -> tuple[GuardSays, ...]:
+    """Every guard's answer to this act on the node now."""
+    node, fault_type, now = request.node, request.fault_type, request.now
+    state = fleet.load_fleet_for_node(
+        node,
+        request.book.name,
+        request.snapshot,
+        fault_type=fault_type,
+        policy=request.world.policy,
+        now=now,
+    )
+    guard_request = guard_check.build_request(act, node.name, fault_type)
+    verdicts = guards.explain(guard_request, state, now)
+    return tuple(_format_verdict(verdict) for verdict in verdicts)
+
+
+def _format_verdict(verdict: GuardVerdict) -> GuardSays:
+    name, refused = verdict.guard.name, verdict.refused
     if refused is None:
-        return GuardSays(one.guard.name, allows=True, reason="", ask_again_at="")
-    again = refused.ask_again_at.isoformat() if refused.ask_again_at is not None else ""
-    return GuardSays(one.guard.name, allows=False, reason=refused.reason, ask_again_at=again)
+        return GuardSays(name, allows=True, reason="", ask_again_at="")
+    again_at = refused.ask_again_at.isoformat() if refused.ask_again_at is not None else ""
+    return GuardSays(name, allows=False, reason=refused.reason, ask_again_at=again_at)
 
 
-def _standing(name: str) -> tuple[str, ...]:
+def _list_active_faults(name: str) -> tuple[str, ...]:
     rows = Fault.objects.active().of_node(name).order_by("raised_at", "pk")
     return tuple(f"{row.fault_type} on {row.resource}" for row in rows)
 
 
-def _in_the_way(state: NodeState) -> str:
+def _find_foreign_drain(state: NodeState) -> str:
     """A person's drain, which a run would wait for."""
-    if ownership.owner(state, _NO_INCIDENT) is not Owner.PERSON:
+    if ownership.get_owner(state, _NO_INCIDENT) is not Owner.PERSON:
         return ""
     who = state.reason_set_by or "someone"
     return (

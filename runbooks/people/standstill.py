@@ -17,9 +17,7 @@ from django.db.models.functions import Coalesce
 
 from detectors.faults import Severity
 from incidents.faults import flapping
-from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident, IncidentFault, TimelineEntry
-from incidents.reserve import decommissions, lemons
 from incidents.state import transitions
 from incidents.text.wording import clock, duration
 from incidents.vocabulary.lifecycle import CLOSED, State
@@ -91,7 +89,7 @@ class Moves:
 _OF = Coalesce("incident__duplicate_of_id", "incident_id")
 
 
-def _critical(since: datetime) -> set[int]:
+def _get_critical_incidents(since: datetime) -> set[int]:
     """Incidents with a critical fault that has been active since then, or with the breaker's."""
     has_lasted = Q(fault__severity=Severity.CRITICAL.value, fault__observed_at__lte=since)
     members = IncidentFault.objects.filter(fault__is_active=True).filter(
@@ -101,7 +99,7 @@ def _critical(since: datetime) -> set[int]:
     return set(holders.distinct())
 
 
-def _asking() -> set[int]:
+def _get_asking_incidents() -> set[int]:
     """Open incidents that ask a person, and have done so by us."""
     asked_by_us = TimelineEntry.objects.filter(
         incident=OuterRef("pk"), kind__in=(ASKED, ASKED_IN_THREAD)
@@ -110,31 +108,28 @@ def _asking() -> set[int]:
     return set(open_incidents.filter(Exists(asked_by_us)).values_list("pk", flat=True))
 
 
-def sweep(now: datetime) -> None:
+def sweep_standstills(now: datetime) -> None:
     """Asks for what stands still, and takes back what was asked for what moves. Mostly two
     queries."""
-    critical = _critical(now - ASKS_AFTER)
-    ids = critical | _asking()
+    critical = _get_critical_incidents(now - ASKS_AFTER)
+    ids = critical | _get_asking_incidents()
     if not ids:
         return
-    look = _Look.read(ids, now)
-    for incident in look.incidents:
-        asked = look.asked_before(incident)
-        if incident.needs_human and not asked:
+    situation = _Situation.load(ids, now)
+    for incident in situation.incidents:
+        if incident.needs_human and not situation.has_asked(incident):
             continue  # a run, a window or a person asks for something else
-        found = (
-            look.judge(incident)
-            if incident.pk in critical
-            else Moves("no critical fault stands any more")
-        )
+        found: Standstill | Moves = Moves("no critical fault stands any more")
+        if incident.pk in critical:
+            found = situation.evaluate(incident)
         if isinstance(found, Standstill):
-            _ask(incident, found, now)
+            _ask_person(incident, found, now)
         elif incident.needs_human:
             text = f"What was asked is taken back: {found.why}."
             transitions.take_back(incident.pk, incident.needs_human, kind=OVER, text=text, now=now)
 
 
-def _ask(incident: Incident, found: Standstill, now: datetime) -> None:
+def _ask_person(incident: Incident, found: Standstill, now: datetime) -> None:
     if incident.needs_human == found.ask:
         return
     since = f"since {clock(found.since)} ({duration(now - found.since)})"
@@ -146,42 +141,39 @@ def _ask(incident: Incident, found: Standstill, now: datetime) -> None:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Situation:
     """What stands now of these incidents."""
 
     now: datetime
     incidents: Sequence[Incident]
-    standing_since: Mapping[int, datetime]
-    told: Mapping[int, Sequence[str]]
+    active_since: Mapping[int, datetime]
+    asked_texts: Mapping[int, Sequence[str]]
     modes: Mapping[str, str]
     with_people: frozenset[str]
 
     @classmethod
-    def read(cls, ids: Iterable[int], now: datetime) -> _Look:
+    def load(cls, ids: Iterable[int], now: datetime) -> _Situation:
         rows = Incident.objects.open().filter(pk__in=ids).select_related("node", "root_fault")
-        told: dict[int, list[str]] = defaultdict(list)
+        texts: dict[int, list[str]] = defaultdict(list)
         entries = TimelineEntry.objects.filter(incident__in=ids, kind__in=(ASKED, ASKED_IN_THREAD))
         for incident_id, text in entries.values_list("incident_id", "text"):
-            told[incident_id].append(text)
-        closed = (
-            active_windows.maintained(now),
-            decommissions.get_decommissions(),
-            lemons.quarantined(),
-        )
+            texts[incident_id].append(text)
+        with_people = frozenset(start.get_closed_nodes(now))
         return cls(
             now=now,
             incidents=list(rows.order_by("pk")),
-            standing_since=_standing_since(ids),
-            told=told,
-            modes=start.modes(),
-            with_people=frozenset(node for nodes in closed for node in nodes),
+            active_since=_get_active_since(ids),
+            asked_texts=texts,
+            modes=start.get_modes(),
+            with_people=with_people,
         )
 
-    def asked_before(self, incident: Incident) -> bool:
+    def has_asked(self, incident: Incident) -> bool:
         """Whether what a person is asked now was asked here."""
-        return any(text.endswith(incident.needs_human) for text in self.told.get(incident.pk, ()))
+        texts = self.asked_texts.get(incident.pk, ())
+        return any(text.endswith(incident.needs_human) for text in texts)
 
-    def judge(self, incident: Incident) -> Standstill | Moves:
+    def evaluate(self, incident: Incident) -> Standstill | Moves:
         if incident.state not in _WITH_KINTSUGI:
             return Moves("it waits for the vendor, or for its quiet period")
         if incident.silence_id is not None:
@@ -189,35 +181,32 @@ class _Look:
         if incident.node is not None and incident.node.name in self.with_people:
             return Moves("people have the node")
         steps = Prefetch("steps", StepRun.objects.order_by("pk"))
-        runs = list(progress.runs_about(incident).prefetch_related(steps))
+        runs = list(progress.get_runs_about(incident).prefetch_related(steps))
         under_way = next((run for run in runs if run.state in UNFINISHED), None)
         if under_way is not None:
-            return self._of_run(incident, under_way)
+            return self._evaluate_run(incident, under_way)
         if incident.state != State.OPEN:
             return Moves("a person has it")
-        return self._without_run(incident, next(iter(runs), None))
+        return self._evaluate_without_run(incident, next(iter(runs), None))
 
-    def _of_run(self, incident: Incident, run: Run) -> Standstill | Moves:
+    def _evaluate_run(self, incident: Incident, run: Run) -> Standstill | Moves:
         refused, place = run.facts.get(lease.REFUSED), run.place
         is_stuck = run.state == RunState.RUNNING and (refused or run.facts.get("noted"))
-        since = max(_moved_at(run), self._stands_since(incident))
+        since = max(_get_moved_at(run), self._get_since(incident))
         if not is_stuck or refused in _WITH_PEOPLE or self.now < since + ASKS_AFTER:
             return Moves(f"run {run.pk} goes on, or a person has it")
         ask = _ASKS.get(refused, _IN_TROUBLE)
-        first = (
-            ""
-            if run.incident_id == incident.pk
-            else f"Run {run.pk} for incident #{run.incident_id} goes first. "
-        )
+        reason = run.waiting_for
+        if run.incident_id != incident.pk:
+            reason = f"Run {run.pk} for incident #{run.incident_id} goes first. {reason}"
         # The breaker has an incident of its own, which asks in the channel for all that it holds.
         is_loud = refused != Refusal.BREAKER
-        return Standstill(
-            since, f"{first}{run.waiting_for}", ask.format(place=place), is_loud=is_loud
-        )
+        return Standstill(since, reason, ask.format(place=place), is_loud=is_loud)
 
-    def _without_run(self, incident: Incident, last: Run | None) -> Standstill | Moves:
-        ended = [last.finished_at] if last is not None and last.finished_at is not None else []
-        since = max(self._stands_since(incident), *ended) if ended else self._stands_since(incident)
+    def _evaluate_without_run(self, incident: Incident, last: Run | None) -> Standstill | Moves:
+        since = self._get_since(incident)
+        if last is not None and last.finished_at is not None:
+            since = max(since, last.finished_at)
         if incident.fault_type == breaker.FAULT_TYPE:
             return Standstill(
                 since, "the breaker is open, and a person alone closes it", _CLOSE_BREAKER
@@ -225,31 +214,34 @@ class _Look:
         if self.now < since + ASKS_AFTER:
             return Moves("something has just happened")
         if incident.held_until is not None and incident.held_until > self.now:
-            return Standstill(
-                since, incident.held_reason, _ASKS[Refusal.HELD].format(place=_place(incident))
-            )
+            ask = _ASKS[Refusal.HELD].format(place=_get_place(incident))
+            return Standstill(since, incident.held_reason, ask)
         if last is not None and last.state == RunState.SHADOWED:
-            return self._shadowed(incident, last, since)
+            return self._evaluate_shadow(incident, last, since)
         if last is not None and start.is_over(incident):
             return Moves("a person ended its run, or was asked by it")
-        return self._not_chosen(incident, since)
+        return self._evaluate_choice(incident, since)
 
-    def _shadowed(self, incident: Incident, run: Run, since: datetime) -> Standstill | Moves:
+    def _evaluate_shadow(self, incident: Incident, run: Run, since: datetime) -> Standstill | Moves:
         """While nothing may act, people rely on nothing: what would be done is told, and nobody is
         asked for that."""
         if not self._may_act:
             return Moves("nothing at this site may act")
-        reason = f"{progress.title(run)} is in shadow: it was written down, and nothing was done"
-        return Standstill(since, reason, _ASKS[Refusal.MODE].format(place=_place(incident)))
+        reason = (
+            f"{progress.get_title(run)} is in shadow: it was written down, and nothing was done"
+        )
+        return Standstill(since, reason, _ASKS[Refusal.MODE].format(place=_get_place(incident)))
 
-    def _not_chosen(self, incident: Incident, since: datetime) -> Standstill | Moves:
+    def _evaluate_choice(self, incident: Incident, since: datetime) -> Standstill | Moves:
         """Where nothing may act: as if everything might, so that shadow shows what a person would
         be asked."""
         modes = self.modes if self._may_act else dict.fromkeys(self.modes, str(Mode.ARMED))
-        chosen = start.chosen_for(incident, start.cause_of(incident), modes=modes, now=self.now)
+        chosen = start.choose_runbook(
+            incident, start.find_cause(incident), modes=modes, now=self.now
+        )
         if isinstance(chosen, Chosen):
             return Moves(f"{chosen.book.title} is due")
-        place = _place(incident)
+        place = _get_place(incident)
         if incident.node is not None and incident.node.is_provisional:
             ask = (
                 f"{place} is not in the inventory, and nothing is done to it: add it, or look after"
@@ -262,13 +254,13 @@ class _Look:
     def _may_act(self) -> bool:
         return any(mode in (Mode.APPROVAL, Mode.ARMED) for mode in self.modes.values())
 
-    def _stands_since(self, incident: Incident) -> datetime:
+    def _get_since(self, incident: Incident) -> datetime:
         """Since when a critical fault of it stands; of the breaker's own incident, since it
         opened."""
-        return max(incident.opened_at, self.standing_since.get(incident.pk, incident.opened_at))
+        return max(incident.opened_at, self.active_since.get(incident.pk, incident.opened_at))
 
 
-def _standing_since(ids: Iterable[int]) -> dict[int, datetime]:
+def _get_active_since(ids: Iterable[int]) -> dict[int, datetime]:
     """By incident: since when the critical fault stands that has stood longest. One that came back
     counts from then."""
     since: dict[int, datetime] = {}
@@ -276,21 +268,21 @@ def _standing_since(ids: Iterable[int]) -> dict[int, datetime]:
         fault__is_active=True, fault__severity=Severity.CRITICAL.value
     )
     for link in links.annotate(of=_OF).filter(of__in=ids).select_related("fault"):
-        at = _came_at(link.fault)
+        at = _get_came_at(link.fault)
         since[link.of] = min(at, since.get(link.of, at))
     return since
 
 
-def _came_at(fault: Fault) -> datetime:
+def _get_came_at(fault: Fault) -> datetime:
     changes = flapping.read(fault.changes_at) if fault.returns else []
     return max(fault.observed_at, *changes) if changes else fault.observed_at
 
 
-def _moved_at(run: Run) -> datetime:
+def _get_moved_at(run: Run) -> datetime:
     """When it last began or ended a step. A refusal moves nothing."""
     steps = [step for step in run.steps.all() if step.outcome != StepRun.Outcome.REFUSED]
     return max([run.started_at, *(step.finished_at or step.started_at for step in steps)])
 
 
-def _place(incident: Incident) -> str:
+def _get_place(incident: Incident) -> str:
     return incident.owner.rpartition("/")[2]

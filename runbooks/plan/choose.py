@@ -14,6 +14,7 @@ from runbooks.plan.runbook import Runbook, Trouble
 
 _VENDOR = RUNGS[-1]
 OFF, SHADOW = "off", "shadow"
+_LAST_RESORT = "no further rung of the ladder is left or allowed"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class NoRunbook:
 
 def choose(
     trouble: Trouble,
-    where: FaultPlace,
+    place: FaultPlace,
     books: Iterable[Runbook],
     *,
     modes: Mapping[str, str],
@@ -62,24 +63,24 @@ def choose(
     any but off."""
     fitting = [book for book in books if book.fits(trouble)]
     if not fitting:
-        return NoRunbook(
-            f"no runbook is for {trouble.fault_type} with action class {trouble.action}, of class"
-            f" {trouble.component}"
-        )
-    if where.is_provisional:
+        fault = f"{trouble.fault_type} with action class {trouble.action}"
+        return NoRunbook(f"no runbook is for {fault}, of class {trouble.component}")
+    if place.is_provisional:
         return NoRunbook(
             "its machine is not in the inventory, and what is not in the inventory is never acted"
             " upon"
         )
-    here = [book for book in fitting if where.is_node or not book.needs_node]
-    if not here:
+    usable = [book for book in fitting if place.is_node or not book.needs_node]
+    if not usable:
         return NoRunbook("it is on no node of the inventory")
-    allowed = [book for book in here if modes.get(book.name) != OFF and book.name not in past.spent]
-    call = escalation.called(trouble.action, where.resource, past.tried, now=now)
-    return _at_rung(trouble, allowed, call, modes) or _left(here, past, call)
+    on = [book for book in usable if modes.get(book.name) != OFF]
+    allowed = [book for book in on if book.name not in past.spent]
+    call = escalation.get_call(trouble.action, place.resource, past.tried, now=now)
+    chosen = _choose_from_ladder(trouble, allowed, call, modes)
+    return chosen or _explain_none(usable, past, call)
 
 
-def _at_rung(
+def _choose_from_ladder(
     trouble: Trouble, allowed: Sequence[Runbook], call: Call | None, modes: Mapping[str, str]
 ) -> Chosen | None:
     """The lowest rung from the called one on; what stands beside the ladder where it names the
@@ -87,39 +88,32 @@ def _at_rung(
 
     What stands beside it and is in shadow keeps no rung from going.
     """
-    ordered = sorted(
-        allowed, key=lambda book: (-book.closeness(trouble), not book.is_sites_own, book.name)
-    )
-    rungs = [book for book in ordered if call is not None and _answers(book, call)]
+
+    def rank(book: Runbook) -> tuple[int, bool, str]:
+        return -book.closeness(trouble), not book.is_sites_own, book.name
+
+    ordered = sorted(allowed, key=rank)
+    named = next((book for book in ordered if book.rung is None), None)
+    rungs = [book for book in ordered if call is not None and _can_answer(book, call)]
     on_ladder = min(rungs, key=_rank, default=None)
-    beside = next((book for book in ordered if book.rung is None), None)
     if on_ladder is None or call is None:
+        if named is None:
+            return None
         is_last_resort = call is not None and any(book.rung is not None for book in allowed)
-        why = (
-            "no further rung of the ladder is left or allowed"
-            if is_last_resort
-            else "it is for such faults"
-        )
-        return Chosen(beside, why) if beside is not None else None
-    is_only_shown = (
-        beside is not None and _is_shadow(beside, modes) and not _is_shadow(on_ladder, modes)
-    )
-    if (
-        beside is not None
-        and not is_only_shown
-        and beside.closeness(trouble) > on_ladder.closeness(trouble)
-    ):
-        return Chosen(
-            beside, "its node is a lemon" if trouble.is_lemon else f"it names {trouble.fault_type}"
-        )
-    return Chosen(on_ladder, call.reason)
+        return Chosen(named, _LAST_RESORT if is_last_resort else "it is for such faults")
+    if named is None or named.closeness(trouble) <= on_ladder.closeness(trouble):
+        return Chosen(on_ladder, call.reason)
+    if _is_shadow(named, modes) and not _is_shadow(on_ladder, modes):
+        return Chosen(on_ladder, call.reason)
+    reason = "its node is a lemon" if trouble.is_lemon else f"it names {trouble.fault_type}"
+    return Chosen(named, reason)
 
 
 def _is_shadow(book: Runbook, modes: Mapping[str, str]) -> bool:
     return modes.get(book.name, SHADOW) == SHADOW
 
 
-def _answers(book: Runbook, call: Call) -> bool:
+def _can_answer(book: Runbook, call: Call) -> bool:
     if book.rung is None or _rank(book) < RUNGS.index(call.rung):
         return False
     return book.rung is not _VENDOR or call.may_go_to_vendor
@@ -129,12 +123,11 @@ def _rank(book: Runbook) -> int:
     return RUNGS.index(book.rung) if book.rung is not None else len(RUNGS)
 
 
-def _left(here: Sequence[Runbook], past: Past, call: Call | None) -> NoRunbook:
-    names = [book.name for book in here]
+def _explain_none(usable: Sequence[Runbook], past: Past, call: Call | None) -> NoRunbook:
+    names = [book.name for book in usable]
     spent = [name for name in names if name in past.spent]
     if spent:
-        return NoRunbook(
-            f"{', '.join(spent)} did not cure it, and no other runbook is left or allowed"
-        )
-    why = f", while {call.reason}" if call is not None else ""
-    return NoRunbook(f"{', '.join(names)}: no mode but off among those that would answer{why}")
+        names_spent = ", ".join(spent)
+        return NoRunbook(f"{names_spent} did not cure it, and no other runbook is left or allowed")
+    reason = f"{', '.join(names)}: no mode but off among those that would answer"
+    return NoRunbook(f"{reason}, while {call.reason}" if call is not None else reason)

@@ -3,7 +3,7 @@ back. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -28,6 +28,7 @@ _RUNGS: Mapping[Recovery, str] = {
     Recovery.VENDOR_REPLACEMENT: "vendor",
 }
 _PLACE = "the node"
+_LEMONS = "only those that break again and again"
 
 
 @dataclass(frozen=True)
@@ -41,68 +42,66 @@ class StepWords:
     notes: tuple[str, ...]
 
 
-def purpose(entry: Purpose) -> str:
+def format_purpose(entry: Purpose) -> str:
     """One entry of `for`, as the end of a sentence that begins with "It is for"."""
-    parts = [f"faults {_listed(entry.faults)}" if entry.faults else "faults"]
+    parts = [f"faults {_format_words(entry.faults)}" if entry.faults else "faults"]
     if entry.but_not:
-        parts.append(f"but not {_listed(entry.but_not)}")
+        parts.append(f"but not {_format_words(entry.but_not)}")
     if entry.severities:
-        parts.append(f"of severity {_listed(entry.severities)}")
+        parts.append(f"of severity {_format_words(entry.severities)}")
     if entry.actions:
-        parts.append(f"that call for {_listed(entry.actions)}")
+        parts.append(f"that call for {_format_words(entry.actions)}")
     if entry.components:
-        parts.append(f"of class {_listed(entry.components)}")
+        parts.append(f"of class {_format_words(entry.components)}")
     if entry.lemons:
         parts.append("on nodes that break again and again")
     return " ".join(parts)
 
 
-def purpose_facts(entry: Purpose) -> list[tuple[str, str]]:
+def list_conditions(entry: Purpose) -> list[tuple[str, str]]:
     """The same for a page: each of its conditions with a name, in people's words."""
-    actions = "; ".join(wording.ACTIONS[action] for action in Action if action in entry.actions)
-    components = "; ".join(
+    actions = [wording.ACTIONS[action] for action in Action if action in entry.actions]
+    components = [
         wording.COMPONENTS[component] for component in Component if component in entry.components
-    )
-    severities = ", ".join(severity.value for severity in Severity if severity in entry.severities)
-    found = [
-        ("Fault types", ", ".join(entry.faults) or "any"),
-        ("But not", ", ".join(entry.but_not)),
-        ("That call for", actions),
-        ("Of component", components),
-        ("Of severity", severities),
-        ("On which nodes", "only those that break again and again" if entry.lemons else ""),
     ]
-    return [(name, words) for name, words in found if words]
+    severities = [severity.value for severity in Severity if severity in entry.severities]
+    conditions = {
+        "Fault types": ", ".join(entry.faults) or "any",
+        "But not": ", ".join(entry.but_not),
+        "That call for": "; ".join(actions),
+        "Of component": "; ".join(components),
+    }
+    conditions["Of severity"] = ", ".join(severities)
+    conditions["On which nodes"] = _LEMONS if entry.lemons else ""
+    return [(name, words) for name, words in conditions.items() if words]
 
 
-def place(book: Runbook) -> str:
+def format_place(book: Runbook) -> str:
     """Where it stands on the ladder."""
-    names = " → ".join(f"[{_RUNGS[rung]}]" if rung is book.rung else _RUNGS[rung] for rung in RUNGS)
     if book.rung is not None:
-        return names
+        titles = {**_RUNGS, book.rung: f"[{_RUNGS[book.rung]}]"}
+        return " → ".join(titles[rung] for rung in RUNGS)
     if not book.purposes:
         return "beside the ladder: started by a person alone"
     return "beside the ladder: for what it names, and where no rung is left or allowed"
 
 
-def step(planned: Planned) -> StepWords:
+def describe_step(planned: Planned) -> StepWords:
     notes = [_EFFECTS[planned.step.effect]]
     if planned.step.act is not None:
         notes.append("asks the guards")
     if planned.needs_approval:
         notes.append("needs an approval each time")
-    given = ", ".join(
-        f"{key}: {_shown(value)}"
-        for key, value in planned.params.items()
-        if value not in ("", None)
-    )
-    return StepWords(planned.step.name, planned.step.plan.format(node=_PLACE), given, tuple(notes))
+    params = {key: value for key, value in planned.params.items() if value not in ("", None)}
+    given = ", ".join(f"{key}: {_format_value(value)}" for key, value in params.items())
+    text = planned.step.plan.format(node=_PLACE)
+    return StepWords(planned.step.name, text, given, tuple(notes))
 
 
-def limits(bounds: Limits) -> list[str]:
+def list_limits(bounds: Limits) -> list[str]:
     """What holds it back beside the general guards; never empty."""
     window = bounds.window or escalation.WINDOW
-    found = [f"a fault that comes back within {_shown(window)} of a run was not cured by it"]
+    found = [f"a fault that comes back within {_format_value(window)} of a run was not cured by it"]
     if bounds.per_hour is not None:
         found.append(f"at most {bounds.per_hour} runs an hour for one fault type")
     if bounds.approval_above is not None:
@@ -112,36 +111,48 @@ def limits(bounds: Limits) -> list[str]:
     return found
 
 
-def text(book: Runbook, mode: str) -> str:
+def format_runbook(book: Runbook, mode: str) -> str:
     """All of it, as `manage.py runbook show NAME` prints it."""
-    whose = "this site's own" if book.is_sites_own else "shipped"
+    origin = "this site's own" if book.is_sites_own else "shipped"
     lines = [
-        f"{book.title} ({book.name}, version {book.version}, {whose}; mode {mode})",
+        f"{book.title} ({book.name}, version {book.version}, {origin}; mode {mode})",
         "",
         book.meaning,
         "",
     ]
-    lines += [f"For: {purpose(entry)}" for entry in book.purposes]
-    lines += [f"Ladder: {place(book)}", "", "Steps:"]
-    for number, words in enumerate((step(planned) for planned in book.steps), 1):
+    lines += [f"For: {format_purpose(entry)}" for entry in book.purposes]
+    lines += [f"Ladder: {format_place(book)}", "", "Steps:"]
+    for number, planned in enumerate(book.steps, 1):
+        words = describe_step(planned)
         given = f" ({words.given})" if words.given else ""
         lines.append(f"{number:3}. {words.name}{given}: {words.text}; {', '.join(words.notes)}")
-    return "\n".join([*lines, "", "Limits:", *(f"  - {line}" for line in limits(book.limits))])
+    lines += ["", "Limits:"]
+    lines += [f"  - {line}" for line in list_limits(book.limits)]
+    return "\n".join(lines)
 
 
-def _listed(words: object) -> str:
-    found = [str(word) for word in words] if isinstance(words, tuple) else sorted(map(str, words))  # type: ignore[call-overload]
-    return ", ".join(found)
+def _format_words(words: Collection[str]) -> str:
+    """A set in order of the alphabet, a tuple as it stands."""
+    ordered = words if isinstance(words, tuple) else sorted(str(word) for word in words)
+    return ", ".join(str(word) for word in ordered)
 
 
-def _shown(value: Any) -> str:
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def _format_duration(span: timedelta) -> str:
+    seconds = round(span.total_seconds())
+    if seconds == 86400:
+        return "24 h"
+    length, unit = next((length, unit) for length, unit in _UNITS if seconds % length == 0)
+    return f"{seconds // length} {unit}"
+
+
+def _format_value(value: Any) -> str:
     if isinstance(value, timedelta):
-        seconds = round(value.total_seconds())
-        unit = next(
-            (each for each in ((86400, "d"), (3600, "h"), (60, "m")) if seconds % each[0] == 0),
-            (1, "s"),
-        )
-        return f"{seconds // unit[0]} {unit[1]}" if (unit[1] != "d" or seconds > 86400) else "24 h"
+        return _format_duration(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(map(_shown, value)) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_format_value(item) for item in value)
+    return str(value)

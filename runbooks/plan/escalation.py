@@ -27,6 +27,7 @@ MEMORY = timedelta(days=14)
 RESTARTS_THAT_SUFFICE = 2
 # A fault that comes back within a day of a restart was not cured by it (issue 2, section 5).
 WINDOW = timedelta(hours=24)
+_LAST = RUNGS.index(Recovery.VENDOR_REPLACEMENT)
 _RESTARTS = frozenset({Recovery.NODE_RESTART, Recovery.COLD_CYCLE})
 _WORDS: Mapping[Recovery, str] = {
     Recovery.GPU_RESET: "a GPU reset",
@@ -68,58 +69,62 @@ class Call:
     may_go_to_vendor: bool
 
 
-def called(
+def get_call(
     action: Action, resource: str, history: Sequence[Tried], *, now: datetime
 ) -> Call | None:
     """The rung that a fault on `resource` calls for; None for an action class that no rung
     answers."""
     if action not in FIRST:
         return None
-    lately = [tried for tried in history if timedelta(0) <= now - tried.at < MEMORY]
-    on_part = [tried for tried in lately if tried.resource == resource]
-    level, reason = _rank(FIRST[action]), f"action class {action} calls for {_WORDS[FIRST[action]]}"
-    failed = [tried for tried in on_part if tried.counts_against(now)]
-    if failed and _rank(max(failed, key=_rank_of).rung) >= level:
-        last = max(failed, key=_rank_of)
-        level = min(_rank(last.rung) + 1, len(RUNGS) - 1)
-        reason = f"{_WORDS[last.rung]} at {_shown(last.at)} did not cure it"
-    restarts = [tried for tried in on_part if tried.rung in _RESTARTS and tried.was_begun]
-    if len(restarts) >= RESTARTS_THAT_SUFFICE and level < len(RUNGS) - 1:
-        level = len(RUNGS) - 1
-        reason = (
-            f"{len(restarts)} restarts for it within 14 days, the last at"
-            f" {_shown(max(t.at for t in restarts))}"
-        )
-        reason += ", have made the hardware suspect"
-    while (refused := _refused(RUNGS[level], lately, now)) is not None:
-        reason = (
-            f"{_WORDS[RUNGS[level]]} at {_shown(refused.at)} for the same fault on this node makes"
-            " it suspect"
-        )
+    recent = [tried for tried in history if timedelta(0) <= now - tried.at < MEMORY]
+    on_part = [tried for tried in recent if tried.resource == resource]
+    first = FIRST[action]
+    level, reason = _rank(first), f"action class {action} calls for {_WORDS[first]}"
+    failed = max(
+        (tried for tried in on_part if tried.counts_against(now)), key=_rank_attempt, default=None
+    )
+    if failed is not None and _rank(failed.rung) >= level:
+        level = min(_rank(failed.rung) + 1, _LAST)
+        reason = f"{_WORDS[failed.rung]} at {_format_time(failed.at)} did not cure it"
+    restarts = [tried for tried in on_part if _is_begun_restart(tried)]
+    if len(restarts) >= RESTARTS_THAT_SUFFICE and level < _LAST:
+        level, reason = _LAST, _format_suspicion(restarts)
+    while (refused := _find_refused_restart(RUNGS[level], recent, now)) is not None:
+        restart = f"{_WORDS[RUNGS[level]]} at {_format_time(refused.at)}"
+        reason = f"{restart} for the same fault on this node makes it suspect"
         level += 1
-    is_hard = RUNGS[level] is Recovery.VENDOR_REPLACEMENT or bool(failed)
-    return Call(RUNGS[level], reason, may_go_to_vendor=is_hard)
+    may_go_to_vendor = level == _LAST or failed is not None
+    return Call(RUNGS[level], reason, may_go_to_vendor=may_go_to_vendor)
 
 
-def _refused(rung: Recovery, lately: Sequence[Tried], now: datetime) -> Tried | None:
+def _format_suspicion(restarts: Sequence[Tried]) -> str:
+    last = _format_time(max(tried.at for tried in restarts))
+    count = f"{len(restarts)} restarts for it within 14 days"
+    return f"{count}, the last at {last}, have made the hardware suspect"
+
+
+def _find_refused_restart(rung: Recovery, recent: Sequence[Tried], now: datetime) -> Tried | None:
     """The last restart of this kind, of any part of the node, after which the guards allow no
     further one."""
-    begun = (
-        tried for tried in lately if tried.rung is rung and rung in _RESTARTS and tried.was_begun
-    )
-    same = sorted(begun, key=lambda tried: tried.at)
-    if not same or (now - same[-1].at >= WINDOW and len(same) < RESTARTS_THAT_SUFFICE):
+    restarts = [tried for tried in recent if tried.rung is rung and _is_begun_restart(tried)]
+    if not restarts:
         return None
-    return same[-1]
+    last = max(restarts, key=lambda tried: tried.at)
+    is_allowed = now - last.at >= WINDOW and len(restarts) < RESTARTS_THAT_SUFFICE
+    return None if is_allowed else last
+
+
+def _is_begun_restart(tried: Tried) -> bool:
+    return tried.rung in _RESTARTS and tried.was_begun
 
 
 def _rank(rung: Recovery) -> int:
     return RUNGS.index(rung)
 
 
-def _rank_of(tried: Tried) -> tuple[int, datetime]:
+def _rank_attempt(tried: Tried) -> tuple[int, datetime]:
     return _rank(tried.rung), tried.at
 
 
-def _shown(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M %Z}"

@@ -13,7 +13,7 @@ _TAKES_OUT = ("adopt_drain", "drain")
 _PROVES = ("verify", "diagnose", "burn_in")
 
 
-def against(steps: Sequence[Planned], rung: Recovery | None) -> Iterator[str]:
+def find_order_problems(steps: Sequence[Planned], rung: Recovery | None) -> Iterator[str]:
     """What is wrong with the order, a sentence each."""
     names = [planned.step.name for planned in steps]
     if any(planned.step.needs_node for planned in steps) and names[0] not in _TAKES_OUT:

@@ -44,14 +44,17 @@ class Purpose:
     lemons: bool = False
 
     def fits(self, trouble: Trouble) -> bool:
-        return (
-            (not self.faults or _matches(trouble.fault_type, self.faults))
-            and not _matches(trouble.fault_type, self.but_not)
-            and (not self.actions or trouble.action in self.actions)
-            and (not self.components or trouble.component in self.components)
-            and (not self.severities or trouble.severity in self.severities)
-            and (not self.lemons or trouble.is_lemon)
-        )
+        if self.faults and not _is_match(trouble.fault_type, self.faults):
+            return False
+        if _is_match(trouble.fault_type, self.but_not):
+            return False
+        if self.actions and trouble.action not in self.actions:
+            return False
+        if self.components and trouble.component not in self.components:
+            return False
+        if self.severities and trouble.severity not in self.severities:
+            return False
+        return trouble.is_lemon or not self.lemons
 
     def closeness(self, trouble: Trouble) -> int:
         """How closely the fault is named: the letters of the longest glob that fits, 0 where none
@@ -59,10 +62,9 @@ class Purpose:
 
         What is for lemons alone is closer than any name of a fault.
         """
-        named = max(
-            (len(glob) for glob in self.faults if fnmatchcase(trouble.fault_type, glob)), default=0
-        )
-        return named + (_LONGEST_NAME if self.lemons else 0)
+        fitting = [glob for glob in self.faults if fnmatchcase(trouble.fault_type, glob)]
+        longest = max((len(glob) for glob in fitting), default=0)
+        return longest + _LONGEST_NAME if self.lemons else longest
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,9 @@ class Runbook:
 
     def closeness(self, trouble: Trouble) -> int:
         """How closely it names the trouble's fault type, of the entries that fit."""
-        return max(
-            (purpose.closeness(trouble) for purpose in self.purposes if purpose.fits(trouble)),
-            default=0,
-        )
+        fitting = [purpose for purpose in self.purposes if purpose.fits(trouble)]
+        return max((purpose.closeness(trouble) for purpose in fitting), default=0)
 
 
-def _matches(fault_type: str, globs: tuple[str, ...]) -> bool:
+def _is_match(fault_type: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(fault_type, glob) for glob in globs)

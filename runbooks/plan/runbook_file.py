@@ -24,7 +24,7 @@ from detectors.catalog.catalog import Catalog
 from detectors.faults import Action, Component, Recovery, Severity
 from runbooks.plan.escalation_levels import RUNGS
 from runbooks.plan.limits import Limits
-from runbooks.plan.plan_rules import against
+from runbooks.plan.plan_rules import find_order_problems
 from runbooks.plan.runbook import Planned, Purpose, Runbook
 
 LARGEST = 64 * 1024
@@ -36,6 +36,11 @@ SITE_WORD = "site"
 _LONGEST_TITLE, _LONGEST_MEANING, _MOST_STEPS = 80, 2000, 40
 _KEYS = ("name", "version", "title", "meaning", "for", "rung", "steps", "limits")
 _NEEDED = ("name", "version", "title", "meaning", "steps")
+_PURPOSE_ENUMS: Mapping[str, type[Enum]] = {
+    "actions": Action,
+    "components": Component,
+    "severities": Severity,
+}
 _PURPOSE_KEYS = ("faults", "but_not", "severities", "actions", "components", "lemons")
 _LIMIT_KEYS = ("per_hour", "approval_above", "window")
 _APPROVAL = "approval"
@@ -65,151 +70,139 @@ class Reader:
     plan_step: PlanStep
     problems: list[tuple[int, str]] = field(default_factory=list)
 
-    def wrong(self, line: int, what: str) -> None:
+    def add_problem(self, line: int, what: str) -> None:
         self.problems.append((line, what))
 
-    def complaint(self) -> str:
+    def format_problems(self) -> str:
         return "\n".join(f"{self.file}:{line}: {what}" for line, what in sorted(self.problems))
 
-    def mapping(
+    def read_mapping(
         self, node: yaml.Node, what: str, known: Sequence[str] | None = None
     ) -> dict[str, _Entry]:
         """Its entries by key; a key twice or one that is not known is a problem."""
         found: dict[str, _Entry] = {}
         if not isinstance(node, yaml.MappingNode):
-            self.wrong(line_of(node), f"{what} is {format_node(node)}; expected keys with values")
+            self.add_problem(
+                get_line(node), f"{what} is {format_node(node)}; expected keys with values"
+            )
             return found
         for key, value in node.value:
-            name, line = (
-                (key.value if isinstance(key, yaml.ScalarNode) else format_node(key)),
-                line_of(key),
-            )
+            line = get_line(key)
+            name = key.value if isinstance(key, yaml.ScalarNode) else format_node(key)
             if name in found:
-                self.wrong(
-                    line,
-                    f"{what}: {name} stands twice, first on line {found[name].line}; expected once",
-                )
+                first = f"first on line {found[name].line}"
+                self.add_problem(line, f"{what}: {name} stands twice, {first}; expected once")
             elif known is not None and name not in known:
-                self.wrong(line, f"{what}: no key {name}; expected one of {', '.join(known)}")
+                self.add_problem(line, f"{what}: no key {name}; expected one of {', '.join(known)}")
             else:
                 found[name] = _Entry(line, value)
         return found
 
-    def plain(self, node: yaml.Node) -> Any:
+    def read_value(self, node: yaml.Node) -> Any:
         """The value as Python has it: texts, numbers, yes and no, lists, mappings of texts."""
         if isinstance(node, yaml.SequenceNode):
-            return [self.plain(item) for item in node.value]
+            return [self.read_value(item) for item in node.value]
         if isinstance(node, yaml.MappingNode):
-            return {
-                name: self.plain(entry.node)
-                for name, entry in self.mapping(node, "the value").items()
-            }
-        return self._scalar(node)
+            entries = self.read_mapping(node, "the value")
+            return {name: self.read_value(entry.node) for name, entry in entries.items()}
+        return self._read_scalar(node)
 
-    def _scalar(self, node: yaml.Node) -> Any:
+    def _read_scalar(self, node: yaml.Node) -> Any:
         kind = node.tag.rpartition(":")[2]
         if kind not in ("int", "float", "bool", "null"):
             return node.value  # a text; a date stays the text that it is
         try:
             return yaml.constructor.SafeConstructor().construct_object(node)
         except (ValueError, OverflowError, yaml.YAMLError):
-            self.wrong(
-                line_of(node),
-                f"{format_node(node)} is no number that can be read; expected a smaller one",
-            )
+            problem = f"{format_node(node)} is no number that can be read"
+            self.add_problem(get_line(node), f"{problem}; expected a smaller one")
             return None
 
-    def text(self, entry: _Entry, what: str, longest: int) -> str:
-        value = self.plain(entry.node)
+    def read_text(self, entry: _Entry, what: str, longest: int) -> str:
+        value = self.read_value(entry.node)
         if not isinstance(value, str) or not value.strip() or len(value) > longest:
             given = format_node(entry.node)
             expected = f"a text of at most {longest} characters"
-            self.wrong(entry.line, f"{what} is {given}; expected {expected}")
+            self.add_problem(entry.line, f"{what} is {given}; expected {expected}")
             return ""
         return " ".join(value.split())
 
-    def count(self, entry: _Entry, what: str) -> int:
-        value = self.plain(entry.node)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1_000_000:
-            self.wrong(
-                entry.line, f"{what} is {format_node(entry.node)}; expected a whole number from 1"
-            )
+    def read_count(self, entry: _Entry, what: str) -> int:
+        value = self.read_value(entry.node)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or not 0 < value < 1_000_000:
+            given = format_node(entry.node)
+            self.add_problem(entry.line, f"{what} is {given}; expected a whole number from 1")
             return 1
-        return value
+        return int(value)
 
-    def flag(self, entry: _Entry, what: str) -> bool:
-        value = self.plain(entry.node)
+    def read_flag(self, entry: _Entry, what: str) -> bool:
+        value = self.read_value(entry.node)
         if not isinstance(value, bool):
-            self.wrong(entry.line, f"{what} is {format_node(entry.node)}; expected yes or no")
+            self.add_problem(entry.line, f"{what} is {format_node(entry.node)}; expected yes or no")
         return value is True
 
-    def duration(self, entry: _Entry, what: str) -> timedelta | None:
+    def read_duration(self, entry: _Entry, what: str) -> timedelta | None:
         reasons: list[str] = []
-        found = rows.duration(what, self.plain(entry.node), reasons)
+        found = rows.duration(what, self.read_value(entry.node), reasons)
         if reasons or not found:
             expected = "expected a number and s, m, h or d, such as 90s or 24h"
-            self.wrong(entry.line, f"{what} is {format_node(entry.node)}; {expected}")
+            self.add_problem(entry.line, f"{what} is {format_node(entry.node)}; {expected}")
             return None
         return found
 
-    def words(self, entry: _Entry, what: str) -> list[tuple[int, str]]:
+    def read_words(self, entry: _Entry, what: str) -> list[tuple[int, str]]:
         """A word or a list of words, each with its line."""
         nodes = entry.node.value if isinstance(entry.node, yaml.SequenceNode) else [entry.node]
-        values = [(line_of(node), self.plain(node)) for node in nodes]
+        values = [(get_line(node), self.read_value(node)) for node in nodes]
         if not values or not all(isinstance(value, str) for _, value in values):
-            self.wrong(
-                entry.line,
-                f"{what} is {format_node(entry.node)}; expected a word or a list of words",
-            )
+            given = format_node(entry.node)
+            self.add_problem(entry.line, f"{what} is {given}; expected a word or a list of words")
             return []
         return values
 
-    def members(self, enum: type[_Word], entry: _Entry, what: str) -> frozenset[_Word]:
+    def read_members(self, enum: type[_Word], entry: _Entry, what: str) -> frozenset[_Word]:
         known = {str(member.value): member for member in enum}
-        found = self.words(entry, what)
+        found = self.read_words(entry, what)
         for line, word in found:
             if word not in known:
-                self.wrong(line, f"{what}: no {word}; expected one of {', '.join(known)}")
+                self.add_problem(line, f"{what}: no {word}; expected one of {', '.join(known)}")
         return frozenset(known[word] for _, word in found if word in known)
 
-    def globs(self, entry: _Entry, what: str) -> tuple[str, ...]:
-        found = self.words(entry, what)
+    def read_globs(self, entry: _Entry, what: str) -> tuple[str, ...]:
+        found = self.read_words(entry, what)
         for line, glob in found:
-            if glob not in self.catalog and not any(
-                fnmatchcase(row.id, glob) for row in self.catalog
-            ):
-                self.wrong(
-                    line,
-                    f"{what}: {glob} fits no fault type; expected one of the catalogue, or a"
-                    " pattern",
-                )
+            is_pattern = any(fnmatchcase(row.id, glob) for row in self.catalog)
+            if glob not in self.catalog and not is_pattern:
+                expected = "expected one of the catalogue, or a pattern"
+                self.add_problem(line, f"{what}: {glob} fits no fault type; {expected}")
         return tuple(glob for _, glob in found)
 
 
-def read(
+def read_runbook(
     path: Path, catalog: Catalog, plan_step: PlanStep, *, is_sites_own: bool = False
 ) -> Runbook:
     """One file as a runbook. Raises LibraryError with a line for each problem."""
     reader = Reader(path.name, catalog, plan_step)
-    raw, root = _composed(path, reader)
+    raw, root = _compose(path, reader)
     book = None
     if root is not None:
-        book = _runbook(reader, root, path, raw, is_sites_own=is_sites_own)
+        book = _parse_runbook(reader, root, path, raw, is_sites_own=is_sites_own)
     if book is None or reader.problems:
-        raise LibraryError(reader.complaint())
+        raise LibraryError(reader.format_problems())
     return book
 
 
-def _composed(path: Path, reader: Reader) -> tuple[bytes, yaml.Node | None]:
+def _compose(path: Path, reader: Reader) -> tuple[bytes, yaml.Node | None]:
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
         text = raw.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reader.wrong(1, f"it cannot be read ({error}); expected a file of text in UTF-8")
+        reader.add_problem(1, f"it cannot be read ({error}); expected a file of text in UTF-8")
         return b"", None
     if len(raw) > LARGEST:
-        reader.wrong(1, f"it is larger than {LARGEST // 1024} KiB; expected a runbook")
+        reader.add_problem(1, f"it is larger than {LARGEST // 1024} KiB; expected a runbook")
         return raw, None
     try:
         if not _is_harmless(text, reader):
@@ -218,10 +211,10 @@ def _composed(path: Path, reader: Reader) -> tuple[bytes, yaml.Node | None]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        reader.wrong(mark.line + 1 if mark else 1, f"it is no YAML: {problem}")
+        reader.add_problem(mark.line + 1 if mark else 1, f"it is no YAML: {problem}")
         return raw, None
     if root is None:
-        reader.wrong(1, f"it is empty; expected the keys {', '.join(_NEEDED)}")
+        reader.add_problem(1, f"it is empty; expected the keys {', '.join(_NEEDED)}")
     return raw, root
 
 
@@ -233,168 +226,155 @@ def _is_harmless(text: str, reader: Reader) -> bool:
         line = (event.start_mark.line if event.start_mark is not None else 0) + 1
         tag = getattr(event, "tag", None)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            reader.wrong(
-                line,
-                "an anchor or alias of YAML (& or *); expected the value itself, or the text in"
-                " quotes",
-            )
+            expected = "expected the value itself, or the text in quotes"
+            reader.add_problem(line, f"an anchor or alias of YAML (& or *); {expected}")
         if tag:
-            reader.wrong(line, f"a tag of YAML ({tag}); expected a plain value")
+            reader.add_problem(line, f"a tag of YAML ({tag}); expected a plain value")
         documents += isinstance(event, yaml.DocumentStartEvent)
         depth += isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent))
         depth -= isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent))
         if depth > _DEEPEST:
-            reader.wrong(line, f"nested more than {_DEEPEST} deep; expected a runbook")
+            reader.add_problem(line, f"nested more than {_DEEPEST} deep; expected a runbook")
             return False
         if documents > 1:
-            reader.wrong(line, "a second document; expected one runbook to a file")
+            reader.add_problem(line, "a second document; expected one runbook to a file")
             return False
     return not reader.problems
 
 
-def _runbook(
+def _parse_runbook(
     reader: Reader, root: yaml.Node, path: Path, raw: bytes, *, is_sites_own: bool
 ) -> Runbook | None:
-    entries = reader.mapping(root, "the runbook", _KEYS)
+    entries = reader.read_mapping(root, "the runbook", _KEYS)
     missing = [key for key in _NEEDED if key not in entries]
     if missing:
-        reader.wrong(
-            1, f"the runbook has no {', no '.join(missing)}; expected the keys {', '.join(_NEEDED)}"
-        )
-    name = reader.text(entries["name"], "name", _LONGEST_TITLE) if "name" in entries else ""
-    if name and (not _NAME.fullmatch(name) or name != path.stem):
-        reader.wrong(
-            entries["name"].line, f"name is {name}; expected {path.stem}, as the file is called"
-        )
-    elif name == SITE_WORD:
-        reader.wrong(
-            entries["name"].line, f"name is {name}, the word for all runbooks; expected another"
-        )
-    number = reader.count(entries["version"], "version") if "version" in entries else 1
-    purposes = _purposes(reader, entries["for"]) if "for" in entries else ()
-    rung = _rung(reader, entries["rung"]) if "rung" in entries else None
-    steps = _steps(reader, entries["steps"]) if "steps" in entries else ()
+        no = ", no ".join(missing)
+        expected = ", ".join(_NEEDED)
+        reader.add_problem(1, f"the runbook has no {no}; expected the keys {expected}")
+    if "name" in entries:
+        _check_name(reader, entries["name"], path)
+    number = reader.read_count(entries["version"], "version") if "version" in entries else 1
+    purposes = _parse_purposes(reader, entries["for"]) if "for" in entries else ()
+    rung = _parse_rung(reader, entries["rung"]) if "rung" in entries else None
+    steps = _parse_steps(reader, entries["steps"]) if "steps" in entries else ()
     if steps and not reader.problems:
-        for problem in against(steps, rung):
-            reader.wrong(entries["steps"].line, problem)
+        for problem in find_order_problems(steps, rung):
+            reader.add_problem(entries["steps"].line, problem)
+    title = meaning = ""
+    if "title" in entries:
+        title = reader.read_text(entries["title"], "title", _LONGEST_TITLE)
+    if "meaning" in entries:
+        meaning = reader.read_text(entries["meaning"], "meaning", _LONGEST_MEANING)
+    limits = _parse_limits(reader, entries["limits"]) if "limits" in entries else Limits()
+    version = f"{number} ({hashlib.sha256(raw).hexdigest()[:8]})"
+    origin = str(path)
     return Runbook(
         name=path.stem,
-        version=f"{number} ({hashlib.sha256(raw).hexdigest()[:8]})",
-        title=reader.text(entries["title"], "title", _LONGEST_TITLE) if "title" in entries else "",
-        meaning=(
-            reader.text(entries["meaning"], "meaning", _LONGEST_MEANING)
-            if "meaning" in entries
-            else ""
-        ),
+        version=version,
+        title=title,
+        meaning=meaning,
         steps=steps,
         purposes=purposes,
         rung=rung,
-        limits=_limits(reader, entries["limits"]) if "limits" in entries else Limits(),
+        limits=limits,
         number=number,
-        origin=str(path),
+        origin=origin,
         is_sites_own=is_sites_own,
     )
 
 
-def _rung(reader: Reader, entry: _Entry) -> Recovery | None:
-    word = reader.plain(entry.node)
+def _check_name(reader: Reader, entry: _Entry, path: Path) -> None:
+    name = reader.read_text(entry, "name", _LONGEST_TITLE)
+    if name and (not _NAME.fullmatch(name) or name != path.stem):
+        reader.add_problem(
+            entry.line, f"name is {name}; expected {path.stem}, as the file is called"
+        )
+    elif name == SITE_WORD:
+        reader.add_problem(
+            entry.line, f"name is {name}, the word for all runbooks; expected another"
+        )
+
+
+def _parse_rung(reader: Reader, entry: _Entry) -> Recovery | None:
+    word = reader.read_value(entry.node)
     found = next((rung for rung in RUNGS if str(rung) == word), None)
     if found is None:
-        reader.wrong(
-            entry.line,
-            f"rung is {format_node(entry.node)}; expected one of {', '.join(map(str, RUNGS))}",
+        expected = ", ".join(RUNGS)
+        reader.add_problem(
+            entry.line, f"rung is {format_node(entry.node)}; expected one of {expected}"
         )
     return found
 
 
-def _purposes(reader: Reader, entry: _Entry) -> tuple[Purpose, ...]:
+def _parse_purposes(reader: Reader, entry: _Entry) -> tuple[Purpose, ...]:
     if not isinstance(entry.node, yaml.SequenceNode) or not entry.node.value:
-        reader.wrong(
-            entry.line,
-            f"for is {format_node(entry.node)}; expected a list of what it is for, with faults or"
-            " actions",
-        )
+        expected = "expected a list of what it is for, with faults or actions"
+        reader.add_problem(entry.line, f"for is {format_node(entry.node)}; {expected}")
         return ()
-    return tuple(_purpose(reader, node) for node in entry.node.value)
+    return tuple(_parse_purpose(reader, node) for node in entry.node.value)
 
 
-def _purpose(reader: Reader, node: yaml.Node) -> Purpose:
-    entries = reader.mapping(node, "for", _PURPOSE_KEYS)
+def _parse_purpose(reader: Reader, node: yaml.Node) -> Purpose:
+    entries = reader.read_mapping(node, "for", _PURPOSE_KEYS)
     if isinstance(node, yaml.MappingNode) and not {"faults", "actions"} & set(entries):
-        reader.wrong(
-            line_of(node),
-            "for: an entry without faults and without actions; expected at least one of them",
-        )
-    words: Mapping[str, tuple[type[Enum], str]] = {
-        "actions": (Action, "actions"),
-        "components": (Component, "components"),
-        "severities": (Severity, "severities"),
-    }
-    sets: dict[str, Any] = {
-        key: reader.members(enum, entries[key], f"for: {key}")
-        for key, (enum, _) in words.items()
-        if key in entries
-    }
-    if "lemons" in entries:
-        sets["lemons"] = reader.flag(entries["lemons"], "for: lemons")
-    for key in ("faults", "but_not"):
-        if key in entries:
-            sets[key] = reader.globs(entries[key], f"for: {key}")
-    return Purpose(**sets)
+        problem = "for: an entry without faults and without actions"
+        reader.add_problem(get_line(node), f"{problem}; expected at least one of them")
+    values: dict[str, Any] = {}
+    for key, entry in entries.items():
+        what = f"for: {key}"
+        if key in _PURPOSE_ENUMS:
+            values[key] = reader.read_members(_PURPOSE_ENUMS[key], entry, what)
+        elif key == "lemons":
+            values[key] = reader.read_flag(entry, what)
+        else:
+            values[key] = reader.read_globs(entry, what)
+    return Purpose(**values)
 
 
-def _limits(reader: Reader, entry: _Entry) -> Limits:
-    entries = reader.mapping(entry.node, "limits", _LIMIT_KEYS)
-    values: dict[str, Any] = {
-        key: reader.count(entries[key], f"limits: {key}")
-        for key in ("per_hour", "approval_above")
-        if key in entries
-    }
-    if "window" in entries:
-        values["window"] = reader.duration(entries["window"], "limits: window")
+def _parse_limits(reader: Reader, entry: _Entry) -> Limits:
+    entries = reader.read_mapping(entry.node, "limits", _LIMIT_KEYS)
+    values: dict[str, Any] = {}
+    for key, limit in entries.items():
+        read = reader.read_duration if key == "window" else reader.read_count
+        values[key] = read(limit, f"limits: {key}")
     return Limits(**values)
 
 
-def _steps(reader: Reader, entry: _Entry) -> tuple[Planned, ...]:
+def _parse_steps(reader: Reader, entry: _Entry) -> tuple[Planned, ...]:
     nodes = entry.node.value if isinstance(entry.node, yaml.SequenceNode) else []
     if not 0 < len(nodes) <= _MOST_STEPS:
-        reader.wrong(
-            entry.line,
-            f"steps is {format_node(entry.node)}; expected a list of 1 to {_MOST_STEPS} steps",
-        )
+        expected = f"expected a list of 1 to {_MOST_STEPS} steps"
+        reader.add_problem(entry.line, f"steps is {format_node(entry.node)}; {expected}")
         return ()
-    found = [_step(reader, node) for node in nodes]
+    found = [_parse_step(reader, node) for node in nodes]
     return tuple(planned for planned in found if planned is not None)
 
 
-def _step(reader: Reader, node: yaml.Node) -> Planned | None:
+def _parse_step(reader: Reader, node: yaml.Node) -> Planned | None:
     """`drain`, or `reset_gpu: {which: all, approval: yes}`."""
     given: dict[str, Any] = {}
-    name, line = format_node(node), line_of(node)
+    name, line = format_node(node), get_line(node)
     if isinstance(node, yaml.MappingNode):
         if len(node.value) != 1:
-            reader.wrong(
-                line,
-                "a step with more than one name; expected a name, or a name with its parameters",
-            )
+            expected = "expected a name, or a name with its parameters"
+            reader.add_problem(line, f"a step with more than one name; {expected}")
             return None
-        ((name, entry),) = reader.mapping(node, "steps").items()
-        given = {
-            key: reader.plain(each.node) for key, each in reader.mapping(entry.node, name).items()
-        }
+        ((name, entry),) = reader.read_mapping(node, "steps").items()
+        params = reader.read_mapping(entry.node, name)
+        given = {key: reader.read_value(param.node) for key, param in params.items()}
     elif isinstance(node, yaml.ScalarNode):
         name = node.value
     approval = given.pop(_APPROVAL, False)
     if not isinstance(approval, bool):
-        reader.wrong(line, f"{name}: approval is {approval!r}; expected yes or no")
+        reader.add_problem(line, f"{name}: approval is {approval!r}; expected yes or no")
     try:
         return reader.plan_step(name, given, needs_approval=approval is True)
     except LibraryError as error:
-        reader.wrong(line, str(error))
+        reader.add_problem(line, str(error))
         return None
 
 
-def line_of(node: yaml.Node) -> int:
+def get_line(node: yaml.Node) -> int:
     """1-based."""
     return int(node.start_mark.line) + 1
 
@@ -402,9 +382,7 @@ def line_of(node: yaml.Node) -> int:
 def format_node(node: yaml.Node) -> str:
     """The value in a few words, as a problem names it."""
     if isinstance(node, yaml.ScalarNode):
-        return (
-            repr(node.value if len(node.value) <= 40 else f"{node.value[:40]}...")
-            if node.value
-            else "empty"
-        )
+        if not node.value:
+            return "empty"
+        return repr(node.value if len(node.value) <= 40 else f"{node.value[:40]}...")
     return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"

@@ -106,8 +106,8 @@ class IpmiPower:
             return PowerError(f"{who} has not answered `chassis power {verb}` in time.")
         for pattern, meaning in _REFUSED:
             if re.search(pattern, words, re.IGNORECASE):
-                told = meaning.format(user=self._access.user, cipher=self._access.cipher)
-                return PowerRefusal(f"{who} {told} ([group.bmc]; ipmitool: {words}).")
+                text = meaning.format(user=self._access.user, cipher=self._access.cipher)
+                return PowerRefusal(f"{who} {text} ([group.bmc]; ipmitool: {words}).")
         if "Unable to establish" in words or "lookup" in words:
             return PowerError(
                 f"{who} cannot be reached: see that it is up, that IPMI over LAN is on there, and"

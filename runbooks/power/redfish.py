@@ -80,9 +80,9 @@ def _system(service: BmcHttp, node: Target, access: BmcAccess) -> Mapping[str, A
     wanted = access.system.replace("{name}", node.name)
     serial = node.expected.serial
     systems = list(_systems(service))
-    found = [one for one in systems if not wanted or wanted in _names(one)]
+    found = [system for system in systems if not wanted or wanted in _names(system)]
     if len(found) > 1 and serial:
-        found = [one for one in found if serial in _serials(one)] or found
+        found = [system for system in found if serial in _serials(system)] or found
     if len(found) != 1:
         _cannot_tell(service, wanted or serial, systems, found)
     shown = _serials(found[0])
@@ -182,10 +182,10 @@ def _complain(service: BmcHttp, what: str, answer: HttpResponse) -> NoReturn:
 def _cannot_tell(
     service: BmcHttp, wanted: str, systems: list[Mapping[str, Any]], found: list[Mapping[str, Any]]
 ) -> NoReturn:
-    names = ", ".join(str(one.get("Id", "?")) for one in systems) or "none"
-    why = (
-        f"{len(found)} of them fit {wanted}" if wanted else "which of them is the node is not told"
-    )
+    names = ", ".join(str(system.get("Id", "?")) for system in systems) or "none"
+    why = "which of them is the node is not told"
+    if wanted:
+        why = f"{len(found)} of them fit {wanted}"
     raise PowerRefusal(
         f"{service.who} shows {len(systems)} systems ({names[:200]}), and {why}: give `system` in"
         " [group.bmc], or the node's serial in the inventory."

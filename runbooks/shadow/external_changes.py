@@ -21,7 +21,7 @@ class ActKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class ShownNode:
+class NodeSnapshot:
     """A node at one look. `owner`: whose the reason is, where it is out.
 
     `is_out`: drained, or set down by a person. What Slurm set down comes back by itself
@@ -44,19 +44,19 @@ class ExternalAct:
     text: str
 
 
-def observe_node(state: NodeState) -> ShownNode:
+def observe_node(state: NodeState) -> NodeSnapshot:
     whose = (
-        ownership.owner(state, _NO_INCIDENT)
+        ownership.get_owner(state, _NO_INCIDENT)
         if state.is_draining or state.base == "DOWN"
         else Owner.NOBODY
     )
     is_out = state.is_draining or whose is Owner.PERSON
-    return ShownNode(
+    return NodeSnapshot(
         is_out, whose if is_out else Owner.NOBODY, state.reason if is_out else "", state.boot_time
     )
 
 
-def acts(before: ShownNode, state: NodeState, now: datetime) -> list[ExternalAct]:
+def find_acts(before: NodeSnapshot, state: NodeState, now: datetime) -> list[ExternalAct]:
     """What people did since `before`. What Slurm and Kintsugi did by themselves is left out.
 
     A boot is taken for a reboot on purpose only where a person holds the node, or it was drained: a
@@ -93,7 +93,7 @@ def acts(before: ShownNode, state: NodeState, now: datetime) -> list[ExternalAct
     return found
 
 
-def _has_booted(before: ShownNode, after: ShownNode) -> bool:
+def _has_booted(before: NodeSnapshot, after: NodeSnapshot) -> bool:
     return (
         before.boot_time is not None
         and after.boot_time is not None

@@ -63,79 +63,85 @@ class Agreement:
         return self.agreed / self.settled, found.low, found.high
 
 
-def noted(run: Run, steps: Iterable[str], *, window: timedelta, now: datetime) -> None:
+def record_planned_acts(
+    run: Run, steps: Iterable[str], *, window: timedelta, now: datetime
+) -> None:
     """In the transaction that ends a run in shadow: its acts enter the ledger."""
-    kinds = dict.fromkeys(kind for step in steps if (kind := KIND_OF_STEP.get(step)) is not None)
-    ShadowAct.objects.bulk_create(
-        ShadowAct(
-            side=ShadowAct.Side.KINTSUGI,
-            node=run.node,
-            incident=run.incident,
-            run=run,
-            runbook=run.runbook,
-            kind=kind,
-            at=now,
-            settles_at=now + window,
-        )
-        for kind in kinds
-        if run.node is not None
-    )
+    if run.node is None:
+        return
+    kinds = dict.fromkeys(KIND_OF_STEP[step] for step in steps if step in KIND_OF_STEP)
+    acts = []
+    for kind in kinds:
+        act = ShadowAct(side=ShadowAct.Side.KINTSUGI, kind=kind, at=now, settles_at=now + window)
+        act.node, act.incident = run.node, run.incident
+        act.run, act.runbook = run, run.runbook
+        acts.append(act)
+    ShadowAct.objects.bulk_create(acts)
 
 
 @transaction.atomic
-def see(nodes: Mapping[str, NodeState], now: datetime) -> int:
+def record_external_acts(nodes: Mapping[str, NodeState], now: datetime) -> int:
     """One look at Slurm's nodes: what people did since the last is written down. How many acts were
     new."""
     known = {
         row.node.name: row
         for row in SeenNode.objects.select_related("node").select_for_update(of=("self",))
     }
-    ours = _touched_by_us(now)
+    ours = _get_own_nodes(now)
     changed, acts = [], []
     for name, state in nodes.items():
         row = known.get(name)
         if row is None:
             continue
-        before = external_changes.ShownNode(row.is_out, _owner_of(row), row.reason, row.boot_time)
+        before = external_changes.NodeSnapshot(
+            row.is_out, _get_owner(row), row.reason, row.boot_time
+        )
         after = external_changes.observe_node(state)
         if _as_row(after) == (row.is_out, row.is_ours, row.reason, row.boot_time):
             continue
         if name not in ours:
-            acts += [_row(row.node, act) for act in external_changes.acts(before, state, now)]
+            acts += [
+                _build_row(row.node, act) for act in external_changes.find_acts(before, state, now)
+            ]
         row.is_out, row.is_ours, row.reason, row.boot_time = _as_row(after)
         row.seen_at = now
         changed.append(row)
     SeenNode.objects.bulk_update(
         changed, ["is_out", "is_ours", "reason", "boot_time", "seen_at"], batch_size=500
     )
-    _meet(nodes.keys() - known.keys(), nodes, now)
+    _create_seen_nodes(nodes.keys() - known.keys(), nodes, now)
     SeenAct.objects.bulk_create(acts)
     return len(acts)
 
 
-def _as_row(one: external_changes.ShownNode) -> tuple[bool, bool, str, datetime | None]:
-    return one.is_out, one.owner is Owner.OTHER_INCIDENT, one.reason[:_LONGEST], one.boot_time
+def _as_row(node: external_changes.NodeSnapshot) -> tuple[bool, bool, str, datetime | None]:
+    is_ours = node.owner is Owner.OTHER_INCIDENT
+    return node.is_out, is_ours, node.reason[:_LONGEST], node.boot_time
 
 
-def _owner_of(row: SeenNode) -> Owner:
+def _get_owner(row: SeenNode) -> Owner:
     """Enough of it for the next look: a person's or Slurm's reason, or ours."""
     if not row.is_out:
         return Owner.NOBODY
-    return Owner.OTHER_INCIDENT if row.is_ours else Owner.PERSON if row.reason else Owner.SLURM
+    if row.is_ours:
+        return Owner.OTHER_INCIDENT
+    return Owner.PERSON if row.reason else Owner.SLURM
 
 
-def _touched_since(ended: datetime) -> QuerySet[Run]:
+def _get_runs_since(ended: datetime) -> QuerySet[Run]:
     lately = Q(state__in=UNFINISHED) | Q(finished_at__gte=ended)
     return Run.objects.filter(lately, claimed_at__isnull=False)
 
 
-def _touched_by_us(now: datetime) -> set[str]:
+def _get_own_nodes(now: datetime) -> set[str]:
     """Nodes on which a run of ours acts or acted a moment ago: what is seen there is its own
     doing."""
-    return set(_touched_since(now - _JUST_ENDED).values_list("node__name", flat=True))
+    return set(_get_runs_since(now - _JUST_ENDED).values_list("node__name", flat=True))
 
 
-def _meet(names: Collection[str], nodes: Mapping[str, NodeState], now: datetime) -> None:
+def _create_seen_nodes(
+    names: Collection[str], nodes: Mapping[str, NodeState], now: datetime
+) -> None:
     """Nodes seen for the first time: what stands there already is nobody's act of today."""
     if not names:
         return
@@ -157,7 +163,7 @@ def _meet(names: Collection[str], nodes: Mapping[str, NodeState], now: datetime)
     SeenNode.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def _row(node: Node, act: external_changes.ExternalAct) -> SeenAct:
+def _build_row(node: Node, act: external_changes.ExternalAct) -> SeenAct:
     return SeenAct(
         node=node, kind=act.kind.value, at=act.at, by=act.by[:64], text=act.text[:_LONGEST]
     )
@@ -174,49 +180,51 @@ def settle(now: datetime, *, window: timedelta) -> int:
         waiting = list(open_acts.select_for_update().order_by("at", "pk"))
     free: dict[tuple[int, str], list[SeenAct]] = {}
     if waiting:
-        for seen in SeenAct.objects.filter(
-            shadow_act=None, at__gte=waiting[0].at - _AHEAD
-        ).order_by("at", "pk"):
+        unmatched = SeenAct.objects.filter(shadow_act=None, at__gte=waiting[0].at - _AHEAD)
+        for seen in unmatched.order_by("at", "pk"):
             free.setdefault((seen.node_id, seen.kind), []).append(seen)
     for act in waiting:
         same = free.get((act.node_id, act.kind), [])
-        match = next((seen for seen in same if act.at - _AHEAD <= seen.at <= act.settles_at), None)
+        in_time = (seen for seen in same if act.at - _AHEAD <= seen.at <= act.settles_at)
+        match = next(in_time, None)
         if match is not None:
             same.remove(match)
-            settled += _verdict(act, ShadowAct.Verdict.AGREED, match)
+            settled += _store_verdict(act, ShadowAct.Verdict.AGREED, match)
         elif act.settles_at <= now:
-            settled += _verdict(act, ShadowAct.Verdict.DIFFERED, None)
-    return settled + _without_us(now, window=window)
+            settled += _store_verdict(act, ShadowAct.Verdict.DIFFERED, None)
+    return settled + _settle_external_acts(now, window=window)
 
 
-def _verdict(act: ShadowAct, verdict: ShadowAct.Verdict, seen: SeenAct | None) -> int:
+def _store_verdict(act: ShadowAct, verdict: ShadowAct.Verdict, seen: SeenAct | None) -> int:
     return ShadowAct.objects.filter(pk=act.pk, verdict=ShadowAct.Verdict.OPEN).update(
         verdict=verdict, seen=seen
     )
 
 
-def _without_us(now: datetime, *, window: timedelta) -> int:
+def _settle_external_acts(now: datetime, *, window: timedelta) -> int:
     """What people did and no run in shadow wanted within the window after it: a difference of the
     other side."""
     alone = SeenAct.objects.filter(
         shadow_act=None, at__lte=now - window, at__gt=now - 2 * window
     ).order_by("pk")
-    rows = [
-        ShadowAct(
-            side=ShadowAct.Side.PEOPLE,
-            node_id=seen.node_id,
-            kind=seen.kind,
-            at=seen.at,
-            settles_at=seen.at,
-            verdict=ShadowAct.Verdict.DIFFERED,
-            seen=seen,
-        )
-        for seen in alone
-    ]
+    rows = [_build_difference(act) for act in alone]
     return len(ShadowAct.objects.bulk_create(rows, ignore_conflicts=True))
 
 
-def judge(act_id: int, judgement: str, *, actor: str, now: datetime) -> str:
+def _build_difference(act: SeenAct) -> ShadowAct:
+    people, differed = ShadowAct.Side.PEOPLE, ShadowAct.Verdict.DIFFERED
+    return ShadowAct(
+        side=people,
+        node_id=act.node_id,
+        kind=act.kind,
+        at=act.at,
+        settles_at=act.at,
+        verdict=differed,
+        seen=act,
+    )
+
+
+def store_judgement(act_id: int, judgement: str, *, actor: str, now: datetime) -> str:
     """An engineer's word on one difference; empty takes it back. What stands against it, or
     nothing."""
     if judgement not in ShadowAct.Judgement.values:
@@ -230,32 +238,32 @@ def judge(act_id: int, judgement: str, *, actor: str, now: datetime) -> str:
         "judged_at": now if judgement else None,
     }
     rows = ShadowAct.objects.filter(pk=act_id, verdict=ShadowAct.Verdict.DIFFERED)
-    return (
-        ""
-        if rows.update(**values)
-        else f"Line {act_id} of the ledger is no difference, or is not there any more."
-    )
+    if rows.update(**values):
+        return ""
+    return f"Line {act_id} of the ledger is no difference, or is not there any more."
 
 
-def agreement(since: datetime | None = None) -> list[Agreement]:
+def compute_agreement(since: datetime | None = None) -> list[Agreement]:
     """By runbook, in order of name; what only people did comes last, under an empty name."""
     rows = ShadowAct.objects.all() if since is None else ShadowAct.objects.filter(at__gte=since)
     by_book: dict[str, list[ShadowAct]] = {}
     for row in rows.only("runbook", "verdict", "judged", "side"):
         by_book.setdefault(row.runbook, []).append(row)
-    return [
-        _counted(name, by_book[name]) for name in sorted(by_book, key=lambda name: (not name, name))
-    ]
+    names = sorted(by_book, key=lambda name: (not name, name))
+    return [_count_agreement(name, by_book[name]) for name in names]
 
 
-def _counted(name: str, rows: list[ShadowAct]) -> Agreement:
+def _count_agreement(name: str, rows: list[ShadowAct]) -> Agreement:
     settled = [row for row in rows if row.verdict != ShadowAct.Verdict.OPEN]
+    agreed = [row for row in settled if row.verdict == ShadowAct.Verdict.AGREED]
     judged = [row for row in settled if row.judged]
+    for_us = [row for row in judged if row.judged == ShadowAct.Judgement.KINTSUGI]
+    count_open = len(rows) - len(settled)
     return Agreement(
-        runbook=name,
-        settled=len(settled),
-        agreed=sum(row.verdict == ShadowAct.Verdict.AGREED for row in settled),
-        open=len(rows) - len(settled),
+        name,
+        len(settled),
+        len(agreed),
+        open=count_open,
         judged=len(judged),
-        judged_for_us=sum(row.judged == ShadowAct.Judgement.KINTSUGI for row in judged),
+        judged_for_us=len(for_us),
     )

@@ -29,9 +29,9 @@ from runbooks.slurm.protocol import (
     SlurmError,
     SlurmJob,
     SlurmRefusal,
+    check_unchanged,
+    format_own_name,
     format_state,
-    ours,
-    unchanged,
 )
 
 # slurmctld's own MessageTimeout is 10 s by default, and scontrol retries: past this it hangs.
@@ -62,13 +62,13 @@ class ScontrolReader:
         return slurm_output.config(self._ask("scontrol", "show", "config"))
 
     def nodes(self, names: Sequence[str] = ()) -> dict[str, NodeState]:
-        chosen = (",".join(_checked(name) for name in names),) if names else ()
+        chosen = (",".join(_check_node_name(name) for name in names),) if names else ()
         output = self._run("scontrol", "--all", "show", "node", *chosen)
         text = output.stdout.decode(errors="replace")
         found = slurm_output.nodes(text)
         unknown = [name for name in names if name not in found]
         if output.status != 0 and not (unknown and "not found" in text):
-            raise answers.error(("scontrol", "show", "node"), output)
+            raise answers.build_error(("scontrol", "show", "node"), output)
         if unknown:
             raise SlurmRefusal(
                 f"{', '.join(unknown)}: Slurm knows no such node. Compare the inventory with `sinfo"
@@ -77,10 +77,10 @@ class ScontrolReader:
         return found
 
     def jobs(self, node: str) -> list[SlurmJob]:
-        return self._jobs(f"--nodelist={_checked(node)}")
+        return self._jobs(f"--nodelist={_check_node_name(node)}")
 
     def demands(self) -> list[Demand]:
-        return demands.read(self._ask(*demands.SQUEUE))
+        return demands.parse_demands(self._ask(*demands.SQUEUE))
 
     def recent_jobs(self, lately: timedelta) -> RecentJobs:
         between = slurm_output.secret_between()
@@ -89,35 +89,35 @@ class ScontrolReader:
         records = job_records.listed(listed, totals, between=between)
         hours = math.ceil(lately / timedelta(hours=1))
         try:
-            told = self._run(*queries.job_accounts(hours, between), timeout=_ACCOUNTING_TIMEOUT)
+            output = self._run(*queries.job_accounts(hours, between), timeout=_ACCOUNTING_TIMEOUT)
         except SlurmError as error:
             return RecentJobs(records, Accounts.SILENT, str(error))
-        if queries.has_no_accounts(told):
+        if queries.has_no_accounts(output):
             return RecentJobs(records, Accounts.NONE_KEPT)
-        if told.status != 0:
-            return RecentJobs(records, Accounts.SILENT, answers.without_accounts(told))
+        if output.status != 0:
+            return RecentJobs(records, Accounts.SILENT, answers.explain_no_accounts(output))
         return RecentJobs(
-            records + job_records.accounted(told.stdout.decode(errors="replace"), between=between)
+            records + job_records.accounted(output.stdout.decode(errors="replace"), between=between)
         )
 
     def reservations(self) -> list[Reservation]:
         return reservations(self._ask(*SHOW))
 
     def job(self, key: str) -> SlurmJob | None:
-        name = _named(key)
+        name = _format_checked_name(key)
         found = self._jobs("--states=all", "--me", f"--name={name}")
         if not found:
-            told = self._run(
+            output = self._run(
                 *slurm_jobs.SACCT,
                 f"--name={name}",
                 f"--user={self._user()}",
                 timeout=_ACCOUNTING_TIMEOUT,
             )
-            if told.status != 0 and not queries.has_no_accounts(told):
-                raise answers.error(("sacct", f"--name={name}"), told)
+            if output.status != 0 and not queries.has_no_accounts(output):
+                raise answers.build_error(("sacct", f"--name={name}"), output)
             found = (
-                slurm_jobs.accounted(told.stdout.decode(errors="replace"), name)
-                if told.status == 0
+                slurm_jobs.parse_sacct(output.stdout.decode(errors="replace"), name)
+                if output.status == 0
                 else []
             )
         return found[-1] if found else None
@@ -144,12 +144,14 @@ class ScontrolReader:
 
     def _jobs(self, *options: str) -> list[SlurmJob]:
         between = slurm_output.secret_between()
-        return slurm_jobs.listed(self._ask(*slurm_jobs.squeue(between), *options), between)
+        return slurm_jobs.parse_squeue(
+            self._ask(*slurm_jobs.build_squeue(between), *options), between
+        )
 
     def _ask(self, *argv: str) -> str:
         output = self._run(*argv)
         if output.status != 0:
-            raise answers.error(argv, output)
+            raise answers.build_error(argv, output)
         return output.stdout.decode(errors="replace")
 
     def _run(self, *argv: str, timeout: timedelta = _TIMEOUT) -> Output:
@@ -165,6 +167,18 @@ class ScontrolReader:
         return output
 
 
+_SBATCH = (
+    "sbatch",
+    "--parsable",
+    "--no-requeue",
+    "--chdir=/",
+    "--output=/dev/null",
+    "--ntasks-per-node=1",
+    # Of our environment nothing travels: it holds what is secret.
+    "--export=PATH",
+)
+
+
 class ScontrolWriter(ScontrolReader):
     """Acts through Slurm's programs as well. `cluster_name` is the one cluster that may be acted
     upon; looking is free."""
@@ -174,35 +188,37 @@ class ScontrolWriter(ScontrolReader):
         self._cluster_name = cluster_name
 
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
-        words = _one_line(reason)
+        words = _format_one_line(reason)
         self._unchanged(node, as_seen)
-        output = self._act("update", f"NodeName={_checked(node)}", "State=DRAIN", f"Reason={words}")
+        output = self._act(
+            "update", f"NodeName={_check_node_name(node)}", "State=DRAIN", f"Reason={words}"
+        )
         after = self._look(node)
         if not (after.is_draining and after.reason.startswith(words.rstrip('"'))):
-            raise answers.not_so(
+            raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after a drain was asked for", output
             )
         return after
 
     def resume(self, node: str, *, as_seen: NodeState | None = None) -> None:
         self._unchanged(node, as_seen)
-        output = self._act("update", f"NodeName={_checked(node)}", "State=RESUME")
+        output = self._act("update", f"NodeName={_check_node_name(node)}", "State=RESUME")
         after = self._look(node)
         if after.is_draining or after.base == "DOWN":
-            raise answers.not_so(
+            raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after a resume was asked for", output
             )
 
     def reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
         before = self._unchanged(node, as_seen)
-        output = self._act("reboot", _checked(node))
+        output = self._act("reboot", _check_node_name(node))
         after = self._look(node)
         if not (
             after.is_rebooting
             or after.boot_time != before.boot_time
             or after.reason != before.reason
         ):
-            raise answers.not_so(
+            raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after a reboot was asked for", output
             )
 
@@ -212,15 +228,15 @@ class ScontrolWriter(ScontrolReader):
         before = self._unchanged(node, as_seen)
         if not before.is_rebooting:
             return before
-        output = self._act("cancel_reboot", _checked(node))
+        output = self._act("cancel_reboot", _check_node_name(node))
         after = self.drain(node, reason)
         if after.is_rebooting and b"Invalid node state" in output.stderr + output.stdout:
             raise SlurmRefusal(
                 f"Slurm cancels no reboot of {node}, which is {format_state(after)}:"
-                f" {answers.words(output)}"
+                f" {answers.format_output(output)}"
             )
         if after.is_rebooting:
-            raise answers.not_so(
+            raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after its reboot was cancelled", output
             )
         return after
@@ -231,10 +247,10 @@ class ScontrolWriter(ScontrolReader):
             raise SlurmRefusal(
                 f"{node} is {format_state(before)}: its drain would go with the reboot"
             )
-        output = self._act("cancel_reboot", _checked(node))
+        output = self._act("cancel_reboot", _check_node_name(node))
         after = self._look(node)
         if after.is_rebooting:
-            raise answers.not_so(
+            raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after its reboot was cancelled", output
             )
 
@@ -247,7 +263,9 @@ class ScontrolWriter(ScontrolReader):
         output = self._act("requeue", job_id)
         after = self._job_of_id(job_id)
         if after is not None and after.state == "RUNNING" and after.started_at == before.started_at:
-            raise answers.not_so(f"job {job_id} still runs after a requeue was asked for", output)
+            raise answers.build_mismatch(
+                f"job {job_id} still runs after a requeue was asked for", output
+            )
 
     def reserve(
         self,
@@ -260,31 +278,33 @@ class ScontrolWriter(ScontrolReader):
     ) -> None:
         if self._is_reserved(key, nodes):
             return
-        words = (
-            f"ReservationName={_named(key)}",
-            (
-                f"StartTime={starts_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
-                if starts_at is not None
-                else "StartTime=now"
-            ),
-            f"Duration={math.ceil(duration / timedelta(minutes=1))}",
-            f"Nodes={','.join(_checked(node) for node in nodes)}",
-            f"Users={self._user()}",
+        start = "now"
+        if starts_at is not None:
+            start = f"{starts_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+        name, minutes = _format_checked_name(key), _format_minutes(duration)
+        node_list, user = _format_node_list(nodes), self._user()
+        options = (
+            f"ReservationName={name}",
+            f"StartTime={start}",
+            f"Duration={minutes}",
+            f"Nodes={node_list}",
+            f"Users={user}",
             f"Flags={','.join(flags)}",
         )
-        output = self._act("create", "reservation", *words)
+        output = self._act("create", "reservation", *options)
         if not self._is_reserved(key, nodes):
-            raise answers.not_so(
-                f"there is no reservation {ours(key)} after it was asked for", output
+            raise answers.build_mismatch(
+                f"there is no reservation {format_own_name(key)} after it was asked for", output
             )
 
     def unreserve(self, key: str) -> None:
         if not self._reservation(key):
             return
-        output = self._act("delete", f"ReservationName={_named(key)}")
+        output = self._act("delete", f"ReservationName={_format_checked_name(key)}")
         if self._reservation(key):
-            raise answers.not_so(
-                f"the reservation {ours(key)} still stands after it was to be deleted", output
+            raise answers.build_mismatch(
+                f"the reservation {format_own_name(key)} still stands after it was to be deleted",
+                output,
             )
 
     def submit(
@@ -297,34 +317,27 @@ class ScontrolWriter(ScontrolReader):
         time_limit: timedelta,
         reservation: str = "",
     ) -> str:
-        known = self.job(key)
-        if known is not None:
-            return known.job_id
-        partition = self._partition_of(nodes)
-        words = (
-            *(
-                "sbatch",
-                "--parsable",
-                "--no-requeue",
-                "--chdir=/",
-                "--output=/dev/null",
-                "--ntasks-per-node=1",
-            ),
-            # Of our environment nothing travels: it holds what is secret.
-            "--export=PATH",
-            f"--job-name={_named(key)}",
+        submitted = self.job(key)
+        if submitted is not None:
+            return submitted.job_id
+        partition = self._get_common_partition(nodes)
+        name, minutes = _format_checked_name(key), _format_minutes(time_limit)
+        options = [
+            f"--job-name={name}",
             f"--partition={partition}",
             f"--nodes={len(nodes)}",
-            f"--nodelist={','.join(_checked(node) for node in nodes)}",
-            *((f"--gres=gpu:{gpus}",) if gpus else ()),
-            f"--time={math.ceil(time_limit / timedelta(minutes=1))}",
-            *((f"--reservation={_named(reservation)}",) if reservation else ()),
-            f"--wrap={shlex.join(argv)}",
-        )
-        output = self._act_by(*words)
+            f"--nodelist={_format_node_list(nodes)}",
+            f"--time={minutes}",
+        ]
+        if gpus:
+            options.append(f"--gres=gpu:{gpus}")
+        if reservation:
+            options.append(f"--reservation={_format_checked_name(reservation)}")
+        output = self._act_by(*_SBATCH, *options, f"--wrap={shlex.join(argv)}")
         job = self.job(key)
         if job is None:
-            raise answers.not_so(f"there is no job {ours(key)} after it was submitted", output)
+            what = f"there is no job {format_own_name(key)} after it was submitted"
+            raise answers.build_mismatch(what, output)
         return job.job_id
 
     def cancel(self, job_id: str) -> None:
@@ -334,7 +347,9 @@ class ScontrolWriter(ScontrolReader):
         output = self._act_by("scancel", job_id)
         after = self._job_of_id(job_id)
         if after is not None and not (after.has_ended or after.is_completing):
-            raise answers.not_so(f"job {job_id} is {after.state} after it was cancelled", output)
+            raise answers.build_mismatch(
+                f"job {job_id} is {after.state} after it was cancelled", output
+            )
 
     def set_partitions(self, node: str, partitions: Sequence[str]) -> None:
         """22.05 has no `Nodes+=`: each list is written whole, and what others have is looked at
@@ -345,18 +360,23 @@ class ScontrolWriter(ScontrolReader):
         if unknown:
             raise SlurmRefusal(f"{', '.join(unknown)}: Slurm knows no such partition")
         wanted = {
-            name: _with(members, node, is_in=name in partitions) for name, members in before.items()
+            name: _update_members(members, node, is_in=name in partitions)
+            for name, members in before.items()
         }
         changed = [name for name, members in wanted.items() if members != before[name]]
         outputs = [
-            self._act("update", f"PartitionName={_part(name)}", f"Nodes={','.join(wanted[name])}")
+            self._act(
+                "update",
+                f"PartitionName={_check_partition_name(name)}",
+                f"Nodes={','.join(wanted[name])}",
+            )
             for name in changed
         ]
         after = self.partitions()
         wrong = [name for name in changed if set(after.get(name, ())) != set(wanted[name])]
         if wrong:
             what = f"partition {', '.join(wrong)} has other nodes than it was given for {node}"
-            raise answers.not_so(what, outputs[changed.index(wrong[0])])
+            raise answers.build_mismatch(what, outputs[changed.index(wrong[0])])
 
     def _act(self, *argv: str) -> Output:
         return self._act_by("scontrol", *argv)
@@ -377,23 +397,26 @@ class ScontrolWriter(ScontrolReader):
     def _unchanged(self, node: str, as_seen: NodeState | None) -> NodeState:
         """The node directly before an act. Raises NodeChanged."""
         found = self._look(node)
-        unchanged(node, as_seen, found)
+        check_unchanged(node, as_seen, found)
         return found
 
     def _job_of_id(self, job_id: str) -> SlurmJob | None:
         if not re.fullmatch(r"\d+(_\d+)?", job_id):
             raise SlurmRefusal(f"{job_id}: no job id")
         between = slurm_output.secret_between()
-        argv = (*slurm_jobs.squeue(between), "--states=all", f"--jobs={job_id}")
+        argv = (*slurm_jobs.build_squeue(between), "--states=all", f"--jobs={job_id}")
         output = self._run(*argv)
         if output.status != 0 and b"Invalid job id" in output.stderr + output.stdout:
             return None  # slurmctld has forgotten it, MinJobAge after its end
         if output.status != 0:
-            raise answers.error(argv[:1], output)
-        return next(iter(slurm_jobs.listed(output.stdout.decode(errors="replace"), between)), None)
+            raise answers.build_error(argv[:1], output)
+        return next(
+            iter(slurm_jobs.parse_squeue(output.stdout.decode(errors="replace"), between)), None
+        )
 
     def _reservation(self, key: str) -> Reservation | None:
-        return next((one for one in self.reservations() if one.name == _named(key)), None)
+        name = _format_checked_name(key)
+        return next((found for found in self.reservations() if found.name == name), None)
 
     def _is_reserved(self, key: str, nodes: Sequence[str]) -> bool:
         found = self._reservation(key)
@@ -403,22 +426,19 @@ class ScontrolWriter(ScontrolReader):
             )
         return found is not None
 
-    def _partition_of(self, nodes: Sequence[str]) -> str:
+    def _get_common_partition(self, nodes: Sequence[str]) -> str:
         """One that has them all: the default partition may not."""
-        states = self.nodes(nodes).values()
-        common = [
-            name
-            for name in next(iter(states)).partitions
-            if all(name in node.partitions for node in states)
-        ]
+        states = list(self.nodes(nodes).values())
+        in_all = set(states[0].partitions).intersection(*(state.partitions for state in states))
+        common = [name for name in states[0].partitions if name in in_all]
         if not common:
             raise SlurmRefusal(
                 f"{', '.join(nodes)}: no partition has them all, so no job can run there"
             )
-        return _part(common[0])
+        return _check_partition_name(common[0])
 
 
-def controller(access: str) -> Target:
+def parse_controller(access: str) -> Target:
     """Where Slurm's programs run, from KINTSUGI_SLURM: `local` or `ssh:[USER@]HOST[:PORT]`."""
     found = re.fullmatch(r"ssh:(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?", access)
     if found is None:
@@ -431,33 +451,41 @@ def controller(access: str) -> Target:
     )
 
 
-def _checked(node: str) -> str:
+def _check_node_name(node: str) -> str:
     """A host list or `ALL` in place of a name would act on many nodes."""
     if not _NODE_NAME.fullmatch(node) or node.upper() == "ALL":
         raise SlurmRefusal(f"{node!r} is no node name")
     return node
 
 
-def _named(key: str) -> str:
+def _format_node_list(nodes: Sequence[str]) -> str:
+    return ",".join(_check_node_name(node) for node in nodes)
+
+
+def _format_minutes(span: timedelta) -> str:
+    return str(math.ceil(span / timedelta(minutes=1)))
+
+
+def _format_checked_name(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise SlurmRefusal(f"{key!r} cannot name a reservation or a job")
-    return ours(key)
+    return format_own_name(key)
 
 
-def _part(name: str) -> str:
+def _check_partition_name(name: str) -> str:
     if not _PARTITION.fullmatch(name):
         raise SlurmRefusal(f"{name!r} is no partition's name")
     return name
 
 
-def _with(members: Sequence[str], node: str, *, is_in: bool) -> tuple[str, ...]:
+def _update_members(members: Sequence[str], node: str, *, is_in: bool) -> tuple[str, ...]:
     others = tuple(name for name in members if name != node)
     if not is_in:
         return others
     return tuple(members) if node in members else (*others, node)
 
 
-def _one_line(reason: str) -> str:
+def _format_one_line(reason: str) -> str:
     """scontrol drops a quote at either end, and a line feed would fake a field in its own
     output."""
     return " ".join(reason.replace('"', "'").split())[:_LONGEST_REASON].strip()

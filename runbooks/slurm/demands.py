@@ -41,18 +41,18 @@ class Demand:
         )
 
 
-def read(text: str) -> list[Demand]:
+def parse_demands(text: str) -> list[Demand]:
     """The lines of SQUEUE; a line that is none of them is left out, and so are jobs that somebody
     holds."""
     rows = (line.strip().split("|", _CELLS - 1) for line in text.splitlines())
     return [
-        _demand(row)
+        _parse_demand(row)
         for row in rows
         if len(row) == _CELLS and _LITTLE.fullmatch(row[2]) and not _is_held(row)
     ]
 
 
-def _demand(row: list[str]) -> Demand:
+def _parse_demand(row: list[str]) -> Demand:
     partitions = tuple(name for name in row[3].split(",") if name)
     return Demand(row[0], int(row[2]), partitions, is_running=row[1] == "RUNNING")
 
@@ -61,12 +61,12 @@ def _is_held(row: list[str]) -> bool:
     return row[1] == "PENDING" and row[4] in _HELD
 
 
-def largest(demands: Iterable[Demand]) -> list[Demand]:
+def get_largest(demands: Iterable[Demand]) -> list[Demand]:
     """Of each set of partitions the largest that runs and the largest that waits: the others need
     less."""
     found: dict[tuple[tuple[str, ...], bool], Demand] = {}
-    for one in demands:
-        key = (one.partitions, one.is_running)
-        if key not in found or one.nodes > found[key].nodes:
-            found[key] = one
+    for demand in demands:
+        key = (demand.partitions, demand.is_running)
+        if key not in found or demand.nodes > found[key].nodes:
+            found[key] = demand
     return list(found.values())

@@ -81,7 +81,7 @@ class SlurmJob:
         return not (self.state in _WORKS or self.is_completing or self.state in _WAITS)
 
 
-def squeue(between: str) -> tuple[str, ...]:
+def build_squeue(between: str) -> tuple[str, ...]:
     """squeue(1), --Format: `type:suffix`, so that each cell ends with `between`
     (`slurm_output.secret_between`)."""
     return (
@@ -92,13 +92,13 @@ def squeue(between: str) -> tuple[str, ...]:
     )
 
 
-def listed(text: str, between: str) -> list[SlurmJob]:
+def parse_squeue(text: str, between: str) -> list[SlurmJob]:
     """Output of `squeue`. Jobs past MOST_PLACES names of nodes are left out: no cluster has so many
     places."""
     found: list[SlurmJob] = []
     places = 0
     for cells in output.rows(text, between, len(_COLUMNS)):
-        job = _job(cells)
+        job = _parse_squeue_row(cells)
         places += len(job.nodes)
         if places > output.MOST_PLACES:
             break
@@ -106,66 +106,91 @@ def listed(text: str, between: str) -> list[SlurmJob]:
     return found
 
 
-def accounted(text: str, name: str) -> list[SlurmJob]:
+def parse_sacct(text: str, name: str) -> list[SlurmJob]:
     """Output of `SACCT` for jobs of one name, in its order: the oldest first."""
     rows = (line.split("|") for line in text.splitlines())
-    return [_accounted(row, name) for row in rows if len(row) == _SACCT_COLUMNS.count(",") + 1]
+    return [
+        _parse_sacct_row(row, name) for row in rows if len(row) == _SACCT_COLUMNS.count(",") + 1
+    ]
 
 
-def _job(cells: Sequence[str]) -> SlurmJob:
+def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
     job_id, state, user, nodes, gpus, started, ended, status, requeue, comment, name = cells
-    has_ended = state not in _WORKS and state not in _WAITS
+    has_begun = state not in _WAITS
+    has_ended = has_begun and state not in _WORKS
+    hosts, gpus_per_node = _parse_hosts(nodes), output.gpus_in(gpus)
+    started_at = _parse_time(started) if has_begun else None
+    ended_at = _parse_time(ended) if has_ended else None
+    exit_status = _parse_wait_status(status) if has_ended else None
+    checkpoint_at = job_records.checkpoint(comment)
     return SlurmJob(
-        job_id=job_id,
-        user=user,
-        name=name,
-        state=state,
-        nodes=_hosts(nodes),
-        gpus_per_node=output.gpus_in(gpus),
-        started_at=None if state in _WAITS else _time(started),
-        ended_at=_time(ended) if has_ended else None,
-        exit_status=_wait_status(status) if has_ended else None,
+        job_id,
+        user,
+        name,
+        state,
+        hosts,
+        gpus_per_node,
+        started_at,
+        ended_at,
+        exit_status,
         is_requeueable=requeue == "1",
-        checkpoint_at=job_records.checkpoint(comment),
-        is_agreed=agrees(comment),
+        checkpoint_at=checkpoint_at,
+        is_agreed=has_agreement(comment),
     )
 
 
-def _accounted(cells: Sequence[str], name: str) -> SlurmJob:
+def _parse_sacct_row(cells: Sequence[str], name: str) -> SlurmJob:
     job_id, state, user, nodes, started, ended, status = cells
     word = state.split(" ", 1)[0].upper()
     has_ended = word not in _WORKS and word not in _WAITS
-    found = re.fullmatch(r"(\d{1,3}):(\d{1,3})", status)
-    code = int(found[1]) or (128 + int(found[2]) if int(found[2]) else 0) if found else None
+    hosts, started_at = _parse_hosts(nodes), _parse_time(started)
+    ended_at = _parse_time(ended) if has_ended else None
+    exit_status = _parse_exit_code(status) if has_ended else None
     return SlurmJob(
-        job_id=job_id,
-        user=user,
-        name=name,
-        state=word,
-        nodes=_hosts(nodes),
-        started_at=_time(started),
-        ended_at=_time(ended) if has_ended else None,
-        exit_status=code if has_ended else None,
+        job_id,
+        user,
+        name,
+        word,
+        hosts,
+        started_at=started_at,
+        ended_at=ended_at,
+        exit_status=exit_status,
     )
 
 
-def agrees(comment: str) -> bool:
+def _parse_exit_code(text: str) -> int | None:
+    """sacct prints `status:signal`."""
+    found = re.fullmatch(r"(\d{1,3}):(\d{1,3})", text)
+    if found is None:
+        return None
+    status, signal = int(found[1]), int(found[2])
+    return _as_shell_status(status, signal)
+
+
+def _as_shell_status(status: int, signal: int) -> int:
+    if status or not signal:
+        return status
+    return 128 + signal
+
+
+def has_agreement(comment: str) -> bool:
     """Whether a job's owner lets Kintsugi start it anew elsewhere."""
     return _AGREED.search(comment) is not None
 
 
-def _hosts(text: str) -> tuple[str, ...]:
+def _parse_hosts(text: str) -> tuple[str, ...]:
     return () if text in ("", "(null)", "None assigned") else tuple(output.hosts(text))
 
 
-def _wait_status(text: str) -> int | None:
+def _parse_wait_status(text: str) -> int | None:
     """squeue prints what wait(2) gave: 768 is status 3, 9 is killed by signal 9."""
     if not re.fullmatch(r"\d{1,6}", text):
         return None
-    return int(text) >> 8 or (128 + (int(text) & 127) if int(text) & 127 else 0)
+    number = int(text)
+    return _as_shell_status(number >> 8, number & 127)
 
 
-def _time(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     try:
         at = datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:

@@ -18,7 +18,7 @@ _UNKILLABLE = timedelta(seconds=60)
 _EPILOG = timedelta(minutes=5)
 
 
-def switched_off(state: NodeState) -> str:
+def format_power_saving(state: NodeState) -> str:
     """Slurm's power saving has the node: a sentence, empty where it has not."""
     if state.flags & _SWITCHED_ON:
         return f"Slurm is switching {state.name} on."
@@ -43,7 +43,7 @@ def is_back(state: NodeState, since: datetime) -> bool:
     we drained it again, it stays DOWN with ReturnToService 0 and 1 (measured in 22.05), and a
     resume takes that away too.
     """
-    if state.is_rebooting or is_silent(state) or switched_off(state):
+    if state.is_rebooting or is_silent(state) or format_power_saving(state):
         return False
     return state.base != "DOWN" or has_booted(state, since)
 
@@ -53,20 +53,20 @@ def has_booted(state: NodeState, since: datetime) -> bool:
     return state.boot_time is not None and state.boot_time >= since.replace(microsecond=0)
 
 
-def unkillable_after(config: Mapping[str, str]) -> timedelta:
+def get_unkillable_delay(config: Mapping[str, str]) -> timedelta:
     """How long after a job's end what is left of it cannot be ended any more."""
-    return _seconds(config.get("UnkillableStepTimeout", ""), _UNKILLABLE) + _EPILOG
+    return _parse_seconds(config.get("UnkillableStepTimeout", ""), _UNKILLABLE) + _EPILOG
 
 
 def takes_back_unasked(config: Mapping[str, str], *, asked_at: datetime, now: datetime) -> bool:
     """Past ResumeTimeout Slurm drops a drain, and with ReturnToService=2 the node then takes jobs
     once it boots."""
     # slurm.conf(5): ResumeTimeout is 60 s by default.
-    limit = _seconds(config.get("ResumeTimeout", ""), timedelta(seconds=60))
+    limit = _parse_seconds(config.get("ResumeTimeout", ""), timedelta(seconds=60))
     return config.get("ReturnToService", "").split(" ", 1)[0] == "2" and now - asked_at > limit
 
 
-def _seconds(text: str, default: timedelta) -> timedelta:
+def _parse_seconds(text: str, default: timedelta) -> timedelta:
     """`60 sec`, as `scontrol show config` prints it."""
     number = text.split(" ", 1)[0]
     return timedelta(seconds=int(number)) if number.isdecimal() and len(number) < 9 else default

@@ -36,9 +36,9 @@ class Owner(StrEnum):
     PERSON = "person"
 
 
-def reason(incident_id: int, fault_type: str, text: str) -> str:
+def format_reason(incident_id: int, fault_type: str, text: str) -> str:
     """What stands on the node: `kintsugi:<incident> <fault type>: <text>`."""
-    return f"{_prefix(incident_id)}{fault_type}: {text}"
+    return f"{_format_prefix(incident_id)}{fault_type}: {text}"
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Written:
         return rest != state.reason and rest.startswith(_BETWEEN) and _is_slurms(rest)
 
 
-def written(state: NodeState) -> Written:
+def get_written(state: NodeState) -> Written:
     """What is kept of a node that we have just drained, as it was read back."""
     return Written(state.reason, state.reason_set_by, state.reason_changed_at)
 
 
-def owner(state: NodeState, incident_id: int, known: Sequence[Written] | None = None) -> Owner:
+def get_owner(state: NodeState, incident_id: int, known: Sequence[Written] | None = None) -> Owner:
     """Who took the node out. A reason left on a node that takes jobs belongs to nobody.
 
     `known` are the reasons that runs of ours wrote; what only looks like one, or was added to one,
@@ -78,9 +78,9 @@ def owner(state: NodeState, incident_id: int, known: Sequence[Written] | None = 
         return Owner.PERSON
     is_out = state.is_draining or state.base == "DOWN"
     if state.reason.startswith(_OURS):
-        if known is not None and not any(one.stands_in(state) for one in known):
+        if known is not None and not any(written.stands_in(state) for written in known):
             return Owner.PERSON if is_out else Owner.NOBODY
-        if state.reason.startswith(_prefix(incident_id)):
+        if state.reason.startswith(_format_prefix(incident_id)):
             return Owner.THIS_INCIDENT
         return Owner.OTHER_INCIDENT if is_out else Owner.NOBODY
     if not is_out or not state.reason:
@@ -96,7 +96,7 @@ def _is_slurms(text: str) -> bool:
     return all(_BY_SLURM.fullmatch(part) for part in text.split(_BETWEEN) if part)
 
 
-def incident_of(state: NodeState) -> int | None:
+def parse_incident(state: NodeState) -> int | None:
     """The incident that a reason of ours names."""
     found = re.match(rf"{_OURS}(\d+) ", state.reason)
     return int(found[1]) if found else None
@@ -134,7 +134,7 @@ class TakenOver:
     is_resumed: bool
 
 
-def hold(state: NodeState, whose: Owner) -> Held | Dropped | TakenOver:
+def evaluate_hold(state: NodeState, whose: Owner) -> Held | Dropped | TakenOver:
     """What became of the drain that this incident's run put on the node, and that it has not seen
     go.
 
@@ -160,5 +160,5 @@ def hold(state: NodeState, whose: Owner) -> Held | Dropped | TakenOver:
     )
 
 
-def _prefix(incident_id: int) -> str:
+def _format_prefix(incident_id: int) -> str:
     return f"{_OURS}{incident_id} "

@@ -29,31 +29,29 @@ __all__ = [
     "SlurmReader",
     "SlurmRefusal",
     "SlurmWriter",
+    "check_unchanged",
+    "format_own_name",
     "format_state",
     "is_ours",
-    "ours",
-    "unchanged",
 ]
 
 # scontrol(1), reservations: taken whatever runs there, and no fault of the node's availability.
 MAINTENANCE = ("MAINT", "IGNORE_JOBS")
 
 
-def ours(key: str) -> str:
+def format_own_name(key: str) -> str:
     """What a reservation or a job of ours is called."""
     return f"kintsugi_{key}"
 
 
-def unchanged(node: str, seen: NodeState | None, found: NodeState) -> None:
-    """Raises NodeChanged where somebody has written or done something to the node since it was
-    seen."""
-    if seen is not None and _said(seen) != _said(found):
-        raise NodeChanged(
-            f"{node} was {format_state(seen)} and is {format_state(found)}: nothing was done to it."
-        )
+def check_unchanged(node: str, before: NodeState | None, found: NodeState) -> None:
+    """Raises NodeChanged where somebody has written or done something to the node since."""
+    if before is not None and _get_comparable_state(before) != _get_comparable_state(found):
+        change = f"{node} was {format_state(before)} and is {format_state(found)}"
+        raise NodeChanged(f"{change}: nothing was done to it.")
 
 
-def _said(state: NodeState) -> tuple[object, ...]:
+def _get_comparable_state(state: NodeState) -> tuple[object, ...]:
     """What people, and Slurm itself, say of a node. Jobs that come and go are left out."""
     reason = (state.reason, state.reason_set_by, state.reason_changed_at)
     return *reason, state.is_draining, state.is_failing, state.is_rebooting, state.base == "DOWN"
@@ -66,7 +64,7 @@ def format_state(node: NodeState) -> str:
 
 def is_ours(name: str) -> bool:
     """Whether a job of this name tests a node for us: of one that fails, nobody loses any work."""
-    return re.fullmatch(rf"{ours('')}\d+-\d+-\w+", name) is not None
+    return re.fullmatch(rf"{format_own_name('')}\d+-\d+-\w+", name) is not None
 
 
 class SlurmError(WorldError):

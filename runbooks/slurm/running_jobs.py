@@ -11,12 +11,15 @@ from runbooks.slurm.protocol import SlurmError, SlurmReader, SlurmRefusal
 _RUNS = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "STOPPED", "SIGNALING", "SUSPENDED"})
 
 
-def jobs_on(names: Collection[str], slurm: SlurmReader) -> dict[str, frozenset[str]] | None:
+def get_running_jobs(
+    names: Collection[str], slurm: SlurmReader
+) -> dict[str, frozenset[str]] | None:
     """The jobs that run on each of these nodes; None when Slurm cannot be asked."""
-    try:
-        return {
-            name: frozenset(job.job_id for job in slurm.jobs(name) if job.state in _RUNS)
-            for name in names
-        }
-    except (SlurmError, SlurmRefusal):
-        return None
+    running = {}
+    for name in names:
+        try:
+            jobs = slurm.jobs(name)
+        except (SlurmError, SlurmRefusal):
+            return None
+        running[name] = frozenset(job.job_id for job in jobs if job.state in _RUNS)
+    return running

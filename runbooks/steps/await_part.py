@@ -26,47 +26,44 @@ class AwaitPart(Base):
     recovery: ClassVar[Recovery | None] = Recovery.VENDOR_REPLACEMENT
 
     def run(self, ctx: Context) -> Result:
-        number = ctx.facts.get("vendor_case")
-        case = (
-            VendorCase.objects.filter(pk=number).first()
-            if number is not None
-            else cases.get_active_case(ctx.incident_id)
-        )
+        case = _find_case(ctx)
         if case is None:
-            return _stopped(ctx, f"Incident #{ctx.incident_id} has no vendor case.")
+            return _fail(ctx, f"Incident #{ctx.incident_id} has no vendor case.")
         if case.state == CaseState.CLOSED and not case.new_serial:
-            return _stopped(ctx, f"Vendor case {case.pk} was closed without a new part.")
+            return _fail(ctx, f"Vendor case {case.pk} was closed without a new part.")
         if cases.is_without_part(case):
             since = f"{case.since_at:%Y-%m-%d %H:%M %Z}"
             part = texts.part(case.part, case.resource)
-            return Wait(
-                f"Vendor case {case.pk} for {part} is {case.state} since {since}.",
-                get_backoff(case.since_at, ctx.now, longest=_LONGEST),
-            )
-        return _is_in(ctx, case)
+            text = f"Vendor case {case.pk} for {part} is {case.state} since {since}."
+            return Wait(text, get_backoff(case.since_at, ctx.now, longest=_LONGEST))
+        return _end_wait(ctx, case)
 
 
-def _is_in(ctx: Context, case: VendorCase) -> Result:
+def _find_case(ctx: Context) -> VendorCase | None:
+    """The case that this run opened, else the incident's."""
+    number = ctx.facts.get("vendor_case")
+    if number is None:
+        return cases.get_active_case(ctx.incident_id)
+    return VendorCase.objects.filter(pk=number).first()
+
+
+def _end_wait(ctx: Context, case: VendorCase) -> Result:
     """The part is in. A machine that was off for it has to be on again before anything is
     tested."""
-    boot = looking.boot(ctx)
+    boot = looking.read_boot(ctx)
     if boot is None:
-        return Wait(
-            f"The part of vendor case {case.pk} is in, and {ctx.node} does not answer yet.",
-            get_backoff(case.since_at, ctx.now, longest=timedelta(minutes=1)),
-            ask=f"Switch {ctx.node} on: its new part is to be tested.",
-            is_told=True,
-        )
-    text = (
-        f"The new part of vendor case {case.pk} is in, serial {case.new_serial}: {ctx.node} is"
-        " tested now."
-    )
+        text = f"The part of vendor case {case.pk} is in, and {ctx.node} does not answer yet."
+        again_in = get_backoff(case.since_at, ctx.now, longest=timedelta(minutes=1))
+        ask = f"Switch {ctx.node} on: its new part is to be tested."
+        return Wait(text, again_in, ask=ask, is_told=True)
+    part = f"The new part of vendor case {case.pk}"
+    text = f"{part} is in, serial {case.new_serial}: {ctx.node} is tested now."
     cases.taken_up(case.pk, now=ctx.now, note=text)
     ctx.facts.update(booted_at=to_iso(boot.booted_at), boot_id_after=boot.boot_id)
     return Done(text, boot=boot, is_told=False)
 
 
-def _stopped(ctx: Context, text: str) -> Failed:
+def _fail(ctx: Context, text: str) -> Failed:
     return Failed(
         text,
         ask=(

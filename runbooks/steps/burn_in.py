@@ -12,11 +12,18 @@ from runbooks.node import diagnostics
 from runbooks.node.detached_command import Ended
 from runbooks.node.diagnostics import Diagnosis, DiagnosticOutcome, DiagnosticVerdict, Wanted
 from runbooks.step import Base, Context, Parameter, Result
-from runbooks.steps.diagnose import tested
+from runbooks.steps.diagnose import run_test
 
 # A round that has begun is ended. Our choice: twelve times what DCGM's level 3 takes; of level 4 no
 # length is stated.
 _ONE_ROUND = timedelta(hours=3)
+
+
+# Our choice; a site says how long it wants a node that was repaired to hold.
+_LASTS = Parameter.duration(default=timedelta(hours=4))
+_COMMAND = Parameter(
+    parameters.parse_command, "a list of texts: a program and its arguments", default=()
+)
 
 
 class BurnIn(Base):
@@ -24,32 +31,43 @@ class BurnIn(Base):
     plan: ClassVar[str] = "load it for hours and see whether it holds"
     touches_node: ClassVar[bool] = True
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        # Our choice; a site says how long it wants a node that was repaired to hold.
-        "lasts": Parameter(parameters.duration, parameters.DURATION, default=timedelta(hours=4)),
-        "command": Parameter(
-            parameters.command, "a list of texts: a program and its arguments", default=()
-        ),
-        "level": Parameter(parameters.whole(1, 4), "a whole number from 1 to 4", default=3),
-        "at_least": Parameter(parameters.positive, "a number above 0", default=None),
+        "lasts": _LASTS,
+        "command": _COMMAND,
+        "level": Parameter.whole_number(1, 4, default=3),
+        "at_least": Parameter.positive(),
     }
 
     def run(self, ctx: Context) -> Result:
-        lasts, own = ctx.params["lasts"], ctx.params["command"]
-        if own:
-            called = f"`{' '.join(own)}`"
-            return tested(ctx, own, called=called, longest=lasts + _ONE_ROUND, judge=_by_status)
-        gpus = len(ctx.target.expected.gpus)
-        wanted = Wanted(Diagnosis.DCGM, ctx.params["level"], ctx.params["at_least"], gpus)
-        return tested(
-            ctx,
-            diagnostics.burn_in(int(lasts.total_seconds()), level=wanted.level, gpus=gpus),
-            called="the burn-in",
-            longest=lasts + _ONE_ROUND,
-            judge=lambda ended: diagnostics.judge_burn_in(wanted, ended),
-        )
+        command = ctx.params["command"]
+        return _run_command(ctx, command) if command else _run_rounds(ctx)
 
 
-def _by_status(ended: Ended) -> DiagnosticVerdict:
+def _run_command(ctx: Context, command: tuple[str, ...]) -> Result:
+    return run_test(
+        ctx,
+        command,
+        called=f"`{' '.join(command)}`",
+        longest=ctx.params["lasts"] + _ONE_ROUND,
+        judge=_evaluate_status,
+    )
+
+
+def _run_rounds(ctx: Context) -> Result:
+    lasts: timedelta = ctx.params["lasts"]
+    level, gpus = ctx.params["level"], len(ctx.target.expected.gpus)
+    wanted = Wanted(Diagnosis.DCGM, level, ctx.params["at_least"], gpus)
+    seconds = int(lasts.total_seconds())
+    command = diagnostics.build_burn_in_command(seconds, level=level, gpus=gpus)
+    return run_test(
+        ctx,
+        command,
+        called="the burn-in",
+        longest=lasts + _ONE_ROUND,
+        judge=lambda ended: diagnostics.evaluate_burn_in(wanted, ended),
+    )
+
+
+def _evaluate_status(ended: Ended) -> DiagnosticVerdict:
     """Of the site's own command the exit status alone is known."""
     if ended.status == 0:
         return DiagnosticVerdict(DiagnosticOutcome.PASSED, "passed")

@@ -40,7 +40,7 @@ _LATER = timedelta(seconds=15)
 _MOST_TRIES = 2
 
 
-def _rest(value: object) -> timedelta:
+def _parse_rest(value: object) -> timedelta:
     reasons: list[str] = []
     found = rows.duration("off_for", value, reasons)
     if reasons or not timedelta(seconds=5) <= found <= _LONGEST_OFF / 2:
@@ -66,14 +66,18 @@ class ColdCycle(Base):
     parameters: ClassVar[Mapping[str, Parameter]] = {
         # 60 s: issue 5, section 2 (off, 60 s, on); capacitors keep a GPU's state for some seconds.
         "off_for": Parameter(
-            _rest, "how long it stays off, 5s to 5m", default=timedelta(seconds=60)
+            _parse_rest, "how long it stays off, 5s to 5m", default=timedelta(seconds=60)
         )
     }
 
     def is_done(self, ctx: Context) -> Done | None:
         """A node that was found off, and that a person has switched on since."""
         found_off_at = fact_time(ctx, "found_off_at")
-        if found_off_at is None or ctx.attempted_at is not None or _state(ctx) is not PowerState.ON:
+        if (
+            found_off_at is None
+            or ctx.attempted_at is not None
+            or _read_power_state(ctx) is not PowerState.ON
+        ):
             return None
         ctx.facts["reboot_at"] = ctx.facts["last_off_at"]
         return Done(f"{ctx.node} was off, and someone has switched it on again.")
@@ -83,11 +87,11 @@ class ColdCycle(Base):
         if busy or not ctx.state.is_draining:
             return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
         try:
-            state = _state(ctx)
+            state = _read_power_state(ctx)
         except PowerRefusal as refusal:
-            return Failed(f"{ctx.node} is not power-cycled: {refusal}", ask=_by_hand(ctx))
+            return Failed(f"{ctx.node} is not power-cycled: {refusal}", ask=_format_manual_ask(ctx))
         except PowerError as error:
-            return _away(ctx, error)
+            return _postpone(ctx, error)
         ctx.facts.pop("power_away_at", None)
         if state is PowerState.OFF:
             ctx.facts.setdefault("found_off_at", to_iso(ctx.now))
@@ -103,7 +107,7 @@ class ColdCycle(Base):
                 is_told=True,
             )
         # Looked at now: what is stored before the act outlives a worker that dies after it.
-        boot = looking.boot(ctx)
+        boot = looking.read_boot(ctx)
         ctx.facts["boot_id_before"] = (
             boot.boot_id if boot else ctx.facts.get("boot_id_before") or ctx.known_boot_id
         )
@@ -112,7 +116,7 @@ class ColdCycle(Base):
     def run(self, ctx: Context) -> Result:
         ctx.facts["power_off_at"] = to_iso(ctx.now)
         ctx.facts["power_offs"] = ctx.facts.get("power_offs", 0) + 1
-        _note(ctx, "asked to go off")
+        _note_power(ctx, "asked to go off")
         ctx.world.power.off(ctx.target)
         rest = f"{ctx.params['off_for'].total_seconds():.0f} s"
         return Wait(
@@ -123,63 +127,64 @@ class ColdCycle(Base):
 
     def carry_on(self, ctx: Context) -> Result | None:
         try:
-            state = _state(ctx)
+            state = _read_power_state(ctx)
             ctx.facts.pop("power_away_at", None)
             if "power_on_at" in ctx.facts:
-                return _coming(ctx, state)
+                return _wait_for_on(ctx, state)
             if "seen_off_at" in ctx.facts:
-                return _resting(ctx, state)
-            return _going(ctx, state)
+                return _wait_while_off(ctx, state)
+            return _wait_for_off(ctx, state)
         except PowerError as error:
-            return _cannot_look(ctx, error)
+            return _wait_for_controller(ctx, error)
 
 
-def _going(ctx: Context, state: PowerState) -> Result | None:
+def _wait_for_off(ctx: Context, state: PowerState) -> Result | None:
     """It was asked to go off, as far as is known."""
-    asked_at = _asked_at(ctx)
+    asked_at = _get_asked_at(ctx)
     if state is PowerState.OFF:
         ctx.facts["seen_off_at"] = to_iso(ctx.now)
         ctx.facts["unfinished"] = f"Kintsugi has switched {ctx.node} off, and it is off still."
-        _note(ctx, "off")
-        return _resting(ctx, state)
+        _note_power(ctx, "off")
+        return _wait_while_off(ctx, state)
     if state is PowerState.CHANGING or ctx.now < asked_at + _TAKES:
         return Wait(
             f"{ctx.node} was asked to go off at {asked_at:%H:%M:%S %Z}.",
             _SOON,
-            ask=_ask_if_late(ctx, asked_at),
+            ask=_format_ask_if_late(ctx, asked_at),
         )
-    before, boot = ctx.facts.get("boot_id_before"), looking.boot(ctx)
+    before, boot = ctx.facts.get("boot_id_before"), looking.read_boot(ctx)
     if before and boot is not None and boot.boot_id != before:
         ctx.facts["reboot_at"] = to_iso(asked_at)
         return Done(
-            f"{ctx.node} was off and is on again: it runs another boot.", evidence=_evidence(ctx)
+            f"{ctx.node} was off and is on again: it runs another boot.",
+            evidence=_get_evidence(ctx),
         )
     if ctx.facts.get("power_offs", 0) >= _MOST_TRIES:
         text = (
             f"{ctx.node} was asked {_MOST_TRIES} times to go off and is on still: its management"
             " controller says yes"
         )
-        return Failed(f"{text} and does not do it.", ask=_by_hand(ctx))
+        return Failed(f"{text} and does not do it.", ask=_format_manual_ask(ctx))
     return None
 
 
-def _resting(ctx: Context, state: PowerState) -> Result:
+def _wait_while_off(ctx: Context, state: PowerState) -> Result:
     off_at = fact_time(ctx, "seen_off_at") or ctx.now
     if state is not PowerState.OFF:
         ctx.facts["power_on_at"] = to_iso(ctx.now)
-        _note(ctx, "found on")
-        return _coming(ctx, state)
+        _note_power(ctx, "found on")
+        return _wait_for_on(ctx, state)
     left = off_at + ctx.params["off_for"] - ctx.now
     if left > timedelta(0):
         return Wait(
             f"{ctx.node} is off since {off_at:%H:%M:%S %Z}, and is switched on in a moment.", left
         )
     if ctx.maintenance:
-        return _left_off(ctx, off_at)
-    is_another = looking.boot(ctx) is not None
+        return _leave_off(ctx, off_at)
+    is_another = looking.read_boot(ctx) is not None
     ctx.world.power.on(ctx.target)
     ctx.facts["power_on_at"] = to_iso(ctx.now)
-    _note(ctx, "asked to go on")
+    _note_power(ctx, "asked to go on")
     if is_another:
         return Failed(
             f"{ctx.node} answers while its management controller says that it is off: the"
@@ -187,10 +192,12 @@ def _resting(ctx: Context, state: PowerState) -> Result:
             " back.",
             ask=f"Correct `bmc` of {ctx.node} in the inventory, and look which machine was off.",
         )
-    return Wait(f"{ctx.node} was off for {_seconds(ctx.now - off_at)} and is switched on.", _SOON)
+    return Wait(
+        f"{ctx.node} was off for {_format_seconds(ctx.now - off_at)} and is switched on.", _SOON
+    )
 
 
-def _left_off(ctx: Context, off_at: datetime) -> Wait:
+def _leave_off(ctx: Context, off_at: datetime) -> Wait:
     """Nobody's hands are in a machine when its power comes."""
     text = (
         f"{ctx.node} is off since {off_at:%H:%M:%S %Z}, by Kintsugi, and {ctx.maintenance}: it is"
@@ -203,34 +210,34 @@ def _left_off(ctx: Context, off_at: datetime) -> Wait:
     return Wait(text, timedelta(minutes=1), ask=ask, is_told=True)
 
 
-def _coming(ctx: Context, state: PowerState) -> Result:
+def _wait_for_on(ctx: Context, state: PowerState) -> Result:
     on_at = fact_time(ctx, "power_on_at") or ctx.now
     off_at = fact_time(ctx, "seen_off_at") or on_at
     if state is PowerState.ON:
         ctx.facts.pop("unfinished", None)
         ctx.facts["reboot_at"] = ctx.facts.get("last_off_at") or to_iso(on_at)
-        _note(ctx, "on")
+        _note_power(ctx, "on")
         return Done(
-            f"{ctx.node} was off for {_seconds(on_at - off_at)} and is on again.",
-            evidence=_evidence(ctx),
+            f"{ctx.node} was off for {_format_seconds(on_at - off_at)} and is on again.",
+            evidence=_get_evidence(ctx),
         )
     ctx.facts["last_off_at"] = to_iso(ctx.now)
     again_at = fact_time(ctx, "power_on_again_at") or on_at
     if state is PowerState.OFF and ctx.maintenance:
-        return _left_off(ctx, off_at)
+        return _leave_off(ctx, off_at)
     if state is PowerState.OFF and ctx.now >= again_at + _TAKES:
         ctx.facts["power_on_again_at"] = to_iso(ctx.now)
-        _note(ctx, "asked to go on again")
+        _note_power(ctx, "asked to go on again")
         ctx.world.power.on(ctx.target)
-    ask = _ask_if_late(ctx, off_at)
+    ask = _format_ask_if_late(ctx, off_at)
     text = f"{ctx.node} was asked to go on at {on_at:%H:%M:%S %Z} and is not on yet."
     return Wait(text, _LATER if ask else _SOON, ask=ask, is_told=bool(ask))
 
 
-def _cannot_look(ctx: Context, error: PowerError) -> Wait:
+def _wait_for_controller(ctx: Context, error: PowerError) -> Wait:
     """Its power may be off: nothing ends here before that is known, and a person hears of it."""
-    since = fact_time(ctx, "seen_off_at") or _asked_at(ctx)
-    ask = _ask_if_late(ctx, since)
+    since = fact_time(ctx, "seen_off_at") or _get_asked_at(ctx)
+    ask = _format_ask_if_late(ctx, since)
     if isinstance(error, PowerRefusal):
         ask = (
             ask or f"Let Kintsugi in again, or look at {ctx.node}'s power yourself: it may be off."
@@ -242,12 +249,12 @@ def _cannot_look(ctx: Context, error: PowerError) -> Wait:
     )
 
 
-def _away(ctx: Context, error: PowerError) -> Wait:
+def _postpone(ctx: Context, error: PowerError) -> Wait:
     """Nothing is begun: the controller may come back."""
     is_first = "power_away_at" not in ctx.facts
     ctx.facts.setdefault("power_away_at", to_iso(ctx.now))
     since = fact_time(ctx, "power_away_at") or ctx.now
-    ask = _by_hand(ctx) if ctx.now >= since + _LONGEST_OFF else ""
+    ask = _format_manual_ask(ctx) if ctx.now >= since + _LONGEST_OFF else ""
     return Wait(
         f"{ctx.node} is not power-cycled yet: {error}",
         _LATER,
@@ -256,17 +263,17 @@ def _away(ctx: Context, error: PowerError) -> Wait:
     )
 
 
-def _state(ctx: Context) -> PowerState:
+def _read_power_state(ctx: Context) -> PowerState:
     return ctx.world.power.state(ctx.target)
 
 
-def _asked_at(ctx: Context) -> datetime:
+def _get_asked_at(ctx: Context) -> datetime:
     """A worker that died right after the act has left the attempt alone."""
     times = (fact_time(ctx, "power_off_at"), ctx.attempted_at)
     return max((at for at in times if at is not None), default=ctx.now)
 
 
-def _ask_if_late(ctx: Context, since: datetime) -> str:
+def _format_ask_if_late(ctx: Context, since: datetime) -> str:
     if ctx.now < since + _LONGEST_OFF:
         return ""
     return (
@@ -275,22 +282,22 @@ def _ask_if_late(ctx: Context, since: datetime) -> str:
     )
 
 
-def _by_hand(ctx: Context) -> str:
+def _format_manual_ask(ctx: Context) -> str:
     return (
         f"Power-cycle {ctx.node} by hand (off, a minute, on), verify it and resume it. It is"
         " drained."
     )
 
 
-def _note(ctx: Context, what: str) -> None:
+def _note_power(ctx: Context, what: str) -> None:
     """Power states with their times, which are the step's evidence."""
     seen = f"{ctx.now:%Y-%m-%d %H:%M:%S %Z} {what}"
     ctx.facts["power_seen"] = [*ctx.facts.get("power_seen", []), seen][-20:]
 
 
-def _evidence(ctx: Context) -> dict[str, str]:
+def _get_evidence(ctx: Context) -> dict[str, str]:
     return {"power": "\n".join(ctx.facts.get("power_seen", []))}
 
 
-def _seconds(span: timedelta) -> str:
+def _format_seconds(span: timedelta) -> str:
     return f"{span.total_seconds():.0f} s"

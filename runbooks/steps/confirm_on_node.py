@@ -27,11 +27,11 @@ from detectors.faults import Action, FaultEvent
 from runbooks.node import looking
 from runbooks.node.looking import KernelLog, NodeInspection
 from runbooks.step import (
+    ActiveFault,
     Base,
     Context,
     Done,
     Result,
-    StandingFault,
     Wait,
     fact_time,
     get_backoff,
@@ -42,10 +42,10 @@ _LONGEST = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Confirmed:
     """`how` ends the sentence "Confirmed on gn042: ..."."""
 
-    fault: StandingFault
+    fault: ActiveFault
     how: str
 
 
@@ -53,7 +53,7 @@ class _Seen:
 class _Well:
     """`how` says who has looked, and follows "not confirmed on gn042:"."""
 
-    fault: StandingFault
+    fault: ActiveFault
     how: str
 
 
@@ -61,7 +61,7 @@ class _Well:
 class _Unknown:
     """`why` says who gave no answer."""
 
-    fault: StandingFault
+    fault: ActiveFault
     why: str
 
 
@@ -72,58 +72,59 @@ class ConfirmOnNode(Base):
     plan: ClassVar[str] = "confirm the fault on {node} itself"
 
     def run(self, ctx: Context) -> Result:
-        faults = _asked_about(ctx)
-        detectors = {
-            name for fault in faults for name in looking.those_that_confirm(fault.fault_type)
-        }
-        look = looking.inspect_node(ctx, only=sorted(detectors))
-        if not look.is_reachable:
-            return _unreachable(ctx, look)
-        boot = looking.boot(ctx)
+        faults = _get_candidates(ctx)
+        detectors: set[str] = set()
+        for fault in faults:
+            detectors.update(looking.get_confirming_detectors(fault.fault_type))
+        inspection = looking.inspect_node(ctx, only=sorted(detectors))
+        if not inspection.is_reachable:
+            return _report_unreachable(ctx, inspection)
+        boot = looking.read_boot(ctx)
         ctx.facts["boot_id_before"] = boot.boot_id if boot is not None else ctx.known_boot_id
-        log = (
-            looking.kernel_log(ctx)
-            if any(not _detectors_of(fault) for fault in faults)
-            else KernelLog((), "")
-        )
-        answers = [_answer(ctx, fault, look, log) for fault in faults]
-        seen = next((answer for answer in answers if isinstance(answer, _Seen)), None)
-        if seen is not None:
-            return _confirmed(ctx, seen, instead_of=answers[0])
+        log = KernelLog((), "")
+        if not all(_get_detectors(fault) for fault in faults):
+            log = looking.read_kernel_log(ctx)
+        answers = [_examine(ctx, fault, inspection, log) for fault in faults]
+        confirmed = next((answer for answer in answers if isinstance(answer, _Confirmed)), None)
+        if confirmed is not None:
+            return _confirm(ctx, confirmed, instead_of=answers[0])
         unknown = [answer for answer in answers if isinstance(answer, _Unknown)]
         well = [answer for answer in answers if isinstance(answer, _Well)]
-        return _could_not_look(ctx, unknown, well) if unknown else _looked_and_well(ctx, well, look)
+        if unknown:
+            return _report_unknown(ctx, unknown, well)
+        return _report_well(ctx, well, inspection)
 
 
-def _asked_about(ctx: Context) -> Sequence[StandingFault]:
+def _get_candidates(ctx: Context) -> Sequence[ActiveFault]:
     """The run's own fault, and all of the incident's that stand on the node and call for a
     repair."""
-    own = StandingFault(ctx.fault_type, ctx.resource, ctx.now)
-    calling = [one for one in ctx.members if one.action.at_least(Action.RESET_GPU)]
-    others = [
-        one for one in calling if (one.fault_type, one.resource) != (own.fault_type, own.resource)
-    ]
-    return [own, *others]
+    own = ActiveFault(ctx.fault_type, ctx.resource, ctx.now)
+    found: list[ActiveFault] = [own]
+    for fault in ctx.members:
+        is_own = (fault.fault_type, fault.resource) == (own.fault_type, own.resource)
+        if not is_own and fault.action.at_least(Action.RESET_GPU):
+            found.append(fault)
+    return found
 
 
-def _detectors_of(fault: StandingFault) -> tuple[str, ...]:
+def _get_detectors(fault: ActiveFault) -> tuple[str, ...]:
     row = catalog.load().get(fault.fault_type)
     return tuple(row.confirmed_by) if row is not None else ()
 
 
-def _answer(
-    ctx: Context, fault: StandingFault, look: NodeInspection, log: KernelLog
-) -> _Seen | _Well | _Unknown:
-    detectors = _detectors_of(fault)
+def _examine(
+    ctx: Context, fault: ActiveFault, inspection: NodeInspection, log: KernelLog
+) -> _Confirmed | _Well | _Unknown:
+    detectors = _get_detectors(fault)
     if not detectors:
-        return _answer_of_log(ctx, fault, log)
-    event = next((event for event in look.raised if _confirms(event, fault, ctx)), None)
+        return _examine_log(ctx, fault, log)
+    event = next((event for event in inspection.raised if _is_confirming(event, fault, ctx)), None)
     if event is not None:
-        return _Seen(fault, f"{event.fault_type} on {event.resource} ({event.excerpt})")
+        return _Confirmed(fault, f"{event.fault_type} on {event.resource} ({event.excerpt})")
     silent = [
-        f"its {name} check gives no answer ({look.silent[name]})"
+        f"its {name} check gives no answer ({inspection.silent[name]})"
         for name in detectors
-        if name in look.silent
+        if name in inspection.silent
     ]
     if silent:
         return _Unknown(fault, " and ".join(silent))
@@ -132,39 +133,40 @@ def _answer(
     )
 
 
-def _answer_of_log(ctx: Context, fault: StandingFault, log: KernelLog) -> _Seen | _Well | _Unknown:
+def _examine_log(ctx: Context, fault: ActiveFault, log: KernelLog) -> _Confirmed | _Well | _Unknown:
     if log.complaint:
         return _Unknown(fault, f"its own kernel log cannot be read ({log.complaint})")
-    fact = log.last(fault.fault_type, fault.resource, ctx.node)
+    fact = log.get_last(fault.fault_type, fault.resource, ctx.node)
     if fact is None:
         return _Well(fault, f"its own kernel log does not hold it ({fault})")
-    return _Seen(fault, f'its own kernel log says "{fact.excerpt}"')
+    return _Confirmed(fault, f'its own kernel log says "{fact.excerpt}"')
 
 
-def _confirms(event: FaultEvent, fault: StandingFault, ctx: Context) -> bool:
+def _is_confirming(event: FaultEvent, fault: ActiveFault, ctx: Context) -> bool:
     """A fault of the same part that calls for a repair; one of the whole node counts for each of
     its parts."""
     is_there = looking.is_on(event.resource, part=fault.resource, node=ctx.node)
     return is_there and event.action.at_least(Action.RESET_GPU)
 
 
-def _confirmed(ctx: Context, seen: _Seen, *, instead_of: _Seen | _Well | _Unknown) -> Done:
+def _confirm(
+    ctx: Context, confirmed: _Confirmed, *, instead_of: _Confirmed | _Well | _Unknown
+) -> Done:
     ctx.facts["confirmed_at"] = to_iso(ctx.now)
-    text = f"Confirmed on {ctx.node}: {seen.how}."
-    if seen.fault == instead_of.fault:
+    text = f"Confirmed on {ctx.node}: {confirmed.how}."
+    if confirmed.fault == instead_of.fault:
         return Done(text)
     is_well = isinstance(instead_of, _Well)
     was = "is not seen there" if is_well else "could not be looked at"
-    text = (
-        f"{text} The run goes on for {seen.fault}, of the same incident: {instead_of.fault} {was}."
-    )
-    return Done(text, cause=seen.fault)
+    goes_on = f"The run goes on for {confirmed.fault}, of the same incident"
+    text = f"{text} {goes_on}: {instead_of.fault} {was}."
+    return Done(text, cause=confirmed.fault)
 
 
-def _looked_and_well(ctx: Context, answers: Sequence[_Well], look: NodeInspection) -> Wait:
+def _report_well(ctx: Context, answers: Sequence[_Well], inspection: NodeInspection) -> Wait:
     """What is seen on another part is not of this incident: its poll gives it a place. Nobody is
     told meanwhile that nothing is wrong."""
-    elsewhere = [event for event in look.raised if event.action.at_least(Action.RESET_GPU)]
+    elsewhere = [event for event in inspection.raised if event.action.at_least(Action.RESET_GPU)]
     if elsewhere:
         what = ", ".join(sorted({f"{event.fault_type} on {event.resource}" for event in elsewhere}))
         why = f"a look at it does not see that, and sees {what}, which is not of this incident"
@@ -172,32 +174,36 @@ def _looked_and_well(ctx: Context, answers: Sequence[_Well], look: NodeInspectio
             f"Look at {ctx.node}: {what} is seen there, and is not what incident #{ctx.incident_id}"
             " is about."
         )
-        return _unconfirmed(ctx, f"{ctx.fault_type} is not confirmed on {ctx.node}: {why}", ask)
-    why = _listed(answer.how for answer in answers)
+        return _wait_unconfirmed(
+            ctx, f"{ctx.fault_type} is not confirmed on {ctx.node}: {why}", ask
+        )
+    why = _join_distinct(answer.how for answer in answers)
     ask = (
         "If nothing is wrong with it, mark the incident a false alarm: Kintsugi then hands the node"
         " back."
     )
-    return _unconfirmed(
+    return _wait_unconfirmed(
         ctx, f"{ctx.fault_type} is not confirmed on {ctx.node}: {why}", f"Look at {ctx.node}. {ask}"
     )
 
 
-def _could_not_look(ctx: Context, unknown: Sequence[_Unknown], well: Sequence[_Well] = ()) -> Wait:
+def _report_unknown(ctx: Context, unknown: Sequence[_Unknown], well: Sequence[_Well] = ()) -> Wait:
     faults = " and ".join(str(answer.fault) for answer in unknown)
-    why = _listed(answer.why for answer in unknown)
+    why = _join_distinct(answer.why for answer in unknown)
     ask = f"See why {ctx.node} cannot be looked at ({why}). Whether {faults} stands is not known."
-    said = _listed((*(answer.why for answer in unknown), *(answer.how for answer in well)))
-    return _unconfirmed(
-        ctx, f"{faults} can neither be confirmed nor ruled out on {ctx.node}: {said}", ask
+    reasons = _join_distinct(
+        (*(answer.why for answer in unknown), *(answer.how for answer in well))
+    )
+    return _wait_unconfirmed(
+        ctx, f"{faults} can neither be confirmed nor ruled out on {ctx.node}: {reasons}", ask
     )
 
 
-def _listed(texts: Iterable[str]) -> str:
+def _join_distinct(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(texts))
 
 
-def _unconfirmed(ctx: Context, says: str, ask: str) -> Wait:
+def _wait_unconfirmed(ctx: Context, says: str, ask: str) -> Wait:
     return Wait(
         f"{says}. It stays drained and is not rebooted.",
         get_backoff(fact_time(ctx, "drained_at"), ctx.now, longest=_LONGEST),
@@ -206,14 +212,15 @@ def _unconfirmed(ctx: Context, says: str, ask: str) -> Wait:
     )
 
 
-def _unreachable(ctx: Context, look: NodeInspection) -> Result:
-    own = StandingFault(ctx.fault_type, ctx.resource, ctx.now)
+def _report_unreachable(ctx: Context, inspection: NodeInspection) -> Result:
+    own = ActiveFault(ctx.fault_type, ctx.resource, ctx.now)
     if "NOT_RESPONDING" in ctx.state.flags or ctx.state.base == "DOWN":
         ctx.facts["boot_id_before"] = ctx.known_boot_id
-        seen = _Seen(
-            own, f"it answers neither Kintsugi ({look.complaint}) nor Slurm ({ctx.state.base})"
+        confirmed = _Confirmed(
+            own,
+            f"it answers neither Kintsugi ({inspection.complaint}) nor Slurm ({ctx.state.base})",
         )
-        return _confirmed(ctx, seen, instead_of=seen)
-    return _could_not_look(
-        ctx, [_Unknown(own, f"Kintsugi cannot reach it ({look.complaint}), while Slurm can")]
+        return _confirm(ctx, confirmed, instead_of=confirmed)
+    return _report_unknown(
+        ctx, [_Unknown(own, f"Kintsugi cannot reach it ({inspection.complaint}), while Slurm can")]
     )

@@ -15,17 +15,17 @@ from detectors.detector import DetectorError
 from runbooks.guards.table import Act
 from runbooks.node import diagnostics, node_loan
 from runbooks.node.detached_command import Ended
-from runbooks.slurm.protocol import SlurmError, SlurmRefusal, ours
+from runbooks.slurm.protocol import SlurmError, SlurmRefusal, format_own_name
 from runbooks.step import Context, Failed, NotCured, Result, StepEffect, Wait, to_iso
 from runbooks.steps.diagnose import (
     SHOWN,
     Diagnose,
     ask_for_cards,
-    called,
-    first,
-    keep_our_looks_away,
+    capitalize_first,
+    format_test,
+    get_wanted,
     make_result,
-    wanted,
+    pause_polls,
 )
 
 # Not /tmp, which many sites give each job for itself (job_container/tmpfs).
@@ -61,39 +61,41 @@ class DiagnoseInJob(Diagnose):
     def blocked(self, ctx: Context) -> Wait | Failed | None:
         if not ctx.state.is_drained or ctx.world.slurm.jobs(ctx.node):
             return Wait(f"{ctx.node} is not empty yet.", timedelta(seconds=5))
-        why = node_loan.against(ctx, lasts=ctx.params["longest"])
-        return _not_had(ctx, why) if why else ask_for_cards(ctx)
+        why = node_loan.get_obstacle(ctx, lasts=ctx.params["longest"])
+        return _fail(ctx, why) if why else ask_for_cards(ctx)
 
     def run(self, ctx: Context) -> Result:
         begun = node_loan.reserve(ctx)
-        return begun if isinstance(begun, Wait) else _not_had(ctx, begun)
+        return begun if isinstance(begun, Wait) else _fail(ctx, begun)
 
     def carry_on(self, ctx: Context) -> Result | None:
         if node_loan.LENT not in ctx.facts:
             return node_loan.adopt(ctx) if node_loan.is_reserved(ctx) else None
         lent = ctx.facts[node_loan.LENT]
         if "over" not in lent:
-            result = _attended(ctx, lent) if "let_in_at" in lent else node_loan.let_in(ctx)
+            result = _attend_job(ctx, lent) if "let_in_at" in lent else node_loan.admit_job(ctx)
             if isinstance(result, Wait):
                 return result
             lent["over"] = result
             if not result:
-                return Wait(f"{first(called(ctx))} has ended on {ctx.node}.", timedelta(0))
+                return Wait(
+                    f"{capitalize_first(format_test(ctx))} has ended on {ctx.node}.", timedelta(0)
+                )
         waiting = node_loan.take_back(ctx) if node_loan.is_lent(ctx.facts) else None
-        return waiting if waiting is not None else _ended(ctx, lent)
+        return waiting if waiting is not None else _conclude(ctx, lent)
 
 
-def command(key: str, argv: tuple[str, ...]) -> tuple[str, ...]:
-    return ("sh", "-c", _KEEP, diagnostics.IN_JOB, folder(key), *argv)
+def build_command(key: str, argv: tuple[str, ...]) -> tuple[str, ...]:
+    return ("sh", "-c", _KEEP, diagnostics.IN_JOB, get_folder(key), *argv)
 
 
-def folder(key: str) -> str:
-    return f"{FOLDER}/{ours(key)}"
+def get_folder(key: str) -> str:
+    return f"{FOLDER}/{format_own_name(key)}"
 
 
-def _attended(ctx: Context, lent: dict[str, Any]) -> Wait | str:
+def _attend_job(ctx: Context, lent: dict[str, Any]) -> Wait | str:
     """The lent node is looked at before anything else; then the job is submitted, or waited for."""
-    against = node_loan.speaks_against(ctx)
+    against = node_loan.get_end_reason(ctx)
     if against:
         return against
     try:
@@ -107,7 +109,7 @@ def _attended(ctx: Context, lent: dict[str, Any]) -> Wait | str:
         return f"Slurm tells nothing of the job: {error}"
     if job is None:
         return (
-            _submitted(ctx, lent) if "submitted_at" not in lent else "Slurm knows the job no more"
+            _submit_job(ctx, lent) if "submitted_at" not in lent else "Slurm knows the job no more"
         )
     since = datetime.fromisoformat(lent.setdefault("submitted_at", to_iso(ctx.now)))
     if job.has_ended or job.is_completing:
@@ -117,15 +119,18 @@ def _attended(ctx: Context, lent: dict[str, Any]) -> Wait | str:
     # Slurm itself ends it at its time limit.
     if ctx.now - (job.started_at or since) > ctx.params["longest"] + _STARTS_WITHIN:
         return f"job {job.job_id} has not ended after its time limit"
-    keep_our_looks_away(ctx)
+    pause_polls(ctx)
     does = "runs" if job.started_at is not None else "is to start"
-    return Wait(f"{first(called(ctx))} {does} on {ctx.node} as job {job.job_id}.", node_loan.LOOK)
+    return Wait(
+        f"{capitalize_first(format_test(ctx))} {does} on {ctx.node} as job {job.job_id}.",
+        node_loan.LOOK,
+    )
 
 
-def _submitted(ctx: Context, lent: dict[str, Any]) -> Wait | str:
-    keep_our_looks_away(ctx)
+def _submit_job(ctx: Context, lent: dict[str, Any]) -> Wait | str:
+    pause_polls(ctx)
     gpus = len(ctx.target.expected.gpus)
-    argv = command(ctx.key, diagnostics.command(wanted(ctx)))
+    argv = build_command(ctx.key, diagnostics.build_command(get_wanted(ctx)))
     limit = ctx.params["longest"]
     try:
         job_id = ctx.world.slurm_writer.submit(
@@ -140,11 +145,13 @@ def _submitted(ctx: Context, lent: dict[str, Any]) -> Wait | str:
         )
     lent["submitted_at"] = to_iso(ctx.now)
     return Wait(
-        f"{first(called(ctx))} is job {job_id} on {ctx.node}.", timedelta(seconds=5), is_told=True
+        f"{capitalize_first(format_test(ctx))} is job {job_id} on {ctx.node}.",
+        timedelta(seconds=5),
+        is_told=True,
     )
 
 
-def _ended(ctx: Context, lent: Mapping[str, Any]) -> Result:
+def _conclude(ctx: Context, lent: Mapping[str, Any]) -> Result:
     """The node is drained, and its reservation is gone: what the job came to."""
     job = ctx.world.slurm.job(ctx.key)
     state = job.state if job is not None else ""
@@ -153,40 +160,42 @@ def _ended(ctx: Context, lent: Mapping[str, Any]) -> Result:
         return Wait(f"{lent['over']}.", timedelta(0))
     if state in _WENT_DOWN or lent["over"] == f"{ctx.node} is down":
         _forget(ctx)
-        what = f"{ctx.node} went down while {called(ctx)} ran on it"
+        what = f"{ctx.node} went down while {format_test(ctx)} ran on it"
         return NotCured(
             f"{ctx.node} is not well: {what}. It stays drained.", ask=f"Examine {ctx.node}: {what}."
         )
     if job is None or lent["over"] or state not in _BY_ITSELF:
         _forget(ctx)
-        return _not_had(
+        return _fail(
             ctx, lent["over"] or f"job {job.job_id if job else ''} ended as {state or 'forgotten'}"
         )
-    said = _report(ctx, lent) if job.exit_status != _NOT_KEPT else ""
-    if isinstance(said, Wait):
-        return said
+    report = _read_report(ctx, lent) if job.exit_status != _NOT_KEPT else ""
+    if isinstance(report, Wait):
+        return report
     _forget(ctx)
-    ended = Ended(job.exit_status, said)
-    return make_result(ctx, called(ctx), ended, diagnostics.judge(wanted(ctx), ended))
+    ended = Ended(job.exit_status, report)
+    return make_result(ctx, format_test(ctx), ended, diagnostics.evaluate(get_wanted(ctx), ended))
 
 
-def _report(ctx: Context, lent: Mapping[str, Any]) -> str | Wait:
+def _read_report(ctx: Context, lent: Mapping[str, Any]) -> str | Wait:
     """The end of what the job wrote on the node."""
-    argv = ("tail", "-c", str(SHOWN), f"{folder(ctx.key)}/output")
+    argv = ("tail", "-c", str(SHOWN), f"{get_folder(ctx.key)}/output")
     try:
         output = ctx.world.shell.run(ctx.target, argv, _TIMEOUT)
     except DetectorError as error:
         if ctx.now - datetime.fromisoformat(lent["closed_at"]) > _READ_WITHIN:
             return ""
         return Wait(
-            f"The report of {called(ctx)} cannot be read on {ctx.node}: {error}", node_loan.LOOK
+            f"The report of {format_test(ctx)} cannot be read on {ctx.node}: {error}",
+            node_loan.LOOK,
         )
     return output.stdout.decode(errors="replace") if output.status == 0 else ""
 
 
-def _not_had(ctx: Context, why: str) -> Failed:
+def _fail(ctx: Context, why: str) -> Failed:
+    test = capitalize_first(format_test(ctx))
     return Failed(
-        f"{first(called(ctx))} could not be run as a job on {ctx.node}: {why}. It stays drained.",
+        f"{test} could not be run as a job on {ctx.node}: {why}. It stays drained.",
         ask=f"Test {ctx.node} by hand, or give the step `where: ssh`.",
     )
 

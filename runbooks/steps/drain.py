@@ -3,15 +3,22 @@ for."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import ClassVar
 
 from runbooks.guards.table import Act
-from runbooks.step import Base, Context, Done, Failed, Result, StepEffect, Wait
-from runbooks.steps import adopt_drain
+from runbooks.node import drains
+from runbooks.slurm import ownership
+from runbooks.slurm.ownership import Owner
+from runbooks.slurm.protocol import NodeState
+from runbooks.step import Base, Context, Done, Failed, Result, StepEffect, Wait, to_iso
+
+_LOOK_AGAIN = timedelta(minutes=1)
 
 
 class Drain(Base):
-    """A drain that Slurm itself wrote is taken over, as `adopt_drain` does it."""
+    """Writes our reason. A drain that Slurm itself wrote, or an incident that is over, is taken
+    over, and what stood there is kept."""
 
     name: ClassVar[str] = "drain"
     plan: ClassVar[str] = "drain {node}"
@@ -20,10 +27,75 @@ class Drain(Base):
     needs_hold: ClassVar[bool] = False
 
     def is_done(self, ctx: Context) -> Done | None:
-        return adopt_drain.drained_by_us(ctx)
+        """By this incident already, whichever worker did it."""
+        if not ctx.state.is_draining or drains.get_owner(ctx) is not Owner.THIS_INCIDENT:
+            return None
+        ctx.facts.setdefault("drained_at", to_iso(ctx.now))
+        drains.store_written(ctx.facts, ctx.state)
+        return Done(f"{ctx.node} is drained already, by this incident.")
 
     def blocked(self, ctx: Context) -> Wait | Failed | None:
-        return adopt_drain.somebody_elses(ctx)
+        """A person's drain, or that of another incident which still waits for a person: left alone,
+        and waited for."""
+        owner = drains.get_owner(ctx)
+        if ctx.state.is_rebooting:
+            text = (
+                f"Someone has asked Slurm to reboot {ctx.node}: Kintsugi leaves it to them until it"
+                " is back."
+            )
+            return Wait(text, _LOOK_AGAIN, is_told=True)
+        if owner is Owner.OTHER_INCIDENT and not ctx.may_adopt():
+            number = ownership.parse_incident(ctx.state)
+            text = f"{ctx.node} is drained for incident #{number}, which waits for a person."
+            return Wait(text, _LOOK_AGAIN, is_told=True)
+        if owner is Owner.PERSON:
+            return _wait_for_person(ctx)
+        if ctx.facts.get("persons_reason"):
+            return _stop_after_person(ctx)
+        return None
 
     def run(self, ctx: Context) -> Result:
-        return adopt_drain.drain(ctx)
+        before, owner = ctx.state, drains.get_owner(ctx)
+        text, evidence = f"{ctx.node} is drained: no new job starts there.", {}
+        if owner in (Owner.SLURM, Owner.OTHER_INCIDENT):
+            reason = f'the reason "{before.reason}", which is kept in this timeline'
+            text = f"{text} It was out already, with {reason}."
+            evidence = {"reason before": _format_reason_before(before)}
+        if owner is Owner.SLURM:
+            ctx.facts["adopted_reason"] = before.reason
+        drains.drain_node(ctx, drains.format_reason(ctx))
+        ctx.facts.setdefault("drained_at", to_iso(ctx.now))
+        return Done(text, evidence=evidence)
+
+
+def _wait_for_person(ctx: Context) -> Wait:
+    ctx.facts["persons_reason"] = ctx.state.reason
+    who = ctx.state.reason_set_by or "someone"
+    text = (
+        f'{ctx.node} is taken out by {who}: "{ctx.state.reason}". Kintsugi leaves it alone while'
+        " that stands."
+    )
+    ask = f"Look after {ctx.node}, which {who} has taken out: Kintsugi leaves it to you."
+    return Wait(text, _LOOK_AGAIN, ask=ask, is_told=True)
+
+
+def _stop_after_person(ctx: Context) -> Failed:
+    """A person had taken the node out, and takes it out no more."""
+    if not ctx.state.is_out:
+        drains.note_persons_resume(ctx.facts, ctx.now)
+    return Failed(
+        f"{ctx.node}, which a person had taken out, is back in service: Kintsugi leaves it there.",
+        ask=format_mended_ask(ctx),
+    )
+
+
+def format_mended_ask(ctx: Context) -> str:
+    fault = f"{ctx.fault_type} on {ctx.resource}"
+    return f"See whether {fault} is mended, and resolve the incident."
+
+
+def _format_reason_before(state: NodeState) -> str:
+    who = state.reason_set_by or "slurm"
+    if state.reason_changed_at is None:
+        return f"{state.reason} [{who}]"
+    return f"{state.reason} [{who}, {state.reason_changed_at:%Y-%m-%d %H:%M:%S %Z}]"

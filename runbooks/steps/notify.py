@@ -17,7 +17,7 @@ class Notify(Base):
     needs_hold: ClassVar[bool] = False
     needs_node: ClassVar[bool] = False
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        "text": Parameter(text_templates.read, text_templates.EXPECTED, is_needed=True),
+        "text": Parameter(text_templates.parse_template, text_templates.EXPECTED, is_needed=True),
     }
 
     def run(self, ctx: Context) -> Result:

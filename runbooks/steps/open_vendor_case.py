@@ -11,14 +11,16 @@ from incidents.vendor.cases import Facts
 from incidents.vocabulary.changes import KINTSUGI, Refused
 from runbooks.step import Base, Context, Done, Failed, Parameter, Result
 
+_ADVANCE = "yes or no: the new part comes before the old one goes back"
 
-def _vendor(value: object) -> str:
+
+def _parse_vendor(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value.strip()) <= 64:
         raise ValueError("no name")
     return value.strip()
 
 
-def _flag(value: object) -> bool:
+def _parse_flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError("neither yes nor no")
     return value
@@ -31,21 +33,18 @@ class OpenVendorCase(Base):
     name: ClassVar[str] = "open_vendor_case"
     plan: ClassVar[str] = "open a case with the vendor"
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        "vendor": Parameter(_vendor, "a name of at most 64 characters", default=""),
-        "advance": Parameter(
-            _flag, "yes or no: the new part comes before the old one goes back", default=False
-        ),
+        "vendor": Parameter(_parse_vendor, "a name of at most 64 characters", default=""),
+        "advance": Parameter(_parse_flag, _ADVANCE, default=False),
     }
 
     def run(self, ctx: Context) -> Result:
+        vendor, is_advance = ctx.params.get("vendor", ""), ctx.params.get("advance") or None
         opened = cases.open_case(
             ctx.incident_id,
             actor=KINTSUGI,
             now=ctx.now,
             resource=ctx.resource,
-            facts=Facts(
-                vendor=ctx.params.get("vendor", ""), is_advance=ctx.params.get("advance") or None
-            ),
+            facts=Facts(vendor=vendor, is_advance=is_advance),
             key=ctx.key,
         )
         if isinstance(opened, Refused):

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import ClassVar
 
 from incidents.polling import poll_pauses
-from runbooks import parameters
 from runbooks.step import Base, Context, Done, Parameter, Result, Wait
 
 # Those that call nvidia-smi, and the one that reads DCGM's exporter, which a reset stops.
@@ -20,7 +19,7 @@ DETECTORS = ("gpu", "nvlink", "dcgm")
 _LOOK_AGAIN = timedelta(seconds=2)
 
 
-def holder(run_id: int) -> str:
+def get_holder(run_id: int) -> str:
     """What the run's pauses are held by; they end with it."""
     return f"run {run_id}"
 
@@ -31,21 +30,16 @@ class PausePollers(Base):
     parameters: ClassVar[Mapping[str, Parameter]] = {
         # Our choice: as long as a reset may take, with some room. A step that tests for longer asks
         # for more itself.
-        "longest": Parameter(
-            parameters.duration, parameters.DURATION, default=timedelta(minutes=15)
-        ),
+        "longest": Parameter.duration(default=timedelta(minutes=15)),
     }
 
     def run(self, ctx: Context) -> Result:
         until = ctx.now + ctx.params["longest"]
-        why = f"{holder(ctx.run_id)} of incident #{ctx.incident_id} resets or tests its GPUs"
-        poll_pauses.pause(
-            ctx.node, DETECTORS, holder=holder(ctx.run_id), why=why, until=until, now=ctx.now
-        )
+        holder = get_holder(ctx.run_id)
+        why = f"{holder} of incident #{ctx.incident_id} resets or tests its GPUs"
+        poll_pauses.pause(ctx.node, DETECTORS, holder=holder, why=why, until=until, now=ctx.now)
         if not poll_pauses.is_quiet(ctx.node, DETECTORS, ctx.now):
             return Wait(f"A look of ours at the GPUs of {ctx.node} is under way.", _LOOK_AGAIN)
-        return Done(
-            f"Kintsugi leaves the GPUs of {ctx.node} alone until {until:%H:%M:%S %Z} at the latest"
-            f" ({', '.join(DETECTORS)}).",
-            is_told=False,
-        )
+        latest = f"{until:%H:%M:%S %Z} at the latest ({', '.join(DETECTORS)})"
+        text = f"Kintsugi leaves the GPUs of {ctx.node} alone until {latest}."
+        return Done(text, is_told=False)

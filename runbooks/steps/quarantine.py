@@ -22,7 +22,7 @@ class QuarantineNode(Base):
     def run(self, ctx: Context) -> Result:
         found = lemons.is_lemon(ctx.node, ctx.now)
         why = found.why if found is not None else f"{ctx.fault_type} on {ctx.resource}"
-        drains.drain(ctx, drains.lemon_reason(ctx))
+        drains.drain_node(ctx, drains.format_lemon_reason(ctx))
         lemons.quarantine(ctx.node, incident_id=ctx.incident_id, reason=why, now=ctx.now)
         return HandedOver(
             f"{ctx.node} is set aside as a lemon: {why}. It stays drained, and nothing resumes it"

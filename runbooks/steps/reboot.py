@@ -28,9 +28,9 @@ class Reboot(Base):
     def is_done(self, ctx: Context) -> Done | None:
         """Slurm shows a reboot under way or issued since our drain, or the node runs another
         boot."""
-        said = ctx.state.is_rebooting or ownership.says_reboot_issued(ctx.state)
-        began_at = _another_boot(ctx)
-        if not said and began_at is None:
+        is_rebooted = ctx.state.is_rebooting or ownership.says_reboot_issued(ctx.state)
+        began_at = _find_new_boot(ctx)
+        if not is_rebooted and began_at is None:
             return None
         ctx.facts["reboot_at"] = to_iso(ctx.attempted_at or min(ctx.now, began_at or ctx.now))
         by = "" if ctx.attempted_at else " by someone else"
@@ -39,19 +39,21 @@ class Reboot(Base):
     def blocked(self, ctx: Context) -> Wait | NotCured | None:
         node = ctx.node
         if ctx.facts.get("unkillable_jobs") and "COMPLETING" in ctx.state.flags:
-            return _cannot(
+            return _build_not_cured(
                 ctx,
                 f"{node} cannot end the processes of jobs that are over: Slurm would wait for ever",
             )
         # A node that went down by itself may be booting: it has the time that a boot takes.
         drained_at = fact_time(ctx, "drained_at") or ctx.now
         if node_states.is_given_up(ctx.state) and ctx.now > drained_at + ctx.world.policy.boot_time:
-            return _cannot(ctx, f"{node}'s slurmd answers no more, and Slurm reboots through it")
+            return _build_not_cured(
+                ctx, f"{node}'s slurmd answers no more, and Slurm reboots through it"
+            )
         if node_states.is_silent(ctx.state):
             return Wait(
                 f"{node} does not answer Slurm: if it boots by itself, that will do.", _LOOK_AGAIN
             )
-        off = node_states.switched_off(ctx.state)
+        off = node_states.format_power_saving(ctx.state)
         if off:
             ask = (
                 f"Switch {node} on when it is to be mended: scontrol update NodeName={node}"
@@ -70,7 +72,7 @@ class Reboot(Base):
         return Done(f"{ctx.node} reboots: Slurm has taken the request.")
 
 
-def _another_boot(ctx: Context) -> datetime | None:
+def _find_new_boot(ctx: Context) -> datetime | None:
     """When the boot began that the node runs since it was drained; None when it still runs the boot
     of before.
 
@@ -78,14 +80,14 @@ def _another_boot(ctx: Context) -> datetime | None:
     """
     before = ctx.facts.get("boot_id_before")
     if before:
-        boot = looking.boot(ctx)
+        boot = looking.read_boot(ctx)
         return boot.booted_at if boot is not None and boot.boot_id != before else None
     drained_at = fact_time(ctx, "drained_at")
     is_later = drained_at is not None and node_states.has_booted(ctx.state, drained_at)
     return ctx.state.boot_time if is_later else None
 
 
-def _cannot(ctx: Context, why: str) -> NotCured:
+def _build_not_cured(ctx: Context, why: str) -> NotCured:
     return NotCured(
         f"{ctx.node} cannot be rebooted through Slurm: {why}. It stays drained.",
         ask=f"Power-cycle {ctx.node}: nothing milder reaches it.",

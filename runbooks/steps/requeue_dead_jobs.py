@@ -9,7 +9,7 @@ from runbooks.guards.table import Act
 from runbooks.node import looking
 from runbooks.slurm.protocol import SlurmJob
 from runbooks.step import Base, Context, Done, Result, StepEffect
-from runbooks.steps.wait_for_jobs import checkpoint
+from runbooks.steps.wait_for_jobs import format_checkpoint
 
 _LOST = frozenset({"gpu.lost"})
 
@@ -29,7 +29,7 @@ class RequeueDeadJobs(Base):
                 "Jobs are waited for: the policy requeues none (KINTSUGI_REQUEUE_DEAD_JOBS).",
                 is_told=False,
             )
-        dead = _dead(ctx)
+        dead = _find_dead_jobs(ctx)
         if any(job.is_requeueable for job in dead):
             return None
         if dead:
@@ -43,22 +43,21 @@ class RequeueDeadJobs(Base):
         )
 
     def run(self, ctx: Context) -> Result:
-        dead = [job for job in _dead(ctx) if job.is_requeueable]
+        dead = [job for job in _find_dead_jobs(ctx) if job.is_requeueable]
         for job in dead:
             ctx.world.slurm_writer.requeue(job.job_id)
-        names = ", ".join(f"{job.job_id} ({job.user}, {checkpoint(job, ctx.now)})" for job in dead)
+        names = ", ".join(
+            f"{job.job_id} ({job.user}, {format_checkpoint(job, ctx.now)})" for job in dead
+        )
         return Done(f"Requeued {names}: a GPU under it is lost.")
 
 
-def _dead(ctx: Context) -> list[SlurmJob]:
+def _find_dead_jobs(ctx: Context) -> list[SlurmJob]:
     gpus = len(ctx.target.expected.gpus)
-    whole = [
-        job
-        for job in ctx.world.slurm.jobs(ctx.node)
-        if job.state == "RUNNING" and job.gpus_per_node == gpus > 0
-    ]
-    if not whole or not any(
-        event.fault_type in _LOST for event in looking.inspect_node(ctx, only=("gpu",)).raised
-    ):
+    running = [job for job in ctx.world.slurm.jobs(ctx.node) if job.state == "RUNNING"]
+    on_every_gpu = [job for job in running if job.gpus_per_node == gpus > 0]
+    if not on_every_gpu:
         return []
-    return whole
+    inspection = looking.inspect_node(ctx, only=("gpu",))
+    is_lost = any(event.fault_type in _LOST for event in inspection.raised)
+    return on_every_gpu if is_lost else []

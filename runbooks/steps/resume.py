@@ -40,14 +40,14 @@ class Resume(Base):
                     " State=RESUME"
                 ),
             )
-        if node_states.is_silent(ctx.state) or node_states.switched_off(ctx.state):
+        if node_states.is_silent(ctx.state) or node_states.format_power_saving(ctx.state):
             return Wait(
                 f"{ctx.node} is verified and does not answer Slurm: it is resumed when it does.",
                 _LOOK_AGAIN,
                 ask=f"See whether slurmd runs on {ctx.node}: systemctl status slurmd",
                 is_told=True,
             )
-        return verify.ill_again(ctx)
+        return verify.find_new_trouble(ctx)
 
     def run(self, ctx: Context) -> Result:
         ctx.facts[GIVEN_BACK_AT] = to_iso(ctx.now)

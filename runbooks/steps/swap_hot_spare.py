@@ -16,7 +16,7 @@ IN, OUT = "in", "out"
 _AGAIN = timedelta(seconds=5)
 
 
-def _way(value: object) -> str:
+def _parse_way(value: object) -> str:
     if value not in (IN, OUT):
         raise ValueError("neither in nor out")
     return str(value)
@@ -32,25 +32,25 @@ class SwapHotSpare(Base):
     act: ClassVar[Act | None] = Act.SWAP_SPARE
     needs_hold: ClassVar[bool] = False
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        "way": Parameter(_way, '"in", or "out" once the node serves again', default=IN),
+        "way": Parameter(_parse_way, '"in", or "out" once the node serves again', default=IN),
     }
 
     def is_done(self, ctx: Context) -> Done | None:
         spare = spares.standing_in_for(ctx.node)
         if ctx.params["way"] == OUT:
-            return _nobody(ctx) if spare is None else None
+            return _report_no_swap(ctx) if spare is None else None
         if spare is None:
-            return None if spares.ready(ctx.state.partitions) else _none(ctx)
+            return None if spares.ready(ctx.state.partitions) else _report_no_spare(ctx)
         if spare.state == Spare.State.LEAVING or not spare_swaps.is_in(spare, ctx.world.slurm):
             return None
         spares.serves(spare, ctx.now)
         return Done(f"{spare.node.name} stands in for {ctx.node} already.")
 
     def run(self, ctx: Context) -> Result:
-        return _out(ctx) if ctx.params["way"] == OUT else _in(ctx)
+        return _swap_out(ctx) if ctx.params["way"] == OUT else _swap_in(ctx)
 
 
-def _in(ctx: Context) -> Result:
+def _swap_in(ctx: Context) -> Result:
     slurm = ctx.world.slurm
     spare = spares.standing_in_for(ctx.node)
     if spare is not None and spare.state == Spare.State.LEAVING:
@@ -60,18 +60,18 @@ def _in(ctx: Context) -> Result:
         states = slurm.nodes([row.node.name for row in choices]) if choices else {}
         spare = next((row for row in choices if not states[row.node.name].is_out), None)
         if spare is None:
-            return _none(ctx)
+            return _report_no_spare(ctx)
         if not spares.claim(spare, stands_for=ctx.node, incident_id=ctx.incident_id, now=ctx.now):
             return Wait("Another run took that spare; the next one is looked for.", _AGAIN)
     spare_swaps.bring_in(spare, ctx.world.slurm_writer, ctx.now)
     ctx.facts["spare"] = spare.node.name
-    return Done(f"{spare.node.name} stands in for {ctx.node}: {_how(spare)}.")
+    return Done(f"{spare.node.name} stands in for {ctx.node}: {_format_swap(spare)}.")
 
 
-def _out(ctx: Context) -> Result:
+def _swap_out(ctx: Context) -> Result:
     spare = spares.standing_in_for(ctx.node)
     if spare is None:
-        return _nobody(ctx)
+        return _report_no_swap(ctx)
     spares.leaves(spare, ctx.now)
     spare.refresh_from_db()
     spare_swaps.keep_free(spare, ctx.world.slurm_writer, ctx.now)
@@ -81,11 +81,11 @@ def _out(ctx: Context) -> Result:
     )
 
 
-def _nobody(ctx: Context) -> Done:
+def _report_no_swap(ctx: Context) -> Done:
     return Done(f"{ctx.node} serves itself: no spare stands in for it.", is_told=False)
 
 
-def _how(spare: Spare) -> str:
+def _format_swap(spare: Spare) -> str:
     where = ", ".join(spare.partitions)
     return (
         f"its reservation is ended, and it takes jobs of {where}"
@@ -94,7 +94,7 @@ def _how(spare: Spare) -> str:
     )
 
 
-def _none(ctx: Context) -> Done:
+def _report_no_spare(ctx: Context) -> Done:
     where = " and ".join(ctx.state.partitions) or "no partition"
     partly = "; ".join(
         f"{row.node.name} is for {', '.join(row.partitions)}"

@@ -25,7 +25,7 @@ from runbooks.step import (
     get_backoff,
     to_iso,
 )
-from runbooks.steps.pause_pollers import holder
+from runbooks.steps.pause_pollers import get_holder
 
 # Drivers load and links train after a boot or a reset: trouble counts when it outlasts a grace
 # period, since one site condemned 214 of 288 nodes without one (docs/runbooks.md). Its length is
@@ -62,137 +62,145 @@ class Verify(Base):
     touches_node: ClassVar[bool] = True
 
     def run(self, ctx: Context) -> Result:
-        poll_pauses.end(holder(ctx.run_id))  # what the polls see from here on counts
-        since = _touched_at(ctx)
-        if _began(ctx) in ctx.facts:
+        poll_pauses.end(get_holder(ctx.run_id))  # what the polls see from here on counts
+        since = _get_touched_at(ctx)
+        if _get_began_fact(ctx) in ctx.facts:
             return _verify_by_command(ctx, since)
-        troubles = list(_troubles(ctx, since))
+        troubles = list(_find_troubles(ctx, since))
         if troubles and ctx.now < since + GRACE:
-            return Wait(f"{ctx.node} is not well yet: {_said(troubles)}", _LOOK_AGAIN)
+            return Wait(f"{ctx.node} is not well yet: {_format_troubles(troubles)}", _LOOK_AGAIN)
         if troubles:
-            return _not_well(ctx, troubles)
+            return _report_troubles(ctx, troubles)
         if not ctx.world.policy.verify_command:
-            ctx.facts["asked_to_resume"] = True
-            return Wait(
-                f"{ctx.node} is up and its detectors find no fault. No verify command is configured"
-                " (KINTSUGI_VERIFY_COMMAND), so a person decides.",
-                get_backoff(since, ctx.now, longest=timedelta(minutes=1)),
-                ask=(
-                    f"Test {ctx.node} and resume it: scontrol update NodeName={ctx.node}"
-                    " State=RESUME"
-                ),
-                is_told=True,
-            )
+            return _ask_to_resume(ctx, since)
         return _verify_by_command(ctx, since)
 
 
-def _touched_at(ctx: Context) -> datetime:
+def _ask_to_resume(ctx: Context, since: datetime) -> Wait:
+    ctx.facts["asked_to_resume"] = True
+    text = (
+        f"{ctx.node} is up and its detectors find no fault. No verify command is configured"
+        " (KINTSUGI_VERIFY_COMMAND), so a person decides."
+    )
+    again_in = get_backoff(since, ctx.now, longest=timedelta(minutes=1))
+    ask = f"Test {ctx.node} and resume it: scontrol update NodeName={ctx.node} State=RESUME"
+    return Wait(text, again_in, ask=ask, is_told=True)
+
+
+def _get_touched_at(ctx: Context) -> datetime:
     """When the node was last booted or reset, or this step began: what was seen before speaks of
     another state."""
     began = ctx.facts.setdefault(f"{ctx.key}:since", to_iso(ctx.now))
-    touched = [at for fact in ("booted_at", "reset_at") if (at := fact_time(ctx, fact)) is not None]
+    times = (fact_time(ctx, "booted_at"), fact_time(ctx, "reset_at"))
+    touched = [time for time in times if time is not None]
     return max(touched, default=datetime.fromisoformat(began))
 
 
-def _began(ctx: Context) -> str:
+def _get_began_fact(ctx: Context) -> str:
     """The fact that holds when the command was started."""
     return f"{ctx.key}:began_at"
 
 
-def _troubles(ctx: Context, since: datetime) -> Iterator[_Trouble]:
-    seen = looking.inspect_node(ctx)
-    if not seen.is_reachable:
-        yield _Trouble(f"Kintsugi cannot reach it: {seen.complaint}", is_of_part=False)
+def _find_troubles(ctx: Context, since: datetime) -> Iterator[_Trouble]:
+    inspection = looking.inspect_node(ctx)
+    if not inspection.is_reachable:
+        yield _Trouble(f"Kintsugi cannot reach it: {inspection.complaint}", is_of_part=False)
         return
-    grave = seen.grave(looking.those_that_confirm(ctx.fault_type))
+    grave = inspection.grave(looking.get_confirming_detectors(ctx.fault_type))
     for event in grave:
         text = f"{event.fault_type} on {event.resource}: {event.excerpt}"
         # A detector that says nothing is no proof that the repair failed.
         is_of_part = event.fault_type != looking.SILENT and looking.is_of_part(event.resource, ctx)
         yield _Trouble(text, is_of_part=is_of_part)
-    yield from _seen_since(ctx, since, f"the {_repair(ctx)}") if not grave else ()
+    if not grave:
+        yield from _find_faults_since(ctx, since, f"the {_get_repair(ctx)}")
 
 
-def _seen_since(ctx: Context, since: datetime, what: str) -> Iterator[_Trouble]:
+def _find_faults_since(ctx: Context, since: datetime, what: str) -> Iterator[_Trouble]:
     """Faults that call for a repair and were seen after that, by polls or in lines."""
     rows = catalog.load()
-    for fault in ctx.standing:
+    for fault in ctx.active_faults:
         row = rows.get(fault.fault_type)
-        if fault.last_seen_at > since and row is not None and row.action.at_least(Action.RESET_GPU):
-            text = f"{fault.fault_type} on {fault.resource} since {what}"
-            yield _Trouble(text, is_of_part=looking.is_of_part(fault.resource, ctx))
+        calls_for_repair = row is not None and row.action.at_least(Action.RESET_GPU)
+        if fault.last_seen_at > since and calls_for_repair:
+            is_of_part = looking.is_of_part(fault.resource, ctx)
+            yield _Trouble(f"{fault} since {what}", is_of_part=is_of_part)
 
 
-def ill_again(ctx: Context) -> Failed | NotCured | None:
+def find_new_trouble(ctx: Context) -> Failed | NotCured | None:
     """What was seen of the node since it passed its last test; None where that is nothing."""
     proved_at = fact_time(ctx, PROVED_AT)
-    troubles = list(_seen_since(ctx, proved_at, "it was verified")) if proved_at is not None else []
-    return _not_well(ctx, troubles) if troubles else None
+    if proved_at is None:
+        return None
+    troubles = list(_find_faults_since(ctx, proved_at, "it was verified"))
+    return _report_troubles(ctx, troubles) if troubles else None
 
 
-def _said(troubles: list[_Trouble]) -> str:
+def _format_troubles(troubles: list[_Trouble]) -> str:
     return "; ".join(trouble.text for trouble in troubles)
 
 
 def _verify_by_command(ctx: Context, since: datetime) -> Result:
     """While it runs the detectors keep away: a stress test makes a healthy GPU slow to answer."""
     command = ctx.world.policy.verify_command
-    shown = " ".join(command)
-    began_at = datetime.fromisoformat(ctx.facts.setdefault(_began(ctx), to_iso(ctx.now)))
+    began_at = datetime.fromisoformat(ctx.facts.setdefault(_get_began_fact(ctx), to_iso(ctx.now)))
     # Once per boot: a node that went down in the middle is verified anew.
     job = DetachedJob(f"{ctx.key}-{ctx.facts.get('boot_id_after') or 'same-boot'}", command)
     answer = detached_command.start(ctx.world.shell, ctx.target, job)
     if isinstance(answer, Ended):
-        evidence = {shown: answer.said}
-        if answer.status != 0:
-            return _failed(ctx, f"`{shown}` {answer.how}: {answer.last_words}")
-        troubles = list(_troubles(ctx, since))
-        if troubles:
-            return _not_well(
-                ctx, [_Trouble(f"after `{shown}`: {one.text}", one.is_of_part) for one in troubles]
-            )
-        ctx.facts[PROVED_AT] = to_iso(ctx.now)
-        return Done(
-            f"{ctx.node} is verified: its detectors find no fault and `{shown}` passed.",
-            evidence=evidence,
-        )
+        return _evaluate_command(ctx, answer, since)
+    quoted = f"`{' '.join(command)}`"
     waited = ctx.now - began_at
     if waited > ctx.world.policy.verify_timeout:
-        return _failed(
-            ctx, f"`{shown}` has not ended after {round(waited.total_seconds() / 60)} min"
-        )
-    return Wait(
-        f"`{shown}` runs on {ctx.node}.",
-        _POLL_COMMAND if waited < timedelta(minutes=1) else _POLL_COMMAND_LATER,
+        minutes = round(waited.total_seconds() / 60)
+        return _build_failed(ctx, f"{quoted} has not ended after {minutes} min")
+    again_in = _POLL_COMMAND if waited < timedelta(minutes=1) else _POLL_COMMAND_LATER
+    return Wait(f"{quoted} runs on {ctx.node}.", again_in)
+
+
+def _evaluate_command(ctx: Context, ended: Ended, since: datetime) -> Result:
+    """Passed where it ended well and the detectors still find nothing."""
+    command = " ".join(ctx.world.policy.verify_command)
+    if ended.status != 0:
+        return _build_failed(ctx, f"`{command}` {ended.how}: {ended.last_words}")
+    troubles = [
+        _Trouble(f"after `{command}`: {trouble.text}", trouble.is_of_part)
+        for trouble in _find_troubles(ctx, since)
+    ]
+    if troubles:
+        return _report_troubles(ctx, troubles)
+    ctx.facts[PROVED_AT] = to_iso(ctx.now)
+    return Done(
+        f"{ctx.node} is verified: its detectors find no fault and `{command}` passed.",
+        evidence={command: ended.said},
     )
 
 
-def _not_well(ctx: Context, troubles: list[_Trouble]) -> Failed | NotCured:
+def _report_troubles(ctx: Context, troubles: list[_Trouble]) -> Failed | NotCured:
     """The run's own fault calls for the next rung; any other trouble for a person."""
+    found = _format_troubles(troubles)
     if not any(trouble.is_of_part for trouble in troubles):
-        return _failed(ctx, _said(troubles))
-    repair = _repair(ctx)
-    return NotCured(
-        f"The {repair} has not cured {ctx.fault_type} on {ctx.resource}: {_said(troubles)}."
-        f" {ctx.node} stays drained.",
-        ask=(
-            f"Examine {ctx.node}: a {repair} did not cure {ctx.fault_type}. Power-cycle it or call"
-            " the vendor."
-        ),
-        evidence={"detectors": _said(troubles)},
+        return _build_failed(ctx, found)
+    repair, node = _get_repair(ctx), ctx.node
+    fault = f"{ctx.fault_type} on {ctx.resource}"
+    text = f"The {repair} has not cured {fault}: {found}. {node} stays drained."
+    ask = (
+        f"Examine {node}: a {repair} did not cure {ctx.fault_type}. Power-cycle it or call the"
+        " vendor."
     )
+    return NotCured(text, ask=ask, evidence={"detectors": found})
 
 
-def _failed(ctx: Context, why: str) -> Failed:
+def _build_failed(ctx: Context, why: str) -> Failed:
+    repair, node = _get_repair(ctx), ctx.node
     return Failed(
-        f"{ctx.node} did not pass after its {_repair(ctx)}: {why}. It stays drained.",
+        f"{node} did not pass after its {repair}: {why}. It stays drained.",
         ask=(
-            f"Examine {ctx.node}: it is not well after its {_repair(ctx)}. Power-cycle it or call"
-            " the vendor."
+            f"Examine {node}: it is not well after its {repair}. Power-cycle it or call the vendor."
         ),
     )
 
 
-def _repair(ctx: Context) -> str:
+def _get_repair(ctx: Context) -> str:
     tried = ctx.facts.get("recovery")
     return _REPAIRS.get(Recovery(tried), "repair") if tried else "repair"

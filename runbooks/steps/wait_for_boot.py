@@ -42,7 +42,7 @@ class WaitForBoot(Base):
 
     def run(self, ctx: Context) -> Result:
         asked_at = fact_time(ctx, "reboot_at") or ctx.now
-        boot = _new_boot(ctx, asked_at)
+        boot = _find_new_boot(ctx, asked_at)
         if boot is not None and node_states.is_back(ctx.state, asked_at):
             ctx.facts.update(booted_at=to_iso(boot.booted_at), boot_id_after=boot.boot_id)
             how = (
@@ -55,7 +55,7 @@ class WaitForBoot(Base):
         if waited > ctx.world.policy.boot_time and ctx.maintenance:
             return Wait(f"{ctx.node} has not come back, and {ctx.maintenance}.", _LOOK_AGAIN_LATER)
         if waited > ctx.world.policy.boot_time:
-            return _too_late(ctx, asked_at, has_booted=boot is not None)
+            return _give_up(ctx, asked_at, has_booted=boot is not None)
         if boot is None and waited > _SETTLED and _is_forgotten(ctx, asked_at):
             ctx.facts.pop("reboot_at")
             return Back(
@@ -64,11 +64,11 @@ class WaitForBoot(Base):
             )
         again_in = _LOOK_AGAIN_SOON if waited < _SOON else _LOOK_AGAIN
         if boot is not None:
-            return _not_yet_back(ctx, boot, again_in, is_late=waited > _SETTLED)
+            return _wait_for_slurm(ctx, boot, again_in, is_late=waited > _SETTLED)
         return Wait(f"{ctx.node} is booting since {asked_at:%H:%M:%S %Z}.", again_in)
 
 
-def _not_yet_back(ctx: Context, boot: EndedBoot, again_in: timedelta, *, is_late: bool) -> Wait:
+def _wait_for_slurm(ctx: Context, boot: EndedBoot, again_in: timedelta, *, is_late: bool) -> Wait:
     """A slurmctld that dies before it has kept that the node is back waits on for its boot, as long
     as ResumeTimeout, and cancel_reboot is refused; a slurmd that registers anew ends that (all
     measured in 22.05)."""
@@ -90,13 +90,13 @@ def _is_forgotten(ctx: Context, asked_at: datetime) -> bool:
     is_asked = ctx.facts.get("recovery") == Recovery.NODE_RESTART.value
     if not is_asked or ctx.state.is_rebooting or not holding.is_forgotten(ctx, asked_at):
         return False
-    boot = looking.boot(ctx)
+    boot = looking.read_boot(ctx)
     return boot is not None and boot.boot_id == ctx.facts.get("boot_id_before")
 
 
-def _new_boot(ctx: Context, asked_at: datetime) -> EndedBoot | None:
+def _find_new_boot(ctx: Context, asked_at: datetime) -> EndedBoot | None:
     before = ctx.facts.get("boot_id_before")
-    boot = looking.boot(ctx)
+    boot = looking.read_boot(ctx)
     if before:
         return boot if boot is not None and boot.boot_id != before else None
     since = ctx.state.boot_time
@@ -105,7 +105,7 @@ def _new_boot(ctx: Context, asked_at: datetime) -> EndedBoot | None:
     return boot or EndedBoot("", since)
 
 
-def _too_late(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed | NotCured:
+def _give_up(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed | NotCured:
     """A reboot that Slurm has not sent yet is cancelled: it would send it later. One that it has
     sent it does not cancel (measured in 22.05): it waits on, and past ResumeTimeout lets go of the
     drain, which the ended run sees.
@@ -116,7 +116,7 @@ def _too_late(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed |
             after = ctx.world.slurm_writer.cancel_reboot(
                 ctx.node, ctx.facts["reason"], as_seen=ctx.state
             )
-            drains.keep(ctx.facts, after)
+            drains.store_written(ctx.facts, after)
     if has_booted:
         return Failed(
             f"{ctx.node} has booted, but Slurm has not got it back within {minutes} min. It stays"
@@ -129,7 +129,7 @@ def _too_late(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed |
             f" {minutes} min. It stays drained.",
             ask=f"See why Kintsugi cannot log in to {ctx.node}, test it, and resume it.",
         )
-    if looking.boot(ctx) is not None:
+    if looking.read_boot(ctx) is not None:
         text = (
             f"{ctx.node} still runs the boot of before, {minutes} min after its reboot was asked"
             " for: RebootProgram"

@@ -3,6 +3,7 @@ takes down them all."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import ClassVar
 
@@ -28,31 +29,30 @@ class WaitForNeighbours(Base):
 
     def run(self, ctx: Context) -> Result:
         carried = neighbours.carried_with(ctx.resource)
-        what = carried.module or f"the transceiver of {ctx.resource}"
+        module = carried.module or f"the transceiver of {ctx.resource}"
         if not carried.nodes:
-            return Done(f"{what} carries no node of the inventory: nobody's job hangs on it.")
+            return Done(f"{module} carries no node of the inventory: nobody's job hangs on it.")
         since = fact_time(ctx, "neighbours_from") or ctx.now
         ctx.facts["neighbours_from"] = to_iso(since)
         names = ", ".join(carried.nodes)
-        running = running_jobs.jobs_on(carried.nodes, ctx.world.slurm)
+        running = running_jobs.get_running_jobs(carried.nodes, ctx.world.slurm)
         if running is None:
-            return Wait(
-                f"{what} carries {names}; Slurm cannot be asked for their jobs.", _AFTER_SILENCE
-            )
-        busy = {node: sorted(jobs) for node, jobs in running.items() if jobs}
-        if not busy:
-            return Done(
-                f"{what} carries {names}, and none of them runs a job: it can be pulled now."
-            )
-        jobs = "; ".join(
-            f"{node}: {', '.join(found[:_NAMED])}" for node, found in sorted(busy.items())
-        )
+            text = f"{module} carries {names}; Slurm cannot be asked for their jobs."
+            return Wait(text, _AFTER_SILENCE)
+        jobs = _format_jobs(running)
+        if not jobs:
+            text = f"{module} carries {names}, and none of them runs a job: it can be pulled now."
+            return Done(text)
+        hang = f"Pull nothing yet: {names} hang on {module}."
         return Wait(
-            f"{what} carries {names}. It is not to be pulled while a job runs there ({jobs}).",
+            f"{module} carries {names}. It is not to be pulled while a job runs there ({jobs}).",
             get_backoff(since, ctx.now, longest=_LONGEST),
-            ask=(
-                f"Pull nothing yet: {names} hang on {what}. Drain them if it cannot wait for their"
-                " jobs' ends."
-            ),
+            ask=f"{hang} Drain them if it cannot wait for their jobs' ends.",
             is_told=True,
         )
+
+
+def _format_jobs(running: Mapping[str, Collection[str]]) -> str:
+    """Some jobs of each node that runs any; empty where none does."""
+    busy = {node: sorted(jobs)[:_NAMED] for node, jobs in sorted(running.items()) if jobs}
+    return "; ".join(f"{node}: {', '.join(jobs)}" for node, jobs in busy.items())

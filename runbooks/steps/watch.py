@@ -14,12 +14,17 @@ _NAMED = 3
 _A_SPAN = "a number and m, h or d, such as 30m or 24h"
 
 
-def _span(value: object) -> timedelta:
+def _parse_span(value: object) -> timedelta:
     reasons: list[str] = []
     found = rows.duration("", value, reasons)
     if reasons or found < timedelta(minutes=1):
         raise ValueError("no span of a minute or more")
     return found
+
+
+# What clears by itself within it needs nobody; a switch boots in less.
+_ASK_AFTER = Parameter(_parse_span, _A_SPAN, default=timedelta(minutes=30))
+_EVERY = Parameter(_parse_span, _A_SPAN, default=timedelta(days=1))
 
 
 class WatchStep(Base):
@@ -31,20 +36,17 @@ class WatchStep(Base):
     needs_hold: ClassVar[bool] = False
     needs_node: ClassVar[bool] = False
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        # What clears by itself within it needs nobody; a switch boots in less.
-        "ask_after": Parameter(_span, _A_SPAN, default=timedelta(minutes=30)),
-        "every": Parameter(_span, _A_SPAN, default=timedelta(days=1)),
+        "ask_after": _ASK_AFTER,
+        "every": _EVERY,
     }
 
     def run(self, ctx: Context) -> Result:
         since = fact_time(ctx, "watched_from") or ctx.now
         ctx.facts["watched_from"] = to_iso(since)
         lasts = ctx.now - since >= ctx.params["ask_after"]
-        ask = (
-            f"Look at {ctx.node}: Kintsugi watches it and changes nothing there."
-            if lasts and ctx.standing
-            else ""
-        )
+        ask = ""
+        if lasts and ctx.active_faults:
+            ask = f"Look at {ctx.node}: Kintsugi watches it and changes nothing there."
         reported_at = fact_time(ctx, "reported_at")
         is_due = reported_at is None or ctx.now - reported_at >= ctx.params["every"]
         is_report = is_due or bool(ask and not ctx.facts.get("asked"))
@@ -52,7 +54,7 @@ class WatchStep(Base):
             ctx.facts["reported_at"] = to_iso(ctx.now)
         again_in = ctx.params["every"] if lasts else since + ctx.params["ask_after"] - ctx.now
         return Wait(
-            f"{ctx.node} is watched: {_shown(ctx)}.",
+            f"{ctx.node} is watched: {_format_faults(ctx)}.",
             again_in,
             ask=ask,
             is_told=is_report,
@@ -60,10 +62,11 @@ class WatchStep(Base):
         )
 
 
-def _shown(ctx: Context) -> str:
-    if not ctx.standing:
+def _format_faults(ctx: Context) -> str:
+    if not ctx.active_faults:
         return "no fault of its incident stands any more"
-    places = [f"{fault.fault_type} on {fault.resource}" for fault in ctx.standing[:_NAMED]]
-    more = f" and {len(ctx.standing) - _NAMED} more" if len(ctx.standing) > _NAMED else ""
-    count = "1 fault stands" if len(ctx.standing) == 1 else f"{len(ctx.standing)} faults stand"
-    return f"{count} ({', '.join(places)}{more})"
+    total = len(ctx.active_faults)
+    places = ", ".join(str(fault) for fault in ctx.active_faults[:_NAMED])
+    more = f" and {total - _NAMED} more" if total > _NAMED else ""
+    count = "1 fault stands" if total == 1 else f"{total} faults stand"
+    return f"{count} ({places}{more})"

@@ -104,7 +104,7 @@ def can_do(run: Run) -> str | SafeString:
 @register.filter
 def waits_for(run: Run) -> str:
     """What an unfinished run waits for, and since when that is so."""
-    return progress.waits_for(run)
+    return progress.format_wait(run)
 
 
 @register.simple_tag
@@ -112,8 +112,8 @@ def would_do(approval: Approval) -> str:
     """What leave is asked for: all that the run does, or one step of it."""
     run = approval.run
     if approvals.is_for_the_whole_run(approval):
-        return start.plan(run)
-    return library.planned(run.plan)[approval.index].step.plan.format(node=run.place)
+        return start.format_plan(run)
+    return library.load_plan(run.plan)[approval.index].step.plan.format(node=run.place)
 
 
 @register.filter
@@ -140,7 +140,7 @@ def remembered(run: Run) -> list[tuple[str, Any]]:
 @register.filter
 def ways(question: Question) -> tuple[str, ...]:
     """The words that it may be answered with."""
-    return answer_words.ways(question)
+    return answer_words.get_ways(question)
 
 
 @register.filter
@@ -163,7 +163,7 @@ def _shown(value: Any) -> Any:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{words(name)} {one}" for name, one in value.items())
+        return ", ".join(f"{words(name)} {part}" for name, part in value.items())
     try:
         return (
             when(datetime.fromisoformat(value))

@@ -177,7 +177,9 @@ def _climb(site: Site, incident: Incident, job_ends_at: datetime) -> str:
         run = site.play(run, limit=timedelta(hours=2))
         while run.state == RunState.AWAITING_APPROVAL:
             clicks += 1
-            services.approve(run.pk, actor="bench", seen=approvals.mark_of(run), now=site.now)
+            services.approve(
+                run.pk, actor="bench", seen=approvals.get_fingerprint(run), now=site.now
+            )
             run = site.play(run, limit=timedelta(hours=2))
         if run.state == RunState.SUCCEEDED:
             incident.refresh_from_db()

@@ -79,7 +79,7 @@ class Pool:
                 unfinished = Run.objects.filter(
                     Q(finished_at=None) | Q(wake_at__isnull=False)
                 ).exists()
-                is_due = bool(services.due(self.site.now()))
+                is_due = bool(services.get_due_runs(self.site.now()))
             except DatabaseError:
                 connection.close()
                 unfinished = is_due = True
@@ -169,7 +169,7 @@ class Worker:
     def work(self) -> None:
         until = time.monotonic() + 5
         while time.monotonic() < until:
-            due = services.due(self.site.now())
+            due = services.get_due_runs(self.site.now())
             if not due:
                 time.sleep(0.05)
                 continue

@@ -18,7 +18,7 @@ from fixtures.cluster.slurm_daemons import SlurmDaemons, SlurmOptions
 from incidents.models import Incident
 from runbooks import services
 from runbooks.models import Run, RunState, StepRun
-from runbooks.slurm.client import ScontrolWriter, controller
+from runbooks.slurm.client import ScontrolWriter, parse_controller
 from tests.chaos.relay import Relay
 from tests.runbooks.real_site import RealSite
 from tests.runbooks.site import CLUSTER, Site
@@ -90,7 +90,7 @@ class House:
         site = RealSite(
             self.daemons.conf, self.daemons.directory / "boots", (node,), lost=(f"{node}/gpu/0",)
         )
-        where = controller(f"ssh:127.0.0.1:{self.relay.port}")
+        where = parse_controller(f"ssh:127.0.0.1:{self.relay.port}")
         slurm = ScontrolWriter(self.shell, where, cluster_name=CLUSTER, conf=str(self.daemons.conf))
         site.world = replace(site.world, slurm=slurm, writer=slurm)
         tables = Site(nodes=0)

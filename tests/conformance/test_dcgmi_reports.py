@@ -22,7 +22,7 @@ def test_real_report_is_judged(
     shared: Path, name: str, status: int, outcome: DiagnosticOutcome
 ) -> None:
     text = (shared / "outputs" / "dcgmi" / name).read_text()
-    verdict = diagnostics.judge(Wanted(Diagnosis.DCGM), Ended(status, text))
+    verdict = diagnostics.evaluate(Wanted(Diagnosis.DCGM), Ended(status, text))
     assert verdict.outcome is outcome
     assert ("Persistence Mode" in verdict.text) == (
         outcome is DiagnosticOutcome.UNKNOWN or "warn" in name

@@ -17,7 +17,7 @@ from runbooks import services
 from runbooks.engine import turn
 from runbooks.engine.turn import Point
 from runbooks.models import Run
-from runbooks.slurm.client import ScontrolWriter, controller
+from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.step import World
 from tests.runbooks.site import CLUSTER, a_policy
 from tests.services.patience import deadline_in
@@ -57,7 +57,7 @@ class RealSite:
         for resource in self.lost:
             model.inject("gpu_lost", resource)
         slurm = ScontrolWriter(
-            LocalShell(), controller("local"), cluster_name=CLUSTER, conf=str(self.conf)
+            LocalShell(), parse_controller("local"), cluster_name=CLUSTER, conf=str(self.conf)
         )
         self.world = World(
             slurm=slurm,

@@ -130,7 +130,7 @@ def test_run_is_held_for_the_fault_types_hold_down_and_withdrawn_when_it_clears(
     site = Site(nodes=2)
     incident = site.lose_gpu()
     until = site.now + timedelta(minutes=3)
-    monkeypatch.setattr("runbooks.engine.start._held_until", lambda cause: until)
+    monkeypatch.setattr("runbooks.engine.start._get_hold_end", lambda cause: until)
     assert site.start() == []
     run = site.run_of(incident)
     assert run.wake_at == until
@@ -157,12 +157,12 @@ def test_unapproved_run_is_withdrawn_when_its_incident_ends() -> None:
 def test_due_runs_are_those_whose_time_has_come_or_whose_worker_is_gone() -> None:
     site = Site(nodes=2)
     run = site.begin(site.lose_gpu())
-    assert services.due(site.now) == [run.pk]
+    assert services.get_due_runs(site.now) == [run.pk]
     Run.objects.update(leased_until=site.now + timedelta(seconds=10))
-    assert services.due(site.now) == []
-    assert services.due(site.now + timedelta(seconds=11)) == [run.pk]
+    assert services.get_due_runs(site.now) == []
+    assert services.get_due_runs(site.now + timedelta(seconds=11)) == [run.pk]
     Run.objects.update(wake_at=site.now + timedelta(minutes=1))
-    assert services.due(site.now + timedelta(seconds=11)) == []
+    assert services.get_due_runs(site.now + timedelta(seconds=11)) == []
 
 
 @pytest.mark.django_db

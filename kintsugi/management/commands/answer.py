@@ -48,6 +48,6 @@ class Command(StoreCommand):
             "run__node"
         )
         return [
-            f"{row.pk}  {row.run}: {row.text} ({' | '.join(answer_words.ways(row))})"
+            f"{row.pk}  {row.run}: {row.text} ({' | '.join(answer_words.get_ways(row))})"
             for row in rows.order_by("pk")
         ]

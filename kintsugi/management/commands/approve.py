@@ -65,14 +65,15 @@ def _told(run: Run, asked: Approval) -> str:
     from runbooks.engine import approvals  # noqa: PLC0415  (the steps, whose words are shown)
 
     shown = asked.shown
+    plan, fingerprint = services.format_plan(run), approvals.get_fingerprint(run)
     lines = (
-        f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {services.plan(run)}.",
+        f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {plan}.",
         f"{asked.why}. As of {asked.asked_at:%Y-%m-%d %H:%M:%S %Z}:",
         f"  {shown['node']}: {shown['service']} {shown['reason']}".rstrip(),
         f"  jobs on it: {', '.join(shown['jobs']) or 'none'}",
         f"  faults that stand: {', '.join(shown['faults']) or 'none that calls for a repair'}",
         *((f"  power: {shown['power']}",) if shown["power"] else ()),
         f"  out of service beside it: {shown['nodes_out']}",
-        f"To approve just this: kintsugi approval give {run.pk} --seen {approvals.mark_of(run)}",
+        f"To approve just this: kintsugi approval give {run.pk} --seen {fingerprint}",
     )
     return "\n".join(lines)

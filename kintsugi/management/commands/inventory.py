@@ -289,7 +289,7 @@ class Command(StoreCommand):
         )
         shell = wiring.node_shell() if wiring.has_node_access() and not offline else None
         if acts:
-            asked, head = sudoers.acts(targets, shell, root_rights.units()), sudoers.ACTS
+            asked, head = sudoers.acts(targets, shell, root_rights.list_units()), sudoers.ACTS
         else:
             asked, head = (
                 sudoers.ask(wiring.detectors(), targets, shell, now=clock.now()),
@@ -321,7 +321,7 @@ class Command(StoreCommand):
         self, *, accept: bool, node: str | None, switch: str | None, **options: Any
     ) -> None:
         from kintsugi.inventory import host_keys  # noqa: PLC0415  (paramiko: others read no host keys)
-        from runbooks.slurm.client import controller  # noqa: PLC0415  (Slurm's clients, as above)
+        from runbooks.slurm.client import parse_controller  # noqa: PLC0415  (Slurm's clients, as above)
 
         known_hosts = Path(
             settings.KINTSUGI["KINTSUGI_SSH_KNOWN_HOSTS"] or Path.home() / ".ssh" / "known_hosts"
@@ -330,7 +330,7 @@ class Command(StoreCommand):
         targets += _chosen(TargetKind.SWITCH, switch or "")
         slurm = settings.KINTSUGI["KINTSUGI_SLURM"]
         if slurm.startswith("ssh:") and node is None and switch is None:
-            targets.append(controller(slurm))
+            targets.append(parse_controller(slurm))
         try:
             seen = host_keys.scan_host_keys(targets, known_hosts)
             pinned = host_keys.pin(seen, known_hosts) if accept else 0

@@ -47,12 +47,12 @@ class Command(StoreCommand):
         self.stdout.write(outcome.text)
 
     def _list(self, wanted: str | None) -> None:
-        books = services.runbooks()
+        books = services.get_runbook_titles()
         if wanted is not None and wanted not in books:
             raise CommandError(f"There is no runbook {wanted}; there are {', '.join(books)}.")
-        ceiling = services.mode_of_site()
+        ceiling = services.get_site_mode()
         if ceiling is not None and wanted is None:
             self.stdout.write(f"site: {ceiling} (no runbook goes further)")
         for name, title in books.items():
             if wanted in (None, name):
-                self.stdout.write(f"{name}: {services.mode_of(name)} ({title})")
+                self.stdout.write(f"{name}: {services.get_mode(name)} ({title})")

@@ -86,7 +86,7 @@ class Command(BaseCommand):
         if options["name"] is None:
             for name, book in books.items():
                 self.stdout.write(
-                    f"{name}: {services.mode_of(name)} ({book.title}, version {book.version})"
+                    f"{name}: {services.get_mode(name)} ({book.title}, version {book.version})"
                 )
             return
         if options["name"] not in books:
@@ -95,7 +95,7 @@ class Command(BaseCommand):
                 f"There is no runbook {options['name']}; there are {known}.", returncode=WRONG
             )
         self.stdout.write(
-            describe.text(books[options["name"]], str(services.mode_of(options["name"])))
+            describe.format_runbook(books[options["name"]], str(services.get_mode(options["name"])))
         )
 
     def _simulate(self, options: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ class Command(BaseCommand):
 
     def _start(self, options: dict[str, Any]) -> None:
         _books()
-        outcome = services.start_by_hand(
+        outcome = services.start_manual_run(
             options["name"],
             options["incident"],
             actor=options["actor"],

@@ -159,7 +159,7 @@ class TestArming:
     ) -> None:
         self._report(is_ok=True)
         assert self._arm(people).status_code == 302
-        assert services.mode_of(self.BOOK) is Mode.ARMED
+        assert services.get_mode(self.BOOK) is Mode.ARMED
 
     def test_without_a_fresh_report_it_asks_for_one_and_says_so(
         self, looking: None, people: People
@@ -168,7 +168,7 @@ class TestArming:
         answer = self._arm(people)
         assert answer.status_code == 409
         assert "Arm it again in a minute" in answer.content.decode()
-        assert services.mode_of(self.BOOK) is Mode.SHADOW
+        assert services.get_mode(self.BOOK) is Mode.SHADOW
 
     def test_a_report_with_problems_refuses_with_what_to_do(
         self, looking: None, people: People
@@ -176,9 +176,9 @@ class TestArming:
         self._report(is_ok=False)
         answer = self._arm(people)
         assert "Mend it." in answer.content.decode()
-        assert services.mode_of(self.BOOK) is Mode.SHADOW
+        assert services.get_mode(self.BOOK) is Mode.SHADOW
 
     def test_the_process_that_acts_keeps_every_point_that_it_found(self) -> None:
         world = wiring.world()
         assert not services.report_preflight(world, by="ada", now=timezone.now())
-        assert preflight.reported(timezone.now()) == preflight.check(world)
+        assert preflight.load_report(timezone.now()) == preflight.run_checks(world)

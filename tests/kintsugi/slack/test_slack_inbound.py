@@ -328,7 +328,9 @@ def test_leave_for_a_state_that_has_moved_is_refused_and_the_new_question_has_it
 ) -> None:
     site, _, run = asking()
     old = slack.asking(site)
-    approved = runbooks.approve(run.pk, actor="bob", seen=approvals.mark_of(run), now=site.now)
+    approved = runbooks.approve(
+        run.pk, actor="bob", seen=approvals.get_fingerprint(run), now=site.now
+    )
     assert isinstance(approved, runbooks.Controlled)
     site.slurm.human_drain("gn007", "bob tests")
     run.refresh_from_db()
@@ -349,7 +351,7 @@ def test_a_question_that_was_answered_before_its_message_went_out_has_no_buttons
     slack: SlackSite,
 ) -> None:
     site, _, run = asking()
-    runbooks.approve(run.pk, actor="bob", seen=approvals.mark_of(run), now=site.now)
+    runbooks.approve(run.pk, actor="bob", seen=approvals.get_fingerprint(run), now=site.now)
     with pytest.raises(IndexError):
         slack.asking(site)
 

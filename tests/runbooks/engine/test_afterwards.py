@@ -40,7 +40,7 @@ def _sweeps(site: Site, *, lasts: timedelta = timedelta(minutes=3)) -> None:
     ends_at = site.now + lasts
     while site.now < ends_at:
         site.now += timedelta(seconds=5)
-        for run_id in services.due(site.now):
+        for run_id in services.get_due_runs(site.now):
             services.advance(run_id, now=site.now, world=site.world)
 
 
@@ -71,9 +71,9 @@ def test_a_resume_that_slurmctld_has_forgotten_is_made_again() -> None:
 def test_one_look_is_all_where_slurmctld_has_kept_it() -> None:
     site = Site()
     run = _given_back(site)
-    assert services.due(site.now) == []
+    assert services.get_due_runs(site.now) == []
     _sweeps(site)
-    assert services.due(site.now + timedelta(days=1)) == []
+    assert services.get_due_runs(site.now + timedelta(days=1)) == []
     assert _resumes(site) == 1
     assert Run.objects.get(pk=run.pk).steps.filter(name="resume").count() == 1
 
@@ -148,7 +148,7 @@ def test_a_node_that_somebody_or_something_has_touched_since_is_left_as_it_is(
     _sweeps(site)
     assert _node(site).is_draining
     assert _resumes(site) == 1
-    assert services.due(site.now + timedelta(days=1)) == []
+    assert services.get_due_runs(site.now + timedelta(days=1)) == []
 
 
 def test_a_person_is_asked_where_the_node_has_booted_since_it_was_verified() -> None:

@@ -54,23 +54,30 @@ SEEN = ApprovalSnapshot(
 def test_what_has_moved_is_told_and_less_harm_moves_nothing(
     act: Act, change: dict[str, Any], told: list[str]
 ) -> None:
-    assert approval_snapshot.moved(SEEN, replace(SEEN, **change), act) == told
+    assert approval_snapshot.list_changes(SEEN, replace(SEEN, **change), act) == told
 
 
 def test_jobs_that_come_and_go_do_not_change_whether_a_node_serves() -> None:
     assert {
-        approval_snapshot.service(a_node("gn001", base=base))
+        approval_snapshot.format_service(a_node("gn001", base=base))
         for base in ("IDLE", "MIXED", "ALLOCATED")
     } == {"in service"}
-    assert approval_snapshot.service(a_node("gn001", "DRAIN")) == "drained"
-    assert approval_snapshot.service(a_node("gn001", "DRAIN", base="DOWN")) == "down, drained"
+    assert approval_snapshot.format_service(a_node("gn001", "DRAIN")) == "drained"
+    assert (
+        approval_snapshot.format_service(a_node("gn001", "DRAIN", base="DOWN")) == "down, drained"
+    )
 
 
 @given(st.builds(ApprovalSnapshot, *(st.text(max_size=9) for _ in range(3)), *[st.lists(st.text(), max_size=3).map(tuple)] * 2,
                  st.text(max_size=3), st.integers(0, 9)))  # fmt: skip
 def test_what_was_shown_is_read_back_as_it_was(seen: ApprovalSnapshot) -> None:
-    assert approval_snapshot.of_row(seen.as_row()) == seen
-    assert approval_snapshot.moved(seen, approval_snapshot.of_row(seen.as_row()), Act.REBOOT) == []
+    assert approval_snapshot.parse_snapshot(seen.as_row()) == seen
+    assert (
+        approval_snapshot.list_changes(
+            seen, approval_snapshot.parse_snapshot(seen.as_row()), Act.REBOOT
+        )
+        == []
+    )
 
 
 def asking(**bounds: Any) -> tuple[Site, Incident, Run]:
@@ -83,7 +90,7 @@ def asking(**bounds: Any) -> tuple[Site, Incident, Run]:
 
 
 def approve(site: Site, run: Run, seen: str | None = None) -> Run:
-    seen = approvals.mark_of(run) if seen is None else seen
+    seen = approvals.get_fingerprint(run) if seen is None else seen
     outcome = services.approve(run.pk, actor="alice", seen=seen, now=site.now)
     assert isinstance(outcome, services.Controlled), outcome
     run.refresh_from_db()
@@ -112,14 +119,14 @@ def test_a_form_that_shows_another_state_is_refused() -> None:
 @pytest.mark.django_db
 def test_leave_is_refused_and_asked_for_anew_when_the_state_has_moved() -> None:
     site, incident, run = asking()
-    old = approvals.mark_of(run)
+    old = approvals.get_fingerprint(run)
     run = approve(site, run)
     site.slurm.human_drain("gn007", "bob tests")
     run = site.advance(run)
     assert run.state == RunState.AWAITING_APPROVAL
     assert site.slurm.journal == []
     assert "since alice gave leave, 0 nodes were out and 1 are" in site.story(incident)[-1]
-    assert approvals.mark_of(run) != old
+    assert approvals.get_fingerprint(run) != old
     assert "another state" in str(services.approve(run.pk, actor="alice", seen=old, now=site.now))
     run = site.advance(approve(site, run))
     assert [act[:2] for act in site.slurm.journal] == [("drain", "gn001")]
@@ -236,7 +243,7 @@ def test_the_command_shows_the_state_and_gives_leave_for_just_that(
     call_command("approve")
     with pytest.raises(CommandError, match="another state"):
         call_command("approve", str(run.pk), seen="stale", actor="alice")
-    call_command("approve", str(run.pk), seen=approvals.mark_of(run), actor="alice")
+    call_command("approve", str(run.pk), seen=approvals.get_fingerprint(run), actor="alice")
     told = capsys.readouterr().out
     assert "Nothing waits for approval." in told
     assert "gn001: in service" in told
@@ -250,13 +257,13 @@ def test_the_page_shows_what_is_approved_and_refuses_what_was_shown_before(peopl
     _, _, run = asking()
     page = people.on_call.get(f"/runbooks/run/{run.pk}/change/").content.decode()
     assert "What you are asked to approve" in page
-    assert approvals.mark_of(run) in page
+    assert approvals.get_fingerprint(run) in page
     stale = {"control": "approve", "approve-note": "Go.", "approve-seen": "stale"}
     answer = people.on_call.post(f"/runbooks/run/{run.pk}/control/", stale)
     assert answer.status_code == 409
     assert "another state by now than the one you saw" in answer.content.decode()
-    assert approvals.mark_of(run) in answer.content.decode()
-    good = stale | {"approve-seen": approvals.mark_of(run)}
+    assert approvals.get_fingerprint(run) in answer.content.decode()
+    good = stale | {"approve-seen": approvals.get_fingerprint(run)}
     assert people.on_call.post(f"/runbooks/run/{run.pk}/control/", good).status_code == 302
     run.refresh_from_db()
     assert run.state == RunState.RUNNING

@@ -47,7 +47,9 @@ def climb(site: Site, incident: Incident, *, runs: int) -> list[Run]:
         run = Run.objects.filter(incident=incident).latest("pk")
         run = site.play(run, limit=timedelta(hours=1))
         while run.state == RunState.AWAITING_APPROVAL:
-            services.approve(run.pk, actor="alice", seen=approvals.mark_of(run), now=site.now)
+            services.approve(
+                run.pk, actor="alice", seen=approvals.get_fingerprint(run), now=site.now
+            )
             run = site.play(run, limit=timedelta(hours=1))
     return list(Run.objects.filter(incident=incident).order_by("pk"))
 
@@ -148,7 +150,7 @@ def test_third_time_in_14_days_is_the_vendors(site: Site) -> None:
         climb(site, incident, runs=1)
         incidents.act(incident.pk, Trigger.RESOLVE, actor="alice", now=site.now)
         site.now += timedelta(days=4)
-        services.judge_cures(site.now)
+        services.evaluate_outcomes(site.now)
     third = site.lose_gpu()
     site.start()
     run = site.run_of(third)

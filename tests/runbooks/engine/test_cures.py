@@ -68,8 +68,8 @@ def verdict(run: Run) -> bool | None:
 def test_rung_has_cured_when_the_fault_stays_away_for_its_window(incident: Incident) -> None:
     run = a_run(incident)
     Fault.objects.update(is_active=False, last_seen_at=NOW - HOUR, observed_at=NOW - HOUR)
-    assert services.judge_cures(NOW + WINDOW - HOUR) == 0
-    assert services.judge_cures(NOW + WINDOW) == 1
+    assert services.evaluate_outcomes(NOW + WINDOW - HOUR) == 0
+    assert services.evaluate_outcomes(NOW + WINDOW) == 1
     assert verdict(run) is True
     assert "did not come back within 24 h" in CureAttempt.objects.get().why
 
@@ -77,7 +77,7 @@ def test_rung_has_cured_when_the_fault_stays_away_for_its_window(incident: Incid
 def test_rung_has_not_cured_when_the_fault_is_back_within_the_window(incident: Incident) -> None:
     run = a_run(incident)
     Fault.objects.update(last_seen_at=NOW + 2 * HOUR)
-    services.judge_cures(NOW + 2 * HOUR)
+    services.evaluate_outcomes(NOW + 2 * HOUR)
     assert verdict(run) is False
     assert "the fault was back at" in CureAttempt.objects.get().why
 
@@ -85,9 +85,9 @@ def test_rung_has_not_cured_when_the_fault_is_back_within_the_window(incident: I
 def test_judgement_once_made_stands(incident: Incident) -> None:
     run = a_run(incident)
     Fault.objects.update(is_active=False, last_seen_at=NOW - HOUR, observed_at=NOW - HOUR)
-    services.judge_cures(NOW + WINDOW)
+    services.evaluate_outcomes(NOW + WINDOW)
     Fault.objects.update(last_seen_at=NOW + 2 * WINDOW)
-    assert services.judge_cures(NOW + 2 * WINDOW) == 0
+    assert services.evaluate_outcomes(NOW + 2 * WINDOW) == 0
     assert verdict(run) is True
 
 
@@ -104,7 +104,7 @@ def test_how_the_run_ended_tells_of_its_rung(
     incident: Incident, state: RunState, has_cured: bool | None, judged: bool
 ) -> None:
     run = a_run(incident, state)
-    services.judge_cures(NOW)
+    services.evaluate_outcomes(NOW)
     assert verdict(run) is has_cured
     assert (CureAttempt.objects.get().judged_at is not None) is judged
 
@@ -113,7 +113,7 @@ def test_sweep_with_nothing_to_judge_asks_once(incident: Incident) -> None:
     with CaptureQueriesContext(
         connection,
     ) as asked:
-        services.judge_cures(NOW)
+        services.evaluate_outcomes(NOW)
     assert len(asked) == 1
 
 
@@ -121,9 +121,9 @@ def test_the_ladder_is_told_of_every_part_of_the_node_with_the_same_fault(
     incident: Incident,
 ) -> None:
     a_run(incident)
-    (tried,) = outcome_history.past(incident, incident.fault_type, library.load(), NOW).tried
+    (tried,) = outcome_history.load_past(incident, incident.fault_type, library.load(), NOW).tried
     assert (tried.rung, tried.resource) == (Recovery.NODE_RESTART, incident.root_resource)
-    assert outcome_history.past(incident, "gpu.xid.62", library.load(), NOW).tried == []
+    assert outcome_history.load_past(incident, "gpu.xid.62", library.load(), NOW).tried == []
 
 
 def test_a_new_part_in_the_slot_begins_at_the_foot(incident: Incident) -> None:
@@ -136,15 +136,18 @@ def test_a_new_part_in_the_slot_begins_at_the_foot(incident: Incident) -> None:
         from_at=NOW - 90 * 24 * HOUR,
         came="seen",
     )
-    assert len(outcome_history.past(incident, incident.fault_type, library.load(), NOW).tried) == 1
+    assert (
+        len(outcome_history.load_past(incident, incident.fault_type, library.load(), NOW).tried)
+        == 1
+    )
     InService.objects.filter(pk=stays.pk).update(serial="1320221999999")
-    assert outcome_history.past(incident, incident.fault_type, library.load(), NOW).tried == []
+    assert outcome_history.load_past(incident, incident.fault_type, library.load(), NOW).tried == []
 
 
 def test_rung_that_could_not_even_be_tried_is_passed(incident: Incident) -> None:
     run = a_run(incident, RunState.NOT_CURED)
     CureAttempt.objects.all().delete()
-    past = outcome_history.past(incident, incident.fault_type, library.load(), NOW)
+    past = outcome_history.load_past(incident, incident.fault_type, library.load(), NOW)
     assert [(tried.rung, tried.has_cured) for tried in past.tried] == [
         (Recovery.NODE_RESTART, False)
     ]

@@ -151,7 +151,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        told = services.breaker(self.site.now, bounds=BOUNDS)
+        told = services.evaluate_breaker(self.site.now, bounds=BOUNDS)
         if told:
             incidents.ingest(told, now=self.site.now)
         self.site.start()

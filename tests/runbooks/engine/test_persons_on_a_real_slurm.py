@@ -17,7 +17,7 @@ from fixtures.cluster.slurm_daemons import SlurmDaemons
 from runbooks.engine import turn
 from runbooks.engine.turn import Point
 from runbooks.models import Run, RunState
-from runbooks.slurm.client import ScontrolWriter, controller
+from runbooks.slurm.client import ScontrolWriter, parse_controller
 from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
 from tests.runbooks.real_site import RealSite
 from tests.runbooks.slurm.test_real_slurm_states import a_run, a_slurm, look
@@ -165,7 +165,7 @@ def busy(slurm: SlurmDaemons) -> None:
 
 def meanwhile(site: RealSite, slurm: SlurmDaemons, act: Callable[[], None]) -> None:
     client = ScontrolWriter(
-        Meanwhile(act), controller("local"), cluster_name=CLUSTER, conf=str(slurm.conf)
+        Meanwhile(act), parse_controller("local"), cluster_name=CLUSTER, conf=str(slurm.conf)
     )
     site.world = replace(site.world, slurm=client, writer=client)
 

@@ -25,7 +25,7 @@ def minutes(site: Site, count: int, *, polls: bool) -> None:
         site.now += MINUTE / 2
         if polls and site.now.second == 0:
             site.poll()
-        for run_id in services.due(site.now):
+        for run_id in services.get_due_runs(site.now):
             services.advance(run_id, now=site.now, world=site.world)
 
 

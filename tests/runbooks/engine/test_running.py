@@ -106,7 +106,7 @@ def test_false_alarm_hands_the_node_back_without_waiting_for_the_next_look() -> 
     say(site, run, Trigger.MARK_FALSE_POSITIVE)
     assert run.wake_at is not None
     assert run.wake_at > site.now
-    assert services.due(site.now) == [run.pk]
+    assert services.get_due_runs(site.now) == [run.pk]
 
 
 def test_log_line_alone_drains_and_asks_but_never_reboots() -> None:

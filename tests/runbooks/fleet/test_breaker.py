@@ -24,7 +24,7 @@ def turn_bad(site: Site, first: int, count: int) -> list[Incident]:
 
 
 def sweep(site: Site) -> None:
-    told = services.breaker(site.now, bounds=site.world.policy.bounds)
+    told = services.evaluate_breaker(site.now, bounds=site.world.policy.bounds)
     if told:
         incidents.ingest(told, now=site.now)
 
@@ -96,7 +96,7 @@ def test_what_turned_bad_before_it_was_closed_does_not_trip_it_again_and_runs_go
     first = turn_bad(site, 0, 6)[0]
     run = site.advance(site.begin(first))
     services.close_breaker("row 3 was hot", actor="alice", now=site.now)
-    assert services.due(site.now) != []
+    assert services.get_due_runs(site.now) != []
     run = site.advance(run)
     assert acts(site) == [("drain", "gn001")]
 

@@ -233,8 +233,11 @@ def test_nothing_is_done_while_something_wider_has_an_incident(act: Act) -> None
 )
 def test_silence_alone_drains_nothing_whatever_a_runbook_says(fault_type: str) -> None:
     request = Request(Act.DRAIN, "gn001", fault_type)
-    assert refusal(request, a_fleet(standing=frozenset({fault_type}))) == Refusal.UNREACHABLE_ALONE
-    assert refusal(request, a_fleet(standing=frozenset({fault_type, "gpu.lost"}))) is None
+    assert (
+        refusal(request, a_fleet(active_faults=frozenset({fault_type})))
+        == Refusal.UNREACHABLE_ALONE
+    )
+    assert refusal(request, a_fleet(active_faults=frozenset({fault_type, "gpu.lost"}))) is None
 
 
 def test_breaker_lets_through_what_brings_a_drained_node_back() -> None:

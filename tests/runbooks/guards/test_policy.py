@@ -14,7 +14,7 @@ from runbooks.lease import withdrawal_reasons
 
 @pytest.mark.parametrize("state", list(State))
 def test_run_goes_on_only_while_its_incident_wants_it(state: State) -> None:
-    verdict = withdrawal_reasons.consider(state)
+    verdict = withdrawal_reasons.evaluate(state)
     wants = state in (State.OPEN, State.ACKNOWLEDGED, State.REPAIRING)
     assert isinstance(verdict, withdrawal_reasons.GoOn) == wants
     if state in CLOSED:

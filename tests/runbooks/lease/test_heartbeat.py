@@ -37,7 +37,7 @@ def test_a_turn_that_takes_long_keeps_its_lease() -> None:
                 lambda: _lease(run) >= LEASE + 2 * heartbeat.BEAT, within_s=20, what="two beats"
             )
             seen.append(_lease(run))
-            assert services.due(site.now + LEASE + timedelta(seconds=1)) == []
+            assert services.get_due_runs(site.now + LEASE + timedelta(seconds=1)) == []
 
     turn.advance(run.pk, now=site.now, world=site.world, at=slow)
     assert seen
@@ -48,21 +48,21 @@ def test_a_turn_that_takes_long_keeps_its_lease() -> None:
 def test_a_lease_that_nobody_keeps_runs_out() -> None:
     site = Site(nodes=2)
     run = site.begin(site.lose_gpu())
-    assert lease.take(run.pk, site.now) is not None
-    assert services.due(site.now + LEASE) == []
-    assert services.due(site.now + LEASE + timedelta(milliseconds=1)) == [run.pk]
+    assert lease.acquire(run.pk, site.now) is not None
+    assert services.get_due_runs(site.now + LEASE) == []
+    assert services.get_due_runs(site.now + LEASE + timedelta(milliseconds=1)) == [run.pk]
 
 
 def test_a_lease_that_was_taken_over_is_not_renewed_by_the_late_worker() -> None:
     site = Site(nodes=2)
     run = site.begin(site.lose_gpu())
-    late = lease.take(run.pk, site.now)
+    late = lease.acquire(run.pk, site.now)
     assert late is not None
     site.now += LEASE + timedelta(seconds=1)
-    assert lease.take(run.pk, site.now) is not None
-    with heartbeat.beating(late):
+    assert lease.acquire(run.pk, site.now) is not None
+    with heartbeat.keep_alive(late):
         before = _lease(run)
-        with heartbeat.beating(Run(pk=run.pk, fence=run.fence + 2)):
+        with heartbeat.keep_alive(Run(pk=run.pk, fence=run.fence + 2)):
             wait_until(
                 lambda: _lease(run) > before, within_s=20, what="a beat of the one who holds it"
             )
@@ -72,7 +72,7 @@ def test_a_lease_that_was_taken_over_is_not_renewed_by_the_late_worker() -> None
 
 def test_a_beat_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
     site = Site(nodes=2)
-    run = lease.take(site.begin(site.lose_gpu()).pk, site.now)
+    run = lease.acquire(site.begin(site.lose_gpu()).pk, site.now)
     assert run is not None
     before, heart, beat = _lease(run), heartbeat._Heart(), heartbeat.BEAT.total_seconds()
     heart._turns[(run.pk, run.fence)] = (0.0, 0.0)
@@ -81,17 +81,17 @@ def test_a_beat_that_the_database_refuses_is_made_up_for_by_the_next() -> None:
         raise OperationalError("database is locked")
 
     with connection.execute_wrapper(refuse):
-        heart._renew(heart._late(beat), beat)
+        heart._renew(heart._get_late(beat), beat)
     assert _lease(run) == before
-    heart._renew(heart._late(2 * beat), 2 * beat)
+    heart._renew(heart._get_late(2 * beat), 2 * beat)
     assert _lease(run) == before + 2 * heartbeat.BEAT
-    assert heart._late(2.5 * beat) == {}
+    assert heart._get_late(2.5 * beat) == {}
 
 
 def test_a_turn_within_its_callers_transaction_is_left_alone() -> None:
     site = Site(nodes=2)
     run = site.begin(site.lose_gpu())
-    with transaction.atomic(), heartbeat.beating(run):
+    with transaction.atomic(), heartbeat.keep_alive(run):
         assert (run.pk, run.fence) not in heartbeat._heart._turns
-    with heartbeat.beating(run):
+    with heartbeat.keep_alive(run):
         assert (run.pk, run.fence) in heartbeat._heart._turns

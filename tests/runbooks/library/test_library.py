@@ -66,7 +66,7 @@ def test_a_changed_file_is_another_version(tmp_path: Path) -> None:
 
 def test_a_run_follows_the_plan_that_it_keeps(tmp_path: Path) -> None:
     book = library.read(written(tmp_path, WHOLE))
-    kept = library.planned([planned.as_row() for planned in book.steps])
+    kept = library.load_plan([planned.as_row() for planned in book.steps])
     assert kept == book.steps
 
 

@@ -198,9 +198,9 @@ def test_key_that_is_no_file_name_is_refused(key: str) -> None:
     ],
 )
 def test_answer_is_read_behind_what_a_login_shell_prints(text: str, answer: Answer) -> None:
-    assert detached_command.read(text) == answer
+    assert detached_command.parse_answer(text) == answer
 
 
 @given(st.text())
 def test_any_text_is_an_answer_or_none(text: str) -> None:
-    assert isinstance(detached_command.read(text), NotBegun | Running | Ended | Unknown)
+    assert isinstance(detached_command.parse_answer(text), NotBegun | Running | Ended | Unknown)

@@ -49,8 +49,8 @@ def a_report(
 @pytest.mark.parametrize("root", ["DCGM GPU Diagnostic", "DCGM Diagnostic"])
 def test_report_of_either_generation_is_read(root: str) -> None:
     well = Ended(0, a_report({"status": "Pass"}, root=root))
-    assert diagnostics.judge(DCGM, well).outcome is DiagnosticOutcome.PASSED
-    ill = diagnostics.judge(
+    assert diagnostics.evaluate(DCGM, well).outcome is DiagnosticOutcome.PASSED
+    ill = diagnostics.evaluate(
         DCGM, Ended(226, a_report({"gpu_ids": "3", "status": "Fail"}, root=root))
     )
     assert (ill.outcome, ill.text) == (DiagnosticOutcome.ILL, "failed: memory on GPU 3")
@@ -63,7 +63,7 @@ def test_failing_test_is_named_with_its_gpu_and_its_words() -> None:
         "status": "Fail",
         "warnings": [{"error_id": 4, "error_severity": 2, "warning": "A DBE occurred."}],
     }
-    verdict = diagnostics.judge(DCGM, Ended(205, "noise\n" + a_report(row) + "\n"))
+    verdict = diagnostics.evaluate(DCGM, Ended(205, "noise\n" + a_report(row) + "\n"))
     assert verdict.text == "failed: memory on GPU 5 (A DBE occurred.)"
 
 
@@ -86,13 +86,13 @@ def test_failing_test_is_named_with_its_gpu_and_its_words() -> None:
 )
 def test_wrong_setting_is_no_illness(test: str, warnings: list[Any]) -> None:
     report = a_report({"entity_id": 0, "status": "Fail", "warnings": warnings}, test=test)
-    verdict = diagnostics.judge(DCGM, Ended(226, report))
+    verdict = diagnostics.evaluate(DCGM, Ended(226, report))
     assert verdict.outcome is DiagnosticOutcome.UNKNOWN
     assert "setting" in verdict.text
 
 
 def test_warning_passes_and_is_told() -> None:
-    verdict = diagnostics.judge(
+    verdict = diagnostics.evaluate(
         DCGM, Ended(0, a_report({"gpu_ids": "1", "status": "Warn"}, test="PCIe"))
     )
     assert verdict.outcome is DiagnosticOutcome.PASSED
@@ -111,7 +111,7 @@ def test_table_is_read_where_there_is_no_report(
     persistence: str, memory: str, status: int, outcome: DiagnosticOutcome
 ) -> None:
     ended = Ended(status, TABLE.format(persistence=persistence, memory=memory))
-    verdict = diagnostics.judge(DCGM, ended)
+    verdict = diagnostics.evaluate(DCGM, ended)
     assert verdict.outcome is outcome
     assert ("GPU Memory on GPU 3" in verdict.text) == (outcome is DiagnosticOutcome.ILL)
 
@@ -129,7 +129,7 @@ def test_table_is_read_where_there_is_no_report(
     ],
 )
 def test_what_does_not_say_that_a_test_passed_has_not_passed(ended: Ended) -> None:
-    assert diagnostics.judge(DCGM, ended).outcome is DiagnosticOutcome.UNKNOWN
+    assert diagnostics.evaluate(DCGM, ended).outcome is DiagnosticOutcome.UNKNOWN
 
 
 SPEED = "#  8589934592 ...\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 448.212\n#\n"
@@ -155,7 +155,7 @@ SPEED = "#  8589934592 ...\n# Out of bounds values : 0 OK\n# Avg bus bandwidth  
 def test_nccl_passes_with_right_values_at_the_sites_speed(
     ended: Ended, at_least: float, outcome: DiagnosticOutcome
 ) -> None:
-    assert diagnostics.judge(Wanted(Diagnosis.NCCL, at_least=at_least), ended).outcome is outcome
+    assert diagnostics.evaluate(Wanted(Diagnosis.NCCL, at_least=at_least), ended).outcome is outcome
 
 
 def written(speed: float) -> str:
@@ -167,7 +167,7 @@ def written(speed: float) -> str:
 
 def test_card_that_writes_nothing_is_named() -> None:
     said = f"card mlx5_0\n{written(391.4)}card mlx5_1\n Unable to init the socket connection\n"
-    verdict = diagnostics.judge(CARDS, Ended(1, said))
+    verdict = diagnostics.evaluate(CARDS, Ended(1, said))
     assert verdict.outcome is DiagnosticOutcome.ILL
     assert verdict.text.startswith("failed on mlx5_1")
 
@@ -179,7 +179,7 @@ def test_card_below_the_sites_speed_is_ill(
     at_least: float | None, outcome: DiagnosticOutcome
 ) -> None:
     said = f"card mlx5_0\n{written(391.4)}card mlx5_1\n{written(97.9)}"
-    verdict = diagnostics.judge(
+    verdict = diagnostics.evaluate(
         Wanted(Diagnosis.RDMA, at_least=at_least, devices=CARDS.devices), Ended(0, said)
     )
     assert verdict.outcome is outcome
@@ -188,7 +188,7 @@ def test_card_below_the_sites_speed_is_ill(
 
 def test_cards_of_which_the_test_was_killed_are_not_called_ill() -> None:
     assert (
-        diagnostics.judge(CARDS, Ended(None, f"card mlx5_0\n{written(391.4)}")).outcome
+        diagnostics.evaluate(CARDS, Ended(None, f"card mlx5_0\n{written(391.4)}")).outcome
         is DiagnosticOutcome.UNKNOWN
     )
 
@@ -199,10 +199,10 @@ def a_round(number: int, *, nccl: str = SPEED) -> str:
 
 
 def test_burn_in_is_judged_by_its_last_round() -> None:
-    verdict = diagnostics.judge_burn_in(DCGM, Ended(0, a_round(1) + a_round(2)))
+    verdict = diagnostics.evaluate_burn_in(DCGM, Ended(0, a_round(1) + a_round(2)))
     assert (verdict.outcome, "round 2, nccl" in verdict.text) == (DiagnosticOutcome.PASSED, True)
     broken = f"{a_round(1)}kintsugi round 2 dcgm\n{a_report({'gpu_ids': '4', 'status': 'Fail'})}"
-    verdict = diagnostics.judge_burn_in(DCGM, Ended(226, broken))
+    verdict = diagnostics.evaluate_burn_in(DCGM, Ended(226, broken))
     assert verdict.outcome is DiagnosticOutcome.ILL
     assert "memory on GPU 4" in verdict.text
 
@@ -210,7 +210,7 @@ def test_burn_in_is_judged_by_its_last_round() -> None:
 def test_burn_in_with_one_slow_round_has_not_held() -> None:
     said = a_round(1, nccl=SPEED.replace("448.212", "311.5")) + a_round(2)
     assert (
-        diagnostics.judge_burn_in(Wanted(Diagnosis.DCGM, at_least=400.0), Ended(0, said)).outcome
+        diagnostics.evaluate_burn_in(Wanted(Diagnosis.DCGM, at_least=400.0), Ended(0, said)).outcome
         is DiagnosticOutcome.ILL
     )
 
@@ -219,11 +219,11 @@ def test_burn_in_with_one_slow_round_has_not_held() -> None:
 def test_any_output_gets_a_verdict_and_none_passes_by_chance(
     wanted: Wanted, status: int | None, said: str
 ) -> None:
-    verdict = diagnostics.judge(wanted, Ended(status, said))
+    verdict = diagnostics.evaluate(wanted, Ended(status, said))
     assert verdict.text
     if status != 0:
         assert verdict.outcome is not DiagnosticOutcome.PASSED
-    diagnostics.judge_burn_in(wanted, Ended(status, said))
+    diagnostics.evaluate_burn_in(wanted, Ended(status, said))
 
 
 _JSON = st.recursive(
@@ -251,7 +251,7 @@ _JSON = st.recursive(
 
 @given(_JSON)
 def test_any_json_gets_a_verdict(document: Any) -> None:
-    assert diagnostics.judge(DCGM, Ended(0, json.dumps(document))).text
+    assert diagnostics.evaluate(DCGM, Ended(0, json.dumps(document))).text
 
 
 # The scripts, by a real sh with stand-ins on PATH
@@ -287,27 +287,27 @@ def run(command: tuple[str, ...]) -> Ended:
 
 
 def test_each_card_is_server_and_client_of_itself(tools: Path) -> None:
-    verdict = diagnostics.judge(CARDS, run(diagnostics.command(CARDS)))
+    verdict = diagnostics.evaluate(CARDS, run(diagnostics.build_command(CARDS)))
     assert verdict.outcome is DiagnosticOutcome.PASSED
     assert (tools / "log").read_text() == "server mlx5_0\nserver mlx5_1\n"
 
 
 def test_one_card_that_fails_does_not_keep_the_others_from_their_test(tools: Path) -> None:
     (tools / "mlx5_0").touch()
-    verdict = diagnostics.judge(CARDS, run(diagnostics.command(CARDS)))
+    verdict = diagnostics.evaluate(CARDS, run(diagnostics.build_command(CARDS)))
     assert verdict.outcome is DiagnosticOutcome.ILL
     assert "failed on mlx5_0" in verdict.text
     assert "mlx5_1" not in verdict.text
 
 
 def test_burn_in_ends_with_its_round_once_the_time_is_over(tools: Path) -> None:
-    ended = run(diagnostics.burn_in(0, level=3, gpus=8))
-    assert diagnostics.judge_burn_in(DCGM, ended).outcome is DiagnosticOutcome.PASSED
+    ended = run(diagnostics.build_burn_in_command(0, level=3, gpus=8))
+    assert diagnostics.evaluate_burn_in(DCGM, ended).outcome is DiagnosticOutcome.PASSED
     assert (tools / "log").read_text() == "dcgmi diag -r 3 -j\nnccl -b 1G -e 8G -f 2 -g 8\n"
 
 
 def test_burn_in_stops_at_the_first_test_that_fails(tools: Path) -> None:
     (tools / "dcgmi").write_text((tools / "dcgmi").read_text().replace("|| echo 0", "|| echo 226"))
-    ended = run(diagnostics.burn_in(3600, level=3, gpus=8))
+    ended = run(diagnostics.build_burn_in_command(3600, level=3, gpus=8))
     assert ended.status == 226
     assert "nccl" not in (tools / "log").read_text()

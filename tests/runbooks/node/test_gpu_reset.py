@@ -108,7 +108,7 @@ def ended(job: detached_command.DetachedJob) -> Ended:
 def test_one_gpu_is_reset_once_what_holds_it_is_stopped_and_all_of_that_is_put_back(
     node: ANode,
 ) -> None:
-    answer = ended(gpu_reset.job("1-4-reset_gpu", Which.PART, GPUS[:1]))
+    answer = ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1]))
     assert answer.status == 0
     assert f"GPU {GPUS[0]} was successfully reset." in answer.said
     assert node.did == [
@@ -126,7 +126,7 @@ def test_one_gpu_is_reset_once_what_holds_it_is_stopped_and_all_of_that_is_put_b
 
 
 def test_all_gpus_are_reset_in_one_command_with_the_fabric_manager_stopped(node: ANode) -> None:
-    assert ended(gpu_reset.job("1-4-reset_gpu", Which.ALL, GPUS)).status == 0
+    assert ended(gpu_reset.build_job("1-4-reset_gpu", Which.ALL, GPUS)).status == 0
     assert "reset all" in node.did
     assert node.did.index("stop nvidia-fabricmanager") < node.did.index("reset all")
     assert (node.active, node.modes) == (ACTIVE, set(GPUS))
@@ -135,7 +135,7 @@ def test_all_gpus_are_reset_in_one_command_with_the_fabric_manager_stopped(node:
 def test_what_did_not_run_before_does_not_run_after(node: ANode) -> None:
     (node.folder / "units" / "dcgm-exporter").unlink()
     (node.folder / "modes" / GPUS[0]).unlink()
-    assert ended(gpu_reset.job("1-4-reset_gpu", Which.PART, GPUS[:1])).status == 0
+    assert ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1])).status == 0
     assert node.active == ACTIVE - {"dcgm-exporter"}
     assert node.modes == {GPUS[1]}
 
@@ -144,7 +144,9 @@ def test_unit_that_the_site_names_is_stopped_first(node: ANode) -> None:
     (node.folder / "units" / "site-exporter").touch()
     assert (
         ended(
-            gpu_reset.job("1-4-reset_gpu", Which.PART, GPUS[:1], more_units=("site-exporter",))
+            gpu_reset.build_job(
+                "1-4-reset_gpu", Which.PART, GPUS[:1], more_units=("site-exporter",)
+            )
         ).status
         == 0
     )
@@ -154,13 +156,13 @@ def test_unit_that_the_site_names_is_stopped_first(node: ANode) -> None:
 
 def test_gpu_that_is_in_use_for_a_moment_is_tried_again(node: ANode) -> None:
     (node.folder / "busy").write_text("2\n")
-    assert ended(gpu_reset.job("1-4-reset_gpu", Which.PART, GPUS[:1])).status == 0
+    assert ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1])).status == 0
     assert node.did.count(f"reset {GPUS[0]}") == 1
 
 
 def test_refusal_is_told_in_nvidia_smis_words_and_everything_is_put_back(node: ANode) -> None:
     (node.folder / "busy").write_text("9\n")
-    answer = ended(gpu_reset.job("1-4-reset_gpu", Which.PART, GPUS[:1]))
+    answer = ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1]))
     assert answer.status == 255
     assert "In use by another client" in answer.said
     assert (node.active, node.modes) == (ACTIVE, set(GPUS))
@@ -168,7 +170,7 @@ def test_refusal_is_told_in_nvidia_smis_words_and_everything_is_put_back(node: A
 
 def test_gpu_that_does_not_answer_is_not_reset(node: ANode) -> None:
     (node.folder / "lost" / GPUS[0]).touch()
-    answer = ended(gpu_reset.job("1-4-reset_gpu", Which.PART, GPUS[:1]))
+    answer = ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1]))
     assert answer.status == 72
     assert not any(line.startswith("reset") for line in node.did)
     assert node.active == ACTIVE
@@ -176,7 +178,7 @@ def test_gpu_that_does_not_answer_is_not_reset(node: ANode) -> None:
 
 def test_service_that_does_not_stop_ends_it_before_any_reset(node: ANode) -> None:
     (node.folder / "stuck" / "nvidia-dcgm").touch()
-    answer = ended(gpu_reset.job("1-4-reset_gpu", Which.PART, GPUS[:1]))
+    answer = ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1]))
     assert answer.status == 71
     assert "could not stop nvidia-dcgm" in answer.said
     assert not any(line.startswith("reset") for line in node.did)
@@ -185,9 +187,9 @@ def test_service_that_does_not_stop_ends_it_before_any_reset(node: ANode) -> Non
 
 def test_service_that_does_not_start_again_is_told(node: ANode) -> None:
     (node.folder / "broken" / "nvidia-dcgm").touch()
-    answer = ended(gpu_reset.job("1-4-reset_gpu", Which.PART, GPUS[:1]))
+    answer = ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1]))
     assert answer.status == 0
-    assert gpu_reset.not_put_back(answer.said) == ["could not start nvidia-dcgm again"]
+    assert gpu_reset.list_unrestored(answer.said) == ["could not start nvidia-dcgm again"]
 
 
 def descendants(pid: int) -> list[int]:
@@ -230,7 +232,7 @@ def held(node: ANode) -> None:
 def test_what_was_stopped_runs_again_whoever_is_killed_in_the_middle(
     node: ANode, victims: str
 ) -> None:
-    job = gpu_reset.job("77-4-reset_gpu", Which.PART, GPUS[:1])
+    job = gpu_reset.build_job("77-4-reset_gpu", Which.PART, GPUS[:1])
     (node.folder / "hold").touch()
     assert detached_command.start(LocalShell(), HERE, job) == Running()
     held(node)
@@ -261,7 +263,7 @@ def test_every_command_that_needs_root_is_named_for_sudoers(node: ANode, tmp_pat
     ):
         base = tmp_path / "tmp" / "kintsugi-1000"
         base.mkdir(exist_ok=True)
-        assert ended(gpu_reset.job(key, which, gpus)).status == 0
-    allowed = {" ".join(command) for command in gpu_reset.commands(GPUS)}
+        assert ended(gpu_reset.build_job(key, which, gpus)).status == 0
+    allowed = {" ".join(command) for command in gpu_reset.list_commands(GPUS)}
     assert set(asked.read_text().splitlines()) <= allowed
     assert "nvidia-smi --gpu-reset" in asked.read_text().splitlines()

@@ -62,8 +62,8 @@ def test_silence_of_the_detector_that_has_to_confirm_speaks_against_it() -> None
 def test_a_fault_is_confirmed_by_the_detectors_that_its_type_names() -> None:
     rows = catalog.load()
     named = next(row for row in rows.types.values() if row.confirmed_by)
-    assert looking.those_that_confirm(named.id) == tuple(named.confirmed_by)
-    assert looking.those_that_confirm("report.user") == ("gpu",)
+    assert looking.get_confirming_detectors(named.id) == tuple(named.confirmed_by)
+    assert looking.get_confirming_detectors("report.user") == ("gpu",)
 
 
 class Slow(Told):

@@ -59,7 +59,9 @@ def test_fault_on_a_provisional_node_is_recorded_and_starts_nothing() -> None:
     Node.objects.filter(name="gn001").update(is_provisional=True)
     incident = site.lose_gpu()
     assert site.start() == []
-    outcome = manual_runs.start("drain_and_ask", incident.pk, actor="alice", note="", now=site.now)
+    outcome = manual_runs.start_manual_run(
+        "drain_and_ask", incident.pk, actor="alice", note="", now=site.now
+    )
     assert isinstance(outcome, ControlRefused)
     assert (
         outcome.reason
@@ -87,7 +89,9 @@ def test_run_for_a_node_that_is_taken_away_says_who_set_it_and_when() -> None:
     site = Site(nodes=3)
     incident = site.lose_gpu()
     decommissions.begin("gn001", actor="alice", why="sold", now=site.now)
-    outcome = manual_runs.start("drain_and_ask", incident.pk, actor="bob", note="", now=site.now)
+    outcome = manual_runs.start_manual_run(
+        "drain_and_ask", incident.pk, actor="bob", note="", now=site.now
+    )
     assert isinstance(outcome, ControlRefused)
     assert "gn001 is being decommissioned (alice, 2025-01-15 03:00 UTC: sold)" in outcome.reason
     assert (site.start(), site.slurm.journal) == ([], [])

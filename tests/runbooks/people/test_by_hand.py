@@ -19,7 +19,9 @@ NAME = "drain_and_ask"
 def test_run_that_a_person_asks_for_begins_at_once_and_says_who() -> None:
     site = Site(nodes=20)
     incident = site.lose_gpu()
-    outcome = manual_runs.start(NAME, incident.pk, actor="alice", note="I will look.", now=site.now)
+    outcome = manual_runs.start_manual_run(
+        NAME, incident.pk, actor="alice", note="I will look.", now=site.now
+    )
     assert isinstance(outcome, Controlled)
     run = site.run_of(incident)
     assert (run.approved_by, run.state, run.facts["why"]) == (
@@ -38,7 +40,7 @@ def test_run_that_a_person_asks_for_begins_at_once_and_says_who() -> None:
 def test_run_that_a_person_asks_for_touches_nothing_in_shadow() -> None:
     site = Site(nodes=20, mode=Mode.SHADOW)
     incident = site.lose_gpu()
-    manual_runs.start(NAME, incident.pk, actor="alice", note="", now=site.now)
+    manual_runs.start_manual_run(NAME, incident.pk, actor="alice", note="", now=site.now)
     assert site.advance(site.run_of(incident)).state == RunState.SHADOWED
     assert site.slurm.journal == []
 
@@ -69,7 +71,7 @@ def test_run_is_refused_with_why(change: str, why: str) -> None:
         Node.objects.update(is_provisional=True)
     before = Run.objects.count()
     number = 999 if change == "no incident" else incident.pk
-    outcome = manual_runs.start(
+    outcome = manual_runs.start_manual_run(
         "pray" if change == "no runbook" else NAME, number, actor="alice", note="", now=site.now
     )
     assert isinstance(outcome, ControlRefused)

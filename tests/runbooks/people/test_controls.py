@@ -15,7 +15,7 @@ from incidents.vocabulary.lifecycle import State
 from runbooks import services
 from runbooks.engine import approvals
 from runbooks.models import Mode, Run, RunbookMode, RunState, StopSwitch
-from runbooks.steps.pause_pollers import holder
+from runbooks.steps.pause_pollers import get_holder
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ def test_approved_run_goes_on_and_the_question_is_gone() -> None:
     incident = site.lose_gpu()
     run = site.advance(site.begin(incident))
     outcome = services.approve(
-        run.pk, actor="alice", seen=approvals.mark_of(run), note="go", now=site.now
+        run.pk, actor="alice", seen=approvals.get_fingerprint(run), note="go", now=site.now
     )
     incident.refresh_from_db()
     assert isinstance(outcome, services.Controlled)
@@ -45,7 +45,7 @@ def test_approved_run_goes_on_and_the_question_is_gone() -> None:
 def test_run_is_approved_once() -> None:
     site = Site(nodes=2, mode=Mode.APPROVAL)
     run = site.advance(site.begin(site.lose_gpu()))
-    services.approve(run.pk, actor="alice", seen=approvals.mark_of(run), now=site.now)
+    services.approve(run.pk, actor="alice", seen=approvals.get_fingerprint(run), now=site.now)
     refused(
         services.approve(run.pk, actor="bob", seen="", now=site.now),
         "is running and cannot be approved",
@@ -58,7 +58,7 @@ def test_paused_run_stands_still_until_it_is_resumed() -> None:
     run = site.begin(site.lose_gpu())
     site.advance(run)
     services.pause(run.pk, actor="alice", now=site.now)
-    assert services.due(site.now + timedelta(days=1)) == []
+    assert services.get_due_runs(site.now + timedelta(days=1)) == []
     site.advance(run)
     assert [act[0] for act in site.slurm.journal] == ["drain"]
     services.resume(run.pk, actor="alice", now=site.now)
@@ -105,7 +105,7 @@ def test_nothing_is_drained_while_the_stop_switch_is_engaged() -> None:
         in run.waiting_for
     )
     services.release(actor="alice", now=site.now)
-    assert services.due(site.now) == [run.pk]
+    assert services.get_due_runs(site.now) == [run.pk]
     assert site.play(run).state == RunState.SUCCEEDED
 
 
@@ -157,7 +157,7 @@ def test_runbook_is_armed_when_preflight_passes() -> None:
         "drain_reboot_verify", "armed", actor="alice", now=site.now, world=site.world
     )
     assert isinstance(outcome, services.Controlled)
-    assert services.mode_of("drain_reboot_verify") == Mode.ARMED
+    assert services.get_mode("drain_reboot_verify") == Mode.ARMED
 
 
 def test_runbook_is_not_armed_when_preflight_finds_a_problem() -> None:
@@ -166,7 +166,7 @@ def test_runbook_is_not_armed_when_preflight_finds_a_problem() -> None:
         "drain_reboot_verify", "armed", actor="alice", now=site.now, world=site.world
     )
     refused(outcome, "KINTSUGI_CLUSTER_NAME is production")
-    assert services.mode_of("drain_reboot_verify") == Mode.SHADOW
+    assert services.get_mode("drain_reboot_verify") == Mode.SHADOW
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_unknown_runbook_or_mode_is_refused_naming_those_that_exist(
 
 
 def test_every_runbook_is_in_shadow_when_nobody_set_it() -> None:
-    assert {services.mode_of(name) for name in services.runbooks()} == {Mode.SHADOW}
+    assert {services.get_mode(name) for name in services.get_runbook_titles()} == {Mode.SHADOW}
 
 
 def test_commands_stop_and_release(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +218,7 @@ def test_no_runbook_goes_further_than_the_site() -> None:
         str(getattr(outcome, "text", outcome))
         == "The site is set to shadow: no runbook goes further."
     )
-    assert services.mode_of("drain_reboot_verify") == Mode.SHADOW
+    assert services.get_mode("drain_reboot_verify") == Mode.SHADOW
     run = site.play(site.begin(site.lose_gpu()))
     assert run.state == RunState.SHADOWED
     assert site.slurm.journal == []
@@ -227,8 +227,8 @@ def test_no_runbook_goes_further_than_the_site() -> None:
 def test_a_runbook_goes_no_further_than_its_own_mode_when_the_site_would_let_it() -> None:
     site = Site(nodes=2, mode=Mode.APPROVAL)
     services.set_mode("site", "armed", actor="alice", now=site.now, world=site.world)
-    assert services.mode_of("drain_reboot_verify") == Mode.APPROVAL
-    assert services.mode_of("a_runbook_that_nobody_set") == Mode.SHADOW
+    assert services.get_mode("drain_reboot_verify") == Mode.APPROVAL
+    assert services.get_mode("a_runbook_that_nobody_set") == Mode.SHADOW
 
 
 def test_lowered_site_holds_a_run_that_is_under_way() -> None:
@@ -281,7 +281,7 @@ def test_polls_that_an_aborted_run_has_paused_go_on_at_once() -> None:
     run = site.advance(site.begin(site.lose_gpu()))
     until = site.now + timedelta(minutes=15)
     poll_pauses.pause(
-        "gn001", ["gpu"], holder=holder(run.pk), why="a test", until=until, now=site.now
+        "gn001", ["gpu"], holder=get_holder(run.pk), why="a test", until=until, now=site.now
     )
     services.abort(run.pk, actor="alice", now=site.now)
     assert poll_pauses.of_node("gn001", site.now) == frozenset()

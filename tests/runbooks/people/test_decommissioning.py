@@ -32,7 +32,9 @@ def test_nothing_is_started_on_a_node_that_is_being_taken_away() -> None:
     assert leaves(site) == f"{SAID} Nothing is started on it from now on."
     incident = site.lose_gpu()
     assert site.start() == []
-    refused = manual_runs.start("drain_and_ask", incident.pk, actor="bob", note="", now=site.now)
+    refused = manual_runs.start_manual_run(
+        "drain_and_ask", incident.pk, actor="bob", note="", now=site.now
+    )
     assert isinstance(refused, ControlRefused)
     assert refused.reason.startswith(f"{SAID} No run is started on it")
     leave = services.may_stop_job("gn001", ["gpu.xid.79"], now=site.now, world=site.world)

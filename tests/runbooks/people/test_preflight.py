@@ -23,11 +23,11 @@ pytestmark = pytest.mark.django_db
 
 
 def found(site: Site) -> dict[str, Check]:
-    return {check.name: check for check in preflight.check(site.world)}
+    return {check.name: check for check in preflight.run_checks(site.world)}
 
 
 def test_every_point_is_well_on_a_site_that_is_ready() -> None:
-    assert [check for check in preflight.check(Site(nodes=2).world) if not check.is_ok] == []
+    assert [check for check in preflight.run_checks(Site(nodes=2).world) if not check.is_ok] == []
 
 
 def _set(key: str, value: str) -> Callable[[Site], None]:
@@ -132,8 +132,8 @@ def test_a_kept_report_stands_against_the_same_runbooks() -> None:
     site = Site(nodes=2)
     site.set_mode(Mode.SHADOW, "gpu_reset")
     site.nodes.nodes["gn001"].forbidden = ("nvidia-smi",)
-    preflight.report(site.world, by="worker", now=site.now)
-    kept = preflight.reported(site.now)
+    preflight.create_report(site.world, by="worker", now=site.now)
+    kept = preflight.load_report(site.now)
     assert kept is not None
     assert [check.name for check in kept if check.stands_against("gpu_reset")] == ["root_rights"]
     assert not [check for check in kept if check.stands_against("drain_reboot_verify")]
@@ -148,7 +148,7 @@ def test_one_silent_node_does_not_stop_arming() -> None:
 def test_slurm_that_does_not_answer_is_the_only_point() -> None:
     site = Site(nodes=2)
     site.slurm.is_answering = False
-    assert [check.name for check in preflight.check(site.world)] == ["slurm"]
+    assert [check.name for check in preflight.run_checks(site.world)] == ["slurm"]
 
 
 def test_command_exits_1_and_prints_what_to_do_when_slurm_is_off(

@@ -47,7 +47,7 @@ def lines(incident: Incident) -> list[str]:
 
 def pass_time(site: Site, how_long: timedelta) -> None:
     site.now += how_long
-    services.ask_where_nothing_moves(site.now)
+    services.sweep_standstills(site.now)
 
 
 def refuse(site: Site, incident: Incident, kind: Refusal = Refusal.CAP, why: str = WHY) -> Run:
@@ -184,7 +184,9 @@ def test_the_breaker_asks_at_once_and_what_it_holds_after_ten_minutes_in_the_thr
     site.start()
     for incident in lost:
         site.advance(site.run_of(incident))
-    incidents.ingest(services.breaker(site.now, bounds=site.world.policy.bounds), now=site.now)
+    incidents.ingest(
+        services.evaluate_breaker(site.now, bounds=site.world.policy.bounds), now=site.now
+    )
     tripped = Incident.objects.get(fault_type=breaker.FAULT_TYPE)
 
     pass_time(site, SECOND)
@@ -207,7 +209,9 @@ def test_the_breaker_asks_at_once_and_what_it_holds_after_ten_minutes_in_the_thr
     assert {ask.about for ask in console.asks()} == {str(incident) for incident in (*lost, tripped)}
 
     services.close_breaker("leaf-03 was at fault", actor="alice", now=site.now)
-    incidents.ingest(services.breaker(site.now, bounds=site.world.policy.bounds), now=site.now)
+    incidents.ingest(
+        services.evaluate_breaker(site.now, bounds=site.world.policy.bounds), now=site.now
+    )
     pass_time(site, SECOND)
     assert asked(tripped) == ""
     incidents.sweep(now=site.now)
@@ -247,7 +251,7 @@ def test_a_person_is_asked_when_the_node_is_not_in_the_inventory_until_it_is() -
 
 def test_a_person_is_asked_when_every_runbook_for_the_fault_is_off() -> None:
     site = Site()
-    for name in services.runbooks():
+    for name in services.get_runbook_titles():
         site.set_mode(Mode.OFF, name)
     site.set_mode(Mode.ARMED, "switch_watch")
     incident = site.lose_gpu()
@@ -340,7 +344,7 @@ def test_nobody_is_asked_while_a_run_waits_for_jobs_an_approval_or_a_person() ->
     pass_time(site, HOUR)
     assert asked(incident).startswith(f"Approve or abort run {run.pk}")
 
-    services.approve(run.pk, actor="alice", seen=approvals.mark_of(run), now=site.now)
+    services.approve(run.pk, actor="alice", seen=approvals.get_fingerprint(run), now=site.now)
     site.play(run, until=lambda run: "still on gn001" in run.waiting_for)
     pass_time(site, HOUR)
     assert asked(incident) == ""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.faults import Action, Recovery
-from runbooks.plan.escalation import FIRST, MEMORY, WINDOW, Tried, called
+from runbooks.plan.escalation import FIRST, MEMORY, WINDOW, Tried, get_call
 from runbooks.plan.escalation_levels import RUNGS
 from tests.builders import NOW
 
@@ -77,7 +77,7 @@ def tried(
 def test_rung_follows_from_the_action_class_and_what_was_tried(
     action: Action, history: list[Tried], rung: Recovery
 ) -> None:
-    call = called(action, PART, history, now=NOW)
+    call = get_call(action, PART, history, now=NOW)
     assert call is not None
     assert call.rung is rung
 
@@ -86,11 +86,11 @@ def test_rung_follows_from_the_action_class_and_what_was_tried(
     "action", [Action.NONE, Action.RESTART_APP, Action.WATCH, Action.CHECK_CABLE]
 )
 def test_no_rung_answers_what_calls_for_no_repair(action: Action) -> None:
-    assert called(action, PART, [], now=NOW) is None
+    assert get_call(action, PART, [], now=NOW) is None
 
 
 def test_two_restarts_are_named_in_the_reason() -> None:
-    call = called(
+    call = get_call(
         Action.REBOOT, PART, [tried(REBOOT, 9 * DAY, True), tried(REBOOT, 4 * DAY, True)], now=NOW
     )
     assert call is not None
@@ -99,10 +99,10 @@ def test_two_restarts_are_named_in_the_reason() -> None:
 
 
 def test_vendor_is_not_called_where_nothing_was_tried_and_the_fault_does_not_say_so() -> None:
-    call = called(Action.REBOOT, PART, [], now=NOW)
+    call = get_call(Action.REBOOT, PART, [], now=NOW)
     assert call is not None
     assert not call.may_go_to_vendor
-    after = called(Action.REBOOT, PART, [tried(REBOOT, HOUR)], now=NOW)
+    after = get_call(Action.REBOOT, PART, [tried(REBOOT, HOUR)], now=NOW)
     assert after is not None
     assert after.may_go_to_vendor
 
@@ -121,7 +121,7 @@ actions = st.sampled_from(sorted(FIRST, key=str))
 def test_ladder_never_leads_down_nor_repeats_what_has_just_failed(
     action: Action, history: list[Tried]
 ) -> None:
-    call = called(action, PART, history, now=NOW)
+    call = get_call(action, PART, history, now=NOW)
     assert call is not None
     assert RUNGS.index(call.rung) >= RUNGS.index(FIRST[action])
     failed = {
@@ -136,7 +136,7 @@ def test_ladder_never_leads_down_nor_repeats_what_has_just_failed(
 def test_node_is_restarted_at_most_twice_in_14_days_for_one_fault_of_one_part(
     action: Action, history: list[Tried]
 ) -> None:
-    call = called(action, PART, history, now=NOW)
+    call = get_call(action, PART, history, now=NOW)
     lately = [one for one in history if one.resource == PART and NOW - one.at < MEMORY]
     if len([one for one in lately if one.rung in (REBOOT, COLD)]) >= 2:
         assert call is not None
@@ -147,7 +147,7 @@ def test_node_is_restarted_at_most_twice_in_14_days_for_one_fault_of_one_part(
 def test_node_is_rebooted_once_a_day_for_one_fault_whatever_part_shows_it(
     action: Action, history: list[Tried]
 ) -> None:
-    call = called(action, PART, history, now=NOW)
+    call = get_call(action, PART, history, now=NOW)
     assert call is not None
     assert not any(
         one.rung is call.rung and NOW - one.at < WINDOW
@@ -161,8 +161,8 @@ def test_more_failures_never_lead_to_a_milder_rung(
     action: Action, history: list[Tried], more: Tried
 ) -> None:
     before, after = (
-        called(action, PART, history, now=NOW),
-        called(action, PART, [*history, more], now=NOW),
+        get_call(action, PART, history, now=NOW),
+        get_call(action, PART, [*history, more], now=NOW),
     )
     assert before is not None
     assert after is not None
@@ -172,4 +172,4 @@ def test_more_failures_never_lead_to_a_milder_rung(
 @given(actions, st.lists(attempts, max_size=12))
 def test_what_is_older_than_14_days_is_forgotten(action: Action, history: list[Tried]) -> None:
     lately = [one for one in history if NOW - one.at < MEMORY]
-    assert called(action, PART, history, now=NOW) == called(action, PART, lately, now=NOW)
+    assert get_call(action, PART, history, now=NOW) == get_call(action, PART, lately, now=NOW)

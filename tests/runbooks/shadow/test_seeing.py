@@ -23,12 +23,13 @@ DRAINED = replace(
 
 def _kinds(before: NodeState, after: NodeState) -> list[ActKind]:
     return [
-        act.kind for act in external_changes.acts(external_changes.observe_node(before), after, NOW)
+        act.kind
+        for act in external_changes.find_acts(external_changes.observe_node(before), after, NOW)
     ]
 
 
 def test_a_persons_drain_is_seen_with_who_and_since_when() -> None:
-    (act,) = external_changes.acts(external_changes.observe_node(WELL), DRAINED, NOW)
+    (act,) = external_changes.find_acts(external_changes.observe_node(WELL), DRAINED, NOW)
     assert (act.kind, act.by, act.at, act.text) == (
         ActKind.DRAIN,
         "bob",

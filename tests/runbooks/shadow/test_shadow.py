@@ -27,7 +27,7 @@ def _shadowed(site: Site, node: str = "gn001") -> None:
 
 
 def _look(site: Site) -> int:
-    return shadow_log.see(site.slurm.nodes(), site.now)
+    return shadow_log.record_external_acts(site.slurm.nodes(), site.now)
 
 
 def _verdicts(side: str = "kintsugi") -> dict[str, str]:
@@ -116,10 +116,10 @@ def test_an_engineer_judges_a_difference_and_takes_it_back(site: Site) -> None:
     site.now += WINDOW
     shadow_log.settle(site.now, window=WINDOW)
     act = ShadowAct.objects.get(kind="reboot")
-    assert shadow_log.judge(act.pk, "kintsugi", actor="aya", now=site.now) == ""
+    assert shadow_log.store_judgement(act.pk, "kintsugi", actor="aya", now=site.now) == ""
     act.refresh_from_db()
     assert (act.judged, act.judged_by) == ("kintsugi", "aya")
-    assert shadow_log.judge(act.pk, "", actor="aya", now=site.now) == ""
+    assert shadow_log.store_judgement(act.pk, "", actor="aya", now=site.now) == ""
     act.refresh_from_db()
     assert (act.judged, act.judged_at) == ("", None)
 
@@ -127,8 +127,12 @@ def test_an_engineer_judges_a_difference_and_takes_it_back(site: Site) -> None:
 def test_what_has_not_settled_and_words_that_are_none_are_refused(site: Site) -> None:
     _shadowed(site)
     act = ShadowAct.objects.get(kind="reboot")
-    assert "no difference" in shadow_log.judge(act.pk, "kintsugi", actor="aya", now=site.now)
-    assert "expected kintsugi" in shadow_log.judge(act.pk, "maybe", actor="aya", now=site.now)
+    assert "no difference" in shadow_log.store_judgement(
+        act.pk, "kintsugi", actor="aya", now=site.now
+    )
+    assert "expected kintsugi" in shadow_log.store_judgement(
+        act.pk, "maybe", actor="aya", now=site.now
+    )
 
 
 def test_agreement_is_counted_by_runbook_with_a_wilson_interval(site: Site) -> None:
@@ -141,8 +145,8 @@ def test_agreement_is_counted_by_runbook_with_a_wilson_interval(site: Site) -> N
     shadow_log.settle(site.now, window=WINDOW)
     act = ShadowAct.objects.filter(verdict="differed").first()
     assert act is not None
-    shadow_log.judge(act.pk, "kintsugi", actor="aya", now=site.now)
-    (row,) = shadow_log.agreement()
+    shadow_log.store_judgement(act.pk, "kintsugi", actor="aya", now=site.now)
+    (row,) = shadow_log.compute_agreement()
     assert (row.settled, row.agreed, row.open, row.judged, row.judged_for_us) == (3, 1, 0, 1, 1)
     # 1 of 3 by Wilson's score interval: (0.0615, 0.7923), Brown, Cai and DasGupta (2001), equation
     # 4.
@@ -151,5 +155,5 @@ def test_agreement_is_counted_by_runbook_with_a_wilson_interval(site: Site) -> N
 
 def test_agreement_of_nothing_has_no_share(site: Site) -> None:
     _shadowed(site)
-    (row,) = shadow_log.agreement()
+    (row,) = shadow_log.compute_agreement()
     assert row.share is None

@@ -25,7 +25,7 @@ from incidents import services
 from incidents.jobs import job_source
 from incidents.models import IncidentJob, Job
 from kintsugi.periodic import job_watch
-from runbooks.slurm.client import ScontrolWriter, controller
+from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import SlurmWriter
 from tests.builders import an_event
 from tests.runbooks.conftest import CLUSTER
@@ -241,7 +241,9 @@ def past(request: pytest.FixtureRequest) -> Past:
     )
     client: SlurmWriter = memory
     if request.param == "commands":
-        client = ScontrolWriter(CommandShell(memory), controller("local"), cluster_name=CLUSTER)
+        client = ScontrolWriter(
+            CommandShell(memory), parse_controller("local"), cluster_name=CLUSTER
+        )
     return a_past(MemorySite(client, memory, clock))
 
 

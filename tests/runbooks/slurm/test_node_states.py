@@ -67,7 +67,7 @@ def a_node(*flags: str, base: str = "IDLE", boot_time: datetime | None = None) -
     ids=lambda value: "+".join(sorted(value.flags)) if isinstance(value, NodeState) else "",
 )
 def test_power_saving_is_told_in_a_sentence(node: NodeState, words: str) -> None:
-    told = node_states.switched_off(node)
+    told = node_states.format_power_saving(node)
     assert words in told
     assert bool(words) == bool(told)
 
@@ -104,7 +104,7 @@ def test_node_is_back_when_its_slurmd_answers_after_a_later_boot(
 def test_processes_cannot_be_ended_past_slurms_own_limit_and_an_epilog(
     told: str, limit: timedelta
 ) -> None:
-    assert node_states.unkillable_after({"UnkillableStepTimeout": told}) == limit
+    assert node_states.get_unkillable_delay({"UnkillableStepTimeout": told}) == limit
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_state_that_slurm_prints_is_read_with_all_its_flags(
 def test_every_state_has_one_meaning(flags: set[str], base: str) -> None:
     node = a_node(*flags, base=base, boot_time=AT)
     assert not (node_states.is_given_up(node) and node_states.is_back(node, AT))
-    assert not (node_states.switched_off(node) and node_states.is_back(node, AT))
+    assert not (node_states.format_power_saving(node) and node_states.is_back(node, AT))
     assert node_states.is_silent(node) or not node_states.is_given_up(node)
 
 

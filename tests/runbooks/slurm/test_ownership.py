@@ -15,14 +15,14 @@ from runbooks.slurm.ownership import (
     Owner,
     TakenOver,
     Written,
-    hold,
-    owner,
-    reason,
-    written,
+    evaluate_hold,
+    format_reason,
+    get_owner,
+    get_written,
 )
 from runbooks.slurm.protocol import NodeState
 
-OURS = reason(7, "gpu.xid.79", "GPU has fallen off the bus")
+OURS = format_reason(7, "gpu.xid.79", "GPU has fallen off the bus")
 # As the client of the user kintsugi read it back; OTHERS is what a run of another incident wrote.
 KEPT = Written(OURS, by="kintsugi")
 OTHERS = Written("kintsugi:70 gpu.xid.79: other", by="kintsugi")
@@ -64,7 +64,7 @@ def test_reason_on_the_node_says_which_incident_and_why() -> None:
     ids=lambda value: value.reason if isinstance(value, NodeState) else value,
 )
 def test_owner_is_read_from_reason_and_who_set_it(node: NodeState, whose: Owner) -> None:
-    assert owner(node, 7) is whose
+    assert get_owner(node, 7) is whose
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_owner_is_read_from_reason_and_who_set_it(node: NodeState, whose: Owner)
 def test_a_reason_is_ours_only_as_we_wrote_it_and_as_slurm_goes_on_with_it(
     node: NodeState, whose: Owner
 ) -> None:
-    assert owner(node, 7, [KEPT, OTHERS]) is whose
+    assert get_owner(node, 7, [KEPT, OTHERS]) is whose
 
 
 @given(st.text(min_size=1, max_size=60))
@@ -122,7 +122,7 @@ def test_whatever_a_person_adds_to_our_reason_makes_the_node_theirs(added: str) 
         and any(not sign.isspace() and sign != ":" for sign in added)
     )
     assert (
-        owner(a_node(OURS + added, "DRAIN", by="root"), 7, [Written(OURS, by="root")])
+        get_owner(a_node(OURS + added, "DRAIN", by="root"), 7, [Written(OURS, by="root")])
         is Owner.PERSON
     )
 
@@ -130,7 +130,7 @@ def test_whatever_a_person_adds_to_our_reason_makes_the_node_theirs(added: str) 
 def test_what_is_kept_is_what_slurm_shows() -> None:
     at = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
     node = replace(a_node(OURS, "DRAIN", by="kintsugi"), reason_changed_at=at)
-    assert written(node) == Written(OURS, "kintsugi", at)
+    assert get_written(node) == Written(OURS, "kintsugi", at)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_what_is_kept_is_what_slurm_shows() -> None:
 def test_hold_is_kept_dropped_by_slurm_or_taken_over_by_a_person(
     node: NodeState, kind: type
 ) -> None:
-    assert isinstance(hold(node, owner(node, 7, [Written(OURS)])), kind)
+    assert isinstance(evaluate_hold(node, get_owner(node, 7, [Written(OURS)])), kind)
 
 
 def test_text_names_the_person_and_their_reason_when_they_take_over() -> None:
     node = a_node("memory test", "DRAIN", by="bob")
-    taken = hold(node, owner(node, 7, [KEPT]))
+    taken = evaluate_hold(node, get_owner(node, 7, [KEPT]))
     assert isinstance(taken, TakenOver)
     assert taken.text == 'gn001 now has another reason, by bob: "memory test"'
     assert not taken.is_resumed
@@ -173,7 +173,7 @@ def test_text_names_the_person_and_their_reason_when_they_take_over() -> None:
 
 def test_a_node_that_a_person_set_to_fail_is_none_that_was_resumed() -> None:
     node = a_node("bob: NIC dying", "FAIL", by="bob")
-    taken = hold(node, owner(node, 7, [KEPT]))
+    taken = evaluate_hold(node, get_owner(node, 7, [KEPT]))
     assert isinstance(taken, TakenOver)
     assert (taken.text, taken.is_resumed) == (
         'gn001 was set to FAIL by bob: "bob: NIC dying"',

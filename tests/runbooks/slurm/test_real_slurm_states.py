@@ -288,7 +288,7 @@ def test_a_resume_that_slurmctld_did_not_keep_is_made_again(tmp_path: Path) -> N
         daemons.wait_until(lambda: not _answers(daemons), what="slurmctld is dead")
         kept.write_bytes(of_before)
         site.ahead = timedelta(seconds=31)
-        assert services.due(site.now()) == [run.pk]
+        assert services.get_due_runs(site.now()) == [run.pk]
         services.advance(run.pk, now=site.now(), world=site.world)  # nobody answers
         daemons.start_controller()
         daemons.wait_until(lambda: _answers(daemons), what="slurmctld is back")
@@ -303,7 +303,7 @@ def test_a_resume_that_slurmctld_did_not_keep_is_made_again(tmp_path: Path) -> N
         assert not look(daemons).is_draining
         site.ahead = timedelta(seconds=95)
         services.advance(run.pk, now=site.now(), world=site.world)
-        assert services.due(site.now() + timedelta(days=1)) == []
+        assert services.get_due_runs(site.now() + timedelta(days=1)) == []
         assert reboots_asked(daemons, "gn001") == 1
         story = list(incident.timeline.values_list("text", flat=True))
         assert sum(text.endswith("Kintsugi resumed it again.") for text in story) == 1, story

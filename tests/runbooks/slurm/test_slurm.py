@@ -18,7 +18,7 @@ from detectors.transports.ssh import LocalShell
 from fixtures.cluster.slurm_daemons import SHORTEST_BOOT, SlurmDaemons
 from fixtures.memory_slurm import MemorySlurm
 from fixtures.memory_slurm_commands import CommandShell
-from runbooks.slurm.client import ScontrolWriter, controller
+from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import (
     Demand,
     NodeState,
@@ -30,7 +30,7 @@ from runbooks.slurm.protocol import (
 from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
 from tests.services.patience import deadline_in
 
-_HOST = controller("local")
+_HOST = parse_controller("local")
 
 
 class Site(Protocol):
@@ -412,7 +412,7 @@ def test_state_is_believed_and_not_the_status_when_a_drain_did_not_take() -> Non
 
 
 def test_controller_is_a_host_over_ssh_when_the_setting_says_so() -> None:
-    assert controller("ssh:ops@ctl.example:2222") == Target(
+    assert parse_controller("ssh:ops@ctl.example:2222") == Target(
         "ctl.example", "ctl.example", 2222, "ops"
     )
-    assert controller("local").address == "localhost"
+    assert parse_controller("local").address == "localhost"

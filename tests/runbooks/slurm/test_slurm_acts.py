@@ -15,7 +15,7 @@ import pytest
 from detectors.detector import Output, Target
 from fixtures.cluster.slurm_supervisor import descendants_named
 from fixtures.memory_slurm_commands import CommandShell
-from runbooks.slurm.client import ScontrolWriter, controller
+from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import SlurmError, SlurmJob, SlurmRefusal
 from tests.runbooks.conftest import CLUSTER, numbered
 from tests.runbooks.slurm.test_slurm import (
@@ -263,7 +263,9 @@ def test_nothing_new_is_done_when_the_cluster_has_another_name(act: str) -> None
     before = list(memory.journal)
     with pytest.raises(SlurmRefusal, match="KINTSUGI_CLUSTER_NAME is production"):
         _ACTS[act](
-            ScontrolWriter(CommandShell(memory), controller("local"), cluster_name="production")
+            ScontrolWriter(
+                CommandShell(memory), parse_controller("local"), cluster_name="production"
+            )
         )
     assert memory.journal == before
 
@@ -271,7 +273,7 @@ def test_nothing_new_is_done_when_the_cluster_has_another_name(act: str) -> None
 @pytest.mark.parametrize("key", ["", "a b", "x,Nodes=ALL", "-h", "a" * 100])
 def test_key_that_slurm_would_read_as_something_else_is_refused(key: str) -> None:
     memory = _memory()
-    slurm = ScontrolWriter(CommandShell(memory), controller("local"), cluster_name=CLUSTER)
+    slurm = ScontrolWriter(CommandShell(memory), parse_controller("local"), cluster_name=CLUSTER)
     with pytest.raises(SlurmRefusal, match="cannot name a reservation or a job"):
         slurm.reserve(key, ("gn001",), duration=HOUR)
     assert memory.journal == []
@@ -288,9 +290,9 @@ def test_job_is_found_in_the_accounts_when_slurmctld_has_forgotten_it() -> None:
                 else super().run(target, argv, timeout)
             )
 
-    first = ScontrolWriter(CommandShell(memory), controller("local"), cluster_name=CLUSTER)
+    first = ScontrolWriter(CommandShell(memory), parse_controller("local"), cluster_name=CLUSTER)
     job_id = first.submit("1-1-x", ("true",), nodes=("gn001",), gpus=1, time_limit=HOUR)
-    later = ScontrolWriter(Forgetful(memory), controller("local"), cluster_name=CLUSTER)
+    later = ScontrolWriter(Forgetful(memory), parse_controller("local"), cluster_name=CLUSTER)
     found = later.job("1-1-x")
     assert found is not None
     assert found.job_id == job_id

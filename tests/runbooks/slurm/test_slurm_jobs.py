@@ -57,7 +57,7 @@ def a_row(
 
 
 def test_running_job_has_a_start_and_no_end_yet() -> None:
-    (job,) = jobs.listed(a_row(), US)
+    (job,) = jobs.parse_squeue(a_row(), US)
     assert (job.job_id, job.user, job.name, job.nodes) == (
         "17",
         "alice",
@@ -73,7 +73,7 @@ def test_running_job_has_a_start_and_no_end_yet() -> None:
 
 
 def test_completing_job_says_since_when() -> None:
-    (job,) = jobs.listed(a_row("COMPLETING", status="9"), US)
+    (job,) = jobs.parse_squeue(a_row("COMPLETING", status="9"), US)
     assert job.is_completing
     assert (job.ended_at, job.exit_status) == (datetime(2025, 1, 15, 4, tzinfo=UTC), 137)
 
@@ -82,7 +82,7 @@ def test_completing_job_says_since_when() -> None:
     ("status", "shown"), [("0", 0), ("768", 3), ("15", 143), ("N/A", None), ("-1", None)]
 )
 def test_exit_status_is_that_of_a_shell(status: str, shown: int | None) -> None:
-    assert jobs.listed(a_row("FAILED", status=status), US)[0].exit_status == shown
+    assert jobs.parse_squeue(a_row("FAILED", status=status), US)[0].exit_status == shown
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_exit_status_is_that_of_a_shell(status: str, shown: int | None) -> None:
     ],
 )
 def test_owner_agrees_to_a_requeue_by_the_jobs_comment(comment: str, is_agreed: bool) -> None:
-    assert jobs.listed(a_row(comment=comment), US)[0].is_agreed == is_agreed
+    assert jobs.parse_squeue(a_row(comment=comment), US)[0].is_agreed == is_agreed
 
 
 def test_checkpoint_is_read_from_the_comment() -> None:
-    (job,) = jobs.listed(a_row(comment="checkpoint=1736910000"), US)
+    (job,) = jobs.parse_squeue(a_row(comment="checkpoint=1736910000"), US)
     assert job.checkpoint_at == datetime.fromtimestamp(1736910000, UTC)
 
 
@@ -122,7 +122,7 @@ def test_job_is_read_whole_whatever_its_owner_has_written(
         comment,
         name,
     )
-    (job,) = jobs.listed(US.join((*cells, "\n")), US)
+    (job,) = jobs.parse_squeue(US.join((*cells, "\n")), US)
     assert (job.job_id, job.state, job.name, job.nodes) == ("17", state, name.strip(), ("gn001",))
     assert job.has_ended + job.is_completing + (job.ended_at is None) == 1
 
@@ -137,18 +137,18 @@ def test_a_row_that_an_owner_writes_into_a_comment_or_a_name_is_no_job() -> None
         .split(US)
     )
     text = between.join(cells).replace("FORGED", forged)
-    assert [(job.user, job.nodes) for job in jobs.listed(text * 2, between)] == [
+    assert [(job.user, job.nodes) for job in jobs.parse_squeue(text * 2, between)] == [
         ("alice", ("gn001", "gn002"))
     ] * 2
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_read_without_an_error(text: str) -> None:
-    assert all(job.job_id is not None for job in jobs.listed(text.replace("|", US), US))
-    assert all(job.name == "mine" for job in jobs.accounted(text, "mine"))
+    assert all(job.job_id is not None for job in jobs.parse_squeue(text.replace("|", US), US))
+    assert all(job.name == "mine" for job in jobs.parse_sacct(text, "mine"))
 
 
 def test_account_of_a_job_tells_how_it_ended() -> None:
     text = "17|CANCELLED by 1000|alice|gn001|2025-01-15T03:00:00|2025-01-15T04:00:00|0:15\n"
-    (job,) = jobs.accounted(text, "kintsugi_1-1-x")
+    (job,) = jobs.parse_sacct(text, "kintsugi_1-1-x")
     assert (job.state, job.exit_status, job.has_ended) == ("CANCELLED", 143, True)

@@ -93,7 +93,7 @@ def test_nothing_is_switched_off_before_a_person_who_saw_that_it_is_on_has_given
         "on",
         [],
     )
-    services.approve(run.pk, actor="alice", seen=approvals.mark_of(run), now=site.now)
+    services.approve(run.pk, actor="alice", seen=approvals.get_fingerprint(run), now=site.now)
     assert site.play(run, limit=HOUR).state == RunState.SUCCEEDED
     assert offs(site) == 1
 

@@ -19,7 +19,7 @@ from incidents.models import Fault, Incident
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
 from runbooks.models import Run, RunState
-from runbooks.step import Done, StandingFault, Wait
+from runbooks.step import ActiveFault, Done, Wait
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from tests.runbooks.site import Site, Unplugged, a_context
 
@@ -64,9 +64,9 @@ def confirming(site: Site) -> Run:
     return run
 
 
-def a_member(site: Site, index: int, fault_type: str = "gpu.lost") -> StandingFault:
+def a_member(site: Site, index: int, fault_type: str = "gpu.lost") -> ActiveFault:
     row = catalog.load()[fault_type]
-    return StandingFault(fault_type, site.gpu("gn001", index), site.now, row.action)
+    return ActiveFault(fault_type, site.gpu("gn001", index), site.now, row.action)
 
 
 def test_the_run_goes_on_for_another_fault_of_its_incident_when_its_own_part_answers_again() -> (
@@ -170,7 +170,7 @@ def test_one_member_that_could_not_be_looked_at_keeps_the_others_from_passing_fo
 def test_a_member_that_calls_for_less_than_a_repair_confirms_nothing() -> None:
     site = Site(nodes=1)
     lost = lose(site, 2)
-    warning = StandingFault("gpu.lost", lost, site.now)
+    warning = ActiveFault("gpu.lost", lost, site.now)
     assert isinstance(ConfirmOnNode().run(a_context(site, find_members=lambda: [warning])), Wait)
     assert isinstance(
         ConfirmOnNode().run(a_context(site, find_members=lambda: [a_member(site, 2)])), Done
@@ -289,7 +289,7 @@ class Play:
     def turn(self) -> None:
         for _ in range(6):
             self.site.start()
-            due = services.due(self.site.now)
+            due = services.get_due_runs(self.site.now)
             for run_id in due:
                 resumed = self.site.slurm.journal.count(("resume", "gn001"))
                 services.advance(run_id, now=self.site.now, world=self.site.world)

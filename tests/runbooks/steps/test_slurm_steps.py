@@ -259,7 +259,7 @@ def _time_passes(site: Site, lasts: timedelta) -> None:
     ends_at = site.now + lasts
     while site.now < ends_at:
         site.now += timedelta(seconds=10)
-        for run_id in services.due(site.now):
+        for run_id in services.get_due_runs(site.now):
             services.advance(run_id, now=site.now, world=site.world)
 
 
@@ -277,7 +277,7 @@ def test_node_stays_drained_when_slurm_gives_up_on_a_reboot_that_did_nothing() -
     assert acts(site) == ["drain", "reboot", "drain"]
     told = "Slurm dropped the drain of gn001, and has waited for its boot in vain. Kintsugi drained it again."
     assert site.story(run.incident).count(told) == 1
-    assert services.due(site.now + timedelta(days=1)) == []
+    assert services.get_due_runs(site.now + timedelta(days=1)) == []
 
 
 def test_node_that_a_person_resumes_meanwhile_stays_theirs() -> None:
@@ -286,7 +286,7 @@ def test_node_that_a_person_resumes_meanwhile_stays_theirs() -> None:
     site.slurm.resume("gn001")
     _time_passes(site, timedelta(minutes=30))
     assert not site.slurm.nodes(("gn001",))["gn001"].is_out
-    assert services.due(site.now + timedelta(days=1)) == []
+    assert services.get_due_runs(site.now + timedelta(days=1)) == []
 
 
 @pytest.mark.parametrize("returns", ["0", "1", "2"])

@@ -19,7 +19,7 @@ from incidents.vocabulary.vendor_states import CaseState, Move
 from runbooks.engine import turn
 from runbooks.library import library
 from runbooks.models import Run, RunState
-from runbooks.services import due
+from runbooks.services import get_due_runs
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -62,7 +62,7 @@ def test_a_run_waits_for_the_part_and_brings_the_node_back() -> None:
     assert Incident.objects.get().state == State.AWAITING_VENDOR
     site.play(run, limit=3 * DAY)
     assert run.state == RunState.RUNNING
-    assert len(due(site.now)) == 0
+    assert len(get_due_runs(site.now)) == 0
     put_in(site, case)
     site.play(run, limit=timedelta(hours=2))
     incident = Incident.objects.get()

@@ -16,7 +16,7 @@ from detectors.transports.ssh import LocalShell
 from fixtures.cluster.gpu import Presence
 from fixtures.cluster.world import SimulatedShell
 from runbooks.node import detached_command
-from runbooks.step import Done, Failed, NotCured, Result, StandingFault, Wait, to_iso
+from runbooks.step import ActiveFault, Done, Failed, NotCured, Result, Wait, to_iso
 from runbooks.steps.verify import GRACE, Verify
 from tests.runbooks.site import Site, a_context
 from tests.services.patience import deadline_in
@@ -80,8 +80,8 @@ def test_hardware_fault_since_the_boot_counts_against_the_node(
     fault_type: str, resource: str, seen_after: timedelta, kind: type
 ) -> None:
     site = Site(nodes=1)
-    standing = [StandingFault(fault_type, resource, site.now + seen_after)]
-    context = a_context(site, find_standing=lambda: standing, now=site.now + GRACE)
+    standing = [ActiveFault(fault_type, resource, site.now + seen_after)]
+    context = a_context(site, find_active_faults=lambda: standing, now=site.now + GRACE)
     result = Verify().run(context)
     if kind is Done:
         assert isinstance(result, Wait)  # for its command, or its first look
@@ -91,8 +91,10 @@ def test_hardware_fault_since_the_boot_counts_against_the_node(
 
 def test_fault_seen_before_the_reset_is_none_after_it() -> None:
     site = Site(nodes=1)
-    standing = [StandingFault("gpu.xid.79", site.gpu("gn001"), site.now + timedelta(minutes=1))]
-    context = a_context(site, find_standing=lambda: standing, now=site.now + timedelta(minutes=5))
+    standing = [ActiveFault("gpu.xid.79", site.gpu("gn001"), site.now + timedelta(minutes=1))]
+    context = a_context(
+        site, find_active_faults=lambda: standing, now=site.now + timedelta(minutes=5)
+    )
     context.facts["reset_at"] = to_iso(site.now + timedelta(minutes=2))
     assert isinstance(Verify().run(context), Wait)
 
