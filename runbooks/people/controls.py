@@ -32,20 +32,15 @@ def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime
     """
     values = {"wake_at": now, "approved_by": actor[:150]}
     with transaction.atomic():
-        run = Run.objects.filter(pk=run_id).first()
-        if (
-            run is not None
-            and run.state == RunState.AWAITING_APPROVAL
-            and seen != approvals.get_fingerprint(run)
-        ):
+        run = Run.objects.filter(pk=run_id, state=RunState.AWAITING_APPROVAL).first()
+        if run is not None and seen != approvals.get_fingerprint(run):
             return ControlRefused(
                 f"Run {run_id} asks about another state by now than the one you saw. Look at it"
                 " again, and decide anew."
             )
-        if run is not None and run.state == RunState.AWAITING_APPROVAL:
-            approvals.grant(
-                run, actor=actor, now=now, holds=settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"]
-            )
+        if run is not None:
+            holds = settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"]
+            approvals.grant(run, actor=actor, now=now, holds=holds)
         return _move_run(
             run_id,
             (RunState.AWAITING_APPROVAL,),
@@ -121,7 +116,8 @@ def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World
             )
         problems = [check for check in checks if check.stands_against(runbook)]
         if problems:
-            reasons = "\n".join(f"{check.name}: {check.found} {check.todo}" for check in problems)
+            lines = [f"{check.name}: {check.found} {check.todo}" for check in problems]
+            reasons = "\n".join(lines)
             return ControlRefused(f"{runbook} is not armed; preflight found:\n{reasons}")
     values = {"mode": mode, "set_by": actor[:150], "set_at": now}
     name = fleet.SITE if runbook == SITE_WORD else runbook
@@ -136,10 +132,9 @@ def _format_mode(runbook: str, mode: Mode) -> str:
     if runbook == SITE_WORD:
         return f"The site is set to {mode}: no runbook goes further."
     ceiling = fleet.get_site_mode()
-    is_held = ceiling is not None and fleet.get_lower_mode(ceiling, mode) is not mode
-    return (
-        f"{runbook} is set to {mode}{f', and the site holds it at {ceiling}' if is_held else ''}."
-    )
+    if ceiling is not None and fleet.get_lower_mode(ceiling, mode) is not mode:
+        return f"{runbook} is set to {mode}, and the site holds it at {ceiling}."
+    return f"{runbook} is set to {mode}."
 
 
 def stop(reason: str, *, actor: str, now: datetime) -> Outcome:
@@ -161,9 +156,7 @@ def release(*, actor: str, note: str = "", now: datetime) -> Outcome:
     )
     if not count:
         return ControlRefused("The stop switch is not engaged.")
-    Run.objects.filter(state=RunState.RUNNING, facts__refused="stopped", wake_at__gt=now).update(
-        wake_at=now
-    )
+    _wake_refused("stopped", now)
     audit.record_person(actor, "release", note or "The stop switch is released.", now=now)
     return Controlled("The stop switch is released. Runs that waited for it go on.")
 
@@ -177,11 +170,15 @@ def close_breaker(reason: str, *, actor: str, now: datetime) -> Outcome:
     with transaction.atomic():
         if not Breaker.objects.filter(closed_at=None).update(**values):
             return ControlRefused("The breaker has not tripped.")
-        Run.objects.filter(
-            state=RunState.RUNNING, facts__refused="breaker", wake_at__gt=now
-        ).update(wake_at=now)
+        _wake_refused("breaker", now)
         audit.record_person(actor, "close_breaker", reason, now=now)
     return Controlled("The breaker is closed. Runs that waited for it go on.")
+
+
+def _wake_refused(kind: str, now: datetime) -> None:
+    """The runs that wait for this refusal to be over."""
+    waiting = Run.objects.filter(state=RunState.RUNNING, facts__refused=kind, wake_at__gt=now)
+    waiting.update(wake_at=now)
 
 
 def _move_run(
@@ -203,8 +200,9 @@ def _move_run(
             return ControlRefused(
                 f"Run {run_id} is {run.get_state_display().lower()} and cannot be {word}."
             )
-        words = f"Run {run_id} on {run.place} is {word} by {actor}. {note}".strip()
-        text = f"{words} {run.facts.get('unfinished', '')}".strip()
+        moved_text = f"Run {run_id} on {run.place} is {word} by {actor}. {note}".strip()
+        unfinished = run.facts.get("unfinished", "")
+        text = f"{moved_text} {unfinished}".strip()
         audit.record_person(actor, word, text, now=now, run=run)
         if to is RunState.ABORTED:
             poll_pauses.end(get_holder(run.pk))

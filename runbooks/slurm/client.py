@@ -213,11 +213,8 @@ class ScontrolWriter(ScontrolReader):
         before = self._unchanged(node, as_seen)
         output = self._act("reboot", _check_node_name(node))
         after = self._look(node)
-        if not (
-            after.is_rebooting
-            or after.boot_time != before.boot_time
-            or after.reason != before.reason
-        ):
+        has_booted = after.boot_time != before.boot_time
+        if not (after.is_rebooting or has_booted or after.reason != before.reason):
             raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after a reboot was asked for", output
             )
@@ -359,19 +356,15 @@ class ScontrolWriter(ScontrolReader):
         unknown = [name for name in partitions if name not in before]
         if unknown:
             raise SlurmRefusal(f"{', '.join(unknown)}: Slurm knows no such partition")
-        wanted = {
-            name: _update_members(members, node, is_in=name in partitions)
-            for name, members in before.items()
-        }
+        wanted: dict[str, tuple[str, ...]] = {}
+        for name, members in before.items():
+            wanted[name] = _update_members(members, node, is_in=name in partitions)
         changed = [name for name, members in wanted.items() if members != before[name]]
-        outputs = [
-            self._act(
-                "update",
-                f"PartitionName={_check_partition_name(name)}",
-                f"Nodes={','.join(wanted[name])}",
-            )
-            for name in changed
-        ]
+        outputs = []
+        for name in changed:
+            node_list = ",".join(wanted[name])
+            partition = _check_partition_name(name)
+            outputs.append(self._act("update", f"PartitionName={partition}", f"Nodes={node_list}"))
         after = self.partitions()
         wrong = [name for name in changed if set(after.get(name, ())) != set(wanted[name])]
         if wrong:
