@@ -43,7 +43,7 @@ FOR_TYPES_ALONE = {"incidents.state.merge": {"incidents.state.board"}}
 # What the node check carries, by its imports and its packages of detectors, and every other detector
 # of the registry: each is a file that may travel.
 FOR_NODES = sorted(
-    {*build_check.modules()}
+    {*build_check.find_modules()}
     | {type(detector).__module__ for detector in (*registry.DETECTORS, *registry.HANDED_IN)}
 )
 

@@ -29,21 +29,21 @@ class BuildError(Exception):
     """The check cannot be built: one line per module that asks for what a node does not have."""
 
 
-def modules() -> dict[str, Path]:
+def find_modules() -> dict[str, Path]:
     """Every module of the check by its dotted name. Raises BuildError."""
     found: dict[str, Path] = {}
     foreign: list[str] = []
-    waiting = [*_ROOTS, *_discovered()]
+    waiting = [*_ROOTS, *_find_detector_modules()]
     while waiting:
         name = waiting.pop()
-        path = _file_of(name)
+        path = _find_file(name)
         if name in found or path is None:
             continue
         found[name] = path
         parent = name.rpartition(".")[0]
         if parent:
             waiting.append(parent)
-        for imported in _imports(path):
+        for imported in _list_imports(path):
             top = imported.split(".")[0]
             if top == "detectors":
                 waiting.append(imported)
@@ -54,21 +54,21 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def _discovered() -> list[str]:
+def _find_detector_modules() -> list[str]:
     """Every module of the packages whose detectors are found when the check runs."""
     paths = [path for name in _FOUND for path in (_PACKAGE / name).rglob("*.py")]
     relative = [path.relative_to(_PACKAGE.parent).with_suffix("") for path in paths]
     return [".".join(path.parts).removesuffix(".__init__") for path in relative]
 
 
-def _file_of(name: str) -> Path | None:
+def _find_file(name: str) -> Path | None:
     path = _PACKAGE.parent.joinpath(*name.split("."))
     if (path / "__init__.py").exists():
         return path / "__init__.py"
     return path.with_suffix(".py") if path.with_suffix(".py").exists() else None
 
 
-def _imports(path: Path) -> Iterator[str]:
+def _list_imports(path: Path) -> Iterator[str]:
     """Dotted names; of `from a import b` both a and a.b, since b may be a module."""
     for part in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(part, ast.Import):
@@ -87,7 +87,7 @@ def build(target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        for path in {**modules(), "detectors": _PACKAGE / "__init__.py"}.values():
+        for path in {**find_modules(), "detectors": _PACKAGE / "__init__.py"}.values():
             copy = root / path.relative_to(_PACKAGE.parent)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())

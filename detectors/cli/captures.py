@@ -40,7 +40,7 @@ class CaptureReading:
     events: list[FaultEvent]
 
 
-def folder(path: Path, detector: str, taken_at: datetime) -> Reading:
+def read_folder(path: Path, detector: str, taken_at: datetime) -> Reading:
     """The reading that a folder holds. Raises CaptureError."""
     try:
         setting = json.loads((path / "input.json").read_text(encoding="utf-8"))
@@ -55,10 +55,10 @@ def folder(path: Path, detector: str, taken_at: datetime) -> Reading:
         )
         outputs: dict[str, Output] = {}
         for name, status in setting.get("status", {}).items():
-            stdout, stderr = _bytes(path, name, "stdout"), _bytes(path, name, "stderr")
+            stdout, stderr = _read_bytes(path, name, "stdout"), _read_bytes(path, name, "stderr")
             outputs[name] = Output(status, stdout, stderr, timedelta(seconds=1))
         records = path / "input.snmprec"
-        values = snmprec(records.read_bytes()) if records.exists() else {}
+        values = parse_snmprec(records.read_bytes()) if records.exists() else {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CaptureError(
             f"{path}: no capture of {detector}: {error_text.reason(error)}"
@@ -66,7 +66,7 @@ def folder(path: Path, detector: str, taken_at: datetime) -> Reading:
     return Reading(detector, target, taken_at, outputs, values)
 
 
-def file(
+def read_file(
     path: Path, detector: Detector, target: Target, taken_at: datetime, *, name: str = ""
 ) -> Reading:
     """A reading of one file: an output (named by the detector from its text, or `name`), or SNMP
@@ -76,51 +76,53 @@ def file(
     except OSError as error:
         raise CaptureError(f"{path}: cannot be read: {error.strerror}") from error
     if path.suffix == ".snmprec":
-        return Reading(detector.name, target, taken_at, {}, snmprec(text))
+        return Reading(detector.name, target, taken_at, {}, parse_snmprec(text))
     output = Output(0, text, b"", timedelta(0))
     return Reading(detector.name, target, taken_at, {name or detector.sniff(text): output})
 
 
-def seen(detector: Detector, path: Path, catalog: Catalog, taken_at: datetime) -> CaptureReading:
+def read_capture(
+    detector: Detector, path: Path, catalog: Catalog, taken_at: datetime
+) -> CaptureReading:
     """What a capture folder tells, after the round before where it holds one."""
-    now = folder(path, detector.name, taken_at)
+    now = read_folder(path, detector.name, taken_at)
     observations = list(detector.parse(now))
     if not (path / BEFORE).is_dir():
-        return CaptureReading(observations, at_once(observations, catalog))
-    first = list(detector.parse(folder(path / BEFORE, detector.name, now.taken_at - _APART)))
+        return CaptureReading(observations, classify_all(observations, catalog))
+    first = list(detector.parse(read_folder(path / BEFORE, detector.name, now.taken_at - _APART)))
     memory = judge.judge_round(detector, first, judge.Memory(), active=(), catalog=catalog).memory
     observations += detector.compare(observations, memory.samples)
     judged = judge.judge(observations, memory, active=(), catalog=catalog)
-    shown = at_once(observations, catalog)
+    shown = classify_all(observations, catalog)
     known = {event.event_id for event in shown}
     return CaptureReading(
         observations, [*shown, *(event for event in judged.events if event.event_id not in known)]
     )
 
 
-def at_once(observations: Sequence[Observation], catalog: Catalog) -> list[FaultEvent]:
+def classify_all(observations: Sequence[Observation], catalog: Catalog) -> list[FaultEvent]:
     """The faults that the observations show by themselves, without waiting for a second round."""
     return [event for observation in observations for event in classify(observation, (), catalog)]
 
 
-def as_json(seen: CaptureReading) -> dict[str, Any]:
+def to_json(seen: CaptureReading) -> dict[str, Any]:
     """The shape of `python -m detectors parse --json` and of expected.json."""
     return {
-        "observations": [_observation_as_json(observation) for observation in seen.observations],
-        "faults": [_fault_as_json(event) for event in seen.events],
+        "observations": [_observation_to_json(observation) for observation in seen.observations],
+        "faults": [_fault_to_json(event) for event in seen.events],
     }
 
 
-def _observation_as_json(observation: Observation) -> dict[str, Any]:
+def _observation_to_json(observation: Observation) -> dict[str, Any]:
     return {
         "resource": observation.resource,
         "metric": observation.metric,
-        "value": _plain(observation.value),
+        "value": _to_plain(observation.value),
         "attributes": dict(observation.attributes),
     }
 
 
-def _fault_as_json(event: FaultEvent) -> dict[str, Any]:
+def _fault_to_json(event: FaultEvent) -> dict[str, Any]:
     component, severity, action = str(event.component), str(event.severity), str(event.action)
     return {
         "fault_type": event.fault_type,
@@ -133,16 +135,16 @@ def _fault_as_json(event: FaultEvent) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
 
 
-def _bytes(path: Path, name: str, stream: str) -> bytes:
+def _read_bytes(path: Path, name: str, stream: str) -> bytes:
     file = path / f"input.{name}.{stream}"
     return file.read_bytes() if file.exists() else b""
 
 
-def snmprec(text: bytes) -> dict[str, SnmpValue]:
+def parse_snmprec(text: bytes) -> dict[str, SnmpValue]:
     """snmpsim's record file: `OID|TAG|VALUE` lines, tag 4 text, 4x hex, 6 OID, 64 address, others
     numbers.
 
@@ -153,13 +155,13 @@ def snmprec(text: bytes) -> dict[str, SnmpValue]:
         oid, _, rest = line.partition(b"|")
         tag, bar, value = rest.partition(b"|")
         if bar and oid.replace(b".", b"").isdigit():
-            values[oid.decode().strip(".")] = _snmp_value(
+            values[oid.decode().strip(".")] = _parse_snmp_value(
                 tag.decode("ascii", "replace").partition(":")[0], value
             )
     return values
 
 
-def _snmp_value(tag: str, value: bytes) -> SnmpValue:
+def _parse_snmp_value(tag: str, value: bytes) -> SnmpValue:
     text = value.decode("latin-1").strip()
     if tag in ("2", "65", "66", "67", "70"):
         return int(text) if text.lstrip("-").isdigit() else None

@@ -33,21 +33,21 @@ class CheckError(Exception):
 def main(words: Sequence[str]) -> int:
     """The exit code: 0 with `--prolog`, unless the job was stopped by leave of the server; else by
     what was found."""
-    sys.excepthook = partial(_last_resort, is_prolog=_PROLOG in words)
+    sys.excepthook = partial(_handle_crash, is_prolog=_PROLOG in words)
     try:
-        options = _parser().parse_args(words)
-        found = cached(options.state, options.max_age)
+        options = _build_parser().parse_args(words)
+        found = read_cached(options.state, options.max_age)
         if found is None or options.block:
             # Loaded by name, so that an answer from the cache does not wait for detectors and
             # catalogue.
-            found = importlib.import_module("detectors.cli.check_run").run(options, found)
+            found = importlib.import_module("detectors.cli.check_run").run_check(options, found)
     except CheckError as error:
-        print(_failed(str(error)))
+        print(_format_failure(str(error)))
         return 0 if _PROLOG in words else UNKNOWN
-    return answer(found, options)
+    return print_result(found, options)
 
 
-def _last_resort(
+def _handle_crash(
     kind: type[BaseException], error: BaseException, _trace: object, *, is_prolog: bool
 ) -> None:
     """Whatever nobody thought of: said, and no reason to stop a job, as Python's own exit code 1
@@ -55,16 +55,16 @@ def _last_resort(
 
     People read the line; what a developer needs goes where errors go.
     """
-    print(_failed(f"an error of its own: {error}"), flush=True)
+    print(_format_failure(f"an error of its own: {error}"), flush=True)
     print(f"{kind.__name__}: {error}", file=sys.stderr, flush=True)
     os._exit(0 if is_prolog else UNKNOWN)
 
 
-def _failed(reason: str) -> str:
+def _format_failure(reason: str) -> str:
     return f"KINTSUGI UNKNOWN - the check itself failed: {' '.join(reason.split())}"
 
 
-def answer(result: Mapping[str, Any], options: argparse.Namespace) -> int:
+def print_result(result: Mapping[str, Any], options: argparse.Namespace) -> int:
     """Prints one line, or the whole result; returns the exit code."""
     print(json.dumps(result, indent=2) if options.json else result["line"])
     if result.get("is_blocked"):
@@ -72,7 +72,7 @@ def answer(result: Mapping[str, Any], options: argparse.Namespace) -> int:
     return 0 if options.prolog else int(result["exit_code"])
 
 
-def cached(state: str, max_age_s: float) -> Optional[dict[str, Any]]:
+def read_cached(state: str, max_age_s: float) -> Optional[dict[str, Any]]:
     """The last result when it is young enough, whole, and nobody else could have written it."""
     if max_age_s <= 0:
         return None
@@ -87,7 +87,7 @@ def cached(state: str, max_age_s: float) -> Optional[dict[str, Any]]:
             result = json.loads(file.read())
         age_s = time.time() - result["taken_at_s"]
         fits = (
-            result["boot_id"] == boot_id()
+            result["boot_id"] == read_boot_id()
             and isinstance(result["line"], str)
             and 0 <= result["exit_code"] <= UNKNOWN
         )
@@ -96,7 +96,7 @@ def cached(state: str, max_age_s: float) -> Optional[dict[str, Any]]:
         return None
 
 
-def boot_id() -> str:
+def read_boot_id() -> str:
     """The kernel's random id of this boot; empty where there is none. What was seen before a boot
     is not true now."""
     try:
@@ -114,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
         raise CheckError(f"{message}; --help lists the options")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kintsugi-check",
         description="Is this node well? Exit 0 well, 1 warning, 2 critical, 3 unknown.",

@@ -38,7 +38,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def report(url: str, token_file: Path, result: Mapping[str, Any]) -> str:
+def post_report(url: str, token_file: Path, result: Mapping[str, Any]) -> str:
     """Sends what was seen. Returns what to add to the check's line: empty when it was taken."""
     body = {name: result[name] for name in ("node", "taken_at", "boot_id", "readings")}
     try:
@@ -48,7 +48,7 @@ def report(url: str, token_file: Path, result: Mapping[str, Any]) -> str:
     return ""
 
 
-def ask(
+def ask_to_stop_job(
     url: str, token_file: Path, node: str, faults: Sequence[Mapping[str, Any]]
 ) -> JobStopAnswer:
     """Whether the job may be stopped for these faults. No answer is a no."""
@@ -63,7 +63,10 @@ def ask(
 def _post(url: str, token_file: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise _Trouble(f"{url} is no http or https address")
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {_token(token_file)}"}
+    headers = {
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {_read_token(token_file)}",
+    }
     request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")  # noqa: S310 - checked above
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as response:
@@ -76,7 +79,7 @@ def _post(url: str, token_file: Path, body: Mapping[str, Any]) -> dict[str, Any]
     return answer if isinstance(answer, dict) else {}
 
 
-def _token(path: Path) -> str:
+def _read_token(path: Path) -> str:
     try:
         if path.stat().st_mode & (stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH):
             raise _Trouble(f"{path} can be read by others: chmod 600 it")

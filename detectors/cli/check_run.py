@@ -74,55 +74,55 @@ class Look:
     took_s: float
 
 
-def run(options: argparse.Namespace, known: Optional[dict[str, Any]]) -> dict[str, Any]:
+def run_check(options: argparse.Namespace, known: Optional[dict[str, Any]]) -> dict[str, Any]:
     """`known`: a result that is young enough; then nothing is looked at anew. Raises CheckError."""
-    result = known or _checked(options)
+    result = known or _check(options)
     if options.post and known is None:  # what comes from the cache was sent when it was seen
-        result["line"] += check_post.report(options.post, Path(options.token_file), result)
-    verdict = _blocked(options, result) if options.block else ""
+        result["line"] += check_post.post_report(options.post, Path(options.token_file), result)
+    verdict = _ask_to_block(options, result) if options.block else ""
     result["line"] += verdict and f"; {verdict}"
     return {name: value for name, value in result.items() if name != "readings"}
 
 
-def _blocked(options: argparse.Namespace, result: dict[str, Any]) -> str:
+def _ask_to_block(options: argparse.Namespace, result: dict[str, Any]) -> str:
     """Asks for leave to stop the job. Without an answer the job starts."""
     faults = [fault for fault in result["faults"] if fault["fault_type"] in check_post.MAY_BLOCK]
     if not faults:
         return ""
-    leave = check_post.ask(options.block, Path(options.token_file), result["node"], faults)
-    result["is_blocked"] = leave.is_granted
-    return (
-        f"the job is stopped: {leave.reason}"
-        if leave.is_granted
-        else f"the job may start: {leave.reason}"
+    leave = check_post.ask_to_stop_job(
+        options.block, Path(options.token_file), result["node"], faults
     )
+    result["is_blocked"] = leave.is_granted
+    if leave.is_granted:
+        return f"the job is stopped: {leave.reason}"
+    return f"the job may start: {leave.reason}"
 
 
-def _checked(options: argparse.Namespace) -> dict[str, Any]:
+def _check(options: argparse.Namespace) -> dict[str, Any]:
     begun = time.monotonic()
     now = datetime.now(timezone.utc)
     try:
         catalog = load()
     except CatalogError as error:
         raise check.CheckError(f"the catalogue cannot be read: {error}") from error
-    target = _target(options)
-    chosen = _chosen(options.detectors, target)
+    target = _build_target(options)
+    chosen = _choose_detectors(options.detectors, target)
     folder = Path(options.state)
     state, trouble = read_state(folder)
-    looks = _look(chosen, target, now, begun + options.timeout)
+    looks = _poll_all(chosen, target, now, begun + options.timeout)
     faults = evaluate_faults(looks, state, catalog, target, now)
-    result = _result(target, looks, faults, now, time.monotonic() - begun)
+    result = _build_result(target, looks, faults, now, time.monotonic() - begun)
     troubles = [text for text in (trouble, write_state(folder, state, result)) if text]
     result["line"] += "".join(f"; {text}" for text in troubles)
     result["readings"] = readings = []
     for look in looks:
         if look.observations is not None:
-            observations = [plain(observation) for observation in look.observations]
+            observations = [to_plain(observation) for observation in look.observations]
             readings.append({"detector": look.detector.name, "observations": observations})
     return result
 
 
-def _target(options: argparse.Namespace) -> Target:
+def _build_target(options: argparse.Namespace) -> Target:
     name = resources.short_host(options.node or socket.gethostname())
     wanted = expected.Expected()
     if options.expected:
@@ -137,7 +137,7 @@ def _target(options: argparse.Namespace) -> Target:
     return Target(name, "127.0.0.1", expected=wanted)
 
 
-def _chosen(names: str, target: Target) -> list[Detector]:
+def _choose_detectors(names: str, target: Target) -> list[Detector]:
     """Those named; else the quick ones: a board or a module's bus takes seconds, and a job waits
     for its Prolog."""
     if not names:
@@ -152,20 +152,24 @@ def _chosen(names: str, target: Target) -> list[Detector]:
     return [known[name] for name in wanted]
 
 
-def _look(detectors: Sequence[Detector], target: Target, now: datetime, until: float) -> list[Look]:
+def _poll_all(
+    detectors: Sequence[Detector], target: Target, now: datetime, until: float
+) -> list[Look]:
     """All at once. No command outlives the time limit, so no thread does."""
     via = Transports(shell=LocalShell(until=until), http=HttpTransport())
     pool = ThreadPoolExecutor(_AT_ONCE)
-    begun = {pool.submit(_timed, each, target, via, now): each for each in detectors}
+    begun = {}
+    for detector in detectors:
+        begun[pool.submit(_poll_timed, detector, target, via, now)] = detector
     wait(begun, timeout=max(0.0, until - time.monotonic()))
     pool.shutdown(wait=False)
     return [
-        future.result() if future.done() else Look(each, None, 0.0)
-        for future, each in begun.items()
+        future.result() if future.done() else Look(detector, None, 0.0)
+        for future, detector in begun.items()
     ]
 
 
-def _timed(detector: Detector, target: Target, via: Transports, now: datetime) -> Look:
+def _poll_timed(detector: Detector, target: Target, via: Transports, now: datetime) -> Look:
     begun = time.monotonic()
     seen = observe_one(target, detector, via, now)
     return Look(detector, seen, time.monotonic() - begun)
@@ -177,45 +181,45 @@ def evaluate_faults(
     """The faults of now, the worst first; `state` remembers what the next check needs."""
     found: dict[str, dict[str, Any]] = {}
     for look in looks:
-        name = look.detector.name
-        seen = look.observations
-        if seen is None:
-            text = "it was not done within the check's time limit"
-            seen = [
-                Observation(
-                    target.resource,
-                    "detector.answered",
-                    False,
-                    now,
-                    {"detector": name, "text": text},
-                )
-            ]
-        before = state.memories.get(name, judge.Memory())
-        lines = lines_to_events(seen, before.samples, detector=look.detector)
-        events, state.memories[name] = judge.judge_round(
-            look.detector, seen, before, active=state.standing, catalog=catalog
-        )
-        # A detector that gave no answer is told at once: until the third time in a row it is only
-        # no incident.
-        silent = [
-            event
-            for o in seen
-            if o.metric == "detector.answered"
-            for event in classify(o, (), catalog)
-        ]
-        for event in [*lines, *silent, *events]:
-            mark = fingerprint(event.resource, event.fault_type, event.qualifier)
-            state.standing.pop(mark, None)
+        for event in _evaluate_look(look, state, catalog, target, now):
+            key = fingerprint(event.resource, event.fault_type, event.qualifier)
+            state.standing.pop(key, None)
             if event.event is EventKind.RAISED:
-                found[mark] = _fault(event)
+                found[key] = _fault_to_json(event)
                 if catalog[event.fault_type].clears in _STANDS:
-                    state.standing[mark] = found[mark]
-    return sorted(
-        {**state.standing, **found}.values(), key=lambda fault: -Severity(fault["severity"]).rank
+                    state.standing[key] = found[key]
+    faults = {**state.standing, **found}.values()
+    return sorted(faults, key=lambda fault: -Severity(fault["severity"]).rank)
+
+
+def _evaluate_look(
+    look: Look, state: CheckState, catalog: Catalog, target: Target, now: datetime
+) -> list[FaultEvent]:
+    name = look.detector.name
+    observations = look.observations
+    if observations is None:
+        observations = [_build_timeout(name, target, now)]
+    before = state.memories.get(name, judge.Memory())
+    lines = lines_to_events(observations, before.samples, detector=look.detector)
+    events, state.memories[name] = judge.judge_round(
+        look.detector, observations, before, active=state.standing, catalog=catalog
     )
+    # A detector that gave no answer is told at once: until the third time in a row it is only
+    # no incident.
+    silent: list[FaultEvent] = []
+    for observation in observations:
+        if observation.metric == "detector.answered":
+            silent += classify(observation, (), catalog)
+    return [*lines, *silent, *events]
 
 
-def _fault(event: FaultEvent) -> dict[str, Any]:
+def _build_timeout(detector: str, target: Target, now: datetime) -> Observation:
+    text = "it was not done within the check's time limit"
+    attributes = {"detector": detector, "text": text}
+    return Observation(target.resource, "detector.answered", False, now, attributes)
+
+
+def _fault_to_json(event: FaultEvent) -> dict[str, Any]:
     text = event.attributes.get("text") or event.excerpt
     return {
         "fault_type": event.fault_type,
@@ -227,18 +231,18 @@ def _fault(event: FaultEvent) -> dict[str, Any]:
     }
 
 
-def _result(
+def _build_result(
     target: Target,
     looks: Sequence[Look],
     faults: Sequence[Mapping[str, Any]],
     now: datetime,
     took_s: float,
 ) -> dict[str, Any]:
-    code = _exit_code(faults)
+    code = _get_exit_code(faults)
     status = _WORDS[code]
-    summary = _summary(faults) or f"{target.name}: {len(looks)} detectors found no fault"
+    summary = _format_summary(faults) or f"{target.name}: {len(looks)} detectors found no fault"
     times = " ".join(f"{look.detector.name}={look.took_s:.3f}s" for look in looks)
-    line = f"KINTSUGI {status} - {_one_line(summary)} | time={took_s:.3f}s {times}".rstrip()
+    line = f"KINTSUGI {status} - {_format_line(summary)} | time={took_s:.3f}s {times}".rstrip()
     taken_at, taken_at_s, rounded_s = now.isoformat(), now.timestamp(), round(took_s, 3)
     return {
         "node": target.name,
@@ -248,12 +252,12 @@ def _result(
         "taken_at": taken_at,
         "taken_at_s": taken_at_s,
         "took_s": rounded_s,
-        "boot_id": check.boot_id(),
+        "boot_id": check.read_boot_id(),
         "faults": list(faults),
     }
 
 
-def _exit_code(faults: Sequence[Mapping[str, Any]]) -> int:
+def _get_exit_code(faults: Sequence[Mapping[str, Any]]) -> int:
     """By the worst fault that asks for something; a silent detector alone leaves it unknown."""
     hardware = [fault for fault in faults if fault["fault_type"] != "detector.silent"]
     matters = [
@@ -265,22 +269,24 @@ def _exit_code(faults: Sequence[Mapping[str, Any]]) -> int:
     return code
 
 
-def _summary(faults: Sequence[Mapping[str, Any]]) -> str:
+def _format_summary(faults: Sequence[Mapping[str, Any]]) -> str:
     """The first faults in words; empty where there is none."""
     shown = [
         f"{fault['fault_type']} on {fault['resource']} ({fault['text']})"
         for fault in faults[:_SHOWN]
     ]
-    more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-    return "; ".join(shown) + more
+    summary = "; ".join(shown)
+    if len(faults) > _SHOWN:
+        return f"{summary} and {len(faults) - _SHOWN} more"
+    return summary
 
 
-def _one_line(text: str) -> str:
+def _format_line(text: str) -> str:
     """Nagios takes what stands behind a bar for figures."""
     return " ".join(text.split()).replace("|", "/")
 
 
-def plain(observation: Observation) -> dict[str, Any]:
+def to_plain(observation: Observation) -> dict[str, Any]:
     """JSON-ready, as the server takes it."""
     value = observation.value
     plain = value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
@@ -298,7 +304,7 @@ def read_state(folder: Path) -> tuple[CheckState, str]:
     path = folder / "memory.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        if values["boot_id"] != check.boot_id():
+        if values["boot_id"] != check.read_boot_id():
             return CheckState(), ""
         memories = {
             name: judge.from_json(memory, timezone.utc)
@@ -314,7 +320,7 @@ def read_state(folder: Path) -> tuple[CheckState, str]:
 def write_state(folder: Path, state: CheckState, result: Mapping[str, Any]) -> str:
     """Empty, or what is wrong. Each file is replaced as a whole."""
     memory = {
-        "boot_id": check.boot_id(),
+        "boot_id": check.read_boot_id(),
         "memories": {name: judge.to_json(memory) for name, memory in state.memories.items()},
         "standing": state.standing,
     }

@@ -35,6 +35,22 @@ class _Refused(Exception):
     """The input cannot be read. The message names it and says what to do."""
 
 
+# What a fact shows of itself as JSON, in this order.
+_FACT_KEYS = (
+    "fault_type",
+    "event",
+    "component",
+    "severity",
+    "resource",
+    "host",
+    "occurred_at",
+    "count",
+    "code",
+    "action",
+    "meaning",
+)
+
+
 @dataclass(frozen=True)
 class ExplainedLine:
     """One line (1-based number) and the fact it states; a benign line has no fact."""
@@ -46,22 +62,12 @@ class ExplainedLine:
     def as_json(self) -> dict[str, Any]:
         fact = self.fact
         if fact is None:
-            names = "event component severity resource host occurred_at count code action meaning"
-            return {"line": self.line, "fault_type": None, **dict.fromkeys(names.split())}
-        return {
-            "line": self.line,
-            "fault_type": fact.fault_type,
-            "event": str(fact.event),
-            "component": str(fact.component),
-            "severity": str(fact.severity),
-            "resource": fact.resource,
-            "host": fact.host,
-            "occurred_at": fact.occurred_at.isoformat(),
-            "count": fact.count,
-            "code": fact.code,
-            "action": str(fact.action),
-            "meaning": fact.meaning,
-        }
+            return {"line": self.line, **dict.fromkeys(_FACT_KEYS)}
+        values = {key: getattr(fact, key) for key in _FACT_KEYS}
+        for key in ("event", "component", "severity", "action"):
+            values[key] = str(values[key])
+        values["occurred_at"] = fact.occurred_at.isoformat()
+        return {"line": self.line, **values}
 
 
 def explain(
@@ -86,7 +92,7 @@ def explain(
             yield ExplainedLine(number, text, None)
 
 
-def _opened(path: str) -> AbstractContextManager[IO[bytes]]:
+def _open_log(path: str) -> AbstractContextManager[IO[bytes]]:
     """The log, at its first byte. Raises _Refused."""
     if path == "-":
         return nullcontext(sys.stdin.buffer)
@@ -98,14 +104,14 @@ def _opened(path: str) -> AbstractContextManager[IO[bytes]]:
         ) from error
     except OSError as error:
         raise _Refused(f"{path}: cannot be read ({error.strerror}).") from error
-    complaint = _complaint(stream.peek(_SAMPLE))  # a pipe cannot be sought back in
+    complaint = _find_complaint(stream.peek(_SAMPLE))  # a pipe cannot be sought back in
     if complaint:
         stream.close()
         raise _Refused(f"{path}: {complaint}")
     return stream
 
 
-def _complaint(sample: bytes) -> str:
+def _find_complaint(sample: bytes) -> str:
     """Why this is no log, or nothing. A few NULs occur in logs after a crash; a file full of them
     is none."""
     if sample.startswith(_PACKED):
@@ -117,7 +123,7 @@ def _complaint(sample: bytes) -> str:
     return ""
 
 
-def _zone(name: str) -> ZoneInfo:
+def _parse_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError) as error:
@@ -126,7 +132,7 @@ def _zone(name: str) -> ZoneInfo:
         ) from error
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m detectors", description="What Kintsugi sees, on any machine."
     )
@@ -141,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     explaining.add_argument("--all", action="store_true", help="benign lines too")
     explaining.add_argument("--host", default=UNKNOWN_HOST, help="the host of lines that name none")
     explaining.add_argument(
-        "--zone", type=_zone, default=UTC, help="time zone of stamps that name none (UTC)"
+        "--zone", type=_parse_zone, default=UTC, help="time zone of stamps that name none (UTC)"
     )
     explaining.add_argument(
         "--year", type=int, help="year of stamps that name none (the nearest to now)"
@@ -150,16 +156,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @lru_cache(maxsize=1)
-def _matcher() -> Matcher:
+def _build_matcher() -> Matcher:
     return Matcher(load())
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0, or 2 for input or a catalogue that cannot be read."""
-    chosen = _parser().parse_args(arguments)
+    chosen = _build_parser().parse_args(arguments)
     try:
-        matcher = _matcher()
-        with _opened(chosen.file) as stream:
+        matcher = _build_matcher()
+        with _open_log(chosen.file) as stream:
             results = explain(
                 stream,
                 matcher,
@@ -185,27 +191,34 @@ def _print(results: Iterable[ExplainedLine], *, as_json: bool, with_benign: bool
         benign += result.fact is None
         if result.fact is None and not with_benign:
             continue
-        print(json.dumps(result.as_json(), ensure_ascii=False) if as_json else _prose(result))
+        print(
+            json.dumps(result.as_json(), ensure_ascii=False) if as_json else _format_result(result)
+        )
     if not as_json:
-        told = f"{_number(facts, 'fact')}, {_number(benign, 'line')} benign" if facts else _CALM
-        print(f"{_number(lines, 'line')}: {told}.")
+        told = (
+            f"{_format_count(facts, 'fact')}, {_format_count(benign, 'line')} benign"
+            if facts
+            else _CALM
+        )
+        print(f"{_format_count(lines, 'line')}: {told}.")
 
 
-def _number(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _prose(result: ExplainedLine) -> str:
+def _format_result(result: ExplainedLine) -> str:
     fact = result.fact
     if fact is None:
         return f"line {result.line}: benign\n  > {result.text[:_SHOWN]}\n"
-    times = f", {fact.count} times" if fact.count > 1 else ""
-    what = (
-        "over" if fact.event is EventKind.CLEARED else f"{fact.severity}, asks for: {fact.action}"
-    )
-    return (
-        f"line {result.line}: {load()[fact.fault_type].title} ({fact.fault_type})\n"
-        f"  {what}; on {fact.resource}, {fact.occurred_at:%Y-%m-%d %H:%M:%S %Z}{times}\n"
-        f"  {fact.meaning}\n"
-        f"  > {result.text[:_SHOWN]}\n"
-    )
+    title = load()[fact.fault_type].title
+    what = f"{fact.severity}, asks for: {fact.action}"
+    if fact.event is EventKind.CLEARED:
+        what = "over"
+    when = f"{fact.occurred_at:%Y-%m-%d %H:%M:%S %Z}"
+    if fact.count > 1:
+        when = f"{when}, {fact.count} times"
+    heading = f"line {result.line}: {title} ({fact.fault_type})"
+    state = f"  {what}; on {fact.resource}, {when}"
+    text = f"  > {result.text[:_SHOWN]}"
+    return f"{heading}\n{state}\n  {fact.meaning}\n{text}\n"

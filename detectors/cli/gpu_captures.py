@@ -46,10 +46,12 @@ def main(words: Sequence[str]) -> int:
     if shutil.which("nvidia-smi") is None:
         print(_NO_DRIVER, file=sys.stderr)
         return 1
-    return take(directory, LocalShell(), Target(resources.short_host(own_name()), "127.0.0.1"))
+    return take_capture(
+        directory, LocalShell(), Target(resources.short_host(own_name()), "127.0.0.1")
+    )
 
 
-def take(directory: Path, shell: Shell, target: Target) -> int:
+def take_capture(directory: Path, shell: Shell, target: Target) -> int:
     """One round of each detector, kept and told. Counters are judged by their rise: take two, and
     compare."""
     rows, is_whole = catalog.load(), True
@@ -60,11 +62,11 @@ def take(directory: Path, shell: Shell, target: Target) -> int:
         except DetectorError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
-        seen = _judged(detector, reading, rows)
+        seen = _evaluate(detector, reading, rows)
         folder = directory / name / f"{target.name}-{now:%Y%m%dT%H%M%SZ}"
         keep(reading, seen, folder)
         is_whole = is_whole and not any(event.fault_type in _NO_ANSWER for event in seen.events)
-        _tell(name, seen, folder)
+        _print_result(name, seen, folder)
     print(
         "The files hold host name, serial numbers and UUIDs: look them over before you pass"
         " them on."
@@ -87,7 +89,7 @@ def keep(reading: Reading, seen: captures.CaptureReading, folder: Path) -> None:
         for stream, text in (("stdout", output.stdout), ("stderr", output.stderr)):
             if text:
                 (folder / f"input.{name}.{stream}").write_bytes(text)
-    _write(folder / "expected.json", captures.as_json(seen))
+    _write(folder / "expected.json", captures.to_json(seen))
     took = ", ".join(
         f"{name} {output.took.total_seconds():.2f} s" for name, output in reading.outputs.items()
     )
@@ -98,16 +100,18 @@ def keep(reading: Reading, seen: captures.CaptureReading, folder: Path) -> None:
     (folder / "origin.md").write_text(f"{origin}: {took}.\n", encoding="utf-8")
 
 
-def _judged(detector: Detector, reading: Reading, rows: catalog.Catalog) -> captures.CaptureReading:
+def _evaluate(
+    detector: Detector, reading: Reading, rows: catalog.Catalog
+) -> captures.CaptureReading:
     observations = list(detector.parse(reading))
-    return captures.CaptureReading(observations, captures.at_once(observations, rows))
+    return captures.CaptureReading(observations, captures.classify_all(observations, rows))
 
 
 def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _tell(name: str, seen: captures.CaptureReading, folder: Path) -> None:
+def _print_result(name: str, seen: captures.CaptureReading, folder: Path) -> None:
     print(
         f"{name}: {len(seen.observations)} observations, {len(seen.events) or 'no'} faults, in"
         f" {folder}"

@@ -20,11 +20,11 @@ from detectors.logs import log_events
 
 def main(words: Sequence[str]) -> int:
     """Exit code 0, or 2 with a sentence when the input or the catalogue cannot be read."""
-    options = _parser().parse_args(words)
+    options = _build_parser().parse_args(words)
     try:
         rows = catalog.load()
         detector = registry.by_name(options.detector)
-        seen = _seen(detector, options, rows)
+        seen = _read_reading(detector, options, rows)
     except (
         captures.CaptureError,
         catalog.CatalogError,
@@ -35,11 +35,11 @@ def main(words: Sequence[str]) -> int:
     ) as error:
         print(error.args[0] if error.args else error, file=sys.stderr)
         return 2
-    print(json.dumps(captures.as_json(seen), indent=2) if options.json else _for_people(seen))
+    print(json.dumps(captures.to_json(seen), indent=2) if options.json else _print_for_people(seen))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m detectors parse", description=__doc__)
     parser.add_argument("detector", help=", ".join(each.name for each in registry.DETECTORS))
     parser.add_argument(
@@ -61,27 +61,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seen(
+def _read_reading(
     detector: Detector, options: argparse.Namespace, rows: catalog.Catalog
 ) -> captures.CaptureReading:
     now = datetime.now(timezone.utc)
     if options.path.is_dir():
-        return captures.seen(detector, options.path, rows, now)
+        return captures.read_capture(detector, options.path, rows, now)
     wanted = (
         expected.from_json(json.loads(options.expected.read_text()))
         if options.expected
         else expected.Expected()
     )
     target = Target(options.host, "127.0.0.1", kind=detector.kind, expected=wanted)
-    reading = captures.file(options.path, detector, target, now, name=options.name)
+    reading = captures.read_file(options.path, detector, target, now, name=options.name)
     observations = list(detector.parse(reading))
-    observations += detector.compare(observations, _unread(detector, observations))
+    observations += detector.compare(observations, _find_unread(detector, observations))
     lines = log_events.of_lines([seen for seen in observations if seen.metric == log_events.LINE])
     raised = [event for event in lines if event.event is EventKind.RAISED]
-    return captures.CaptureReading(observations, [*captures.at_once(observations, rows), *raised])
+    return captures.CaptureReading(
+        observations, [*captures.classify_all(observations, rows), *raised]
+    )
 
 
-def _unread(detector: Detector, observations: Sequence[Observation]) -> Samples:
+def _find_unread(detector: Detector, observations: Sequence[Observation]) -> Samples:
     """A log that comes alone was never read before: all of it is new. Everything else has nothing
     to compare with."""
     kept = [seen for seen in observations if seen.metric in detector.keeps]
@@ -89,7 +91,7 @@ def _unread(detector: Detector, observations: Sequence[Observation]) -> Samples:
     return {(seen.resource, seen.metric): Sample("", seen.observed_at) for seen in cursors}
 
 
-def _for_people(seen: captures.CaptureReading) -> str:
+def _print_for_people(seen: captures.CaptureReading) -> str:
     lines = [f"{o.resource}  {o.metric} = {o.value}" for o in seen.observations]
     lines += [f"{e.severity}: {e.fault_type} on {e.resource}: {e.excerpt}" for e in seen.events]
     return "\n".join(lines if seen.events else [*lines, "no fault"])

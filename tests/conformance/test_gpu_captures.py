@@ -63,11 +63,13 @@ def _facts(text: str) -> dict[str, str]:
 
 def seen(shared: Path, row: Row) -> captures.CaptureReading:
     detector = registry.by_name(DETECTOR_OF[row.kind])
-    reading = captures.file(
+    reading = captures.read_file(
         shared / "outputs" / row.path, detector, Target("gn001", "127.0.0.1"), NOW
     )
     observations = list(detector.parse(reading))
-    return captures.CaptureReading(observations, captures.at_once(observations, catalog.load()))
+    return captures.CaptureReading(
+        observations, captures.classify_all(observations, catalog.load())
+    )
 
 
 def test_faulty_captures_show_a_fault_and_healthy_ones_none(shared: Path, rows: list[Row]) -> None:

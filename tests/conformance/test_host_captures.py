@@ -63,7 +63,7 @@ def told(detector: Detector, text: bytes) -> tuple[list[Observation], list[Fault
         if o.metric == "bmc.log_cursor"
     }
     observations += detector.compare(observations, unread)
-    return observations, captures.at_once(observations, catalog.load())
+    return observations, captures.classify_all(observations, catalog.load())
 
 
 def each(shared: Path) -> Iterator[tuple[dict[str, str], list[Observation], list[FaultEvent]]]:

@@ -51,7 +51,7 @@ def test_every_series_of_the_index_is_found(shared: Path) -> None:
 
 def test_the_xid_of_a_window_is_found_and_is_no_event(shared: Path) -> None:
     [row] = [row for row in index(shared) if "xid" in facts(row)]
-    reading = captures.file(shared / "outputs" / row["path"], DETECTOR, NODE, NOW)
+    reading = captures.read_file(shared / "outputs" / row["path"], DETECTOR, NODE, NOW)
     seen = [o for o in DETECTOR.parse(reading) if o.metric == "gpu.xids_in_window"]
     assert [(o.value, o.attributes["xid"]) for o in seen] == [
         (int(facts(row)["xid_errors"]), facts(row)["xid"])
@@ -61,7 +61,7 @@ def test_the_xid_of_a_window_is_found_and_is_no_event(shared: Path) -> None:
 def test_faulty_pages_give_a_fault_and_healthy_ones_none(shared: Path) -> None:
     rows, misses = catalog.load(), set()
     for row in index(shared):
-        reading = captures.file(shared / "outputs" / row["path"], DETECTOR, NODE, NOW)
+        reading = captures.read_file(shared / "outputs" / row["path"], DETECTOR, NODE, NOW)
         found = {
             event.fault_type for o in DETECTOR.parse(reading) for event in classify(o, (), rows)
         }
@@ -74,7 +74,7 @@ def test_faulty_pages_give_a_fault_and_healthy_ones_none(shared: Path) -> None:
 
 def test_a_list_of_counters_or_a_page_without_a_known_value_is_never_healthy(shared: Path) -> None:
     for row in index(shared):
-        reading = captures.file(shared / "outputs" / row["path"], DETECTOR, NODE, NOW)
+        reading = captures.read_file(shared / "outputs" / row["path"], DETECTOR, NODE, NOW)
         seen = list(DETECTOR.parse(reading))
         [answered] = [o for o in seen if o.metric == "detector.answered"]
         assert answered.value is any("/gpu/" in o.resource for o in seen), row["name"]

@@ -65,10 +65,10 @@ class Capture:
 
     def observations(self, inventory: Expected | None = None) -> list[Observation]:
         target = Target("gn001", "", expected=inventory or Expected())
-        return list(self.detector.parse(captures.file(self.path, self.detector, target, NOW)))
+        return list(self.detector.parse(captures.read_file(self.path, self.detector, target, NOW)))
 
     def faults(self, inventory: Expected | None = None) -> list[str]:
-        events = captures.at_once(self.observations(inventory), catalog.load())
+        events = captures.classify_all(self.observations(inventory), catalog.load())
         return [f"{event.fault_type} {event.resource.rpartition('/')[2]}" for event in events]
 
 
@@ -105,7 +105,7 @@ def test_no_capture_breaks_any_parser_of_network_cards(found: list[Capture]) -> 
         text = capture.path.read_bytes()
         for name in ("nic", "transceiver", "rail"):
             detector = registry.by_name(name)
-            reading = captures.file(capture.path, detector, Target("gn001", ""), NOW)
+            reading = captures.read_file(capture.path, detector, Target("gn001", ""), NOW)
             list(detector.parse(reading))
             for cut in range(0, len(text), max(len(text) // 20, 1)):
                 detector.sniff(text[:cut])

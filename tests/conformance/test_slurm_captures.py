@@ -58,7 +58,7 @@ def text_of(shared: Path, row: dict[str, str]) -> str:
 
 
 def faults(shared: Path, row: dict[str, str]) -> set[str]:
-    reading = captures.file(shared / "outputs" / row["path"], NODES, SITE, NOW)
+    reading = captures.read_file(shared / "outputs" / row["path"], NODES, SITE, NOW)
     rows = catalog.load()
     return {event.fault_type for o in NODES.parse(reading) for event in classify(o, (), rows)}
 
@@ -107,7 +107,7 @@ def test_no_capture_breaks_the_parsers(shared: Path) -> None:
         list(output.hosts(text[:2000]))
         slurm_jobs.jobs(path.read_bytes())
         for detector in (NODES, SlurmJobsDetector(), JobStalledDetector()):
-            list(detector.parse(captures.file(path, detector, SITE, NOW)))
+            list(detector.parse(captures.read_file(path, detector, SITE, NOW)))
 
 
 def test_configuration_of_a_real_slurm_is_read(shared: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_error_of_the_api_is_never_healthy(shared: Path) -> None:
     rows = [row for row in index(shared) if row["wrong"].startswith("API error")]
     assert len(rows) >= 6
     for row in rows:
-        reading = captures.file(shared / "outputs" / row["path"], NODES, SITE, NOW)
+        reading = captures.read_file(shared / "outputs" / row["path"], NODES, SITE, NOW)
         answered = [o for o in NODES.parse(reading) if o.metric == "detector.answered"]
         assert [o.value for o in answered] == [False], row["name"]
 

@@ -77,7 +77,7 @@ def _walks(shared: Path) -> Iterator[tuple[str, dict[str, SnmpValue]]]:
 
 @functools.cache
 def _values(path: Path) -> dict[str, SnmpValue]:
-    return captures.snmprec(path.read_bytes())
+    return captures.parse_snmprec(path.read_bytes())
 
 
 def _reading(detector: Any, values: dict[str, SnmpValue]) -> Reading:
@@ -115,7 +115,9 @@ def test_faults_at_first_sight_are_those_that_the_walks_hold(shared: Path) -> No
     found = set()
     for name, values in _walks(shared):
         for detector in DETECTORS:
-            for event in captures.at_once(list(detector.parse(_reading(detector, values))), rows):
+            for event in captures.classify_all(
+                list(detector.parse(_reading(detector, values))), rows
+            ):
                 if event.fault_type != "detector.silent":
                     found.add((name, event.fault_type, event.qualifier))
     assert found == FAULTS
@@ -279,7 +281,7 @@ def test_24_agents_serve_the_walks_and_are_asked_at_once(shared: Path, tmp_path:
     for file, reading in zip(files, readings, strict=True):
         written = {
             o: value
-            for o, value in captures.snmprec(file.read_bytes()).items()
+            for o, value in captures.parse_snmprec(file.read_bytes()).items()
             if value is not None
         }
         assert {oid: reading.values.get(oid) for oid in written} == written, file.stem

@@ -61,9 +61,9 @@ def files(shared: Path) -> list[Real]:
                 continue
             detector = registry.by_name(KINDS[row["kind"]])
             path = shared / "outputs" / row["path"]
-            reading = captures.file(path, detector, Target("-", "", kind=detector.kind), NOW)
+            reading = captures.read_file(path, detector, Target("-", "", kind=detector.kind), NOW)
             seen = list(detector.parse(reading))
-            faults = tuple(event.fault_type for event in captures.at_once(seen, rows))
+            faults = tuple(event.fault_type for event in captures.classify_all(seen, rows))
             facts = dict(part.split("=", 1) for part in row["facts"].split(";") if "=" in part)
             found.append(Real(row["path"], row["kind"], row["health"], facts, seen, faults))
     return found

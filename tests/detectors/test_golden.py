@@ -25,7 +25,7 @@ TAKEN_AT = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 
 def told(case: Path) -> dict[str, Any]:
     detector = registry.by_name(case.parent.name)
-    return captures.as_json(captures.seen(detector, case, catalog.load(), TAKEN_AT))
+    return captures.to_json(captures.read_capture(detector, case, catalog.load(), TAKEN_AT))
 
 
 def metrics_of(folder: Path) -> set[str]:

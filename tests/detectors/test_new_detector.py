@@ -139,8 +139,8 @@ def test_its_captures_tell_what_they_show(
 ) -> None:
     (fans,) = detectors
     told = {
-        name: captures.as_json(
-            captures.seen(fans, _capture(tmp_path / name, text), fault_types, NOW)
+        name: captures.to_json(
+            captures.read_capture(fans, _capture(tmp_path / name, text), fault_types, NOW)
         )
         for name, text in (("healthy", WELL), ("stopped", STOPPED), ("truncated", "FA"))
     }

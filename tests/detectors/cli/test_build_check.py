@@ -32,7 +32,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_module_of_the_check_needs_python_3_9_and_nothing_else() -> None:
-    files = [str(path) for path in build_check.modules().values()]
+    files = [str(path) for path in build_check.find_modules().values()]
     found = subprocess.run(
         [
             Path(sys.executable).with_name("vermin"),
@@ -56,7 +56,7 @@ def test_a_module_that_a_node_does_not_have_stops_the_build(
     with pytest.raises(
         build_check.BuildError, match=r"detectors\.transports\.ssh imports paramiko"
     ):
-        build_check.modules()
+        build_check.find_modules()
 
 
 @pytest.mark.parametrize("python", INTERPRETERS, ids=lambda path: Path(path).name)

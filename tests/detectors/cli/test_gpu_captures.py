@@ -29,11 +29,14 @@ def test_machine_without_a_driver_is_told_so(
 def test_captures_tell_the_same_when_they_are_read_again(tmp_path: Path) -> None:
     world = SimulatedWorld.sakuraone(clock=lambda: NOW)
     world.node("gn001").gpu(3).is_remap_pending = True
-    assert gpu_captures.take(tmp_path, SimulatedShell(world), Target("gn001", "127.0.0.1")) == 0
+    assert (
+        gpu_captures.take_capture(tmp_path, SimulatedShell(world), Target("gn001", "127.0.0.1"))
+        == 0
+    )
     for name in gpu_captures.DETECTORS:
         (folder,) = (tmp_path / name).iterdir()
-        again = captures.seen(registry.by_name(name), folder, catalog.load(), NOW)
-        assert captures.as_json(again) == json.loads((folder / "expected.json").read_text())
+        again = captures.read_capture(registry.by_name(name), folder, catalog.load(), NOW)
+        assert captures.to_json(again) == json.loads((folder / "expected.json").read_text())
         assert [event.fault_type for event in again.events] == ["gpu.ecc.row_remap_pending"] * (
             name == "gpu"
         )
@@ -43,6 +46,9 @@ def test_captures_tell_the_same_when_they_are_read_again(tmp_path: Path) -> None
 def test_machine_that_does_not_answer_is_kept_and_ends_with_one(tmp_path: Path) -> None:
     world = SimulatedWorld.sakuraone(clock=lambda: NOW)
     world.node("gn001").gpu(3).is_hung = True
-    assert gpu_captures.take(tmp_path, SimulatedShell(world), Target("gn001", "127.0.0.1")) == 1
+    assert (
+        gpu_captures.take_capture(tmp_path, SimulatedShell(world), Target("gn001", "127.0.0.1"))
+        == 1
+    )
     (folder,) = (tmp_path / "gpu").iterdir()
     assert json.loads((folder / "input.json").read_text())["status"]["nvidia-smi"] is None

@@ -36,7 +36,7 @@ def seen(
 
 
 def faults(outputs: dict[str, Output], expected: Expected | None = None) -> set[tuple[str, str]]:
-    events = captures.at_once(seen(outputs, expected), catalog.load())
+    events = captures.classify_all(seen(outputs, expected), catalog.load())
     return {(event.fault_type, event.resource) for event in events}
 
 

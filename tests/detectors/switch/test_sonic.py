@@ -46,7 +46,7 @@ def faults(
     seen = list(DETECTOR.parse(Reading("sonic", target, NOW, given)))
     return {
         f"{event.fault_type} {event.qualifier}".strip()
-        for event in captures.at_once(seen, catalog.load())
+        for event in captures.classify_all(seen, catalog.load())
     }
 
 
@@ -258,8 +258,8 @@ def test_a_switch_is_read_in_one_session_over_ssh(tmp_path: Path) -> None:
     finally:
         shell.close()
         server.stop()
-    assert captures.at_once(well, catalog.load()) == []
-    assert [event.qualifier for event in captures.at_once(wrong, catalog.load())] == [
+    assert captures.classify_all(well, catalog.load()) == []
+    assert [event.qualifier for event in captures.classify_all(wrong, catalog.load())] == [
         "ecn_max_bytes"
     ]
     assert len([seen for seen in well if seen.metric == "port.set_mtu"]) == len(switch.ports)
