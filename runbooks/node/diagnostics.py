@@ -194,10 +194,10 @@ def _parse_json(text: str) -> list[_Result]:
         document = json.loads(text[start : end + 1]) if 0 <= start < end else {}
     except (ValueError, RecursionError):
         return []
-    root = _mapping(document)
-    body = _mapping(root.get("DCGM GPU Diagnostic") or root.get("DCGM Diagnostic"))
+    root = _to_mapping(document)
+    body = _to_mapping(root.get("DCGM GPU Diagnostic") or root.get("DCGM Diagnostic"))
     found: list[_Result] = []
-    for category in _rows(body.get("test_categories")):
+    for category in _list_rows(body.get("test_categories")):
         found += _parse_category(category)
     trouble = body.get("runtime_error")
     if trouble:
@@ -206,12 +206,12 @@ def _parse_json(text: str) -> list[_Result]:
 
 
 def _parse_category(category: Mapping[str, Any]) -> Iterator[_Result]:
-    for test in _rows(category.get("tests")):
+    for test in _list_rows(category.get("tests")):
         name = str(test.get("name", "a test"))
-        for row in _rows(test.get("results")):
+        for row in _list_rows(test.get("results")):
             warnings = _list_warnings(row)
-            severities = {_mapping(warning).get("error_severity") for warning in warnings}
-            texts = [str(_mapping(warning).get("warning", warning)) for warning in warnings]
+            severities = {_to_mapping(warning).get("error_severity") for warning in warnings}
+            texts = [str(_to_mapping(warning).get("warning", warning)) for warning in warnings]
             place = row.get("gpu_ids", row.get("gpu_id", row.get("entity_id", "")))
             is_setting = name in _SETTINGS or severities == {_CONFIG_SEVERITY}
             status, text = str(row.get("status", "")).lower(), "; ".join(texts)[:200]
@@ -240,11 +240,11 @@ def _parse_table(text: str) -> list[_Result]:
     return found
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _to_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _rows(value: object) -> list[Mapping[str, Any]]:
+def _list_rows(value: object) -> list[Mapping[str, Any]]:
     if not isinstance(value, list):
         return []
     return [row for row in value if isinstance(row, Mapping)]

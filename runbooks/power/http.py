@@ -66,7 +66,7 @@ class BmcHttp:
         self.address = address if "://" in address else f"https://{address}"
         shown = self.address if "@" not in self.address else "an address with a password"
         self.who = f"{node}'s management controller at {shown}"
-        self._parts = _checked(self.who, self.address)
+        self._parts = _parse_address(self.who, self.address)
         self._access = access
         self._deadline = deadline
         if self._parts.scheme == "http" and access.verify:
@@ -83,35 +83,37 @@ class BmcHttp:
         return self._ask("POST", path, json.dumps(body).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None) -> HttpResponse:
-        connection = http.client.HTTPConnection(self._parts.hostname or "", _port(self._parts))
+        connection = http.client.HTTPConnection(self._parts.hostname or "", _get_port(self._parts))
         try:
             connection.sock = self._connect()
-            with _ended_at(connection.sock, self._deadline):
+            with _cut_at(connection.sock, self._deadline):
                 connection.sock = self._encrypted(connection.sock)
                 connection.request(method, path, body=body, headers=self._headers(body))
                 response = connection.getresponse()
                 text = response.read(_LONGEST_BODY)
         except (OSError, http.client.HTTPException) as error:
             is_late = time.monotonic() >= self._deadline - 0.01
-            why = "no answer in time" if is_late else f"the answer broke off ({_words(error)})"
+            why = (
+                "no answer in time" if is_late else f"the answer broke off ({_format_error(error)})"
+            )
             raise PowerError(f"{self.who}: {method} {path}: {why}.") from None
         finally:
             connection.close()
         if response.status in (401, 403):
             raise self._not_let_in(response.status)
-        return HttpResponse(response.status, _document(text))
+        return HttpResponse(response.status, _parse_document(text))
 
     def _connect(self) -> socket.socket:
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise PowerError(f"{self.who} takes too long to answer.")
-        host, port = self._parts.hostname or "", _port(self._parts)
+        host, port = self._parts.hostname or "", _get_port(self._parts)
         try:
             return socket.create_connection((host, port), timeout=min(left_s, _CONNECT_S))
         except (OSError, UnicodeError) as error:
             raise PowerError(
-                f"{self.who} cannot be reached: {_words(error)}. See that it is up and that the"
-                " management network is reached from here."
+                f"{self.who} cannot be reached: {_format_error(error)}. See that it is up and that"
+                " the management network is reached from here."
             ) from None
 
     def _encrypted(self, plain: socket.socket) -> socket.socket:
@@ -132,7 +134,7 @@ class BmcHttp:
             context = ssl.create_default_context(cafile=self._access.ca_file or None)
         except OSError as error:
             raise PowerRefusal(
-                f"{self._access.ca_file} of [group.bmc] cannot be read: {_words(error)}"
+                f"{self._access.ca_file} of [group.bmc] cannot be read: {_format_error(error)}"
             ) from None
         if not self._access.verify:
             context.check_hostname = False
@@ -172,7 +174,7 @@ class BmcHttp:
         )
 
 
-def _checked(who: str, address: str) -> SplitResult:
+def _parse_address(who: str, address: str) -> SplitResult:
     try:
         parts = urlsplit(address)
         is_well = parts.scheme in _PORTS and bool(parts.hostname) and (parts.port or 1) > 0
@@ -187,12 +189,12 @@ def _checked(who: str, address: str) -> SplitResult:
     return parts
 
 
-def _port(parts: SplitResult) -> int:
+def _get_port(parts: SplitResult) -> int:
     return parts.port or _PORTS[parts.scheme]
 
 
 @contextlib.contextmanager
-def _ended_at(sock: socket.socket, deadline: float) -> Iterator[None]:
+def _cut_at(sock: socket.socket, deadline: float) -> Iterator[None]:
     """Cuts the connection at the deadline: a socket's own limit starts anew with every byte that
     trickles in."""
     duplicate = sock.dup()  # TLS takes the socket over; its duplicate is the same connection
@@ -211,7 +213,7 @@ def _cut(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _document(text: bytes) -> Mapping[str, Any]:
+def _parse_document(text: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -219,7 +221,7 @@ def _document(text: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _words(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, OSError) and error.strerror:

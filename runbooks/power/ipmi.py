@@ -10,7 +10,7 @@ from datetime import timedelta
 from detectors.detector import DetectorError, Output, Shell, Target
 from detectors.transports.local import LocalShell
 from runbooks.power.access import BmcAccess
-from runbooks.power.protocol import PowerError, PowerRefusal, PowerState, controller_of
+from runbooks.power.protocol import PowerError, PowerRefusal, PowerState, get_controller
 
 _PORT = 623
 _HOST = re.compile(
@@ -62,7 +62,7 @@ class IpmiPower:
         )
         if state is None:
             raise PowerError(
-                f"{_who(node)} does not say whether power is on: ipmitool printed"
+                f"{_format_controller(node)} does not say whether power is on: ipmitool printed"
                 f" {' '.join(text.split())[:200]!r}."
             )
         return state
@@ -75,7 +75,7 @@ class IpmiPower:
         self._ask(node, "on")
 
     def _ask(self, node: Target, verb: str) -> str:
-        host, port = _address(node)
+        host, port = _parse_address(node)
         where = (
             "-H",
             host,
@@ -94,14 +94,14 @@ class IpmiPower:
             raise PowerRefusal(
                 f"ipmitool cannot be run on this machine: install it ({error})."
             ) from error
-        words = _words(output)
+        words = _format_complaint(output)
         is_so_already = verb != "status" and _NOT_NOW in words
         if output.status != 0 and not is_so_already:
-            raise self._wrong(node, verb, words, is_late=output.status is None)
+            raise self._build_error(node, verb, words, is_late=output.status is None)
         return output.stdout.decode("utf-8", "replace")
 
-    def _wrong(self, node: Target, verb: str, words: str, *, is_late: bool) -> PowerError:
-        who = _who(node)
+    def _build_error(self, node: Target, verb: str, words: str, *, is_late: bool) -> PowerError:
+        who = _format_controller(node)
         if is_late:
             return PowerError(f"{who} has not answered `chassis power {verb}` in time.")
         for pattern, meaning in _REFUSED:
@@ -118,20 +118,22 @@ class IpmiPower:
         )
 
 
-def _words(output: Output) -> str:
+def _format_complaint(output: Output) -> str:
     """What ipmitool complains of, on one line."""
     lines = (output.stderr + b"\n" + output.stdout).decode("utf-8", "replace").splitlines()
     return " ".join(" ".join(line for line in lines if not _USUAL.search(line)).split())[:300]
 
 
-def _who(node: Target) -> str:
-    return f"{node.name}'s management controller at {controller_of(node)}"
+def _format_controller(node: Target) -> str:
+    return f"{node.name}'s management controller at {get_controller(node)}"
 
 
-def _address(node: Target) -> tuple[str, int]:
+def _parse_address(node: Target) -> tuple[str, int]:
     """Raises PowerRefusal for what is no host; nothing that begins with a dash becomes an
     option."""
-    found = _HOST.fullmatch(controller_of(node))
+    found = _HOST.fullmatch(get_controller(node))
     if found is None:
-        raise PowerRefusal(f"{_who(node)}: expected an address such as 10.0.9.1 or bmc-gn001:623")
+        raise PowerRefusal(
+            f"{_format_controller(node)}: expected an address such as 10.0.9.1 or bmc-gn001:623"
+        )
     return found["six"] or found["host"], int(found["port"] or _PORT)

@@ -19,7 +19,7 @@ __all__ = [
     "PowerError",
     "PowerRefusal",
     "PowerState",
-    "controller_of",
+    "get_controller",
 ]
 
 
@@ -78,7 +78,7 @@ class NoPower:
         )
 
 
-def controller_of(node: Target) -> str:
+def get_controller(node: Target) -> str:
     """Where the inventory says that the controller answers. Raises NoController where it does not
     say."""
     address = node.expected.bmc or node.expected.urls.get("redfish", "")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from detectors.detector import Target
 from runbooks.power.access import LIMIT, BmcAccess
 from runbooks.power.http import BmcHttp, HttpResponse
-from runbooks.power.protocol import PowerError, PowerRefusal, PowerState, controller_of
+from runbooks.power.protocol import PowerError, PowerRefusal, PowerState, get_controller
 
 _ROOT = "/redfish/v1/"
 # A chassis of blades has some dozen systems behind one service; a list that is longer is no list of
@@ -44,48 +44,46 @@ class RedfishPower:
 
     def state(self, node: Target) -> PowerState:
         service = self._service(node)
-        return _state(service, _system(service, node, self._access))
+        return _parse_state(service, _find_system(service, node, self._access))
 
     def off(self, node: Target) -> None:
-        self._bring(node, _OFF, already="Off")
+        self._switch(node, _OFF, already="Off")
 
     def on(self, node: Target) -> None:
-        self._bring(node, _ON, already="On")
+        self._switch(node, _ON, already="On")
 
     def _service(self, node: Target) -> BmcHttp:
         deadline = time.monotonic() + LIMIT.total_seconds()
-        return BmcHttp(node.name, controller_of(node), self._access, deadline=deadline)
+        return BmcHttp(node.name, get_controller(node), self._access, deadline=deadline)
 
-    def _bring(self, node: Target, kinds: tuple[str, ...], *, already: str) -> None:
+    def _switch(self, node: Target, kinds: tuple[str, ...], *, already: str) -> None:
         service = self._service(node)
-        system = _system(service, node, self._access)
+        system = _find_system(service, node, self._access)
         if system.get("PowerState") in (already, f"Powering{already}"):
             return
-        action = _path(
-            _mapping(_mapping(system.get("Actions")).get("#ComputerSystem.Reset")), "target"
-        )
+        action = _get_path(_get_reset(system), "target")
         if not action:
             raise PowerRefusal(
                 f"{service.who} shows no action ComputerSystem.Reset: power is not switched by it."
             )
-        kind = _chosen(service, system, kinds)
+        kind = _choose_reset(service, system, kinds)
         answer = service.post(action, {"ResetType": kind})
         if not answer.is_well:
-            _complain(service, f"ComputerSystem.Reset {kind}", answer)
+            _raise_error(service, f"ComputerSystem.Reset {kind}", answer)
 
 
-def _system(service: BmcHttp, node: Target, access: BmcAccess) -> Mapping[str, Any]:
+def _find_system(service: BmcHttp, node: Target, access: BmcAccess) -> Mapping[str, Any]:
     """The one that is the node. Raises PowerRefusal where that cannot be told, or where it is
     another machine."""
     wanted = access.system.replace("{name}", node.name)
     serial = node.expected.serial
-    systems = list(_systems(service))
-    found = [system for system in systems if not wanted or wanted in _names(system)]
+    systems = list(_read_systems(service))
+    found = [system for system in systems if not wanted or wanted in _get_names(system)]
     if len(found) > 1 and serial:
-        found = [system for system in found if serial in _serials(system)] or found
+        found = [system for system in found if serial in _get_serials(system)] or found
     if len(found) != 1:
-        _cannot_tell(service, wanted or serial, systems, found)
-    shown = _serials(found[0])
+        _raise_ambiguous(service, wanted or serial, systems, found)
+    shown = _get_serials(found[0])
     if serial and shown and serial not in shown:
         raise PowerRefusal(
             f"{service.who} is another machine's: it shows the serial {' or '.join(shown)}, and the"
@@ -95,16 +93,16 @@ def _system(service: BmcHttp, node: Target, access: BmcAccess) -> Mapping[str, A
     return found[0]
 
 
-def _systems(service: BmcHttp) -> Iterator[Mapping[str, Any]]:
+def _read_systems(service: BmcHttp) -> Iterator[Mapping[str, Any]]:
     root = service.get(_ROOT)
-    page = _path(_mapping(root.document.get("Systems")))
+    page = _get_path(_to_mapping(root.document.get("Systems")))
     if root.status == 404 or (root.is_well and not page):
         raise PowerRefusal(
             f"{service.who} shows no systems by Redfish ({root.words}): give its group another"
             " kind."
         )
     if not root.is_well:
-        _complain(service, f"GET {_ROOT}", root)
+        _raise_error(service, f"GET {_ROOT}", root)
     count = 0
     for _ in range(_MOST_PAGES):
         listed = _read(service, page)
@@ -115,10 +113,10 @@ def _systems(service: BmcHttp) -> Iterator[Mapping[str, Any]]:
                 raise PowerRefusal(
                     f"{service.who} lists more than {_MOST_SYSTEMS} systems: that is no node's own."
                 )
-            path = _path(_mapping(member))
+            path = _get_path(_to_mapping(member))
             if path:
                 yield _read(service, path)
-        page = _path(listed, "Members@odata.nextLink")
+        page = _get_path(listed, "Members@odata.nextLink")
         if not page:
             return
 
@@ -126,11 +124,11 @@ def _systems(service: BmcHttp) -> Iterator[Mapping[str, Any]]:
 def _read(service: BmcHttp, path: str) -> Mapping[str, Any]:
     answer = service.get(path)
     if not answer.is_well or not answer.document:
-        _complain(service, f"GET {path}", answer)
+        _raise_error(service, f"GET {path}", answer)
     return answer.document
 
 
-def _state(service: BmcHttp, system: Mapping[str, Any]) -> PowerState:
+def _parse_state(service: BmcHttp, system: Mapping[str, Any]) -> PowerState:
     shown = system.get("PowerState")
     state = _STATES.get(shown) if isinstance(shown, str) else None
     if state is None:
@@ -140,35 +138,40 @@ def _state(service: BmcHttp, system: Mapping[str, Any]) -> PowerState:
     return state
 
 
-def _chosen(service: BmcHttp, system: Mapping[str, Any], kinds: tuple[str, ...]) -> str:
+def _choose_reset(service: BmcHttp, system: Mapping[str, Any], kinds: tuple[str, ...]) -> str:
     """The first of the kinds that the board has; the usual one where it does not say what it
     has."""
-    allowed = _allowed(
-        service, _mapping(_mapping(system.get("Actions")).get("#ComputerSystem.Reset"))
-    )
+    allowed = _list_allowed(service, _get_reset(system))
     found = next((kind for kind in kinds if not allowed or kind in allowed), None)
     if found is None:
+        wanted, has = " or ".join(kinds), ", ".join(allowed)
         raise PowerRefusal(
-            f"{service.who} has no reset of kind {' or '.join(kinds)}; it has {', '.join(allowed)}."
-            " Its power has to be switched by hand."
+            f"{service.who} has no reset of kind {wanted}; it has {has}. Its power has to be"
+            " switched by hand."
         )
     return found
 
 
-def _allowed(service: BmcHttp, action: Mapping[str, Any]) -> tuple[str, ...]:
+def _get_reset(system: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The action that switches the power, as the board shows it."""
+    actions = _to_mapping(system.get("Actions"))
+    return _to_mapping(actions.get("#ComputerSystem.Reset"))
+
+
+def _list_allowed(service: BmcHttp, action: Mapping[str, Any]) -> tuple[str, ...]:
     """Beside the action, or in the ActionInfo that it names."""
     values = action.get("ResetType@Redfish.AllowableValues")
     more = action.get("@Redfish.ActionInfo")
-    if not isinstance(values, list) and isinstance(more, str) and _path({"": more}, ""):
+    if not isinstance(values, list) and isinstance(more, str) and _get_path({"": more}, ""):
         rows = service.get(more).document.get("Parameters")
-        named = (_mapping(row) for row in (rows if isinstance(rows, list) else ()))
+        named = (_to_mapping(row) for row in (rows if isinstance(rows, list) else ()))
         values = next(
             (row.get("AllowableValues") for row in named if row.get("Name") == "ResetType"), None
         )
     return tuple(str(value) for value in values) if isinstance(values, list) else ()
 
 
-def _complain(service: BmcHttp, what: str, answer: HttpResponse) -> NoReturn:
+def _raise_error(service: BmcHttp, what: str, answer: HttpResponse) -> NoReturn:
     if answer.status in _UNSUPPORTED:
         raise PowerRefusal(f"{service.who} does not take {what}: {answer.words}.")
     if 300 <= answer.status < 400:
@@ -179,7 +182,7 @@ def _complain(service: BmcHttp, what: str, answer: HttpResponse) -> NoReturn:
     raise PowerError(f"{service.who} answers {what} with {answer.words}.")
 
 
-def _cannot_tell(
+def _raise_ambiguous(
     service: BmcHttp, wanted: str, systems: list[Mapping[str, Any]], found: list[Mapping[str, Any]]
 ) -> NoReturn:
     names = ", ".join(str(system.get("Id", "?")) for system in systems) or "none"
@@ -192,25 +195,22 @@ def _cannot_tell(
     )
 
 
-def _names(system: Mapping[str, Any]) -> tuple[str, ...]:
+def _get_names(system: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(system[key]) for key in ("Id", "UUID", "Name") if system.get(key))
 
 
-def _serials(system: Mapping[str, Any]) -> tuple[str, ...]:
+def _get_serials(system: Mapping[str, Any]) -> tuple[str, ...]:
     """Dell shows the board's serial there, and the service tag, which the chassis bears, as its
     SKU."""
-    return tuple(
-        str(system[key]).strip()
-        for key in ("SerialNumber", "SKU")
-        if str(system.get(key) or "").strip()
-    )
+    values = (str(system.get(key) or "").strip() for key in ("SerialNumber", "SKU"))
+    return tuple(value for value in values if value)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _to_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _path(link: Mapping[str, Any], key: str = "@odata.id") -> str:
+def _get_path(link: Mapping[str, Any], key: str = "@odata.id") -> str:
     """A path on the same service, else nothing: the password goes nowhere else."""
     path = link.get(key)
     is_own = isinstance(path, str) and path.startswith("/") and not path.startswith("//")

@@ -24,14 +24,14 @@ class SitePower:
         self._entry = entry
 
     def state(self, node: Target) -> PowerState:
-        return self._of(node).state(node)
+        return self._get_power(node).state(node)
 
     def off(self, node: Target) -> None:
-        self._of(node).off(node)
+        self._get_power(node).off(node)
 
     def on(self, node: Target) -> None:
-        self._of(node).on(node)
+        self._get_power(node).on(node)
 
-    def _of(self, node: Target) -> Power:
+    def _get_power(self, node: Target) -> Power:
         access = self._entry(node)
         return _SPEAKERS[access.kind](access) if access is not None else NoPower()

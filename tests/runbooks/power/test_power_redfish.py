@@ -376,8 +376,8 @@ def test_whatever_a_service_answers_ends_in_a_state_or_a_sentence(
     )
     said = ""
     try:
-        found = power_redfish._system(service, node, BmcAccess(BmcKind.REDFISH, "k", "x"))
-        assert power_redfish._state(service, found) in PowerState
+        found = power_redfish._find_system(service, node, BmcAccess(BmcKind.REDFISH, "k", "x"))
+        assert power_redfish._parse_state(service, found) in PowerState
     except PowerError as error:
         said = str(error)
     assert not said or "gn001's management controller at https://10.0.9.1" in said
