@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from django.conf import settings
@@ -35,96 +36,111 @@ def stop_file() -> Path:
 
 def get_banners() -> list[Banner]:
     """What holds Kintsugi back right now."""
-    found = [
-        Banner(
-            "stop",
-            "front_hand",
-            f"Stopped by {row.engaged_by} at"
-            f" {timezone.localtime(row.engaged_at):%Y-%m-%d %H:%M %Z}: {row.reason}. Nothing"
-            " disruptive is done until it is released.",
-            reverse("stop_switch"),
-        )
-        for row in StopSwitch.objects.filter(released_at=None).order_by("-engaged_at")[:1]
+    return [
+        *_stop_switch_banners(),
+        *_breaker_banners(),
+        *_stop_file_banners(),
+        *_refused_sender_banners(),
+        *_silence_banners(),
+        *_overload_banners(),
+        *_message_banners(),
     ]
-    found += [
-        Banner(
-            "stop",
-            "electric_bolt",
-            f"The breaker tripped at {timezone.localtime(row.tripped_at):%Y-%m-%d %H:%M %Z}:"
-            f" {row.why}. No node is taken out of service until a person closes it.",
-            reverse("stop_switch"),
-            "Breaker",
-        )
-        for row in Breaker.objects.filter(closed_at=None)
-    ]
-    if stop_file().exists():
-        found.append(
-            Banner(
-                "stop",
-                "front_hand",
-                f"Stopped by the file {stop_file()}. Nothing disruptive is done while it exists.",
-                reverse("stop_switch"),
-            )
-        )
-    found += _refused()
-    found += _silenced()
-    found += _overloaded()
-    messages = reverse("admin:incidents_notification_changelist")
-    found += [
-        Banner("mode", "error", text, messages, "Messages") for text in troubles(timezone.now())
-    ]
-    return found
 
 
-def _refused() -> list[Banner]:
+def _stop_switch_banners() -> list[Banner]:
+    switch = StopSwitch.objects.filter(released_at=None).order_by("-engaged_at").first()
+    if switch is None:
+        return []
+    text = (
+        f"Stopped by {switch.engaged_by} at {_format_minute(switch.engaged_at)}: {switch.reason}."
+        " Nothing disruptive is done until it is released."
+    )
+    return [Banner("stop", "front_hand", text, reverse("stop_switch"))]
+
+
+def _breaker_banners() -> list[Banner]:
+    address = reverse("stop_switch")
+    banners = []
+    for breaker in Breaker.objects.filter(closed_at=None):
+        text = (
+            f"The breaker tripped at {_format_minute(breaker.tripped_at)}: {breaker.why}."
+            " No node is taken out of service until a person closes it."
+        )
+        banners.append(Banner("stop", "electric_bolt", text, address, "Breaker"))
+    return banners
+
+
+def _stop_file_banners() -> list[Banner]:
+    path = stop_file()
+    if not path.exists():
+        return []
+    text = f"Stopped by the file {path}. Nothing disruptive is done while it exists."
+    return [Banner("stop", "front_hand", text, reverse("stop_switch"))]
+
+
+def _message_banners() -> list[Banner]:
+    address = reverse("admin:incidents_notification_changelist")
+    return [Banner("mode", "error", text, address, "Messages") for text in troubles(timezone.now())]
+
+
+def _refused_sender_banners() -> list[Banner]:
     """Whose syslog is refused, and the line that lets it in."""
     refused = refused_senders.recent(timezone.now())
     if not refused:
         return []
     first = refused[0]
-    what = "connections" if first.transport == "TCP" else "datagrams"
-    since = timezone.localtime(first.first_at)
-    others = sorted({row.address for row in refused} - {first.address})
-    more = f", and that of {len(others)} more: {', '.join(others[:_NAMED])}" if others else ""
-    more += ", ..." if len(others) > _NAMED else ""
-    listed = settings.KINTSUGI["KINTSUGI_SYSLOG_NETWORKS"] or [INVENTORY]
-    line = ",".join([*listed, first.address])
+    address = first.address
+    unit = "connections" if first.transport == "TCP" else "datagrams"
+    amount = f"{first.count} {unit} since {_format_minute(first.first_at)}"
+    others = _format_others(sorted({sender.address for sender in refused} - {address}))
+    networks = settings.KINTSUGI["KINTSUGI_SYSLOG_NETWORKS"] or [INVENTORY]
+    setting = ",".join([*networks, address])
     text = (
-        f"Syslog from {first.address} is refused ({first.count} {what} since"
-        f" {since:%Y-%m-%d %H:%M %Z}){more}: nothing that it says is read. If it is a machine of"
-        f" yours, add it to the inventory with this address, or set KINTSUGI_SYSLOG_NETWORKS={line}"
-        " and restart the receiver."
+        f"Syslog from {address} is refused ({amount}){others}: nothing that it says is read."
+        " If it is a machine of yours, add it to the inventory with this address, or set"
+        f" KINTSUGI_SYSLOG_NETWORKS={setting} and restart the receiver."
     )
     return [Banner("mode", "block", text)]
 
 
-def _overloaded() -> list[Banner]:
+def _format_others(addresses: list[str]) -> str:
+    if not addresses:
+        return ""
+    named = ", ".join(addresses[:_NAMED])
+    more = ", ..." if len(addresses) > _NAMED else ""
+    return f", and that of {len(addresses)} more: {named}{more}"
+
+
+def _overload_banners() -> list[Banner]:
     """Whose silence says nothing now, and what to do about it."""
     address = reverse("admin:incidents_fault_changelist")
-    return [
-        Banner(
-            "mode",
-            "hourglass_bottom",
-            f"Kintsugi is overloaded since {timezone.localtime(since):%H:%M %Z}. {text}",
-            address,
-            "Faults",
-        )
-        for since, text in overload.get_active_overload()
-    ]
+    banners = []
+    for since, advice in overload.get_active_overload():
+        text = f"Kintsugi is overloaded since {timezone.localtime(since):%H:%M %Z}. {advice}"
+        banners.append(Banner("mode", "hourglass_bottom", text, address, "Faults"))
+    return banners
 
 
-def _silenced() -> list[Banner]:
+def _silence_banners() -> list[Banner]:
     """How much is kept from people now; nothing while no window is in force."""
     windows = len(active_windows.in_force(timezone.now()))
     if not windows:
         return []
-    kept, one = silences.kept_now(), windows == 1
-    incidents = "1 open incident is" if kept == 1 else f"{kept or 'no'} open incidents are"
-    word = (
-        "window (silence, maintenance or shelf) is"
-        if one
-        else "windows (silences, maintenance, shelves) are"
-    )
-    text = f"{windows} {word} in force; {incidents} kept from people by {'it' if one else 'them'}."
+    muted = silences.kept_now()
+    incidents = "1 open incident is" if muted == 1 else f"{muted or 'no'} open incidents are"
+    if windows == 1:
+        text = (
+            "1 window (silence, maintenance or shelf) is in force;"
+            f" {incidents} kept from people by it."
+        )
+    else:
+        text = (
+            f"{windows} windows (silences, maintenance, shelves) are in force;"
+            f" {incidents} kept from people by them."
+        )
     address = reverse("admin:incidents_silence_changelist") + "?state=in_force"
     return [Banner("mode", "notifications_paused", text, address, "Silences")]
+
+
+def _format_minute(time: datetime) -> str:
+    return f"{timezone.localtime(time):%Y-%m-%d %H:%M %Z}"

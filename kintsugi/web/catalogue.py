@@ -3,13 +3,9 @@ stops."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 
 from detectors.catalog import catalog
 from detectors.catalog.catalog import FaultType
@@ -18,8 +14,10 @@ from incidents.console.incident import with_place
 from incidents.models import Fault, Incident
 from incidents.text import wording
 from incidents.vocabulary.lifecycle import CLOSED
+from kintsugi.web.pages import render_page
 
 PER_PAGE = 50
+_PARAMETERS = ("q", "component", "severity", "action")
 
 
 def matches(fault: FaultType, words: list[str]) -> bool:
@@ -28,49 +26,60 @@ def matches(fault: FaultType, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
-def chosen(parameters: dict[str, str]) -> list[FaultType]:
+def search(parameters: dict[str, str]) -> list[FaultType]:
     """The fault types that the query names, the worst first, then by id as numbers count."""
     words = parameters["q"].lower().split()
-    found = [
-        fault
-        for fault in catalog.load()
-        if matches(fault, words)
-        and parameters["component"] in ("", str(fault.component))
-        and parameters["severity"] in ("", str(fault.severity))
-        and parameters["action"] in ("", str(fault.action))
-    ]
-    return sorted(
-        found,
-        key=lambda fault: (
-            -fault.severity.rank,
-            fault.id.rsplit(".", 1)[0],
-            fault.code or 0,
-            fault.id,
-        ),
-    )
+    with_words = [fault for fault in catalog.load() if matches(fault, words)]
+    matching = [fault for fault in with_words if _has_fields(fault, parameters)]
+    return sorted(matching, key=_sort_key)
+
+
+def _has_fields(fault: FaultType, parameters: dict[str, str]) -> bool:
+    """Whether its component, severity and action are those that were asked for, where any was."""
+    fields = {
+        "component": fault.component,
+        "severity": fault.severity,
+        "action": fault.action,
+    }
+    return all(parameters[name] in ("", str(value)) for name, value in fields.items())
+
+
+def _sort_key(fault: FaultType) -> tuple[int, str, int, str]:
+    family = fault.id.rsplit(".", 1)[0]
+    return -fault.severity.rank, family, fault.code or 0, fault.id
 
 
 def entries(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm("incidents.view_fault"):
         raise PermissionDenied
-    parameters = {
-        name: request.GET.get(name, "") for name in ("q", "component", "severity", "action")
-    }
-    page = Paginator(chosen(parameters), PER_PAGE).get_page(request.GET.get("page"))
-    context: dict[str, Any] = {
-        **admin.site.each_context(request),
-        "title": "Catalogue of fault types",
-        "page": page,
+    parameters = {name: request.GET.get(name, "") for name in _PARAMETERS}
+    pages = Paginator(search(parameters), PER_PAGE)
+    all_types = list(catalog.load())
+    context = {
+        "page": pages.get_page(request.GET.get("page")),
         "parameters": parameters,
-        "query": "&".join(f"{name}={value}" for name, value in parameters.items() if value),
-        "choices": [
-            ("component", "Component", [(str(c), text) for c, text in wording.COMPONENTS.items()]),
-            ("severity", "Severity", [(str(s), str(s)) for s in reversed(Severity)]),
-            ("action", "Action", [(str(a), wording.ACTIONS[a]) for a in Action]),
-        ],
-        "total": sum(1 for _ in catalog.load()),
+        "query": _query_string(parameters),
+        "choices": _choices(),
+        "total": len(all_types),
     }
-    return TemplateResponse(request, "kintsugi/catalogue.html", context)
+    return render_page(request, "kintsugi/catalogue.html", "Catalogue of fault types", context)
+
+
+def _query_string(parameters: dict[str, str]) -> str:
+    pairs = [f"{name}={value}" for name, value in parameters.items() if value]
+    return "&".join(pairs)
+
+
+def _choices() -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """For each field to choose by: its name, its label, and its values with their labels."""
+    components = [(str(component), text) for component, text in wording.COMPONENTS.items()]
+    severities = [(str(severity), str(severity)) for severity in reversed(Severity)]
+    actions = [(str(action), wording.ACTIONS[action]) for action in Action]
+    return [
+        ("component", "Component", components),
+        ("severity", "Severity", severities),
+        ("action", "Action", actions),
+    ]
 
 
 def entry(request: HttpRequest, fault_type: str) -> HttpResponse:
@@ -80,12 +89,11 @@ def entry(request: HttpRequest, fault_type: str) -> HttpResponse:
     if fault is None:
         raise Http404(f"The catalogue has no fault type {fault_type}.")
     incidents = with_place(Incident.objects.filter(fault_type=fault_type))
+    faults = Fault.objects.filter(fault_type=fault_type)
     context = {
-        **admin.site.each_context(request),
-        "title": fault.title,
         "fault": fault,
         "open_incidents": incidents.exclude(state__in=CLOSED),
         "past_incidents": incidents.filter(state__in=CLOSED)[:20],
-        "seen": Fault.objects.filter(fault_type=fault_type).count(),
+        "seen": faults.count(),
     }
-    return TemplateResponse(request, "kintsugi/catalogue_entry.html", context)
+    return render_page(request, "kintsugi/catalogue_entry.html", fault.title, context)

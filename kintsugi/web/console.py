@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.contrib import admin
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Exists, Max, OuterRef, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 
@@ -26,6 +24,7 @@ from incidents.reliability.summary import Summary
 from incidents.statistics import impact_statistics, statistics
 from incidents.vocabulary.lifecycle import State
 from kintsugi.web import modes
+from kintsugi.web.pages import render_page
 from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.people import progress
 
@@ -46,34 +45,53 @@ class WaitingItem:
 
 def home(request: HttpRequest) -> HttpResponse:
     """The index: what is open, what waits for a person, the fleet, the last runs, the numbers."""
-    context = {
-        **admin.site.each_context(request),
-        "title": "Home",
-        **overview(request, timezone.now()),
-    }
-    return TemplateResponse(request, "kintsugi/home.html", context)
+    context = overview(request, timezone.now())
+    return render_page(request, "kintsugi/home.html", "Home", context)
 
 
 def overview(request: HttpRequest, now: datetime) -> dict[str, Any]:
     """What the home page shows. A fixed number of queries, however many rows there are."""
-    open_incidents = with_place(Incident.objects.open()).order_by("-rank", "onset_at", "pk")
-    shown = list(open_incidents[:HOME_ROWS])
-    numbers = reliability(now)
     return {
         "now": now,
-        "open_incidents": shown,
-        "open_count": len(shown) if len(shown) < HOME_ROWS else open_incidents.count(),
-        "closed_lately": (with_place(Incident.objects.closed()).order_by("-closed_at")[:5]),
-        "asks": asks(),
+        "asks": get_waiting_items(),
+        "modes": modes.by_mode(modes.runbook_modes()),
+        "can_report": request.user.has_perm("incidents.add_userreport"),
+        **_latest(),
+        **_fleet(),
+        **_statistics(now),
+    }
+
+
+def _latest() -> dict[str, Any]:
+    """The open incidents, the worst first, those closed lately, and the last runs."""
+    open_incidents = with_place(Incident.objects.open()).order_by("-rank", "onset_at", "pk")
+    closed_incidents = with_place(Incident.objects.closed()).order_by("-closed_at")
+    runs = Run.objects.select_related("node", "incident")
+    first_page = list(open_incidents[:HOME_ROWS])
+    is_all = len(first_page) < HOME_ROWS
+    return {
+        "open_incidents": first_page,
+        "open_count": len(first_page) if is_all else open_incidents.count(),
+        "closed_lately": closed_incidents[:5],
+        "runs": runs[:8],
+    }
+
+
+def _fleet() -> dict[str, Any]:
+    return {
         "pods": pods(),
         "switch_roles": switch_roles(),
         "provisional": Node.objects.filter(is_provisional=True).count(),
-        "runs": Run.objects.select_related("node", "incident")[:8],
+    }
+
+
+def _statistics(now: datetime) -> dict[str, Any]:
+    numbers = reliability(now)
+    failed_classes = [row for row in numbers.classes if row.failures]
+    return {
         "numbers": numbers,
         "costs": costs(now),
-        "figures": [numbers.overall, *(row for row in numbers.classes if row.failures)],
-        "modes": modes.by_mode(modes.runbook_modes()),
-        "can_report": request.user.has_perm("incidents.add_userreport"),
+        "figures": [numbers.overall, *failed_classes],
     }
 
 
@@ -84,27 +102,29 @@ def reliability(now: datetime) -> Summary:
     A page that refreshes every five seconds would otherwise read every incident each time.
     """
     minute = now.replace(second=0, microsecond=0)
-    changed = Incident.objects.aggregate(latest=Max("updated_at"), count=Count("pk"))
-    state = (minute.isoformat(), str(changed["latest"]), changed["count"], Node.objects.count())
+    changes = Incident.objects.aggregate(latest=Max("updated_at"), count=Count("pk"))
+    nodes = Node.objects.count()
+    state = (minute.isoformat(), str(changes["latest"]), changes["count"], nodes)
     key = f"reliability-{event_id(*state)}"
-    found: Summary | None = cache.get(key)
-    if found is None:
-        found = statistics.summary(now - STATISTICS_SPAN, now)
-        cache.set(key, found, timeout=60)
-    return found
+    summary: Summary | None = cache.get(key)
+    if summary is None:
+        summary = statistics.summary(now - STATISTICS_SPAN, now)
+        cache.set(key, summary, timeout=60)
+    return summary
 
 
 def costs(now: datetime) -> list[tuple[str, str]]:
     """What the incidents of the same days cost, in sentences; computed anew each minute."""
-    key = f"costs-{now.replace(second=0, microsecond=0):%Y%m%d%H%M}"
-    found: list[tuple[str, str]] | None = cache.get(key)
-    if found is None:
-        found = impact_statistics.sentences(impact_statistics.figures(now - STATISTICS_SPAN, now))
-        cache.set(key, found, timeout=60)
-    return found
+    key = f"costs-{now:%Y%m%d%H%M}"
+    sentences: list[tuple[str, str]] | None = cache.get(key)
+    if sentences is None:
+        figures = impact_statistics.figures(now - STATISTICS_SPAN, now)
+        sentences = impact_statistics.sentences(figures)
+        cache.set(key, sentences, timeout=60)
+    return sentences
 
 
-def asks() -> list[WaitingItem]:
+def get_waiting_items() -> list[WaitingItem]:
     """What waits for a person, oldest first within its kind: approvals, incidents, messages,
     quarantine."""
     waiting = (
@@ -112,55 +132,61 @@ def asks() -> list[WaitingItem]:
         .select_related("node", "incident")
         .order_by("started_at")
     )
-    approvals = list(waiting[:HOME_ROWS])
+    runs = list(waiting[:HOME_ROWS])
+    approvals = [_approval_item(run) for run in runs]
+    incidents = _incident_items([run.incident_id for run in runs])
+    return [*approvals, *incidents, *_failed_message_items(), *_quarantine_items()]
+
+
+def _approval_item(run: Run) -> WaitingItem:
+    text = f"Approve or abort: {progress.title(run)} on {run.place}"
+    return WaitingItem("back_hand", text, f"run #{run.pk}", _page(run), run.started_at)
+
+
+def _incident_items(approval_incidents: list[int]) -> list[WaitingItem]:
+    """Of the open incidents that need a person; one whose run waits for approval is left out."""
     asking = Incident.objects.open().exclude(needs_human="")
-    others = asking.exclude(pk__in=[run.incident_id for run in approvals]).order_by("onset_at")
-    incidents = list(others[: HOME_ROWS + 1])
-    found = [
-        WaitingItem(
-            "back_hand",
-            f"Approve or abort: {progress.get_title(run)} on {run.place}",
-            f"run #{run.pk}",
-            _page(run),
-            run.started_at,
-        )
-        for run in approvals
-    ]
-    found += [
-        WaitingItem(
-            "back_hand", incident.needs_human, str(incident), _page(incident), incident.onset_at
-        )
-        for incident in incidents[:HOME_ROWS]
-    ]
+    rows = asking.exclude(pk__in=approval_incidents).order_by("onset_at")
+    incidents = list(rows[: HOME_ROWS + 1])
+    items = [_incident_item(incident) for incident in incidents[:HOME_ROWS]]
     if len(incidents) > HOME_ROWS:
         address = reverse("admin:incidents_incident_changelist") + "?state=unfinished"
-        more = f"See what else is asked of people: {others.count() - HOME_ROWS} more"
-        found.append(WaitingItem("back_hand", more, "open incidents", address))
-    if failed := Notification.objects.filter(state=Notification.SendState.FAILED).count():
-        address = reverse("admin:incidents_notification_changelist") + "?state__exact=failed"
-        found.append(
-            WaitingItem(
-                "mail",
-                f"See what keeps messages from being sent: {failed} failed",
-                "messages",
-                address,
-            )
-        )
-    if held := QuarantinedEvent.objects.count():
-        address = reverse("admin:incidents_quarantinedevent_changelist")
-        found.append(
-            WaitingItem(
-                "report",
-                f"Look at what could not be ingested: {held} held back",
-                "quarantine",
-                address,
-            )
-        )
-    return found
+        text = f"See what else is asked of people: {rows.count() - HOME_ROWS} more"
+        items.append(WaitingItem("back_hand", text, "open incidents", address))
+    return items
 
 
-def _page(row: Incident | Run) -> str:
-    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+def _incident_item(incident: Incident) -> WaitingItem:
+    return WaitingItem(
+        "back_hand",
+        text=incident.needs_human,
+        about=str(incident),
+        address=_page(incident),
+        since=incident.onset_at,
+    )
+
+
+def _failed_message_items() -> list[WaitingItem]:
+    count = Notification.objects.filter(state=Notification.SendState.FAILED).count()
+    if not count:
+        return []
+    address = reverse("admin:incidents_notification_changelist") + "?state__exact=failed"
+    text = f"See what keeps messages from being sent: {count} failed"
+    return [WaitingItem("mail", text, "messages", address)]
+
+
+def _quarantine_items() -> list[WaitingItem]:
+    count = QuarantinedEvent.objects.count()
+    if not count:
+        return []
+    address = reverse("admin:incidents_quarantinedevent_changelist")
+    text = f"Look at what could not be ingested: {count} held back"
+    return [WaitingItem("report", text, "quarantine", address)]
+
+
+def _page(row: Incident | Run | Node | Switch) -> str:
+    meta = row._meta
+    return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[row.pk])
 
 
 def pods() -> list[dict[str, Any]]:
@@ -173,31 +199,36 @@ def pods() -> list[dict[str, Any]]:
         node=OuterRef("pk"), out_of_service_at__isnull=False, restored_at=None
     )
     repair = Run.objects.unfinished().filter(node=OuterRef("pk")).exclude(mode=Mode.SHADOW)
-    rows = (
-        Node.objects.inventoried()
-        .annotate(is_out=Exists(out), is_repaired=Exists(repair))
-        .order_by("pod")
-        .values("pod")
-        .annotate(
-            total=Count("pk"),
-            repaired=Count("pk", filter=Q(is_repaired=True)),
-            out=Count("pk", filter=Q(is_out=True, is_repaired=False)),
-        )
-    )
-    return [{**row, "serving": row["total"] - row["repaired"] - row["out"]} for row in rows]
+    nodes = Node.objects.inventoried().annotate(is_out=Exists(out), is_repaired=Exists(repair))
+    counts = {
+        "total": Count("pk"),
+        "repaired": Count("pk", filter=Q(is_repaired=True)),
+        "out": Count("pk", filter=Q(is_out=True, is_repaired=False)),
+    }
+    by_pod = nodes.order_by("pod").values("pod").annotate(**counts)
+    rows: list[dict[str, Any]] = list(by_pod)
+    for row in rows:
+        row["serving"] = row["total"] - row["repaired"] - row["out"]
+    return rows
 
 
 def switch_roles() -> list[dict[str, Any]]:
     """Switches per role: total, and how many have an open incident."""
-    troubled = set(
-        Incident.objects.open().filter(owner__startswith="switch/").values_list("owner", flat=True)
-    )
+    incidents = Incident.objects.open().filter(owner__startswith="switch/")
+    troubled = set(incidents.values_list("owner", flat=True))
     roles: dict[str, dict[str, Any]] = {}
     for name, role in Switch.objects.order_by("role").values_list("name", "role"):
-        row = roles.setdefault(role, {"role": role, "total": 0, "troubled": 0, "untroubled": 0})
-        row["total"] += 1
-        row["troubled" if f"switch/{name}" in troubled else "untroubled"] += 1
+        counts = roles.setdefault(role, {"role": role, "total": 0, "troubled": 0, "untroubled": 0})
+        counts["total"] += 1
+        counts["troubled" if f"switch/{name}" in troubled else "untroubled"] += 1
     return list(roles.values())
+
+
+def is_waiting_for_person(incident: Incident, run: Run | None) -> bool:
+    if not incident.is_open:
+        return False
+    is_approval = run is not None and run.state == RunState.AWAITING_APPROVAL
+    return is_approval or bool(incident.needs_human)
 
 
 def format_request(incident: Incident, run: Run | None) -> str:
@@ -215,24 +246,20 @@ class IncidentPage(IncidentAdmin):
     page_template = "kintsugi/incident.html"
 
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
-        about = list(progress.get_runs_about(row).prefetch_related("steps"))
-        runs = [run for run in about if run.incident_id == row.pk]
+        related_runs = list(progress.runs_about(row).prefetch_related("steps"))
+        runs = [run for run in related_runs if run.incident_id == row.pk]
         latest = runs[0] if runs else None
-        return {
-            **super().page_context(request, row),
+        is_unfinished = latest is not None and latest.state in UNFINISHED
+        progress_words = progress.words(row, related_runs)
+        doing = story.doing(row, progress_words, timezone.now())
+        context = {
             "runs": runs,
-            "doing": story.doing(row, progress.format_progress_of(row, about), timezone.now()),
+            "doing": doing,
             "asked": format_request(row, latest),
-            "open_run": latest if latest is not None and latest.state in UNFINISHED else None,
-            "asks": (
-                bool(row.needs_human and row.is_open)
-                or (
-                    latest is not None
-                    and latest.state == RunState.AWAITING_APPROVAL
-                    and row.is_open
-                )
-            ),
+            "open_run": latest if is_unfinished else None,
+            "asks": is_waiting_for_person(row, latest),
         }
+        return super().page_context(request, row) | context
 
 
 class NodePage(NodeAdmin):
@@ -251,14 +278,13 @@ def _runs(node: Node) -> QuerySet[Run]:
 
 def machine(request: HttpRequest, resource: str) -> HttpResponse:
     """Leads from a resource path to its machine's page."""
-    kind, _, name = resource.partition("/")
+    kind, _, path = resource.partition("/")
     model: type[Node] | type[Switch] | None = {"node": Node, "switch": Switch}.get(kind)  # type: ignore[assignment]
-    row = model.objects.filter(name=name.split("/")[0]).first() if model else None
+    name = path.split("/")[0]
+    row = model.objects.filter(name=name).first() if model else None
     if row is None:
         raise Http404(f"The inventory has no machine {resource}.")
-    return HttpResponseRedirect(
-        reverse(f"admin:incidents_{row._meta.model_name}_change", args=[row.pk])
-    )
+    return HttpResponseRedirect(_page(row))
 
 
 def incident(request: HttpRequest, number: int) -> HttpResponse:

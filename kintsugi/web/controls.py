@@ -3,11 +3,12 @@ go."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from unfold.widgets import UnfoldAdminTextInputWidget
@@ -16,6 +17,7 @@ from detectors.detector import DetectorError
 from kintsugi import tasks
 from kintsugi.clients import wiring
 from kintsugi.web.modes import MODE_MEANINGS, by_mode, runbook_modes
+from kintsugi.web.pages import render_page
 from runbooks import services
 from runbooks.fleet import fleet
 from runbooks.models import Breaker, Mode, RunbookMode, StopSwitch
@@ -46,30 +48,38 @@ def stop_switch(request: HttpRequest) -> HttpResponse:
             raise PermissionDenied
         if form.is_valid() and _switch(request, form):
             return HttpResponseRedirect(reverse("stop_switch"))
-    rows = StopSwitch.objects.order_by("-engaged_at")
     context = {
-        **admin.site.each_context(request),
-        "title": "Stop switch",
         "now": timezone.now(),
         "form": StopForm() if is_closing else form,
         "breaker_form": form if is_closing else StopForm(auto_id="breaker_%s"),
         "may_use": may_use,
-        "standing": rows.filter(released_at=None),
-        "past": rows.exclude(released_at=None)[:20],
-        "tripped": Breaker.objects.filter(closed_at=None).first(),
-        "trips": Breaker.objects.exclude(closed_at=None)[:20],
+        **_switch_and_breaker_rows(),
     }
-    return TemplateResponse(
-        request, "kintsugi/stop_switch.html", context, status=409 if form.errors else 200
-    )
+    status = 409 if form.errors else 200
+    return render_page(request, "kintsugi/stop_switch.html", "Stop switch", context, status=status)
+
+
+def _switch_and_breaker_rows() -> dict[str, Any]:
+    switches = StopSwitch.objects.order_by("-engaged_at")
+    released = switches.exclude(released_at=None)
+    closed_breakers = Breaker.objects.exclude(closed_at=None)
+    return {
+        "standing": switches.filter(released_at=None),
+        "past": released[:20],
+        "tripped": Breaker.objects.filter(closed_at=None).first(),
+        "trips": closed_breakers[:20],
+    }
 
 
 def _switch(request: HttpRequest, form: StopForm) -> bool:
     """Engages or releases, or closes the breaker; a refusal is put on the form."""
-    now, actor, reason = timezone.now(), request.user.get_username(), form.cleaned_data["reason"]
-    if request.POST.get("turn") == "release":
+    now = timezone.now()
+    actor = request.user.get_username()
+    reason = form.cleaned_data["reason"]
+    turn = request.POST.get("turn")
+    if turn == "release":
         outcome = services.release(actor=actor, note=reason, now=now)
-    elif request.POST.get("turn") == "close":
+    elif turn == "close":
         outcome = services.close_breaker(reason, actor=actor, now=now)
     else:
         outcome = services.stop(reason, actor=actor, now=now)
@@ -83,28 +93,31 @@ def _switch(request: HttpRequest, form: StopForm) -> bool:
 def modes(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm("runbooks.view_runbookmode"):
         raise PermissionDenied
+    may_set = request.user.has_perm("runbooks.set_mode")
     refusal: list[str] = []
     if request.method == "POST":
-        if not request.user.has_perm("runbooks.set_mode"):
+        if not may_set:
             raise PermissionDenied
         refusal = _set_mode(request)
         if not refusal:
             return HttpResponseRedirect(reverse("modes"))
+    meanings = [(mode.label, text) for mode, text in MODE_MEANINGS.items()]
+    site_mode = RunbookMode.objects.filter(runbook=fleet.SITE).first()
     context = {
-        **admin.site.each_context(request),
-        "title": "Runbook modes",
         "groups": by_mode(runbook_modes()),
-        "site": RunbookMode.objects.filter(runbook=fleet.SITE).first(),
-        "meanings": [(mode.label, text) for mode, text in MODE_MEANINGS.items()],
+        "site": site_mode,
+        "meanings": meanings,
         "modes": Mode.choices,
         "refusal": refusal,
-        "may_set": request.user.has_perm("runbooks.set_mode"),
+        "may_set": may_set,
     }
-    return TemplateResponse(request, "kintsugi/modes.html", context, status=409 if refusal else 200)
+    status = 409 if refusal else 200
+    return render_page(request, "kintsugi/modes.html", "Runbook modes", context, status=status)
 
 
 def _set_mode(request: HttpRequest) -> list[str]:
     """Empty when set, else what stands against it, a line each."""
+    actor = request.user.get_username()
     form = ModeForm(request.POST)
     if not form.is_valid():
         return [f"Choose a runbook and one of {', '.join(Mode.values)}."]
@@ -114,14 +127,9 @@ def _set_mode(request: HttpRequest) -> list[str]:
     except DetectorError as error:
         return [f"Nothing can be armed here: {error}"]
     if mode == Mode.ARMED and world is None:
-        tasks.ask_preflight(request.user.get_username())
-    outcome = services.set_mode(
-        form.cleaned_data["runbook"],
-        mode,
-        actor=request.user.get_username(),
-        now=timezone.now(),
-        world=world,
-    )
+        tasks.ask_preflight(actor)
+    runbook = form.cleaned_data["runbook"]
+    outcome = services.set_mode(runbook, mode, actor=actor, now=timezone.now(), world=world)
     if isinstance(outcome, services.ControlRefused):
         return outcome.reason.splitlines()
     messages.success(request, outcome.text)

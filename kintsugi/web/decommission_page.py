@@ -60,7 +60,8 @@ class DecommissionPage(ReadOnlyAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        form = (extra_context or {}).get("form", AddForm() if request.user.has_perm(MAY) else None)
+        empty_form = AddForm() if request.user.has_perm(MAY) else None
+        form = (extra_context or {}).get("form", empty_form)
         return super().changelist_view(request, {"title": "Decommissioning", "form": form})
 
     def page_queryset(self, request: HttpRequest) -> QuerySet[Decommission]:
@@ -71,16 +72,11 @@ class DecommissionPage(ReadOnlyAdmin):
         return {"title": f"Decommissioning of {row.node.name}", "form": EndForm() if may else None}
 
     def page_urls(self) -> list[URLPattern]:
-        wrap = self.admin_site.admin_view
+        begin = self.admin_site.admin_view(require_POST(self.begin_view))
+        end = self.admin_site.admin_view(require_POST(self.end_view))
         return [
-            path(
-                "begin/", wrap(require_POST(self.begin_view)), name="incidents_decommission_begin"
-            ),
-            path(
-                "<int:object_id>/end/",
-                wrap(require_POST(self.end_view)),
-                name="incidents_decommission_end",
-            ),
+            path("begin/", begin, name="incidents_decommission_begin"),
+            path("<int:object_id>/end/", end, name="incidents_decommission_end"),
         ]
 
     def begin_view(self, request: HttpRequest) -> HttpResponse:
@@ -89,7 +85,7 @@ class DecommissionPage(ReadOnlyAdmin):
         form = AddForm(request.POST)
         if form.is_valid():
             for node in output.hosts(form.cleaned_data["nodes"]):
-                self._say(request, form, node)
+                self._begin(request, form, node)
             if not form.errors:
                 return HttpResponseRedirect(reverse("admin:incidents_decommission_changelist"))
         request.method = "GET"
@@ -97,7 +93,7 @@ class DecommissionPage(ReadOnlyAdmin):
         answer.status_code = 409
         return answer
 
-    def _say(self, request: HttpRequest, form: AddForm, node: str) -> None:
+    def _begin(self, request: HttpRequest, form: AddForm, node: str) -> None:
         actor, why = request.user.get_username(), form.cleaned_data["reason"]
         outcome = decommission.begin(node, actor=actor, why=why, now=timezone.now())
         if isinstance(outcome, ControlRefused):

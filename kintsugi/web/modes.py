@@ -20,22 +20,29 @@ def runbook_modes() -> list[dict[str, Any]]:
     """Each runbook of the library with its own mode (without a row it is shadow, set by nobody),
     and how far it goes: no further than the site's mode."""
     rows = {row.runbook: row for row in RunbookMode.objects.all()}
-    site = Mode(rows[fleet.SITE].mode) if fleet.SITE in rows else Mode.ARMED
-    own = {name: Mode(rows[name].mode) if name in rows else Mode.SHADOW for name in library.load()}
-    return [
-        {
-            "runbook": name,
-            "title": book.title,
-            "meaning": book.meaning,
-            "mode": own[name].value,
-            "goes": fleet.get_lower_mode(own[name], site).value,
-            "set": rows.get(name),
-        }
-        for name, book in library.load().items()
-    ]
+    site_mode = Mode(rows[fleet.SITE].mode) if fleet.SITE in rows else Mode.ARMED
+    return [_runbook_mode(book, rows.get(name), site_mode) for name, book in library.load().items()]
+
+
+def _runbook_mode(
+    book: library.Runbook, row: RunbookMode | None, site_mode: Mode
+) -> dict[str, Any]:
+    mode = Mode(row.mode) if row is not None else Mode.SHADOW
+    return {
+        "runbook": book.name,
+        "title": book.title,
+        "meaning": book.meaning,
+        "mode": mode.value,
+        "goes": fleet.lower(mode, site_mode).value,
+        "set": row,
+    }
 
 
 def by_mode(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Mode, what it means, and the runbooks that go so far; those that may do most come first."""
-    found = [(mode, [row for row in rows if row["goes"] == mode]) for mode in reversed(Mode)]
-    return [(mode.value, MODE_MEANINGS[mode], group) for mode, group in found if group]
+    groups = []
+    for mode in reversed(Mode):
+        runbooks = [row for row in rows if row["goes"] == mode]
+        if runbooks:
+            groups.append((mode.value, MODE_MEANINGS[mode], runbooks))
+    return groups

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils import timezone
 
 from kintsugi.web.modes import MODE_MEANINGS
+from kintsugi.web.pages import render_page
 from runbooks import services
 from runbooks.library import library
 from runbooks.models import Run, RunbookMode
@@ -27,31 +26,42 @@ def runbook(request: HttpRequest, name: str) -> HttpResponse:
     if book is None:
         raise Http404(f"There is no runbook {name}.")
     context = {
-        **admin.site.each_context(request),
-        "title": book.title,
         "now": timezone.now(),
-        "book": book,
-        "mode": str(services.get_mode(name)),
-        "meaning": MODE_MEANINGS[services.get_mode(name)],
-        "set": RunbookMode.objects.filter(runbook=name).first(),
-        "purposes": [describe.list_conditions(entry) for entry in book.purposes],
-        "place": describe.format_place(book),
-        "steps": [describe.describe_step(planned) for planned in book.steps],
-        "limits": describe.list_limits(book.limits),
+        **_mode(name),
+        **_description(book),
         "runs": _last_runs(name),
-        "older": _older(book),
+        "older": _runs_of_older_versions(book),
     }
-    return TemplateResponse(request, "kintsugi/runbook.html", context)
+    return render_page(request, "kintsugi/runbook.html", book.title, context)
+
+
+def _mode(name: str) -> dict[str, Any]:
+    mode = services.mode_of(name)
+    return {
+        "mode": str(mode),
+        "meaning": MODE_MEANINGS[mode],
+        "set": RunbookMode.objects.filter(runbook=name).first(),
+    }
+
+
+def _description(book: library.Runbook) -> dict[str, Any]:
+    purposes = [describe.purpose_facts(purpose) for purpose in book.purposes]
+    steps = [describe.step(step) for step in book.steps]
+    return {
+        "book": book,
+        "purposes": purposes,
+        "place": describe.place(book),
+        "steps": steps,
+        "limits": describe.limits(book.limits),
+    }
 
 
 def _last_runs(name: str) -> list[Run]:
     return list(Run.objects.filter(runbook=name).select_related("node", "incident")[:_LAST])
 
 
-def _older(book: library.Runbook) -> list[dict[str, Any]]:
+def _runs_of_older_versions(book: library.Runbook) -> list[dict[str, Any]]:
     """Runs that are under way by another version of it: each keeps the one that it began with."""
-    rows = Run.objects.unfinished().filter(runbook=book.name).exclude(version=book.version)
-    return [
-        {"run": run, "version": run.version or "an older one"}
-        for run in rows.select_related("node", "incident")
-    ]
+    unfinished = Run.objects.unfinished().filter(runbook=book.name)
+    runs = unfinished.exclude(version=book.version).select_related("node", "incident")
+    return [{"run": run, "version": run.version or "an older one"} for run in runs]

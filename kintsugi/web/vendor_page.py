@@ -36,10 +36,10 @@ class VendorCasePage(VendorCaseAdmin):
         archive."""
         if not request.user.has_perm(MAY):
             raise PermissionDenied
-        found = vendor_bundle.collect(object_id, shell=wiring.node_shell(), now=timezone.now())
-        if isinstance(found, Refused):
-            messages.error(request, found.reason)
+        bundle = vendor_bundle.collect(object_id, shell=wiring.node_shell(), now=timezone.now())
+        if isinstance(bundle, Refused):
+            messages.error(request, bundle.reason)
             return HttpResponseRedirect(reverse("admin:incidents_vendorcase_changelist"))
-        answer = HttpResponse(found.content, content_type="application/gzip")
-        answer.headers["Content-Disposition"] = f'attachment; filename="{found.name}"'
+        answer = HttpResponse(bundle.content, content_type="application/gzip")
+        answer.headers["Content-Disposition"] = f'attachment; filename="{bundle.name}"'
         return answer

@@ -47,7 +47,9 @@ def test_each_node_that_the_breaker_keeps_in_service_is_asked_about_and_the_chan
     assert [text for text in loud(armed) if "breaker" in text] == [
         text for text in loud(armed) if text.endswith(tripped.needs_human)
     ]
-    assert {ask.about for ask in console.asks()} == {str(incident) for incident in (*kept, tripped)}
+    assert {ask.about for ask in console.get_waiting_items()} == {
+        str(incident) for incident in (*kept, tripped)
+    }
 
 
 def test_the_home_page_says_how_many_more_ask_than_it_lists() -> None:
@@ -56,7 +58,7 @@ def test_the_home_page_says_how_many_more_ask_than_it_lists() -> None:
             resource=f"node/gn{number:03}/gpu/0000:19:00.0", needs_human=f"Look at gn{number:03}."
         )
 
-    asks = console.asks()
+    asks = console.get_waiting_items()
 
     assert [ask.text for ask in asks[-2:]] == [
         "Look at gn024.",

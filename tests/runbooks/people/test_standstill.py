@@ -206,7 +206,9 @@ def test_the_breaker_asks_at_once_and_what_it_holds_after_ten_minutes_in_the_thr
         if row.entry
     }
     assert loud == {tripped.pk}
-    assert {ask.about for ask in console.asks()} == {str(incident) for incident in (*lost, tripped)}
+    assert {ask.about for ask in console.get_waiting_items()} == {
+        str(incident) for incident in (*lost, tripped)
+    }
 
     services.close_breaker("leaf-03 was at fault", actor="alice", now=site.now)
     incidents.ingest(
@@ -231,7 +233,7 @@ def test_a_person_is_asked_when_no_runbook_is_for_the_fault() -> None:
     assert asked(incident) == (
         "Look after gn001 by hand: no runbook is for nic.firmware.unhealthy with action class reboot, of class nic."
     )
-    assert [ask.text for ask in console.asks()] == [asked(incident)]
+    assert [ask.text for ask in console.get_waiting_items()] == [asked(incident)]
 
 
 def test_a_person_is_asked_when_the_node_is_not_in_the_inventory_until_it_is() -> None:
