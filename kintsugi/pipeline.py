@@ -49,7 +49,7 @@ WAITS_FOR_SLURM = ("ask_reach", "compare", "update_jobs", "record_acts", "follow
 _BELL_UNHEARD = timedelta(seconds=2)
 
 
-class Ring(Protocol):
+class TaskQueue(Protocol):
     """Doorbells. Losing one costs time, never work; `at` may be ignored when it is far off."""
 
     def ingest(self) -> None: ...
@@ -69,7 +69,7 @@ class Pipeline:
 
     world: World
     notifier: Notifier
-    ring: Ring
+    queue: TaskQueue
     clock: Callable[[], datetime]
     catalog: Catalog
     watch: Watch | None = None
@@ -94,7 +94,7 @@ class Pipeline:
         """Rings the polls that are due. `tick` is the time between two calls."""
         now = self.clock()
         for chunk in polling.claim(self._watch.schedule.paces(self._watch, now), now, tick=tick):
-            self.ring.poll(chunk)
+            self.queue.poll(chunk)
 
     def poll(self, chunk: Chunk) -> None:
         """One detector looks at some targets; what it sees takes the same way as a log line."""
@@ -171,9 +171,9 @@ class Pipeline:
         now = self.clock()
         runbooks.advance(run_id, now=now, world=self.world)
         if runbooks.is_due(run_id, now=self.clock()):
-            self.ring.advance(run_id)
+            self.queue.advance(run_id)
         for next_id in runbooks.start_after(run_id, now=now, world=self.world):
-            self.ring.advance(next_id)
+            self.queue.advance(next_id)
         self._tell(now)
 
     def notify(self, notification_id: int) -> None:
@@ -182,7 +182,7 @@ class Pipeline:
             notification_id, self.notifier, now=self.clock(), run_words=runbooks.format_progress
         )
         if outcome.next_id is not None:
-            self.ring.notify(outcome.next_id, outcome.next_at)
+            self.queue.notify(outcome.next_id, outcome.next_at)
 
     def sweep(self) -> None:
         """Everything whose time has come, whoever forgot to ring. Waits for nobody but the
@@ -199,10 +199,10 @@ class Pipeline:
         runbooks.evaluate_outcomes(now)
         started = runbooks.start_due(None, now=now, world=self.world)
         for run_id in started:
-            self.ring.advance(run_id)
-        for run_id in runbooks.get_due_runs(now):
+            self.queue.advance(run_id)
+        for run_id in runbooks.due(now):
             if run_id not in started:
-                self.ring.advance(run_id)
+                self.queue.advance(run_id)
         self._tell(now)
 
     def _conclude(self, now: datetime) -> None:
@@ -267,7 +267,7 @@ class Pipeline:
             if not reserving.follow_reservations(now, self.world.slurm):
                 return
             for run_id in runbooks.start_due(None, now=now, world=self.world):
-                self.ring.advance(run_id)
+                self.queue.advance(run_id)
             self._tell(now)
 
         self._once("follow_reservations", periods.FOLLOW_RESERVATIONS, work)
@@ -323,13 +323,13 @@ class Pipeline:
         )
         if touched:
             for run_id in runbooks.start_due(touched, now=now, world=self.world):
-                self.ring.advance(run_id)
+                self.queue.advance(run_id)
         if changes:
             self._tell(now)
 
     def _tell(self, now: datetime) -> None:
         for notification_id in notifications.due(now):
-            self.ring.notify(notification_id)
+            self.queue.notify(notification_id)
 
 
 def _rounds(

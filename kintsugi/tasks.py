@@ -48,7 +48,7 @@ def pipeline() -> Pipeline:
     return Pipeline(
         world=world,
         notifier=wiring.notifier(),
-        ring=CeleryRing(),
+        queue=CeleryQueue(),
         clock=clock.now,
         catalog=catalog.load(),
         watch=wiring.watch(world.shell),
@@ -172,7 +172,7 @@ def follow_reservations() -> None:
     pipeline().follow_reservations()
 
 
-class CeleryRing:
+class CeleryQueue:
     """Rings once the transaction is committed. A broker that is down costs time: the sweep rings
     again."""
 

@@ -41,11 +41,11 @@ def fill(key: Hashable, write: Callable[[], None]) -> None:
         _filled[key].backup(connection.connection)
         return
     write()
-    for one in _filled.values():
-        one.close()
+    for copy_before in _filled.values():
+        copy_before.close()
     _filled.clear()
-    kept = _filled[key] = sqlite3.connect(":memory:", check_same_thread=False)
-    connection.connection.backup(kept)
+    _filled[key] = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.connection.backup(_filled[key])
 
 
 @lru_cache(maxsize=1)

@@ -39,13 +39,12 @@ class ReplayIntake:
 
     def flush(self, now: datetime) -> list[dict[str, Any]]:
         """What is due, as it travels to `ingest`."""
-        events = [folded.event(now, SOURCE) for folded in self._folder.take(_seconds(now))]
-        first = self.events
-        self.events += len(events)
-        return [
-            to_wire(replace(event, event_id=event_id(SOURCE, first + index)))
-            for index, event in enumerate(events)
-        ]
+        wire_events = []
+        for folded in self._folder.take(_seconds(now)):
+            event = replace(folded.event(now, SOURCE), event_id=event_id(SOURCE, self.events))
+            wire_events.append(to_wire(event))
+            self.events += 1
+        return wire_events
 
     def held_until(self) -> datetime | None:
         """When repeats that are held back will be due."""

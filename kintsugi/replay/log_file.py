@@ -25,11 +25,12 @@ def read(paths: Sequence[Path], *, now: datetime, year: int | None) -> list[Stam
     """
     merged: list[Stamped] = []
     for path in paths:
-        merged.extend(stamped(path.read_bytes().splitlines(), now=now, year=year))
+        lines = path.read_bytes().splitlines()
+        merged.extend(parse_lines(lines, now=now, year=year))
     return sorted(merged, key=lambda line: line.at)
 
 
-def stamped(lines: Iterable[bytes], *, now: datetime, year: int | None) -> Iterator[Stamped]:
+def parse_lines(lines: Iterable[bytes], *, now: datetime, year: int | None) -> Iterator[Stamped]:
     """Time never runs backwards: a line that says an earlier time than the one before it is played
     with it."""
     latest: datetime | None = None

@@ -16,7 +16,7 @@ from kintsugi.configuration import config
 from kintsugi.pipeline import Pipeline
 from kintsugi.replay.agenda import Agenda
 from kintsugi.replay.intake import ReplayIntake
-from kintsugi.replay.player import DequeRing, Player
+from kintsugi.replay.player import Player, ReplayQueue
 from runbooks.guards.policy import Policy
 from runbooks.step import World
 
@@ -55,6 +55,6 @@ def make_policy(cluster_name: str, verify_command: tuple[str, ...]) -> Policy:
 
 def make_player(agenda: Agenda, world: World, notifier: Notifier, say: Say) -> Player:
     catalog = fault_catalog.load()
-    ring = DequeRing(agenda)
-    pipeline = Pipeline(world=world, notifier=notifier, ring=ring, clock=agenda, catalog=catalog)
-    return Player(pipeline, ring, agenda=agenda, intake=ReplayIntake(catalog), say=say)
+    queue = ReplayQueue(agenda)
+    pipeline = Pipeline(world=world, notifier=notifier, queue=queue, clock=agenda, catalog=catalog)
+    return Player(pipeline, queue, agenda=agenda, intake=ReplayIntake(catalog), say=say)

@@ -35,18 +35,18 @@ SWEPT_AFTER = (timedelta(seconds=5), timedelta(seconds=150), timedelta(seconds=6
 OVERDUE_AGAIN = timedelta(minutes=5)
 
 
-class DequeRing:
-    """The doorbells of the pipeline: a queue for now, the agenda for later. Ringing twice is
-    ringing once."""
+class ReplayQueue:
+    """The tasks that the pipeline asks for: a queue for now, the agenda for later. What is queued
+    twice runs once."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        self._waiting: dict[tuple[str, int | str], Callable[[Pipeline], None]] = {}
+        self._waiting: dict[tuple[str, int], Callable[[Pipeline], None]] = {}
 
     def ingest(self) -> None: ...
 
     def advance(self, run_id: int) -> None:
-        self._waiting.setdefault(("advance", run_id), lambda pipeline: pipeline.advance(run_id))
+        self._enqueue("advance", run_id, lambda pipeline: pipeline.advance(run_id))
 
     def poll(self, chunk: Chunk) -> None:
         """A replay looks where its scenario says, never by a schedule."""
@@ -55,13 +55,16 @@ class DequeRing:
         if at is not None and at > self._agenda():
             self._agenda.add(at, lambda: self.notify(notification_id))
         else:
-            self._waiting.setdefault(
-                ("notify", notification_id), lambda pipeline: pipeline.notify(notification_id)
-            )
+            self._enqueue("notify", notification_id, lambda pipe: pipe.notify(notification_id))
 
-    def answer_all(self, pipeline: Pipeline) -> None:
+    def _enqueue(self, task: str, number: int, run: Callable[[Pipeline], None]) -> None:
+        self._waiting.setdefault((task, number), run)
+
+    def run_all(self, pipeline: Pipeline) -> None:
         while self._waiting:
-            self._waiting.pop(next(iter(self._waiting)))(pipeline)
+            first = next(iter(self._waiting))
+            run = self._waiting.pop(first)
+            run(pipeline)
 
 
 class Player:
@@ -70,29 +73,37 @@ class Player:
     def __init__(
         self,
         pipeline: Pipeline,
-        ring: DequeRing,
+        queue: ReplayQueue,
         *,
         agenda: Agenda,
         intake: ReplayIntake,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.pipeline, self.agenda, self.intake = pipeline, agenda, intake
-        self._ring, self._say = ring, say
+        self.pipeline = pipeline
+        self.agenda = agenda
+        self.intake = intake
+        self._queue = queue
+        self._say = say
         self._flushed_at: datetime | None = None
         self._is_flush_due = False
-        self._looks: set[tuple[datetime, Callable[[], None]]] = set()
+        self._scheduled: set[tuple[datetime, Callable[[], None]]] = set()
 
     def play(self, until: datetime) -> None:
         """Everything that is due up to `until`."""
         day = self.agenda().date()
-        while (at := self.agenda.next_at()) is not None and at <= until:
-            self.agenda.take()()
-            self._ring.answer_all(self.pipeline)
+        while self._has_deed(until):
+            do_next = self.agenda.take()
+            do_next()
+            self._queue.run_all(self.pipeline)
             if self.agenda().date() != day:
                 day = self.agenda().date()
                 self._say(f"{day}: {self.intake.lines} lines, {self.intake.events} events")
         self.agenda.move(until)
         self._sweep()
+
+    def _has_deed(self, until: datetime) -> bool:
+        next_at = self.agenda.next_at()
+        return next_at is not None and next_at <= until
 
     def deliver(self, line: bytes) -> None:
         """One raw line reaches the receiver now."""
@@ -107,13 +118,16 @@ class Player:
         self.pipeline.look_at(node)
         self.settle()
 
-    def judged(self, kind: EventKind, fault_type: str, on: Sequence[str], text: str) -> None:
+    def conclude(
+        self, kind: EventKind, fault_type: str, resources: Sequence[str], text: str
+    ) -> None:
         """A round of polls saw this on these resources, all in one."""
         now = self.agenda()
-        events = [
-            make_conclusion(kind, fault_type, resource, text=text, now=now) for resource in on
-        ]
-        self.pipeline.ingest([to_wire(event) for event in events])
+        events = []
+        for resource in resources:
+            event = make_conclusion(kind, fault_type, resource, text=text, now=now)
+            events.append(to_wire(event))
+        self.pipeline.ingest(events)
         self._sweep_later()
         self.settle()
 
@@ -124,33 +138,33 @@ class Player:
 
     def settle(self) -> None:
         """What rang is answered, and the next look is put down for when something will be due."""
-        self._ring.answer_all(self.pipeline)
+        self._queue.run_all(self.pipeline)
         now = self.agenda()
-        for kind, at in due.moments():
-            look = self._wake if kind is Kind.RUN else self._sweep
-            self._look_at(at + MARGIN if at >= now else now + OVERDUE_AGAIN, look)
+        for kind, due_at in due.moments():
+            job = self._wake if kind is Kind.RUN else self._sweep
+            self._schedule(due_at + MARGIN if due_at >= now else now + OVERDUE_AGAIN, job)
 
-    def _look_at(self, at: datetime, look: Callable[[], None]) -> None:
-        if (at, look) not in self._looks:
-            self._looks.add((at, look))
-            self.agenda.add(at, look)
+    def _schedule(self, at: datetime, job: Callable[[], None]) -> None:
+        if (at, job) not in self._scheduled:
+            self._scheduled.add((at, job))
+            self.agenda.add(at, job)
 
     def _sweep(self) -> None:
-        self._looks.discard((self.agenda(), self._sweep))
+        self._scheduled.discard((self.agenda(), self._sweep))
         self.sweep()
 
     def _wake(self) -> None:
         """What a sweep does for runs, and nothing else: a run wakes often while its node boots."""
-        self._looks.discard((self.agenda(), self._wake))
-        for run_id in runbooks.get_due_runs(self.agenda()):
-            self._ring.advance(run_id)
+        self._scheduled.discard((self.agenda(), self._wake))
+        for run_id in runbooks.due(self.agenda()):
+            self._queue.advance(run_id)
         self.settle()
 
     def _sweep_later(self) -> None:
         """Whole seconds, so that a burst of batches is looked at once."""
         now = self.agenda().replace(microsecond=0)
         for after in SWEPT_AFTER:
-            self._look_at(now + after, self._sweep)
+            self._schedule(now + after, self._sweep)
 
     def _flush_at(self, at: datetime) -> None:
         if not self._is_flush_due:
@@ -158,13 +172,15 @@ class Player:
             self.agenda.add(at, self._flush)
 
     def _flush_held(self) -> None:
-        if (held_until := self.intake.held_until()) is not None:
+        held_until = self.intake.held_until()
+        if held_until is not None:
             self._flush_at(held_until + FLUSH_MARGIN)
 
     def _flush(self) -> None:
         self._is_flush_due = False
         self._flushed_at = self.agenda()
-        if events := self.intake.flush(self.agenda()):
+        events = self.intake.flush(self.agenda())
+        if events:
             self.pipeline.ingest(events)
             self._sweep_later()
         self.settle()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from detectors.faults import Role
-from incidents.models import Fault, Incident
+from incidents.models import Fault, Incident, IncidentFault
 from incidents.vocabulary.lifecycle import State
+from runbooks.models import Run
 
+_FAULTS_SHOWN = 6
+_INCIDENT_FIELDS = ("id", "component", "fault_type", "severity", "root_resource", "state")
+_RUN_FIELDS = ("mode", "state", "outcome")
 NOT_TRUE = frozenset({State.FALSE_POSITIVE.value, State.DUPLICATE.value})
 
 
@@ -57,133 +61,123 @@ class Played:
 def collect(*, lines: int, events: int, deeds: dict[str, int]) -> Played:
     """Reads the database that the replay wrote."""
     # The root first, then its symptoms in the order in which they joined.
-    incidents = Incident.objects.order_by("opened_at", "id").prefetch_related(
-        "members__fault", "runs"
-    )
-    return Played(
-        lines, events, Fault.objects.count(), [_row(incident) for incident in incidents], deeds
-    )
+    incidents = Incident.objects.order_by("opened_at", "id")
+    rows = [_row(incident) for incident in incidents.prefetch_related("members__fault", "runs")]
+    return Played(lines, events, Fault.objects.count(), rows, deeds)
 
 
-def merged(plays: Sequence[Played]) -> Played:
+def merge(plays: Sequence[Played]) -> Played:
     """Several plays as one: counts are summed, and the ids of a later play's incidents follow those
     of the earlier."""
+    lines = events = faults = 0
     rows: list[dict[str, Any]] = []
     deeds: Counter[str] = Counter()
     for played in plays:
-        last = max((row["id"] for row in rows), default=0)
-        rows += [{**row, "id": row["id"] + last} for row in played.incidents]
+        lines += played.lines
+        events += played.events
+        faults += played.faults
+        last_id = max((row["id"] for row in rows), default=0)
+        rows += [{**row, "id": row["id"] + last_id} for row in played.incidents]
         deeds.update(played.deeds)
-    return Played(
-        sum(played.lines for played in plays),
-        sum(played.events for played in plays),
-        sum(played.faults for played in plays),
-        rows,
-        dict(deeds),
-    )
+    return Played(lines, events, faults, rows, dict(deeds))
 
 
 def _row(incident: Incident) -> dict[str, Any]:
+    members = sorted(incident.members.all(), key=lambda member: member.role != Role.ROOT)
+    runs = incident.runs.order_by("id").select_related("node")
+    row = {name: getattr(incident, name) for name in _INCIDENT_FIELDS}
+    row["opened_at"] = _iso(incident.opened_at)
+    row["restored_at"] = _iso(incident.restored_at)
+    row["recovery"] = incident.recovery
+    row["channels"] = incident.channels
+    row["faults"] = [_fault_row(member) for member in members]
+    row["runs"] = [_run_row(run, incident) for run in runs]
+    return row
+
+
+def _fault_row(member: IncidentFault) -> dict[str, Any]:
     return {
-        "id": incident.pk,
-        "component": incident.component,
-        "fault_type": incident.fault_type,
-        "severity": incident.severity,
-        "root_resource": incident.root_resource,
-        "state": incident.state,
-        "opened_at": _iso(incident.opened_at),
-        "restored_at": _iso(incident.restored_at),
-        "recovery": incident.recovery,
-        "channels": incident.channels,
-        "faults": [
-            {
-                "resource": member.fault.resource,
-                "fault_type": member.fault.fault_type,
-                "role": member.role,
-                "rule": member.rule,
-                "reason": member.reason,
-            }
-            for member in sorted(
-                incident.members.all(), key=lambda member: member.role != Role.ROOT
-            )
-        ],
-        "runs": [
-            {
-                "id": run.pk,
-                "runbook": run.runbook,
-                "node": f"node/{run.node.name}" if run.node is not None else incident.owner,
-                "mode": run.mode,
-                "state": run.state,
-                "outcome": run.outcome,
-                "started_at": _iso(run.started_at),
-                "finished_at": _iso(run.finished_at),
-            }
-            for run in incident.runs.order_by("id").select_related("node")
-        ],
+        "resource": member.fault.resource,
+        "fault_type": member.fault.fault_type,
+        "role": member.role,
+        "rule": member.rule,
+        "reason": member.reason,
     }
+
+
+def _run_row(run: Run, incident: Incident) -> dict[str, Any]:
+    machine = f"node/{run.node.name}" if run.node is not None else incident.owner
+    row = {"id": run.pk, "runbook": run.runbook, "node": machine}
+    row |= {name: getattr(run, name) for name in _RUN_FIELDS}
+    row["started_at"] = _iso(run.started_at)
+    row["finished_at"] = _iso(run.finished_at)
+    return row
 
 
 def _iso(at: datetime | None) -> str | None:
     return at.isoformat() if at is not None else None
 
 
-def text(played: Played) -> Iterator[str]:
+def format_text(played: Played) -> Iterator[str]:
     """One block per incident, then the true ones by class and month."""
     for row in played.incidents:
         yield from _block(row)
+    true_incidents = played.true_incidents
     yield (
         f"{played.lines} lines, {played.events} events, {played.faults} faults,"
-        f" {len(played.incidents)} incidents, of which {len(played.true_incidents)} are neither"
+        f" {len(played.incidents)} incidents, of which {len(true_incidents)} are neither"
         " false alarm nor duplicate."
     )
-    yield from _by_class_and_month(played.true_incidents)
-    yield from _counted("Recovery", Counter(row["recovery"] for row in played.true_incidents))
-    yield from _counted("In Slurm", Counter(played.deeds))
+    yield from _format_months(true_incidents)
+    recoveries = Counter(row["recovery"] for row in true_incidents)
+    yield from _format_counts("Recovery", recoveries)
+    yield from _format_counts("In Slurm", played.deeds)
 
 
 def _block(row: dict[str, Any]) -> Iterator[str]:
-    when = _minute(row["opened_at"])
-    yield f"#{row['id']} {when}  {row['component']}  {row['fault_type']} on {row['root_resource']}"
+    opened = _minute(row["opened_at"])
+    root = f"{row['fault_type']} on {row['root_resource']}"
+    yield f"#{row['id']} {opened}  {row['component']}  {root}"
     restored = f", service restored {_minute(row['restored_at'])}" if row["restored_at"] else ""
-    told = " and ".join(row["channels"]) or "nobody"
-    yield (
-        f"    {row['severity']}, {row['state']}, recovery {row['recovery']}, told by"
-        f" {told}{restored}"
-    )
+    channels = " and ".join(row["channels"]) or "nobody"
+    facts = f"{row['severity']}, {row['state']}, recovery {row['recovery']}"
+    yield f"    {facts}, told by {channels}{restored}"
     for fault in row["faults"][:_FAULTS_SHOWN]:
-        yield (
-            f"    {fault['role']:<8}{fault['fault_type']} on {fault['resource']}: {fault['reason']}"
-        )
-    if len(row["faults"]) > _FAULTS_SHOWN:
-        yield f"    ... and {len(row['faults']) - _FAULTS_SHOWN} more"
+        name = f"{fault['fault_type']} on {fault['resource']}"
+        yield f"    {fault['role']:<8}{name}: {fault['reason']}"
+    more = len(row["faults"]) - _FAULTS_SHOWN
+    if more > 0:
+        yield f"    ... and {more} more"
     for run in row["runs"]:
-        told = f"{run['state']} ({run['mode']}) {run['outcome']}"
-        yield f"    run {run['id']} of {run['runbook']} on {run['node']}: {told}"
+        outcome = f"{run['state']} ({run['mode']}) {run['outcome']}"
+        yield f"    run {run['id']} of {run['runbook']} on {run['node']}: {outcome}"
 
 
-_FAULTS_SHOWN = 6
+def _minute(time: str | None) -> str:
+    return time[:16].replace("T", " ") if time else "-"
 
 
-def _minute(at: str | None) -> str:
-    return at[:16].replace("T", " ") if at else "-"
+def _format_months(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A table: incidents by class, a column per month."""
+    by_class: dict[str, Counter[str]] = defaultdict(Counter)
+    total: Counter[str] = Counter()
+    for row in rows:
+        month = row["opened_at"][:7]
+        by_class[row["component"]][month] += 1
+        total[month] += 1
+    months = sorted(total)
+    yield _format_cells("", [*months, "all"])
+    for component in sorted(by_class):
+        counts = by_class[component]
+        yield _format_cells(component, [*(counts[month] for month in months), counts.total()])
+    yield _format_cells("all", [*(total[month] for month in months), total.total()])
 
 
-def _by_class_and_month(rows: list[dict[str, Any]]) -> Iterator[str]:
-    months = sorted({row["opened_at"][:7] for row in rows})
-    counts = Counter((row["component"], row["opened_at"][:7]) for row in rows)
-    yield f"{'':<22}" + "".join(f"{month:>9}" for month in months) + f"{'all':>9}"
-    for component in sorted({row["component"] for row in rows}):
-        cells = [counts[component, month] for month in months]
-        yield f"{component:<22}" + "".join(f"{cell:>9}" for cell in cells) + f"{sum(cells):>9}"
-    sums = [
-        sum(counts[component, month] for component in {row["component"] for row in rows})
-        for month in months
-    ]
-    yield f"{'all':<22}" + "".join(f"{cell:>9}" for cell in sums) + f"{sum(sums):>9}"
+def _format_cells(title: str, cells: Sequence[str | int]) -> str:
+    return f"{title:<22}" + "".join(f"{cell:>9}" for cell in cells)
 
 
-def _counted(title: str, counts: Counter[str]) -> Iterator[str]:
+def _format_counts(title: str, counts: Mapping[str, int]) -> Iterator[str]:
     if counts:
-        yield f"{title}: " + ", ".join(
-            f"{name} {number}" for name, number in sorted(counts.items())
-        )
+        texts = [f"{name} {count}" for name, count in sorted(counts.items())]
+        yield f"{title}: {', '.join(texts)}"

@@ -56,46 +56,62 @@ class Compared:
     """`before`: the present rules, or without changed ones what the site recorded; `after`: the
     changed ones."""
 
-    since: datetime
-    until: datetime
-    events: int
-    faults: int
+    history: History
     before: int
     after: int
     is_recorded: bool
     differences: tuple[OutcomeDifference, ...]
-    steps: int
-    """What people and repairs did in the period."""
     otherwise: tuple[ShadowStepDone, ...]
-    """Of them, what was not done in the last play as in the one before, or as at the site."""
+    """What was not done in the last play as in the one before, or as at the site."""
+
+    @property
+    def steps(self) -> int:
+        """What people and repairs did in the period."""
+        return len(self.history.steps)
+
+    @property
+    def faults(self) -> int:
+        return len(self.history.marks)
+
+    @property
+    def period(self) -> tuple[datetime, datetime]:
+        return self.history.since.astimezone(UTC), self.history.until.astimezone(UTC)
 
     def as_json(self) -> dict[str, Any]:
+        incidents = {"before": self.before, "after": self.after}
+        differing = [difference.as_json() for difference in self.differences]
+        otherwise = [step.as_json() for step in self.otherwise]
         return {
-            "since": self.since.isoformat(),
-            "until": self.until.isoformat(),
-            "events": self.events,
-            "faults": self.faults,
-            "incidents": {"before": self.before, "after": self.after},
+            **self._history_json(),
+            "incidents": incidents,
             "before_is": "recorded" if self.is_recorded else "present rules",
-            "differences": [one.as_json() for one in self.differences],
-            "steps": {"played": self.steps, "otherwise": [one.as_json() for one in self.otherwise]},
+            "differences": differing,
+            "steps": {"played": self.steps, "otherwise": otherwise},
+        }
+
+    def _history_json(self) -> dict[str, Any]:
+        since, until = self.period
+        return {
+            "since": since.isoformat(),
+            "until": until.isoformat(),
+            "events": len(self.history.events),
+            "faults": self.faults,
         }
 
     def text(self) -> Iterator[str]:
-        than = "as the site recorded it" if self.is_recorded else "with the present rules"
-        with_rules = "the present rules" if self.is_recorded else "the changed rules"
-        since, until = f"{self.since:%Y-%m-%d}", f"{self.until:%Y-%m-%d}"
-        yield (
-            f"{_counted(self.faults, 'fault')} of {since} to {until} (UTC), as"
-            f" {_counted(self.events, 'event')}."
-        )
-        yield f"{_counted(self.before, 'incident')} {than}, {self.after} with {with_rules}."
+        before = "as the site recorded it" if self.is_recorded else "with the present rules"
+        after = "with the present rules" if self.is_recorded else "with the changed rules"
+        since, until = self.period
+        faults = _format_count(self.faults, "fault")
+        events = _format_count(len(self.history.events), "event")
+        yield f"{faults} of {since:%Y-%m-%d} to {until:%Y-%m-%d} (UTC), as {events}."
+        yield f"{_format_count(self.before, 'incident')} {before}, {self.after} {after}."
         if not self.differences:
             yield "No incident would be another."
-        for one in self.differences:
-            yield f"  {one.text}"
+        for difference in self.differences:
+            yield f"  {difference.text}"
         if self.steps:
-            steps = _counted(self.steps, "step")
+            steps = _format_count(self.steps, "step")
             yield f"{steps} of people and repairs played too, {len(self.otherwise)} came otherwise."
         for step in self.otherwise:
             yield f"  {step.text}"
@@ -104,53 +120,79 @@ class Compared:
 def compare(*, now: datetime, days: int, rules: Path | None, say: Say) -> Compared:
     """Plays the last days once (without changed rules) or twice. Raises CorrelationError for rules
     that do not load."""
-    concluded = _concluded()
+    concluded = _load_concluded_types()
     if rules is not None:
-        with _rules(rules):
+        with _use_rules(rules):
             site_rules.joining()
-            concluded |= _concluded()
-    since = now - timedelta(days=days)
-    history = shadow_history.read(since, now, concluded=concluded)
-    events, faults = _counted(len(history.events), "event"), _counted(len(history.marks), "fault")
-    steps = _counted(len(history.steps), "step")
-    say(
-        f"{events} of {faults}, and {steps} of people and repairs, since {since:%Y-%m-%d %H:%M} UTC"
-    )
-    present, done = _played(history, "present rules", say)
-    before, after = history.recorded, present
-    was_done = [ShadowStepDone(step, ShadowResult.DONE) for step in history.steps]
-    if rules is not None:
-        with _rules(rules):
-            was_done = done
-            before, (after, done) = present, _played(history, "changed rules", say)
+            concluded |= _load_concluded_types()
+    history = shadow_history.read(now - timedelta(days=days), now, concluded=concluded)
+    say(_format_history(history))
+    present = _play_apart(history, "present rules", say)
+    if rules is None:
+        steps = [ShadowStepDone(step, ShadowResult.DONE) for step in history.steps]
+        recorded = _Play(history.recorded, steps)
+        return _make_comparison(history, recorded, present, is_recorded=True)
+    with _use_rules(rules):
+        changed = _play_apart(history, "changed rules", say)
+    return _make_comparison(history, present, changed, is_recorded=False)
+
+
+@dataclass(frozen=True)
+class _Play:
+    """What came of the period, and what was done with each of its steps."""
+
+    outcome: ShadowOutcome
+    steps: list[ShadowStepDone]
+
+    def count_incidents(self) -> int:
+        return len(self.outcome.groups())
+
+
+def _make_comparison(
+    history: History, before: _Play, after: _Play, *, is_recorded: bool
+) -> Compared:
+    found = differences(before.outcome, after.outcome, history.recorded)
+    otherwise = _find_otherwise(before.steps, after.steps)
     return Compared(
-        since=since.astimezone(UTC),
-        until=now.astimezone(UTC),
-        events=len(history.events),
-        faults=len(history.marks),
-        before=len(before.groups()),
-        after=len(after.groups()),
-        is_recorded=rules is None,
-        differences=tuple(differences(before, after, history.recorded)),
-        steps=len(history.steps),
-        otherwise=tuple(
-            one for one, was in zip(done, was_done, strict=True) if one.result is not was.result
-        ),
+        history,
+        before.count_incidents(),
+        after.count_incidents(),
+        is_recorded=is_recorded,
+        differences=tuple(found),
+        otherwise=tuple(otherwise),
     )
 
 
-def _counted(many: int, what: str) -> str:
-    return f"{many} {what}{'' if many == 1 else 's'}"
+def _find_otherwise(
+    before: list[ShadowStepDone], after: list[ShadowStepDone]
+) -> Iterator[ShadowStepDone]:
+    """The steps that came otherwise after than before."""
+    for step_before, step_after in zip(before, after, strict=True):
+        if step_after.result is not step_before.result:
+            yield step_after
 
 
-def _concluded() -> frozenset[str]:
+def _format_history(history: History) -> str:
+    events = _format_count(len(history.events), "event")
+    faults = _format_count(len(history.marks), "fault")
+    steps = _format_count(len(history.steps), "step")
+    since = f"{history.since:%Y-%m-%d %H:%M} UTC"
+    return f"{events} of {faults}, and {steps} of people and repairs, since {since}"
+
+
+def _format_count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _load_concluded_types() -> frozenset[str]:
     """Types that the rules themselves conclude, so that a play makes them anew."""
     rows = tomllib.loads(_CONCLUDED.read_text(encoding="utf-8"))["type"]
-    return frozenset(row["id"] for row in rows) | {rule.concludes for rule in site_rules.counting()}
+    by_counting = {rule.concludes for rule in site_rules.counting()}
+    return frozenset(row["id"] for row in rows) | by_counting
 
 
 @contextmanager
-def _rules(folder: Path) -> Iterator[None]:
+def _use_rules(folder: Path) -> Iterator[None]:
     """Within it the site's own rules are those of this folder."""
     site = settings.KINTSUGI
     settings.KINTSUGI = site | {"KINTSUGI_CORRELATION": folder}
@@ -160,117 +202,124 @@ def _rules(folder: Path) -> Iterator[None]:
         settings.KINTSUGI = site
 
 
-def _played(history: History, name: str, say: Say) -> tuple[ShadowOutcome, list[ShadowStepDone]]:
+def _play_apart(history: History, name: str, say: Say) -> _Play:
     with database.temporary():
         graphs.forget()
         try:
-            _furnish(history)
-            done = _play(history, name, say)
-            return _outcome(history), done
+            _write_tables(history)
+            steps = _play(history, name, say)
+            return _Play(_read_outcome(history), steps)
         finally:
             graphs.forget()
 
 
-def _furnish(history: History) -> None:
+def _write_tables(history: History) -> None:
     with transaction.atomic():
         for model, rows in history.tables:
-            model._default_manager.all().delete()
-            model._default_manager.bulk_create([model(**row) for row in rows], batch_size=_AT_ONCE)
+            manager = model._default_manager
+            manager.all().delete()
+            manager.bulk_create([model(**row) for row in rows], batch_size=_AT_ONCE)
 
 
 def _play(history: History, name: str, say: Say) -> list[ShadowStepDone]:
     sweeps, day = _Sweeps(history.starts_at), None
-    done: list[ShadowStepDone] = []
-    for one in _agenda(history):
-        now = one.at if isinstance(one, ShadowStep) else one[-1].observed_at
-        sweeps.up_to(now)
-        if isinstance(one, ShadowStep):
-            done.append(shadow_steps.play(one))
+    steps_done: list[ShadowStepDone] = []
+    for item in _agenda(history):
+        now = item.at if isinstance(item, ShadowStep) else item[-1].observed_at
+        sweeps.sweep_until(now)
+        if isinstance(item, ShadowStep):
+            steps_done.append(shadow_steps.play(item))
         else:
-            services.ingest(one, now=now)
-        sweeps.look_after(now)
+            services.ingest(item, now=now)
+        sweeps.schedule_after(now)
         if now.date() != day:
             day = now.date()
             say(f"{name}: {day}")
-    sweeps.up_to(history.until + _AFTERMATH)
-    return done
+    sweeps.sweep_until(history.until + _AFTERMATH)
+    return steps_done
 
 
 def _agenda(history: History) -> Iterator[list[FaultEvent] | ShadowStep]:
     """Events in batches, and between them what was done. Of one moment, the events come first: they
     were its reason."""
-    events = ((event.observed_at, 0, event) for event in history.events)
-    steps = ((step.at, 1, step) for step in history.steps)
-    moments: Iterator[tuple[datetime, int, FaultEvent | ShadowStep]] = heapq.merge(
-        events, steps, key=lambda moment: moment[:2]
+    items: Iterator[FaultEvent | ShadowStep] = heapq.merge(
+        history.events, history.steps, key=_played_at
     )
     batch: list[FaultEvent] = []
-    for at, _, one in moments:
-        if batch and (
-            isinstance(one, ShadowStep)
-            or at - batch[0].observed_at >= _GROUPING
-            or len(batch) >= _AT_ONCE
-        ):
+    for item in items:
+        if batch and not _belongs(item, batch):
             yield batch
             batch = []
-        if isinstance(one, ShadowStep):
-            yield one
+        if isinstance(item, ShadowStep):
+            yield item
         else:
-            batch.append(one)
+            batch.append(item)
     if batch:
         yield batch
 
 
+def _played_at(item: FaultEvent | ShadowStep) -> tuple[datetime, bool]:
+    """Its time; an event sorts before a step of the same time."""
+    if isinstance(item, ShadowStep):
+        return item.at, True
+    return item.observed_at, False
+
+
+def _belongs(item: FaultEvent | ShadowStep, batch: list[FaultEvent]) -> bool:
+    if isinstance(item, ShadowStep) or len(batch) >= _AT_ONCE:
+        return False
+    return item.observed_at - batch[0].observed_at < _GROUPING
+
+
 class _Sweeps:
-    """The looks of a sweep every few seconds, without those that would find nothing."""
+    """Sweeps every few seconds, without those that would find nothing."""
 
     def __init__(self, starts_at: datetime) -> None:
         self._last_at = starts_at
-        self._looks: set[datetime] = set()
+        self._scheduled: set[datetime] = set()
 
-    def look_after(self, ingested_at: datetime) -> None:
+    def schedule_after(self, ingested_at: datetime) -> None:
         """What no row says is due: windows in which faults are counted, and what does not heal with
         its cause."""
-        self._looks |= {ingested_at + _COUNTED, ingested_at + window() + _COUNTED}
+        self._scheduled |= {ingested_at + _COUNTED, ingested_at + window() + _COUNTED}
 
-    def up_to(self, until: datetime) -> None:
-        while (at := self._next()) < until:
-            self._looks = {look for look in self._looks if look > at}
-            ended = services.conclusions_ended(at)
+    def sweep_until(self, until: datetime) -> None:
+        now = self._next()
+        while now < until:
+            self._scheduled = {at for at in self._scheduled if at > now}
+            ended = services.conclusions_ended(now)
             if ended:
-                services.ingest(ended, now=at)
-            services.sweep(now=at)
-            self._last_at = at
+                services.ingest(ended, now=now)
+            services.sweep(now=now)
+            self._last_at = now
+            now = self._next()
 
     def _next(self) -> datetime:
-        """What was due before the last look and still is would be looked at for ever: it waits
+        """What was due before the last sweep and still is would be swept for ever: it waits
         longer."""
-        found = [look for look in self._looks if look > self._last_at]
-        for kind, at in due.moments():
-            if kind in (Kind.FAULT, Kind.WATCHED):
-                found.append(
-                    at + _MARGIN if at >= self._last_at else self._last_at + _OVERDUE_AGAIN
-                )
-        return max(min(found, default=_NEVER), self._last_at + _SWEPT_EVERY)
+        times = [at for at in self._scheduled if at > self._last_at]
+        for kind, due_at in due.moments():
+            if kind not in (Kind.FAULT, Kind.WATCHED):
+                continue
+            is_overdue = due_at < self._last_at
+            times.append(self._last_at + _OVERDUE_AGAIN if is_overdue else due_at + _MARGIN)
+        return max(min(times, default=_NEVER), self._last_at + _SWEPT_EVERY)
 
 
-def _outcome(history: History) -> ShadowOutcome:
-    """Where each fault of the site came to be: the play's fault of its fingerprint that stood when
-    it was raised."""
-    rows: dict[str, list[tuple[datetime, int]]] = defaultdict(list)
-    for name, raised_at, pk in Fault.objects.values_list("fingerprint", "raised_at", "pk").order_by(
-        "raised_at"
-    ):
-        rows[name].append((raised_at, pk))
-    links = {
-        link.fault_id: link
-        for link in IncidentFault.objects.select_related("incident__duplicate_of").order_by("pk")
-    }
+def _read_outcome(history: History) -> ShadowOutcome:
+    """Where each fault of the site came to be: the play's fault of its fingerprint that was active
+    when it was raised."""
+    faults: dict[str, list[tuple[datetime, int]]] = defaultdict(list)
+    rows = Fault.objects.order_by("raised_at").values_list("fingerprint", "raised_at", "pk")
+    for fingerprint, raised_at, pk in rows:
+        faults[fingerprint].append((raised_at, pk))
+    links = IncidentFault.objects.select_related("incident__duplicate_of").order_by("pk")
+    link_of_fault = {link.fault_id: link for link in links}
     placed, titles = {}, {}
     for mark in history.marks:
-        link = links.get(
-            shadow_steps.get_last_active(rows.get(mark.fingerprint, []), mark.raised_at)
-        )
+        with_fingerprint = faults.get(mark.fingerprint, [])
+        fault = shadow_steps.get_last_active(with_fingerprint, mark.raised_at)
+        link = link_of_fault.get(fault)
         if link is None:
             placed[mark.key] = Placed(None)
             continue

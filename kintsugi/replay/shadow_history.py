@@ -7,7 +7,7 @@ Reads only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,6 +35,8 @@ _INVENTORY = "incidents.models.inventory"
 # A node's last boot lies after most events of the period: by it they would all be old.
 _FORGOTTEN: dict[str, dict[str, Any]] = {"node": {"boot_id": "", "boot_seen_at": None}}
 
+_SAME_FIELDS = ("fault_type", "resource", "qualifier", "code")
+
 Rows = tuple[type[Model], list[dict[str, Any]]]
 
 
@@ -56,35 +58,38 @@ class History:
 def read(since: datetime, until: datetime, *, concluded: frozenset[str]) -> History:
     """Faults that stood or came since then. Those of `concluded` types are left to the rules that
     conclude them."""
-    faults = list(
-        Fault.objects.filter(
-            Q(is_active=True) | Q(last_seen_at__gte=since) | Q(cleared_at__gte=since)
-        )
-        .filter(observed_at__lte=until)
-        .exclude(fault_type__in=concluded)
-        .order_by("observed_at", "pk")
-    )
-    told = _told([fault.pk for fault in faults])
+    faults = _read_faults(since, until, concluded)
+    numbers = {fault.pk for fault in faults}
     starts_at = min([since, *(fault.observed_at for fault in faults)])
-    events = [event for fault in faults for event in _events(fault, told.get(fault.pk, ("", "")))]
+    events = [event for event in _make_events(faults) if event.observed_at <= until]
     events.sort(key=lambda event: (event.observed_at, event.event is EventKind.CLEARED))
+    marks = [FaultMark(fault.pk, fault.fingerprint, fault.raised_at) for fault in faults]
+    steps = shadow_steps.read(starts_at, until)
+    recorded = _read_outcome(numbers)
     return History(
-        starts_at=starts_at,
-        since=since,
-        until=until,
+        starts_at,
+        since,
+        until,
         tables=tuple(_tables(since)),
-        events=tuple(event for event in events if event.observed_at <= until),
-        marks=tuple(FaultMark(fault.pk, fault.fingerprint, fault.raised_at) for fault in faults),
-        steps=tuple(shadow_steps.read(starts_at, until)),
-        recorded=_recorded({fault.pk for fault in faults}),
+        events=tuple(events),
+        marks=tuple(marks),
+        steps=tuple(steps),
+        recorded=recorded,
     )
+
+
+def _read_faults(since: datetime, until: datetime, concluded: frozenset[str]) -> list[Fault]:
+    is_of_period = Q(is_active=True) | Q(last_seen_at__gte=since) | Q(cleared_at__gte=since)
+    faults = Fault.objects.filter(is_of_period, observed_at__lte=until)
+    return list(faults.exclude(fault_type__in=concluded).order_by("observed_at", "pk"))
 
 
 def _tables(since: datetime) -> Iterator[Rows]:
     for model in apps.get_app_config("incidents").get_models():
         if model.__module__ == _INVENTORY:
             forgotten = _FORGOTTEN.get(model.__name__.lower(), {})
-            yield model, [{**row, **forgotten} for row in _values(model._default_manager.all())]
+            rows = _values(model._default_manager.all())
+            yield model, [{**row, **forgotten} for row in rows]
     jobs = Job.objects.filter(Q(ended_at=None) | Q(ended_at__gte=since - timedelta(days=1)))
     yield Job, _values(jobs)
     yield JobNode, _values(JobNode.objects.filter(job__in=jobs))
@@ -96,15 +101,14 @@ def _values(rows: QuerySet[Any]) -> list[dict[str, Any]]:
     return [dict(row) for row in rows.order_by("pk").values()]
 
 
-def _told(faults: Sequence[int]) -> dict[int, tuple[str, str]]:
+def _first_evidence(faults: set[int]) -> dict[int, tuple[str, str]]:
     """The first source and excerpt of each fault."""
-    rows = Evidence.objects.filter(slot=0, fault__observed_at__isnull=False)
-    wanted = set(faults)
-    found = rows.values_list("fault_id", "source", "excerpt")
-    return {fault: (source, excerpt) for fault, source, excerpt in found if fault in wanted}
+    evidence = Evidence.objects.filter(slot=0, fault__observed_at__isnull=False)
+    rows = evidence.values_list("fault_id", "source", "excerpt")
+    return {fault: (source, excerpt) for fault, source, excerpt in rows if fault in faults}
 
 
-def _recorded(faults: set[int]) -> ShadowOutcome:
+def _read_outcome(faults: set[int]) -> ShadowOutcome:
     placed = {fault: Placed(None) for fault in faults}
     titles = {}
     for link in IncidentFault.objects.select_related("incident__duplicate_of", "fault"):
@@ -116,56 +120,55 @@ def _recorded(faults: set[int]) -> ShadowOutcome:
     return ShadowOutcome(placed, titles)
 
 
-def _events(fault: Fault, told: tuple[str, str]) -> Iterator[FaultEvent]:
+def _make_events(faults: Sequence[Fault]) -> Iterator[FaultEvent]:
+    evidence = _first_evidence({fault.pk for fault in faults})
+    for fault in faults:
+        source, excerpt = evidence.get(fault.pk, ("", ""))
+        for event in _events(fault):
+            yield replace(event, source=source or event.source, excerpt=excerpt)
+
+
+def _events(fault: Fault) -> Iterator[FaultEvent]:
     """The fault's life as far as it is known: raised, gone and back, last seen, ended. Quiet ends
     by itself."""
-    yield _event(fault, EventKind.RAISED, fault.raised_at, fault.observed_at, told)
-    late = fault.observed_at - fault.raised_at
+    delay = fault.observed_at - fault.raised_at
+    yield _event(fault, EventKind.RAISED, fault.raised_at, delay)
     changes = [at for at in flapping.read(fault.changes_at) if at > fault.raised_at]
-    ends_now = fault.cleared_at is not None
+    has_ended = fault.cleared_at is not None
     for back, at in enumerate(reversed(changes)):
-        is_end = (back % 2 == 0) is ends_now
-        if not (is_end and back == 0):  # the last end has its own time
-            yield _event(
-                fault, EventKind.CLEARED if is_end else EventKind.RAISED, at, at + late, told
-            )
+        is_end = (back % 2 == 0) is has_ended
+        if not is_end:
+            yield _event(fault, EventKind.RAISED, at, delay)
+        elif back > 0:  # the last end has its own time
+            yield _event(fault, EventKind.CLEARED, at, delay)
     if fault.last_seen_at > fault.raised_at:
-        yield _event(
-            fault,
-            EventKind.RAISED,
-            fault.last_seen_at,
-            fault.last_seen_at + late,
-            told,
-            count=fault.count,
-        )
+        yield _event(fault, EventKind.RAISED, fault.last_seen_at, delay, count=fault.count)
     if fault.cleared_at is not None and fault.clears != str(ClearRule.AFTER_QUIET):
-        yield _event(fault, EventKind.CLEARED, fault.cleared_at, fault.cleared_at + late, told)
+        yield _event(fault, EventKind.CLEARED, fault.cleared_at, delay)
 
 
 def _event(
-    fault: Fault,
-    kind: EventKind,
-    at: datetime,
-    seen_at: datetime,
-    told: tuple[str, str],
-    *,
-    count: int = 1,
+    fault: Fault, kind: EventKind, at: datetime, delay: timedelta, *, count: int = 1
 ) -> FaultEvent:
-    source, excerpt = told
+    """Seen as long after it happened as the fault's first line was."""
+    number = event_id("shadow", fault.pk, kind, at.isoformat())
     return FaultEvent(
-        event_id=event_id("shadow", fault.pk, kind, at.isoformat()),
-        fault_type=fault.fault_type,
+        event_id=number,
         event=kind,
-        resource=fault.resource,
-        source=source or "shadow",
         occurred_at=at,
-        observed_at=max(seen_at, at),
-        severity=Severity(fault.severity),
-        action=Action(fault.action),
-        component=Component(fault.component),
-        qualifier=fault.qualifier,
-        code=fault.code,
+        observed_at=max(at + delay, at),
         count=max(1, count),
-        excerpt=excerpt,
-        channel=Channel.USER if fault.fault_type == USER_REPORT else Channel.PLATFORM,
+        source="shadow",
+        **_fields(fault),
     )
+
+
+def _fields(fault: Fault) -> dict[str, Any]:
+    """What all events of the fault have in common."""
+    fields = {name: getattr(fault, name) for name in _SAME_FIELDS}
+    fields["severity"] = Severity(fault.severity)
+    fields["action"] = Action(fault.action)
+    fields["component"] = Component(fault.component)
+    is_report = fault.fault_type == USER_REPORT
+    fields["channel"] = Channel.USER if is_report else Channel.PLATFORM
+    return fields

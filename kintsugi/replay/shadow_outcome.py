@@ -15,6 +15,10 @@ _OWN = "root"
 _TOOK_OVER = "was the root until"
 
 
+Groups = Mapping[int, set[int]]
+"""Incidents of one outcome by their number, each with its faults."""
+
+
 @dataclass(frozen=True)
 class Placed:
     """Where one fault is: its incident (None: in none), whether it is the root there, and by which
@@ -35,15 +39,18 @@ class ShadowOutcome:
     titles: Mapping[int, str] = field(default_factory=dict)
 
     def groups(self) -> dict[int, set[int]]:
-        found: dict[int, set[int]] = defaultdict(set)
+        faults_of: dict[int, set[int]] = defaultdict(set)
         for fault, placed in self.placed.items():
             if placed.incident is not None:
-                found[placed.incident].add(fault)
-        return dict(found)
+                faults_of[placed.incident].add(fault)
+        return dict(faults_of)
 
-    def root_of(self, incident: int, faults: set[int]) -> int:
-        """The root where it is among the faults of the period, else the first of them."""
-        return next((fault for fault in sorted(faults) if self.placed[fault].is_root), min(faults))
+    def root_of(self, faults: set[int]) -> int:
+        """Of an incident's faults, the root where it is of the period, else the first."""
+        for fault in sorted(faults):
+            if self.placed[fault].is_root:
+                return fault
+        return min(faults)
 
 
 class DifferenceKind(StrEnum):
@@ -53,6 +60,16 @@ class DifferenceKind(StrEnum):
     OTHER_ROOT = "other_root"
     NEW = "new"
     NONE = "none"
+
+
+_SENTENCES = {
+    DifferenceKind.ONE: "{names} would be one: {after}",
+    DifferenceKind.APART: "{names} would be {count} incidents: {after}",
+    DifferenceKind.OTHERWISE: "{names} would be put together otherwise: {after}",
+    DifferenceKind.OTHER_ROOT: "{names} would have another root: {after}",
+    DifferenceKind.NEW: "a new incident: {after}",
+    DifferenceKind.NONE: "{names} would not have been opened",
+}
 
 
 @dataclass(frozen=True)
@@ -77,16 +94,11 @@ class OutcomeDifference:
 
     @property
     def text(self) -> str:
-        names = _listed([f"#{number}" for number in self.incidents] or list(self.titles))
-        after = "; ".join(_told(one) for one in self.would_be)
-        return {
-            DifferenceKind.ONE: f"{names} would be one: {after}",
-            DifferenceKind.APART: f"{names} would be {len(self.would_be)} incidents: {after}",
-            DifferenceKind.OTHERWISE: f"{names} would be put together otherwise: {after}",
-            DifferenceKind.OTHER_ROOT: f"{names} would have another root: {after}",
-            DifferenceKind.NEW: f"a new incident: {after}",
-            DifferenceKind.NONE: f"{names} would not have been opened",
-        }[self.kind]
+        numbers = [f"#{number}" for number in self.incidents]
+        names = _format_list(numbers or self.titles)
+        after = "; ".join(_format_would_be(incident) for incident in self.would_be)
+        sentence = _SENTENCES[self.kind]
+        return sentence.format(names=names, count=len(self.would_be), after=after)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "kind": self.kind.value, "text": self.text}
@@ -97,104 +109,117 @@ def differences(
 ) -> list[OutcomeDifference]:
     """What would be one, apart, or of another root; the site's incident numbers come from
     `recorded`."""
-    was, would = before.groups(), after.groups()
-    found = [
-        _difference(
-            {one: was[one] for one in olds},
-            {one: would[one] for one in news},
-            (before, after, recorded),
-        )
-        for olds, news in _touching(was, would)
-    ]
-    return [one for one in found if one is not None]
+    groups_before, groups_after = before.groups(), after.groups()
+    found = []
+    for incidents_before, incidents_after in _connected_incidents(groups_before, groups_after):
+        connected_before = {incident: groups_before[incident] for incident in incidents_before}
+        connected_after = {incident: groups_after[incident] for incident in incidents_after}
+        outcomes = (before, after, recorded)
+        difference = _difference(connected_before, connected_after, outcomes)
+        if difference is not None:
+            found.append(difference)
+    return found
 
 
-def _touching(
-    was: Mapping[int, set[int]], would: Mapping[int, set[int]]
+def _connected_incidents(
+    groups_before: Groups, groups_after: Groups
 ) -> list[tuple[set[int], set[int]]]:
     """Incidents of both outcomes that share faults, directly or through others."""
-    old_of = {fault: one for one, faults in was.items() for fault in faults}
-    new_of = {fault: one for one, faults in would.items() for fault in faults}
-    left, pieces = dict.fromkeys([*old_of, *new_of]), []
-    while left:
-        olds: set[int] = set()
-        news: set[int] = set()
-        waiting = [next(iter(left))]
-        while waiting:
-            fault = waiting.pop()
-            if fault not in left:
+    before_of = _incident_by_fault(groups_before)
+    after_of = _incident_by_fault(groups_after)
+    unvisited = dict.fromkeys([*before_of, *after_of])
+    components = []
+    while unvisited:
+        incidents_before: set[int] = set()
+        incidents_after: set[int] = set()
+        queue = [next(iter(unvisited))]
+        while queue:
+            fault = queue.pop()
+            if fault not in unvisited:
                 continue
-            del left[fault]
-            if fault in old_of and old_of[fault] not in olds:
-                olds.add(old_of[fault])
-                waiting.extend(was[old_of[fault]])
-            if fault in new_of and new_of[fault] not in news:
-                news.add(new_of[fault])
-                waiting.extend(would[new_of[fault]])
-        pieces.append((olds, news))
-    return pieces
+            del unvisited[fault]
+            queue += _faults_beside(fault, before_of, groups_before, incidents_before)
+            queue += _faults_beside(fault, after_of, groups_after, incidents_after)
+        components.append((incidents_before, incidents_after))
+    return components
+
+
+def _incident_by_fault(groups: Groups) -> dict[int, int]:
+    incident_of = {}
+    for incident, faults in groups.items():
+        incident_of.update(dict.fromkeys(faults, incident))
+    return incident_of
+
+
+def _faults_beside(
+    fault: int, incident_of: Mapping[int, int], groups: Groups, visited: set[int]
+) -> set[int]:
+    """The faults of its incident, which is then visited; none where it was before."""
+    incident = incident_of.get(fault)
+    if incident is None or incident in visited:
+        return set()
+    visited.add(incident)
+    return groups[incident]
 
 
 def _difference(
-    was: Mapping[int, set[int]],
-    would: Mapping[int, set[int]],
+    groups_before: Groups,
+    groups_after: Groups,
     outcomes: tuple[ShadowOutcome, ShadowOutcome, ShadowOutcome],
 ) -> OutcomeDifference | None:
     before, after, recorded = outcomes
-    roots = {one: before.root_of(one, faults) for one, faults in was.items()}
-    kind = _kind(was, would, roots, after)
+    roots = {before.root_of(faults) for faults in groups_before.values()}
+    kind = _kind(groups_before, groups_after, roots, after)
     if kind is None:
         return None
-    numbers = {recorded.placed[root].incident for root in roots.values() if root in recorded.placed}
-    return OutcomeDifference(
-        kind,
-        tuple(sorted(number for number in numbers if number is not None)),
-        tuple(before.titles.get(one, "") for one in sorted(was)),
-        tuple(_would_be(one, would[one], after, set(roots.values())) for one in sorted(would)),
-    )
+    places = [recorded.placed[root] for root in roots if root in recorded.placed]
+    numbers = {place.incident for place in places if place.incident is not None}
+    titles = [before.titles.get(incident, "") for incident in sorted(groups_before)]
+    would_be = []
+    for incident, faults in sorted(groups_after.items()):
+        title = after.titles.get(incident, "")
+        would_be.append(_would_be(title, faults, after, roots))
+    return OutcomeDifference(kind, tuple(sorted(numbers)), tuple(titles), tuple(would_be))
 
 
 def _kind(
-    was: Mapping[int, set[int]],
-    would: Mapping[int, set[int]],
-    roots: Mapping[int, int],
-    after: ShadowOutcome,
+    groups_before: Groups, groups_after: Groups, roots: set[int], after: ShadowOutcome
 ) -> DifferenceKind | None:
-    if len(was) == 1 and len(would) == 1:
-        (new,), (root,) = would, roots.values()
-        return None if after.root_of(new, would[new]) == root else DifferenceKind.OTHER_ROOT
-    if not was or not would:
-        return DifferenceKind.NEW if would else DifferenceKind.NONE
-    if len(would) == 1:
+    if len(groups_before) == 1 and len(groups_after) == 1:
+        (faults,) = groups_after.values()
+        has_same_root = after.root_of(faults) in roots
+        return None if has_same_root else DifferenceKind.OTHER_ROOT
+    if not groups_before or not groups_after:
+        return DifferenceKind.NEW if groups_after else DifferenceKind.NONE
+    if len(groups_after) == 1:
         return DifferenceKind.ONE
-    return DifferenceKind.APART if len(was) == 1 else DifferenceKind.OTHERWISE
+    return DifferenceKind.APART if len(groups_before) == 1 else DifferenceKind.OTHERWISE
 
 
-def _would_be(one: int, faults: set[int], after: ShadowOutcome, old_roots: set[int]) -> WouldBe:
+def _would_be(title: str, faults: set[int], after: ShadowOutcome, old_roots: set[int]) -> WouldBe:
     """With the rules that put the former roots here. What came later and took the root says why in
     its own sentence."""
-    root = after.placed[after.root_of(one, faults)]
-    former = [
-        after.placed[fault]
-        for fault in sorted(faults & old_roots)
-        if not after.placed[fault].is_root
-    ]
-    told = [*(placed for placed in former if not placed.because.startswith(_TOOK_OVER)), root]
-    rules = dict.fromkeys(placed.rule for placed in (*former, root) if placed.rule != _OWN)
-    because = dict.fromkeys(
-        placed.because for placed in told if placed.rule != _OWN or len(told) == 1
-    )
-    return WouldBe(after.titles.get(one, ""), len(faults), tuple(rules), tuple(because))
+    root = after.placed[after.root_of(faults)]
+    old_root_places = [after.placed[fault] for fault in sorted(faults & old_roots)]
+    former = [place for place in old_root_places if not place.is_root]
+    rules = dict.fromkeys(place.rule for place in (*former, root) if place.rule != _OWN)
+    explained = [place for place in former if not place.because.startswith(_TOOK_OVER)]
+    if explained:
+        joined = [place for place in (*explained, root) if place.rule != _OWN]
+        because = dict.fromkeys(place.because for place in joined)
+    else:
+        because = {root.because: None}
+    return WouldBe(title, len(faults), tuple(rules), tuple(because))
 
 
-def _told(one: WouldBe) -> str:
-    faults = f"{one.faults} fault{'' if one.faults == 1 else 's'}"
-    rules = _listed(one.rules)
-    why = "; ".join(sentence for sentence in one.because[:2] if sentence)
-    by = f" by {rules}" if rules else ""
-    return f"{one.title} ({faults}{by}{f': {why}' if why else ''})"
+def _format_would_be(incident: WouldBe) -> str:
+    faults = f"{incident.faults} fault{'' if incident.faults == 1 else 's'}"
+    rules = f" by {_format_list(incident.rules)}" if incident.rules else ""
+    reasons = "; ".join(sentence for sentence in incident.because[:2] if sentence)
+    why = f": {reasons}" if reasons else ""
+    return f"{incident.title} ({faults}{rules}{why})"
 
 
-def _listed(words: Sequence[str]) -> str:
+def _format_list(words: Sequence[str]) -> str:
     more = f" and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
     return ", ".join(words[:_NAMED]) + more

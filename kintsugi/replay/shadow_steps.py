@@ -8,8 +8,8 @@ own, nothing is done: nobody can say what a person would have done to an inciden
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -39,6 +39,8 @@ _WORDS = {
 # A play sweeps at other seconds than the site did, so what is concluded has another time by up to
 # two of its sweeps.
 _CONCLUDED_LATER = timedelta(minutes=1)
+_MOVED = "moved out of incident #"
+_NO_PART = "the other fault is no part of it"
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,16 @@ class ShadowStep:
     @property
     def words(self) -> str:
         """`#7 was merged into #5 by yuki (2025-01-15 03:04 UTC)`."""
-        what = f"merged into #{self.other}" if self.kind == _MERGED else _WORDS.get(self.kind)
-        did = (
-            f"#{self.incident} was {what}"
-            if what
-            else f"#{self.incident}: {self.kind.replace('_', ' ')}"
-        )
         by = f" by {self.actor}" if self.is_by_person else ""
-        return f"{did}{by} ({self.at:%Y-%m-%d %H:%M} UTC)"
+        return f"{self._change}{by} ({self.at:%Y-%m-%d %H:%M} UTC)"
+
+    @property
+    def _change(self) -> str:
+        if self.kind == _MERGED:
+            return f"#{self.incident} was merged into #{self.other}"
+        if self.kind in _WORDS:
+            return f"#{self.incident} was {_WORDS[self.kind]}"
+        return f"#{self.incident}: {self.kind.replace('_', ' ')}"
 
 
 class ShadowResult(StrEnum):
@@ -100,20 +104,21 @@ class ShadowStepDone:
 
     @property
     def text(self) -> str:
-        told = {
+        results = {
             ShadowResult.DONE: "done",
             ShadowResult.BY_ITSELF: "the rules do it by themselves",
             ShadowResult.NO_PLACE: f"not done: {self.why}",
         }
-        return f"{self.step.words}: {told[self.result]}"
+        return f"{self.step.words}: {results[self.result]}"
 
     def as_json(self) -> dict[str, object]:
+        step = self.step
         return {
-            "incident": self.step.incident,
-            "kind": self.step.kind,
-            "actor": self.step.actor,
-            "at": self.step.at.isoformat(),
-            "result": self.result.value,
+            "incident": step.incident,
+            "kind": step.kind,
+            "actor": step.actor,
+            "at": step.at.isoformat(),
+            "result": self.result,
             "why": self.why,
             "text": self.text,
         }
@@ -127,13 +132,13 @@ def read(since: datetime, until: datetime) -> list[ShadowStep]:
     """In order of time. What cannot be told any more (which faults left, long ago) is left out.
     Reads only."""
     kinds = [*_TRIGGERS, _MERGED, _SPLIT, _REROOTED, _OPENED]
-    entries = list(
-        TimelineEntry.objects.filter(kind__in=kinds, occurred_at__gte=since, occurred_at__lte=until)
-        .order_by("occurred_at", "pk")
-        .select_related("incident")
+    rows = TimelineEntry.objects.filter(
+        kind__in=kinds, occurred_at__gte=since, occurred_at__lte=until
     )
+    entries = list(rows.order_by("occurred_at", "pk").select_related("incident"))
     site = _Site(entries)
-    return [step for entry in entries if (step := site.step(entry)) is not None]
+    steps = (site.step(entry) for entry in entries)
+    return [step for step in steps if step is not None]
 
 
 class _Site:
@@ -142,112 +147,121 @@ class _Site:
 
     def __init__(self, entries: Sequence[TimelineEntry]) -> None:
         self._roots: dict[int, list[tuple[datetime, int]]] = defaultdict(list)
-        self._chosen: dict[tuple[int, str, datetime], int] = {}
-        told = Decision.objects.filter(kind__in=[Decision.Kind.OPENED, Decision.Kind.REROOTED])
-        told = told.filter(incident__isnull=False, fault__isnull=False).order_by(
-            "recorded_at", "pk"
+        self._chosen_roots: dict[tuple[int, str, datetime], int] = {}
+        self._read_decisions()
+        self._last_roots = dict(Incident.objects.values_list("pk", "root_fault_id").iterator())
+        self._moved = _read_moved_by_people()
+        self._by_people: dict[tuple[str, str, datetime], TimelineEntry] = {}
+        for entry in entries:
+            if entry.actor != KINTSUGI:
+                self._by_people[entry.kind, entry.actor, entry.occurred_at] = entry
+        self._marks = _read_marks(self._known_faults())
+
+    def _read_decisions(self) -> None:
+        kinds = [Decision.Kind.OPENED, Decision.Kind.REROOTED]
+        decisions = Decision.objects.filter(
+            kind__in=kinds, incident__isnull=False, fault__isnull=False
         )
         columns = ("incident_id", "fault_id", "rule", "actor", "recorded_at")
-        for incident, fault, rule, actor, at in told.values_list(*columns).iterator():
+        rows = decisions.order_by("recorded_at", "pk").values_list(*columns)
+        for incident, fault, rule, actor, at in rows.iterator():
             self._roots[incident].append((at, fault))
             if rule == BY_PERSON:
-                self._chosen[incident, actor, at] = fault
-        self._last = dict(Incident.objects.values_list("pk", "root_fault_id").iterator())
-        self._people = {
-            (entry.kind, entry.actor, entry.occurred_at): entry
-            for entry in entries
-            if entry.actor != KINTSUGI
-        }
-        self._moved = _moved_by_people()
-        faults = {fault for roots in self._roots.values() for _, fault in roots}
-        faults |= {fault for fault in self._last.values() if fault is not None}
-        faults |= {fault for moved in self._moved.values() for fault in moved}
-        rows = Fault.objects.values_list("pk", "fingerprint", "raised_at")
-        self._marks = {row[0]: FaultMark(*row) for row in rows.iterator() if row[0] in faults}
+                self._chosen_roots[incident, actor, at] = fault
+
+    def _known_faults(self) -> set[int]:
+        faults = {fault for fault in self._last_roots.values() if fault is not None}
+        for roots in self._roots.values():
+            faults.update(fault for _, fault in roots)
+        for moved in self._moved.values():
+            faults.update(moved)
+        return faults
 
     def step(self, entry: TimelineEntry) -> ShadowStep | None:
         """None: a play does it by itself, it is told by another entry, or too little is known of
         it."""
         root = self._root_of(entry.incident_id, entry.occurred_at)
         is_by_person = entry.actor != KINTSUGI
-        if (
-            root is None
-            or entry.kind in (_MERGED, _OPENED)
-            or (not is_by_person and entry.kind not in _TRIGGERS)
-        ):
+        if root is None or entry.kind in (_MERGED, _OPENED):
+            return None
+        if not is_by_person and entry.kind not in _TRIGGERS:
             return None
         if entry.kind == Trigger.MARK_DUPLICATE.value:
             return self._duplicate(entry, root) if is_by_person else None
-        chosen: tuple[FaultMark, ...] = ()
         if entry.kind == _SPLIT:
-            chosen = self._left(entry)
-        elif entry.kind == _REROOTED:
-            fault = self._chosen.get((entry.incident_id, entry.actor, entry.occurred_at))
-            chosen = self._marked([fault])
-            root = self._root_of(entry.incident_id, entry.occurred_at, before=True) or root
-        if entry.kind in (_SPLIT, _REROOTED) and not chosen:
-            return None
-        return ShadowStep(
-            entry.occurred_at,
-            entry.kind,
-            entry.actor,
-            entry.incident_id,
-            root,
-            entry.text,
-            chosen=chosen,
-        )
+            return self._split(entry, root)
+        if entry.kind == _REROOTED:
+            return self._reroot(entry, root)
+        return _make_step(entry, root)
 
     def _duplicate(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
         """Merged by a person, which the other incident tells, or marked as one that repeats it."""
-        merged = self._people.get((_MERGED, entry.actor, entry.occurred_at))
-        other = merged.incident_id if merged is not None else entry.incident.duplicate_of_id
-        into = self._root_of(other, entry.occurred_at) if other is not None else None
+        merge = self._by_people.get((_MERGED, entry.actor, entry.occurred_at))
+        target = merge.incident_id if merge is not None else entry.incident.duplicate_of_id
+        into = self._root_of(target, entry.occurred_at) if target is not None else None
         if into is None:
             return None
-        kind = _MERGED if merged is not None else entry.kind
-        return ShadowStep(
-            entry.occurred_at,
-            kind,
-            entry.actor,
-            entry.incident_id,
-            root,
-            entry.text,
-            into=into,
-            other=other,
-        )
+        kind = _MERGED if merge is not None else entry.kind
+        return replace(_make_step(entry, root), kind=kind, into=into, other=target)
 
-    def _left(self, entry: TimelineEntry) -> tuple[FaultMark, ...]:
-        """The root of the new incident first."""
-        fresh = self._people.get((_OPENED, entry.actor, entry.occurred_at))
-        left = self._marked(self._moved.get((entry.incident_id, entry.actor), ()))
-        root = self._root_of(fresh.incident_id, entry.occurred_at) if fresh is not None else None
-        return (
-            (root, *(mark for mark in left if mark != root))
-            if root in left and root is not None
-            else ()
-        )
+    def _split(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
+        """Of what it takes out, the root of the new incident comes first."""
+        opening = self._by_people.get((_OPENED, entry.actor, entry.occurred_at))
+        if opening is None:
+            return None
+        new_root = self._root_of(opening.incident_id, entry.occurred_at)
+        moved = self._moved.get((entry.incident_id, entry.actor), ())
+        marks = [self._marks[fault] for fault in moved if fault in self._marks]
+        if new_root is None or new_root not in marks:
+            return None
+        others = [mark for mark in marks if mark != new_root]
+        return replace(_make_step(entry, root), chosen=(new_root, *others))
 
-    def _root_of(self, incident: int, at: datetime, *, before: bool = False) -> FaultMark | None:
-        known = self._roots.get(incident, [])
-        then = [fault for since, fault in known if since < at or (since == at and not before)]
-        fault = then[-1] if then else known[0][1] if known else self._last.get(incident)
+    def _reroot(self, entry: TimelineEntry, root: FaultMark) -> ShadowStep | None:
+        fault = self._chosen_roots.get((entry.incident_id, entry.actor, entry.occurred_at))
+        new_root = self._marks.get(fault) if fault is not None else None
+        if new_root is None:
+            return None
+        old_root = self._root_of(entry.incident_id, entry.occurred_at, is_before=True)
+        return replace(_make_step(entry, old_root or root), chosen=(new_root,))
+
+    def _root_of(self, incident: int, at: datetime, *, is_before: bool = False) -> FaultMark | None:
+        """The root at that time, or, where that is not known, the nearest that is."""
+        fault = self._last_roots.get(incident)
+        roots = self._roots.get(incident, [])
+        if roots:
+            fault = roots[0][1]
+        for since, root in roots:
+            if since < at or (since == at and not is_before):
+                fault = root
         return self._marks.get(fault) if fault is not None else None
 
-    def _marked(self, faults: Iterable[int | None]) -> tuple[FaultMark, ...]:
-        return tuple(self._marks[fault] for fault in faults if fault in self._marks)
+
+def _make_step(entry: TimelineEntry, root: FaultMark) -> ShadowStep:
+    return ShadowStep(
+        at=entry.occurred_at,
+        kind=entry.kind,
+        actor=entry.actor,
+        incident=entry.incident_id,
+        root=root,
+        text=entry.text,
+    )
 
 
-def _moved_by_people() -> Mapping[tuple[int, str], list[int]]:
+def _read_marks(faults: set[int]) -> dict[int, FaultMark]:
+    rows = Fault.objects.values_list("pk", "fingerprint", "raised_at")
+    return {row[0]: FaultMark(*row) for row in rows.iterator() if row[0] in faults}
+
+
+def _read_moved_by_people() -> Mapping[tuple[int, str], list[int]]:
     """The faults that a person split off, by the incident that they left and who did it."""
-    found: dict[tuple[int, str], list[int]] = defaultdict(list)
-    links = IncidentFault.objects.filter(
-        rule=BY_PERSON, reason__startswith="moved out of incident #"
-    ).order_by("pk")
+    moved: dict[tuple[int, str], list[int]] = defaultdict(list)
+    links = IncidentFault.objects.filter(rule=BY_PERSON, reason__startswith=_MOVED).order_by("pk")
     for fault, reason, actor in links.values_list("fault_id", "reason", "placed_by"):
-        number = reason.removeprefix("moved out of incident #").split(" ", 1)[0]
+        number = reason.removeprefix(_MOVED).split(" ", 1)[0]
         if number.isdecimal():
-            found[int(number), actor].append(fault)
-    return found
+            moved[int(number), actor].append(fault)
+    return moved
 
 
 # Playing
@@ -256,87 +270,105 @@ def _moved_by_people() -> Mapping[tuple[int, str], list[int]]:
 
 def play(step: ShadowStep) -> ShadowStepDone:
     """Does it on the play's database, or says why not."""
-    incident = _holder(step.root, step.at)
+    incident = _find_incident(step.root, step.at)
     if incident is None:
-        return ShadowStepDone(step, ShadowResult.NO_PLACE, "its fault is in no incident")
+        return _no_place(step, "its fault is in no incident")
     if step.kind == _REROOTED and _is_root(incident, step.chosen[0]):
         return ShadowStepDone(step, ShadowResult.BY_ITSELF)
-    other = _holder(step.into, step.at) if step.into is not None else None
-    if step.into is not None and other == incident:
+    target = _find_incident(step.into, step.at) if step.into is not None else None
+    if target == incident:
         return ShadowStepDone(step, ShadowResult.BY_ITSELF)
     if not _is_root(incident, step.root):
-        return ShadowStepDone(
-            step, ShadowResult.NO_PLACE, f"its root is a symptom of {_titled(incident)}"
-        )
-    if step.into is not None and other is None:
-        return ShadowStepDone(step, ShadowResult.NO_PLACE, "the other fault is in no incident")
-    return _rearranged(step, incident, other)
+        return _no_place(step, f'its root is a symptom of "{incident.title}"')
+    if step.into is not None and target is None:
+        return _no_place(step, "the other fault is in no incident")
+    if step.kind == _SPLIT:
+        return _play_split(step, incident)
+    if step.kind == _REROOTED:
+        return _play_reroot(step, incident)
+    if step.kind == _MERGED and target is not None:
+        outcome = services.merge(incident.pk, target.pk, actor=step.actor, now=step.at)
+        return _conclude(step, incident, outcome)
+    return _play_trigger(step, incident, target)
 
 
-def _rearranged(step: ShadowStep, incident: Incident, other: Incident | None) -> ShadowStepDone:
-    actor, now = step.actor, step.at
-    outcome: Rearranged | Acted | Refused
-    if step.kind == _MERGED and other is not None:
-        outcome = services.merge(incident.pk, other.pk, actor=actor, now=now)
-    elif step.kind in (_SPLIT, _REROOTED):
-        first, *rest = [_standing(mark, now) for mark in step.chosen]
-        if _holder_of(first) != incident:
-            result = ShadowResult.BY_ITSELF if step.kind == _SPLIT else ShadowResult.NO_PLACE
-            return ShadowStepDone(step, result, "the other fault is no part of it")
-        if step.kind == _SPLIT:
-            here = [
-                first,
-                *(fault for fault in rest if fault != first and _holder_of(fault) == incident),
-            ]
-            outcome = services.split(incident.pk, here, root_id=first, actor=actor, now=now)
-        else:
-            outcome = services.reroot(incident.pk, first, actor=actor, now=now)
-    else:
-        changes = {"duplicate_of_id": other.pk} if other is not None else {}
-        trigger = Trigger(step.kind)
-        outcome = services.act(
-            incident.pk, trigger, actor=actor, note=step.text, now=now, **changes
-        )
+def _play_split(step: ShadowStep, incident: Incident) -> ShadowStepDone:
+    first, *rest = [_find_fault(mark, step.at) for mark in step.chosen]
+    if _incident_of(first) != incident:
+        return ShadowStepDone(step, ShadowResult.BY_ITSELF, _NO_PART)
+    faults = [first]
+    for fault in rest:
+        if fault != first and _incident_of(fault) == incident:
+            faults.append(fault)
+    outcome = services.split(incident.pk, faults, root_id=first, actor=step.actor, now=step.at)
+    return _conclude(step, incident, outcome)
+
+
+def _play_reroot(step: ShadowStep, incident: Incident) -> ShadowStepDone:
+    new_root = _find_fault(step.chosen[0], step.at)
+    if _incident_of(new_root) != incident:
+        return _no_place(step, _NO_PART)
+    outcome = services.reroot(incident.pk, new_root, actor=step.actor, now=step.at)
+    return _conclude(step, incident, outcome)
+
+
+def _play_trigger(
+    step: ShadowStep, incident: Incident, duplicate_of: Incident | None
+) -> ShadowStepDone:
+    changes = {"duplicate_of_id": duplicate_of.pk} if duplicate_of is not None else {}
+    outcome = services.act(
+        incident.pk,
+        Trigger(step.kind),
+        actor=step.actor,
+        note=step.text,
+        now=step.at,
+        **changes,
+    )
+    return _conclude(step, incident, outcome)
+
+
+def _conclude(
+    step: ShadowStep, incident: Incident, outcome: Rearranged | Acted | Refused
+) -> ShadowStepDone:
     if not isinstance(outcome, Refused):
         return ShadowStepDone(step, ShadowResult.DONE)
     incident.refresh_from_db(fields=["state"])
-    return ShadowStepDone(
-        step,
-        ShadowResult.NO_PLACE,
-        f"{_titled(incident)} would be {incident.state.replace('_', ' ')} then",
-    )
+    state = incident.state.replace("_", " ")
+    return _no_place(step, f'"{incident.title}" would be {state} then')
+
+
+def _no_place(step: ShadowStep, why: str) -> ShadowStepDone:
+    return ShadowStepDone(step, ShadowResult.NO_PLACE, why)
 
 
 def get_last_active(rows: Sequence[tuple[datetime, int]], at: datetime) -> int:
-    """Of a fingerprint's faults as (raised at, number), in order: the one that stood last at that
-    time; 0: none."""
+    """Of a fingerprint's faults as (raised at, number), in order: the last that was active at that
+    time, else the first; 0: none."""
+    if not rows:
+        return 0
     earlier = [pk for raised_at, pk in rows if raised_at <= at]
-    return earlier[-1] if earlier else rows[0][1] if rows else 0
+    return earlier[-1] if earlier else rows[0][1]
 
 
-def _standing(mark: FaultMark, at: datetime) -> int:
-    rows = Fault.objects.filter(fingerprint=mark.fingerprint, observed_at__lte=at).order_by(
-        "raised_at"
+def _find_fault(mark: FaultMark, at: datetime) -> int:
+    faults = Fault.objects.filter(fingerprint=mark.fingerprint, observed_at__lte=at)
+    rows = list(faults.order_by("raised_at").values_list("raised_at", "pk"))
+    return get_last_active(rows, mark.raised_at + _CONCLUDED_LATER)
+
+
+def _find_incident(mark: FaultMark, at: datetime) -> Incident | None:
+    return _incident_of(_find_fault(mark, at))
+
+
+def _incident_of(fault: int) -> Incident | None:
+    """The incident that the fault is in; of a duplicate, the one that it repeats."""
+    links = IncidentFault.objects.select_related(
+        "incident__root_fault", "incident__duplicate_of__root_fault"
     )
-    return get_last_active(
-        list(rows.values_list("raised_at", "pk")), mark.raised_at + _CONCLUDED_LATER
-    )
-
-
-def _holder(mark: FaultMark, at: datetime) -> Incident | None:
-    return _holder_of(_standing(mark, at))
-
-
-def _holder_of(fault: int) -> Incident | None:
-    around = ("incident__root_fault", "incident__duplicate_of__root_fault")
-    link = IncidentFault.objects.select_related(*around).filter(fault=fault).first()
+    link = links.filter(fault=fault).first()
     return (link.incident.duplicate_of or link.incident) if link is not None else None
 
 
 def _is_root(incident: Incident, mark: FaultMark) -> bool:
     root = incident.root_fault
     return root is not None and root.fingerprint == mark.fingerprint
-
-
-def _titled(incident: Incident) -> str:
-    return f'"{incident.title}"'

@@ -103,7 +103,7 @@ class Command(BaseCommand):
         if as_json:
             return
         self.stdout.write(f"{name}\n")
-        for line in report.text(played):
+        for line in report.format_text(played):
             self.stdout.write(line)
 
     def _shadow(self, options: dict[str, Any]) -> None:
