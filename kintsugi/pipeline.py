@@ -2,9 +2,9 @@
 nothing.
 
 Each method is one task of `kintsugi.tasks`; the replay calls the same methods with a virtual clock.
-A method rings the next one (`Ring`) after its work is committed, and `sweep` finds what a lost ring
-dropped. What may wait for Slurm is no part of the sweep: each such task has its own period, and one
-process at a time does it (`incidents.checks.periodic_tasks`).
+A method enqueues the next one (`TaskQueue`) after its work is committed, and `sweep` finds what a
+queue lost. What may wait for Slurm is no part of the sweep: each such task has its own period, and
+one process at a time does it (`incidents.checks.periodic_tasks`).
 """
 
 from __future__ import annotations
@@ -45,12 +45,23 @@ from runbooks.step import World
 # What waits for Slurm, each in a task of its own (`kintsugi.tasks`).
 WAITS_FOR_SLURM = ("ask_reach", "compare", "update_jobs", "record_acts", "follow_reservations")
 
-# A bell is answered within milliseconds, or when the batches before are counted.
-_BELL_UNHEARD = timedelta(seconds=2)
+
+Answers = Sequence[tuple[Target, list[Observation]]]
+"""What one detector saw of each target."""
+
+
+class BatchExtent(NamedTuple):
+    """A range of a spool, committed together with the events that it held."""
+
+    receiver: str
+    segment: int
+    start: int
+    end: int
 
 
 class TaskQueue(Protocol):
-    """Doorbells. Losing one costs time, never work; `at` may be ignored when it is far off."""
+    """What is to be done soon. Losing a task costs time, never work; `at` may be ignored when it is
+    far off."""
 
     def ingest(self) -> None: ...
 
@@ -63,7 +74,7 @@ class TaskQueue(Protocol):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The tasks over one set of doors to the world. `watch`: what polls look at; without it the
+    """The tasks over one set of clients to the world. `watch`: what polls look at; without it the
     world's detectors. `pace`: how this process gets on; a replay's clock knows no lateness.
     """
 
@@ -79,21 +90,15 @@ class Pipeline:
         """The most urgent batches of the inbox: remember them, start what they call for, tell
         people. False: none waits that no other process has taken."""
         now = self.clock()
-        changes = incidents.ingest_waiting(now)
-        if changes is None:
-            return False
-        self._after(changes, now)
-        return True
-
-    def ingest(self, wires: Sequence[Mapping[str, Any]]) -> None:
-        """The same for a caller's own events."""
-        now = self.clock()
-        self._after(incidents.ingest_wires(wires, now=now), now)
+        if broken:
+            incidents.quarantine(broken, now=now)
+        self._ingest(events, extent, now)
 
     def poll_due(self, tick: timedelta) -> None:
-        """Rings the polls that are due. `tick` is the time between two calls."""
+        """Enqueues the polls that are due. `tick` is the time between two calls."""
         now = self.clock()
-        for chunk in polling.claim(self._watch.schedule.paces(self._watch, now), now, tick=tick):
+        paces = self._watch.schedule.paces(self._watch, now)
+        for chunk in polling.claim(paces, now, tick=tick):
             self.queue.poll(chunk)
 
     def poll(self, chunk: Chunk) -> None:
@@ -102,79 +107,75 @@ class Pipeline:
         if detector is None:
             return
         chunk = polling.begin(chunk, self.clock())
-        for seen in self._watch.looks(detector, chunk.targets, self.clock):
+        for answers in self._watch.poll(detector, chunk.targets, self.clock):
             now = self.clock()
-            self._after(self._take_polls(chunk, detector, seen, now), now)
+            self._follow_up(self._ingest_polls(chunk, detector, answers, now), now)
 
-    def _take_polls(
-        self,
-        chunk: Chunk,
-        detector: Detector,
-        seen: Sequence[tuple[Target, list[Observation]]],
-        now: datetime,
+    def _ingest_polls(
+        self, chunk: Chunk, detector: Detector, answers: Answers, now: datetime
     ) -> list[Change]:
-        """Judged before the transaction, and once more in it where a round out of turn came
+        """Evaluated before the transaction, and once more in it where a round out of turn came
         between."""
-        names = [target.name for target, _ in seen]
-        kept = polling.get_poll_states(chunk, names)
-        were = {name: (row.polled_at, row.failures) for name, row in kept.items()}
-        rounds = _rounds(detector, seen, kept)
+        names = [target.name for target, _ in answers]
+        states = polling.get_poll_states(chunk, names)
+        versions = {name: (state.polled_at, state.failures) for name, state in states.items()}
+        rounds = _make_rounds(detector, answers, states)
         is_overloaded = overload.suspends(now)
         judgement = evaluate_rounds(rounds, self.catalog, is_overloaded=is_overloaded)
         with transaction.atomic():
-            if polling.versions(chunk, names) != were:
-                rounds = _rounds(detector, seen, polling.get_poll_states(chunk, names))
+            if polling.versions(chunk, names) != versions:
+                rounds = _make_rounds(detector, answers, polling.get_poll_states(chunk, names))
                 judgement = evaluate_rounds(rounds, self.catalog, is_overloaded=is_overloaded)
-            return self._keep(rounds, judgement, now, lease=chunk.lease)
+            return self._store(rounds, judgement, now, lease=chunk.lease)
 
-    def look_at(self, node: str) -> None:
+    def poll_node(self, node: str) -> None:
         """One round of detectors on one node, now and in this process; ends at the first that
         cannot reach it.
 
         Those that are slow on purpose are left out while their last look is fresh, and those that
         are paused.
         """
-        seen: dict[str, list[Observation]] = {}
+        observations: dict[str, list[Observation]] = {}
         last = polling.last_polled(node, TargetKind.NODE.value)
         paused = poll_pauses.of_node(node, self.clock())
         for target in services.targets(TargetKind.NODE, [node]):
             for detector in self._watch.of_node(target, last, self.clock()):
                 if detector.name in paused:
                     continue
-                seen[detector.name] = observe_one(target, detector, self._watch.via, self.clock())
-                if is_unreachable(seen[detector.name]):
+                answer = observe_one(target, detector, self._watch.via, self.clock())
+                observations[detector.name] = answer
+                if is_unreachable(answer):
                     break
-        self.take(node, seen)
+        self.ingest_observations(node, observations)
 
-    def take(self, node: str, seen: Mapping[str, Sequence[Observation]]) -> None:
+    def ingest_observations(
+        self, node: str, observations: Mapping[str, Sequence[Observation]]
+    ) -> None:
         """What detectors saw of one node, by their names, out of turn: here, or in a check that the
         node ran itself."""
         now = self.clock()
+        kind = TargetKind.NODE
         with transaction.atomic():
-            kept = polling.kept_of(node, TargetKind.NODE.value, sorted(seen), now)
-            targets = services.targets(TargetKind.NODE, [node])
-            known = [
-                (detector, seen[name])
-                for name in seen
-                if (detector := self._watch.detector(name)) is not None
-            ]
-            rounds = [
-                Round(detector, target, list(told), kept[detector.name])
-                for target in targets
-                for detector, told in known
-            ]
-            changes = self._keep(rounds, evaluate_rounds(rounds, self.catalog), now, lease=None)
-        self._after(changes, now)
+            states = polling.kept_of(node, kind.value, sorted(observations), now)
+            rounds = []
+            for target in services.targets(kind, [node]):
+                for name, answer in observations.items():
+                    detector = self._watch.detector(name)
+                    if detector is not None:
+                        rounds.append(Round(detector, target, list(answer), states[name]))
+            judgement = evaluate_rounds(rounds, self.catalog)
+            changes = self._store(rounds, judgement, now, lease=None)
+        self._follow_up(changes, now)
 
     def advance(self, run_id: int) -> None:
-        """At most one step of one run; rung again at once while it has more to do."""
+        """At most one step of one run; enqueued again at once while it has more to do."""
         now = self.clock()
         runbooks.advance(run_id, now=now, world=self.world)
         if runbooks.is_due(run_id, now=self.clock()):
             self.queue.advance(run_id)
         for next_id in runbooks.start_after(run_id, now=now, world=self.world):
             self.queue.advance(next_id)
-        self._tell(now)
+        self._notify_due(now)
 
     def notify(self, notification_id: int) -> None:
         """One message to one channel, and the next one of that channel when its time comes."""
@@ -185,7 +186,7 @@ class Pipeline:
             self.queue.notify(outcome.next_id, outcome.next_at)
 
     def sweep(self) -> None:
-        """Everything whose time has come, whoever forgot to ring. Waits for nobody but the
+        """Everything whose time has come, whoever forgot to enqueue it. Waits for nobody but the
         database."""
         now = self.clock()
         if incidents.is_inbox_waiting(now - _BELL_UNHEARD):
@@ -203,24 +204,24 @@ class Pipeline:
         for run_id in runbooks.due(now):
             if run_id not in started:
                 self.queue.advance(run_id)
-        self._tell(now)
+        self._notify_due(now)
 
     def _conclude(self, now: datetime) -> None:
         """Faults that no single machine tells: ours, the site's networks', questions to people."""
 
-        def hears(names: Sequence[str]) -> Collection[str] | None:
+        def reach(names: Sequence[str]) -> Collection[str] | None:
             return slurm_reach.heard(names, now)
 
         pace = self.pace()
-        events = incidents.own_overload(now, pace=pace, hears=hears)
-        events += incidents.management_network(now, hears=hears)
+        events = incidents.own_overload(now, pace=pace, hears=reach)
+        events += incidents.management_network(now, hears=reach)
         events += incidents.blind_detectors(now)
         events += incidents.conclusions_ended(now)
         events += incidents.reviews_due(now)
         events += runbooks.evaluate_breaker(now, bounds=self.world.policy.bounds)
         events += self._clock_watch.evaluate(now, pace=pace)
         if events:
-            self._after(incidents.ingest(events, now=now), now)
+            self._ingest(events, None, now)
 
     def ask_reach(self) -> None:
         """Which of many silent nodes Slurm still hears; `sweep` concludes from the answer."""
@@ -230,7 +231,7 @@ class Pipeline:
                 now, lambda names: runbooks.get_answering_nodes(names, self.world.slurm)
             )
 
-        self._once("ask_reach", periods.ASK_REACH, work)
+        self._run_once("ask_reach", periods.ASK_REACH, work)
 
     def compare(self) -> None:
         """What only several machines' polls show together."""
@@ -238,19 +239,19 @@ class Pipeline:
         def work(now: datetime) -> None:
             events = comparing.compare(now, self.catalog, self.world.slurm)
             if events:
-                self._after(incidents.ingest(events, now=now), now)
-            self._tell(now)
+                self._ingest(events, None, now)
+            self._notify_due(now)
 
-        self._once("compare", periods.COMPARE, work)
+        self._run_once("compare", periods.COMPARE, work)
 
     def update_jobs(self) -> None:
         """Slurm's jobs, and what open incidents cost them."""
 
         def work(now: datetime) -> None:
             job_watch.update_jobs(now, self.world.slurm)
-            self._tell(now)
+            self._notify_due(now)
 
-        self._once("update_jobs", job_watch.period(self.clock()), work)
+        self._run_once("update_jobs", job_watch.period(self.clock()), work)
 
     def record_acts(self) -> None:
         """What people did to nodes, for the ledger of the shadow."""
@@ -258,7 +259,7 @@ class Pipeline:
         def work(now: datetime) -> None:
             act_watch.record_acts(now, self.world)
 
-        self._once("record_acts", periods.RECORD_ACTS, work)
+        self._run_once("record_acts", periods.RECORD_ACTS, work)
 
     def follow_reservations(self) -> None:
         """Slurm's maintenance as windows; what waited for the end of one waits no longer."""
@@ -268,9 +269,9 @@ class Pipeline:
                 return
             for run_id in runbooks.start_due(None, now=now, world=self.world):
                 self.queue.advance(run_id)
-            self._tell(now)
+            self._notify_due(now)
 
-        self._once("follow_reservations", periods.FOLLOW_RESERVATIONS, work)
+        self._run_once("follow_reservations", periods.FOLLOW_RESERVATIONS, work)
 
     def tick(self) -> None:
         """All that the beat calls, one after the other in this process: for a replay."""
@@ -281,7 +282,7 @@ class Pipeline:
         self.record_acts()
         self.follow_reservations()
 
-    def _once(self, name: str, every: timedelta, work: Callable[[datetime], None]) -> None:
+    def _run_once(self, name: str, every: timedelta, work: Callable[[datetime], None]) -> None:
         """In one process at a time and once a period, however many beats call."""
         periodic_tasks.run_once(name, lambda: work(self.clock()), clock=self.clock, every=every)
 
@@ -293,7 +294,7 @@ class Pipeline:
     def _clock_watch(self) -> ClockWatch:
         return ClockWatch(WAITS_FOR_SLURM)
 
-    def _keep(
+    def _store(
         self,
         rounds: Sequence[Round],
         judgement: Judgement,
@@ -306,40 +307,54 @@ class Pipeline:
         if not rounds:
             return []
         changes = learn(judgement, now)
-        for detector in {id(one.detector): one.detector for one in rounds}.values():
-            mine = [one.kept for one in rounds if one.detector is detector]
-            polling.finish(mine, self._watch.every(detector), now, lease=lease)
+        detectors = {id(poll.detector): poll.detector for poll in rounds}
+        for detector in detectors.values():
+            states = [poll.state for poll in rounds if poll.detector is detector]
+            polling.finish(states, self._watch.every(detector), now, lease=lease)
         if judgement.revived:
             polling.answered(rounds[0].target.kind.value, judgement.revived, now)
-        return [
-            *changes,
-            *(incidents.ingest(judgement.events, now=now) if judgement.events else []),
-        ]
+        if judgement.events:
+            changes += incidents.ingest(judgement.events, now=now)
+        return changes
 
-    def _after(self, changes: Sequence[Change], now: datetime) -> None:
+    def _ingest(
+        self, events: Sequence[FaultEvent], extent: BatchExtent | None, now: datetime
+    ) -> None:
+        self._follow_up(incidents.ingest(events, now=now, extent=extent), now)
+
+    def _follow_up(self, changes: Sequence[Change], now: datetime) -> None:
         """Starts the repairs that the changes call for, and tells people."""
-        touched = sorted(
-            {change.incident_id for change in changes if change.incident_id is not None}
-        )
+        touched = {change.incident_id for change in changes if change.incident_id is not None}
         if touched:
-            for run_id in runbooks.start_due(touched, now=now, world=self.world):
+            for run_id in runbooks.start_due(sorted(touched), now=now, world=self.world):
                 self.queue.advance(run_id)
         if changes:
-            self._tell(now)
+            self._notify_due(now)
 
-    def _tell(self, now: datetime) -> None:
+    def _notify_due(self, now: datetime) -> None:
         for notification_id in notifications.due(now):
             self.queue.notify(notification_id)
 
 
-def _rounds(
-    detector: Detector,
-    seen: Sequence[tuple[Target, list[Observation]]],
-    kept: Mapping[str, PollState],
+def _make_rounds(
+    detector: Detector, answers: Answers, states: Mapping[str, PollState]
 ) -> list[Round]:
     """Of the targets whose rows the caller holds."""
     return [
-        Round(detector, target, told, kept[target.name])
-        for target, told in seen
-        if target.name in kept
+        Round(detector, target, answer, states[target.name])
+        for target, answer in answers
+        if target.name in states
     ]
+
+
+def _decode(
+    wires: Sequence[Mapping[str, Any]],
+) -> tuple[list[FaultEvent], list[tuple[Mapping[str, Any], str]]]:
+    events, broken = [], []
+    for wire in wires:
+        try:
+            events.append(faults.from_wire(dict(wire)))
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            broken.append((wire, f"not a fault event: {reason}"))
+    return events, broken

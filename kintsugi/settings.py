@@ -40,9 +40,9 @@ _CONNECTION_DEFAULTS = {
 }
 
 
-def _database(given: dict[str, str] | None) -> dict[str, Any]:
-    """`given`: libpq's parameters as in DATABASE_URL; None: SQLite in the data directory."""
-    if given is None:
+def _database(libpq: dict[str, str] | None) -> dict[str, Any]:
+    """By libpq's parameters as in DATABASE_URL; None: SQLite in the data directory."""
+    if libpq is None:
         return {
             "ENGINE": "kintsugi.sqlite",
             "NAME": DATA_DIR / "kintsugi.sqlite3",
@@ -53,18 +53,15 @@ def _database(given: dict[str, str] | None) -> dict[str, Any]:
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
             },
         }
-    parameters = dict(given)
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parameters.pop("dbname", ""),
-        "USER": parameters.pop("user", ""),
-        "PASSWORD": parameters.pop("password", ""),
-        "HOST": parameters.pop("host", ""),
-        "PORT": parameters.pop("port", ""),
-        "CONN_MAX_AGE": 60,
-        "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": _CONNECTION_DEFAULTS | parameters,
-    }
+    options = dict(libpq)
+    database: dict[str, Any] = {"ENGINE": "django.db.backends.postgresql"}
+    database["NAME"] = options.pop("dbname", "")
+    for name in ("user", "password", "host", "port"):
+        database[name.upper()] = options.pop(name, "")
+    database["CONN_MAX_AGE"] = 60
+    database["CONN_HEALTH_CHECKS"] = True
+    database["OPTIONS"] = _CONNECTION_DEFAULTS | options
+    return database
 
 
 SECRET_KEY = KINTSUGI["KINTSUGI_SECRET_KEY"] or _kept_secret(DATA_DIR / "secret_key")

@@ -34,7 +34,7 @@ from kintsugi.pipeline import Pipeline
 from runbooks import services as runbooks
 
 _log = logging.getLogger(__name__)
-# A ring further off than this is left to the sweep: Redis redelivers an ETA that outlives its
+# A message due later than this is left to the sweep: Redis redelivers an ETA that outlives its
 # visibility timeout.
 _LONGEST_COUNTDOWN = timedelta(seconds=60)
 # So long one task works the inbox off: far below the time limit of tasks, so that none is killed.
@@ -45,14 +45,15 @@ _GIVE_WAY_S = 10.0
 def pipeline() -> Pipeline:
     """One per process: connections to nodes and to Slack are kept."""
     world = wiring.world()
+    watch = wiring.watch(world.shell)
     return Pipeline(
-        world=world,
-        notifier=wiring.notifier(),
-        queue=CeleryQueue(),
+        world,
+        wiring.notifier(),
+        CeleryQueue(),
         clock=clock.now,
         catalog=catalog.load(),
-        watch=wiring.watch(world.shell),
-        pace=OwnPace().look,
+        watch=watch,
+        pace=OwnPace().measure,
     )
 
 
@@ -173,7 +174,7 @@ def follow_reservations() -> None:
 
 
 class CeleryQueue:
-    """Rings once the transaction is committed. A broker that is down costs time: the sweep rings
+    """Sends once the transaction is committed. A broker that is down costs time: the sweep sends
     again."""
 
     def ingest(self) -> None:
@@ -205,9 +206,9 @@ def _on_commit(
 def _send(
     task: Task[Any, Any], arguments: tuple[Any, ...], countdown: timedelta, queue: str | None
 ) -> None:
+    route: dict[str, Any] = {"queue": queue} if queue else {}
     try:
-        chosen: dict[str, Any] = {"queue": queue} if queue else {}
-        task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **chosen)
+        task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **route)
     except (OperationalError, OSError) as error:
         _log.warning(
             "the broker does not answer (%s); the sweep rings again when it is back", error

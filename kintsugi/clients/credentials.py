@@ -59,29 +59,39 @@ class Credentials:
 
     def ssh(self, target: Target) -> SshAccess | None:
         """None: the default of KINTSUGI_SSH_KEY."""
-        return next((group.ssh for group in self.groups if group.ssh and group.holds(target)), None)
+        for group in self._groups_of(target):
+            if group.ssh:
+                return group.ssh
+        return None
 
     def snmp(self, target: Target) -> SnmpCredentials:
         """Raises NotConfigured for a target that no group with SNMP names."""
-        found = next(
-            (group.snmp for group in self.groups if group.snmp and group.holds(target)), None
+        for group in self._groups_of(target):
+            if group.snmp and target.snmp_port == SNMP_PORT:
+                return group.snmp
+            if group.snmp:
+                return replace(group.snmp, port=target.snmp_port)
+        raise NotConfigured(
+            f"{target.name}: no group of KINTSUGI_CREDENTIALS gives it SNMP credentials"
         )
-        if found is None:
-            raise NotConfigured(
-                f"{target.name}: no group of KINTSUGI_CREDENTIALS gives it SNMP credentials"
-            )
-        return found if target.snmp_port == SNMP_PORT else replace(found, port=target.snmp_port)
 
     def http(self, target: Target, url: str) -> Bearer | Basic | None:
         """None: nothing is shown, as most exporters ask for nothing."""
-        return next(
-            (group.http for group in self.groups if group.http and group.holds(target)), None
-        )
+        for group in self._groups_of(target):
+            if group.http:
+                return group.http
+        return None
 
     def bmc(self, target: Target) -> BmcAccess | None:
         """How its management controller is entered; None for a node that no group with controllers
         names."""
-        return next((group.bmc for group in self.groups if group.bmc and group.holds(target)), None)
+        for group in self._groups_of(target):
+            if group.bmc:
+                return group.bmc
+        return None
+
+    def _groups_of(self, target: Target) -> Iterator[CredentialGroup]:
+        return (group for group in self.groups if group.holds(target))
 
 
 def load(
@@ -103,15 +113,15 @@ def load(
     except tomllib.TOMLDecodeError as error:
         raise ImproperlyConfigured(f"KINTSUGI_CREDENTIALS={path}: no TOML: {error}") from error
     problems: list[str] = []
-    given = rows.get("group", [])
-    if set(rows) - {"group"} or not isinstance(given, list) or not given:
+    group_rows = rows.get("group", [])
+    if set(rows) - {"group"} or not isinstance(group_rows, list) or not group_rows:
         problems.append(f"{path}:1: expected [[group]] tables and nothing else")
-        given = []
-    media = {**_MEDIA, "bmc": _bmc if with_bmc else _passed_over}
-    tables = [
-        _Table(path, text, number, "", row, environ, problems) for number, row in enumerate(given)
-    ]
-    groups = [_group(table, row, media) for table, row in zip(tables, given, strict=True)]
+        group_rows = []
+    media = {**_MEDIA, "bmc": _parse_bmc if with_bmc else _skip}
+    groups = []
+    for number, row in enumerate(group_rows):
+        table = _Table(path, text, number, "", row, environ, problems)
+        groups.append(_parse_group(table, row, media))
     if problems:
         raise ImproperlyConfigured("\n".join(problems))
     return Credentials(tuple(groups))
@@ -153,20 +163,23 @@ class _Table:
             self.complain(key, f"secrets do not stand in this file: use {key}_file or {key}_env")
         if f"{key}_file" in self.row and f"{key}_env" in self.row:
             self.complain(f"{key}_env", f"{key}_file is given too: keep one of them")
-        text = self.take(f"{key}_file", "a file that can be read", _first_line, "")
+        text: str = self.take(f"{key}_file", "a file that can be read", _first_line, "")
         name = self.row.get(f"{key}_env")
-        if name is not None and not self.environ.get(str(name)):
+        if name is None:
+            return text
+        value = self.environ.get(str(name), "")
+        if not value:
             self.complain(
                 f"{key}_env", f"expected a variable of the environment that is set, {name} is not"
             )
-        return str(text or (self.environ.get(str(name), "") if name is not None else ""))
+        return text or value
 
     def finish(self) -> None:
         for key in sorted(set(self.row) - self.used):
             self.complain(key, f"no such key; expected {', '.join(sorted(self.used))}")
 
 
-def _group(
+def _parse_group(
     table: _Table, row: Any, media: Mapping[str, Callable[[_Table], Any]]
 ) -> CredentialGroup:
     if not isinstance(row, dict):
@@ -175,25 +188,23 @@ def _group(
     named = {kind: table.take(key, _HOSTS, _names, frozenset()) for key, kind in _WHO.items()}
     if not any(key in row for key in _WHO):
         table.complain("nodes", f"expected at least one of {', '.join(_WHO)}: {_HOSTS}")
-    made: dict[str, Any] = {}
-    for medium, read in media.items():
+    access: dict[str, Any] = {}
+    for medium, parse in media.items():
         table.used.add(medium)
-        inner = row.get(medium)
-        if isinstance(inner, dict):
-            part = _Table(
-                table.path, table.text, table.number, medium, inner, table.environ, table.problems
-            )
-            made[medium] = read(part)
-            part.finish()
-        elif inner is not None:
+        inner_row = row.get(medium)
+        if isinstance(inner_row, dict):
+            inner = replace(table, name=medium, row=inner_row, used=set())
+            access[medium] = parse(inner)
+            inner.finish()
+        elif inner_row is not None:
             table.complain(medium, "expected a table")
     if not any(medium in row for medium in media):
         table.complain("ssh", f"expected at least one of the tables {', '.join(media)}")
     table.finish()
-    return CredentialGroup(named, **made)
+    return CredentialGroup(named, **access)
 
 
-def _ssh(table: _Table) -> SshAccess:
+def _parse_ssh(table: _Table) -> SshAccess:
     key_file = table.take("key_file", "a file that can be read", _readable)
     uses_agent = table.take("agent", "true or false", _flag, False)
     if "key_file" not in table.row and not uses_agent:
@@ -201,31 +212,19 @@ def _ssh(table: _Table) -> SshAccess:
     if key_file is not None and uses_agent:
         table.complain("agent", "key_file is given too: keep one of them")
     default = Path.home() / ".ssh" / "known_hosts"
-    return SshAccess(
-        user=table.take("user", "a user name", _word, "kintsugi"),
-        known_hosts=table.take("known_hosts", "a file that can be read", _readable, default),
-        key_file=key_file,
-        port=table.take("port", "a port, 1 to 65535", _port),
-    )
+    known_hosts = table.take("known_hosts", "a file that can be read", _readable, default)
+    user = table.take("user", "a user name", _word, "kintsugi")
+    port = table.take("port", "a port, 1 to 65535", _port)
+    return SshAccess(user=user, known_hosts=known_hosts, key_file=key_file, port=port)
 
 
-def _snmp(table: _Table) -> SnmpCredentials | None:
+def _parse_snmp(table: _Table) -> SnmpCredentials | None:
     before = len(table.problems)
-    values: dict[str, Any] = {
-        "version": table.take("version", "2c or 3, in quotes", SnmpVersion, SnmpVersion.V2C),
-        "user": table.take("user", "a user name", _word, ""),
-        "auth_protocol": table.take(
-            "auth_protocol", _words(AuthProtocol), AuthProtocol, AuthProtocol.NONE
-        ),
-        "priv_protocol": table.take(
-            "priv_protocol", _words(PrivProtocol), PrivProtocol, PrivProtocol.NONE
-        ),
-        "port": table.take("port", "a port, 1 to 65535", _port, 161),
-        "context": table.take("context", "a context's name", _word, ""),
-        "community": table.secret("community"),
-        "auth_key": table.secret("auth_key"),
-        "priv_key": table.secret("priv_key"),
-    }
+    values: dict[str, Any] = {}
+    for key, (expected, parse, default) in _SNMP_KEYS.items():
+        values[key] = table.take(key, expected, parse, default)
+    for key in ("community", "auth_key", "priv_key"):
+        values[key] = table.secret(key)
     if len(table.problems) > before:
         return None
     try:
@@ -235,8 +234,9 @@ def _snmp(table: _Table) -> SnmpCredentials | None:
         return None
 
 
-def _http(table: _Table) -> Bearer | Basic | None:
-    token, user = table.secret("bearer"), table.take("user", "a user name", _word, "")
+def _parse_http(table: _Table) -> Bearer | Basic | None:
+    token = table.secret("bearer")
+    user = table.take("user", "a user name", _word, "")
     password = table.secret("password")
     if user and (token or not password):
         table.complain("user", "expected password_file or password_env beside it, and no bearer")
@@ -251,15 +251,15 @@ def _http(table: _Table) -> Bearer | Basic | None:
     return Bearer(token)
 
 
-def _bmc(table: _Table) -> BmcAccess | None:
+def _parse_bmc(table: _Table) -> BmcAccess | None:
     before = len(table.problems)
     kind = table.take("kind", "redfish or ipmi, in quotes", BmcKind)
-    user, password = table.take("user", "a user name", _word, ""), table.secret("password")
+    user = table.take("user", "a user name", _word, "")
+    password = table.secret("password")
     ca_file = table.take("ca_file", "a file that can be read", _readable)
     verify = table.take("verify", "true or false", _flag, True)
-    system = table.take(
-        "system", "a system's Id, UUID or Name; {name} is the node's name", _word, ""
-    )
+    system_names = "a system's Id, UUID or Name; {name} is the node's name"
+    system = table.take("system", system_names, _word, "")
     cipher = table.take("cipher", "the number of a cipher suite, 0 to 255", _cipher, 17)
     if len(table.problems) > before:
         return None
@@ -267,14 +267,11 @@ def _bmc(table: _Table) -> BmcAccess | None:
         table.complain("kind", "expected redfish or ipmi, in quotes")
     if not user or not password:
         table.complain("user", "expected a user, and password_file or password_env beside it")
-    if kind is BmcKind.IPMI and (
-        len(user.encode()) > _IPMI_USER or len(password.encode()) > _IPMI_PASSWORD
-    ):
+    if kind is BmcKind.IPMI and not _fits_ipmi(user, password):
         table.complain(
             "user", f"IPMI takes a user of {_IPMI_USER} bytes and a password of {_IPMI_PASSWORD}"
         )
-    others = ("ca_file", "verify", "system") if kind is BmcKind.IPMI else ("cipher",)
-    for key in others if kind is not None else ():
+    for key in _UNUSED_KEYS.get(kind, ()):
         if key in table.row:
             table.complain(key, f"{kind} has no use for it")
     if len(table.problems) > before or kind is None:
@@ -283,11 +280,23 @@ def _bmc(table: _Table) -> BmcAccess | None:
     return BmcAccess(kind, user, password, certificates, verify, system, cipher)
 
 
-def _passed_over(table: _Table) -> None:
+def _fits_ipmi(user: str, password: str) -> bool:
+    return len(user.encode()) <= _IPMI_USER and len(password.encode()) <= _IPMI_PASSWORD
+
+
+def _skip(table: _Table) -> None:
     table.used |= set(table.row)
 
 
-_MEDIA: dict[str, Callable[[_Table], Any]] = {"ssh": _ssh, "snmp": _snmp, "http": _http}
+_MEDIA: dict[str, Callable[[_Table], Any]] = {
+    "ssh": _parse_ssh,
+    "snmp": _parse_snmp,
+    "http": _parse_http,
+}
+_UNUSED_KEYS: dict[BmcKind | None, tuple[str, ...]] = {
+    BmcKind.IPMI: ("ca_file", "verify", "system"),
+    BmcKind.REDFISH: ("cipher",),
+}
 
 
 def _names(value: Any) -> frozenset[str]:
@@ -343,22 +352,31 @@ def _words(kind: type[AuthProtocol] | type[PrivProtocol]) -> str:
     return ", ".join(str(word) for word in kind)
 
 
+# What each key of [group.snmp] may be, how it is read, and what it is where it is not given.
+_SNMP_KEYS: dict[str, tuple[str, Callable[[Any], Any], Any]] = {
+    "version": ("2c or 3, in quotes", SnmpVersion, SnmpVersion.V2C),
+    "user": ("a user name", _word, ""),
+    "auth_protocol": (_words(AuthProtocol), AuthProtocol, AuthProtocol.NONE),
+    "priv_protocol": (_words(PrivProtocol), PrivProtocol, PrivProtocol.NONE),
+    "port": ("a port, 1 to 65535", _port, 161),
+    "context": ("a context's name", _word, ""),
+}
+
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\s-]+?)\s*\]\]?\s*(?:#.*)?")
 
 
 def _line(text: str, number: int, table: str, key: str) -> int:
     """Where the key stands, from 1; the table's or the group's own line where it is missing."""
-    group, here, best = -1, "", 1
+    group, current, best = -1, "", 1
     wanted = f"group.{table}" if table else "group"
+    assignment = re.compile(rf"\s*\"?{re.escape(key)}\"?\s*=")
     for count, line in enumerate(text.splitlines(), 1):
         header = _HEADER.fullmatch(line)
         if header is not None:
-            here = header[2].replace(" ", "")
+            current = header[2].replace(" ", "")
             group += header[1] == "[["
-            if group == number and here in ("group", wanted):
+            if group == number and current in ("group", wanted):
                 best = count
-        elif (
-            group == number and here == wanted and re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line)
-        ):
+        elif (group, current) == (number, wanted) and assignment.match(line):
             return count
     return best

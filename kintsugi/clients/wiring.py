@@ -50,12 +50,13 @@ def world() -> World:
     """
     shell = node_shell()
     writer = slurm_writer(shell) if acts() else None
+    values = settings.KINTSUGI | {"KINTSUGI_DATA_DIR": settings.DATA_DIR}
     return World(
         slurm=writer or slurm_reader(shell),
         writer=writer,
         shell=shell,
         detectors=detectors(),
-        policy=Policy.from_settings(settings.KINTSUGI | {"KINTSUGI_DATA_DIR": settings.DATA_DIR}),
+        policy=Policy.from_settings(values),
         power=power(),
     )
 
@@ -64,8 +65,11 @@ def power() -> Power:
     """Main power by each group's controllers; their credentials are read here alone, and only where
     we act."""
     path = settings.KINTSUGI["KINTSUGI_CREDENTIALS"]
-    given = load_credentials(path, with_bmc=True) if path and acts() else Credentials()
-    return SitePower(given.bmc) if any(group.bmc for group in given.groups) else NoPower()
+    if not path or not acts():
+        return NoPower()
+    with_bmc = load_credentials(path, with_bmc=True)
+    has_bmc = any(group.bmc for group in with_bmc.groups)
+    return SitePower(with_bmc.bmc) if has_bmc else NoPower()
 
 
 def acts() -> bool:
@@ -86,15 +90,14 @@ def watch(shell: Shell | None = None) -> Watch:
 
 def transports(shell: Shell) -> Transports:
     """SSH, and SNMP and HTTP with the credentials of each target's group."""
-    given = credentials()
-    via = Transports(shell=SiteShell(shell), http=HttpTransport(given.http))
-    if not any(group.snmp for group in given.groups):
+    loaded = credentials()
+    via = Transports(shell=SiteShell(shell), http=HttpTransport(loaded.http))
+    if not any(group.snmp for group in loaded.groups):
         return via
     from detectors.transports import snmp_fast  # noqa: PLC0415  (pysnmp: only a site with SNMP switches pays)
 
-    return replace(
-        via, snmp=snmp_fast.choose(given.snmp, is_fast=settings.KINTSUGI["KINTSUGI_FAST_SNMP"])
-    )
+    is_fast = settings.KINTSUGI["KINTSUGI_FAST_SNMP"]
+    return replace(via, snmp=snmp_fast.choose(loaded.snmp, is_fast=is_fast))
 
 
 def credentials() -> Credentials:
@@ -109,57 +112,52 @@ def sites() -> list[Target]:
     values = settings.KINTSUGI
     address = values["KINTSUGI_PROMETHEUS_URL"]
     urls = {promql.URL: address} if address else {}
-    found: list[Target] = []
+    targets: list[Target] = []
     if values["KINTSUGI_SLURM"] != "off":
         conf = values["KINTSUGI_SLURM_CONF"]
         # Jobs that stand still are seen by Slurm and the metrics together.
-        told = Expected(settings={"slurm_conf": conf} if conf else {}, urls=urls)
-        where = parse_controller(values["KINTSUGI_SLURM"])
-        found.append(replace(where, name=queries.SITE, kind=TargetKind.SITE, expected=told))
+        expected = Expected(settings={"slurm_conf": conf} if conf else {}, urls=urls)
+        slurm = controller(values["KINTSUGI_SLURM"])
+        targets.append(replace(slurm, name=queries.SITE, kind=TargetKind.SITE, expected=expected))
     if address:
-        told = Expected(urls=urls)
-        found.append(
-            Target(
-                promql.URL, urlsplit(address).hostname or "", kind=TargetKind.SITE, expected=told
-            )
-        )
-    return found
+        host = urlsplit(address).hostname or ""
+        expected = Expected(urls=urls)
+        targets.append(Target(promql.URL, host, kind=TargetKind.SITE, expected=expected))
+    return targets
 
 
 def detectors() -> tuple[Detector, ...]:
     """Those that the site wants, all by default."""
     wanted = settings.KINTSUGI["KINTSUGI_DETECTORS"]
-    return tuple(
-        detector for detector in registry.DETECTORS if not wanted or detector.name in wanted
-    )
+    if not wanted:
+        return tuple(registry.DETECTORS)
+    return tuple(detector for detector in registry.DETECTORS if detector.name in wanted)
 
 
 def notifier() -> Notifier:
     """With buttons where clicks are taken (SLACK_SIGNING_SECRET)."""
-    return (
-        choice.chosen(open_requests.find_message_ask)
-        if settings.KINTSUGI["SLACK_SIGNING_SECRET"]
-        else choice.chosen()
-    )
+    if settings.KINTSUGI["SLACK_SIGNING_SECRET"]:
+        return choice.chosen(open_requests.of_message)
+    return choice.chosen()
 
 
 def has_node_access() -> bool:
-    return bool(settings.KINTSUGI["KINTSUGI_SSH_KEY"]) or any(
-        group.ssh for group in credentials().groups
-    )
+    if settings.KINTSUGI["KINTSUGI_SSH_KEY"]:
+        return True
+    return any(group.ssh for group in credentials().groups)
 
 
 def node_shell() -> Shell:
     """SSH with the key of each target's group, or a shell that says what is not configured."""
-    values, given = settings.KINTSUGI, credentials()
+    values, loaded = settings.KINTSUGI, credentials()
     if not has_node_access():
         return NoShell()
     from detectors.transports.ssh import SshShell  # noqa: PLC0415  (paramiko: only with node access)
 
     key = values["KINTSUGI_SSH_KEY"]
 
-    def entry(target: Target) -> SshAccess | None:
-        access = given.ssh(target)
+    def get_access(target: Target) -> SshAccess | None:
+        access = loaded.ssh(target)
         if access is None and not key:
             raise NotConfigured(
                 f"{target.name}: no group gives it an SSH key, and KINTSUGI_SSH_KEY is unset"
@@ -171,9 +169,9 @@ def node_shell() -> Shell:
         user=values["KINTSUGI_SSH_USER"],
         key_file=Path(key) if key else None,
         known_hosts=Path(known_hosts),
-        group_of=entry,
+        group_of=get_access,
     )
-    for group in given.groups:
+    for group in loaded.groups:
         if group.ssh is not None:
             shell.check(group.ssh)
     return shell
@@ -214,11 +212,11 @@ class SiteShell:
         self._shell, self._local = shell, LocalShell()
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        return self._of(target).run(target, argv, timeout)
+        return self._choose(target).run(target, argv, timeout)
 
     def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
-        return self._of(target).run_all(target, name, commands)
+        return self._choose(target).run_all(target, name, commands)
 
-    def _of(self, target: Target) -> Shell:
+    def _choose(self, target: Target) -> Shell:
         is_here = target.kind is TargetKind.SITE and settings.KINTSUGI["KINTSUGI_SLURM"] == "local"
         return self._local if is_here else self._shell

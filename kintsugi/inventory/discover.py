@@ -23,6 +23,9 @@ from incidents.topology.topology import CablePlace, NicPlace, Topology
 # controller's network.
 _AT_ONCE = 16
 
+Answer = DiscoveredMachine | Mapping[str, Neighbour]
+"""A node's parts and neighbours, or a switch's neighbours by port."""
+
 
 @dataclass
 class Discovered:
@@ -52,60 +55,55 @@ def inspect_machines(
     switches: Sequence[Target],
     via: Transports,
     *,
-    told: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Discovered:
-    """Each machine once. `told` takes a line of progress for each."""
+    """Each machine once. `report` takes a line of progress for each."""
     found = Discovered()
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="discover") as pool:
-        asked: dict[Future[DiscoveredMachine | Mapping[str, Neighbour]], Target] = {}
-        asked |= {pool.submit(_node, target, via): target for target in nodes}
-        asked |= {pool.submit(_switch, target, via): target for target in switches}
-        for number, future in enumerate(as_completed(asked), 1):
-            target = asked[future]
+        pending: dict[Future[Answer], Target] = {}
+        pending |= {pool.submit(_inspect_node, target, via): target for target in nodes}
+        pending |= {pool.submit(_inspect_switch, target, via): target for target in switches}
+        for number, future in enumerate(as_completed(pending), 1):
+            target = pending[future]
             try:
-                answer = future.result()
+                result = _add_answer(found, target, future.result())
             except DetectorError as error:
-                text = str(error).removeprefix(f"{target.name}: ")
-                found.failed.append(f"{target.name}: {text}")
+                reason = str(error).removeprefix(f"{target.name}: ")
+                found.failed.append(f"{target.name}: {reason}")
                 found.silent.append(target.name)
-                words = f"no answer: {text}"
-            else:
-                words = _take(found, target, answer)
-            told(f"[{number}/{len(asked)}] {target.name}: {words}")
+                result = f"no answer: {reason}"
+            report(f"[{number}/{len(pending)}] {target.name}: {result}")
     found.failed.sort()
     return found
 
 
-def _node(target: Target, via: Transports) -> DiscoveredMachine | Mapping[str, Neighbour]:
+def _inspect_node(target: Target, via: Transports) -> Answer:
     outputs = via.shell.run_all(target, "discover", discovery.commands())
     further = discovery.further_commands(outputs)
     if further:
-        outputs = {**outputs, **via.shell.run_all(target, "discover", further)}
+        more_outputs = via.shell.run_all(target, "discover", further)
+        outputs = {**outputs, **more_outputs}
     return discovery.node(target, outputs)
 
 
-def _switch(target: Target, via: Transports) -> DiscoveredMachine | Mapping[str, Neighbour]:
+def _inspect_switch(target: Target, via: Transports) -> Answer:
     columns = (*tables.NEIGHBOURS, *tables.NAMES)
     return discovery.switch_neighbours(target, via.snmp.walk(target, columns))
 
 
-def _take(
-    found: Discovered, target: Target, answer: DiscoveredMachine | Mapping[str, Neighbour]
-) -> str:
+def _add_answer(found: Discovered, target: Target, answer: Answer) -> str:
+    """What it said, in a few words."""
     if not isinstance(answer, DiscoveredMachine):
         found.switches[target.name] = answer
         return f"{len(answer)} neighbours"
     found.nodes[target.name] = answer
     found.failed += [f"{target.name}: {reason}" for reason in answer.failed]
-    place = answer.place
-    counts = (
-        f"{len(place.gpus)} GPUs",
-        f"{len(place.nics)} NICs",
-        f"{len(answer.neighbours)} neighbours",
-    )
-    return ", ".join(counts) + (
-        f"; without {', '.join(r.split(':')[0] for r in answer.failed)}" if answer.failed else ""
-    )
+    gpus, nics, neighbours = answer.place.gpus, answer.place.nics, answer.neighbours
+    counts = f"{len(gpus)} GPUs, {len(nics)} NICs, {len(neighbours)} neighbours"
+    if not answer.failed:
+        return counts
+    missing = [reason.split(":")[0] for reason in answer.failed]
+    return f"{counts}; without {', '.join(missing)}"
 
 
 def topology(
@@ -113,90 +111,90 @@ def topology(
 ) -> tuple[Topology, tuple[str, ...]]:
     """The inventory that was found, and what of its cables is in doubt. The inventory's machines
     name their ports."""
-    wired = wiring(found, nodes, switches)
+    cabling = wiring(found, nodes, switches)
     places = tuple(answer.place for _, answer in sorted(found.nodes.items()))
-    return Topology(nodes=places, cables=wired.cables), wired.doubts
+    return Topology(nodes=places, cables=cabling.cables), cabling.doubts
 
 
 def wiring(found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]) -> Wiring:
     """Both ends of a cable may tell of it; where they differ, neither is believed."""
-    ports = {target.name: [port.name for port in target.expected.ports] for target in switches}
-    nics = _nics(found, nodes)
+    ports, nics = _port_names(switches), _nics_by_node(found, nodes)
     ends: dict[str, str] = {}
     strangers: dict[str, list[str]] = defaultdict(list)
     cables, doubts = [], []
-    for own, neighbour in _heard(found):
+    for own, neighbour in _neighbours(found):
         far = discovery.far_end(neighbour, switches=ports, nodes=nics)
         if not far:
             if neighbour.machine not in nics:
                 strangers[neighbour.machine].append(own)
             continue
         if ends.get(own, far) != far or ends.get(far, own) != own:
-            other = ends.get(own) or ends.get(far)
+            known_end = ends.get(own) or ends.get(far)
             doubts.append(
-                f"{own}: hears {far}, while {other} is told for one of them: look at both ends"
+                f"{own}: hears {far}, while {known_end} is told for one of them: look at both ends"
             )
             continue
         if own not in ends:
-            cables.append(_cable(own, far))
+            cables.append(_make_cable(own, far))
         ends |= {own: far, far: own}
-    return Wiring(tuple(cables), (*doubts, *_unknown(strangers)))
+    return Wiring(tuple(cables), (*doubts, *_format_strangers(strangers)))
 
 
-def _unknown(strangers: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _format_strangers(strangers: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Machines that only LLDP knows, once each."""
     for name, ports in sorted(strangers.items()):
         others = f" and {len(ports) - 1} ports more" if len(ports) > 1 else ""
         yield f"{name}, heard by {ports[0]}{others}: it is not in the inventory"
 
 
-def _nics(found: Discovered, nodes: Sequence[Target]) -> dict[str, tuple[NicPlace, ...]]:
-    """By node; those that were not asked are known by their targets."""
-    known = {
-        t.name: tuple(NicPlace(n.device, n.pci, n.netdev) for n in t.expected.nics) for t in nodes
-    }
-    return {**known, **{name: answer.place.nics for name, answer in found.nodes.items()}}
+def _port_names(switches: Sequence[Target]) -> dict[str, list[str]]:
+    names = {}
+    for target in switches:
+        names[target.name] = [port.name for port in target.expected.ports]
+    return names
 
 
-def _heard(found: Discovered) -> Iterator[tuple[str, Neighbour]]:
+def _nics_by_node(found: Discovered, nodes: Sequence[Target]) -> dict[str, tuple[NicPlace, ...]]:
+    """Those of nodes that were not asked are known by their targets."""
+    nics = {}
+    for target in nodes:
+        expected = target.expected.nics
+        nics[target.name] = tuple(NicPlace(nic.device, nic.pci, nic.netdev) for nic in expected)
+    nics.update({name: answer.place.nics for name, answer in found.nodes.items()})
+    return nics
+
+
+def _neighbours(found: Discovered) -> Iterator[tuple[str, Neighbour]]:
     """(own end as a resource path, neighbour), nodes first."""
     for name, answer in sorted(found.nodes.items()):
         by_netdev = {nic.netdev: nic for nic in answer.place.nics if nic.netdev}
         for netdev, neighbour in sorted(answer.neighbours.items()):
             nic = by_netdev.get(netdev)
             if nic is not None:
-                yield _end_of(name, nic), neighbour
+                yield f"node/{name}/nic/{nic.device}", neighbour
     for name, neighbours in sorted(found.switches.items()):
         for port, neighbour in sorted(neighbours.items()):
             yield f"switch/{name}/port/{port}", neighbour
 
 
-def heard(found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]) -> list[Heard]:
+def list_neighbours(
+    found: Discovered, nodes: Sequence[Target], switches: Sequence[Target]
+) -> list[Heard]:
     """What LLDP told, for comparing with the inventory."""
-    ports = {target.name: [port.name for port in target.expected.ports] for target in switches}
-    nics = _nics(found, nodes)
+    ports, nics = _port_names(switches), _nics_by_node(found, nodes)
     ends = []
-    for own, neighbour in _heard(found):
+    for own, neighbour in _neighbours(found):
         far = discovery.far_end(neighbour, switches=ports, nodes=nics)
         if not far and neighbour.machine in nics:
             far = f"node/{neighbour.machine}"
-        ends.append(Heard(own, far, f"{neighbour.machine} ({_named(neighbour)})"))
+        port = f"port {neighbour.ports[0]}" if neighbour.ports else "no port told"
+        ends.append(Heard(own, far, f"{neighbour.machine} ({port})"))
     return ends
 
 
-def _end_of(node: str, nic: NicPlace) -> str:
-    return f"node/{node}/nic/{nic.device}"
-
-
-def _cable(own: str, far: str) -> CablePlace:
+def _make_cable(own: str, far: str) -> CablePlace:
     """A node's end stands first, as in files; between switches the order of names."""
-    a, b = (
-        (own, far)
-        if own.startswith("node/") or (own.split("/")[0] == far.split("/")[0] and own < far)
-        else (far, own)
-    )
-    return CablePlace(a, b)
-
-
-def _named(neighbour: Neighbour) -> str:
-    return f"port {neighbour.ports[0]}" if neighbour.ports else "no port told"
+    if own.startswith("node/"):
+        return CablePlace(own, far)
+    are_alike = own.split("/")[0] == far.split("/")[0]
+    return CablePlace(own, far) if are_alike and own < far else CablePlace(far, own)

@@ -12,41 +12,47 @@ from incidents.models import Node
 from incidents.topology.topology import NodePlace, Topology, expand
 from kintsugi.inventory.host_lists import fold
 
+_HEAD = (
+    "# Of Slurm's nodes. Racks, NICs, switches and cables are not known to Slurm:"
+    " docs/inventory.md."
+)
+
 
 def topology(states: Mapping[str, NodeState]) -> Topology:
     """What Slurm tells of each node, and nothing that it does not: the rest of a known node stays
     as it is."""
-    known, own = dict(Node.objects.values_list("name", "address")), _own_addresses(states)
-    return Topology(nodes=tuple(_place(state, known, own) for state in states.values()))
+    known = dict(Node.objects.values_list("name", "address"))
+    own = _own_addresses(states)
+    places = tuple(_place(state, known, own) for state in states.values())
+    return Topology(nodes=places)
 
 
 def _own_addresses(states: Mapping[str, NodeState]) -> dict[str, str]:
     """By name, of those whose NodeAddr is not just their name and not shared: several slurmd may
     run on one machine."""
     count = Counter(state.address for state in states.values())
-    return {
-        resources.short_host(state.name): state.address
-        for state in states.values()
-        if state.address
-        and count[state.address] == 1
-        and state.address.lower() != state.name.lower()
-    }
+    addresses = {}
+    for state in states.values():
+        is_own = count[state.address] == 1 and state.address.lower() != state.name.lower()
+        if state.address and is_own:
+            addresses[resources.short_host(state.name)] = state.address
+    return addresses
 
 
 def _place(state: NodeState, known: Mapping[str, str], own: Mapping[str, str]) -> NodePlace:
     name = resources.short_host(state.name)
-    given = {"partitions", "gpu_count"}
-    address = own.get(name, "")
-    if address and not known.get(name):
-        given.add("address")
+    fields = {"partitions", "gpu_count"}
+    address = "" if known.get(name) else own.get(name, "")
+    if address:
+        fields.add("address")
     if name not in known:
-        given.add("role")
+        fields.add("role")
     return NodePlace(
         name=name,
-        address=address if "address" in given else "",
+        address=address,
         partitions=state.partitions,
         gpu_count=state.gpus or None,
-        given=frozenset(given),
+        given=frozenset(fields),
     )
 
 
@@ -60,30 +66,28 @@ def unknown_to_slurm(states: Mapping[str, NodeState]) -> list[str]:
 def as_toml(states: Mapping[str, NodeState], *, cluster_name: str = "") -> str:
     """An inventory file to go on from: nodes alike in everything but their name stand in one
     row."""
-    alike: dict[tuple[tuple[str, ...], int, bool], list[NodeState]] = defaultdict(list)
     own = _own_addresses(states)
+    names_by_row: dict[tuple[tuple[str, ...], int, bool], list[str]] = defaultdict(list)
     for state in states.values():
-        alike[(state.partitions, state.gpus, resources.short_host(state.name) in own)].append(state)
-    lines = [
-        (
-            "# Of Slurm's nodes. Racks, NICs, switches and cables are not known to Slurm:"
-            " docs/inventory.md."
-        )
-    ]
+        name = resources.short_host(state.name)
+        names_by_row[state.partitions, state.gpus, name in own].append(name)
+    lines = [_HEAD]
     if cluster_name:
-        lines += ["", "[site]", f"cluster_name = {_quoted(cluster_name)}"]
-    for (partitions, gpus, has_address), members in alike.items():
-        names = sorted(resources.short_host(state.name) for state in members)
-        lines += ["", "[[nodes]]", f"names = {_quoted(fold(names))}"]
-        lines += [f"partitions = [{', '.join(map(_quoted, partitions))}]"] if partitions else []
-        lines += [f"gpu_count = {gpus}"] if gpus else []
+        lines += ["", "[site]", f"cluster_name = {_quote(cluster_name)}"]
+    for (partitions, gpus, has_address), names in names_by_row.items():
+        host_list = fold(names)
+        lines += ["", "[[nodes]]", f"names = {_quote(host_list)}"]
+        if partitions:
+            lines.append(f"partitions = [{', '.join(map(_quote, partitions))}]")
+        if gpus:
+            lines.append(f"gpu_count = {gpus}")
         if has_address:
-            lines.append(
-                f"addresses = {_quoted(','.join(own[name] for name in expand(fold(names))))}"
-            )
+            addresses = ",".join(own[name] for name in expand(host_list))
+            lines.append(f"addresses = {_quote(addresses)}")
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A basic TOML string; names hold neither control characters nor line ends."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

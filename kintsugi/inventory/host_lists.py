@@ -14,29 +14,30 @@ def fold(names: Iterable[str]) -> str:
     groups: dict[tuple[str, str, int], list[int]] = defaultdict(list)
     whole: list[str] = []
     for name in sorted(set(names)):
-        found = _NUMBERED.fullmatch(name)
-        if found is None:
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
             whole.append(name)
         else:
-            width = len(found["number"]) if found["number"].startswith("0") else 0
-            groups[(found["prefix"], found["rest"], width or len(found["number"]))].append(
-                int(found["number"])
-            )
-    lists = [
-        _bracketed(prefix, rest, width, numbers)
-        for (prefix, rest, width), numbers in groups.items()
-    ]
+            prefix, number, rest = match.group("prefix", "number", "rest")
+            groups[prefix, rest, len(number)].append(int(number))
+    lists = [_format_group(*group, numbers) for group, numbers in groups.items()]
     return ",".join([*lists, *whole])
 
 
-def _bracketed(prefix: str, rest: str, width: int, numbers: Iterable[int]) -> str:
+def _format_group(prefix: str, rest: str, width: int, numbers: Iterable[int]) -> str:
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and number == spans[-1][1] + 1:
             spans[-1][1] = number
         else:
             spans.append([number, number])
+    ranges = [_format_range(first, last, width) for first, last in spans]
     if len(spans) == 1 and spans[0][0] == spans[0][1]:
-        return f"{prefix}{spans[0][0]:0{width}d}{rest}"
-    words = (f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}" for a, b in spans)
-    return f"{prefix}[{','.join(words)}]{rest}"
+        return f"{prefix}{ranges[0]}{rest}"
+    return f"{prefix}[{','.join(ranges)}]{rest}"
+
+
+def _format_range(first: int, last: int, width: int) -> str:
+    if first == last:
+        return f"{first:0{width}d}"
+    return f"{first:0{width}d}-{last:0{width}d}"

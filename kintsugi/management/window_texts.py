@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -54,13 +53,15 @@ def add_others(acts: Any, add: CommandParser, change: CommandParser) -> None:
     change.add_argument("--reason", default="", help="a new reason; the old one stays if unset")
     end = acts.add_parser("end", help="end it now: what still stands is announced")
     end.add_argument("id", type=int)
-    for each in (add, change):
-        add_times(each)
-    for each in (add, change, end):
-        each.add_argument("--actor", default=getpass.getuser(), help="who does it, for the record")
-    shown = acts.add_parser("list", help="those in force and planned")
-    shown.add_argument("--expired", action="store_true", help="those that ended, the latest first")
-    shown.add_argument(
+    add_times(add)
+    add_times(change)
+    for act in (add, change, end):
+        act.add_argument("--actor", default=getpass.getuser(), help="who does it, for the record")
+    listing = acts.add_parser("list", help="those in force and planned")
+    listing.add_argument(
+        "--expired", action="store_true", help="those that ended, the latest first"
+    )
+    listing.add_argument(
         "--json", action="store_true", help="one JSON list (docs/reference/contracts.md)"
     )
 
@@ -78,17 +79,28 @@ def end_of(options: dict[str, Any], start: datetime) -> datetime | None:
     return start + length("--for", options["lasts"]) if options["lasts"] else None
 
 
+def get_draft_fields(options: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """What every draft has. Raises CommandError."""
+    start = start_of(options, now)
+    return {
+        "reason": options["reason"],
+        "starts_at": start,
+        "ends_at": end_of(options, start),
+        "may_cover_all": options["yes"],
+    }
+
+
 def make(draft: Draft, options: dict[str, Any], now: datetime) -> str:
     """Makes the window, or says what it would keep. Raises CommandError with every problem."""
     if options["dry_run"]:
-        found = planning.refusals(draft, now)
-        return (
-            format_outcome(NotPlanned(tuple(found))) if found else planning.preview(draft, now).text
-        )
+        problems = planning.refusals(draft, now)
+        if problems:
+            return format_outcome(NotPlanned(tuple(problems)))
+        return planning.preview(draft, now).text
     outcome = planning.plan(draft, author=options["actor"], now=now)
     text = format_outcome(outcome)
-    kept = outcome.incidents if isinstance(outcome, PlannedWindow) else 0
-    return f"{text} {kept} open incidents are kept from people by it."
+    incidents = outcome.incidents if isinstance(outcome, PlannedWindow) else 0
+    return f"{text} {incidents} open incidents are kept from people by it."
 
 
 def change(options: dict[str, Any], now: datetime, *, review_at: datetime | None, ways: str) -> str:
@@ -101,87 +113,79 @@ def change(options: dict[str, Any], now: datetime, *, review_at: datetime | None
         row = Silence.objects.filter(pk=options["id"]).first()
         if row is not None:
             ends_at, review_at = row.ends_at, row.review_at
-    return format_outcome(
-        planning.change(
-            options["id"],
-            ends_at=ends_at,
-            review_at=review_at,
-            reason=options["reason"],
-            actor=options["actor"],
-            now=now,
-        )
+    outcome = planning.change(
+        options["id"],
+        ends_at=ends_at,
+        review_at=review_at,
+        reason=options["reason"],
+        actor=options["actor"],
+        now=now,
     )
+    return format_outcome(outcome)
 
 
 def end(options: dict[str, Any], now: datetime) -> str:
-    return format_outcome(planning.end(options["id"], actor=options["actor"], now=now))
+    outcome = planning.end(options["id"], actor=options["actor"], now=now)
+    return format_outcome(outcome)
 
 
-def listed(options: dict[str, Any], now: datetime, *kinds: Silence.Kind) -> str:
-    rows = chosen(options, *kinds)
-    return as_json(rows, now) if options["json"] else "\n".join(as_lines(rows, now) or ["None."])
+def list_windows(options: dict[str, Any], now: datetime, *kinds: Silence.Kind) -> str:
+    windows = _get_windows(kinds, is_expired=options["expired"])
+    if options["json"]:
+        return json.dumps([_as_json(window, now) for window in windows], indent=2)
+    lines = [_format_line(window, now) for window in windows]
+    return "\n".join(lines) or "None."
 
 
 def format_outcome(outcome: PlannedWindow | NotPlanned | Refused) -> str:
     if isinstance(outcome, NotPlanned):
-        raise CommandError(
-            "\n".join(f"{_OPTIONS[problem.field]}: {problem.text}" for problem in outcome.problems)
-        )
+        lines = [f"{_OPTIONS[problem.field]}: {problem.text}" for problem in outcome.problems]
+        raise CommandError("\n".join(lines))
     if isinstance(outcome, Refused):
         raise CommandError(outcome.reason)
     return outcome.text
 
 
-def chosen(options: dict[str, Any], *kinds: Silence.Kind) -> list[Silence]:
-    """Those in force and planned; with `--expired` the ended ones, the latest first."""
-    rows = Silence.objects.filter(kind__in=kinds, ended_at__isnull=not options["expired"])
-    return list(rows.order_by("-ended_at" if options["expired"] else "starts_at", "pk")[:1000])
+def _get_windows(kinds: tuple[Silence.Kind, ...], *, is_expired: bool) -> list[Silence]:
+    """Those in force and planned, or the ended ones, the latest first."""
+    windows = Silence.objects.filter(kind__in=kinds, ended_at__isnull=not is_expired)
+    order = "-ended_at" if is_expired else "starts_at"
+    return list(windows.order_by(order, "pk")[:1000])
 
 
-def as_json(rows: Iterable[Silence], now: datetime) -> str:
-    return json.dumps([_json(row, now) for row in rows], indent=2)
+def _format_line(window: Silence, now: datetime) -> str:
+    """Times in the site's zone."""
+    what = active_windows.as_window(window).what
+    parts = [f"{window.pk:>5}", f"{_state(window, now):<8}", what]
+    parts.append(f"from {_format_minute(window.starts_at)}")
+    ends_at = window.ended_at or window.ends_at
+    if ends_at is not None:
+        parts.append(f"until {_format_minute(ends_at)}")
+    if window.review_at and not window.ended_at:
+        parts.append(f"review {_format_minute(window.review_at)}")
+    parts.append(f"by {window.author}: {window.reason}")
+    return "  ".join(parts)
 
 
-def as_lines(rows: Iterable[Silence], now: datetime) -> list[str]:
-    """One line each, times in the site's zone."""
-    lines = []
-    for row in rows:
-        parts = [f"{row.pk:>5}", f"{_state(row, now):<8}", active_windows.as_window(row).what]
-        parts += [f"from {_local(row.starts_at)}"]
-        end = row.ended_at or row.ends_at
-        parts += [f"until {_local(end)}"] if end is not None else []
-        parts += [f"review {_local(row.review_at)}"] if row.review_at and not row.ended_at else []
-        lines.append("  ".join([*parts, f"by {row.author}: {row.reason}"]))
-    return lines
-
-
-def _state(row: Silence, now: datetime) -> str:
-    if row.ended_at is not None:
+def _state(window: Silence, now: datetime) -> str:
+    if window.ended_at is not None:
         return "ended"
-    return "in force" if active_windows.as_window(row).is_in_force(now) else "planned"
+    return "in force" if active_windows.as_window(window).is_in_force(now) else "planned"
 
 
-def _json(row: Silence, now: datetime) -> dict[str, Any]:
-    times = ("starts_at", "ends_at", "review_at", "ended_at")
-    return {
-        "id": row.pk,
-        "kind": row.kind,
-        "state": _state(row, now).replace(" ", "_"),
-        "what": active_windows.as_window(row).what,
-        "resource": row.resource,
-        "machines": row.machines,
-        "fault_type": row.fault_type,
-        "reason": row.reason,
-        "author": row.author,
-        "origin": row.origin,
-        **{
-            name: at.isoformat() if (at := getattr(row, name)) is not None else None
-            for name in times
-        },
-        "ended_by": row.ended_by,
-        "incidents": row.incidents.count(),
-    }
+def _as_json(window: Silence, now: datetime) -> dict[str, Any]:
+    fields: dict[str, Any] = {"id": window.pk, "kind": window.kind}
+    fields["state"] = _state(window, now).replace(" ", "_")
+    fields["what"] = active_windows.as_window(window).what
+    for name in ("resource", "machines", "fault_type", "reason", "author", "origin"):
+        fields[name] = getattr(window, name)
+    for name in ("starts_at", "ends_at", "review_at", "ended_at"):
+        time: datetime | None = getattr(window, name)
+        fields[name] = time.isoformat() if time is not None else None
+    fields["ended_by"] = window.ended_by
+    fields["incidents"] = window.incidents.count()
+    return fields
 
 
-def _local(at: datetime) -> str:
-    return f"{timezone.localtime(at):%Y-%m-%d %H:%M %Z}"
+def _format_minute(time: datetime) -> str:
+    return f"{timezone.localtime(time):%Y-%m-%d %H:%M %Z}"

@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from incidents.checks.overload import Pace
 
 _WINDOW_S = 60.0
-# Fewer looks or less computing say nothing yet.
+# A shorter time or less computing say nothing yet.
 _LEAST_S, _LEAST_RUN_S = 20.0, 0.05
 _THREADS = Path("/proc/self/task")
 _NS = 1e-9
@@ -21,16 +22,22 @@ Times = Mapping[int, tuple[int, int]]
 """By thread: nanoseconds on a processor, and waiting for one."""
 
 
+class _Sample(NamedTuple):
+    at_s: float
+    run_s: float
+    waited_s: float
+
+
 def thread_times(threads: Path = _THREADS) -> dict[int, tuple[int, int]]:
     """Empty where the kernel does not say (no Linux, no /proc)."""
-    found = {}
+    times = {}
     for path in threads.glob("*/schedstat"):
         try:
             run, waited, _ = path.read_text().split()
         except (OSError, ValueError):  # a thread that has just ended
             continue
-        found[int(path.parent.name)] = (int(run), int(waited))
-    return found
+        times[int(path.parent.name)] = (int(run), int(waited))
+    return times
 
 
 class OwnPace:
@@ -39,32 +46,32 @@ class OwnPace:
     def __init__(self) -> None:
         self._begun_s: float | None = None
         self._last: Times = {}
-        self._looks: deque[tuple[float, float, float]] = deque()
+        self._samples: deque[_Sample] = deque()
 
-    def look(self) -> Pace:
-        return self.seen(thread_times(), time.monotonic())
+    def measure(self) -> Pace:
+        return self.update(thread_times(), time.monotonic())
 
-    def seen(self, threads: Times, now_s: float) -> Pace:
-        is_first = self._begun_s is None
-        begun_s = self._begun_s = now_s if self._begun_s is None else self._begun_s
-        if not is_first:
-            since = [self._since(thread, times) for thread, times in threads.items()]
-            self._looks.append(
-                (
-                    now_s,
-                    sum(run for run, _ in since) * _NS,
-                    sum(waited for _, waited in since) * _NS,
-                )
-            )
+    def update(self, threads: Times, now_s: float) -> Pace:
+        if self._begun_s is None:
+            self._begun_s = now_s
+        else:
+            self._samples.append(self._sample(threads, now_s))
         self._last = threads
-        while self._looks and self._looks[0][0] < now_s - _WINDOW_S:
-            self._looks.popleft()
-        up_for = timedelta(seconds=now_s - begun_s)
-        run_s, waited_s = sum(look[1] for look in self._looks), sum(look[2] for look in self._looks)
-        if now_s - begun_s < _LEAST_S or run_s < _LEAST_RUN_S:
+        while self._samples and self._samples[0].at_s < now_s - _WINDOW_S:
+            self._samples.popleft()
+        up_s = now_s - self._begun_s
+        up_for = timedelta(seconds=up_s)
+        run_s = sum(sample.run_s for sample in self._samples)
+        waited_s = sum(sample.waited_s for sample in self._samples)
+        if up_s < _LEAST_S or run_s < _LEAST_RUN_S:
             return Pace(None, up_for)
         return Pace((run_s + waited_s) / run_s, up_for)
 
-    def _since(self, thread: int, times: tuple[int, int]) -> tuple[int, int]:
-        run, waited = self._last.get(thread, (0, 0))
-        return max(0, times[0] - run), max(0, times[1] - waited)
+    def _sample(self, threads: Times, now_s: float) -> _Sample:
+        """What all threads computed and waited since the last measurement."""
+        run_ns = waited_ns = 0
+        for thread, (run, waited) in threads.items():
+            run_before, waited_before = self._last.get(thread, (0, 0))
+            run_ns += max(0, run - run_before)
+            waited_ns += max(0, waited - waited_before)
+        return _Sample(now_s, run_ns * _NS, waited_ns * _NS)

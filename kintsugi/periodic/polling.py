@@ -7,7 +7,7 @@ targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -62,45 +62,39 @@ class Watch:
     ) -> list[Detector]:
         """Those that look at a node out of turn: all, but for slow ones that have looked within
         half their period."""
-        slow = [d for d in self.detectors if d.every > _USUAL and d.name in last]
-        fresh = {d.name for d in slow if now - last[d.name] < d.every / 2}
-        return [
-            d
-            for d in self.detectors
-            if d.kind is TargetKind.NODE and d.name not in fresh and d.wants(target)
-        ]
+        wanted = []
+        for detector in self.detectors:
+            if detector.kind is not TargetKind.NODE:
+                continue
+            last_at = last.get(detector.name) if detector.every > _USUAL else None
+            is_fresh = last_at is not None and now - last_at < detector.every / 2
+            if not is_fresh and detector.wants(target):
+                wanted.append(detector)
+        return wanted
 
     def paces(self) -> list[PollPace]:
         """Which detector looks at what, by the inventory and by what each detector wants; one
         without targets too."""
-        by_kind = {
-            kind: self.targets(kind) for kind in {detector.kind for detector in self.detectors}
-        }
-        return [
-            PollPace(
-                detector.name,
-                detector.kind.value,
-                self.every(detector),
-                frozenset(
-                    target.name for target in by_kind[detector.kind] if detector.wants(target)
-                ),
-            )
-            for detector in self.detectors
-        ]
+        kinds = {detector.kind for detector in self.detectors}
+        by_kind = {kind: self.targets(kind) for kind in kinds}
+        paces = []
+        for detector in self.detectors:
+            targets = by_kind[detector.kind]
+            names = frozenset(target.name for target in targets if detector.wants(target))
+            every = self.every(detector)
+            paces.append(PollPace(detector.name, detector.kind.value, every, names))
+        return paces
 
     def targets(self, kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
         if kind is not TargetKind.SITE:
             return services.targets(kind, names)
-        declared = (
-            {site.name: site.expected for site in services.targets(kind)} if self.sites else {}
-        )
-        return [
-            _with(site, declared.get(site.name))
-            for site in self.sites
-            if names is None or site.name in names
-        ]
+        if not self.sites:
+            return []
+        declared = {site.name: site.expected for site in services.targets(kind)}
+        wanted = [site for site in self.sites if names is None or site.name in names]
+        return [_merge_expected(site, declared.get(site.name)) for site in wanted]
 
-    def looks(
+    def poll(
         self, detector: Detector, names: Sequence[str], clock: Callable[[], datetime]
     ) -> Iterator[list[tuple[Target, list[Observation]]]]:
         """What a detector sees of these targets, in batches as they answer: a dead one holds no
@@ -109,27 +103,25 @@ class Watch:
         if len(targets) == 1:
             yield [(targets[0], observe_one(targets[0], detector, self.via, clock()))]
             return
-        pool = ThreadPoolExecutor(
-            max_workers=max(1, len(targets)), thread_name_prefix=f"poll-{detector.name}"
-        )
+        threads = max(1, len(targets))
+        pool = ThreadPoolExecutor(threads, thread_name_prefix=f"poll-{detector.name}")
         try:
-            waiting = {
-                pool.submit(_look, target, detector, self.via, clock): target for target in targets
-            }
-            yield from _gathered(waiting, detector, clock)
+            waiting = {}
+            for target in targets:
+                waiting[pool.submit(_observe, target, detector, self.via, clock)] = target
+            yield from _gather(waiting, detector, clock)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _with(site: Target, declared: Expected | None) -> Target:
+def _merge_expected(site: Target, declared: Expected | None) -> Target:
     """The site's own addresses and settings go before what the inventory declares of it."""
     if declared is None:
         return site
     own = site.expected
-    told = replace(
-        declared, settings={**declared.settings, **own.settings}, urls={**declared.urls, **own.urls}
-    )
-    return replace(site, expected=told)
+    all_settings = {**declared.settings, **own.settings}
+    urls = {**declared.urls, **own.urls}
+    return replace(site, expected=replace(declared, settings=all_settings, urls=urls))
 
 
 @dataclass
@@ -145,20 +137,21 @@ class Schedule:
         """Planned anew when a machine has come or gone, and from time to time: what detectors want
         changes too."""
         marks = polling.marks()
-        if self.planned_at is None or marks != self.marks or now - self.planned_at >= _PLAN_AGAIN:
+        is_old = self.planned_at is None or now - self.planned_at >= _PLAN_AGAIN
+        if is_old or marks != self.marks:
             self.planned = watch.paces()
             polling.plan(self.planned, now)
             self.marks, self.planned_at = marks, now
         return self.planned
 
 
-def _look(
+def _observe(
     target: Target, detector: Detector, via: Transports, clock: Callable[[], datetime]
 ) -> list[Observation]:
     return observe_one(target, detector, via, clock())
 
 
-def _gathered(
+def _gather(
     waiting: dict[Future[list[Observation]], Target],
     detector: Detector,
     clock: Callable[[], datetime],
@@ -168,21 +161,18 @@ def _gathered(
         wait(waiting, timeout=_GATHER_S)
         if not any(future.done() for future in waiting):
             wait(waiting, timeout=max(0.0, deadline - monotonic()), return_when=FIRST_COMPLETED)
-        batch = [
-            (waiting.pop(future), future.result()) for future in list(waiting) if future.done()
-        ]
-        if batch:
-            yield batch
+        done = [future for future in waiting if future.done()]
+        if done:
+            yield [(waiting.pop(future), future.result()) for future in done]
     if waiting:
-        text = f"it did not come back within {_WITHIN.total_seconds():g} s"
-        attributes = {"detector": detector.name, "text": text}
-        yield [
-            (
-                target,
-                [Observation(target.resource, "detector.answered", False, clock(), attributes)],
-            )
-            for target in waiting.values()
-        ]
+        targets = waiting.values()
+        yield [(target, [_no_answer(target, detector, clock())]) for target in targets]
+
+
+def _no_answer(target: Target, detector: Detector, now: datetime) -> Observation:
+    text = f"it did not come back within {_WITHIN.total_seconds():g} s"
+    attributes = {"detector": detector.name, "text": text}
+    return Observation(target.resource, "detector.answered", False, now, attributes)
 
 
 @dataclass(frozen=True)
@@ -192,7 +182,7 @@ class Round:
     detector: Detector
     target: Target
     observations: list[Observation]
-    kept: PollState
+    state: PollState
 
     @property
     def is_reachable(self) -> bool | None:
@@ -203,8 +193,10 @@ class Round:
 
 def is_unreachable(observations: Sequence[Observation]) -> bool:
     """`observe_one` says it last."""
-    last = observations[-1] if observations else None
-    return last is not None and last.metric == "target.reachable" and last.value is False
+    if not observations:
+        return False
+    last = observations[-1]
+    return last.metric == "target.reachable" and last.value is False
 
 
 @dataclass(frozen=True)
@@ -226,7 +218,7 @@ class Judgement:
 
     events: list[FaultEvent]
     restarts: list[Restart]
-    seen: list[Observation]
+    observations: list[Observation]
     revived: list[str]
 
 
@@ -239,47 +231,62 @@ def evaluate_rounds(
     While we are overloaded ourselves, who was silent is passed over: neither counted nor forgotten.
     """
     if is_overloaded:
-        rounds = [without_silence(one) for one in rounds]
-    seen = [observation for one in rounds for observation in one.observations]
-    revived = sorted({one.target.name for one in rounds if one.kept.failures and one.is_reachable})
-    active = polling.get_active_fingerprints(
-        {resources.owner(observation.resource) for observation in seen}
-    )
-    hosts = sorted({one.target.name for one in rounds if one.target.kind is TargetKind.NODE})
-    known = polling.boots(hosts) if hosts else {}
-    restarts = _restarts(seen, known)
-    booted = {name: at for name, (_, at) in known.items() if at is not None}
+        rounds = [without_silence(poll) for poll in rounds]
+    observations: list[Observation] = []
+    for poll in rounds:
+        observations += poll.observations
+    owners = {resources.owner(observation.resource) for observation in observations}
+    active = polling.get_active_fingerprints(owners)
+    hosts = sorted({poll.target.name for poll in rounds if poll.target.kind is TargetKind.NODE})
+    boots = polling.boots(hosts) if hosts else {}
+    restarts = _find_restarts(observations, boots)
+    booted = {name: at for name, (_, at) in boots.items() if at is not None}
     booted |= {restart.node: restart.booted_at for restart in restarts}
+    revived: set[str] = set()
     events: list[FaultEvent] = []
-    for one in rounds:
-        compared = list(one.detector.compare(one.observations, one.kept.memory.samples))
-        result = judge.judge(
-            [*one.observations, *compared],
-            one.kept.memory,
-            active=active,
-            catalog=catalog,
-            booted_at=booted.get(one.target.name) if one.target.kind is TargetKind.NODE else None,
-            keeps=one.detector.keeps,
-        )
-        events += log_events.of_lines([line for line in compared if line.metric == log_events.LINE])
-        one.kept.memory = result.memory
-        one.kept.failures = _failures(one, is_overloaded=is_overloaded)
-        events += result.events
-    return Judgement(events, restarts, seen, revived)
+    for poll in rounds:
+        if poll.state.failures and poll.is_reachable:
+            revived.add(poll.target.name)
+        is_node = poll.target.kind is TargetKind.NODE
+        booted_at = booted.get(poll.target.name) if is_node else None
+        events += _evaluate_round(poll, active, catalog, booted_at)
+        poll.state.failures = _count_failures(poll, is_overloaded=is_overloaded)
+    return Judgement(events, restarts, observations, sorted(revived))
 
 
-def without_silence(one: Round) -> Round:
+def _evaluate_round(
+    poll: Round, active: Collection[str], catalog: Catalog, booted_at: datetime | None
+) -> list[FaultEvent]:
+    """Its fault events; its state holds what is to be remembered."""
+    state = poll.state
+    compared = list(poll.detector.compare(poll.observations, state.memory.samples))
+    result = judge.judge(
+        [*poll.observations, *compared],
+        state.memory,
+        active=active,
+        catalog=catalog,
+        booted_at=booted_at,
+        keeps=poll.detector.keeps,
+    )
+    state.memory = result.memory
+    lines = [comparison for comparison in compared if comparison.metric == log_events.LINE]
+    return [*log_events.of_lines(lines), *result.events]
+
+
+def without_silence(poll: Round) -> Round:
     """What was answered, and nothing of what was not."""
-    heard = [
-        seen for seen in one.observations if not (seen.metric in _SILENCE and seen.value is False)
-    ]
-    return replace(one, observations=heard)
+    answered = [observation for observation in poll.observations if not _is_silence(observation)]
+    return replace(poll, observations=answered)
 
 
-def _failures(one: Round, *, is_overloaded: bool) -> int:
-    if one.is_reachable:
+def _is_silence(observation: Observation) -> bool:
+    return observation.metric in _SILENCE and observation.value is False
+
+
+def _count_failures(poll: Round, *, is_overloaded: bool) -> int:
+    if poll.is_reachable:
         return 0
-    return one.kept.failures if is_overloaded else one.kept.failures + 1
+    return poll.state.failures if is_overloaded else poll.state.failures + 1
 
 
 def learn(judgement: Judgement, now: datetime) -> list[Change]:
@@ -293,38 +300,49 @@ def learn(judgement: Judgement, now: datetime) -> list[Change]:
         changes += incidents.node_restarted(
             restart.node, booted_at=restart.booted_at, boot_id=restart.boot_id, now=now
         )
-    plans = _plans(judgement.seen)
+    plans = _find_plans(judgement.observations)
     if plans:
         polling.learn_plans(plans, now)
         incidents.follow_states(now)
-    services.learn(judgement.seen, now)
+    services.learn(judgement.observations, now)
     return changes
 
 
-def _restarts(
-    seen: Sequence[Observation], known: Mapping[str, tuple[str, datetime | None]]
+def _find_restarts(
+    observations: Sequence[Observation], boots: Mapping[str, tuple[str, datetime | None]]
 ) -> list[Restart]:
     """When nodes booted whose boot was not known yet (node.boot_id, node.uptime_s)."""
-    uptimes = {
-        o.resource: o
-        for o in seen
-        if o.metric == "node.uptime_s" and isinstance(o.value, int | float)
-    }
+    booted = _boot_times(observations)
     restarts = []
-    for told in [o for o in seen if o.metric == "node.boot_id" and o.value]:
-        name, uptime = resources.host_of(told.resource) or "", uptimes.get(told.resource)
-        if name not in known or uptime is None or str(told.value) == known[name][0]:
+    for observation in observations:
+        if observation.metric != "node.boot_id" or not observation.value:
             continue
-        booted_at = uptime.observed_at - timedelta(seconds=float(uptime.value))
-        restarts.append(Restart(name, booted_at, str(told.value)))
+        boot_id = str(observation.value)
+        name = resources.host_of(observation.resource) or ""
+        booted_at = booted.get(observation.resource)
+        if name in boots and booted_at is not None and boot_id != boots[name][0]:
+            restarts.append(Restart(name, booted_at, boot_id))
     return restarts
 
 
-def _plans(seen: Sequence[Observation]) -> dict[str, str]:
+def _boot_times(observations: Sequence[Observation]) -> dict[str, datetime]:
+    times = {}
+    for observation in observations:
+        uptime = observation.value
+        if observation.metric == "node.uptime_s" and isinstance(uptime, int | float):
+            times[observation.resource] = observation.observed_at - timedelta(seconds=float(uptime))
+    return times
+
+
+def _find_plans(observations: Sequence[Observation]) -> dict[str, str]:
     """Why each node is worked on as planned, as Slurm says; empty for one that is not."""
-    told = [o for o in seen if o.metric == "slurm.is_planned" and isinstance(o.value, bool)]
-    known = [
-        (resources.host_of(o.resource), (o.attributes.get("why") or "planned") if o.value else "")
-        for o in told
-    ]
-    return {host: why for host, why in known if host is not None}
+    plans = {}
+    for observation in observations:
+        is_planned = observation.value
+        if observation.metric != "slurm.is_planned" or not isinstance(is_planned, bool):
+            continue
+        host = resources.host_of(observation.resource)
+        if host is not None:
+            why = observation.attributes.get("why") or "planned"
+            plans[host] = why if is_planned else ""
+    return plans

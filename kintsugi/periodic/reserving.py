@@ -23,20 +23,21 @@ def follow_reservations(now: datetime, slurm: SlurmReader) -> bool:
     except SlurmError as error:
         _log.info("Slurm's reservations could not be read: %s", error)
         return False
-    incidents.follow(followed(reservations), now, of=RESERVATIONS)
+    incidents.follow(get_windows(reservations), now, of=RESERVATIONS)
     return True
 
 
-def followed(told: Iterable[Reservation]) -> list[Followed]:
+def get_windows(reservations: Iterable[Reservation]) -> list[Followed]:
     """Those in maintenance mode, as windows. A reservation for jobs is no planned work."""
-    return [
-        Followed(
-            origin=f"{RESERVATIONS}:{one.name}",
-            machines=frozenset(resources.node(name) for name in one.nodes),
-            reason=f"Slurm reservation {one.name}",
-            starts_at=one.starts_at,
-            ends_at=one.ends_at,
-        )
-        for one in told
-        if one.is_maintenance
-    ]
+    return [_make_window(reservation) for reservation in reservations if reservation.is_maintenance]
+
+
+def _make_window(reservation: Reservation) -> Followed:
+    machines = frozenset(resources.node(name) for name in reservation.nodes)
+    return Followed(
+        origin=f"{RESERVATIONS}:{reservation.name}",
+        machines=machines,
+        reason=f"Slurm reservation {reservation.name}",
+        starts_at=reservation.starts_at,
+        ends_at=reservation.ends_at,
+    )

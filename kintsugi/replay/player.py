@@ -115,7 +115,7 @@ class Player:
             self._flush_at(self._flushed_at + GROUPING)
 
     def poll(self, node: str) -> None:
-        self.pipeline.look_at(node)
+        self.pipeline.poll_node(node)
         self.settle()
 
     def conclude(

@@ -7,7 +7,8 @@ import ipaddress
 import json
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from zoneinfo import ZoneInfo
@@ -41,27 +42,33 @@ def receiver() -> Receiver:
     AddressTaken."""
     host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
     directory: Path = settings.DATA_DIR / "spool"
-    zones = {
-        host: ZoneInfo(zone)
-        for host, zone in settings.KINTSUGI["KINTSUGI_SYSLOG_TIME_ZONES"].items()
-    }
     spool = Spool(directory)
+    senders = partial(accepted_senders, directory / "senders.json")
     try:
-        doors = _trap_listeners(directory)
+        trap_listeners = _trap_listeners(directory)
     except AddressTaken:
         spool.close()
         raise
     return Receiver(
-        matcher=lambda: Matcher(catalog.load()),
+        matcher=_load_matcher,
         spool=spool,
         inbox=DatabaseInbox(),
         listen=Listen(host, port),
-        senders=lambda: accepted_senders(directory / "senders.json"),
-        zones=Zones(zones),
+        senders=senders,
+        zones=_load_zones(),
         now=clock.now,
-        doors=doors,
+        doors=trap_listeners,
         report_refusals=_record_refusals,
     )
+
+
+def _load_zones() -> Zones:
+    names: dict[str, str] = settings.KINTSUGI["KINTSUGI_SYSLOG_TIME_ZONES"]
+    return Zones({host: ZoneInfo(name) for host, name in names.items()})
+
+
+def _load_matcher() -> Matcher:
+    return Matcher(catalog.load())
 
 
 class AddressTaken(Exception):

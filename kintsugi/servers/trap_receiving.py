@@ -46,20 +46,19 @@ def listener(address: tuple[str, int], directory: Path) -> TrapListener:
 def read_known() -> TrapSenders:
     """Switches' SNMP credentials, their engine ids, the names of nodes and of switch ports."""
     groups = wiring.credentials().groups
-    keys = tuple(
-        dict.fromkeys(
-            group.snmp for group in groups if group.snmp and TargetKind.SWITCH in _kinds(group)
-        )
-    )
+    for_switches = [group for group in groups if TargetKind.SWITCH in _kinds(group)]
+    keys = dict.fromkeys(group.snmp for group in for_switches if group.snmp)
     engines = Switch.objects.exclude(snmp_engine_id="").values_list("snmp_engine_id", flat=True)
+    nodes = Node.objects.values_list("name", flat=True)
+    trap_keys = TrapKeys(tuple(keys), tuple(sorted(engines)))
+    return TrapSenders(trap_keys, frozenset(nodes), _port_names())
+
+
+def _port_names() -> dict[str, frozenset[str]]:
     ports: dict[str, set[str]] = {}
     for switch, port in Port.objects.values_list("switch__name", "name"):
         ports.setdefault(switch, set()).add(port)
-    return TrapSenders(
-        TrapKeys(keys, tuple(sorted(engines))),
-        frozenset(Node.objects.values_list("name", flat=True)),
-        {switch: frozenset(names) for switch, names in ports.items()},
-    )
+    return {switch: frozenset(names) for switch, names in ports.items()}
 
 
 def _kinds(group: CredentialGroup) -> set[TargetKind]:

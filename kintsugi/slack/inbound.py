@@ -61,7 +61,7 @@ def command(request: HttpRequest) -> HttpResponse:
         answer = orders.command(form.get("text", ""), _request(form.get("user_id", ""), body))
     except _Refused as refused:
         return _refusal(request, refused)
-    return JsonResponse({"response_type": "ephemeral", **_shown(answer)})
+    return JsonResponse({"response_type": "ephemeral", **_format_reply(answer)})
 
 
 @csrf_exempt
@@ -71,17 +71,21 @@ def action(request: HttpRequest) -> HttpResponse:
         body = _signed_body(request)
         payload = _payload(_form(body))
         button = _button(payload)
-        user = payload.get("user")
-        slack_id = (
-            str(user.get("id", ""))
-            if isinstance(user, dict) and _is_of_workspace(user, payload)
-            else ""
-        )
-        answer = orders.click(button["action_id"], button["value"], _request(slack_id, body))
+        order = _request(_slack_id(payload), body)
+        answer = orders.click(button["action_id"], button["value"], order)
     except _Refused as refused:
         return _refusal(request, refused)
-    _answers.submit(_tell, str(payload.get("response_url", "")), _replacement(answer, payload))
+    address = str(payload.get("response_url", ""))
+    _answers.submit(_send_reply, address, _replacement(answer, payload))
     return HttpResponse()
+
+
+def _slack_id(payload: Mapping[str, Any]) -> str:
+    """Of who clicked; empty for nobody of this workspace."""
+    user = payload.get("user")
+    if not isinstance(user, dict) or not _is_of_workspace(user, payload):
+        return ""
+    return str(user.get("id", ""))
 
 
 def _signed_body(request: HttpRequest) -> bytes:
@@ -127,12 +131,13 @@ def _payload(form: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _button(payload: Mapping[str, Any]) -> Mapping[str, str]:
-    clicked = payload.get("actions")
-    button = clicked[0] if isinstance(clicked, list) and clicked else None
-    if not isinstance(button, dict) or not all(
-        isinstance(button.get(name), str) for name in ("action_id", "value")
-    ):
-        raise _Refused(400, "the click of a button was expected")
+    refusal = _Refused(400, "the click of a button was expected")
+    actions = payload.get("actions")
+    button = actions[0] if isinstance(actions, list) and actions else None
+    if not isinstance(button, dict):
+        raise refusal
+    if not all(isinstance(button.get(name), str) for name in ("action_id", "value")):
+        raise refusal
     return button
 
 
@@ -155,45 +160,53 @@ def _refusal(request: HttpRequest, refused: _Refused) -> HttpResponse:
     return JsonResponse({"error": refused.reason}, status=refused.status)
 
 
-def _shown(answer: OrderReply) -> dict[str, Any]:
+def _format_reply(answer: OrderReply) -> dict[str, Any]:
     text = mrkdwn.escape(answer.text, 2900)
     if answer.ask is None:
         return {"text": text}
-    shown = {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
-    return {"text": text, "blocks": [shown, *blocks.ask_blocks(answer.ask)]}
+    section = {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
+    return {"text": text, "blocks": [section, *blocks.ask_blocks(answer.ask)]}
 
 
 def _replacement(answer: OrderReply, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Once it is done the outcome stands in the place of the buttons; a refusal is for the person
     alone."""
     if not answer.is_done:
-        return {"response_type": "ephemeral", "replace_original": False, **_shown(answer)}
+        return {"response_type": "ephemeral", "replace_original": False, **_format_reply(answer)}
     message = payload.get("message")
-    kept = message.get("blocks") if isinstance(message, dict) else None
-    if not isinstance(kept, list):
-        return {"replace_original": True, **_shown(answer)}
-    told = {"type": "mrkdwn", "text": mrkdwn.escape(answer.text, 1900), "verbatim": True}
-    shown = [
-        block for block in kept if isinstance(block, dict) and block.get("type") != blocks.ACTIONS
+    original = message.get("blocks") if isinstance(message, dict) else None
+    if not isinstance(original, list):
+        return {"replace_original": True, **_format_reply(answer)}
+    outcome = {"type": "mrkdwn", "text": mrkdwn.escape(answer.text, 1900), "verbatim": True}
+    other_blocks = [
+        block for block in original if isinstance(block, dict) and not _is_actions(block)
     ]
-    made = [*shown, {"type": "context", "elements": [told]}]
-    return {"replace_original": True, "text": mrkdwn.escape(answer.text, 2900), "blocks": made}
+    new_blocks = [*other_blocks, {"type": "context", "elements": [outcome]}]
+    text = mrkdwn.escape(answer.text, 2900)
+    return {"replace_original": True, "text": text, "blocks": new_blocks}
 
 
-def _tell(address: str, body: dict[str, Any]) -> None:
+def _is_actions(block: Mapping[str, Any]) -> bool:
+    return block.get("type") == blocks.ACTIONS
+
+
+def _send_reply(address: str, body: dict[str, Any]) -> None:
     """To Slack alone, whatever address a request names. Losing it loses no more: the incident's
     thread has it too."""
-    api, given = urlsplit(settings.KINTSUGI["SLACK_API_URL"]), urlsplit(address)
-    if (given.scheme, given.netloc) != (api.scheme, api.netloc) and (
-        given.scheme != "https" or given.netloc not in _HOOKS
-    ):
+    if not _is_of_slack(address):
         _log.warning("a click named no address of Slack to answer to")
         return
+    client = WebhookClient(address, timeout=_ANSWER_TIMEOUT_S, retry_handlers=[])
     try:
-        answer = WebhookClient(address, timeout=_ANSWER_TIMEOUT_S, retry_handlers=[]).send_dict(
-            body
-        )
+        answer = client.send_dict(body)
         if answer.status_code != 200:
             _log.warning("Slack did not take the answer to a click (%s)", answer.status_code)
     except (OSError, HTTPException) as error:
         _log.warning("Slack did not take the answer to a click (%s)", type(error).__name__)
+
+
+def _is_of_slack(address: str) -> bool:
+    api, url = urlsplit(settings.KINTSUGI["SLACK_API_URL"]), urlsplit(address)
+    if (url.scheme, url.netloc) == (api.scheme, api.netloc):
+        return True
+    return url.scheme == "https" and url.netloc in _HOOKS

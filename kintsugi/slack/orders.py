@@ -8,7 +8,7 @@ account.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -76,15 +76,16 @@ def command(text: str, request: SlackRequest) -> OrderReply:
         return OrderReply(_ONLY_THERE)
     if order is None:
         return OrderReply(f'"{word[:40]}" is no order.\n{usage()}')
-    return _by_who_may(order, f"{word.lower()} {words}".strip(), words.strip(), request)
+    return _authorise(order, f"{word.lower()} {words}".strip(), words.strip(), request)
 
 
 def click(name: str, value: str, request: SlackRequest) -> OrderReply:
     """A button of a message that asks (`runbooks.people.open_requests`)."""
-    order = CLICKS.get(name.partition("_")[0])
+    word = name.partition("_")[0]
+    order = CLICKS.get(word)
     if order is None:
         return OrderReply("This button is none of Kintsugi's.")
-    return _by_who_may(order, f"{name.partition('_')[0]} {value}", value, request)
+    return _authorise(order, f"{word} {value}", value, request)
 
 
 def usage() -> str:
@@ -92,166 +93,167 @@ def usage() -> str:
     return "\n".join([*lines, _ONLY_THERE])
 
 
-def _by_who_may(order: Order, said: str, words: str, request: SlackRequest) -> OrderReply:
+def _authorise(order: Order, text: str, words: str, request: SlackRequest) -> OrderReply:
     person = slack_users.find(request.slack_id, order.permissions)
     if isinstance(person, Denied):
-        idempotency.record_refusal(
-            ControlRefused(person.reason), actor=person.name, words=said[:500], now=request.now
-        )
+        refusal = ControlRefused(person.reason)
+        idempotency.refused(refusal, actor=person.name, words=text[:500], now=request.now)
         return OrderReply(f"Nothing is done. {person.reason}")
     return order.obey(AuthorisedOrder(request, person.name, words))
 
 
-def _stop(given: AuthorisedOrder) -> OrderReply:
-    if not given.words:
+def _stop(order: AuthorisedOrder) -> OrderReply:
+    if not order.words:
         return OrderReply("Nothing is done. Say why: /kintsugi stop power works in row 3")
-    return _once(
-        given,
-        f"stop {given.words}",
-        lambda: services.stop(given.words, actor=given.actor, now=given.request.now),
+    return _obey_once(
+        order,
+        f"stop {order.words}",
+        lambda: services.stop(order.words, actor=order.actor, now=order.request.now),
     )
 
 
-def _status(given: AuthorisedOrder) -> OrderReply:
+def _status(order: AuthorisedOrder) -> OrderReply:
     """What holds Kintsugi back, how far runbooks may go, and who waits for people."""
-    who = services.get_stop_reason(banners.stop_file())
-    lines = [
-        (
-            f"Stopped by {who}. Nothing disruptive is done."
-            if who
-            else "The stop switch is not engaged."
-        )
-    ]
-    lines += [f"The breaker {row}." for row in Breaker.objects.filter(closed_at=None)]
-    site = services.get_site_mode()
-    lines += [f"The site is at {site}: no runbook goes further."] if site is not None else []
+    stopped_by = services.stopped(banners.stop_file())
+    if stopped_by:
+        lines = [f"Stopped by {stopped_by}. Nothing disruptive is done."]
+    else:
+        lines = ["The stop switch is not engaged."]
+    lines += [f"The breaker {breaker}." for breaker in Breaker.objects.filter(closed_at=None)]
+    lines += _format_modes()
+    lines += _format_waiting_runs() or ["No run waits for a person."]
+    return OrderReply("\n".join(lines))
+
+
+def _format_modes() -> Iterator[str]:
+    """How far the site goes, where it is held back, and which runbooks are in which mode."""
+    site_mode = services.mode_of_site()
+    if site_mode is not None:
+        yield f"The site is at {site_mode}: no runbook goes further."
     books: dict[Mode, list[str]] = {}
-    for name in services.get_runbook_titles():
-        books.setdefault(services.get_mode(name), []).append(name)
-    lines += [f"{mode}: {', '.join(books[mode])}" for mode in reversed(Mode) if mode in books]
-    waiting = _waiting()
-    return OrderReply("\n".join([*lines, *(waiting or ["No run waits for a person."])]))
+    for name in services.runbooks():
+        books.setdefault(services.mode_of(name), []).append(name)
+    for mode in reversed(Mode):
+        if mode in books:
+            yield f"{mode}: {', '.join(books[mode])}"
 
 
-def _waiting() -> list[str]:
+def _format_waiting_runs() -> list[str]:
     """A line for each run that goes no further without a person."""
-    runs = Run.objects.unfinished().select_related("node", "incident").order_by("pk")
-    asks = {
-        row.run_id: row
-        for row in Question.objects.filter(answered_at=None, run__state__in=UNFINISHED)
-    }
+    open_questions = Question.objects.filter(answered_at=None, run__state__in=UNFINISHED)
+    question_of = {question.run_id: question for question in open_questions}
     lines = []
-    for run in runs:
+    for run in Run.objects.unfinished().select_related("node", "incident").order_by("pk"):
+        name = f"Run {run.pk} on {run.place}"
         if run.state == RunState.AWAITING_APPROVAL:
-            lines.append(f"Run {run.pk} on {run.place} waits for leave: /kintsugi approve {run.pk}")
+            lines.append(f"{name} waits for leave: /kintsugi approve {run.pk}")
         elif run.state == RunState.PAUSED:
-            lines.append(f"Run {run.pk} on {run.place} is paused.")
-        elif run.pk in asks:
-            lines.append(
-                f"Run {run.pk} on {run.place} asks: {asks[run.pk].text} /kintsugi answer {run.pk}"
-            )
+            lines.append(f"{name} is paused.")
+        elif run.pk in question_of:
+            lines.append(f"{name} asks: {question_of[run.pk].text} /kintsugi answer {run.pk}")
     more = [f"And {len(lines) - _MOST} more."] if len(lines) > _MOST else []
     return lines[:_MOST] + more
 
 
-def _approve(given: AuthorisedOrder) -> OrderReply:
+def _approve(order: AuthorisedOrder) -> OrderReply:
     """Shows the state that leave is for, with the buttons: nobody approves what he has not seen."""
-    run = _run(given.words)
+    run = _get_run(order.words)
     if run is None:
-        return OrderReply("Say which run, as in /kintsugi approve 17.\n" + "\n".join(_waiting()))
-    leave = approvals.get_open_approval(run) if run.state == RunState.AWAITING_APPROVAL else None
-    if leave is None:
-        return OrderReply(f"Run {run.pk} on {run.place} is {_state(run)} and waits for no leave.")
-    plan = services.format_plan(run)
-    text = (
-        f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {plan}. {leave.why}. Now:"
-    )
-    return OrderReply(text, open_requests.find_run_ask(run))
+        return _ask_which("Say which run, as in /kintsugi approve 17.")
+    name = f"Run {run.pk} on {run.place}"
+    is_waiting = run.state == RunState.AWAITING_APPROVAL
+    approval = approvals.get_open_approval(run) if is_waiting else None
+    if approval is None:
+        return OrderReply(f"{name} is {_state(run)} and waits for no leave.")
+    plan = services.plan(run)
+    text = f"{name}, for incident #{run.incident_id}: {plan}. {approval.why}. Now:"
+    return OrderReply(text, open_requests.of_run(run))
 
 
-def _answer(given: AuthorisedOrder) -> OrderReply:
-    number, _, word = given.words.partition(" ")
-    run = _run(number)
-    question = (
-        questions.get_open_question(run.pk) if run is not None and run.state in UNFINISHED else None
-    )
+def _ask_which(text: str) -> OrderReply:
+    return OrderReply("\n".join([text, *_format_waiting_runs()]))
+
+
+def _answer(order: AuthorisedOrder) -> OrderReply:
+    number, _, word = order.words.partition(" ")
+    run = _get_run(number)
     if run is None:
-        return OrderReply(
-            "Say which run, as in /kintsugi answer 17 go on.\n" + "\n".join(_waiting())
-        )
+        return _ask_which("Say which run, as in /kintsugi answer 17 go on.")
+    question = questions.get_open_question(run.pk) if run.state in UNFINISHED else None
     if question is None:
         return OrderReply(f"Run {run.pk} on {run.place} asks nothing.")
     if not word.strip():
-        return OrderReply(f"Run {run.pk} on {run.place} asks:", open_requests.find_run_ask(run))
-    return _once(
-        given,
-        f"answer {given.words}",
-        lambda: questions.answer(question.pk, word, actor=given.actor, now=given.request.now),
+        return OrderReply(f"Run {run.pk} on {run.place} asks:", open_requests.of_run(run))
+    return _obey_once(
+        order,
+        f"answer {order.words}",
+        lambda: questions.answer(question.pk, word, actor=order.actor, now=order.request.now),
     )
 
 
-def _click_approve(given: AuthorisedOrder) -> OrderReply:
-    return _decide(given, "approve", _give_leave)
+def _click_approve(order: AuthorisedOrder) -> OrderReply:
+    return _decide(order, "approve", _give_leave)
 
 
-def _click_abort(given: AuthorisedOrder) -> OrderReply:
-    return _decide(given, "abort", _abort)
+def _click_abort(order: AuthorisedOrder) -> OrderReply:
+    return _decide(order, "abort", _abort)
 
 
 def _decide(
-    given: AuthorisedOrder, word: str, act: Callable[[AuthorisedOrder, Run, str], Outcome]
+    order: AuthorisedOrder, word: str, act: Callable[[AuthorisedOrder, Run, str], Outcome]
 ) -> OrderReply:
-    if not _MARK.fullmatch(given.words):
+    if not _MARK.fullmatch(order.words):
         return OrderReply("This button is none of Kintsugi's.")
-    number, _, mark = given.words.partition(" ")
-    run = _run(number)
+    number, _, snapshot_mark = order.words.partition(" ")
+    run = _get_run(number)
     if run is None:
         return OrderReply(f"There is no run {number}.")
-    return _once(given, f"{word} {given.words}", lambda: act(given, run, mark))
+    return _obey_once(order, f"{word} {order.words}", lambda: act(order, run, snapshot_mark))
 
 
-def _give_leave(given: AuthorisedOrder, run: Run, mark: str) -> Outcome:
-    for leave in Approval.objects.filter(run=run).exclude(given_at=None):
-        if approval_snapshot.get_fingerprint(leave.pk, leave.shown) == mark:
+def _give_leave(order: AuthorisedOrder, run: Run, snapshot_mark: str) -> Outcome:
+    for approval in Approval.objects.filter(run=run).exclude(given_at=None):
+        if approval_snapshot.mark(approval.pk, approval.shown) == snapshot_mark:
+            given_at = f"{approval.given_at:%H:%M:%S %Z}"
             return ControlRefused(
-                f"Done already: {leave.given_by} approved just this at"
-                f" {leave.given_at:%H:%M:%S %Z}."
+                f"Done already: {approval.given_by} approved just this at {given_at}."
             )
-    return services.approve(run.pk, actor=given.actor, seen=mark, note=_NOTE, now=given.request.now)
+    return services.approve(
+        run.pk, actor=order.actor, seen=snapshot_mark, note=_NOTE, now=order.request.now
+    )
 
 
-def _abort(given: AuthorisedOrder, run: Run, mark: str) -> Outcome:
+def _abort(order: AuthorisedOrder, run: Run, snapshot_mark: str) -> Outcome:
     """Only while the run asks what the button was about: who clicks an old message may not know
     what goes on."""
     live = Run.objects.select_for_update().get(pk=run.pk)
     if live.state == RunState.ABORTED:
         return ControlRefused(f"Done already: run {run.pk} was {live.outcome or 'aborted'}")
-    if live.state != RunState.AWAITING_APPROVAL or approvals.get_fingerprint(live) != mark:
+    if live.state != RunState.AWAITING_APPROVAL or approvals.mark_of(live) != snapshot_mark:
         return ControlRefused(
             f"Run {run.pk} is {_state(live)} and asks about another state by now than the one you"
             " saw. Look at it again: the console aborts it whatever it does."
         )
-    return services.abort(run.pk, actor=given.actor, note=_NOTE, now=given.request.now)
+    return services.abort(run.pk, actor=order.actor, note=_NOTE, now=order.request.now)
 
 
-def _click_answer(given: AuthorisedOrder) -> OrderReply:
-    number, _, word = given.words.partition(" ")
+def _click_answer(order: AuthorisedOrder) -> OrderReply:
+    number, _, word = order.words.partition(" ")
     if not _NUMBER.fullmatch(number):
         return OrderReply("This button is none of Kintsugi's.")
-    return _once(
-        given,
-        f"answer question {given.words}",
-        lambda: questions.answer(int(number), word, actor=given.actor, now=given.request.now),
+    return _obey_once(
+        order,
+        f"answer question {order.words}",
+        lambda: questions.answer(int(number), word, actor=order.actor, now=order.request.now),
     )
 
 
-def _once(given: AuthorisedOrder, said: str, act: Callable[[], Outcome]) -> OrderReply:
+def _obey_once(order: AuthorisedOrder, text: str, act: Callable[[], Outcome]) -> OrderReply:
     """A request that comes twice, for Slack repeats what was not answered in time, is obeyed
     once."""
-    request = given.request
-    outcome = idempotency.execute_once(
-        request.key, act, actor=given.actor, words=f"{said} (from Slack)"[:500], now=request.now
-    )
+    request = order.request
+    words = f"{text} (from Slack)"[:500]
+    outcome = idempotency.obey(request.key, act, actor=order.actor, words=words, now=request.now)
     if isinstance(outcome, idempotency.Repeated):
         return OrderReply(
             f"This order came before and is not obeyed twice. It came to: {outcome.text}"
@@ -261,13 +263,12 @@ def _once(given: AuthorisedOrder, said: str, act: Callable[[], Outcome]) -> Orde
     return OrderReply(outcome.text, is_done=isinstance(outcome, Controlled))
 
 
-def _run(words: str) -> Run | None:
-    found = _NUMBER.fullmatch(words.strip())
-    return (
-        Run.objects.select_related("node", "incident").filter(pk=int(found[1])).first()
-        if found
-        else None
-    )
+def _get_run(words: str) -> Run | None:
+    match = _NUMBER.fullmatch(words.strip())
+    if match is None:
+        return None
+    runs = Run.objects.select_related("node", "incident")
+    return runs.filter(pk=int(match[1])).first()
 
 
 def _state(run: Run) -> str:
@@ -278,7 +279,8 @@ def _plain(text: str) -> str:
     """Slack escapes three characters; what cannot be printed is left out."""
     for escape, character in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
         text = text.replace(escape, character)
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    printable = [letter if letter.isprintable() else " " for letter in text]
+    return " ".join("".join(printable).split())
 
 
 _STARTS = ("release", "start", "go", "resume", "arm", "mode")

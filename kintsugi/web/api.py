@@ -74,7 +74,7 @@ def leases(request: HttpRequest) -> HttpResponse:
 
 def _ingest(node: str, observations: Mapping[str, Sequence[Observation]]) -> None:
     try:
-        tasks.pipeline().take(node, observations)
+        tasks.pipeline().ingest_observations(node, observations)
     except (TypeError, ValueError) as error:  # nothing of it was stored: it is one transaction
         _log.warning("readings of %s are not what its detectors give: %r", node, error)
         raise _Refused(400, f"readings that no detector of this version gives: {error}") from error

@@ -247,7 +247,7 @@ def test_a_record_that_is_no_event_is_put_aside_and_the_rest_goes_on(house: Hous
 
 def test_a_poll_sees_the_lost_gpu_without_any_log_line(house: House) -> None:
     _lose_gpu(house)
-    house.pipeline.look_at(NODE)
+    house.pipeline.poll_node(NODE)
     lost = Fault.objects.get(fault_type="gpu.lost")
     assert lost.owner == f"node/{NODE}"
 
@@ -256,14 +256,14 @@ def test_a_node_that_does_not_answer_twice_is_a_fault_that_ends_when_it_answers(
     house: House,
 ) -> None:
     house.stage.shell.unreachable.add(NODE)
-    house.pipeline.look_at(NODE)
+    house.pipeline.poll_node(NODE)
     assert not Fault.objects.exists()
     house.now += timedelta(minutes=1)
-    house.pipeline.look_at(NODE)
+    house.pipeline.poll_node(NODE)
     assert Fault.objects.get().fault_type == "target.unreachable"
     house.stage.shell.unreachable.clear()
     house.now += timedelta(minutes=1)
-    house.pipeline.look_at(NODE)
+    house.pipeline.poll_node(NODE)
     assert not Fault.objects.get().is_active
 
 

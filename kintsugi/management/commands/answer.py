@@ -6,6 +6,7 @@ import getpass
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from kintsugi.management.store import StoreCommand
@@ -31,23 +32,24 @@ class Command(StoreCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["question"] is None:
-            self.stdout.write("\n".join(self._waiting()) or "None.")
+            lines = [_format_question(question) for question in _get_open_questions()]
+            self.stdout.write("\n".join(lines) or "None.")
             return
         self.require_serving()
         from runbooks import questions  # noqa: PLC0415  (what writes: the list needs none of it)
 
-        outcome = questions.answer(
-            options["question"], options["words"] or "", actor=options["actor"], now=timezone.now()
-        )
+        words, actor = options["words"] or "", options["actor"]
+        outcome = questions.answer(options["question"], words, actor=actor, now=timezone.now())
         if isinstance(outcome, ControlRefused):
             raise CommandError(outcome.reason)
         self.stdout.write(outcome.text)
 
-    def _waiting(self) -> list[str]:
-        rows = Question.objects.filter(answered_at=None, run__state__in=UNFINISHED).select_related(
-            "run__node"
-        )
-        return [
-            f"{row.pk}  {row.run}: {row.text} ({' | '.join(answer_words.get_ways(row))})"
-            for row in rows.order_by("pk")
-        ]
+
+def _get_open_questions() -> QuerySet[Question]:
+    questions = Question.objects.filter(answered_at=None, run__state__in=UNFINISHED)
+    return questions.select_related("run__node").order_by("pk")
+
+
+def _format_question(question: Question) -> str:
+    ways = " | ".join(answer_words.ways(question))
+    return f"{question.pk}  {question.run}: {question.text} ({ways})"

@@ -4,6 +4,7 @@ about; or gives it."""
 from __future__ import annotations
 
 import getpass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -30,9 +31,8 @@ class Command(StoreCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["seen"]:
-            self.stdout.write(
-                "\n\n".join(_waiting(options["run"])) or "Nothing waits for approval."
-            )
+            texts = _format_waiting(options["run"])
+            self.stdout.write("\n\n".join(texts) or "Nothing waits for approval.")
             return
         if options["run"] is None:
             raise CommandError("Say which run: kintsugi approval give RUN --seen MARK")
@@ -46,7 +46,7 @@ class Command(StoreCommand):
         self.stdout.write(outcome.text)
 
 
-def _waiting(number: int | None) -> list[str]:
+def _format_waiting(number: int | None) -> list[str]:
     """What each run that waits is about; of one run alone where its number is given."""
     rows = Run.objects.filter(state=RunState.AWAITING_APPROVAL)
     if number is not None:
@@ -56,24 +56,32 @@ def _waiting(number: int | None) -> list[str]:
         return []
     from runbooks.engine import approvals  # noqa: PLC0415  (the steps: a list of nothing needs none)
 
-    asked = [(run, approvals.get_open_approval(run)) for run in runs]
-    return [_told(run, approval) for run, approval in asked if approval is not None]
+    texts = []
+    for run in runs:
+        approval = approvals.get_open_approval(run)
+        if approval is not None:
+            texts.append(_format_approval(run, approval))
+    return texts
 
 
-def _told(run: Run, asked: Approval) -> str:
+def _format_approval(run: Run, approval: Approval) -> str:
     from runbooks import services  # noqa: PLC0415  (the steps, whose words are shown)
     from runbooks.engine import approvals  # noqa: PLC0415  (the steps, whose words are shown)
 
-    shown = asked.shown
-    plan, fingerprint = services.format_plan(run), approvals.get_fingerprint(run)
-    lines = (
-        f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {plan}.",
-        f"{asked.why}. As of {asked.asked_at:%Y-%m-%d %H:%M:%S %Z}:",
-        f"  {shown['node']}: {shown['service']} {shown['reason']}".rstrip(),
-        f"  jobs on it: {', '.join(shown['jobs']) or 'none'}",
-        f"  faults that stand: {', '.join(shown['faults']) or 'none that calls for a repair'}",
-        *((f"  power: {shown['power']}",) if shown["power"] else ()),
-        f"  out of service beside it: {shown['nodes_out']}",
-        f"To approve just this: kintsugi approval give {run.pk} --seen {fingerprint}",
-    )
+    plan, mark = services.plan(run), approvals.mark_of(run)
+    lines = [f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {plan}."]
+    lines.append(f"{approval.why}. As of {approval.asked_at:%Y-%m-%d %H:%M:%S %Z}:")
+    lines += _format_snapshot(approval.shown)
+    lines.append(f"To approve just this: kintsugi approval give {run.pk} --seen {mark}")
     return "\n".join(lines)
+
+
+def _format_snapshot(snapshot: Mapping[str, Any]) -> Iterator[str]:
+    """The node and what surrounds it, as they were when the approval was asked for."""
+    yield f"  {snapshot['node']}: {snapshot['service']} {snapshot['reason']}".rstrip()
+    yield f"  jobs on it: {', '.join(snapshot['jobs']) or 'none'}"
+    faults = ", ".join(snapshot["faults"]) or "none that calls for a repair"
+    yield f"  faults that stand: {faults}"
+    if snapshot["power"]:
+        yield f"  power: {snapshot['power']}"
+    yield f"  out of service beside it: {snapshot['nodes_out']}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import getpass
 import json
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -25,11 +24,11 @@ class Command(StoreCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True, metavar="add|end|list")
-        for name, told in (
+        for name, help_text in (
             ("add", "nodes that leave: runs on them stop"),
             ("end", "nodes that stay after all"),
         ):
-            act = acts.add_parser(name, help=told)
+            act = acts.add_parser(name, help=help_text)
             act.add_argument("nodes", help="a Slurm host list, such as gn[001-004]")
             act.add_argument("--reason", required=True, help="why, for the record")
             act.add_argument(
@@ -41,17 +40,14 @@ class Command(StoreCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["act"] == "list":
-            self.stdout.write(_listed(is_json=options["json"]))
+            self.stdout.write(_list(is_json=options["json"]))
             return
         self.require_serving()
         from runbooks.people import decommission  # noqa: PLC0415  (it stops runs: the list needs none)
 
-        does = decommission.begin if options["act"] == "add" else decommission.end
-        now = timezone.now()
-        outcomes = [
-            does(node, actor=options["actor"], why=options["reason"], now=now)
-            for node in output.hosts(options["nodes"])
-        ]
+        change = decommission.begin if options["act"] == "add" else decommission.end
+        facts = {"actor": options["actor"], "why": options["reason"], "now": timezone.now()}
+        outcomes = [change(node, **facts) for node in output.hosts(options["nodes"])]
         self._tell(outcomes)
 
     def _tell(self, outcomes: list[Outcome]) -> None:
@@ -63,22 +59,17 @@ class Command(StoreCommand):
             raise CommandError("\n".join(refused) or "Name the nodes.")
 
 
-def _listed(*, is_json: bool) -> str:
-    rows = Decommission.objects.filter(ended_at=None).select_related("node").order_by("node__name")
+def _list(*, is_json: bool) -> str:
+    leaving = Decommission.objects.filter(ended_at=None).select_related("node")
+    rows = leaving.order_by("node__name")
     if is_json:
         return json.dumps([_as_json(row) for row in rows])
-    return "\n".join(_line(row) for row in rows) or "None."
+    return "\n".join(_format_line(row) for row in rows) or "None."
 
 
-def _line(row: Decommission) -> str:
-    return (
-        f"{row.node.name}  since {_local(row.set_at):%Y-%m-%d %H:%M %Z}, by {row.set_by}:"
-        f" {row.reason}"
-    )
-
-
-def _local(at: datetime) -> datetime:
-    return timezone.localtime(at)
+def _format_line(row: Decommission) -> str:
+    since = f"{timezone.localtime(row.set_at):%Y-%m-%d %H:%M %Z}"
+    return f"{row.node.name}  since {since}, by {row.set_by}: {row.reason}"
 
 
 def _as_json(row: Decommission) -> dict[str, str]:

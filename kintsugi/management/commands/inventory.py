@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 _ALIKE = 3
+_PARTS = ("GPU", "NVSwitch", "NIC", "module")
+_PLURALS = {"switch": "switches", "alias": "aliases", "NVSwitch": "NVSwitches"}
 
 
 class Command(StoreCommand):
@@ -97,8 +99,8 @@ class Command(StoreCommand):
         )
         expected.add_argument("node")
         expected.set_defaults(handler=self._expected)
-        for made in (files, slurm, discover):
-            made.add_argument(
+        for writer in (files, slurm, discover):
+            writer.add_argument(
                 "--dry-run", action="store_true", help="tell what would change, and change nothing"
             )
 
@@ -156,14 +158,13 @@ class Command(StoreCommand):
     ) -> None:
         from kintsugi.inventory import discover as inventory_discover  # noqa: PLC0415  (detectors: others ask no machine)
 
-        found, switches = self._look(node, switch)
+        found, switches = self._inspect(node, switch)
         if not (found.nodes or found.switches):
-            for line in _folded(found.failed):
+            for line in _fold_reasons(found.failed):
                 self.stdout.write(f"not known: {line}")
             raise CommandError("No machine answered: nothing is known, and nothing was changed.")
-        topology, doubts = inventory_discover.topology(
-            found, services.targets(TargetKind.NODE), switches
-        )
+        nodes = services.targets(TargetKind.NODE)
+        topology, doubts = inventory_discover.topology(found, nodes, switches)
         difference = services.apply(topology, clock.now(), is_dry_run=dry_run)
         self._tell(
             difference,
@@ -171,27 +172,27 @@ class Command(StoreCommand):
             is_dry_run=dry_run,
             gone="in the inventory but not found, kept",
         )
-        for line in (*_folded(found.failed), *doubts):
+        for line in (*_fold_reasons(found.failed), *doubts):
             self.stdout.write(f"not known: {line}")
 
-    def _look(self, node: str | None, switch: str | None) -> tuple[Discovered, list[Target]]:
+    def _inspect(self, node: str | None, switch: str | None) -> tuple[Discovered, list[Target]]:
         """Asks the chosen machines (all by default); also gives every switch, for the names of its
         ports."""
         from kintsugi.clients import wiring  # noqa: PLC0415  (the ways to machines)
         from kintsugi.inventory import discover as inventory_discover  # noqa: PLC0415  (the ways to machines)
 
         switches = services.targets(TargetKind.SWITCH)
-        asked_nodes = _chosen(TargetKind.NODE, node if node is not None or switch is None else "")
-        asked = (
-            [target for target in switches if target.name in _names(switch)]
-            if switch is not None
-            else switches
-        )
-        asked = [] if node is not None and switch is None else asked
+        nodes_to_ask = _get_targets(TargetKind.NODE, "" if _is_switch_only(node, switch) else node)
+        if switch is not None:
+            names = _expand_names(switch)
+            switches_to_ask = [target for target in switches if target.name in names]
+        else:
+            switches_to_ask = switches if node is None else []
         via = wiring.transports(wiring.node_shell())
-        return inventory_discover.inspect_machines(
-            asked_nodes, asked, via, told=self._progress
-        ), switches
+        found = inventory_discover.inspect_machines(
+            nodes_to_ask, switches_to_ask, via, report=self._progress
+        )
+        return found, switches
 
     def _progress(self, line: str) -> None:
         self.stderr.write(line, self.style.NOTICE)
@@ -210,7 +211,7 @@ class Command(StoreCommand):
             (gone, difference.gone),
         ):
             if lines:
-                self.stdout.write(f"{title}: {_counted(lines)}")
+                self.stdout.write(f"{title}: {_format_counts(lines)}")
             for line in lines if is_dry_run or len(lines) <= _SHOWN else ():
                 self.stdout.write(f"  {line}")
         if difference.is_empty:
@@ -224,14 +225,18 @@ class Command(StoreCommand):
     ) -> None:
         unknown: list[str] = []
         gpus = None if offline else self._gpus_by_slurm(unknown)
-        heard = None if offline else self._heard(node, switch, unknown)
-        found = inventory_check.findings(gpus_by_slurm=gpus, heard=heard)
-        for finding in found:
+        heard = None if offline else self._ask_neighbours(node, switch, unknown)
+        findings = inventory_check.findings(gpus_by_slurm=gpus, heard=heard)
+        for finding in findings:
             self.stdout.write(str(finding))
-        conclusions = [*([_findings(len(found))] if found else []), *unknown]
+        conclusions = list(unknown)
+        if findings:
+            noun = "finding" if len(findings) == 1 else "findings"
+            conclusions.insert(0, f"{len(findings)} {noun}.")
         if conclusions:
             raise CommandError(" ".join(conclusions))
-        nodes, switches = len(services.pollable()), len(services.targets(TargetKind.SWITCH))
+        nodes = len(services.pollable())
+        switches = len(services.targets(TargetKind.SWITCH))
         self.stdout.write(
             f"Nothing is wrong with the inventory: {nodes} nodes, {switches} switches."
         )
@@ -244,14 +249,15 @@ class Command(StoreCommand):
         from kintsugi.clients import wiring  # noqa: PLC0415  (the ways to Slurm: --offline takes none)
 
         try:
-            states: Mapping[str, NodeState] = wiring.slurm_reader(wiring.node_shell()).nodes()
+            slurm = wiring.slurm_reader(wiring.node_shell())
+            states: Mapping[str, NodeState] = slurm.nodes()
         except SlurmError as error:
             self.stderr.write(f"not known: Slurm: {error}")
             unknown.append("Slurm did not answer: nothing is known of its nodes.")
             return None
         return {resources.short_host(name): state.gpus for name, state in states.items()}
 
-    def _heard(
+    def _ask_neighbours(
         self, node: str | None, switch: str | None, unknown: list[str]
     ) -> list[Heard] | None:
         """`unknown` gets a sentence when machines were asked and did not answer."""
@@ -261,16 +267,18 @@ class Command(StoreCommand):
         if not wiring.has_node_access():
             self.stderr.write("Cables are not compared with LLDP: KINTSUGI_SSH_KEY is unset.")
             return None
-        found, switches = self._look(node, switch)
-        for line in _folded(found.failed):
+        found, switches = self._inspect(node, switch)
+        for line in _fold_reasons(found.failed):
             self.stderr.write(f"not known: {line}")
         if found.silent:
-            asked = len(found.silent) + len(found.nodes) + len(found.switches)
+            silent = len(found.silent)
+            machines = silent + len(found.nodes) + len(found.switches)
             unknown.append(
-                f"{len(found.silent)} of {asked} machines did not answer: nothing is known of them."
+                f"{silent} of {machines} machines did not answer: nothing is known of them."
                 " The lines above say why; --offline asks none."
             )
-        return inventory_discover.heard(found, services.targets(TargetKind.NODE), switches)
+        nodes = services.targets(TargetKind.NODE)
+        return inventory_discover.list_neighbours(found, nodes, switches)
 
     # Access
     # ---------------------------------------------------------------------------
@@ -282,22 +290,19 @@ class Command(StoreCommand):
         from kintsugi.inventory import sudoers  # noqa: PLC0415  (the detectors: others ask no machine)
         from runbooks.people import root_rights  # noqa: PLC0415  (the steps, which say what root runs)
 
-        targets = (
-            _chosen(TargetKind.NODE, node)
-            if node
-            else _one_of_each_role(services.targets(TargetKind.NODE))
-        )
+        if node:
+            targets = _get_targets(TargetKind.NODE, node)
+        else:
+            targets = _first_of_each_role(services.targets(TargetKind.NODE))
         shell = wiring.node_shell() if wiring.has_node_access() and not offline else None
         if acts:
-            asked, head = sudoers.acts(targets, shell, root_rights.list_units()), sudoers.ACTS
+            needs, head = sudoers.acts(targets, shell, root_rights.units()), sudoers.ACTS
         else:
-            asked, head = (
-                sudoers.ask(wiring.detectors(), targets, shell, now=clock.now()),
-                sudoers.LOOKS,
-            )
-        for line in sudoers.lines(asked, settings.KINTSUGI["KINTSUGI_SSH_USER"], head=head):
+            needs = sudoers.ask(wiring.detectors(), targets, shell, now=clock.now())
+            head = sudoers.LOOKS
+        for line in sudoers.lines(needs, settings.KINTSUGI["KINTSUGI_SSH_USER"], head=head):
             self.stdout.write(line)
-        for line in asked.failed:
+        for line in needs.failed:
             self.stderr.write(f"not known: {line}")
         if not targets:
             self.stderr.write(
@@ -323,37 +328,35 @@ class Command(StoreCommand):
         from kintsugi.inventory import host_keys  # noqa: PLC0415  (paramiko: others read no host keys)
         from runbooks.slurm.client import parse_controller  # noqa: PLC0415  (Slurm's clients, as above)
 
-        known_hosts = Path(
-            settings.KINTSUGI["KINTSUGI_SSH_KNOWN_HOSTS"] or Path.home() / ".ssh" / "known_hosts"
-        )
-        targets = _chosen(TargetKind.NODE, node if node is not None or switch is None else "")
-        targets += _chosen(TargetKind.SWITCH, switch or "")
+        default = Path.home() / ".ssh" / "known_hosts"
+        known_hosts = Path(settings.KINTSUGI["KINTSUGI_SSH_KNOWN_HOSTS"] or default)
+        targets = _get_targets(TargetKind.NODE, "" if _is_switch_only(node, switch) else node)
+        targets += _get_targets(TargetKind.SWITCH, switch or "")
         slurm = settings.KINTSUGI["KINTSUGI_SLURM"]
         if slurm.startswith("ssh:") and node is None and switch is None:
             targets.append(parse_controller(slurm))
         try:
-            seen = host_keys.scan_host_keys(targets, known_hosts)
-            pinned = host_keys.pin(seen, known_hosts) if accept else 0
+            keys = host_keys.scan_host_keys(targets, known_hosts)
+            pinned = host_keys.pin(keys, known_hosts) if accept else 0
         except OSError as error:
             raise CommandError(f"{known_hosts}: {error.strerror or error}.") from error
-        for each in seen:
-            self.stdout.write(_key_line(each))
-        self._conclude(seen, pinned, known_hosts, is_accepted=accept)
+        for key in keys:
+            self.stdout.write(_format_key(key))
+        if accept:
+            self.stdout.write(f"Pinned {pinned} new keys in {known_hosts}.")
+        self._conclude(keys, known_hosts, is_accepted=accept)
 
     def _conclude(
-        self, seen: Sequence[SeenHostKey], pinned: int, known_hosts: Path, *, is_accepted: bool
+        self, keys: Sequence[SeenHostKey], known_hosts: Path, *, is_accepted: bool
     ) -> None:
         from kintsugi.inventory.host_keys import KeyStanding  # noqa: PLC0415  (paramiko, as above)
 
-        count = Counter(each.standing for each in seen)
-        if is_accepted:
-            self.stdout.write(f"Pinned {pinned} new keys in {known_hosts}.")
-        elif count[KeyStanding.NEW]:
-            words = (
+        count = Counter(key.standing for key in keys)
+        if count[KeyStanding.NEW] and not is_accepted:
+            self.stdout.write(
                 f"{count[KeyStanding.NEW]} are new. Compare a few with `ssh-keygen -lf"
-                " /etc/ssh/ssh_host_ed25519_key.pub`"
+                " /etc/ssh/ssh_host_ed25519_key.pub` on the machine, then say --accept."
             )
-            self.stdout.write(f"{words} on the machine, then say --accept.")
         changed = count[KeyStanding.CHANGED]
         if changed:
             raise CommandError(
@@ -372,72 +375,72 @@ def _takes_machines(parser: ArgumentParser, default: str = "all") -> None:
     parser.add_argument("--switch", metavar="NAMES", help="switches, in the same way")
 
 
-def _names(text: str) -> set[str]:
+def _is_switch_only(node: str | None, switch: str | None) -> bool:
+    return node is None and switch is not None
+
+
+def _expand_names(text: str) -> set[str]:
     try:
         return set(expand(text)) if text else set()
     except ValueError as error:
         raise CommandError(str(error)) from error
 
 
-def _chosen(kind: TargetKind, text: str | None) -> list[Target]:
+def _get_targets(kind: TargetKind, text: str | None) -> list[Target]:
     """All where `text` is None. Raises CommandError for a name that the inventory does not hold."""
     if text is None:
         return services.targets(kind)
-    wanted = _names(text)
-    found = services.targets(kind, sorted(wanted)) if wanted else []
-    unknown = sorted(wanted - {target.name for target in found})
+    names = _expand_names(text)
+    targets = services.targets(kind, sorted(names)) if names else []
+    unknown = sorted(names - {target.name for target in targets})
     if unknown:
         raise CommandError(
             f"No {kind} {', '.join(unknown)} in the inventory. `manage.py inventory import` adds"
             " them."
         )
-    return found
+    return targets
 
 
-def _one_of_each_role(targets: Iterable[Target]) -> list[Target]:
+def _first_of_each_role(targets: Iterable[Target]) -> list[Target]:
     first: dict[str, Target] = {}
     for target in targets:
         first.setdefault(target.expected.role, target)
     return list(first.values())
 
 
-def _folded(lines: Iterable[str]) -> list[str]:
+def _fold_reasons(lines: Iterable[str]) -> list[str]:
     """A reason that many machines share is told for a few, then counted."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for line in lines:
         name, _, reason = line.partition(": ")
         by_reason[reason.replace(name, "...")].append(line)
-    told = []
+    folded = []
     for alike in by_reason.values():
-        told += alike[:_ALIKE]
+        folded += alike[:_ALIKE]
         if len(alike) > _ALIKE:
-            told.append(f"and {len(alike) - _ALIKE} machines more, for the same reason")
-    return told
+            folded.append(f"and {len(alike) - _ALIKE} machines more, for the same reason")
+    return folded
 
 
-def _key_line(seen: SeenHostKey) -> str:
+def _format_key(seen: SeenHostKey) -> str:
     kind = seen.key.get_name() if seen.key is not None else ""
-    return " ".join(
-        filter(
-            None,
-            (f"{seen.standing:8}", seen.target.name, seen.host, kind, seen.fingerprint, seen.text),
-        )
-    )
+    words = (f"{seen.standing:8}", seen.target.name, seen.host, kind, seen.fingerprint, seen.text)
+    return " ".join(word for word in words if word)
 
 
-def _counted(lines: list[str]) -> str:
+def _format_counts(lines: list[str]) -> str:
     """`101 nodes, 800 GPUs`: how many lines there are of each kind."""
-    parts = ("GPU", "NVSwitch", "NIC", "module")
-    kinds = Counter(
-        next((part for part in parts if f" {part} " in line), line.split(" ", 1)[0])
-        for line in lines
-    )
-    plurals = {"switch": "switches", "alias": "aliases", "NVSwitch": "NVSwitches"}
-    return ", ".join(
-        f"{count} {kind if count == 1 else plurals.get(kind, kind + 's')}"
-        for kind, count in kinds.items()
-    )
+    counts = Counter(_kind_of(line) for line in lines)
+    texts = []
+    for kind, count in counts.items():
+        noun = kind if count == 1 else _PLURALS.get(kind, f"{kind}s")
+        texts.append(f"{count} {noun}")
+    return ", ".join(texts)
 
 
-def _findings(count: int) -> str:
-    return f"{count} {'finding' if count == 1 else 'findings'}."
+def _kind_of(line: str) -> str:
+    """A part of a node by its own name, all else by the line's first word."""
+    for part in _PARTS:
+        if f" {part} " in line:
+            return part
+    return line.split(" ", 1)[0]

@@ -35,26 +35,20 @@ class Command(StoreCommand):
         words.add_others(acts, add, change)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        acts = {"add": _added, "change": _changed, "end": words.end, "list": _listed}
+        acts = {"add": _add, "change": _change, "end": words.end, "list": _list}
         self.stdout.write(acts[options["act"]](options, timezone.now()))
 
 
-def _added(options: dict[str, Any], now: datetime) -> str:
-    start = words.start_of(options, now)
-    draft = Draft(
-        kind=WindowKind.MAINTENANCE,
-        reason=options["reason"],
-        starts_at=start,
-        ends_at=words.end_of(options, start),
-        machines=planning.machines(" ".join(options["machines"]), planning.known()),
-        may_cover_all=options["yes"],
-    )
+def _add(options: dict[str, Any], now: datetime) -> str:
+    machines = planning.machines(" ".join(options["machines"]), planning.known())
+    fields = words.get_draft_fields(options, now)
+    draft = Draft(kind=WindowKind.MAINTENANCE, machines=machines, **fields)
     return words.make(draft, options, now)
 
 
-def _changed(options: dict[str, Any], now: datetime) -> str:
+def _change(options: dict[str, Any], now: datetime) -> str:
     return words.change(options, now, review_at=None, ways="--for, --until or --reason")
 
 
-def _listed(options: dict[str, Any], now: datetime) -> str:
-    return words.listed(options, now, Silence.Kind.MAINTENANCE)
+def _list(options: dict[str, Any], now: datetime) -> str:
+    return words.list_windows(options, now, Silence.Kind.MAINTENANCE)

@@ -51,11 +51,9 @@ class Command(StoreCommand):
             )
         summary = statistics.summary(since, until)
         if options["json"]:
-            told = {
-                **statistics.as_json(summary),
-                "impact": impact_statistics.as_json(_impact(summary)),
-            }
-            self.stdout.write(json.dumps(told, indent=2))
+            impact = impact_statistics.as_json(_impact(summary))
+            fields = {**statistics.as_json(summary), "impact": impact}
+            self.stdout.write(json.dumps(fields, indent=2))
             return
         for line in (*report(summary), *impact_report(summary)):
             self.stdout.write(line)
@@ -69,9 +67,9 @@ def impact_report(summary: Summary) -> list[str]:
     """What the same incidents cost in jobs, and how soon their owners heard of it."""
     lines = ["", "What it cost:"]
     for name, text in impact_statistics.sentences(_impact(summary)):
-        lines += _wrapped(name, text)
+        lines += _wrap(name, text)
     for name, text in impact_statistics.DEFINITIONS.items():
-        lines += _wrapped(name, text)
+        lines += _wrap(name, text)
     return lines
 
 
@@ -79,41 +77,48 @@ def moment(option: str, text: str) -> datetime:
     """The time that `text` names; a date or a time without zone is the site's. Raises
     CommandError."""
     try:
-        found = parse_datetime(text)
-        day = None if found is not None else parse_date(text)
+        parsed = _parse(text)
     except ValueError as error:
         raise CommandError(f"{option} {text}: there is no such day or time ({error}).") from error
-    if found is None and day is not None:
-        found = datetime.combine(day, time())
-    if found is None:
+    if parsed is None:
         raise CommandError(
             f"{option} {text}: expected a date such as 2025-01-31 or a time such as"
             " 2025-01-31T12:00Z."
         )
-    return timezone.make_aware(found) if timezone.is_naive(found) else found
+    return timezone.make_aware(parsed) if timezone.is_naive(parsed) else parsed
+
+
+def _parse(text: str) -> datetime | None:
+    """A day begins at midnight. Raises ValueError for a day or time that does not exist."""
+    parsed = parse_datetime(text)
+    if parsed is not None:
+        return parsed
+    day = parse_date(text)
+    return datetime.combine(day, time()) if day is not None else None
 
 
 def report(summary: Summary) -> list[str]:
     """The page for people: what was counted, two tables, the same in words, and what each number
     means."""
-    since, until = (_local(moment) for moment in (summary.since, summary.until))
+    since, until = _format_minute(summary.since), _format_minute(summary.until)
     lines = [f"Reliability from {since} to {until}", ""]
     if summary.notice:
         lines += [summary.notice, ""]
     if summary.left_out:
         lines += [words.left_out(summary.left_out), ""]
-    rows = [*(row for row in summary.classes if row.failures), summary.overall]
-    lines += _table(_HOW_OFTEN, [_how_often(row) for row in rows])
+    figures = [row for row in summary.classes if row.failures]
+    figures.append(summary.overall)
+    lines += _format_table(_HOW_OFTEN, [_frequency_cells(row) for row in figures])
     if summary.overall.failures:
-        lines += ["", *_table(_HOW_LONG, [_how_long(row) for row in rows])]
+        lines += ["", *_format_table(_HOW_LONG, [_duration_cells(row) for row in figures])]
     lines += ["", "In words:"]
     for row in (summary.overall, *summary.classes):
-        lines += _wrapped(_name(row), row.sentence)
-    lines += ["", *_wrapped("by month", _counts(summary.overall.by_month))]
-    lines += _wrapped("cured by", _counts(summary.overall.by_recovery))
+        lines += _wrap(_name(row), row.sentence)
+    lines += ["", *_wrap("by month", _format_counts(summary.overall.by_month))]
+    lines += _wrap("cured by", _format_counts(summary.overall.by_recovery))
     lines += ["", "What the numbers mean:"]
     for name, text in summary.definitions.items():
-        lines += _wrapped(name, text)
+        lines += _wrap(name, text)
     return lines
 
 
@@ -122,67 +127,67 @@ _HOW_LONG = ("class", "restored: median (95 %)", "MTTR (95 %)", "within", "MTTD"
 _WIDTH, _MARGIN = 110, 22
 
 
-def _local(moment: datetime) -> str:
-    return timezone.localtime(moment).strftime("%Y-%m-%d %H:%M %Z")
+def _format_minute(at: datetime) -> str:
+    return timezone.localtime(at).strftime("%Y-%m-%d %H:%M %Z")
 
 
 def _name(row: Figures) -> str:
     return row.component.replace("_", " ")
 
 
-def _how_often(row: Figures) -> tuple[str, ...]:
-    return (
-        _name(row),
-        f"{row.failures:,}" + (f" ({row.open} open)" if row.open else ""),
-        f"{row.exposure:,.0f} {row.unit.hours}",
-        words.between_failures(row.mtbf),
-        words.between_failures(row.mttf),
-        words.trend(row),
-    )
+def _frequency_cells(row: Figures) -> list[str]:
+    is_open = f" ({row.open} open)" if row.open else ""
+    mtbf, mttf = words.between_failures(row.mtbf), words.between_failures(row.mttf)
+    exposure = f"{row.exposure:,.0f} {row.unit.hours}"
+    return [_name(row), f"{row.failures:,}{is_open}", exposure, mtbf, mttf, words.trend(row)]
 
 
-def _how_long(row: Figures) -> tuple[str, ...]:
+def _duration_cells(row: Figures) -> list[str]:
     if not row.failures:
-        return (_name(row), "-", "-", "-", "-", "-")
-    return (
-        _name(row),
-        words.repair_time(row, row.restore_median),
-        words.repair_time(row, row.mttr) if row.restored else "-",
-        words.span(row.horizon) if row.restored else "-",
-        _detected(row),
-        _mean(row.mtta) + (f" ({row.mtta.count} of {row.failures})" if row.mtta.count else ""),
-    )
+        return [_name(row), "-", "-", "-", "-", "-"]
+    restored = words.repair_time(row, row.restore_median)
+    mttr = words.repair_time(row, row.mttr) if row.restored else "-"
+    horizon = words.span(row.horizon) if row.restored else "-"
+    return [_name(row), restored, mttr, horizon, _time_to_detect(row), _time_to_acknowledge(row)]
 
 
-def _detected(row: Figures) -> str:
+def _time_to_detect(row: Figures) -> str:
     """From first known bad to our knowing; where polls found it, at most since their last good
     look."""
-    most = row.mttd_most
-    return _mean(row.mttd) + (
-        f", of {most.count} polled at most {_mean(most)}" if most.count else ""
-    )
+    mean, most = _format_mean(row.mttd), row.mttd_most
+    if not most.count:
+        return mean
+    return f"{mean}, of {most.count} polled at most {_format_mean(most)}"
 
 
-def _wrapped(name: str, text: str) -> list[str]:
+def _time_to_acknowledge(row: Figures) -> str:
+    mean, count = _format_mean(row.mtta), row.mtta.count
+    return f"{mean} ({count} of {row.failures})" if count else mean
+
+
+def _wrap(name: str, text: str) -> list[str]:
     """`name` in a column of its own, `text` beside it in lines that fit a terminal."""
     label = f"  {name}".ljust(_MARGIN)
     return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=" " * _MARGIN)
 
 
-def _mean(times: Times) -> str:
+def _format_mean(times: Times) -> str:
     return "-" if times.mean is None else words.span(times.mean)
 
 
-def _counts(counts: dict[str, int]) -> str:
-    return (
-        ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items()) or "none"
-    )
+def _format_counts(counts: dict[str, int]) -> str:
+    texts = [f"{name.replace('_', ' ')} {count}" for name, count in counts.items()]
+    return ", ".join(texts) or "none"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]
-    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+def _format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    columns = zip(head, *rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    title = _format_row(head, widths)
+    lines = [_format_row(row, widths) for row in rows]
+    return [title, "-" * len(title), *lines]
+
+
+def _format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+    return "  ".join(padded).rstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import getpass
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from django.utils import timezone
 from detectors.detector import DetectorError
 from runbooks import services
 from runbooks.library import library
-from runbooks.people.simulate import CannotSimulate, Simulation, simulate
+from runbooks.people.simulate import CannotSimulate, Simulation, StepWould, simulate
 from runbooks.plan import describe
 
 WRONG = 1
@@ -58,52 +59,53 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        {"lint": self._lint, "show": self._show, "simulate": self._simulate, "start": self._start}[
-            options["do"]
-        ](options)
+        commands = {
+            "lint": self._lint,
+            "show": self._show,
+            "simulate": self._simulate,
+            "start": self._start,
+        }
+        commands[options["do"]](options)
 
     def _lint(self, options: dict[str, Any]) -> None:
+        if not options["files"]:
+            self.stdout.write(f"{len(_load_library())} runbooks, no problem.")
+            return
         problems: list[str] = []
         for path in options["files"]:
             try:
                 book = library.read(path)
-                self.stdout.write(
-                    f"{path}: {book.name}, version {book.version}: {len(book.steps)} steps, no"
-                    " problem."
-                )
             except library.LibraryError as error:
                 problems.append(str(error))
-        if not options["files"]:
-            try:
-                self.stdout.write(f"{len(library.load())} runbooks, no problem.")
-            except library.LibraryError as error:
-                problems.append(str(error))
+                continue
+            facts = f"{book.name}, version {book.version}: {len(book.steps)} steps"
+            self.stdout.write(f"{path}: {facts}, no problem.")
         if problems:
             raise CommandError("\n".join(problems), returncode=WRONG)
 
     def _show(self, options: dict[str, Any]) -> None:
-        books = _books()
-        if options["name"] is None:
-            for name, book in books.items():
-                self.stdout.write(
-                    f"{name}: {services.get_mode(name)} ({book.title}, version {book.version})"
-                )
+        books = _load_library()
+        name = options["name"]
+        if name is None:
+            self._list(books)
             return
-        if options["name"] not in books:
-            known = ", ".join(books)
-            raise CommandError(
-                f"There is no runbook {options['name']}; there are {known}.", returncode=WRONG
-            )
-        self.stdout.write(
-            describe.format_runbook(books[options["name"]], str(services.get_mode(options["name"])))
-        )
+        if name not in books:
+            names = ", ".join(books)
+            raise CommandError(f"There is no runbook {name}; there are {names}.", returncode=WRONG)
+        mode = services.mode_of(name)
+        self.stdout.write(describe.text(books[name], str(mode)))
+
+    def _list(self, books: dict[str, library.Runbook]) -> None:
+        for name, book in books.items():
+            mode = services.mode_of(name)
+            self.stdout.write(f"{name}: {mode} ({book.title}, version {book.version})")
 
     def _simulate(self, options: dict[str, Any]) -> None:
-        _books()
+        _load_library()
         from kintsugi.clients import wiring  # noqa: PLC0415  (Slurm and node access: simulate looks there)
 
         try:
-            told = simulate(
+            simulation = simulate(
                 options["name"],
                 options["node"],
                 fault_type=options["fault"],
@@ -112,11 +114,14 @@ class Command(BaseCommand):
             )
         except (CannotSimulate, DetectorError) as error:
             raise CommandError(str(error), returncode=WRONG) from error
-        self.stdout.write(json.dumps(told.as_json(), indent=1) if options["json"] else _told(told))
+        if options["json"]:
+            self.stdout.write(json.dumps(simulation.as_json(), indent=1))
+        else:
+            self.stdout.write(_format_simulation(simulation))
 
     def _start(self, options: dict[str, Any]) -> None:
-        _books()
-        outcome = services.start_manual_run(
+        _load_library()
+        outcome = services.start_by_hand(
             options["name"],
             options["incident"],
             actor=options["actor"],
@@ -128,38 +133,51 @@ class Command(BaseCommand):
         self.stdout.write(outcome.text)
 
 
-def _books() -> dict[str, library.Runbook]:
+def _load_library() -> dict[str, library.Runbook]:
     try:
         return library.load()
     except library.LibraryError as error:
         raise CommandError(str(error), returncode=WRONG) from error
 
 
-def _told(told: Simulation) -> str:
+def _format_simulation(simulation: Simulation) -> str:
+    runbook, node = simulation.runbook, simulation.node
+    jobs = ", ".join(simulation.jobs) or "none"
+    faults = "; ".join(simulation.faults) or "none"
+    what = f"{runbook}, version {simulation.version}, on {node}: mode {simulation.mode}"
     lines = [
-        (
-            f"{told.runbook}, version {told.version}, on {told.node}: mode {told.mode}. Nothing is"
-            " touched by this look."
-        ),
-        f"{told.node} is {told.state}; jobs: {', '.join(told.jobs) or 'none'}.",
-        f"Faults that stand: {'; '.join(told.faults) or 'none'}.",
+        f"{what}. Nothing is touched by this look.",
+        f"{node} is {simulation.state}; jobs: {jobs}.",
+        f"Faults that stand: {faults}.",
     ]
-    if told.in_the_way:
-        lines.append(told.in_the_way)
-    if told.fault_type:
-        lines.append(f"{told.runbook} is {'' if told.is_for else 'not '}for {told.fault_type}.")
-        chosen = (
-            f"{told.chosen}, because {told.because}" if told.chosen else f"none: {told.because}"
-        )
-        lines.append(f"For {told.fault_type} Kintsugi would choose {chosen}.")
+    if simulation.in_the_way:
+        lines.append(simulation.in_the_way)
+    if simulation.fault_type:
+        lines += _format_choice(simulation)
     lines.append("Kintsugi would:")
-    for number, step in enumerate(told.steps, 1):
-        approval = " A person approves it each time." if step.needs_approval else ""
-        lines.append(f"{number:3}. {step.step}: {step.would}.{approval}")
-        refused = [one for one in step.guards if not one.allows]
-        if step.guards and not refused:
-            lines.append("     The guards allow it now.")
-        for one in refused:
-            again = f" Asked again at {one.ask_again_at}." if one.ask_again_at else ""
-            lines.append(f"     {one.guard} refuses it now: {one.reason}.{again}")
+    for number, step in enumerate(simulation.steps, 1):
+        lines += _format_step(number, step)
     return "\n".join(lines)
+
+
+def _format_choice(simulation: Simulation) -> Iterator[str]:
+    """Whether the runbook is for the fault type, and which one would be chosen for it."""
+    fault_type = simulation.fault_type
+    is_for = "is for" if simulation.is_for else "is not for"
+    yield f"{simulation.runbook} {is_for} {fault_type}."
+    if simulation.chosen:
+        choice = f"{simulation.chosen}, because {simulation.because}"
+    else:
+        choice = f"none: {simulation.because}"
+    yield f"For {fault_type} Kintsugi would choose {choice}."
+
+
+def _format_step(number: int, step: StepWould) -> Iterator[str]:
+    approval = " A person approves it each time." if step.needs_approval else ""
+    yield f"{number:3}. {step.step}: {step.would}.{approval}"
+    refusals = [guard for guard in step.guards if not guard.allows]
+    if step.guards and not refusals:
+        yield "     The guards allow it now."
+    for guard in refusals:
+        again = f" Asked again at {guard.ask_again_at}." if guard.ask_again_at else ""
+        yield f"     {guard.guard} refuses it now: {guard.reason}.{again}"

@@ -34,41 +34,37 @@ class Command(StoreCommand):
         words.add_making(add)
         change = acts.add_parser("change", help="another end or review")
         words.add_others(acts, add, change)
-        for each in (add, change):
-            each.add_argument(
+        for act in (add, change):
+            act.add_argument(
                 "--review",
                 metavar="T",
                 help="when to ask whether it is still right; 30 days at most",
             )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        acts = {"add": _added, "change": _changed, "end": words.end, "list": _listed}
+        acts = {"add": _add, "change": _change, "end": words.end, "list": _list}
         self.stdout.write(acts[options["act"]](options, timezone.now()))
 
 
-def _added(options: dict[str, Any], now: datetime) -> str:
-    start = words.start_of(options, now)
+def _add(options: dict[str, Any], now: datetime) -> str:
+    kind = WindowKind.SHELF if options["shelf"] else WindowKind.SILENCE
     draft = Draft(
-        kind=WindowKind.SHELF if options["shelf"] else WindowKind.SILENCE,
-        reason=options["reason"],
-        starts_at=start,
-        ends_at=words.end_of(options, start),
-        review_at=_review(options),
+        kind=kind,
         resource=options["resource"],
         fault_type=options["type"],
-        may_cover_all=options["yes"],
+        review_at=_review(options),
+        **words.get_draft_fields(options, now),
     )
     return words.make(draft, options, now)
 
 
-def _changed(options: dict[str, Any], now: datetime) -> str:
-    return words.change(
-        options, now, review_at=_review(options), ways="--for, --until, --review or --reason"
-    )
+def _change(options: dict[str, Any], now: datetime) -> str:
+    ways = "--for, --until, --review or --reason"
+    return words.change(options, now, review_at=_review(options), ways=ways)
 
 
-def _listed(options: dict[str, Any], now: datetime) -> str:
-    return words.listed(options, now, Silence.Kind.SILENCE, Silence.Kind.SHELF)
+def _list(options: dict[str, Any], now: datetime) -> str:
+    return words.list_windows(options, now, Silence.Kind.SILENCE, Silence.Kind.SHELF)
 
 
 def _review(options: dict[str, Any]) -> datetime | None:

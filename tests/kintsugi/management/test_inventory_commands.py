@@ -138,7 +138,7 @@ def look(world: SimulatedWorld, names: list[str], switches: list[str]) -> discov
         services.targets(TargetKind.SWITCH, switches),
     )
     return discover.inspect_machines(
-        nodes, chosen, simulated_transports(world), told=lambda line: None
+        nodes, chosen, simulated_transports(world), report=lambda line: None
     )
 
 
@@ -193,7 +193,9 @@ def test_machine_that_does_not_answer_is_told_and_the_others_go_on(
     simulated.reboot("gn001")
     lines: list[str] = []
     nodes = services.targets(TargetKind.NODE, ["gn001", "gn002"])
-    found = discover.inspect_machines(nodes, [], simulated_transports(simulated), told=lines.append)
+    found = discover.inspect_machines(
+        nodes, [], simulated_transports(simulated), report=lines.append
+    )
     assert list(found.nodes) == ["gn002"]
     assert len(found.failed) == 1
     assert found.failed[0].startswith("gn001: ")

@@ -300,7 +300,7 @@ def test_a_dead_target_holds_no_other_up() -> None:
 
     house = House(Told(before=wait), nodes=20)
     seen: list[str] = []
-    for batch in house.pipeline.watch.looks(house.detectors[0], house.names, lambda: NOW):  # type: ignore[union-attr]
+    for batch in house.pipeline.watch.poll(house.detectors[0], house.names, lambda: NOW):  # type: ignore[union-attr]
         seen += [target.name for target, _ in batch]
         if len(seen) == 19:
             assert "gn001" not in seen
@@ -344,11 +344,11 @@ def test_readings_that_a_node_pushes_are_judged_with_the_same_memory() -> None:
         seen = [
             Observation("node/gn001", "detector.answered", False, house.now, {"detector": "told"})
         ]
-        house.pipeline.take("gn001", {"told": seen})
+        house.pipeline.ingest_observations("gn001", {"told": seen})
     assert house.standing() == set()
     house.now += MINUTE
     seen = [Observation("node/gn001", "detector.answered", False, house.now, {"detector": "told"})]
-    house.pipeline.take("gn001", {"told": seen})
+    house.pipeline.ingest_observations("gn001", {"told": seen})
     assert house.standing() == {("detector.silent", "node/gn001")}
 
 
@@ -359,15 +359,15 @@ class SlowlyTold(Told):
 
 def test_a_round_out_of_turn_spares_slow_detectors_that_have_just_looked() -> None:
     house = House(Told(), SlowlyTold(), nodes=1)
-    house.pipeline.look_at("gn001")
+    house.pipeline.poll_node("gn001")
     house.now += MINUTE
-    house.pipeline.look_at("gn001")
+    house.pipeline.poll_node("gn001")
     assert dict(Poll.objects.values_list("detector", "polled_at")) == {
         "told": house.now,
         "slow": NOW,
     }
     house.now += 4 * MINUTE
-    house.pipeline.look_at("gn001")
+    house.pipeline.poll_node("gn001")
     assert Poll.objects.get(detector="slow").polled_at == house.now
 
 
@@ -414,7 +414,7 @@ def test_a_round_out_of_turn_that_comes_between_is_not_forgotten() -> None:
         detector.during = lambda: None
         errors = Observation("node/gn001", "told.errors", 14, house.now)
         answers = Observation("node/gn001", "target.reachable", True, house.now)
-        house.pipeline.take("gn001", {"compares": [errors, answers]})
+        house.pipeline.ingest_observations("gn001", {"compares": [errors, answers]})
 
     detector.seen["gn001"] = [("told.errors", 18)]
     detector.during = pushed
