@@ -222,10 +222,10 @@ class _Reader:
         }
         for table, add in adders.items():
             defaults = found.get("defaults", {}) if table == "type" else {}
-            for where, row in _placed(name, text, found, table):
-                self._take(where, {**defaults, **row}, add)
+            for where, row in _locate_rows(name, text, found, table):
+                self._try_add(where, {**defaults, **row}, add)
 
-    def _take(self, where: str, row: dict[str, Any], add: Any) -> None:
+    def _try_add(self, where: str, row: dict[str, Any], add: Any) -> None:
         try:
             add(where, row)
         except ValueError as error:
@@ -267,7 +267,7 @@ class _Reader:
                     self.problems.append(f"{signature.where}: {name}: no such fault type")
 
 
-def _placed(
+def _locate_rows(
     file: str, text: str, tables: Mapping[str, Any], name: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row of `[[name]]` with its file and line (1-based): tomllib keeps no lines."""
@@ -398,7 +398,7 @@ def read(paths: Sequence[Path]) -> Catalog:
     reader = _Reader()
     for path in paths:
         reader.read(path)
-    return _whole(reader)
+    return _build(reader)
 
 
 def from_rows(found: Mapping[str, Any], name: str) -> Catalog:
@@ -406,7 +406,7 @@ def from_rows(found: Mapping[str, Any], name: str) -> Catalog:
     problem."""
     reader = _Reader()
     reader.take(name, found)
-    return _whole(reader)
+    return _build(reader)
 
 
 def tables(path: Path) -> dict[str, Any]:
@@ -419,7 +419,7 @@ def files() -> list[Path]:
     return sorted(_DIRECTORY.glob("*.toml"))
 
 
-def _whole(reader: _Reader) -> Catalog:
+def _build(reader: _Reader) -> Catalog:
     reader.check_references()
     if reader.problems:
         raise CatalogError("\n".join(reader.problems))

@@ -133,12 +133,12 @@ def _nvlink5(row: FaultType, text: str) -> Decoded:
     )
 
 
-def _of_a_link(row: FaultType, text: str) -> Decoded:
+def _decode_link(row: FaultType, text: str) -> Decoded:
     """Xid 155: whatever the line says of it, the row's own action."""
     return Decoded(row, link(text))
 
 
-def _about_nvlink(row: FaultType, text: str) -> Decoded:
+def _decode_nvlink_text(row: FaultType, text: str) -> Decoded:
     """Any other Xid whose text speaks of an NVLink is a fault of that link, whatever its number was
     meant for."""
     if not text.lstrip().lower().startswith("nvlink"):
@@ -153,14 +153,14 @@ def _about_nvlink(row: FaultType, text: str) -> Decoded:
 _XID: dict[int, Callable[[FaultType, str], Decoded]] = {
     74: _nvlink_registers,
     154: _recovery_action,
-    155: _of_a_link,
+    155: _decode_link,
     **dict.fromkeys(range(144, 151), _nvlink5),
 }
 
 
 def xid(row: FaultType, text: str) -> Decoded:
     """`text` is what follows the number, without process id and name."""
-    return _XID.get(row.code or 0, _about_nvlink)(row, text)
+    return _XID.get(row.code or 0, _decode_nvlink_text)(row, text)
 
 
 def is_fatal(text: str) -> bool | None:

@@ -94,9 +94,9 @@ class ThresholdRule:
             if wanted is None or value is None:
                 return Opinion.NONE
             return Opinion.WELL if str(value) == wanted else Opinion.FAULTY
-        return self._measured(risen if self.when in COUNTERS else value, attributes)
+        return self._compare_value(risen if self.when in COUNTERS else value, attributes)
 
-    def _measured(self, value: Any, attributes: Mapping[str, str]) -> Opinion:
+    def _compare_value(self, value: Any, attributes: Mapping[str, str]) -> Opinion:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
             return Opinion.NONE
         raise_at, clear_at = self._limits(attributes)

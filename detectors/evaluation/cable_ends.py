@@ -166,7 +166,7 @@ def _read_light(resource: str, observations: Sequence[Observation]) -> End:
             tx_by_lane[lane] = float(observation.value)
     rx = {**optics.rx_dbm, **rx_by_lane}
     tx = {**optics.tx_dbm, **tx_by_lane}
-    return replace(optics, rx_dbm=_in_use(rx, tx), tx_dbm=_in_use(tx, rx))
+    return replace(optics, rx_dbm=_lanes_in_use(rx, tx), tx_dbm=_lanes_in_use(tx, rx))
 
 
 def _read_link(observations: Sequence[Observation]) -> tuple[Optional[bool], bool]:
@@ -235,7 +235,7 @@ def _with_limit(optics: End, observation: Observation) -> End:
     return replace(optics, tx_low_dbm=limit)
 
 
-def _in_use(values: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+def _lanes_in_use(values: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
     """Without the lanes that have no light in either direction, while others of the module do: they
     are not in use."""
     lanes = {*values, *others}
@@ -286,13 +286,13 @@ def _module_path(switch: str, module: str) -> str:
 def evaluate_cable(cable: Pair, *, siblings: Sequence[Pair] = (), module: str = "") -> Finding:
     """`siblings` are the other cables of the switch's module, `module` its resource path."""
     if not cable.is_bad:
-        return _well(cable)
-    shut = _by_shut(cable)
+        return _good_cable(cable)
+    shut = _evaluate_shut(cable)
     if shut is None:
-        shared = _shared(cable, siblings, module)
+        shared = _evaluate_siblings(cable, siblings, module)
         if shared is not None:
             return shared
-    finding = shut or _by_light(cable) or _by_errors(cable) or _by_link(cable)
+    finding = shut or _evaluate_light(cable) or _evaluate_errors(cable) or _evaluate_link(cable)
     spare = tuple(sorted(sibling.switch.resource for sibling in siblings if not sibling.is_bad))
     if not spare:
         return finding
@@ -301,7 +301,7 @@ def evaluate_cable(cable: Pair, *, siblings: Sequence[Pair] = (), module: str = 
     return replace(finding, text=finding.text + warning, spare=spare)
 
 
-def _well(cable: Pair) -> Finding:
+def _good_cable(cable: Pair) -> Finding:
     unknown = [end.resource for end in (cable.node, cable.switch) if not end.is_known]
     if unknown:
         return Finding(
@@ -312,7 +312,7 @@ def _well(cable: Pair) -> Finding:
     return Finding(Suspect.NOTHING, "", "Light, errors and link are well at both ends.")
 
 
-def _shared(cable: Pair, siblings: Sequence[Pair], module: str) -> Optional[Finding]:
+def _evaluate_siblings(cable: Pair, siblings: Sequence[Pair], module: str) -> Optional[Finding]:
     """All cables of the module bad in the same way, which no laser of the nodes explains."""
     pairs = [cable, *siblings]
     if len(pairs) < 2:
@@ -345,7 +345,7 @@ def _shared_reason(pairs: Sequence[Pair]) -> str:
     return ""
 
 
-def _by_shut(cable: Pair) -> Optional[Finding]:
+def _evaluate_shut(cable: Pair) -> Optional[Finding]:
     shut = [end.resource for end in (cable.node, cable.switch) if end.is_shut]
     if not shut:
         return None
@@ -357,7 +357,7 @@ def _by_shut(cable: Pair) -> Optional[Finding]:
     return Finding(Suspect.NOT_TOLD, "", text)
 
 
-def _by_light(cable: Pair) -> Optional[Finding]:
+def _evaluate_light(cable: Pair) -> Optional[Finding]:
     node, switch = cable.node, cable.switch
     if node.sends_little and switch.sends_little:
         text = (
@@ -373,26 +373,27 @@ def _by_light(cable: Pair) -> Optional[Finding]:
                 f"{sender.resource} sends too little light: its laser is failing.",
             )
     if node.receives_little and switch.receives_little:
-        text = f"{_sent(node, switch)}, and neither receives enough: the fibre or its connectors."
-        return Finding(Suspect.FIBRE if _both_send(cable) else Suspect.NOT_TOLD, "", text)
+        sent = _format_sent(node, switch)
+        text = f"{sent}, and neither receives enough: the fibre or its connectors."
+        return Finding(Suspect.FIBRE if _do_both_send(cable) else Suspect.NOT_TOLD, "", text)
     for receiver, sender in ((node, switch), (switch, node)):
         if receiver.receives_little:
-            return _lost_on_the_way(receiver, sender)
+            return _blame_cable(receiver, sender)
     return None
 
 
-def _both_send(cable: Pair) -> bool:
+def _do_both_send(cable: Pair) -> bool:
     return cable.node.sends_little is False and cable.switch.sends_little is False
 
 
-def _sent(node: End, switch: End) -> str:
+def _format_sent(node: End, switch: End) -> str:
     unknown = [end.resource for end in (node, switch) if end.sends_little is None]
     if unknown:
         return f"What {_names(unknown)} sends is not known"
     return "Both ends send enough light"
 
 
-def _lost_on_the_way(receiver: End, sender: End) -> Finding:
+def _blame_cable(receiver: End, sender: End) -> Finding:
     if sender.sends_little is None:
         text = (
             f"{receiver.resource} receives too little light, and nothing tells what"
@@ -407,7 +408,7 @@ def _lost_on_the_way(receiver: End, sender: End) -> Finding:
     return Finding(Suspect.FIBRE, receiver.resource, text)
 
 
-def _by_errors(cable: Pair) -> Optional[Finding]:
+def _evaluate_errors(cable: Pair) -> Optional[Finding]:
     node, switch = cable.node, cable.switch
     if node.has_errors and switch.has_errors:
         return Finding(
@@ -426,7 +427,7 @@ def _by_errors(cable: Pair) -> Optional[Finding]:
     return None
 
 
-def _by_link(cable: Pair) -> Finding:
+def _evaluate_link(cable: Pair) -> Finding:
     for lame, far in ((cable.node, cable.switch), (cable.switch, cable.node)):
         if lame.is_up is False and far.is_up is True:
             text = (

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from typing import Optional
 
-from detectors.catalog.catalog import Catalog
+from detectors.catalog.catalog import Catalog, FaultType
 from detectors.catalog.rules import Opinion, ThresholdRule
 from detectors.faults import ClearRule, EventKind, FaultEvent, Observation, event_id, fingerprint
 
@@ -70,30 +70,43 @@ def qualifier_of(observation: Observation) -> str:
 def to_event(
     observation: Observation, rule: ThresholdRule, kind: EventKind, catalog: Catalog
 ) -> FaultEvent:
-    row = catalog[rule.type]
+    fault_type = catalog[rule.type]
+    severity, action = fault_type.severity, fault_type.action
+    if kind is EventKind.RAISED:
+        severity, action = rule.severity or severity, rule.action or action
     qualifier = qualifier_of(observation)
-    observed_at = observation.observed_at
-    identity = (observation.resource, rule.type, qualifier, observed_at.isoformat(), kind)
-    event = FaultEvent(
-        event_id=event_id("poll", *identity),
-        fault_type=rule.type,
-        event=kind,
-        resource=observation.resource,
-        source="poll",
+    event = _make_event(observation, kind, fault_type, qualifier)
+    attributes = dict(observation.attributes)
+    return replace(
+        event,
+        severity=severity,
+        action=action,
+        qualifier=qualifier,
+        code=fault_type.code,
+        excerpt=_excerpt(observation),
+        attributes=attributes,
+    )
+
+
+def _make_event(
+    observation: Observation, kind: EventKind, fault_type: FaultType, qualifier: str
+) -> FaultEvent:
+    """As the catalogue has its type, and no more."""
+    resource, observed_at = observation.resource, observation.observed_at
+    identity = (resource, fault_type.id, qualifier, observed_at.isoformat(), kind)
+    number = event_id("poll", *identity)
+    return FaultEvent(
+        number,
+        fault_type.id,
+        kind,
+        resource,
+        "poll",
         occurred_at=observed_at,
         observed_at=observed_at,
-        severity=row.severity,
-        action=row.action,
-        component=row.component,
-        qualifier=qualifier,
-        code=row.code,
-        excerpt=_excerpt(observation),
-        attributes=dict(observation.attributes),
+        severity=fault_type.severity,
+        action=fault_type.action,
+        component=fault_type.component,
     )
-    if kind is not EventKind.RAISED:
-        return event
-    severity = rule.severity or row.severity
-    return replace(event, severity=severity, action=rule.action or row.action)
 
 
 def _excerpt(observation: Observation) -> str:

@@ -78,17 +78,17 @@ class _Round:
         """By fault type, so that the rows of one type are weighed together."""
         by_type: dict[str, list[Opined]] = {}
         for rule in self.catalog.rules.get(seen.metric, ()):
-            opinion = rule.opinion(seen.value, seen.attributes, self._risen(rule, seen))
+            opinion = rule.opinion(seen.value, seen.attributes, self._get_increase(rule, seen))
             if opinion is Opinion.FAULTY and self._is_too_soon(rule, seen.observed_at):
                 opinion = Opinion.NONE
-            opined = Opined(rule, self._debounced(rule, seen, opinion))
+            opined = Opined(rule, self._debounce(rule, seen, opinion))
             by_type.setdefault(rule.type, []).append(opined)
         return by_type
 
     def _is_too_soon(self, rule: ThresholdRule, at: datetime) -> bool:
         return self.booted_at is not None and at < self.booted_at + rule.grace
 
-    def _debounced(self, rule: ThresholdRule, seen: Observation, opinion: Opinion) -> Opinion:
+    def _debounce(self, rule: ThresholdRule, seen: Observation, opinion: Opinion) -> Opinion:
         key = _key(rule, seen)
         last = self.before.streaks.get(key)
         if last is not None and last.opinion == opinion.value:
@@ -113,7 +113,7 @@ class _Round:
             looks.append(looked_at)
         return min(looks, default=None)
 
-    def _risen(self, rule: ThresholdRule, seen: Observation) -> Optional[float]:
+    def _get_increase(self, rule: ThresholdRule, seen: Observation) -> Optional[float]:
         """By how much the counter grew over the rule's period, or a second; None at first sight."""
         if rule.when not in COUNTERS:
             return None

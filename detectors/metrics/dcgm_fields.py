@@ -151,14 +151,14 @@ def facts(host: str, metrics: Iterable[Metric]) -> Iterator[GpuFact]:
         if resource and not is_blank(metric.value):
             gpus.setdefault(resource, []).append(metric)
     for resource, its in gpus.items():
-        yield from _of_one(resource, its)
+        yield from _read_gpu(resource, its)
 
 
-def _of_one(resource: str, its: list[Metric]) -> Iterator[GpuFact]:
+def _read_gpu(resource: str, its: list[Metric]) -> Iterator[GpuFact]:
     values = {_SAME.get(metric.name, metric.name): metric.value for metric in its}
     for name, metric in (*_LEVELS.items(), *_COUNTERS.items()):
         if name in values:
-            yield GpuFact(resource, metric, _plain(values[name]), _text(name, values[name]))
+            yield GpuFact(resource, metric, _to_number(values[name]), _text(name, values[name]))
     for name, metric in _FLAGS.items():
         if name in values:
             yield GpuFact(
@@ -176,7 +176,7 @@ def _of_one(resource: str, its: list[Metric]) -> Iterator[GpuFact]:
             text = f"{int(sum(known))} {qualifier} errors of all links since the last reset"
             yield GpuFact(resource, metric, int(sum(known)), {"qualifier": qualifier, "text": text})
     yield from _slowdown(resource, values)
-    yield from _counted(resource, its)
+    yield from _read_counts(resource, its)
 
 
 def _slowdown(resource: str, values: Mapping[str, float]) -> Iterator[GpuFact]:
@@ -191,7 +191,7 @@ def _slowdown(resource: str, values: Mapping[str, float]) -> Iterator[GpuFact]:
     yield GpuFact(resource, "gpu.slowdown.unexplained", is_unexplained, text)
 
 
-def _counted(resource: str, its: Iterable[Metric]) -> Iterator[GpuFact]:
+def _read_counts(resource: str, its: Iterable[Metric]) -> Iterator[GpuFact]:
     """Xids of a sliding window (their line in the log is the event), and DCGM's own health
     watches."""
     worst: Optional[Metric] = None
@@ -200,27 +200,27 @@ def _counted(resource: str, its: Iterable[Metric]) -> Iterator[GpuFact]:
         if xid and (
             metric.name.startswith(_XID_COUNT) or metric.name.startswith("DCGM_FI_DEV_XID_ERRORS_")
         ):
-            yield GpuFact(resource, "gpu.xids_in_window", _plain(metric.value), {"xid": xid})
+            yield GpuFact(resource, "gpu.xids_in_window", _to_number(metric.value), {"xid": xid})
         if metric.name == _HEALTH and (worst is None or metric.value > worst.value):
             worst = metric
     if worst is not None:
-        said = ", ".join(
+        watches = ", ".join(
             v for k, v in worst.labels.items() if k in ("health_watch", "health_error_code") and v
         )
         yield GpuFact(
             resource,
             "gpu.dcgm_health",
-            _plain(worst.value),
-            {"text": f"DCGM's own watch: {said or 'all'}"},
+            _to_number(worst.value),
+            {"text": f"DCGM's own watch: {watches or 'all'}"},
         )
 
 
-def _plain(value: float) -> float:
+def _to_number(value: float) -> float:
     return int(value) if value == int(value) else value
 
 
 def _text(name: str, value: float) -> dict[str, str]:
-    return {"text": f"{name} = {_plain(value)}"}
+    return {"text": f"{name} = {_to_number(value)}"}
 
 
 def _qualifier(name: str) -> dict[str, str]:

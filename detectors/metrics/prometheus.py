@@ -79,10 +79,10 @@ class PrometheusDetector(NothingToCompare):
                 yield from _gpus(reading, answer, chosen)
             else:
                 yield from _scrapes(reading, name, answer, chosen)
-        yield _said(reading, answers)
+        yield _observe_answers(reading, answers)
 
 
-def _said(reading: Reading, answers: dict[str, QueryResult]) -> Observation:
+def _observe_answers(reading: Reading, answers: dict[str, QueryResult]) -> Observation:
     """A query that fails, is answered in part, or finds nothing at all is never taken for
     healthy."""
     complaints = [

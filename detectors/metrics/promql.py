@@ -71,8 +71,8 @@ def answer(output: Output) -> QueryResult:
     of its own."""
     whole = _object(output.stdout)
     if whole.get("status") == "error":
-        said = f"{whole.get('errorType', 'error')}: {whole.get('error', '')}"
-        return QueryResult(complaints=(said[:200],), is_usable=False)
+        error_text = f"{whole.get('errorType', 'error')}: {whole.get('error', '')}"
+        return QueryResult(complaints=(error_text[:200],), is_usable=False)
     if output.status != 0:
         return QueryResult(complaints=(output.complaint,), is_usable=False)
     inside = whole.get("data")

@@ -86,16 +86,16 @@ def _troubles(reading: Reading) -> Iterator[tuple[str, str]]:
     documents = {
         name: output for name, output in reading.outputs.items() if name.startswith("redfish")
     }
-    has_redfish = any(redfish.document_of(output.stdout) for output in documents.values())
+    has_redfish = any(redfish.parse_document(output.stdout) for output in documents.values())
     for name, output in asked.items():
         if (
             name != "sensors.power-unit"
-            and not _is_told(name, output)
+            and not _is_readable(name, output)
             and not _is_by_design(output, has_redfish)
         ):
             yield name, output.complaint
     for name, output in documents.items():
-        is_document = redfish.document_of(output.stdout) is not None
+        is_document = redfish.parse_document(output.stdout) is not None
         # Some services name links that they do not serve; the root has to be there.
         if not is_document and (output.status is None or name in ("redfish", "redfish.0")):
             yield name, output.complaint
@@ -103,14 +103,14 @@ def _troubles(reading: Reading) -> Iterator[tuple[str, str]]:
         yield "bmc", "nothing was asked"
 
 
-def _is_told(name: str, output: Output) -> bool:
+def _is_readable(name: str, output: Output) -> bool:
     """Some boards end with an error for one sensor of many; a log without entries is one too in
     some versions."""
     if output.status is None:
         return False
     text = output.stdout.decode("utf-8", "replace")
     if name == "sensors":
-        return any(ipmitool.told_by(text))
+        return any(ipmitool.parse_alarms(text))
     return (
         output.status == 0
         or ipmitool.is_empty(output)

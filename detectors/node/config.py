@@ -232,7 +232,9 @@ def _sizes(
         peers = [
             peer.netdev for peer in nics if peer.role == nic.role and nic.role in _STORAGE_OR_FABRIC
         ]
-        wanted = str(nic.mtu) if nic.mtu else _usual([str(interfaces[name].mtu) for name in peers])
+        wanted = (
+            str(nic.mtu) if nic.mtu else _majority([str(interfaces[name].mtu) for name in peers])
+        )
         source = "the inventory says" if nic.mtu else f"the other {nic.role} cards have"
         attributes = (
             {"expected": wanted, "text": f"MTU of {nic.netdev} is {mtu}; {source} {wanted}"}
@@ -249,11 +251,13 @@ def _link_settings(reading: Reading) -> Iterator[Observation]:
     this node."""
     outputs, nics = reading.outputs, reading.target.expected.nics
     modes = {
-        nic.netdev: config_outputs.autonegotiation(_said(outputs, _LINK + nic.netdev))
+        nic.netdev: config_outputs.autonegotiation(_get_output(outputs, _LINK + nic.netdev))
         for nic in nics
     }
     up = [nic for nic in nics if modes[nic.netdev]]
-    fecs = {nic.netdev: config_outputs.active_fec(_said(outputs, _FEC + nic.netdev)) for nic in up}
+    fecs = {
+        nic.netdev: config_outputs.active_fec(_get_output(outputs, _FEC + nic.netdev)) for nic in up
+    }
     for metric, what, values in (
         ("config.nic_fec", "error correction", fecs),
         ("config.nic_autonegotiation", "negotiation", modes),
@@ -262,7 +266,7 @@ def _link_settings(reading: Reading) -> Iterator[Observation]:
             value = values[nic.netdev]
             if not value:
                 continue
-            wanted = _usual(
+            wanted = _majority(
                 [
                     values[peer.netdev]
                     for peer in up
@@ -276,12 +280,12 @@ def _link_settings(reading: Reading) -> Iterator[Observation]:
             )
 
 
-def _said(outputs: Mapping[str, Output], name: str) -> bytes:
+def _get_output(outputs: Mapping[str, Output], name: str) -> bytes:
     output = outputs.get(name)
     return output.stdout if output is not None and output.status == 0 else b""
 
 
-def _usual(values: Sequence[str]) -> str:
+def _majority(values: Sequence[str]) -> str:
     """What more than half of at least three show; empty where there is no such value."""
     if len(values) < 3:
         return ""
@@ -314,7 +318,7 @@ def _firmware(reading: Reading, drivers: Mapping[str, Driver]) -> Iterator[Obser
             for name, other in drivers.items()
             if _is_alike(target.expected.nic(name), other, nic, driver)
         ]
-        wanted = target.expected.peers.get(key, "") or _usual(here)
+        wanted = target.expected.peers.get(key, "") or _majority(here)
         text = f"firmware of {netdev} is {driver.firmware}; its peers have {wanted}"
         attributes = {"expected": wanted, "text": text} if wanted else {}
         resource = resources.nic(target.name, nic.device if nic is not None else netdev)

@@ -86,7 +86,7 @@ class DisksDetector(NothingToCompare):
         silent: list[str] = []
         for name, output in reading.outputs.items():
             if name.endswith("-list"):
-                yield from _listed(reading, output)
+                yield from _observe_list(reading, output)
                 silent += [f"{name}: {output.complaint}"] if _is_unlisted(name, output) else []
                 continue
             told = list(host_storage.smart(reading, output, name.partition(".")[2]))
@@ -98,19 +98,19 @@ class DisksDetector(NothingToCompare):
 def _is_unlisted(name: str, output: Output) -> bool:
     """lsblk always answers; /sys/class/nvme is not there where no NVMe disk is."""
     return output.status is None or (
-        name == "block-list" and host_storage.document_of(output.stdout) is None
+        name == "block-list" and host_storage.parse_document(output.stdout) is None
     )
 
 
-def _listed(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_list(reading: Reading, output: Output) -> Iterator[Observation]:
     for path, value in files.contents(output).items():
         found = _NVME.match(path)
         if found is None:
             continue
         resource = host_storage.part(reading, found[1])
         if found[2] == "state":
-            said = f"the driver says that {found[1]} is {value.strip()}"
-            yield reading.saw("disk.live", value.strip() in _LIVE, resource, text=said)
+            sentence = f"the driver says that {found[1]} is {value.strip()}"
+            yield reading.saw("disk.live", value.strip() in _LIVE, resource, text=sentence)
         else:
             yield reading.saw(_METRICS[found[2]], value.strip(), resource)
 
@@ -123,11 +123,13 @@ def _questions(outputs: dict[str, Output]) -> list[Command]:
         if found:
             states[found[1]] = value.strip() if found[2] == "state" else states.get(found[1], "")
     alive = sorted(name for name, state in states.items() if not state or state in _LIVE)
-    return [*map(_nvme, alive), *map(_smartctl, _others(outputs["block-list"]))][:_MOST_DISKS]
+    return [*map(_nvme, alive), *map(_smartctl, _unlisted_devices(outputs["block-list"]))][
+        :_MOST_DISKS
+    ]
 
 
-def _others(output: Output) -> list[str]:
-    rows = (host_storage.document_of(output.stdout) or {}).get("blockdevices")
+def _unlisted_devices(output: Output) -> list[str]:
+    rows = (host_storage.parse_document(output.stdout) or {}).get("blockdevices")
     found = []
     for row in rows if isinstance(rows, list) else []:
         name = str(row.get("name", "")) if isinstance(row, dict) else ""

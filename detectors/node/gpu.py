@@ -83,14 +83,18 @@ class GpuDetector(NothingToCompare):
     def parse(self, reading: Reading) -> Iterator[Observation]:
         output = reading.outputs[_COMMAND.name]
         if output.status is None:
-            yield nvidia_smi_errors.hung(reading, _COMMAND.timeout.total_seconds())
+            yield nvidia_smi_errors.observe_hang(reading, _COMMAND.timeout.total_seconds())
             return
         yield reading.saw("gpu.responsive", True)
         printed = nvidia_smi.read(output.stdout, output.stderr)
-        if printed.cards is None and not printed.lost and _NO_DEVICES.search(_words(output)):
+        if (
+            printed.cards is None
+            and not printed.lost
+            and _NO_DEVICES.search(_format_output(output))
+        ):
             printed = Printed([], printed.lost)
         if printed.cards is None:
-            yield from nvidia_smi_errors.instead(reading, output, "nvidia-smi")
+            yield from nvidia_smi_errors.observe_failure(reading, output, "nvidia-smi")
             return
         yield reading.answered()
         yield reading.saw("gpu.driver_fits", True)
@@ -98,7 +102,7 @@ class GpuDetector(NothingToCompare):
         if printed.driver_version:
             yield reading.saw("gpu.driver_version", printed.driver_version)
         yield from _inventory(reading, printed)
-        corrupted = nvidia_smi.corrupted(_words(output))
+        corrupted = nvidia_smi.corrupted(_format_output(output))
         for card in printed.cards:
             if not _words_of_loss(card):
                 yield from _condition(reading, card)
@@ -108,7 +112,7 @@ class GpuDetector(NothingToCompare):
                     )
 
 
-def _words(output: Output) -> str:
+def _format_output(output: Output) -> str:
     return (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")
 
 
@@ -183,13 +187,13 @@ def _sensors(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Obse
 def _memory(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """Errors that ECC could not mend, and the repairs that wait, were refused, or ran out."""
     for part in ("dram", "sram"):
-        since_reset = _uncorrected(card, "volatile", part)
+        since_reset = _sum_uncorrected(card, "volatile", part)
         if since_reset is not None:
             text = f"{since_reset} uncorrectable {part.upper()} errors since the last reset"
             yield reading.saw(
                 f"gpu.ecc.{part}_uncorrected", since_reset, resource, qualifier=part, text=text
             )
-        ever = _uncorrected(card, "aggregate", part)
+        ever = _sum_uncorrected(card, "aggregate", part)
         if ever is not None:
             text = f"{ever} uncorrectable {part.upper()} errors in its life"
             yield reading.saw(
@@ -203,9 +207,9 @@ def _memory(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Obser
     for flag in _MEMORY_FLAGS:
         value = card.flag(flag)
         if value is not None:
-            said = {"text": _MEMORY_FLAGS[flag] + _replaced(card, flag)} if value else {}
+            details = {"text": _MEMORY_FLAGS[flag] + _replaced_rows(card, flag)} if value else {}
             kind = {"qualifier": _REPAIRED[flag]} if flag in _REPAIRED else {}
-            yield reading.saw(f"gpu.ecc.{flag}", value, resource, **kind, **said)
+            yield reading.saw(f"gpu.ecc.{flag}", value, resource, **kind, **details)
     for name in ("remapped_correctable", "remapped_uncorrectable"):
         rows = card.number(name)
         if rows is not None:
@@ -234,7 +238,7 @@ _REPAIRED = {
 }
 
 
-def _replaced(card: PrintedGpu, flag: str) -> str:
+def _replaced_rows(card: PrintedGpu, flag: str) -> str:
     rows = card.number("remapped_uncorrectable") if flag.startswith("remap_") else None
     return f"; {rows} replaced so far for uncorrectable errors" if rows is not None else ""
 
@@ -260,7 +264,7 @@ _ECC_CSV: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def _uncorrected(card: PrintedGpu, period: str, part: str) -> Optional[int]:
+def _sum_uncorrected(card: PrintedGpu, period: str, part: str) -> Optional[int]:
     """The sum over the units of the generation that has values; None without ECC."""
     for prefix, table in (
         (f"ecc_errors/{period}", _ECC_PATHS),

@@ -111,7 +111,7 @@ class HostDetector:
         of reach, or busy."""
         wanted = [*host_system.commands(target.expected.services), *host_storage.commands()]
         outputs = dict(via.shell.run_all(target, self.name, wanted))
-        further = host_storage.of_lustre(outputs["mounts"])
+        further = host_storage.lustre_commands(outputs["mounts"])
         if further:
             outputs.update(via.shell.run_all(target, self.name, further))
         return Reading(self.name, target, now, outputs)
@@ -126,25 +126,25 @@ class HostDetector:
         found: list[Observation] = []
         silent: list[str] = []
         for name, output in reading.outputs.items():
-            told = list(self._told(reading, name, output))
+            told = list(self._observe_output(reading, name, output))
             found += told
-            trouble = _trouble(name, output, is_told=bool(told))
+            trouble = _complaint(name, output, is_told=bool(told))
             silent += [f"{name}: {trouble}"] if trouble else []
         yield from found
         yield reading.silent("; ".join(silent)) if silent else reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-        yield from host_storage.stopped(now, before)
+        yield from host_storage.observe_stopped_arrays(now, before)
         yield from bmc_alarms.new_entries(now, before)
 
-    def _told(self, reading: Reading, name: str, output: Output) -> Iterator[Observation]:
+    def _observe_output(self, reading: Reading, name: str, output: Output) -> Iterator[Observation]:
         if name == "mounts":
             return host_storage.mounts(reading, output, reading.outputs.get("fstab"))
         read = _READERS.get(name)
         return read(reading, output) if read else iter(())
 
 
-def _trouble(name: str, output: Output, *, is_told: bool) -> Optional[str]:
+def _complaint(name: str, output: Output, *, is_told: bool) -> Optional[str]:
     """Why an output tells less than it should; None where it is well, or not needed."""
     if output.status is None:
         return output.complaint
@@ -157,5 +157,5 @@ def _trouble(name: str, output: Output, *, is_told: bool) -> Optional[str]:
     if output.status == 0 or is_told or output.is_missing:
         return None
     allowed = _MAY_FAIL.get(name)
-    said = output.stderr.decode("utf-8", "replace").strip()
-    return None if allowed is not None and allowed.search(said) else output.complaint
+    stderr = output.stderr.decode("utf-8", "replace").strip()
+    return None if allowed is not None and allowed.search(stderr) else output.complaint

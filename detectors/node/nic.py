@@ -103,10 +103,10 @@ class NicDetector:
         ibstat = Command("ibstat", ("ibstat",), _LIMIT)
         first = [ip, net_command(), rdma, rdma_command(), pci_command(), ibstat]
         if is_all_known(target):
-            first += _asked(listed_interfaces({}, target))
+            first += _ethtool_commands(listed_interfaces({}, target))
             return Reading(self.name, target, now, via.shell.run_all(target, self.name, first))
         outputs = via.shell.run_all(target, self.name, first)
-        second = _asked(listed_interfaces(outputs, target))
+        second = _ethtool_commands(listed_interfaces(outputs, target))
         more = via.shell.run_all(target, self.name, second) if second else {}
         return Reading(self.name, target, now, {**outputs, **more})
 
@@ -132,7 +132,7 @@ class NicDetector:
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         settings = _settings(reading)
-        found = ports(reading, extra=_spoken_of(reading))
+        found = ports(reading, extra=_named_interfaces(reading))
         for port in found:
             peers = [
                 other
@@ -146,7 +146,7 @@ class NicDetector:
             yield from _identity(reading, port)
         complaints = list(_complaints(reading))
         if not complaints:
-            yield from _missing(reading, found)
+            yield from _observe_missing(reading, found)
         yield reading.silent("; ".join(complaints)[:500]) if complaints else reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
@@ -157,7 +157,7 @@ class NicDetector:
                 and seen.value == LinkState.UNCABLED.value
                 and was_up
             ):
-                metric = _working(seen.attributes.get("layer") == "infiniband")
+                metric = _working_metric(seen.attributes.get("layer") == "infiniband")
                 text = "link is down; it was up before"
                 yield Observation(
                     seen.resource,
@@ -172,7 +172,7 @@ class NicDetector:
         yield from bit_errors(speeds)
 
 
-def _asked(netdevs: Sequence[str]) -> list[Command]:
+def _ethtool_commands(netdevs: Sequence[str]) -> list[Command]:
     commands = []
     for netdev in netdevs:
         commands.append(Command(_SETTINGS + netdev, ("ethtool", netdev), _LIMIT))
@@ -183,7 +183,7 @@ def _asked(netdevs: Sequence[str]) -> list[Command]:
     return commands
 
 
-def _spoken_of(reading: Reading) -> list[str]:
+def _named_interfaces(reading: Reading) -> list[str]:
     """Interfaces of which single outputs were handed in, without a list of what there is."""
     names = [] if "ip" in reading.outputs else list(reading.outputs)
     return [
@@ -204,7 +204,7 @@ def _settings(reading: Reading) -> Mapping[str, Settings]:
     return by_netdev
 
 
-def _working(is_infiniband: bool) -> str:
+def _working_metric(is_infiniband: bool) -> str:
     return "nic.ib.link.working" if is_infiniband else "nic.link.working"
 
 
@@ -212,12 +212,14 @@ def _link(reading: Reading, port: NicPort, about: Link) -> Iterator[Observation]
     """The state as a fact, and a judgement only where there is one: of an uncabled port nothing is
     claimed."""
     at, layer = port.resource(reading.target), "infiniband" if port.is_infiniband else "ethernet"
-    said = {"text": about.text, "layer": layer, **_names(port)}
-    yield reading.saw("nic.link.state", about.state.value, at, **said)
+    attributes = {"text": about.text, "layer": layer, **_names(port)}
+    yield reading.saw("nic.link.state", about.state.value, at, **attributes)
     if about.state is LinkState.UP:
         yield reading.saw("nic.link.was_up", True, at)
     if port.role != RESERVED and about.state in (LinkState.UP, LinkState.FAILED):
-        yield reading.saw(_working(port.is_infiniband), about.state is LinkState.UP, at, **said)
+        yield reading.saw(
+            _working_metric(port.is_infiniband), about.state is LinkState.UP, at, **attributes
+        )
 
 
 def _names(port: NicPort) -> dict[str, str]:
@@ -310,7 +312,7 @@ def _identity(reading: Reading, port: NicPort) -> Iterator[Observation]:
         yield reading.saw("nic.mtu", port.interface.mtu, resource)
 
 
-def _missing(reading: Reading, found: Sequence[NicPort]) -> Iterator[Observation]:
+def _observe_missing(reading: Reading, found: Sequence[NicPort]) -> Iterator[Observation]:
     """Cards of the inventory that neither the kernel's interfaces nor its RDMA devices hold."""
     if "ip" not in reading.outputs:
         return
@@ -328,22 +330,24 @@ def _missing(reading: Reading, found: Sequence[NicPort]) -> Iterator[Observation
 def _complaints(reading: Reading) -> Iterator[str]:
     """What should have come and did not, or could not be read. RDMA's programs are optional, ip and
     ethtool are not."""
-    known, said = 0, set()
+    known, reported = 0, set()
     for name, output in reading.outputs.items():
         program, _, netdev = name.partition(".")
         trouble, is_read = (
-            (_NOT_INSTALLED, False) if _is_needed(program, output) else _judged(name, output)
+            (_NOT_INSTALLED, False)
+            if _is_needed(program, output)
+            else _evaluate_output(name, output)
         )
         known += is_read
-        if trouble and (program, trouble) not in said:
-            said.add((program, trouble))
+        if trouble and (program, trouble) not in reported:
+            reported.add((program, trouble))
             netdev = "" if trouble == _NOT_INSTALLED else netdev
             yield (
                 f"{program}: {trouble}"
                 if netdev in ("", _UNNAMED)
                 else f"{program} of {netdev}: {trouble}"
             )
-    if not known and not said:
+    if not known and not reported:
         yield "nothing that speaks of network cards"
 
 
@@ -351,7 +355,7 @@ def _is_needed(program: str, output: Output) -> bool:
     return program in ("ip", "ethtool") and output.is_missing
 
 
-def _judged(name: str, output: Output) -> tuple[str, bool]:
+def _evaluate_output(name: str, output: Output) -> tuple[str, bool]:
     """What is wrong with one output, and whether it tells anything."""
     program = name.partition(".")[0]
     if name == "ip":

@@ -82,7 +82,7 @@ class NodeLogDetector:
         name, output = next(
             iter(reading.outputs.items()), ("journal", Output(1, b"", b"", timedelta(0)))
         )
-        trouble = _trouble(name, output)
+        trouble = _complaint(name, output)
         if trouble:
             yield reading.silent(trouble)
             return
@@ -119,7 +119,7 @@ class NodeLogDetector:
         places = [o.attributes.get("cursor", "") for o in shown]
         known = places.index(last.value) + 1 if last.value in places else 0
         fresh = shown[known:] if known else [o for o in shown if not _is_older(o, str(last.value))]
-        missed = "" if known else _missed(str(last.value), places, answer.observed_at - last.at)
+        missed = "" if known else _find_gap(str(last.value), places, answer.observed_at - last.at)
         text = (
             f"since {last.at:%Y-%m-%d %H:%M:%S %Z} kernel lines were lost: {missed}"
             if missed
@@ -134,7 +134,7 @@ class NodeLogDetector:
             )
 
 
-def _missed(last: str, places: Sequence[str], apart: timedelta) -> str:
+def _find_gap(last: str, places: Sequence[str], apart: timedelta) -> str:
     """Why lines between the last round's place and the first line shown are not known; empty when
     none are missing."""
     if apart > WINDOW:
@@ -156,7 +156,7 @@ def _is_older(line: Observation, last: str) -> bool:
     return bool(then and this and int(this[1], 16) <= int(then[1], 16))
 
 
-def _trouble(name: str, output: Output) -> str:
+def _complaint(name: str, output: Output) -> str:
     """Empty where the output can be read; a quiet kernel leaves it empty too."""
     if output.status != 0:
         return f"journalctl: {output.complaint}"
@@ -181,7 +181,7 @@ def _lines(name: str, stdout: bytes, host: str) -> Iterator[tuple[str, str]]:
             continue
         entry = _entry(raw)
         if entry is not None and entry.get("__CURSOR"):
-            yield _as_syslog(entry, host), str(entry["__CURSOR"])[:400]
+            yield _format_syslog(entry, host), str(entry["__CURSOR"])[:400]
 
 
 def _entry(raw: bytes) -> Optional[dict[str, Any]]:
@@ -194,7 +194,7 @@ def _entry(raw: bytes) -> Optional[dict[str, Any]]:
     return found if isinstance(found, dict) else None
 
 
-def _as_syslog(entry: dict[str, Any], host: str) -> str:
+def _format_syslog(entry: dict[str, Any], host: str) -> str:
     """RFC 5424 with printk's stamp, as forwarded lines have it: one line by two paths folds to one
     fault."""
     seconds = _number(entry.get("__REALTIME_TIMESTAMP")) / 1e6

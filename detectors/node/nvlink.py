@@ -129,24 +129,28 @@ class NvlinkDetector:
             yield from _topology(reading, reading.outputs[_TOPO])
             return
         beside = (_GPUS.name, nvidia_smi.DEVICES.name)
-        said = {name: output for name, output in reading.outputs.items() if name not in beside}
+        outputs = {name: output for name, output in reading.outputs.items() if name not in beside}
         on_bus = nvidia_smi.are_on_bus(reading.outputs.get(nvidia_smi.DEVICES.name))
         if on_bus is False and not reading.target.expected.gpus:
             yield reading.answered()  # a node without GPUs
             return
-        gpus = _gpus(said.values())
-        cut = next((name for name, output in said.items() if output.status is None), None)
+        gpus = _gpus(outputs.values())
+        cut = next((name for name, output in outputs.items() if output.status is None), None)
         empty = next(
-            (name for name, output in said.items() if not (output.stdout + output.stderr).strip()),
+            (
+                name
+                for name, output in outputs.items()
+                if not (output.stdout + output.stderr).strip()
+            ),
             None,
         )
         if cut is not None:
-            yield nvidia_smi_errors.hung(reading, _LIMIT.total_seconds())
-        elif not gpus and said:
-            yield from nvidia_smi_errors.instead(
-                reading, next(iter(said.values())), "nvidia-smi nvlink"
+            yield nvidia_smi_errors.observe_hang(reading, _LIMIT.total_seconds())
+        elif not gpus and outputs:
+            yield from nvidia_smi_errors.observe_failure(
+                reading, next(iter(outputs.values())), "nvidia-smi nvlink"
             )
-        elif empty is not None or not said:
+        elif empty is not None or not outputs:
             yield reading.silent(f"nvidia-smi {(empty or 'nvlink').replace('-', ' -')}: no output")
         else:
             yield reading.answered()
@@ -157,16 +161,16 @@ class NvlinkDetector:
             )
             yield from _links(reading, gpu, gpus, resource)
             if gpu.counts:
-                yield reading.saw("nvlink.error_counts", _packed(gpu.counts), resource)
+                yield reading.saw("nvlink.error_counts", _pack(gpu.counts), resource)
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         """What each counter rose by, and links that were up once; the first sight is the baseline
         of both."""
         for seen in now:
             if seen.metric == "nvlink.error_counts":
-                yield from _risen(seen, before)
+                yield from _observe_increases(seen, before)
             elif seen.metric == "nvlink.links_up":
-                yield from _kept(seen, before)
+                yield from _observe_lost_links(seen, before)
 
 
 def _gpus(outputs: Iterable[Output]) -> dict[str, _Gpu]:
@@ -180,11 +184,11 @@ def _gpus(outputs: Iterable[Output]) -> dict[str, _Gpu]:
                 gpu = found.setdefault(head["index"], _Gpu(head["index"]))
                 gpu.product, gpu.uuid = head["product"].strip(), head["uuid"] or gpu.uuid
             elif gpu is not None:
-                _take(gpu, line[:200])
+                _parse_line(gpu, line[:200])
     return found
 
 
-def _take(gpu: _Gpu, line: str) -> None:
+def _parse_line(gpu: _Gpu, line: str) -> None:
     gpu.has_none_active = gpu.has_none_active or bool(_NONE_ACTIVE.search(line))
     row = _LINK.match(line)
     if row is None:
@@ -261,12 +265,12 @@ def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
         return
     yield reading.answered()
     addresses = _addresses(reading, len(rows))
-    bonds = [list(map(_bond, cells[: len(rows)])) for cells in rows.values()]
+    bonds = [list(map(_count_links, cells[: len(rows)])) for cells in rows.values()]
     for number, (index, counts) in enumerate(zip(rows, bonds)):
         resource = resources.gpu(reading.target.name, addresses.get(index) or f"index:{index}")
-        others = _others(bonds, number)
+        others = _bonds_of_others(bonds, number)
         up = max(counts, default=0)
-        if not _is_board(others):
+        if not _is_fully_bonded(others):
             yield reading.saw("nvlink.links_up", up, resource)
             continue
         wanted = max(max(row) for row in others)
@@ -274,13 +278,13 @@ def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
         yield reading.saw("nvlink.links_active", up, resource, raise_at=str(wanted), text=text)
 
 
-def _others(bonds: Sequence[list[int]], number: int) -> list[list[int]]:
+def _bonds_of_others(bonds: Sequence[list[int]], number: int) -> list[list[int]]:
     """The bonds of the other GPUs with each other."""
     rows = [*bonds[:number], *bonds[number + 1 :]]
     return [row[:number] + row[number + 1 :] for row in rows]
 
 
-def _is_board(rows: Sequence[Sequence[int]]) -> bool:
+def _is_fully_bonded(rows: Sequence[Sequence[int]]) -> bool:
     """Whether these GPUs, three or more, are all bonded with each other."""
     if len(rows) <= 2:
         return False
@@ -288,12 +292,12 @@ def _is_board(rows: Sequence[Sequence[int]]) -> bool:
     return min(bonded) >= len(rows) - 1
 
 
-def _bond(cell: str) -> int:
+def _count_links(cell: str) -> int:
     """`NV18` is 18 links bonded; any other word is a way over PCI Express."""
     return int(cell[2:]) if cell.startswith("NV") and cell[2:].isdigit() else 0
 
 
-def _packed(counts: Mapping[tuple[str, str], int]) -> str:
+def _pack(counts: Mapping[tuple[str, str], int]) -> str:
     """`kind/link=count` of those above zero, which are few: a text that a memory keeps at little
     cost."""
     return ";".join(
@@ -301,7 +305,7 @@ def _packed(counts: Mapping[tuple[str, str], int]) -> str:
     )
 
 
-def _unpacked(text: str) -> dict[tuple[str, str], int]:
+def _unpack(text: str) -> dict[tuple[str, str], int]:
     found = {}
     for item in text.split(";"):
         name, _, count = item.partition("=")
@@ -311,15 +315,15 @@ def _unpacked(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
-def _risen(seen: Observation, before: Samples) -> Iterator[Observation]:
+def _observe_increases(seen: Observation, before: Samples) -> Iterator[Observation]:
     """A counter below its last value was reset: a new baseline."""
     last = before.get((seen.resource, seen.metric))
     passed_s = (seen.observed_at - last.at).total_seconds() if last is not None else 0.0
     if last is None or not isinstance(last.value, str) or passed_s <= 0:
         return
-    old = _unpacked(last.value)
+    old = _unpack(last.value)
     rises: dict[str, list[tuple[int, str]]] = {}
-    for (kind, link), count in _unpacked(str(seen.value)).items():
+    for (kind, link), count in _unpack(str(seen.value)).items():
         rise = count - old.get((kind, link), 0)
         if rise > 0:
             rises.setdefault(kind, []).append((rise, link))
@@ -340,7 +344,7 @@ def _risen(seen: Observation, before: Samples) -> Iterator[Observation]:
             )
 
 
-def _kept(seen: Observation, before: Samples) -> Iterator[Observation]:
+def _observe_lost_links(seen: Observation, before: Samples) -> Iterator[Observation]:
     """Of a card with a bridge: no fewer links than it has had before."""
     last = before.get((seen.resource, "nvlink.links_best"))
     best = max(

@@ -146,13 +146,13 @@ class PcieDetector:
         yield from _links(reading, devices)
         if counts is not None:
             wanted = {pci: kinds for pci, kinds in counts.items() if not found or pci in devices}
-            yield reading.saw("pcie.aer_counts", _packed(wanted))
+            yield reading.saw("pcie.aer_counts", _pack(wanted))
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         """Errors since the last look, by device and kind; the first sight is the baseline."""
         for seen in now:
             if seen.metric == "pcie.aer_counts":
-                yield from _risen(seen, before)
+                yield from _observe_increases(seen, before)
 
 
 def _devices(reading: Reading) -> list[Device]:
@@ -195,7 +195,7 @@ def _from_lspci(output: Output) -> Iterator[Device]:
             pci = resources.pci_address(head["pci"]) or head["pci"]
             device = Device(pci, kind, _vendor(line))
         elif device is not None:
-            device = _with(device, line)
+            device = _add_line(device, line)
     if device is not None:
         yield device
 
@@ -206,7 +206,7 @@ def _vendor(line: str) -> str:
     return "1002" if "[AMD/ATI]" in line else ""
 
 
-def _with(device: Device, line: str) -> Device:
+def _add_line(device: Device, line: str) -> Device:
     best, now, bus = _ABILITY.match(line), _STATE.match(line), _BUS.match(line)
     if best is not None:
         return replace(device, best=_link(best["speed"], best["width"]))
@@ -233,7 +233,7 @@ def _links(reading: Reading, devices: Mapping[str, Device]) -> Iterator[Observat
             continue
         if port is None and not is_lspci:
             continue  # a guest, or a part of the processor: what its slot can do is not known
-        yield from _judged(reading, device, port)
+        yield from _evaluate_device(reading, device, port)
 
 
 def _is_port(device: Device, above: Mapping[str, Device]) -> bool:
@@ -248,10 +248,12 @@ def _is_port(device: Device, above: Mapping[str, Device]) -> bool:
     return device.kind == _BRIDGE and depth % 2 == 0
 
 
-def _judged(reading: Reading, device: Device, port: Optional[Device]) -> Iterator[Observation]:
+def _evaluate_device(
+    reading: Reading, device: Device, port: Optional[Device]
+) -> Iterator[Observation]:
     best = port.best if port is not None else PcieLink()
-    width = _least(device.best.width, best.width)
-    speed = _least(device.best.speed, best.speed)
+    width = _lesser(device.best.width, best.width)
+    speed = _lesser(device.best.speed, best.speed)
     short = []
     if width is not None and device.now.width is not None and device.now.width < width:
         short.append(f"width x{device.now.width} of x{width:g}")
@@ -265,7 +267,7 @@ def _judged(reading: Reading, device: Device, port: Optional[Device]) -> Iterato
     yield reading.saw("pcie.full_link", not short, _resource(reading.target, device), **text)
 
 
-def _least(one: Optional[float], other: Optional[float]) -> Optional[float]:
+def _lesser(one: Optional[float], other: Optional[float]) -> Optional[float]:
     known = [value for value in (one, other) if value is not None]
     return min(known) if known else None
 
@@ -303,7 +305,7 @@ def _errors(reading: Reading) -> Optional[dict[str, dict[str, int]]]:
     return found or None
 
 
-def _packed(counts: Mapping[str, Mapping[str, int]]) -> str:
+def _pack(counts: Mapping[str, Mapping[str, int]]) -> str:
     """`address/kind=count` of those above zero: a text that a memory keeps at little cost."""
     cells: list[str] = []
     for pci, kinds in sorted(counts.items()):
@@ -311,7 +313,7 @@ def _packed(counts: Mapping[str, Mapping[str, int]]) -> str:
     return ";".join(cells)
 
 
-def _unpacked(text: str) -> dict[tuple[str, str], int]:
+def _unpack(text: str) -> dict[tuple[str, str], int]:
     found = {}
     for item in text.split(";"):
         name, _, count = item.partition("=")
@@ -321,15 +323,15 @@ def _unpacked(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
-def _risen(seen: Observation, before: Samples) -> Iterator[Observation]:
+def _observe_increases(seen: Observation, before: Samples) -> Iterator[Observation]:
     """A counter below its last value was reset by a boot: a new baseline. On the bare function, as
     the log has it."""
     last = before.get((seen.resource, seen.metric))
     passed_s = (seen.observed_at - last.at).total_seconds() if last is not None else 0.0
     if last is None or not isinstance(last.value, str) or passed_s <= 0:
         return
-    old = _unpacked(last.value)
-    for (pci, kind), count in _unpacked(str(seen.value)).items():
+    old = _unpack(last.value)
+    for (pci, kind), count in _unpack(str(seen.value)).items():
         grown = count - old.get((pci, kind), 0)
         if grown <= 0:
             continue

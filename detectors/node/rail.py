@@ -2,7 +2,7 @@
 the median.
 
 A slow rail alone is no fault: jobs may be laid out so. It becomes one with a cause beside it on the
-node, or where several nodes and jobs agree (`agreed`). Python 3.9, standard library alone.
+node, or where several nodes and jobs agree (`find_agreements`). Python 3.9, standard library alone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors.detector import Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import Reading, Sample, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
 from detectors.node.outputs.nic_ports import FABRIC, NicPort, pci_command, ports, rdma_command
 
 _COUNTERS = ("port_rcv_data", "port_xmit_data")
+_BYTES = ("rail.rx_bytes", "rail.tx_bytes")
 # both count in words of four bytes:
 # https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband
 _WORD = 4
@@ -27,6 +28,7 @@ _SENT_AGAIN = (
     *("out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err"),
     *("roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart"),
 )
+_FILES = ("rate", "link_layer", "state", "phys_state", "gid_attrs/ndevs/0")
 _PCIE = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 _GIGATRANSFERS = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) ?GT/s")
 # Rates over other spans are not comparable: the model site samples every 60 s (arXiv 2604.13600).
@@ -69,19 +71,9 @@ class RailDetector:
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """Two searches of sysfs in one go; nothing that the cards' firmware has to answer."""
-        counters = [f"counters/{name}" for name in (*_COUNTERS, *_LOST)] + [
-            f"hw_counters/{name}" for name in _SENT_AGAIN
-        ]
-        wanted = (
-            "rate",
-            "link_layer",
-            "state",
-            "phys_state",
-            "gid_attrs/ndevs/0",
-            *counters,
-            "hw_counters/rx_icrc*",
-        )
-        commands = [rdma_command(*wanted), pci_command(*_PCIE)]
+        counters = [f"counters/{name}" for name in (*_COUNTERS, *_LOST)]
+        hw_counters = [f"hw_counters/{name}" for name in (*_SENT_AGAIN, "rx_icrc*")]
+        commands = [rdma_command(*_FILES, *counters, *hw_counters), pci_command(*_PCIE)]
         return Reading(self.name, target, now, via.shell.run_all(target, self.name, commands))
 
     def sniff(self, text: bytes) -> str:
@@ -90,7 +82,7 @@ class RailDetector:
     def parse(self, reading: Reading) -> Iterator[Observation]:
         rails = [port for port in ports(reading) if port.rdma is not None]
         for port in rails:
-            yield from _told(reading, port)
+            yield from _observe_port(reading, port)
         complaint = _complaint(reading, rails)
         yield reading.silent(complaint) if complaint else reading.answered()
 
@@ -100,56 +92,57 @@ class RailDetector:
             return
         median = statistics.median(rate.bytes_per_s for rate in rates.values())
         for rate in rates.values():
-            yield rate.observed("rail.bytes_per_s", round(rate.bytes_per_s), "")
+            yield rate.observe("rail.bytes_per_s", round(rate.bytes_per_s), "")
         line_rate = statistics.median(rate.line_bytes_per_s for rate in rates.values())
         if median <= _BUSY_SHARE * line_rate:
             return
         for rate in rates.values():
-            others = [
-                other
-                for other in rates.values()
-                if other is not rate and other.bytes_per_s >= median
-            ]
+            faster = [peer for peer in rates.values() if peer.bytes_per_s >= median]
+            cause = _cause(rate, [peer for peer in faster if peer is not rate])
+            own_gb_per_s, median_gb_per_s = rate.bytes_per_s / 1e9, median / 1e9
             text = (
-                f"carries {rate.bytes_per_s / 1e9:.1f} GB/s, the median of the node's rails is"
-                f" {median / 1e9:.1f}"
+                f"carries {own_gb_per_s:.1f} GB/s, the median of the node's rails is"
+                f" {median_gb_per_s:.1f}"
             )
             ratio = round(rate.bytes_per_s / median, 3)
-            yield rate.observed("rail.ratio", ratio, text)
-            cause = _cause(rate, others)
-            told = f"{text}; {cause}" if cause else f"{text}; nothing beside it says why"
-            yield rate.observed("rail.ratio_explained", ratio if cause else 1.0, told)
+            yield rate.observe("rail.ratio", ratio, text)
+            explanation = cause or "nothing beside it says why"
+            explained = ratio if cause else 1.0
+            yield rate.observe("rail.ratio_explained", explained, f"{text}; {explanation}")
 
 
-def _told(reading: Reading, port: NicPort) -> Iterator[Observation]:
-    at = port.resource(reading.target)
+def _observe_port(reading: Reading, port: NicPort) -> Iterator[Observation]:
+    resource = port.resource(reading.target)
     rdma = port.rdma
     if rdma is None:
         return
-    row = port.expected
-    speed = float(row.speed_gbps) if row is not None and row.speed_gbps else rdma.rate_gbps
-    said = {"role": port.role, "rail": "" if row is None or row.rail is None else str(row.rail)}
-    said["line_gbps"] = f"{speed:g}" if speed else ""
-    said["pcie"] = _pcie_share(rdma.files)
-    said = {name: value for name, value in said.items() if value}
+    nic = port.expected
+    speed = float(nic.speed_gbps) if nic is not None and nic.speed_gbps else rdma.rate_gbps
+    facts = {"role": port.role, "rail": ""}
+    if nic is not None and nic.rail is not None:
+        facts["rail"] = str(nic.rail)
+    facts["line_gbps"] = f"{speed:g}" if speed else ""
+    facts["pcie"] = _pcie_share(rdma.files)
+    attributes = {name: value for name, value in facts.items() if value}
     for metric, name in (("rail.rx_bytes", "port_rcv_data"), ("rail.tx_bytes", "port_xmit_data")):
         if name in rdma.counters:
-            yield reading.saw(metric, rdma.counters[name] * _WORD, at, **said)
+            yield reading.saw(metric, rdma.counters[name] * _WORD, resource, **attributes)
     for metric, names in (("rail.lost", _LOST), ("rail.sent_again", _SENT_AGAIN)):
-        if any(name in rdma.counters for name in names):
-            yield reading.saw(metric, sum(rdma.counters.get(name, 0) for name in names), at)
+        counts = [rdma.counters[name] for name in names if name in rdma.counters]
+        if counts:
+            yield reading.saw(metric, sum(counts), resource)
 
 
 def _pcie_share(files: Mapping[str, str]) -> str:
     """`0.5` where the card's PCI Express link has half the width or speed that it could have;
     empty: not known."""
-    found = [files.get(f"device/{name}", "") for name in _PCIE]
-    speeds = [_GIGATRANSFERS.match(text) for text in found[:2]]
-    widths = [int(text[:3]) if text.isdecimal() else 0 for text in found[2:]]
-    if speeds[0] is None or speeds[1] is None or not widths[1]:
+    texts = [files.get(f"device/{name}", "") for name in _PCIE]
+    speed, best_speed = (_GIGATRANSFERS.match(text) for text in texts[:2])
+    width, best_width = (int(text[:3]) if text.isdecimal() else 0 for text in texts[2:])
+    if speed is None or best_speed is None or not best_width:
         return ""
-    most = float(speeds[1][1]) * widths[1]
-    return f"{float(speeds[0][1]) * widths[0] / most:g}" if most else ""
+    best = float(best_speed[1]) * best_width
+    return f"{float(speed[1]) * width / best:g}" if best else ""
 
 
 def _complaint(reading: Reading, rails: Sequence[NicPort]) -> str:
@@ -175,47 +168,67 @@ class _Rate:
     sent_again: int
     pcie: str
 
-    def observed(self, metric: str, value: float, text: str) -> Observation:
-        said = {name: word for name, word in (("rail", self.rail), ("text", text)) if word}
-        return Observation(self.resource, metric, value, self.at, said)
+    def observe(self, metric: str, value: float, text: str) -> Observation:
+        fields = {"rail": self.rail, "text": text}
+        attributes = {name: word for name, word in fields.items() if word}
+        return Observation(self.resource, metric, value, self.at, attributes)
 
 
 def _rates(now: Sequence[Observation], before: Samples) -> Iterator[_Rate]:
     """Of fabric ports whose counters were read 50 to 70 s apart. The busier direction counts."""
-    grown: dict[str, dict[str, float]] = {}
-    about: dict[str, Observation] = {}
-    for seen in now:
-        last = before.get((seen.resource, seen.metric))
-        if (
-            last is None
-            or not isinstance(seen.value, int)
-            or not isinstance(last.value, (int, float))
-        ):
+    growth: dict[str, dict[str, float]] = {}
+    fabric: dict[str, Observation] = {}
+    for observation in now:
+        last = before.get((observation.resource, observation.metric))
+        increase = _increase(observation, last) if last is not None else None
+        if increase is None:
             continue
-        span = seen.observed_at - last.at
-        if not _SHORTEST <= span <= _LONGEST or seen.value < last.value:
-            continue
-        per = span.total_seconds() if seen.metric in ("rail.rx_bytes", "rail.tx_bytes") else 1.0
-        grown.setdefault(seen.resource, {})[seen.metric] = (seen.value - last.value) / per
-        if seen.attributes.get("role") == FABRIC and seen.attributes.get("line_gbps"):
-            about[seen.resource] = seen
-    for resource, seen in about.items():
-        values = grown[resource]
-        busier = max(values.get("rail.rx_bytes", 0.0), values.get("rail.tx_bytes", 0.0))
-        line = float(seen.attributes["line_gbps"]) * 1e9 / 8
-        lost, sent_again = int(values.get("rail.lost", 0)), int(values.get("rail.sent_again", 0))
-        rail, pcie = seen.attributes.get("rail", ""), seen.attributes.get("pcie", "")
-        yield _Rate(resource, seen.observed_at, rail, busier, line, lost, sent_again, pcie)
+        growth.setdefault(observation.resource, {})[observation.metric] = increase
+        attributes = observation.attributes
+        if attributes.get("role") == FABRIC and attributes.get("line_gbps"):
+            fabric[observation.resource] = observation
+    for resource, observation in fabric.items():
+        yield _make_rate(observation, growth[resource])
 
 
-def _cause(rate: _Rate, others: Sequence[_Rate]) -> str:
+def _increase(observation: Observation, last: Sample) -> Optional[float]:
+    """Bytes per second, all else as counted; None where the two cannot be compared."""
+    value = observation.value
+    if not isinstance(value, int) or not isinstance(last.value, (int, float)):
+        return None
+    span = observation.observed_at - last.at
+    if not _SHORTEST <= span <= _LONGEST or value < last.value:
+        return None
+    increase = float(value - last.value)
+    return increase / span.total_seconds() if observation.metric in _BYTES else increase
+
+
+def _make_rate(observation: Observation, growth: Mapping[str, float]) -> _Rate:
+    attributes = observation.attributes
+    busier_direction = max(growth.get(metric, 0.0) for metric in _BYTES)
+    line_rate = float(attributes["line_gbps"]) * 1e9 / 8
+    rail, pcie = attributes.get("rail", ""), attributes.get("pcie", "")
+    lost, sent_again = int(growth.get("rail.lost", 0)), int(growth.get("rail.sent_again", 0))
+    return _Rate(
+        observation.resource,
+        observation.observed_at,
+        rail,
+        busier_direction,
+        line_rate,
+        lost,
+        sent_again,
+        pcie,
+    )
+
+
+def _cause(rate: _Rate, faster: Sequence[_Rate]) -> str:
     """What beside a slow rail explains it. Retransmissions count where the rails that keep up have
     fewer."""
     if rate.lost:
         return f"it lost {rate.lost} packets or symbols meanwhile"
     if rate.pcie and float(rate.pcie) < 1:
         return f"its PCI Express link runs at {float(rate.pcie):.0%} of what it could"
-    most = max((other.sent_again for other in others), default=0)
+    most = max((peer.sent_again for peer in faster), default=0)
     if rate.sent_again > _CLEARLY_MORE * most:
         return (
             f"{rate.sent_again} retransmissions meanwhile, at most {most} on the rails that keep up"
@@ -245,7 +258,7 @@ class RailAgreement:
     reason: str
 
 
-def agreed(slow: Sequence[SlowRail]) -> list[RailAgreement]:
+def find_agreements(slow: Sequence[SlowRail]) -> list[RailAgreement]:
     """By place. Nodes of one job prove nothing, its layout may be the cause; a node without a job
     nothing at all.
 
@@ -253,46 +266,48 @@ def agreed(slow: Sequence[SlowRail]) -> list[RailAgreement]:
     place's.
     """
     by_place: dict[str, list[SlowRail]] = {}
-    for each in slow:
-        if each.jobs:
-            by_place.setdefault(each.place, []).append(each)
-    found = []
+    for rail in slow:
+        if rail.jobs:
+            by_place.setdefault(rail.place, []).append(rail)
+    agreements = []
     for place, rails in sorted(by_place.items()):
-        nodes = sorted({each.node for each in rails})
-        jobs = sorted(frozenset().union(*(each.jobs for each in rails)))
+        nodes = {rail.node for rail in rails}
+        jobs = frozenset().union(*(rail.jobs for rail in rails))
         is_fault = len(nodes) >= NODES_THAT_AGREE and len(jobs) >= _JOBS_THAT_AGREE
-        reason = (
-            f"{place} is slow on {_counted(len(nodes), 'node')} in {_counted(len(jobs), 'job')}"
-        )
-        reason += (
+        counts = f"{_format_count(len(nodes), 'node')} in {_format_count(len(jobs), 'job')}"
+        advice = (
             ": look at it first"
             if is_fault
             else ", too few to tell a fault from how a job is laid out"
         )
-        found.append(RailAgreement(place, tuple(rails), is_fault, reason))
-    return found
+        reason = f"{place} is slow on {counts}{advice}"
+        agreements.append(RailAgreement(place, tuple(rails), is_fault, reason))
+    return agreements
 
 
-def _counted(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def confirmed(slow: Sequence[SlowRail], at: datetime) -> Iterator[Observation]:
+def evaluate_slow_rails(slow: Sequence[SlowRail], now: datetime) -> Iterator[Observation]:
     """The observations by which an agreement raises `nic.rail.degraded` on its rails, and the lack
     of one clears it."""
-    for agreement in agreed(slow):
+    for agreement in find_agreements(slow):
         for rail in agreement.rails:
             value = rail.ratio if agreement.is_fault else 1.0
-            said = {"text": agreement.reason, "qualifier": SEVERAL_NODES}
-            yield Observation(rail.resource, "rail.ratio_explained", value, at, said)
+            attributes = {"text": agreement.reason, "qualifier": SEVERAL_NODES}
+            yield Observation(rail.resource, "rail.ratio_explained", value, now, attributes)
 
 
 def slow_rail(
-    seen: Observation, *, place: Optional[str], jobs: frozenset[str]
+    observation: Observation, *, place: Optional[str], jobs: frozenset[str]
 ) -> Optional[SlowRail]:
     """Of a `rail.ratio` that stands; None for another observation."""
-    parts = seen.resource.split("/")
-    if seen.metric != "rail.ratio" or len(parts) < 2 or not isinstance(seen.value, (int, float)):
+    resource, ratio = observation.resource, observation.value
+    parts = resource.split("/")
+    if observation.metric != "rail.ratio" or len(parts) < 2:
         return None
-    where = place or f"rail {seen.attributes.get('rail') or seen.resource.rpartition('/')[2]}"
-    return SlowRail(parts[1], seen.resource, where, float(seen.value), jobs)
+    if not isinstance(ratio, (int, float)):
+        return None
+    rail = observation.attributes.get("rail") or parts[-1]
+    return SlowRail(parts[1], resource, place or f"rail {rail}", float(ratio), jobs)

@@ -93,7 +93,7 @@ class TransceiverDetector:
             _HAS_MLXLINK,
         ]
         if is_all_known(target):
-            first += _asked(
+            first += _ethtool_commands(
                 listed_interfaces({}, target), [nic.device for nic in target.expected.nics]
             )
             return Reading(self.name, target, now, via.shell.run_all(target, self.name, first))
@@ -103,7 +103,7 @@ class TransceiverDetector:
         devices = [
             port.rdma.device for port in ports(listed) if port.rdma is not None and not is_without
         ]
-        second = _asked(listed_interfaces(outputs, target), devices)
+        second = _ethtool_commands(listed_interfaces(outputs, target), devices)
         more = via.shell.run_all(target, self.name, second) if second else {}
         return Reading(self.name, target, now, {**outputs, **more})
 
@@ -123,9 +123,9 @@ class TransceiverDetector:
             ]
             module = _module(reading, port)
             is_used = link(port, None, peers).state not in _NOT_IN_USE
-            yield from _told(reading, port, module)
+            yield from _observe_facts(reading, port, module)
             if module is not None and is_used and not module.is_low_power:
-                yield from _judged(reading, port, module)
+                yield from _evaluate_port(reading, port, module)
         complaints = list(dict.fromkeys(_complaints(reading)))
         yield reading.silent("; ".join(complaints)[:500]) if complaints else reading.answered()
 
@@ -146,15 +146,17 @@ class TransceiverDetector:
         for resource, grown in errors.items():
             for lane, ratio, text in _ratios(grown, light.get(resource, {})):
                 if at is not None:
-                    said = {"lane": lane, "qualifier": f"lane {lane}", "text": text}
-                    yield Observation(resource, "nic.module.lane_error_ratio", ratio, at, said)
+                    attributes = {"lane": lane, "qualifier": f"lane {lane}", "text": text}
+                    yield Observation(
+                        resource, "nic.module.lane_error_ratio", ratio, at, attributes
+                    )
 
 
-def _asked(netdevs: Sequence[str], devices: Sequence[str]) -> list[Command]:
+def _ethtool_commands(netdevs: Sequence[str], devices: Sequence[str]) -> list[Command]:
     modules = [
         Command(_MODULE + name, ("ethtool", "-m", name), _LIMIT, as_root=True) for name in netdevs
     ]
-    links = [_mlxlink(name) for name in dict.fromkeys(devices) if _is_asked_by_mlxlink(name)]
+    links = [_mlxlink(name) for name in dict.fromkeys(devices) if _is_for_mlxlink(name)]
     return [*modules, *links]
 
 
@@ -163,7 +165,7 @@ def _mlxlink(device: str) -> Command:
     return Command(_MLXLINK + device, argv, _LIMIT, as_root=True)
 
 
-def _is_asked_by_mlxlink(device: str) -> bool:
+def _is_for_mlxlink(device: str) -> bool:
     return bool(device.startswith("mlx") and "bond" not in device and NAME.fullmatch(device))
 
 
@@ -179,13 +181,13 @@ def _module(reading: Reading, port: NicPort) -> Optional[OpticalModule]:
     rdma = port.rdma.device if port.rdma is not None else ""
     ethtool = reading.outputs.get(_MODULE + port.netdev)
     mlxlink = reading.outputs.get(_MLXLINK + rdma) or reading.outputs.get(_MLXLINK + port.device)
-    return optics.merged(
+    return optics.merge(
         optics.ethtool_module(ethtool.stdout) if ethtool is not None else None,
         optics.mlxlink(mlxlink.stdout) if mlxlink is not None else None,
     )
 
 
-def _told(
+def _observe_facts(
     reading: Reading, port: NicPort, module: Optional[OpticalModule]
 ) -> Iterator[Observation]:
     """Facts, whatever they mean: values by lane, and who the module is."""
@@ -201,40 +203,45 @@ def _told(
         return
     for what in _LEVELS:
         for lane, value in sorted(module.values.get(what, {}).items()):
-            yield reading.saw(f"optics.{what}", round(value, 4), at, **_of_lane(lane))
+            yield reading.saw(f"optics.{what}", round(value, 4), at, **_lane_attributes(lane))
 
 
-def _of_lane(lane: int) -> dict[str, str]:
+def _lane_attributes(lane: int) -> dict[str, str]:
     return {"lane": str(lane), "qualifier": f"lane {lane}"} if lane else {}
 
 
-def _judged(reading: Reading, port: NicPort, module: OpticalModule) -> Iterator[Observation]:
+def _evaluate_port(reading: Reading, port: NicPort, module: OpticalModule) -> Iterator[Observation]:
     at = port.resource(reading.target)
     if module.has_optics:
         lanes = module.lit_lanes
         for what, word in (("rx_power_dbm", "receives"), ("tx_power_dbm", "sends")):
             for lane in lanes if what in module.values else ():
                 value = module.values[what].get(lane, optics.DARK_DBM)
-                said = _bounds(module, what, "low")
-                text = f"lane {lane} {word} {value:.2f} dBm{_against(said)}"
+                limits = _bounds(module, what, "low")
+                text = f"lane {lane} {word} {value:.2f} dBm{_format_limits(limits)}"
                 yield reading.saw(
-                    f"nic.module.{what}", round(value, 2), at, text=text, **_of_lane(lane), **said
+                    f"nic.module.{what}",
+                    round(value, 2),
+                    at,
+                    text=text,
+                    **_lane_attributes(lane),
+                    **limits,
                 )
         for value in module.values.get("temperature_celsius", {}).values():
-            said = _bounds(module, "temperature_celsius", "high")
-            text = f"{value:.0f} degrees Celsius{_against(said)}"
-            yield reading.saw("nic.module.temperature_celsius", value, at, text=text, **said)
+            limits = _bounds(module, "temperature_celsius", "high")
+            text = f"{value:.0f} degrees Celsius{_format_limits(limits)}"
+            yield reading.saw("nic.module.temperature_celsius", value, at, text=text, **limits)
         yield from _flags(reading, at, module)
     if module.raw_ber is not None:
         yield reading.saw(
             "nic.module.raw_ber", module.raw_ber, at, text=f"{module.raw_ber:.1e} before correction"
         )
     if module.uncorrectable is not None:
-        said = {
+        attributes = {
             "qualifier": "uncorrectable",
             "text": f"{module.uncorrectable} errors after correction",
         }
-        yield reading.saw("nic.module.uncorrectable", module.uncorrectable, at, **said)
+        yield reading.saw("nic.module.uncorrectable", module.uncorrectable, at, **attributes)
     for lane, count in module.lane_errors.items():
         yield reading.saw(f"optics.raw_errors.lane{lane}", count, at, lane=str(lane))
 
@@ -249,8 +256,8 @@ def _bounds(module: OpticalModule, what: str, way: str) -> dict[str, str]:
     return {"raise_at": f"{alarm:g}", "clear_at": f"{alarm if warning is None else warning:g}"}
 
 
-def _against(said: Mapping[str, str]) -> str:
-    return f", its own alarm is at {said['raise_at']}" if said else ""
+def _format_limits(limits: Mapping[str, str]) -> str:
+    return f", its own alarm is at {limits['raise_at']}" if limits else ""
 
 
 def _flags(reading: Reading, at: str, module: OpticalModule) -> Iterator[Observation]:
@@ -262,7 +269,7 @@ def _flags(reading: Reading, at: str, module: OpticalModule) -> Iterator[Observa
             for flag in module.standing(grade)
             if grade == "warning" or not _is_judged(module, flag)
         ]
-        text = "; ".join(_in_words(flag) for flag in flags) if flags else "none is on"
+        text = "; ".join(_format_flag(flag) for flag in flags) if flags else "none is on"
         yield reading.saw(f"nic.module.{grade}", bool(flags), at, text=text[:300])
 
 
@@ -271,7 +278,7 @@ def _is_judged(module: OpticalModule, flag: str) -> bool:
     return _JUDGED_BY_VALUE.get(what) == way and bool(_bounds(module, what, way))
 
 
-def _in_words(flag: str) -> str:
+def _format_flag(flag: str) -> str:
     what, way, lane = flag.split("/")
     return f"{what.rpartition('_')[0].replace('_', ' ')} {way}" + (
         f" on lane {lane}" if lane != "0" else ""
@@ -314,7 +321,7 @@ def _complaints(reading: Reading) -> Iterator[str]:
                 )
         elif program == "mlxlink" and _is_refused(output) and not _is_without_mlxlink(reading):
             yield f"mlxlink: {output.complaint}"
-        is_read = is_read or (program in ("ethtool-m", "mlxlink") and _has_spoken(output))
+        is_read = is_read or (program in ("ethtool-m", "mlxlink") and _has_output(output))
     if not is_read:
         yield "nothing that speaks of modules"
 
@@ -333,7 +340,7 @@ def _is_refused(output: Output) -> bool:
     )
 
 
-def _has_spoken(output: Output) -> bool:
+def _has_output(output: Output) -> bool:
     return (
         optics.ethtool_module(output.stdout) is not None
         or optics.mlxlink(output.stdout) is not None

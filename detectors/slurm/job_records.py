@@ -7,8 +7,8 @@ What a line does not say is left empty, never guessed. Python 3.9, standard libr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Optional
@@ -38,6 +38,9 @@ _PER_NODE = re.compile(r"\bgpu(?::[A-Za-z][\w.-]{0,60})?[:=](\d{1,6})\b")
 _EPOCH = re.compile(r"\d{9,11}")
 _CELLS = 10
 _JOB_WIDTH = 20
+
+CountGpus = Callable[[str, str, int], int]
+"""Of a job by its number, its TRES and how many nodes it has."""
 
 
 @dataclass(frozen=True)
@@ -80,27 +83,28 @@ class RecentJobs:
     complaint: str = ""
 
 
-def listed(text: str, totals: str = "", *, between: str, cluster: str = "slurm") -> list[JobRecord]:
+def parse_listed_jobs(
+    text: str, totals: str = "", *, between: str, cluster: str = "slurm"
+) -> list[JobRecord]:
     """What `slurm_queries.jobs(between)` prints, and in `totals` each job's TRES by
     `slurm_queries.JOB_TOTALS`.
 
     A job that asked for GPUs in total has none per node; its TRES names GPUs only where
     AccountingStorageTRES does.
     """
-    whole = {
-        line[:_JOB_WIDTH].strip(): _all_gpus(line[_JOB_WIDTH:]) for line in totals.splitlines()
-    }
-    return _read(
-        text,
-        between,
-        cluster,
-        lambda job, told, nodes: whole.get(job) or _gpus_per_node(told) * nodes,
-    )
+    gpus_in_all: dict[str, int] = {}
+    for line in totals.splitlines():
+        gpus_in_all[line[:_JOB_WIDTH].strip()] = _all_gpus(line[_JOB_WIDTH:])
+
+    def count_gpus(job_id: str, tres: str, nodes: int) -> int:
+        return gpus_in_all.get(job_id) or _gpus_per_node(tres) * nodes
+
+    return _parse(text, between, cluster, count_gpus)
 
 
-def accounted(text: str, *, between: str, cluster: str = "slurm") -> list[JobRecord]:
+def parse_ended_jobs(text: str, *, between: str, cluster: str = "slurm") -> list[JobRecord]:
     """What `slurm_queries.job_accounts` prints."""
-    return _read(text, between, cluster, lambda job, told, nodes: _all_gpus(told))
+    return _parse(text, between, cluster, lambda job_id, tres, nodes: _all_gpus(tres))
 
 
 def checkpoint(comment: str) -> Optional[datetime]:
@@ -113,44 +117,45 @@ def checkpoint(comment: str) -> Optional[datetime]:
     return _moment(found[-1].replace("Z", "+00:00"))
 
 
-def _read(
-    text: str, between: str, cluster: str, gpus: Callable[[str, str, int], int]
-) -> list[JobRecord]:
+def _parse(text: str, between: str, cluster: str, count_gpus: CountGpus) -> list[JobRecord]:
     """Rows of ten cells; the last two, name and comment, may hold anything. Jobs past MOST_PLACES
     are left out."""
-    found: list[JobRecord] = []
+    records: list[JobRecord] = []
     places = 0
     for cells in output.rows(text, between, _CELLS):
-        started_at = _moment(cells[4])
-        if started_at is None:
+        record = _parse_row(cells, cluster, count_gpus)
+        if record is None:
             continue
-        state = cells[1].split(" ", 1)[0].strip().upper()
-        ended_at = None if state in RUNNING else _moment(cells[5])
-        if ended_at is None and state not in RUNNING:
-            continue
-        nodes = tuple(output.hosts(cells[7]))
-        if not nodes or nodes == ("None assigned",):
-            continue
-        places += len(nodes)
+        places += len(record.nodes)
         if places > output.MOST_PLACES:
             break
-        job_id, _, user, partition, _, _, tres, _, name, comment = cells
-        gpu_count, checkpoint_at = gpus(job_id, tres, len(nodes)), checkpoint(comment)
-        record = JobRecord(
-            job_id=job_id[:64],
-            state=state[:32],
-            started_at=started_at,
-            nodes=nodes,
-            user=user[:150],
-            name=name[:255],
-            partition=partition[:64],
-            gpus=gpu_count,
-            ended_at=ended_at,
-            checkpoint_at=checkpoint_at,
-            cluster=cluster,
-        )
-        found.append(record)
-    return found
+        records.append(record)
+    return records
+
+
+def _parse_row(cells: Sequence[str], cluster: str, count_gpus: CountGpus) -> Optional[JobRecord]:
+    """None for a job that has not begun, has ended at no known time, or has no node."""
+    job_id, state_text, user, partition, start, end, tres, hosts, name, comment = cells
+    state = state_text.split(" ", 1)[0].strip().upper()
+    started_at = _moment(start)
+    ended_at = None if state in RUNNING else _moment(end)
+    if started_at is None or (ended_at is None and state not in RUNNING):
+        return None
+    nodes = tuple(output.hosts(hosts))
+    if not nodes or nodes == ("None assigned",):
+        return None
+    gpus = count_gpus(job_id, tres, len(nodes))
+    checkpoint_at = checkpoint(comment)
+    record = JobRecord(job_id[:64], state[:32], started_at, nodes, cluster=cluster)
+    return replace(
+        record,
+        user=user[:150],
+        name=name[:255],
+        partition=partition[:64],
+        gpus=gpus,
+        ended_at=ended_at,
+        checkpoint_at=checkpoint_at,
+    )
 
 
 def _all_gpus(tres: str) -> int:

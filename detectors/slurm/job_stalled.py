@@ -48,7 +48,7 @@ class JobStalledDetector:
     keeps: ClassVar[frozenset[str]] = frozenset({_METRIC})
 
     def wants(self, target: Target) -> bool:
-        return queries.speaks(target) and promql.URL in target.expected.urls
+        return queries.is_slurm_site(target) and promql.URL in target.expected.urls
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """Slurm's jobs by a command, the rest by the query API."""
@@ -80,7 +80,7 @@ class JobStalledDetector:
         limits = _limits(reading.target)
         for job in jobs:
             if len(job.nodes) > 1 and job.state == "RUNNING":
-                yield from _judged(reading, job, gpus, traffic, limits)
+                yield from _evaluate_job(reading, job, gpus, traffic, limits)
         yield reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
@@ -95,7 +95,7 @@ class JobStalledDetector:
                 yield Observation(resource, _METRIC, False, answered[0].observed_at, text)
 
 
-def _judged(
+def _evaluate_job(
     reading: Reading,
     job: QueuedJob,
     gpus: Mapping[str, Sequence[GpuSample]],

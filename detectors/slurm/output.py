@@ -193,10 +193,10 @@ def gpus_in(text: str) -> int:
 def hosts(text: str) -> Iterator[str]:
     """Slurm's host list, `gn[001-003,007],mt001`, name by name; a name may go on behind its
     brackets."""
-    return islice(_spelled_out(text), _MOST_HOSTS)
+    return islice(_expand(text), _MOST_HOSTS)
 
 
-def _spelled_out(text: str) -> Iterator[str]:
+def _expand(text: str) -> Iterator[str]:
     for part in _parts(text):
         prefix, bracket, rest = part.partition("[")
         ranges, closing, suffix = rest.partition("]")

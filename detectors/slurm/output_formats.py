@@ -66,7 +66,7 @@ class Listed:
     complaint: str = ""
 
 
-def listed(text: str) -> Listed:
+def parse_nodes(text: str) -> Listed:
     """Whatever form it is: `scontrol show node`, JSON, or a table of sinfo."""
     if "NodeName=" in text:
         found = output.nodes(text)

@@ -19,7 +19,7 @@ _NO_CONTROLLER = b"Unable to contact slurm controller"
 _LONGEST_COMPLAINT = 200
 
 
-def speaks(target: Target) -> bool:
+def is_slurm_site(target: Target) -> bool:
     """Whether the target is the machine that Slurm's programs are run on: the site named
     `slurm`."""
     return target.kind is TargetKind.SITE and target.name == SITE
@@ -58,8 +58,8 @@ JOB_TOTALS = (*_SQUEUE, "--Format=JobID:20,tres-alloc:200")
 
 
 def jobs(between: str) -> tuple[str, ...]:
-    """As `detectors.slurm.job_records.listed` reads them, with JOB_TOTALS; each cell ends with
-    `between`."""
+    """As `detectors.slurm.job_records.parse_listed_jobs` reads them, with JOB_TOTALS; each cell
+    ends with `between`."""
     return (
         *_SQUEUE,
         _form("%A", "%T", "%u", "%P", "%S", "%e", "%b", "%N", "%j", "%k", between=between),
@@ -73,8 +73,8 @@ def _form(*columns: str, between: str = "") -> str:
 
 
 def job_accounts(hours: int, between: str) -> tuple[str, ...]:
-    """Every start of a job that ended in the last hours, as `detectors.slurm.job_records.accounted`
-    reads them."""
+    """Every start of a job that ended in the last hours, as
+    `detectors.slurm.job_records.parse_ended_jobs` reads them."""
     return (
         *(
             "sacct",
@@ -121,12 +121,11 @@ def lately_ended_jobs(target: Target) -> Command:
 
 def complaint(output: Output) -> str:
     """Why there is no answer, for people, with what to do."""
-    said = output.complaint[:_LONGEST_COMPLAINT]
+    reason = output.complaint[:_LONGEST_COMPLAINT]
     if _NO_CONTROLLER in output.stderr + output.stdout:
-        return (
-            f"{said}. slurmctld is down or cannot be reached: `scontrol ping` shows when it is back"
-        )
-    return said
+        advice = "`scontrol ping` shows when it is back"
+        return f"{reason}. slurmctld is down or cannot be reached: {advice}"
+    return reason
 
 
 def _prefix(target: Target) -> tuple[str, ...]:

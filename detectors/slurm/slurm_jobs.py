@@ -40,7 +40,7 @@ class SlurmJobsDetector(NothingToCompare):
     every: ClassVar[timedelta] = timedelta(minutes=10)
 
     def wants(self, target: Target) -> bool:
-        return queries.speaks(target)
+        return queries.is_slurm_site(target)
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         questions = (
@@ -61,13 +61,13 @@ class SlurmJobsDetector(NothingToCompare):
         remembered = jobs(lately.stdout) if lately is not None and lately.status == 0 else []
         lost = {job.job_id: job for job, state in [*(ended or []), *remembered] if state == _LOST}
         fresh = [job for job in lost.values() if job.ended_at > reading.taken_at - _LOST_LATELY]
-        yield from _lost(reading, fresh, nodes)
+        yield from _observe_lost_jobs(reading, fresh, nodes)
         if ended is not None:
             yield from _excess(reading, [job for job, _ in ended], nodes)
-        yield _said(reading, nodes)
+        yield _observe_answer(reading, nodes)
 
 
-def _said(reading: Reading, nodes: Mapping[str, NodeState]) -> Observation:
+def _observe_answer(reading: Reading, nodes: Mapping[str, NodeState]) -> Observation:
     """Accounts are optional: a site without them says so in its own words, and a client without
     `sacct` too."""
     for name, is_needed in (("nodes", bool(nodes)), ("lately", True), ("ended", True)):
@@ -82,7 +82,7 @@ def _said(reading: Reading, nodes: Mapping[str, NodeState]) -> Observation:
 def _nodes(reading: Reading) -> dict[str, NodeState]:
     output = reading.outputs.get("nodes")
     return (
-        output_formats.listed(output.stdout.decode("utf-8", "replace")).nodes
+        output_formats.parse_nodes(output.stdout.decode("utf-8", "replace")).nodes
         if output is not None
         else {}
     )
@@ -114,7 +114,7 @@ def _moment(text: str) -> Optional[datetime]:
         return None
 
 
-def _lost(
+def _observe_lost_jobs(
     reading: Reading, lost: Sequence[EndedJob], nodes: Mapping[str, NodeState]
 ) -> Iterator[Observation]:
     """On the node that failed where that can be told; else on the site, with the job's nodes in

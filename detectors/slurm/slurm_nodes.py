@@ -43,7 +43,7 @@ class SlurmNodesDetector(NothingToCompare):
     )
 
     def wants(self, target: Target) -> bool:
-        return queries.speaks(target)
+        return queries.is_slurm_site(target)
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         outputs = via.shell.run_all(target, self.name, [queries.nodes(target)])
@@ -54,10 +54,10 @@ class SlurmNodesDetector(NothingToCompare):
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         output = reading.outputs["nodes"]
-        found = output_formats.listed(output.stdout.decode("utf-8", "replace"))
+        found = output_formats.parse_nodes(output.stdout.decode("utf-8", "replace"))
         slurm_user = reading.target.expected.settings.get("slurm_user", "slurm")
         for node in found.nodes.values():
-            yield from _seen(reading, node, drain_reasons.drainer(node, slurm_user))
+            yield from _observe_node(reading, node, drain_reasons.drainer(node, slurm_user))
         if output.status != 0:
             yield reading.silent(f"Slurm's nodes: {queries.complaint(output)}")
         elif not found.nodes:
@@ -77,9 +77,9 @@ def _is_whole(stdout: bytes) -> bool:
     return stdout.endswith((b"\n", b"}", b"}\r"))
 
 
-def _seen(reading: Reading, node: NodeState, by: Drainer) -> Iterator[Observation]:
+def _observe_node(reading: Reading, node: NodeState, by: Drainer) -> Iterator[Observation]:
     where = resources.node(node.name)
-    planned = _planned(node)
+    planned = _planned_work(node)
     attributes = {"text": _words(node, by), "state": _state(node)}
     if node.reason:
         attributes |= {"reason": node.reason[:_LONGEST_REASON], "set_by": node.reason_set_by}
@@ -110,7 +110,7 @@ def _judgements(node: NodeState, by: Drainer, *, is_planned: bool) -> dict[str, 
     }
 
 
-def _planned(node: NodeState) -> str:
+def _planned_work(node: NodeState) -> str:
     """What is being done to the node on purpose. PLANNED is none: the scheduler keeps it for a
     larger job."""
     if "MAINTENANCE" in node.flags:

@@ -78,7 +78,7 @@ def judge(
     unseen = [node for node in job.nodes if node not in complete]
     if unseen:
         return StallJudgement(
-            StallVerdict.UNKNOWN, f"not every GPU and card of {_named(unseen)} was seen"
+            StallVerdict.UNKNOWN, f"not every GPU and card of {_format_names(unseen)} was seen"
         )
     ranks = [(node, sample) for node in job.nodes for sample in gpus[node]]
     busy = min(sample.busy_percent for _, sample in ranks)
@@ -93,7 +93,7 @@ def judge(
     has_work = power >= limits.power_w or most >= limits.nic_bytes_per_s
     if has_work or not _spins(job, gpus, limits):
         return StallJudgement(StallVerdict.WORKING, figures, busy, power, most)
-    waited = f"; the others may wait for {_named(idle)}, which is not busy" if idle else ""
+    waited = f"; the others may wait for {_format_names(idle)}, which is not busy" if idle else ""
     text = f"{len(ranks)} GPUs on {len(job.nodes)} nodes are busy without work: {figures}{waited}"
     return StallJudgement(StallVerdict.STALLED, text, busy, power, most)
 
@@ -114,7 +114,7 @@ def _is_still(samples: Iterable[GpuSample], limits: StallLimits) -> bool:
     return all(sample.busy_percent < limits.busy_percent for sample in samples)
 
 
-def _named(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     listed = list(names)
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     return ", ".join(listed[:_NAMED]) + more

@@ -67,7 +67,7 @@ _SPARE_MEMORY = frozenset({"memory buffers", "cached memory", "ram (buffers)", "
 _WATCHED_DISKS = frozenset({"/", "/host", "/var", "/var/log", "/mnt/flash", "/mnt/disk", "/config"})
 
 
-def observed(reading: Reading, tables: Tables) -> Iterator[Observation]:
+def observe(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Everything that the entity and sensor tables hold."""
     named = ports.names(tables, reading.target.expected)
     places = _Places(tables, named)
@@ -77,7 +77,7 @@ def observed(reading: Reading, tables: Tables) -> Iterator[Observation]:
             yield from _optics(reading, sensor, optics, places)
         elif sensor.kind == sensors.CELSIUS:
             own = f", its own limit is {sensor.limits['raise_at']}" if sensor.limits else ""
-            said = {
+            attributes = {
                 "text": f"{sensor.name} is at {sensor.value:.1f} degrees Celsius{own}",
                 **sensor.limits,
             }
@@ -85,7 +85,7 @@ def observed(reading: Reading, tables: Tables) -> Iterator[Observation]:
                 "switch.temperature_celsius",
                 round(sensor.value, 1),
                 qualifier=_unit(sensor.name),
-                **said,
+                **attributes,
             )
         elif sensor.kind == sensors.RPM or (
             sensor.kind == sensors.UNKNOWN and _is_fan(sensor.name)

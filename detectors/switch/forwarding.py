@@ -30,7 +30,7 @@ SENDING_BYTES_PER_SECOND = 10_000
 _LEARNS_FOR_S = 86_400.0
 
 
-def learned(tables: Tables) -> dict[str, int]:
+def count_learned(tables: Tables) -> dict[str, int]:
     """Hardware addresses learned on each ifIndex. SONiC gives the ifIndex itself, others a bridge
     port to look up."""
     column = tables.column(switch_tables.FDB_PORT) or tables.column(switch_tables.FDB_PORT_OLD)
@@ -47,7 +47,7 @@ def fdb(reading: Reading, by_port: Mapping[str, int]) -> Iterator[Observation]:
     yield reading.saw("fdb.entries", sum(by_port.values()))
 
 
-def forgetting(
+def observe_forgetting(
     now: Sequence[Observation], before: Samples, *, is_booting: bool
 ) -> Iterator[Observation]:
     """Hosts that send but are not learned: the share of their ports now, and how often the table
@@ -79,7 +79,7 @@ def forgetting(
         yield Observation(
             entries.resource, "fdb.unlearned_percent", share, entries.observed_at, {"text": text}
         )
-    yield _collapses(entries, before, bool(unlearned) and not is_booting)
+    yield _observe_collapses(entries, before, bool(unlearned) and not is_booting)
 
 
 def _number(sample: Sample | None) -> float:
@@ -91,7 +91,7 @@ def _number(sample: Sample | None) -> float:
     )
 
 
-def _collapses(entries: Observation, before: Samples, is_forgetful: bool) -> Observation:
+def _observe_collapses(entries: Observation, before: Samples, is_forgetful: bool) -> Observation:
     last = before.get((entries.resource, "fdb.entries"))
     counted = before.get((entries.resource, "fdb.collapses"))
     count = counted.value if counted is not None and isinstance(counted.value, int) else 0
@@ -124,7 +124,7 @@ def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
         peer = _address(row)
         if peer and peer not in told:
             yield reading.saw(
-                "bgp.session", _BGP_STATES.get(_whole(state), "unknown"), **_peer(peer, state, "")
+                "bgp.session", _BGP_STATES.get(_get_int(state), "unknown"), **_peer(peer, state, "")
             )
 
 
@@ -154,11 +154,11 @@ def sessions(
 
 
 def _peer(address: str, state: object, note: str) -> dict[str, str]:
-    said = note or _BGP_STATES.get(_whole(state), "unknown")
-    return {"qualifier": address, "text": f"the session to {address} is {said}"}
+    state_name = note or _BGP_STATES.get(_get_int(state), "unknown")
+    return {"qualifier": address, "text": f"the session to {address} is {state_name}"}
 
 
-def _whole(value: object) -> int:
+def _get_int(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 

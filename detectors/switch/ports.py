@@ -106,7 +106,7 @@ def ports(tables: Tables, expected: Expected) -> list[SwitchPort]:
     return found
 
 
-def observed(reading: Reading, tables: Tables, fdb: Mapping[str, int]) -> Iterator[Observation]:
+def observe(reading: Reading, tables: Tables, fdb: Mapping[str, int]) -> Iterator[Observation]:
     """State and counters of each port; `fdb` says how many hardware addresses each ifIndex has
     learned."""
     for port in ports(tables, reading.target.expected):
@@ -171,7 +171,7 @@ def rates(
         if passed_s <= 0:
             continue
         for (_, bits, metric), value, old in zip(COUNTERS, seen.value, last.value, strict=False):
-            gained = risen(value, old, bits)
+            gained = get_increase(value, old, bits)
             if gained is None:
                 continue
             rate = round(gained / passed_s, 3)
@@ -181,7 +181,7 @@ def rates(
             yield Observation(seen.resource, metric, rate, seen.observed_at, attributes)
 
 
-def risen(value: Any, old: Any, bits: int) -> int | None:
+def get_increase(value: Any, old: Any, bits: int) -> int | None:
     """By how much a counter grew. One that fell was reset, or wrapped if it has 32 bits and fell by
     most."""
     if not isinstance(value, int) or not isinstance(old, int):

@@ -39,12 +39,12 @@ def sensors(tables: Tables) -> Iterator[Sensor]:
     """Those that say they work. Status unavailable(2) comes with a value of 0, which means
     nothing."""
     standard = tables.column(switch_tables.SENSOR_VALUE)
-    yield from _of(tables, switch_tables.SENSORS)
+    yield from _read_columns(tables, switch_tables.SENSORS)
     if not standard:
-        yield from _of(tables, switch_tables.CISCO_SENSORS)
+        yield from _read_columns(tables, switch_tables.CISCO_SENSORS)
 
 
-def _of(tables: Tables, columns: tuple[str, ...]) -> Iterator[Sensor]:
+def _read_columns(tables: Tables, columns: tuple[str, ...]) -> Iterator[Sensor]:
     types, scales, precisions, values, states = columns
     gives_states = bool(tables.column(states))
     for row in tables.column(values):

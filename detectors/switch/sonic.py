@@ -138,8 +138,8 @@ def _settings(reading: Reading, database: Database) -> Iterator[Observation]:
     the configuration."""
     declared = reading.target.expected.settings
     for name in sorted(sonic_settings.NAMES & set(declared)):
-        value = sonic_settings.observed(name, database, declared)
-        wanted = sonic_settings.wanted(name, declared[name])
+        value = sonic_settings.get_observed(name, database, declared)
+        wanted = sonic_settings.get_wanted(name, declared[name])
         text = f"{name.replace('_', ' ')} is {value}; declared is {wanted}"
         yield reading.saw(f"setting.{name}", value, expected=wanted, qualifier=name, text=text)
 
@@ -173,8 +173,8 @@ def _ports(reading: Reading, ports: dict[str, dict[str, Any]]) -> Iterator[Obser
         for metric, value in values.items():
             if value in ("", None):
                 continue
-            shown = _shown(value)
-            wanted = _wanted(expected, metric)
+            shown = _format_value(value)
+            wanted = _get_expected(expected, metric)
             attributes: dict[str, str] = {}
             if wanted:
                 setting = metric.replace("_gbps", "")
@@ -183,7 +183,7 @@ def _ports(reading: Reading, ports: dict[str, dict[str, Any]]) -> Iterator[Obser
             yield reading.saw(f"port.set_{metric}", shown, resource, **attributes)
 
 
-def _wanted(expected: Optional[ExpectedPort], metric: str) -> str:
+def _get_expected(expected: Optional[ExpectedPort], metric: str) -> str:
     """As text; empty where the inventory does not say."""
     if expected is None:
         return ""
@@ -197,10 +197,10 @@ def _wanted(expected: Optional[ExpectedPort], metric: str) -> str:
         "admin": admin,
     }
     wanted = settings[metric]
-    return "" if wanted in (None, "") else _shown(wanted)
+    return "" if wanted in (None, "") else _format_value(wanted)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """A whole number without its fraction."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -323,8 +323,8 @@ def _ecn(reading: Reading, output: Output) -> Iterator[Observation]:
     }
     if profiles:
         for name in sorted(sonic_settings.NAMES & set(declared)):
-            value = sonic_settings.observed(name, {"WRED_PROFILE": profiles}, declared)
-            wanted = sonic_settings.wanted(name, declared[name])
+            value = sonic_settings.get_observed(name, {"WRED_PROFILE": profiles}, declared)
+            wanted = sonic_settings.get_wanted(name, declared[name])
             yield reading.saw(f"setting.{name}", value, expected=wanted, qualifier=name)
 
 

@@ -19,7 +19,7 @@ _LOSSLESS_DEFAULT = "3"
 _MOST_SHOWN = 8
 
 
-def observed(name: str, database: Database, declared: Mapping[str, str]) -> Optional[str]:
+def get_observed(name: str, database: Database, declared: Mapping[str, str]) -> Optional[str]:
     """The switch's value of a declared setting, as text that equals the declared one; None for an
     unknown name.
 
@@ -29,12 +29,12 @@ def observed(name: str, database: Database, declared: Mapping[str, str]) -> Opti
     return None if read is None else read(database, declared)
 
 
-def wanted(name: str, declared: str) -> str:
+def get_wanted(name: str, declared: str) -> str:
     """The declared value in the form in which `observed` gives it."""
     if name == "dscp_map":
         return _pairs(_parsed_map(declared))
     if name in ("pfc_priority", "vxlan_vnis"):
-        return _sorted(declared.replace(" ", "").split(","))
+        return _join_sorted(declared.replace(" ", "").split(","))
     if name == "evpn":
         return "yes" if declared.strip().lower() in ("yes", "true", "1") else "no"
     return _number(declared.strip())
@@ -49,7 +49,7 @@ def _number(text: str) -> str:
     return str(int(number)) if number.is_integer() else str(number)
 
 
-def _sorted(values: Iterable[str]) -> str:
+def _join_sorted(values: Iterable[str]) -> str:
     return (
         ",".join(
             sorted({value for value in values if value}, key=lambda value: (len(value), value))
@@ -58,7 +58,7 @@ def _sorted(values: Iterable[str]) -> str:
     )
 
 
-def _listed(values: Iterable[str]) -> str:
+def _join(values: Iterable[str]) -> str:
     found = sorted({_number(value) for value in values if value})
     return ",".join(found[:_MOST_SHOWN]) or NONE
 
@@ -78,7 +78,7 @@ def _span(text: str) -> set[int]:
     return found
 
 
-def _used(database: Database, table: str, member: str, priorities: set[int]) -> set[str]:
+def _profiles_in_use(database: Database, table: str, member: str, priorities: set[int]) -> set[str]:
     """Names of the profiles that a table gives to any of the priorities on any port."""
     used = set()
     for key, row in database.get(table, {}).items():
@@ -90,14 +90,14 @@ def _used(database: Database, table: str, member: str, priorities: set[int]) -> 
 def _wred(member: str) -> Callable[[Database, Mapping[str, str]], str]:
     def read(database: Database, declared: Mapping[str, str]) -> str:
         profiles = database.get("WRED_PROFILE", {})
-        used = _used(database, "QUEUE", "wred_profile", _priorities(declared))
+        used = _profiles_in_use(database, "QUEUE", "wred_profile", _priorities(declared))
         rows = (
             [row for name, row in profiles.items() if name in used]
             if used
             else list(profiles.values())
         )
         marking = [row for row in rows if field(row, "ecn") not in ("", "ecn_none")]
-        return _listed(field(row, member) for row in marking)
+        return _join(field(row, member) for row in marking)
 
     return read
 
@@ -106,13 +106,13 @@ def _lossless(database: Database, declared: Mapping[str, str]) -> list[Mapping[s
     """Buffer profiles of the lossless priority groups: those in use, else those that have room for
     pausing."""
     profiles = database.get("BUFFER_PROFILE", {})
-    used = _used(database, "BUFFER_PG", "profile", _priorities(declared))
+    used = _profiles_in_use(database, "BUFFER_PG", "profile", _priorities(declared))
     rows = [row for name, row in profiles.items() if name in used]
     return rows or [row for row in profiles.values() if field(row, "xoff")]
 
 
 def _profile(member: str) -> Callable[[Database, Mapping[str, str]], str]:
-    return lambda database, declared: _listed(
+    return lambda database, declared: _join(
         field(row, member) for row in _lossless(database, declared)
     )
 
@@ -122,14 +122,14 @@ def _alpha(database: Database, declared: Mapping[str, str]) -> str:
     (SAI_BUFFER_PROFILE_ATTR_SHARED_DYNAMIC_TH)."""
     exponents = [field(row, "dynamic_th") for row in _lossless(database, declared)]
     whole = [int(text) for text in exponents if text.lstrip("-").isdigit() and abs(int(text)) <= 16]
-    return _listed(str(2.0**exponent) for exponent in whole)
+    return _join(str(2.0**exponent) for exponent in whole)
 
 
 def _headroom(database: Database, declared: Mapping[str, str]) -> str:
     """The shared headroom of the pool that lossless traffic uses (BUFFER_POOL, xoff)."""
     pools = database.get("BUFFER_POOL", {})
     used = {field(row, "pool") for row in _lossless(database, declared)}
-    return _listed(field(row, "xoff") for name, row in pools.items() if not used or name in used)
+    return _join(field(row, "xoff") for name, row in pools.items() if not used or name in used)
 
 
 def _pfc_priority(database: Database, declared: Mapping[str, str]) -> str:
@@ -137,7 +137,7 @@ def _pfc_priority(database: Database, declared: Mapping[str, str]) -> str:
         name: row for name, row in database.get("PORT_QOS_MAP", {}).items() if name != "global"
     }
     enabled = {field(row, "pfc_enable") for row in ports.values()} - {""}
-    shown = {_sorted(priorities.split(",")) for priorities in enabled}
+    shown = {_join_sorted(priorities.split(",")) for priorities in enabled}
     return "/".join(sorted(shown)[:_MOST_SHOWN]) or NONE
 
 
@@ -179,7 +179,7 @@ def _load_balancing(database: Database, declared: Mapping[str, str]) -> str:
     for table, rows in database.items():
         if table.startswith(("ARS_", "DLB")):
             modes.update(map(_assign_mode, rows.values()))
-    return _sorted(modes) if modes - {""} else "ecmp"
+    return _join_sorted(modes) if modes - {""} else "ecmp"
 
 
 def _assign_mode(row: Mapping[str, Any]) -> str:
@@ -195,7 +195,7 @@ def _evpn(database: Database, declared: Mapping[str, str]) -> str:
 
 
 def _vnis(database: Database, declared: Mapping[str, str]) -> str:
-    return _sorted(field(row, "vni") for row in database.get("VXLAN_TUNNEL_MAP", {}).values())
+    return _join_sorted(field(row, "vni") for row in database.get("VXLAN_TUNNEL_MAP", {}).values())
 
 
 _Reader = Callable[[Database, Mapping[str, str]], str]

@@ -88,8 +88,8 @@ class SwitchSnmpDetector(NothingToCompare):
         else:
             yield reading.answered()
         yield from _system(reading, tables)
-        learned = forwarding.learned(tables)
-        yield from ports.observed(reading, tables, learned)
+        learned = forwarding.count_learned(tables)
+        yield from ports.observe(reading, tables, learned)
         if tables.column(switch_tables.IF_OPER):
             yield from forwarding.fdb(reading, learned)
         yield from forwarding.bgp(reading, tables)
@@ -105,7 +105,7 @@ class SwitchSnmpDetector(NothingToCompare):
         yield from ports.states(now, before, is_booting=is_booting)
         rates = list(ports.rates(now, before, is_restarted=is_restarted))
         yield from rates
-        yield from forwarding.forgetting([*now, *rates], before, is_booting=is_booting)
+        yield from forwarding.observe_forgetting([*now, *rates], before, is_booting=is_booting)
         yield from forwarding.sessions(now, before, is_booting=is_booting)
 
 
@@ -168,7 +168,7 @@ class SwitchSensorsDetector(NothingToCompare):
             )
         else:
             yield reading.answered()
-        yield from environment.observed(reading, tables)
+        yield from environment.observe(reading, tables)
         yield from environment.storage(reading, tables)
         yield from forwarding.neighbours(reading, tables)
 
@@ -216,8 +216,8 @@ def _restarts(now: Sequence[Observation], before: Samples) -> Iterator[Observati
         if last is None or not isinstance(last.value, list):
             continue
         passed_s = (seen.observed_at - last.at).total_seconds()
-        machine = _began_anew(seen.value[0], last.value[0], passed_s)
-        agent = _began_anew(seen.value[1], last.value[1], passed_s)
+        machine = _has_restarted(seen.value[0], last.value[0], passed_s)
+        agent = _has_restarted(seen.value[1], last.value[1], passed_s)
         if machine is None:
             machine = bool(agent) and ports.fallen_share(now, before) > _MOST
         up_s = seen.value[0] if seen.value[0] is not None else seen.value[1]
@@ -235,7 +235,7 @@ def _restarts(now: Sequence[Observation], before: Samples) -> Iterator[Observati
                 )
 
 
-def _began_anew(uptime_s: object, last_s: object, passed_s: float) -> bool | None:
+def _has_restarted(uptime_s: object, last_s: object, passed_s: float) -> bool | None:
     """None where one of the two is not known. An uptime that came round after 497 days is no
     restart."""
     if not isinstance(uptime_s, (int, float)) or not isinstance(last_s, (int, float)):

@@ -42,15 +42,15 @@ class SnmptrapDetector(NothingToCompare):
         return "snmptrapd"
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        said = [
-            one
+        notifications = [
+            notification
             for output in reading.outputs.values()
-            for one in traps.from_text(output.stdout.decode("utf-8", "replace"))
+            for notification in traps.from_text(output.stdout.decode("utf-8", "replace"))
         ]
         yield (
             reading.answered()
-            if said
+            if notifications
             else reading.silent("no notification in this text: it needs an snmpTrapOID")
         )
-        for one in said:
-            yield from traps.observations(reading, one)
+        for notification in notifications:
+            yield from traps.observations(reading, notification)

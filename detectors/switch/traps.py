@@ -112,11 +112,11 @@ def from_oids(pairs: Sequence[tuple[str, object]]) -> Optional[TrapNotification]
         if oid == TRAP_OID:
             name = NOTIFICATIONS.get(str(value), str(value))
         else:
-            bound.append(_named(oid, _text(value)))
+            bound.append(_parse_value(oid, _text(value)))
     return TrapNotification(name, tuple(bound)) if name else None
 
 
-def _named(oid: str, value: str) -> Bound:
+def _parse_value(oid: str, value: str) -> Bound:
     parts = oid.split(".")
     for length in range(len(parts) - 1, 6, -1):
         name = VARIABLES.get(".".join(parts[:length]))
@@ -159,7 +159,7 @@ def from_text(text: str) -> Iterator[TrapNotification]:
         found = _VALUE_LINE.match(line.strip()) if name and len(bound) < _MOST_VALUES else None
         if found is not None and ("::" in found["oid"] or found["oid"].lstrip(".")[:1].isdigit()):
             bound.append(
-                _of_text(
+                _parse_text_value(
                     found["oid"].lstrip("."), found["value"].strip().strip('"').strip()[:_LONGEST]
                 )
             )
@@ -167,9 +167,9 @@ def from_text(text: str) -> Iterator[TrapNotification]:
         yield TrapNotification(name, tuple(bound))
 
 
-def _of_text(oid: str, value: str) -> Bound:
+def _parse_text_value(oid: str, value: str) -> Bound:
     if "::" not in oid:
-        return _named(oid, value)
+        return _parse_value(oid, value)
     name, _, index = oid.rpartition("::")[2].partition(".")
     return Bound(name, index, value)
 
@@ -190,11 +190,11 @@ class _Seen:
 
 
 def observations(
-    reading: Reading, said: TrapNotification, port_name: PortName = unknown_port
+    reading: Reading, trap: TrapNotification, port_name: PortName = unknown_port
 ) -> Iterator[Observation]:
     """Facts of the rules' metrics; nothing for a notification that is not known."""
     seen = (
-        _READERS[said.name](said, port_name) if said.name in _READERS else _sensor(said, port_name)
+        _READERS[trap.name](trap, port_name) if trap.name in _READERS else _sensor(trap, port_name)
     )
     if seen is None:
         return
@@ -202,117 +202,117 @@ def observations(
     resource = resources.port(host, seen.port) if seen.port else resources.switch(host)
     attributes = {"qualifier": seen.qualifier} if seen.qualifier else {}
     text = f"a notification says: {seen.text}"
-    yield reading.saw(seen.metric, seen.value, resource, trap=said.name, text=text, **attributes)
+    yield reading.saw(seen.metric, seen.value, resource, trap=trap.name, text=text, **attributes)
 
 
-def is_known(said: TrapNotification) -> bool:
-    return said.name in _READERS or bool(said.of("entPhySensorOperStatus"))
+def is_known(trap: TrapNotification) -> bool:
+    return trap.name in _READERS or bool(trap.of("entPhySensorOperStatus"))
 
 
-def _port(said: TrapNotification, port_name: PortName) -> str:
+def _port(trap: TrapNotification, port_name: PortName) -> str:
     """By name where the notification brings it, else by what the inventory makes of its index."""
-    index = said.of("ifIndex") or said.index_of(
+    index = trap.of("ifIndex") or trap.index_of(
         "ifIndex", "ifAdminStatus", "ifOperStatus", "ifDescr", "ifName"
     )
-    return said.of("ifName", "ifDescr") or port_name(index) or (f"ifindex:{index}" if index else "")
+    return trap.of("ifName", "ifDescr") or port_name(index) or (f"ifindex:{index}" if index else "")
 
 
-def _link(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _link(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """A port that is shut on purpose is no fault."""
-    port = _port(said, port_name)
-    is_up = said.name == "linkUp"
-    if not port or (not is_up and said.of("ifAdminStatus") in _DOWN):
+    port = _port(trap, port_name)
+    is_up = trap.name == "linkUp"
+    if not port or (not is_up and trap.of("ifAdminStatus") in _DOWN):
         return None
     return _Seen("trap.port_up", is_up, f"port {port} is {'up' if is_up else 'down'}", port=port)
 
 
-def _start(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _start(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """The agent's start: of a container of its own on SONiC, so that it says nothing of the
     switch."""
-    how = "anew" if said.name == "coldStart" else "anew with its settings kept"
+    how = "anew" if trap.name == "coldStart" else "anew with its settings kept"
     return _Seen("trap.agent_started", True, f"the SNMP agent started {how}")
 
 
-def _credentials(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _credentials(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.credentials_right", False, "somebody asked the agent with wrong credentials")
 
 
-def _bgp(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _bgp(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """The neighbour stands in the index of every variable; a state other than established is a
     session lost."""
-    index = said.index_of("bgpPeerState", "bgpPeerLastError", "bgpPeerRemoteAddr") or said.index_of(
+    index = trap.index_of("bgpPeerState", "bgpPeerLastError", "bgpPeerRemoteAddr") or trap.index_of(
         "jnxBgpM2PeerState", "1.3.6.1.2.1.15.3.1.14"
     )
-    peer = said.of("bgpPeerRemoteAddr") or index
-    is_up = said.name.endswith(("Established", "EstablishedNotification"))
+    peer = trap.of("bgpPeerRemoteAddr") or index
+    is_up = trap.name.endswith(("Established", "EstablishedNotification"))
     return _Seen("trap.bgp_established", is_up, f"session with {peer or 'a neighbour'} is "
                  f"{'established' if is_up else 'lost'}", qualifier=peer)  # fmt: skip
 
 
-def _neighbours(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _neighbours(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.neighbours_changed", True, "its table of LLDP neighbours changed")
 
 
-def _parts(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _parts(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.parts_changed", True, "its table of parts changed")
 
 
-def _part_name(said: TrapNotification) -> str:
-    name = said.of("entPhysicalName", "entPhysicalDescr")
+def _part_name(trap: TrapNotification) -> str:
+    name = trap.of("entPhysicalName", "entPhysicalDescr")
     return (
         name
-        or said.index_of("entPhySensorOperStatus", "entPhySensorValue")
-        or (said.bound[0].index if said.bound else "")
+        or trap.index_of("entPhySensorOperStatus", "entPhySensorValue")
+        or (trap.bound[0].index if trap.bound else "")
     )
 
 
-def _state(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    part = _part_name(said)
-    is_well = said.name == "entStateOperEnabled"
+def _state(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+    part = _part_name(trap)
+    is_well = trap.name == "entStateOperEnabled"
     text = f"part {part or 'unknown'} is {'working' if is_well else 'not working'}"
     return _Seen("trap.part_working", is_well, text, qualifier=part)
 
 
-def _threshold(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    part = _part_name(said)
+def _threshold(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+    part = _part_name(trap)
     return _Seen(
         "trap.part_working", False, f"sensor {part or 'unknown'} passed a threshold", qualifier=part
     )
 
 
-def _sensor(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _sensor(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """Any vendor's notification that brings a sensor's state (ENTITY-SENSOR-MIB has none of its
     own)."""
-    state, part = said.of("entPhySensorOperStatus"), _part_name(said)
+    state, part = trap.of("entPhySensorOperStatus"), _part_name(trap)
     if state not in _NOT_WORKING | _WORKING:
         return None
     text = f"sensor {part or 'unknown'} is {'working' if state in _WORKING else 'not working'}"
     return _Seen("trap.part_working", state in _WORKING, text, qualifier=part)
 
 
-def _supply(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    unit = said.of("jnxOperatingDescr")
-    is_well = said.name == "jnxPowerSupplyOK"
+def _supply(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+    unit = trap.of("jnxOperatingDescr")
+    is_well = trap.name == "jnxPowerSupplyOK"
     text = f"power supply {unit or 'unknown'} {'works' if is_well else 'fails'}"
     return _Seen("trap.supply_working", is_well, text, qualifier=unit)
 
 
-def _optics(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    port = _port(said, port_name) or said.index_of(*(one.name for one in said.bound))
-    is_well = said.name.endswith("Cleared")
-    lane = said.of("jnxDomLaneIndex")
+def _optics(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+    port = _port(trap, port_name) or trap.index_of(*(one.name for one in trap.bound))
+    is_well = trap.name.endswith("Cleared")
+    lane = trap.of("jnxDomLaneIndex")
     text = f"optics of port {port or 'unknown'} {'are well again' if is_well else 'raise an alarm'}"
     return _Seen("trap.optics_well", is_well, text + (f", lane {lane}" if lane else ""), port=port)
 
 
-def _disabled(said: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    index = said.index_of("cErrDisableIfStatusCause").partition(".")[0]
+def _disabled(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+    index = trap.index_of("cErrDisableIfStatusCause").partition(".")[0]
     port = (
-        _port(said, port_name)
+        _port(trap, port_name)
         or port_name(index)
         or (f"ifindex:{index}" if index.isdigit() else "")
     )
-    cause = said.of("cErrDisableIfStatusCause")
+    cause = trap.of("cErrDisableIfStatusCause")
     return _Seen(
         "trap.port_in_service",
         False,

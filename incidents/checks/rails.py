@@ -46,7 +46,7 @@ def evaluate_rails(now: datetime, catalog: Catalog, *, jobs: JobsOf) -> list[Fau
     running = jobs(sorted({seen.resource.split("/")[1] for seen in asked})) if asked else {}
     if running is None:
         return []
-    told = list(rail.confirmed(list(_slow_rails(asked, running)), now))
+    told = list(rail.evaluate_slow_rails(list(_slow_rails(asked, running)), now))
     raised = {seen.resource for seen in told if seen.value != 1.0}
     told = [seen for seen in told if seen.resource in raised]
     told += [

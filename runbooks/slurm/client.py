@@ -86,7 +86,7 @@ class ScontrolReader:
         between = slurm_output.secret_between()
         listed = self._ask(*queries.jobs(between))
         totals = self._run(*queries.JOB_TOTALS).stdout.decode(errors="replace")
-        records = job_records.listed(listed, totals, between=between)
+        records = job_records.parse_listed_jobs(listed, totals, between=between)
         hours = math.ceil(lately / timedelta(hours=1))
         try:
             output = self._run(*queries.job_accounts(hours, between), timeout=_ACCOUNTING_TIMEOUT)
@@ -97,7 +97,8 @@ class ScontrolReader:
         if output.status != 0:
             return RecentJobs(records, Accounts.SILENT, answers.explain_no_accounts(output))
         return RecentJobs(
-            records + job_records.accounted(output.stdout.decode(errors="replace"), between=between)
+            records
+            + job_records.parse_ended_jobs(told.stdout.decode(errors="replace"), between=between)
         )
 
     def reservations(self) -> list[Reservation]:

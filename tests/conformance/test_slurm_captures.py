@@ -89,7 +89,7 @@ def faults(shared: Path, row: dict[str, str]) -> set[str]:
 def test_node_of_a_real_slurm_is_read(
     shared: Path, capture: str, name: str, base: str, flags: set[str], reason: str | None
 ) -> None:
-    nodes = output_formats.listed((shared / FOLDER / capture).read_text()).nodes
+    nodes = output_formats.parse_nodes((shared / FOLDER / capture).read_text()).nodes
     node = nodes[name]
     assert node.base == base
     assert node.flags == flags
@@ -128,7 +128,7 @@ def test_the_states_of_the_index_are_found_or_shown_wrong(shared: Path) -> None:
         if "states" in facts:
             pairs = (item.rpartition("=") for item in facts["states"].split(","))
             wanted = Counter({output.state_words(state): int(count) for state, _, count in pairs})
-            nodes = output_formats.listed(text_of(shared, row)).nodes.values()
+            nodes = output_formats.parse_nodes(text_of(shared, row)).nodes.values()
             if Counter((node.base, node.flags) for node in nodes) != wanted:
                 misses[row["name"]] = str(wanted)
     assert set(misses) == set(STATES_SHOWN_WRONG)
@@ -139,7 +139,7 @@ def test_the_reasons_of_the_index_are_found(shared: Path) -> None:
     for row in index(shared):
         facts = dict(fact.partition("=")[::2] for fact in row["facts"].split(";") if fact)
         if "states" in facts and "reasons" in facts:
-            nodes = output_formats.listed(text_of(shared, row)).nodes.values()
+            nodes = output_formats.parse_nodes(text_of(shared, row)).nodes.values()
             found = {node.reason for node in nodes if node.reason}
             assert found == {reason.partition(" [")[0] for reason in facts["reasons"].split(" / ")}
             seen += 1
@@ -155,7 +155,7 @@ def test_faulty_nodes_give_a_fault_and_healthy_ones_none(shared: Path) -> None:
             is_error = row["wrong"].startswith("API error")
             if not (is_error and (not holds_nodes or found == {"detector.silent"})):
                 misses.add(row["name"])
-        if row["health"] == "healthy" and output_formats.listed(text_of(shared, row)).nodes:
+        if row["health"] == "healthy" and output_formats.parse_nodes(text_of(shared, row)).nodes:
             assert found == set(), row["name"]
     assert misses == set(FACTS_AND_NO_FAULTS)
 
@@ -172,5 +172,5 @@ def test_an_error_of_the_api_is_never_healthy(shared: Path) -> None:
 def test_a_hundred_nodes_are_read_quickly(shared: Path) -> None:
     text = (shared / FOLDER / "slurmweb__24.05_0.0.41_slurm-nodes.json").read_text()
     begun = datetime.now(UTC)
-    assert len(output_formats.listed(text).nodes) == 100
+    assert len(output_formats.parse_nodes(text).nodes) == 100
     assert datetime.now(UTC) - begun < timedelta(seconds=2)

@@ -159,14 +159,14 @@ def alarms(reading: Reading, found: Iterable[Alarm]) -> Iterator[Observation]:
         if key not in worst or alarm.level > worst[key].level:
             worst[key] = alarm
     for alarm in worst.values():
-        yield observed(reading, alarm)
+        yield observe_alarm(reading, alarm)
 
 
-def observed(reading: Reading, alarm: Alarm) -> Observation:
+def observe_alarm(reading: Reading, alarm: Alarm) -> Observation:
     return reading.saw(f"bmc.{alarm.kind}", alarm.level, qualifier=alarm.name, text=alarm.text)
 
 
-def entries(
+def observe_entries(
     reading: Reading, log: str, found: Sequence[Alarm], keys: Sequence[str]
 ) -> Iterator[Observation]:
     """Entries of a log, oldest first, and the place up to which it was read. Not yet judged: old
@@ -199,7 +199,7 @@ def new_entries(now: Sequence[Observation], before: Samples) -> Iterator[Observa
         if entry.metric != ENTRY:
             continue
         cursor = before.get((entry.resource, CURSOR))
-        if cursor is None or entry.attributes["mark"] in _marks(str(cursor.value)):
+        if cursor is None or entry.attributes["mark"] in _parse_cursor(str(cursor.value)):
             continue
         name, level = entry.attributes["name"], int(entry.attributes["level"])
         metric = f"bmc.{entry.attributes['kind']}"
@@ -211,5 +211,5 @@ def new_entries(now: Sequence[Observation], before: Samples) -> Iterator[Observa
     yield from last.values()
 
 
-def _marks(cursor: str) -> set[str]:
+def _parse_cursor(cursor: str) -> set[str]:
     return {cursor[at : at + _HASH] for at in range(0, len(cursor), _HASH)}

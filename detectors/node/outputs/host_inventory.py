@@ -15,7 +15,7 @@ from typing import Any
 from detectors import resources
 from detectors.detector import Output, Reading
 from detectors.faults import Observation
-from detectors.node.outputs.host_storage import document_of
+from detectors.node.outputs.host_storage import parse_document
 
 _PART = re.compile(
     r"^/sys/bus/pci/devices/(?P<pci>[0-9a-f:.]+)/(?P<kind>net|infiniband|nvme)/(?P<name>[^/]+)/(?P<rest>.+)$"
@@ -36,7 +36,7 @@ def is_one(text: bytes) -> bool:
 
 
 def read(reading: Reading, output: Output) -> Iterator[Observation]:
-    document = document_of(output.stdout) or {}
+    document = parse_document(output.stdout) or {}
     if isinstance(document.get("intf_status"), list):
         yield from _interfaces(reading, document)
         return
@@ -64,8 +64,8 @@ def _interfaces(reading: Reading, document: Mapping[str, Any]) -> Iterator[Obser
         settings = _table(configured[name])
         resource = resources.nic(reading.target.name, name[:80])
         row = there.get(name)
-        said = f"{name} is configured and {'there' if row else 'not there'}"
-        yield reading.saw("nic.present", row is not None, resource, text=said)
+        sentence = f"{name} is configured and {'there' if row else 'not there'}"
+        yield reading.saw("nic.present", row is not None, resource, text=sentence)
         if row is None:
             continue
         state = str(row.get("operstate", ""))
@@ -74,19 +74,19 @@ def _interfaces(reading: Reading, document: Mapping[str, Any]) -> Iterator[Obser
                 "nic.link.working", state == "UP", resource, text=f"{name} is {state}"
             )
         if settings.get("MTU") and isinstance(row.get("mtu"), int):
-            said = f"{name} has MTU {row['mtu']}, its configuration says {settings['MTU']}"
+            sentence = f"{name} has MTU {row['mtu']}, its configuration says {settings['MTU']}"
             yield reading.saw(
                 "config.nic_mtu",
                 str(row["mtu"]),
                 resource,
                 expected=str(settings["MTU"]),
-                text=said,
+                text=sentence,
             )
         burnt, wanted = str(macs.get(name) or "").lower(), str(settings.get("HWADDR") or "").lower()
         if burnt and wanted:
-            said = f"{name} has the hardware address {burnt}, its configuration says {wanted}"
+            sentence = f"{name} has the hardware address {burnt}, its configuration says {wanted}"
             yield reading.saw(
-                "config.address_is_set", burnt == wanted, qualifier=name[:80], text=said
+                "config.address_is_set", burnt == wanted, qualifier=name[:80], text=sentence
             )
 
 
@@ -123,11 +123,11 @@ def _port(reading: Reading, part: Mapping[str, str]) -> Iterator[Observation]:
     state, operstate = part.get("ports/1/state", ""), part.get("operstate", "")
     if state or operstate:
         is_up = (not state or "ACTIVE" in state) and operstate in ("", "up", "unknown")
-        said = (
+        sentence = (
             f"{device} ({netdev or 'no interface'}): port {state or 'unknown'}, interface"
             f" {operstate or 'unknown'}"
         )
-        yield reading.saw("nic.ib.link.working", is_up, resource, text=said)
+        yield reading.saw("nic.ib.link.working", is_up, resource, text=sentence)
     rate = _RATE.match(part.get("ports/1/rate", ""))
     if rate:
         yield reading.saw("nic.speed_gbps", float(rate[1]), resource, text=f"{device}: {rate[0]}")
@@ -152,6 +152,6 @@ def _links(
     if 2 * count <= len(speeds):
         return
     for pci, speed_gt in sorted(speeds.items()):
-        said = f"{speed_gt:g} GT/s, where most of the node's cards have {usual:g} GT/s"
+        sentence = f"{speed_gt:g} GT/s, where most of the node's cards have {usual:g} GT/s"
         resource = resources.pci_device(reading.target.name, pci)
-        yield reading.saw("pcie.full_link", speed_gt >= usual, resource, text=said)
+        yield reading.saw("pcie.full_link", speed_gt >= usual, resource, text=sentence)

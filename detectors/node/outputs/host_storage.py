@@ -54,7 +54,7 @@ def commands() -> list[Command]:
     return [mounts, fstab, Command("df", df, timedelta(seconds=10)), mdstat]
 
 
-def of_lustre(mounted: Output) -> list[Command]:
+def lustre_commands(mounted: Output) -> list[Command]:
     """Where Lustre is mounted: what its client knows of its servers. It needs root, so others are
     not asked for it."""
     if not any(kind == "lustre" for _, kind, _ in _table(_text(mounted)).values()):
@@ -82,15 +82,15 @@ def mounts(
         return
     for wanted in reading.target.expected.mounts:
         path = wanted.rstrip("/") or "/"
-        said = f"{path} is mounted" if path in table else f"{path} is not mounted"
-        yield reading.saw("mount.present", path in table, qualifier=path, text=said)
-    writable = _meant_writable(_text(fstab)) if fstab is not None else set()
+        sentence = f"{path} is mounted" if path in table else f"{path} is not mounted"
+        yield reading.saw("mount.present", path in table, qualifier=path, text=sentence)
+    writable = _writable_mounts(_text(fstab)) if fstab is not None else set()
     for path, (source, kind, options) in table.items():
         # What fstab does not name, or wants read-only, may well be so by design: an image,
         # /boot/efi.
         if kind in _DISK_TYPES and source.startswith("/dev/") and path in writable:
             is_writable = "ro" not in options
-            said = (
+            sentence = (
                 f"{path} ({source}, {kind}) is mounted"
                 f" {'read-write' if is_writable else 'read-only'}"
             )
@@ -98,7 +98,7 @@ def mounts(
                 "filesystem.writable",
                 is_writable,
                 part(reading, source.rpartition("/")[2]),
-                text=said,
+                text=sentence,
             )
 
 
@@ -109,21 +109,19 @@ def _table(text: str) -> dict[str, tuple[str, str, list[str]]]:
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 4 and words[1].startswith("/"):
-            found[_unescaped(words[1])] = (_unescaped(words[0]), words[2], words[3].split(","))
+            found[_unescape(words[1])] = (_unescape(words[0]), words[2], words[3].split(","))
     return found
 
 
-def _unescaped(word: str) -> str:
+def _unescape(word: str) -> str:
     """Blanks are written as octal in /proc/mounts and fstab (proc(5))."""
     return re.sub(r"\\(0\d\d|1[0-3]\d)", lambda found: chr(int(found[1], 8)), word)
 
 
-def _meant_writable(text: str) -> set[str]:
+def _writable_mounts(text: str) -> set[str]:
     rows = (line.split() for line in text.splitlines() if not line.lstrip().startswith("#"))
     return {
-        _unescaped(words[1])
-        for words in rows
-        if len(words) >= 4 and "ro" not in words[3].split(",")
+        _unescape(words[1]) for words in rows if len(words) >= 4 and "ro" not in words[3].split(",")
     }
 
 
@@ -141,10 +139,12 @@ def room(reading: Reading, output: Output) -> Iterator[Observation]:
         ):
             if found[name] != "-":
                 value = int(found[name][:-1])
-                said = f"{found['mount']} ({found['source']}, {found['type']}) uses {value} %{what}"
+                sentence = (
+                    f"{found['mount']} ({found['source']}, {found['type']}) uses {value} %{what}"
+                )
                 qualifier = "inodes" if what else "space"
                 yield reading.saw(
-                    metric, value, part(reading, device), qualifier=qualifier, text=said
+                    metric, value, part(reading, device), qualifier=qualifier, text=sentence
                 )
 
 
@@ -162,16 +162,18 @@ def mdstat(reading: Reading, output: Output) -> Iterator[Observation]:
             continue
         failed = _FAULTY.findall(told)
         progress = _PROGRESS.search(told)
-        said = f"{name} has {members['present']} of {members['wanted']} members [{members['map']}]"
-        said += f", failed: {', '.join(failed)}" if failed else ""
-        said += f", {progress['what']} at {progress['percent']}" if progress else ""
+        sentence = (
+            f"{name} has {members['present']} of {members['wanted']} members [{members['map']}]"
+        )
+        sentence += f", failed: {', '.join(failed)}" if failed else ""
+        sentence += f", {progress['what']} at {progress['percent']}" if progress else ""
         is_whole = (
             members["present"] == members["wanted"] and "_" not in members["map"] and not failed
         )
-        yield reading.saw("raid.redundant", is_whole, resource, text=said)
+        yield reading.saw("raid.redundant", is_whole, resource, text=sentence)
 
 
-def stopped(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+def observe_stopped_arrays(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
     """Arrays that ran and no longer do. One that never ran here is what another machine left on its
     disks."""
     for seen in now:
@@ -208,18 +210,18 @@ def lustre(reading: Reading, output: Output) -> Iterator[Observation]:
             continue
         name = target[: -len("_UUID")] if target.endswith("_UUID") else target
         server = values.get("current_connection", "").strip('"') or "its server"
-        said = f"the connection to {name} at {server} is {state}"
+        sentence = f"the connection to {name} at {server} is {state}"
         is_well = state in _WELL_IMPORTS
         yield reading.saw(
-            "lustre.connected", is_well or state == "EVICTED", part(reading, name), text=said
+            "lustre.connected", is_well or state == "EVICTED", part(reading, name), text=sentence
         )
-        yield reading.saw("lustre.evicted", state == "EVICTED", part(reading, name), text=said)
+        yield reading.saw("lustre.evicted", state == "EVICTED", part(reading, name), text=sentence)
 
 
 def smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observation]:
     """`nvme smart-log -o json` or `smartctl -j`; nothing for what is neither, or for a disk that
     did not answer."""
-    document = document_of(output.stdout)
+    document = parse_document(output.stdout)
     if document is None:
         return
     told = document.get("device")
@@ -240,8 +242,8 @@ def smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observ
         and isinstance(status.get("passed"), bool)
         and "nvme_smart_health_information_log" not in document
     ):
-        said = f"{name}: SMART self-assessment {'passed' if status['passed'] else 'FAILED'}"
-        yield reading.saw("disk.passed", status["passed"], resource, text=said)
+        sentence = f"{name}: SMART self-assessment {'passed' if status['passed'] else 'FAILED'}"
+        yield reading.saw("disk.passed", status["passed"], resource, text=sentence)
     log = document.get("nvme_smart_health_information_log", document)
     if isinstance(log, dict):
         yield from _nvme(reading, resource, name, log)
@@ -251,29 +253,29 @@ def _nvme(
     reading: Reading, resource: str, name: str, log: Mapping[str, Any]
 ) -> Iterator[Observation]:
     """The health log of an NVMe controller, under nvme-cli's names or smartctl's."""
-    warning = _whole(log.get("critical_warning"))
+    warning = _parse_int(log.get("critical_warning"))
     if warning is not None:
         told = [words for bit, words in enumerate(_WARNINGS) if warning >> bit & 1]
-        said = (
+        sentence = (
             f"{name}: {'; '.join(told) or f'critical warning {warning}'}"
             if warning
             else f"{name}: no warning"
         )
-        yield reading.saw("disk.passed", warning == 0, resource, text=said)
-    errors = _whole(log.get("media_errors"))
+        yield reading.saw("disk.passed", warning == 0, resource, text=sentence)
+    errors = _parse_int(log.get("media_errors"))
     if errors is not None:
         yield reading.saw(
             "disk.media_errors", errors, resource, text=f"{name}: {errors} media errors in its life"
         )
-    spare = _whole(log.get("avail_spare", log.get("available_spare")))
-    least = _whole(log.get("spare_thresh", log.get("available_spare_threshold")))
+    spare = _parse_int(log.get("avail_spare", log.get("available_spare")))
+    least = _parse_int(log.get("spare_thresh", log.get("available_spare_threshold")))
     if spare is not None and least is not None:
         limits = {"raise_at": str(least), "clear_at": str(least)}
-        said = f"{name}: {spare} % spare left, its own threshold is {least} %"
+        sentence = f"{name}: {spare} % spare left, its own threshold is {least} %"
         yield reading.saw(
-            "disk.spare_percent", spare, resource, qualifier="spare", text=said, **limits
+            "disk.spare_percent", spare, resource, qualifier="spare", text=sentence, **limits
         )
-    used = _whole(log.get("percent_used", log.get("percentage_used")))
+    used = _parse_int(log.get("percent_used", log.get("percentage_used")))
     if used is not None:
         yield reading.saw(
             "disk.used_percent",
@@ -283,7 +285,7 @@ def _nvme(
         )
 
 
-def document_of(stdout: bytes) -> Optional[dict[str, Any]]:
+def parse_document(stdout: bytes) -> Optional[dict[str, Any]]:
     """The JSON object in an output, from its first brace on: banners may stand before it. None when
     there is none."""
     start = stdout.find(b"{")
@@ -296,7 +298,7 @@ def document_of(stdout: bytes) -> Optional[dict[str, Any]]:
     return found if isinstance(found, dict) else None
 
 
-def _whole(value: object) -> Optional[int]:
+def _parse_int(value: object) -> Optional[int]:
     """Old nvme-cli prints floats, and critical_warning as an object with `value`."""
     if isinstance(value, dict):
         value = value.get("value")

@@ -80,12 +80,12 @@ def date(reading: Reading, output: Output) -> Iterator[Observation]:
         return
     ahead = theirs - reading.taken_at.timestamp()
     if ahead == ahead and abs(ahead) < 1e10:
-        said = (
+        sentence = (
             f"the node's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'}"
             " Kintsugi's"
         )
         yield reading.saw(
-            "clock.difference_s", round(abs(ahead), 3), qualifier="kintsugi", text=said
+            "clock.difference_s", round(abs(ahead), 3), qualifier="kintsugi", text=sentence
         )
 
 
@@ -117,10 +117,12 @@ def services(reading: Reading, output: Output) -> Iterator[Observation]:
         is_active = state in ("active", "reloading") or (
             state == "activating" and unit.get("SubState") == "start"
         )
-        said = f"{short} is {state} ({unit.get('SubState', '')}), result {unit.get('Result', '')}"
+        sentence = (
+            f"{short} is {state} ({unit.get('SubState', '')}), result {unit.get('Result', '')}"
+        )
         if unit.get("LoadState") not in ("loaded", None):
-            said = f"{short} is not installed ({unit['LoadState']})"
-        yield reading.saw("service.active", is_active, qualifier=short, text=said)
+            sentence = f"{short} is not installed ({unit['LoadState']})"
+        yield reading.saw("service.active", is_active, qualifier=short, text=sentence)
 
 
 def _units(shown: str) -> Iterator[dict[str, str]]:
@@ -136,8 +138,8 @@ def vmstat(reading: Reading, output: Output) -> Iterator[Observation]:
     """How often the kernel ended a process for want of memory, since boot."""
     found = _KILLS.search(text(output))
     if found:
-        said = f"{found[1]} processes were ended for want of memory since the boot"
-        yield reading.saw("memory.oom_kills", int(found[1]), text=said)
+        sentence = f"{found[1]} processes were ended for want of memory since the boot"
+        yield reading.saw("memory.oom_kills", int(found[1]), text=sentence)
 
 
 def interrupts(reading: Reading, output: Output) -> Iterator[Observation]:
@@ -193,8 +195,8 @@ def chrony(reading: Reading, output: Output) -> Iterator[Observation]:
         "clock.synchronised", is_synchronised, text=f"chrony: leap status {leap[1].strip()}"
     )
     if is_synchronised and offset:
-        said = f"chrony: {float(offset[1]):g} s {offset[2]} of NTP time"
-        yield reading.saw("clock.offset_s", float(offset[1]), qualifier="ntp", text=said)
+        sentence = f"chrony: {float(offset[1]):g} s {offset[2]} of NTP time"
+        yield reading.saw("clock.offset_s", float(offset[1]), qualifier="ntp", text=sentence)
 
 
 def ntpq(reading: Reading, output: Output) -> Iterator[Observation]:

@@ -100,7 +100,7 @@ def sel(reading: Reading, output: Output) -> Iterator[Observation]:
             found.append(_alarm_of(entry))
             keys.append("|".join(entry))
     if keys or output.status == 0 or is_empty(output):
-        yield from bmc_alarms.entries(reading, "sel", found, keys)
+        yield from bmc_alarms.observe_entries(reading, "sel", found, keys)
 
 
 class _Entry(NamedTuple):
@@ -151,10 +151,10 @@ def _alarm_of(entry: _Entry) -> Alarm:
 def sensors(reading: Reading, output: Output) -> Iterator[Observation]:
     """Sensors of `sdr list`, `sdr elist`, `sdr -v`, `sensor list`, and of freeipmi with pipes or
     commas."""
-    yield from bmc_alarms.alarms(reading, told_by(_text(output)))
+    yield from bmc_alarms.alarms(reading, parse_alarms(_text(output)))
 
 
-def told_by(text: str) -> Iterator[Alarm]:
+def parse_alarms(text: str) -> Iterator[Alarm]:
     if _BLOCK.search(text):
         yield from _verbose(text)
         return
@@ -167,9 +167,9 @@ def told_by(text: str) -> Iterator[Alarm]:
         elif len(cells) >= 9 and cells[0]:
             yield from _sensor(cells[0], "", f"{cells[1]} {cells[2]}", cells[3])
         elif len(cells) in (6, 7) and cells[0].isdigit():
-            yield from _free([cells[1], cells[2], *cells[-3:]])
+            yield from _parse_freeipmi([cells[1], cells[2], *cells[-3:]])
         elif len(cells) == 1 and line.count(",") >= 5 and line.split(",")[0].strip().isdigit():
-            yield from _free([cell.strip() for cell in line.split(",", 5)][1:])
+            yield from _parse_freeipmi([cell.strip() for cell in line.split(",", 5)][1:])
 
 
 def _sensor(name: str, kind_word: str, shown: str, status: str) -> Iterator[Alarm]:
@@ -231,7 +231,7 @@ def _verbose(text: str) -> Iterator[Alarm]:
 _FREE_LEVELS = (("non-recoverable", 3), ("non-critical", 1), ("critical", 2))
 
 
-def _free(cells: list[str]) -> Iterator[Alarm]:
+def _parse_freeipmi(cells: list[str]) -> Iterator[Alarm]:
     """freeipmi's `ipmi-sensors`: name, type, reading, unit, events in quotes."""
     if len(cells) < 5:
         return
@@ -240,13 +240,13 @@ def _free(cells: list[str]) -> Iterator[Alarm]:
     own = bmc_alarms.kind_of(name if "redund" in name.lower() else kind_word, name, unit)
     text = f"{name}: {reading} {unit} {', '.join(events)}"
     for event in events:
-        level = _crossed(event.lower())
+        level = _threshold_level(event.lower())
         if level is not None:
             yield Alarm(own, name, level, text)
     yield from _states(name, own, events, text)
 
 
-def _crossed(event: str) -> Optional[int]:
+def _threshold_level(event: str) -> Optional[int]:
     """The level of the threshold that the event names; None where it names none."""
     if "threshold" not in event:
         return None

@@ -121,11 +121,11 @@ def bit_errors(speeds: Sequence[Observation]) -> Iterator[Observation]:
         if seen.metric == "nic.rx_bits_phy_per_s" and seen.value > 0:
             errors = corrected.get(seen.resource)
             ber = errors.value / seen.value if errors is not None else 0.0
-            said = {
+            attributes = {
                 **seen.attributes,
                 "qualifier": "by counters",
                 "text": f"{ber:.1e} before correction",
             }
             yield Observation(
-                seen.resource, "nic.raw_ber", float(f"{ber:.3g}"), seen.observed_at, said
+                seen.resource, "nic.raw_ber", float(f"{ber:.3g}"), seen.observed_at, attributes
             )

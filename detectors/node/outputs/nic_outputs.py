@@ -139,7 +139,7 @@ def net_files(contents: Mapping[str, str]) -> dict[str, dict[str, str]]:
         files = found.setdefault(parts["netdev"], {})
         files[parts["file"]] = text
         if parts["file"] == "device/uevent":
-            files["pci"] = _of_uevent(text, "PCI_SLOT_NAME")
+            files["pci"] = _parse_uevent(text, "PCI_SLOT_NAME")
     return found
 
 
@@ -155,7 +155,7 @@ def rdma_files(contents: Mapping[str, str]) -> list[Rdma]:
             devices.setdefault(parts["device"], {})[parts["file"]] = text
         elif len(parts["port"]) < 4:
             number = int(parts["port"])
-            _take(
+            _set_field(
                 ports.setdefault((parts["device"], number), Rdma(parts["device"], number)),
                 parts["path"],
                 text,
@@ -163,12 +163,12 @@ def rdma_files(contents: Mapping[str, str]) -> list[Rdma]:
     for port in ports.values():
         files = devices.get(port.device, {})
         port.files = files
-        port.pci = _of_uevent(files.get("device/uevent", ""), "PCI_SLOT_NAME")
+        port.pci = _parse_uevent(files.get("device/uevent", ""), "PCI_SLOT_NAME")
         port.firmware, port.guid = files.get("fw_ver", "")[:40], files.get("node_guid", "")[:40]
     return list(ports.values())
 
 
-def _take(port: Rdma, path: str, text: str) -> None:
+def _set_field(port: Rdma, path: str, text: str) -> None:
     folder, _, name = path.partition("/")
     if folder in ("counters", "hw_counters"):
         if text.isdecimal() and len(text) <= 20:
@@ -198,20 +198,20 @@ def ibstat(text: bytes) -> list[Rdma]:
         if status is not None:
             found.append(Rdma(status["device"], int(status["port"][:3])))
             continue
-        said = _FIELD.match(line)
-        if said is None:
+        match = _FIELD.match(line)
+        if match is None:
             continue
-        name, value = said["name"].strip().lower(), said["value"].strip()
+        name, value = match["name"].strip().lower(), match["value"].strip()
         if name == "firmware version":
             firmware = value[:40]
         elif name.startswith("port ") and name[5:].isdecimal() and not value and device:
             found.append(Rdma(device, int(name[5:][:3]), firmware=firmware))
         elif found:
-            _take_status(found[-1], name, value)
+            _set_status(found[-1], name, value)
     return found
 
 
-def _take_status(port: Rdma, name: str, value: str) -> None:
+def _set_status(port: Rdma, name: str, value: str) -> None:
     if name == "state":
         port.state = _word(value.rpartition(":")[2])
     elif name in ("physical state", "phys state"):
@@ -247,10 +247,10 @@ def settings(text: bytes) -> Optional[Settings]:
         if line.startswith("Settings for "):
             values["netdev"] = line[len("Settings for ") :].strip(" :")[:31]
             continue
-        said = _SETTING.match(line)
-        if said is not None:
-            name = said["name"]
-            values[name] = said["value"].strip()
+        match = _SETTING.match(line)
+        if match is not None:
+            name = match["name"]
+            values[name] = match["value"].strip()
         if name == "Supported link modes":  # goes on over lines without a name
             modes += [int(number) for number in _MODE.findall(line)]
     link = values.get("Link detected", "")
@@ -270,9 +270,9 @@ def statistics(text: bytes) -> dict[str, int]:
     `rx3_bytes`) left out."""
     found: dict[str, int] = {}
     for line in text.decode("utf-8", "replace").splitlines():
-        said = _COUNTER.fullmatch(line)
-        if said is not None:
-            found[said["name"]] = int(said["value"])
+        match = _COUNTER.fullmatch(line)
+        if match is not None:
+            found[match["name"]] = int(match["value"])
     return found
 
 
@@ -306,7 +306,7 @@ def _json(text: bytes) -> Any:
         return None
 
 
-def _of_uevent(text: str, name: str) -> str:
+def _parse_uevent(text: str, name: str) -> str:
     found = (line.partition("=") for line in text.splitlines())
     return next((value.strip()[:20] for key, _, value in found if key == name), "")
 

@@ -149,13 +149,13 @@ def ports(reading: Reading, extra: Iterable[str] = ()) -> list[NicPort]:
     seen = _Seen.of(reading)
     made: dict[str, NicPort] = {}
     for rdma in seen.rdma.values():
-        port = _of_rdma(reading.target, rdma, seen)
+        port = _make_rdma_port(reading.target, rdma, seen)
         made.setdefault(port.device, port)
     taken = {port.netdev for port in made.values() if port.netdev}
     physical = {name for name, about in seen.net.items() if about.get("pci")}
     alone = physical if seen.net else set(seen.links) - {"lo"}
     for netdev in sorted({*alone, *extra} - taken):
-        port = _of_interface(reading.target, netdev, seen)
+        port = _make_interface_port(reading.target, netdev, seen)
         made.setdefault(port.device, port)
     return list(made.values())
 
@@ -197,9 +197,9 @@ def _merge(known: dict[str, Rdma], port: Rdma) -> None:
     first.rate_gbps = port.rate_gbps if first.rate_gbps is None else first.rate_gbps
 
 
-def _of_rdma(target: Target, rdma: Rdma, seen: _Seen) -> NicPort:
+def _make_rdma_port(target: Target, rdma: Rdma, seen: _Seen) -> NicPort:
     name = rdma.device if rdma.port == 1 else f"{rdma.device}-{rdma.port}"
-    netdev = rdma.netdev or _netdev_at(rdma.pci, seen)
+    netdev = rdma.netdev or _find_netdev(rdma.pci, seen)
     row = target.expected.nic(name) or target.expected.nic(netdev) or target.expected.nic(rdma.pci)
     device = row.device if row is not None else name
     return NicPort(
@@ -207,13 +207,13 @@ def _of_rdma(target: Target, rdma: Rdma, seen: _Seen) -> NicPort:
     )
 
 
-def _netdev_at(pci: str, seen: _Seen) -> str:
+def _find_netdev(pci: str, seen: _Seen) -> str:
     if not pci:
         return ""
     return next((netdev for netdev, about in seen.net.items() if about.get("pci") == pci), "")
 
 
-def _of_interface(target: Target, netdev: str, seen: _Seen) -> NicPort:
+def _make_interface_port(target: Target, netdev: str, seen: _Seen) -> NicPort:
     about = seen.net.get(netdev, {})
     by_address = target.expected.nic(about.get("pci", ""))
     if by_address is not None and by_address.netdev not in ("", netdev):

@@ -289,14 +289,14 @@ def _leaves(element: ElementTree.Element, path: str, depth: int) -> Iterator[tup
     for child in element:
         if child.tag in ("supported_clocks", "processes", "accounted_processes") or depth > 6:
             continue
-        here = f"{path}{_spelled(str(child.tag))}"
+        here = f"{path}{_normalise(str(child.tag))}"
         if len(child):
             yield from _leaves(child, f"{here}/", depth + 1)
         else:
             yield here, (child.text or "").strip()
 
 
-def _spelled(label: str) -> str:
+def _normalise(label: str) -> str:
     """`SRAM Uncorrectable SEC-DED` and `sram_uncorrectable_secded` alike."""
     return re.sub(r"[^a-z0-9]+", "_", label.lower().replace("-", "")).strip("_")
 
@@ -322,7 +322,7 @@ def _from_text(text: str, lost: Mapping[str, str]) -> Printed:
         indent = len(label) - len(label.lstrip())
         while above and above[-1][0] >= indent:
             above.pop()
-        above.append((indent, _spelled(label)))
+        above.append((indent, _normalise(label)))
         if colon:
             values["/".join(name for _, name in above)] = value.strip()
     return Printed([PrintedGpu(pci, found) for pci, found in cards.items()], lost, version.strip())

@@ -23,13 +23,13 @@ _NO_DRIVER = re.compile(
 )
 
 
-def hung(reading: Reading, seconds: float) -> Observation:
+def observe_hang(reading: Reading, seconds: float) -> Observation:
     return reading.saw(
         "gpu.responsive", False, text=f"nvidia-smi gave no answer within {seconds:g} s"
     )
 
 
-def instead(reading: Reading, output: Output, what: str) -> Iterator[Observation]:
+def observe_failure(reading: Reading, output: Output, what: str) -> Iterator[Observation]:
     """Of GPUs that were not spoken of nothing is known. `what` was asked, for people."""
     words = (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")
     is_mismatch = bool(_MISMATCH.search(words))

@@ -150,14 +150,14 @@ def ethtool_module(text: bytes) -> Optional[OpticalModule]:
     module = OpticalModule()
     bounds: dict[str, dict[str, float]] = {}
     for line in text.decode("utf-8", "replace").splitlines():
-        said = _LINE.match(line)
-        if said is not None:
-            _take(module, bounds, said["name"].strip(), said["value"].strip())
+        match = _LINE.match(line)
+        if match is not None:
+            _set_value(module, bounds, match["name"].strip(), match["value"].strip())
     module.limits = {what: OpticsLimits(**named) for what, named in bounds.items()}
     return module if module.values or module.facts.get("identifier") else None
 
 
-def _take(
+def _set_value(
     module: OpticalModule, bounds: dict[str, dict[str, float]], name: str, value: str
 ) -> None:
     threshold = _THRESHOLD.fullmatch(name)
@@ -173,7 +173,7 @@ def _take(
     if name == "Module State":
         module.is_low_power = "lowpwr" in value.lower()
     if value in ("On", "Off"):
-        _take_flag(module, name, value)
+        _set_flag(module, name, value)
         return
     lane = _LANE.search(name)
     what, number = _quantity(_LANE.sub("", name)), _amount(value)
@@ -184,15 +184,15 @@ def _take(
         ] = number
 
 
-def _take_flag(module: OpticalModule, name: str, value: str) -> None:
+def _set_flag(module: OpticalModule, name: str, value: str) -> None:
     lane = _LANE.search(name)
-    said = _FLAG.fullmatch(_LANE.sub("", name).strip())
-    what = _quantity(said["what"]) if said is not None else ""
-    if said is not None and what:
-        on = module.flags.setdefault(said["grade"], [])
+    match = _FLAG.fullmatch(_LANE.sub("", name).strip())
+    what = _quantity(match["what"]) if match is not None else ""
+    if match is not None and what:
+        on = module.flags.setdefault(match["grade"], [])
         if value == "On":
             number = lane[1] if lane else "0"
-            on.append(f"{what}/{said['way']}/{number}")
+            on.append(f"{what}/{match['way']}/{number}")
 
 
 def _quantity(name: str) -> str:
@@ -215,7 +215,7 @@ def mlxlink(text: bytes) -> Optional[OpticalModule]:
         return None
     module = OpticalModule()
     for name, value in sections.items():
-        _take_mlxlink(module, name, value)
+        _set_mlxlink(module, name, value)
     return module
 
 
@@ -224,7 +224,9 @@ def _sections(text: bytes) -> dict[str, Any]:
         document = json.loads(text)
     except (ValueError, RecursionError):
         lines = (_LINE.match(line) for line in text.decode("utf-8", "replace").splitlines())
-        found = {said["name"].strip(): said["value"].strip() for said in lines if said is not None}
+        found = {
+            match["name"].strip(): match["value"].strip() for match in lines if match is not None
+        }
         return found if {"State", "Raw Physical BER", "Rx Power Current [dBm]"} & set(found) else {}
     for name in ("result", "output"):
         document = document.get(name, {}) if isinstance(document, dict) else {}
@@ -234,10 +236,10 @@ def _sections(text: bytes) -> dict[str, Any]:
     return flat
 
 
-def _take_mlxlink(module: OpticalModule, name: str, value: Any) -> None:
+def _set_mlxlink(module: OpticalModule, name: str, value: Any) -> None:
     text = ",".join(_words(value))
     if name in _MLXLINK:
-        _take_levels(module, _MLXLINK[name], text)
+        _set_levels(module, _MLXLINK[name], text)
     elif name in _FACTS and text not in ("", "N/A"):
         module.facts.setdefault(_FACTS[name], text[:60])
     elif name in ("Cable Type", "Cable Technology") and "copper" in text.lower():
@@ -266,7 +268,7 @@ def _words(value: Any) -> Iterator[str]:
             yield str(each).strip()
 
 
-def _take_levels(module: OpticalModule, what: str, text: str) -> None:
+def _set_levels(module: OpticalModule, what: str, text: str) -> None:
     """`1.886,1.989 [-10.41..6]`: a value for each lane, then the module's own limits."""
     bounds = _RANGE.search(text)
     scale = 0.001 if what == "voltage_v" else 1.0
@@ -295,7 +297,7 @@ def ber(text: str) -> Optional[float]:
     return float(f"{found[1]}e-{found[2]}")
 
 
-def merged(
+def merge(
     first: Optional[OpticalModule], second: Optional[OpticalModule]
 ) -> Optional[OpticalModule]:
     """One module of two programs: ethtool's thresholds are the finer ones, mlxlink alone knows the

@@ -87,7 +87,7 @@ def collect(target: Target, via: Transports, base: str) -> dict[str, Output]:
     """
     parts = urlsplit(base)
     first = base if parts.path.strip("/") else urljoin(base, ROOT)
-    waiting, asked, took = [first], {_place(first)}, timedelta(0)
+    waiting, asked, took = [first], {_path(first)}, timedelta(0)
     outputs: dict[str, Output] = {}
     while waiting and len(outputs) < _MOST_DOCUMENTS and took < _IN_ALL:
         url = waiting.pop(0)
@@ -101,13 +101,13 @@ def collect(target: Target, via: Transports, base: str) -> dict[str, Output]:
             break
         for link in _links(output):
             found = urljoin(first, link)
-            if urlsplit(found).netloc == parts.netloc and _place(found) not in asked:
-                asked.add(_place(found))
+            if urlsplit(found).netloc == parts.netloc and _path(found) not in asked:
+                asked.add(_path(found))
                 waiting.append(found)
     return outputs
 
 
-def _place(url: str) -> str:
+def _path(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.path.rstrip('/')}?{parts.query}"
 
@@ -115,7 +115,7 @@ def _place(url: str) -> str:
 def _links(output: Output) -> Iterator[str]:
     """Links of one document; of a collection of entries only that to its next page: entries stand
     in it."""
-    document = document_of(output.stdout) or {}
+    document = parse_document(output.stdout) or {}
     is_log = "LogEntryCollection" in str(document.get("@odata.type", ""))
     for key, value in document.items():
         if key == "Members@odata.nextLink" and isinstance(value, str):
@@ -128,7 +128,7 @@ def _links(output: Output) -> Iterator[str]:
                 yield link
 
 
-def document_of(stdout: bytes) -> Optional[dict[str, Any]]:
+def parse_document(stdout: bytes) -> Optional[dict[str, Any]]:
     start = stdout.find(b"{")
     if start < 0:
         return None
@@ -144,7 +144,7 @@ def read(reading: Reading, outputs: list[Output]) -> Iterator[Observation]:
     found: list[Alarm] = []
     logs: dict[str, list[tuple[str, Alarm]]] = {}
     for output in outputs:
-        document = document_of(output.stdout) or {}
+        document = parse_document(output.stdout) or {}
         kind = _type(document)
         if kind == "JsonSchemaFile":
             continue
@@ -155,14 +155,14 @@ def read(reading: Reading, outputs: list[Output]) -> Iterator[Observation]:
             for entry in members if isinstance(members, list) else []:
                 if isinstance(entry, dict) and len(entry) > 1:
                     _add(logs, entry)
-            logs.setdefault(_log_of(document), [])
+            logs.setdefault(_log_name(document), [])
         else:
             found += _healths(document)
             yield from _facts(reading, document)
     yield from bmc_alarms.alarms(reading, found)
     for name in sorted(logs):
-        ordered = sorted(logs[name], key=lambda pair: _order(pair[0]))
-        yield from bmc_alarms.entries(
+        ordered = sorted(logs[name], key=lambda pair: _sort_key(pair[0]))
+        yield from bmc_alarms.observe_entries(
             reading, name, [alarm for _, alarm in ordered], [key for key, _ in ordered]
         )
 
@@ -185,10 +185,10 @@ def _facts(reading: Reading, document: dict[str, Any]) -> Iterator[Observation]:
 
 def _add(logs: dict[str, list[tuple[str, Alarm]]], entry: dict[str, Any]) -> None:
     key = f"{entry.get('Created', '')}|{entry.get('Id', '')}|{entry.get('Message') or entry.get('MessageId', '')}"  # noqa: E501
-    logs.setdefault(_log_of(entry), []).append((key, _entry(entry)))
+    logs.setdefault(_log_name(entry), []).append((key, _entry(entry)))
 
 
-def _order(key: str) -> tuple[int, str]:
+def _sort_key(key: str) -> tuple[int, str]:
     number = key.split("|")[1]
     return int(number) if number.isdigit() and len(number) < 18 else 0, key
 
@@ -198,7 +198,7 @@ def _type(document: dict[str, Any]) -> str:
     return str(document.get("@odata.type", "")).rpartition(".")[2].lstrip("#")
 
 
-def _log_of(document: dict[str, Any]) -> str:
+def _log_name(document: dict[str, Any]) -> str:
     """`/redfish/v1/Systems/1/LogServices/IML/Entries/3` as `Systems.1.IML`."""
     path = str(document.get("@odata.id", "")).partition("/Entries")[0].replace("/redfish/v1/", "")
     return (
@@ -228,10 +228,10 @@ def _entry(entry: dict[str, Any]) -> Alarm:
     kind = found[0] if found else own
     level = (0 if is_of_part else -1) if is_over else (level if level > 0 else -1)
     text = f"event log, {entry.get('Created', '')}: {message} ({entry.get('Severity', '')})"
-    return Alarm(kind, _name_of_entry(entry), level, text[:400])
+    return Alarm(kind, _entry_name(entry), level, text[:400])
 
 
-def _name_of_entry(entry: dict[str, Any]) -> str:
+def _entry_name(entry: dict[str, Any]) -> str:
     links = entry.get("Links")
     origin = links.get("OriginOfCondition") if isinstance(links, dict) else None
     path = origin.get("@odata.id") if isinstance(origin, dict) else None

@@ -36,7 +36,7 @@ TARGET = Target("gn001", "127.0.0.1")
 def told(text: str) -> dict[tuple[str, str], int]:
     """Worst level by kind and name, of a text of sensors."""
     found: dict[tuple[str, str], int] = {}
-    for alarm in ipmitool.told_by(text):
+    for alarm in ipmitool.parse_alarms(text):
         key = (str(alarm.kind), alarm.name)
         found[key] = max(found.get(key, 0), alarm.level)
     return found

@@ -88,7 +88,7 @@ def test_one_round_is_one_script_of_a_few_commands() -> None:
 def test_lctl_is_asked_as_root_only_where_lustre_is_mounted(kind: str, asked: list[str]) -> None:
     """A site without Lustre, and without sudo, is not told that it must have either."""
     mounted = Output(0, f"srv:/fs /home {kind} rw 0 0\n".encode(), b"", timedelta(0))
-    found = host_storage.of_lustre(mounted)
+    found = host_storage.lustre_commands(mounted)
     assert [command.argv[0] for command in found if command.as_root] == asked
 
 

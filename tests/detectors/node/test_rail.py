@@ -15,7 +15,13 @@ from detectors.detector import Target, Transports
 from detectors.evaluation import judge
 from detectors.expected import Expected
 from detectors.faults import EventKind, Observation
-from detectors.node.rail import RailDetector, SlowRail, agreed, confirmed, slow_rail
+from detectors.node.rail import (
+    RailDetector,
+    SlowRail,
+    evaluate_slow_rails,
+    find_agreements,
+    slow_rail,
+)
 from fixtures.cluster.facets.nic import NicFacet
 from fixtures.cluster.facets.nic_polled import expected
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
@@ -179,16 +185,16 @@ def slow(node: str, *jobs: str, place: str = "leaf-04", ratio: float = 0.42) -> 
 def test_a_rail_that_is_slow_on_several_nodes_and_jobs_is_a_fault(
     rails: list[SlowRail], is_fault: bool
 ) -> None:
-    assert any(each.is_fault for each in agreed(rails)) is is_fault
+    assert any(each.is_fault for each in find_agreements(rails)) is is_fault
 
 
 def test_an_agreement_names_the_place_and_raises_a_fault_on_each_rail() -> None:
     rails = [slow("gn001", "7"), slow("gn002", "8"), slow("gn003", "8", ratio=0.7)]
-    agreement = agreed(rails)[0]
+    agreement = find_agreements(rails)[0]
     assert agreement.reason == "leaf-04 is slow on 3 nodes in 2 jobs: look at it first"
     memory, said = judge.Memory(), []
     for minute in range(7):
-        seen = list(confirmed(rails, START + minute * MINUTE))
+        seen = list(evaluate_slow_rails(rails, START + minute * MINUTE))
         judged = judge.judge(seen, memory, active=(), catalog=catalog.load())
         memory, said = (
             judged.memory,
@@ -230,6 +236,6 @@ def test_agreement_does_not_hang_on_the_order_in_which_nodes_are_heard(
     rails: list[SlowRail],
 ) -> None:
     def verdicts(these: Sequence[SlowRail]) -> list[tuple[str, bool, str]]:
-        return [(each.place, each.is_fault, each.reason) for each in agreed(these)]
+        return [(each.place, each.is_fault, each.reason) for each in find_agreements(these)]
 
     assert verdicts(rails) == verdicts(rails[::-1])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.slurm import output
-from detectors.slurm.job_records import accounted, checkpoint, listed
+from detectors.slurm.job_records import checkpoint, parse_ended_jobs, parse_listed_jobs
 
 BEGIN = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 US = "\x1f"
@@ -31,7 +31,7 @@ ENDED = cells(
 
 
 def test_a_running_job_has_no_end_when_squeue_prints_its_time_limit() -> None:
-    (job,) = listed(RUNS, between=US)
+    (job,) = parse_listed_jobs(RUNS, between=US)
     assert (job.job_id, job.state, job.user, job.partition) == ("17", "RUNNING", "alice", "gpu")
     assert (job.started_at, job.ended_at, job.nodes, job.gpus) == (
         BEGIN,
@@ -42,7 +42,7 @@ def test_a_running_job_has_no_end_when_squeue_prints_its_time_limit() -> None:
 
 
 def test_an_ended_job_has_its_state_alone_its_end_and_its_checkpoint() -> None:
-    (job,) = accounted(ENDED, between=US)
+    (job,) = parse_ended_jobs(ENDED, between=US)
     assert (job.state, job.gpus) == ("CANCELLED", 16)
     assert job.ended_at == datetime(2025, 1, 15, 4, 0, tzinfo=UTC)
     assert job.checkpoint_at == datetime(2025, 1, 15, 3, 30, tzinfo=UTC)
@@ -60,7 +60,7 @@ def test_an_ended_job_has_its_state_alone_its_end_and_its_checkpoint() -> None:
     ],
 )
 def test_gpus_are_those_of_the_whole_job_or_not_known(per_node: str, tres: str, gpus: int) -> None:
-    (job,) = listed(
+    (job,) = parse_listed_jobs(
         RUNS.replace("gres:gpu:h100:8", per_node), f"17                  {tres}\n", between=US
     )
     assert job.gpus == gpus
@@ -77,8 +77,8 @@ def test_gpus_are_those_of_the_whole_job_or_not_known(per_node: str, tres: str, 
     ],
 )
 def test_a_line_is_left_out_when_it_tells_no_start_no_end_or_no_node(line: str) -> None:
-    assert listed(cells(line), between=US) == []
-    assert accounted(cells(line), between=US) == []
+    assert parse_listed_jobs(cells(line), between=US) == []
+    assert parse_ended_jobs(cells(line), between=US) == []
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_the_last_checkpoint_is_what_the_comment_says(comment: str, at: datetime
 
 @given(st.text())
 def test_any_text_is_read_without_an_error(text: str) -> None:
-    assert isinstance(listed(text, text, between=US), list)
-    assert isinstance(accounted(f"{ENDED}\n{text}", between=US), list)
+    assert isinstance(parse_listed_jobs(text, text, between=US), list)
+    assert isinstance(parse_ended_jobs(f"{ENDED}\n{text}", between=US), list)
 
 
 @given(st.lists(st.text(alphabet="|0123456789-T:=abN[],", max_size=30), min_size=10, max_size=10))
 def test_any_cells_are_read_without_an_error(written: list[str]) -> None:
     text = "".join(f"{cell}{US}" for cell in written)
-    for job in (*listed(text, between=US), *accounted(text, between=US)):
+    for job in (*parse_listed_jobs(text, between=US), *parse_ended_jobs(text, between=US)):
         assert job.nodes
 
 
@@ -120,7 +120,7 @@ def test_a_row_that_a_user_writes_into_a_name_or_comment_is_no_job_of_another(at
     between = output.secret_between()
     written = RUNS.split(US)
     written[at] = f"x\n{forged}"
-    for read in (listed, accounted):
+    for read in (parse_listed_jobs, parse_ended_jobs):
         assert [job.user for job in read(between.join(written) * 2, between=between)] == [
             "alice",
             "alice",

@@ -146,7 +146,9 @@ def test_a_reason_keeps_its_bars_and_quotes_in_every_form() -> None:
         f"gn001|drained|bob|{reason}\n",
         json.dumps({"nodes": [{"name": "gn001", "state": ["IDLE", "DRAIN"], "reason": reason}]}),
     ]
-    assert [output_formats.listed(text).nodes["gn001"].reason for text in forms] == [reason] * 3
+    assert [output_formats.parse_nodes(text).nodes["gn001"].reason for text in forms] == [
+        reason
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_a_reason_keeps_its_bars_and_quotes_in_every_form() -> None:
 )
 def test_every_suffix_of_a_short_state_is_read(suffix: str, flag: str) -> None:
     for word in ("idle", "mix", "drain", "drng", "down"):
-        node = output_formats.listed(f"gn001|{word}{suffix}|Unknown|none\n").nodes["gn001"]
+        node = output_formats.parse_nodes(f"gn001|{word}{suffix}|Unknown|none\n").nodes["gn001"]
         assert node.flags - {"DRAIN"} == ({flag} if flag else set())
 
 
@@ -191,7 +193,8 @@ def test_the_state_of_22_05_and_of_later_json_say_the_same() -> None:
         ]
     }
     assert (
-        output_formats.listed(json.dumps(old)).nodes == output_formats.listed(json.dumps(new)).nodes
+        output_formats.parse_nodes(json.dumps(old)).nodes
+        == output_formats.parse_nodes(json.dumps(new)).nodes
     )
 
 
@@ -231,7 +234,7 @@ def test_any_text_is_listed_without_an_error(text: str) -> None:
         f'{{"nodes": [{text}]}}',
         f"gn|idle|{text}",
     ):
-        assert output_formats.listed(form).unread >= 0
+        assert output_formats.parse_nodes(form).unread >= 0
 
 
 @pytest.mark.parametrize(
@@ -255,7 +258,7 @@ def test_lists_of_hosts_beyond_any_cluster_are_not_kept() -> None:
     begun = datetime.now(UTC)
     assert len(output.jobs("1|RUNNING|a|gn[1-60000]|gres:gpu:8|x\n" * 20)) < 20
     rows = "".join(f"r{row}n[1-60000] idle\n" for row in range(3))
-    assert output_formats.listed(f"NODELIST STATE\n{rows}").unread == 1
+    assert output_formats.parse_nodes(f"NODELIST STATE\n{rows}").unread == 1
     assert output.jobs(f"1|RUNNING|a|gn1|gres:gpu:{'9' * 5000}|x\n")[0].nodes == ("gn1",)
     assert datetime.now(UTC) - begun < timedelta(seconds=10)
 
@@ -270,7 +273,7 @@ def test_a_line_of_brackets_takes_no_time() -> None:
         "," * 500_000,
     ):
         list(output.hosts(text))
-        output_formats.listed(f"NODELIST STATE\n{text} idle\n")
+        output_formats.parse_nodes(f"NODELIST STATE\n{text} idle\n")
     assert datetime.now(UTC) - begun < timedelta(seconds=5)
 
 
@@ -304,7 +307,7 @@ def test_large_sites_ask_for_one_line_a_node() -> None:
 def test_ten_thousand_nodes_are_read_in_linear_time() -> None:
     text = "".join(block("IDLE", name=f"gn{number:05d}") for number in range(10_000))
     begun = datetime.now(UTC)
-    assert len(output_formats.listed(text).nodes) == 10_000
+    assert len(output_formats.parse_nodes(text).nodes) == 10_000
     assert datetime.now(UTC) - begun < timedelta(seconds=10)
 
 

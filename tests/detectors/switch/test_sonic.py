@@ -105,7 +105,7 @@ def test_marking_that_is_switched_off_is_not_set_at_all() -> None:
 )
 def test_alpha_is_two_to_the_dynamic_threshold(exponent: str, alpha: str) -> None:
     tables = database(BUFFER_PROFILE__roce_lossless__dynamic_th=exponent)
-    assert sonic_settings.observed("buffer_alpha", tables, {}) == alpha
+    assert sonic_settings.get_observed("buffer_alpha", tables, {}) == alpha
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_alpha_is_two_to_the_dynamic_threshold(exponent: str, alpha: str) -> Non
     ],
 )
 def test_declared_values_are_compared_in_one_form(name: str, declared: str, wanted: str) -> None:
-    assert sonic_settings.wanted(name, declared) == wanted
+    assert sonic_settings.get_wanted(name, declared) == wanted
 
 
 def test_the_three_forms_of_a_database_are_the_same() -> None:
@@ -138,7 +138,7 @@ def test_old_references_to_profiles_are_followed() -> None:
     tables = database()
     for row in tables["QUEUE"].values():
         row["wred_profile"] = "[WRED_PROFILE|ROCE]"
-    assert sonic_settings.observed("ecn_max_bytes", tables, DECLARED) == "10000000"
+    assert sonic_settings.get_observed("ecn_max_bytes", tables, DECLARED) == "10000000"
 
 
 @pytest.mark.parametrize(

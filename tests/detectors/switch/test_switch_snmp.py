@@ -206,14 +206,14 @@ def test_a_32_bit_counter_that_wraps_goes_on_and_one_that_falls_begins_anew() ->
     st.sampled_from([32, 64]),
 )
 def test_a_counter_never_rises_by_less_than_nothing(value: Any, old: Any, bits: int) -> None:
-    gained = ports.risen(value, old, bits)
+    gained = ports.get_increase(value, old, bits)
     assert gained is None or gained >= 0
 
 
 def test_a_reset_64_bit_counter_gives_no_rate() -> None:
-    assert ports.risen(5, 2**40, 64) is None
-    assert ports.risen(5, 2**32 - 5, 32) == 10
-    assert ports.risen(5, 900, 32) is None
+    assert ports.get_increase(5, 2**40, 64) is None
+    assert ports.get_increase(5, 2**32 - 5, 32) == 10
+    assert ports.get_increase(5, 900, 32) is None
 
 
 def test_bytes_are_counted_in_64_bits() -> None:
