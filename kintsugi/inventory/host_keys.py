@@ -11,9 +11,9 @@ import hashlib
 import os
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -26,8 +26,8 @@ _TIMEOUT_S = 10.0
 _AT_ONCE = 16
 
 
-class KeyStanding(StrEnum):
-    """How a machine's key stands to what is pinned."""
+class KeyState(StrEnum):
+    """How a machine's key compares with what is pinned."""
 
     KNOWN = "known"
     NEW = "new"
@@ -36,11 +36,11 @@ class KeyStanding(StrEnum):
 
 
 @dataclass(frozen=True)
-class SeenHostKey:
+class HostKey:
     """One machine. `fingerprint` as `ssh-keygen -lf` prints it; `text` says what went wrong."""
 
     target: Target
-    standing: KeyStanding
+    state: KeyState
     key: paramiko.PKey | None = None
     fingerprint: str = ""
     text: str = ""
@@ -48,49 +48,47 @@ class SeenHostKey:
     @property
     def host(self) -> str:
         """As known_hosts names it."""
-        address, port = self.target.address, self.target.port
-        return address if port == 22 else f"[{address}]:{port}"
+        return _host_name(self.target)
 
 
-def scan_host_keys(targets: Sequence[Target], known_hosts: Path) -> list[SeenHostKey]:
+def _host_name(target: Target) -> str:
+    return target.address if target.port == 22 else f"[{target.address}]:{target.port}"
+
+
+def scan_host_keys(targets: Sequence[Target], known_hosts: Path) -> list[HostKey]:
     """Every target's key beside the pinned one. Raises OSError when the file is there and cannot be
     read."""
     pinned = paramiko.HostKeys(str(known_hosts)) if known_hosts.exists() else paramiko.HostKeys()
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="host-keys") as pool:
-        return list(pool.map(lambda target: _look(target, pinned), targets))
+        return list(pool.map(lambda target: _scan(target, pinned), targets))
 
 
-def _look(target: Target, pinned: paramiko.HostKeys) -> SeenHostKey:
+def _scan(target: Target, pinned: paramiko.HostKeys) -> HostKey:
     try:
-        key = _key(target, pinned)
+        key = _get_key(target, pinned)
     except (OSError, EOFError, paramiko.SSHException) as error:
-        return SeenHostKey(target, KeyStanding.SILENT, text=error_text.reason(error))
-    seen = SeenHostKey(target, KeyStanding.NEW, key, _fingerprint(key))
-    kept = pinned.lookup(seen.host)
-    if kept is None:
-        return seen
-    own = kept.get(key.get_name())
-    if own is not None and own.asbytes() == key.asbytes():
-        return SeenHostKey(target, KeyStanding.KNOWN, key, seen.fingerprint)
-    old = ", ".join(f"{name} {_fingerprint(other)}" for name, other in kept.items())
-    return SeenHostKey(target, KeyStanding.CHANGED, key, seen.fingerprint, f"pinned is {old}")
+        return HostKey(target, KeyState.SILENT, text=error_text.reason(error))
+    new_key = HostKey(target, KeyState.NEW, key, _fingerprint(key))
+    pinned_keys = pinned.lookup(new_key.host)
+    if pinned_keys is None:
+        return new_key
+    same_kind = pinned_keys.get(key.get_name())
+    if same_kind is not None and same_kind.asbytes() == key.asbytes():
+        return replace(new_key, state=KeyState.KNOWN)
+    texts = [f"{name} {_fingerprint(old_key)}" for name, old_key in pinned_keys.items()]
+    return replace(new_key, state=KeyState.CHANGED, text=f"pinned is {', '.join(texts)}")
 
 
-def _key(target: Target, pinned: paramiko.HostKeys) -> paramiko.PKey:
+def _get_key(target: Target, pinned: paramiko.HostKeys) -> paramiko.PKey:
     """The host key of a handshake, without logging in; of the pinned kind where one is pinned."""
     sock = socket.create_connection((target.address, target.port), timeout=_TIMEOUT_S)
     try:
         transport = paramiko.Transport(sock)
-        kept = pinned.lookup(
-            target.address if target.port == 22 else f"[{target.address}]:{target.port}"
-        )
-        kinds = [
-            kind
-            for kind in transport.get_security_options().key_types
-            if kept is not None and kind in kept
-        ]
+        options = transport.get_security_options()
+        pinned_kinds: Collection[str] = pinned.lookup(_host_name(target)) or ()
+        kinds = [kind for kind in options.key_types if kind in pinned_kinds]
         if kinds:
-            transport.get_security_options().key_types = tuple(kinds)
+            options.key_types = tuple(kinds)
         try:
             transport.start_client(timeout=_TIMEOUT_S)
             return transport.get_remote_server_key()
@@ -105,24 +103,23 @@ def _fingerprint(key: paramiko.PKey) -> str:
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def pin(seen: Sequence[SeenHostKey], known_hosts: Path) -> int:
+def pin(host_keys: Sequence[HostKey], known_hosts: Path) -> int:
     """Adds the new keys and keeps every line that was there; returns how many. Raises OSError."""
-    fresh = [each for each in seen if each.standing is KeyStanding.NEW and each.key is not None]
-    if not fresh:
+    rows = []
+    for host_key in host_keys:
+        key = host_key.key
+        if host_key.state is KeyState.NEW and key is not None:
+            rows.append(f"{host_key.host} {key.get_name()} {key.get_base64()}\n")
+    if not rows:
         return 0
-    known_hosts.parent.mkdir(parents=True, exist_ok=True)
+    folder = known_hosts.parent
+    folder.mkdir(parents=True, exist_ok=True)
     before = known_hosts.read_text() if known_hosts.exists() else ""
-    rows = [
-        f"{each.host} {each.key.get_name()} {each.key.get_base64()}"
-        for each in fresh
-        if each.key is not None
-    ]
-    text = before + ("" if not before or before.endswith("\n") else "\n") + "\n".join(rows) + "\n"
-    with tempfile.NamedTemporaryFile(
-        "w", dir=known_hosts.parent, prefix=".known_hosts-", delete=False
-    ) as new:
-        new.write(text)
+    if before and not before.endswith("\n"):
+        before += "\n"
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".known_hosts-", delete=False) as new:
+        new.write(before + "".join(rows))
         new.flush()
         os.fsync(new.fileno())
     os.replace(new.name, known_hosts)
-    return len(fresh)
+    return len(rows)

@@ -39,7 +39,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 
 @dataclass
-class RootCommand:
+class RootCommands:
     """What needs root, by program and arguments, with the detectors that ask; and where each
     program lies."""
 
@@ -48,19 +48,19 @@ class RootCommand:
     failed: list[str] = field(default_factory=list)
 
 
-class _Noting:
+class _RecordingShell:
     """A shell that sends what needs no root and notes what does. Without `shell` it sends
     nothing."""
 
     def __init__(self, shell: Shell | None) -> None:
         self._shell = shell
-        self.noted: list[tuple[str, ...]] = []
+        self.recorded: list[tuple[str, ...]] = []
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         return self._shell.run(target, argv, timeout) if self._shell is not None else _NOTHING
 
     def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
-        self.noted += [command.argv for command in commands if command.as_root]
+        self.recorded += [command.argv for command in commands if command.as_root]
         sent = [command for command in commands if not command.as_root]
         outputs = {command.name: _NOTHING for command in commands}
         if self._shell is not None and sent:
@@ -71,40 +71,43 @@ class _Noting:
 _NOTHING = Output(0, b"", b"", timedelta(0))
 
 
-def ask(
+def find_detector_commands(
     detectors: Iterable[Detector], targets: Sequence[Target], shell: Shell | None, *, now: datetime
-) -> RootCommand:
+) -> RootCommands:
     """Of these targets; `shell` is None where there is no access, and second rounds stay unseen
     then."""
-    asked = RootCommand()
+    needs = RootCommands()
     for target in targets:
-        wanted = [each for each in detectors if each.kind is target.kind and each.wants(target)]
-        _ask_one(asked, target, wanted, shell, now)
+        of_kind = [detector for detector in detectors if detector.kind is target.kind]
+        wanted = [detector for detector in of_kind if detector.wants(target)]
+        _add_commands(needs, target, wanted, shell, now)
     for command in discovery.commands():
         if command.as_root:
-            asked.commands.setdefault(command.argv, set()).add("inventory discover")
+            needs.commands.setdefault(command.argv, set()).add("inventory discover")
     if shell is not None:
-        _locate(asked, targets, shell)
-    return asked
+        _locate(needs, targets, shell)
+    return needs
 
 
-def acts(targets: Sequence[Target], shell: Shell | None, units: Sequence[str]) -> RootCommand:
+def find_act_commands(
+    targets: Sequence[Target], shell: Shell | None, units: Sequence[str]
+) -> RootCommands:
     """What a run does as root on these nodes: the reset of GPUs, and what is stopped and started
     for it.
 
     `units` are those that the site's runbooks name besides the usual ones.
     """
-    asked = RootCommand()
+    needs = RootCommands()
     for target in targets:
-        for argv in root_rights.list_commands(target, tuple(units)):
-            asked.commands.setdefault(argv, set()).add(ResetGpu.name)
+        for argv in root_rights.commands(target, tuple(units)):
+            needs.commands.setdefault(argv, set()).add(ResetGpu.name)
     if shell is not None:
-        _locate(asked, targets, shell)
-    return asked
+        _locate(needs, targets, shell)
+    return needs
 
 
-def _ask_one(
-    asked: RootCommand,
+def _add_commands(
+    needs: RootCommands,
     target: Target,
     detectors: Iterable[Detector],
     shell: Shell | None,
@@ -113,25 +116,25 @@ def _ask_one(
     """A node that does not answer is asked as if there were no access: its first rounds are seen
     all the same."""
     for detector in detectors:
-        noting = _Noting(shell)
+        recording = _RecordingShell(shell)
         try:
-            detector.collect(target, Transports(shell=noting), now)
+            detector.collect(target, Transports(shell=recording), now)
         except Unreachable as error:
-            asked.failed.append(f"{target.name}: {error}")
+            needs.failed.append(f"{target.name}: {error}")
             if shell is not None:
-                _ask_one(asked, target, detectors, None, now)
+                _add_commands(needs, target, detectors, None, now)
                 return
         except NotConfigured:
             pass  # another door than the shell: nothing of it needs root
         except DetectorError as error:
-            asked.failed.append(f"{detector.name} on {target.name}: {error}")
-        for argv in noting.noted:
-            asked.commands.setdefault(argv, set()).add(detector.name)
+            needs.failed.append(f"{detector.name} on {target.name}: {error}")
+        for argv in recording.recorded:
+            needs.commands.setdefault(argv, set()).add(detector.name)
 
 
-def _locate(asked: RootCommand, targets: Sequence[Target], shell: Shell) -> None:
+def _locate(needs: RootCommands, targets: Sequence[Target], shell: Shell) -> None:
     """sudo compares whole paths: where the programs lie on the first target that tells."""
-    programs = sorted({argv[0] for argv in asked.commands if "/" not in argv[0]})
+    programs = sorted({argv[0] for argv in needs.commands if "/" not in argv[0]})
     if not programs:
         return
     places = [f"{folder}/{program}" for program in programs for folder in _FOLDERS]
@@ -141,7 +144,7 @@ def _locate(asked: RootCommand, targets: Sequence[Target], shell: Shell) -> None
         except DetectorError:
             continue
         for path in output.stdout.decode("utf-8", "replace").split():
-            asked.folders.setdefault(path.rpartition("/")[2], path)
+            needs.folders.setdefault(path.rpartition("/")[2], path)
 
 
 LOOKS = (
@@ -157,32 +160,34 @@ ACTS = (
 )
 
 
-def lines(asked: RootCommand, user: str, *, head: Sequence[str] = LOOKS) -> list[str]:
+def format_sudoers(needs: RootCommands, user: str, *, head: Sequence[str] = LOOKS) -> list[str]:
     """A whole file for /etc/sudoers.d; `visudo -c` accepts it. Programs that were not found are
     allowed where usual."""
-    if not asked.commands:
+    if not needs.commands:
         return [*head, "# Nothing needs root."]
     by_detector: dict[str, list[tuple[str, ...]]] = {}
-    for argv, names in sorted(asked.commands.items()):
+    for argv, names in sorted(needs.commands.items()):
         by_detector.setdefault(", ".join(sorted(names)), []).append(argv)
-    found = [*head, f"Defaults:{user} !requiretty"]
-    for named, commands in sorted(by_detector.items()):
-        found += ["", f"# {named}"]
-        found += [f"{user} ALL=(root) NOPASSWD: {_allowed(argv, asked)}" for argv in commands]
-    return found
+    lines = [*head, f"Defaults:{user} !requiretty"]
+    for names_text, commands in sorted(by_detector.items()):
+        lines += ["", f"# {names_text}"]
+        lines += [f"{user} ALL=(root) NOPASSWD: {_format_rule(argv, needs)}" for argv in commands]
+    return lines
 
 
-def _allowed(argv: tuple[str, ...], asked: RootCommand) -> str:
-    program, arguments = argv[0], " ".join(_escaped(word) for word in argv[1:])
+def _format_rule(argv: tuple[str, ...], needs: RootCommands) -> str:
+    program = argv[0]
+    arguments = " ".join(_escape(word) for word in argv[1:]) or '""'  # "" forbids any
     if "/" in program:
         paths = [program]
-    elif program in asked.folders:
-        paths = [asked.folders[program]]
+    elif program in needs.folders:
+        paths = [needs.folders[program]]
     else:
         paths = [f"{folder}/{program}" for folder in _USUAL]
-    # "" in place of arguments forbids any.
-    return ", ".join(f"{path} {arguments}" if arguments else f'{path} ""' for path in paths)
+    return ", ".join(f"{path} {arguments}" for path in paths)
 
 
-def _escaped(word: str) -> str:
-    return word if _PLAIN.fullmatch(word) else _ESCAPED.sub(r"\\\1", word).replace(" ", r"\ ")
+def _escape(word: str) -> str:
+    if _PLAIN.fullmatch(word):
+        return word
+    return _ESCAPED.sub(r"\\\1", word).replace(" ", r"\ ")

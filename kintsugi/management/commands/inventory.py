@@ -27,7 +27,7 @@ from runbooks.slurm.protocol import SlurmError
 
 if TYPE_CHECKING:
     from kintsugi.inventory.discover import Discovered
-    from kintsugi.inventory.host_keys import SeenHostKey
+    from kintsugi.inventory.host_keys import HostKey
 
 _SHOWN = 20
 _ALIKE = 3
@@ -296,11 +296,14 @@ class Command(StoreCommand):
             targets = _first_of_each_role(services.targets(TargetKind.NODE))
         shell = wiring.node_shell() if wiring.has_node_access() and not offline else None
         if acts:
-            needs, head = sudoers.acts(targets, shell, root_rights.units()), sudoers.ACTS
+            needs = sudoers.find_act_commands(targets, shell, root_rights.units())
+            head = sudoers.ACTS
         else:
-            needs = sudoers.ask(wiring.detectors(), targets, shell, now=clock.now())
+            detectors, now = wiring.detectors(), clock.now()
+            needs = sudoers.find_detector_commands(detectors, targets, shell, now=now)
             head = sudoers.LOOKS
-        for line in sudoers.lines(needs, settings.KINTSUGI["KINTSUGI_SSH_USER"], head=head):
+        user = settings.KINTSUGI["KINTSUGI_SSH_USER"]
+        for line in sudoers.format_sudoers(needs, user, head=head):
             self.stdout.write(line)
         for line in needs.failed:
             self.stderr.write(f"not known: {line}")
@@ -346,26 +349,24 @@ class Command(StoreCommand):
             self.stdout.write(f"Pinned {pinned} new keys in {known_hosts}.")
         self._conclude(keys, known_hosts, is_accepted=accept)
 
-    def _conclude(
-        self, keys: Sequence[SeenHostKey], known_hosts: Path, *, is_accepted: bool
-    ) -> None:
-        from kintsugi.inventory.host_keys import KeyStanding  # noqa: PLC0415  (paramiko, as above)
+    def _conclude(self, keys: Sequence[HostKey], known_hosts: Path, *, is_accepted: bool) -> None:
+        from kintsugi.inventory.host_keys import KeyState  # noqa: PLC0415  (paramiko, as above)
 
-        count = Counter(key.standing for key in keys)
-        if count[KeyStanding.NEW] and not is_accepted:
+        count = Counter(key.state for key in keys)
+        if count[KeyState.NEW] and not is_accepted:
             self.stdout.write(
-                f"{count[KeyStanding.NEW]} are new. Compare a few with `ssh-keygen -lf"
+                f"{count[KeyState.NEW]} are new. Compare a few with `ssh-keygen -lf"
                 " /etc/ssh/ssh_host_ed25519_key.pub` on the machine, then say --accept."
             )
-        changed = count[KeyStanding.CHANGED]
+        changed = count[KeyState.CHANGED]
         if changed:
             raise CommandError(
                 f"{changed} changed and were refused. A reinstalled machine has new"
                 f" keys: when you know why, `ssh-keygen -R HOST -f {known_hosts}`, then again. Else"
                 " somebody may be in between."
             )
-        if count[KeyStanding.SILENT]:
-            raise CommandError(f"{count[KeyStanding.SILENT]} did not answer.")
+        if count[KeyState.SILENT]:
+            raise CommandError(f"{count[KeyState.SILENT]} did not answer.")
 
 
 def _takes_machines(parser: ArgumentParser, default: str = "all") -> None:
@@ -422,9 +423,10 @@ def _fold_reasons(lines: Iterable[str]) -> list[str]:
     return folded
 
 
-def _format_key(seen: SeenHostKey) -> str:
-    kind = seen.key.get_name() if seen.key is not None else ""
-    words = (f"{seen.standing:8}", seen.target.name, seen.host, kind, seen.fingerprint, seen.text)
+def _format_key(host_key: HostKey) -> str:
+    kind = host_key.key.get_name() if host_key.key is not None else ""
+    names = (f"{host_key.state:8}", host_key.target.name, host_key.host, kind)
+    words = (*names, host_key.fingerprint, host_key.text)
     return " ".join(word for word in words if word)
 
 

@@ -110,12 +110,12 @@ class Command(BaseCommand):
         if options["paths"] or options["days"] < 1:
             raise CommandError("--shadow plays no PATH, and at least one day", returncode=USAGE)
         try:
-            told = shadow.compare(
+            compared = shadow.compare(
                 now=clock.now(), days=options["days"], rules=options["rules"], say=self.say
             )
         except CorrelationError as error:
             raise CommandError(str(error), returncode=USAGE) from error
         if options["json"]:
-            self.stdout.write(json.dumps(told.as_json(), indent=1))
+            self.stdout.write(json.dumps(compared.as_json(), indent=1))
         else:
-            self.stdout.write("\n".join(told.text()))
+            self.stdout.write("\n".join(compared.text()))

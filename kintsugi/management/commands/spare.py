@@ -43,7 +43,7 @@ class Command(StoreCommand):
         acts.add_parser("return", help="give back one that stands in").add_argument("node")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        acts = {"list": _listed, "add": _added, "remove": _removed, "return": _returned}
+        acts = {"list": _list, "add": _add, "remove": _remove, "return": _return}
         if options["act"] != "list":
             self.require_serving()
         try:
@@ -66,19 +66,19 @@ def _keep_free(spare: Spare, now: datetime) -> None:
     spare_swaps.keep_free(spare, _slurm(), now)
 
 
-def _listed(options: dict[str, Any], now: datetime) -> str:
+def _list(options: dict[str, Any], now: datetime) -> str:
     rows = Spare.objects.select_related("node", "stands_for")
-    return "\n".join(_line(row) for row in rows) or "None."
+    return "\n".join(_format_line(row) for row in rows) or "None."
 
 
-def _line(row: Spare) -> str:
+def _format_line(row: Spare) -> str:
     who = f" for {row.stands_for.name}" if row.stands_for is not None else ""
     how = f"reservation {row.reservation}" if row.reservation else "by partition"
     since = f"{timezone.localtime(row.since_at):%Y-%m-%d %H:%M %Z}"
     return f"{row.node.name}  {row.state}{who} since {since}  {', '.join(row.partitions)}  {how}"
 
 
-def _added(options: dict[str, Any], now: datetime) -> str:
+def _add(options: dict[str, Any], now: datetime) -> str:
     """Slurm first: a node that cannot be kept free is no spare."""
     slurm = _slurm()
     known = slurm.partitions()
@@ -87,38 +87,35 @@ def _added(options: dict[str, Any], now: datetime) -> str:
         raise CommandError(
             f"{', '.join(unknown)}: Slurm knows no such partition; there are {', '.join(known)}."
         )
-    made = spares.add(
+    spare = spares.add(
         options["node"], partitions=options["partition"], is_reserved=options["reserved"], now=now
     )
-    if isinstance(made, Refused):
-        raise CommandError(made.reason)
+    if isinstance(spare, Refused):
+        raise CommandError(spare.reason)
     try:
-        _keep_free(made, now)
+        _keep_free(spare, now)
     except SlurmError:
         spares.remove(options["node"])
         raise
     return (
-        f"{options['node']} is a spare for {', '.join(made.partitions)}, and kept free until it is"
+        f"{options['node']} is a spare for {', '.join(spare.partitions)}, and kept free until it is"
         " needed."
     )
 
 
-def _removed(options: dict[str, Any], now: datetime) -> str:
+def _remove(options: dict[str, Any], now: datetime) -> str:
     refused = spares.remove(options["node"])
     if refused is not None:
         raise CommandError(refused.reason)
     return f"{options['node']} is no spare any more. Bring it into its partitions in Slurm by hand."
 
 
-def _returned(options: dict[str, Any], now: datetime) -> str:
-    row = (
-        Spare.objects.select_related("node")
-        .filter(node__name=options["node"], stands_for__isnull=False)
-        .first()
-    )
-    if row is None:
+def _return(options: dict[str, Any], now: datetime) -> str:
+    in_use = Spare.objects.select_related("node").filter(stands_for__isnull=False)
+    spare = in_use.filter(node__name=options["node"]).first()
+    if spare is None:
         raise CommandError(f"{options['node']} stands in for nobody.")
-    spares.leaves(row, now)
-    row.refresh_from_db()
-    _keep_free(row, now)
+    spares.leaves(spare, now)
+    spare.refresh_from_db()
+    _keep_free(spare, now)
     return f"{options['node']} is a spare again. Jobs that run there end in peace."

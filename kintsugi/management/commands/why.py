@@ -32,9 +32,10 @@ class Command(StoreCommand):
                 f"{options['incident']} is no incident's number; expected one like 17",
                 returncode=USAGE,
             )
-        told = explain.account(int(number))
-        if told is None:
+        explanation = explain.account(int(number))
+        if explanation is None:
             raise CommandError(f"There is no incident #{number}.", returncode=UNKNOWN)
-        self.stdout.write(
-            json.dumps(told.as_json(), indent=1) if options["json"] else account.text(told)
-        )
+        if options["json"]:
+            self.stdout.write(json.dumps(explanation.as_json(), indent=1))
+        else:
+            self.stdout.write(account.text(explanation))

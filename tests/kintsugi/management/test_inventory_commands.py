@@ -25,7 +25,7 @@ from incidents.models import Cable, Gpu, InService, Nic, Node
 from incidents.topology.discovery import Neighbour
 from incidents.topology.topology import expand
 from kintsugi.inventory import discover, from_slurm, host_keys, host_lists, sudoers
-from kintsugi.inventory.host_keys import KeyStanding
+from kintsugi.inventory.host_keys import KeyState
 from runbooks.people import root_rights
 from tests.builders import NOW
 from tests.services.ports import free_port
@@ -332,8 +332,8 @@ TARGET = Target("gn001", "127.0.0.1")
 
 
 def test_commands_of_both_rounds_stand_in_the_file_and_are_not_sent() -> None:
-    asked = sudoers.ask([Root()], [TARGET], Disks(), now=NOW)  # type: ignore[list-item]
-    text = sudoers.lines(asked, "kintsugi")
+    asked = sudoers.find_detector_commands([Root()], [TARGET], Disks(), now=NOW)  # type: ignore[list-item]
+    text = sudoers.format_sudoers(asked, "kintsugi")
     assert "kintsugi ALL=(root) NOPASSWD: /usr/local/sbin/smartctl /dev/nvme0" in text
     assert "kintsugi ALL=(root) NOPASSWD: /usr/local/sbin/smartctl /dev/sda" in text
     assert 'kintsugi ALL=(root) NOPASSWD: /usr/sbin/hwclock "", /usr/bin/hwclock ""' in text
@@ -341,7 +341,7 @@ def test_commands_of_both_rounds_stand_in_the_file_and_are_not_sent() -> None:
 
 
 def test_node_that_does_not_answer_still_tells_the_first_round() -> None:
-    asked = sudoers.ask([Root()], [TARGET], Dead(), now=NOW)  # type: ignore[list-item]
+    asked = sudoers.find_detector_commands([Root()], [TARGET], Dead(), now=NOW)  # type: ignore[list-item]
     assert asked.failed == ["gn001: nobody there"]
     assert ("hwclock",) in asked.commands
 
@@ -354,9 +354,9 @@ def test_visudo_accepts_the_lines_of_every_detector(
         simulated_transports(simulated),
         services.targets(TargetKind.NODE, ["gn001", "mt001"]),
     )
-    asked = sudoers.ask(registry.DETECTORS, targets, via.shell, now=NOW)
+    asked = sudoers.find_detector_commands(registry.DETECTORS, targets, via.shell, now=NOW)
     path = tmp_path / "kintsugi"
-    path.write_text("\n".join(sudoers.lines(asked, "kintsugi")) + "\n")
+    path.write_text("\n".join(sudoers.format_sudoers(asked, "kintsugi")) + "\n")
     path.chmod(0o440)
     checked = subprocess.run(
         ["visudo", "-cf", str(path)], capture_output=True, text=True, check=False
@@ -368,10 +368,13 @@ def test_visudo_accepts_the_lines_of_every_detector(
 def test_acts_stand_in_a_file_apart_and_looks_allow_none_of_them(simulated: SimulatedWorld) -> None:
     via, targets = simulated_transports(simulated), services.targets(TargetKind.NODE, ["gn001"])
     looks = "\n".join(
-        sudoers.lines(sudoers.ask(registry.DETECTORS, targets, via.shell, now=NOW), "kintsugi")
+        sudoers.format_sudoers(
+            sudoers.find_detector_commands(registry.DETECTORS, targets, via.shell, now=NOW),
+            "kintsugi",
+        )
     )
-    acts = sudoers.lines(
-        sudoers.acts(targets, None, ["site-exporter"]), "kintsugi", head=sudoers.ACTS
+    acts = sudoers.format_sudoers(
+        sudoers.find_act_commands(targets, None, ["site-exporter"]), "kintsugi", head=sudoers.ACTS
     )
     reset = r"/usr/sbin/nvidia-smi --gpu-reset -i 0000\:19\:00.0, /usr/bin/nvidia-smi --gpu-reset -i 0000\:19\:00.0"
     assert f"kintsugi ALL=(root) NOPASSWD: {reset}" in acts
@@ -383,10 +386,10 @@ def test_acts_stand_in_a_file_apart_and_looks_allow_none_of_them(simulated: Simu
 @pytest.mark.needs("visudo")
 def test_visudo_accepts_the_lines_of_acts(simulated: SimulatedWorld, tmp_path: Path) -> None:
     path = tmp_path / "kintsugi-acts"
-    asked = sudoers.acts(
-        services.targets(TargetKind.NODE, ["gn001"]), None, root_rights.list_units()
+    asked = sudoers.find_act_commands(
+        services.targets(TargetKind.NODE, ["gn001"]), None, root_rights.units()
     )
-    path.write_text("\n".join(sudoers.lines(asked, "kintsugi", head=sudoers.ACTS)) + "\n")
+    path.write_text("\n".join(sudoers.format_sudoers(asked, "kintsugi", head=sudoers.ACTS)) + "\n")
     path.chmod(0o440)
     checked = subprocess.run(
         ["visudo", "-cf", str(path)], capture_output=True, text=True, check=False
@@ -409,7 +412,7 @@ def sshd() -> Iterator[Sshd]:
 def test_new_key_is_shown_pinned_when_accepted_and_then_known(sshd: Sshd, tmp_path: Path) -> None:
     target, known_hosts = Target("gn001", "127.0.0.1", sshd.port), tmp_path / "ssh" / "known_hosts"
     seen = host_keys.scan_host_keys([target], known_hosts)
-    assert [each.standing for each in seen] == [KeyStanding.NEW]
+    assert [each.state for each in seen] == [KeyState.NEW]
     shown = subprocess.run(
         ["ssh-keygen", "-lf", str(sshd.home / "host.pub")],
         capture_output=True,
@@ -419,7 +422,7 @@ def test_new_key_is_shown_pinned_when_accepted_and_then_known(sshd: Sshd, tmp_pa
     assert seen[0].fingerprint in shown.stdout
     assert host_keys.pin(seen, known_hosts) == 1
     assert known_hosts.read_text() == sshd.known_hosts.read_text()
-    assert host_keys.scan_host_keys([target], known_hosts)[0].standing is KeyStanding.KNOWN
+    assert host_keys.scan_host_keys([target], known_hosts)[0].state is KeyState.KNOWN
 
 
 @pytest.mark.needs("sshd", "ssh-keygen")
@@ -427,7 +430,7 @@ def test_changed_key_is_refused_told_and_never_pinned(sshd: Sshd, tmp_path: Path
     known_hosts = tmp_path / "known_hosts"
     known_hosts.write_text(f"[127.0.0.1]:{sshd.port} ssh-ed25519 {_another_key()}\n# a remark\n")
     seen = host_keys.scan_host_keys([Target("gn001", "127.0.0.1", sshd.port)], known_hosts)
-    assert seen[0].standing is KeyStanding.CHANGED
+    assert seen[0].state is KeyState.CHANGED
     assert "pinned is ssh-ed25519 SHA256:" in seen[0].text
     before = known_hosts.read_text()
     assert host_keys.pin(seen, known_hosts) == 0
@@ -461,5 +464,5 @@ def test_machine_without_ssh_is_told() -> None:
     seen = host_keys.scan_host_keys(
         [Target("gn001", "127.0.0.1", 1)], Path("/nonexistent/known_hosts")
     )
-    assert seen[0].standing is KeyStanding.SILENT
+    assert seen[0].state is KeyState.SILENT
     assert seen[0].text
