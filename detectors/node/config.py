@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import ClassVar, Optional
+from typing import Any, ClassVar, Optional
 
 from detectors import resources
 from detectors.detector import (
@@ -61,24 +61,12 @@ class ConfigDetector(NothingToCompare):
             Command(NEIGHBOURS, ("ip", "-j", "neigh"), _LIMIT),
         ]
         nics = [nic for nic in target.expected.nics if nic.netdev]
-        commands += [
-            Command(_DRIVER + nic.netdev, ("ethtool", "-i", nic.netdev), _LIMIT) for nic in nics
-        ]
-        for nic in nics:
-            if nic.role in _STORAGE_OR_FABRIC:
-                commands.append(Command(_LINK + nic.netdev, ("ethtool", nic.netdev), _LIMIT))
-                commands.append(
-                    Command(_FEC + nic.netdev, ("ethtool", "--show-fec", nic.netdev), _LIMIT)
-                )
+        commands += _ethtool_commands(nics)
         if any(nic.peer for nic in nics):
             # lldpd's socket belongs to root and its own group.
             commands.append(Command(LLDP, ("lldpctl", "-f", "json"), _LIMIT, as_root=True))
         if target.expected.settings.get("arping") == "yes":
-            commands += [
-                Command(PROBE + nic.netdev, _probe(nic.netdev, nic.address), _LIMIT, as_root=True)
-                for nic in nics
-                if nic.address
-            ]
+            commands += [_probe_command(nic) for nic in nics if nic.address]
         return Reading(self.name, target, now, via.shell.run_all(target, self.name, commands))
 
     def sniff(self, text: bytes) -> str:
@@ -93,9 +81,9 @@ class ConfigDetector(NothingToCompare):
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         outputs = reading.outputs
-        interfaces = (
-            config_outputs.interfaces(outputs[ADDRESSES].stdout) if ADDRESSES in outputs else {}
-        )
+        interfaces: Mapping[str, ConfiguredInterface] = {}
+        if ADDRESSES in outputs:
+            interfaces = config_outputs.interfaces(outputs[ADDRESSES].stdout)
         complaint = _complaint(outputs, interfaces)
         yield reading.silent(complaint) if complaint else reading.answered()
         if HOSTNAME in outputs:
@@ -119,36 +107,50 @@ class ConfigDetector(NothingToCompare):
 
         A single change is none: a machine was replaced, or an address moved to its standby.
         """
-        for seen in now:
-            if seen.metric != "config.neighbours" or not isinstance(seen.value, dict):
+        for neighbours in now:
+            table, resource = neighbours.value, neighbours.resource
+            if neighbours.metric != "config.neighbours" or not isinstance(table, dict):
                 continue
-            last = before.get((seen.resource, "config.neighbours"))
-            known = before.get((seen.resource, "config.neighbour_changes"))
-            changes = (
-                dict(known.value) if known is not None and isinstance(known.value, dict) else {}
-            )
-            table = last.value if last is not None and isinstance(last.value, dict) else {}
-            for address, mac in seen.value.items():
-                if table.get(address, mac) != mac:
-                    changes[address] = [*changes.get(address, [table[address]]), mac][-_MOST_MACS:]
-            yield Observation(seen.resource, "config.neighbour_changes", changes, seen.observed_at)
+            last_table = _kept_table(before, resource, "config.neighbours")
+            changes = dict(_kept_table(before, resource, "config.neighbour_changes"))
+            for address, mac in table.items():
+                if last_table.get(address, mac) != mac:
+                    macs = changes.get(address, [last_table[address]])
+                    changes[address] = [*macs, mac][-_MOST_MACS:]
+            observed_at = neighbours.observed_at
+            yield Observation(resource, "config.neighbour_changes", changes, observed_at)
             for address, macs in changes.items():
-                if address in seen.value and len(macs) > len(set(macs)):
+                if address in table and len(macs) > len(set(macs)):
                     text = f"{address} is answered by {' and '.join(sorted(set(macs)))} in turn"
-                    yield _conflict(seen, address, text)
+                    yield _conflict(neighbours, address, text)
 
 
-def _conflict(seen: Observation, address: str, text: str) -> Observation:
+def _kept_table(before: Samples, resource: str, metric: str) -> Mapping[str, Any]:
+    sample = before.get((resource, metric))
+    return sample.value if sample is not None and isinstance(sample.value, dict) else {}
+
+
+def _conflict(neighbours: Observation, address: str, text: str) -> Observation:
+    resource, observed_at = neighbours.resource, neighbours.observed_at
     attributes = {"qualifier": address, "text": text}
-    return Observation(
-        seen.resource, "config.neighbour_is_steady", False, seen.observed_at, attributes
-    )
+    return Observation(resource, "config.neighbour_is_steady", False, observed_at, attributes)
 
 
-def _probe(netdev: str, address: str) -> tuple[str, ...]:
+def _ethtool_commands(nics: Sequence[ExpectedNic]) -> Iterator[Command]:
+    for nic in nics:
+        yield Command(_DRIVER + nic.netdev, ("ethtool", "-i", nic.netdev), _LIMIT)
+    for nic in nics:
+        if nic.role in _STORAGE_OR_FABRIC:
+            yield Command(_LINK + nic.netdev, ("ethtool", nic.netdev), _LIMIT)
+            yield Command(_FEC + nic.netdev, ("ethtool", "--show-fec", nic.netdev), _LIMIT)
+
+
+def _probe_command(nic: ExpectedNic) -> Command:
     """iputils' arping: in duplicate address detection it sends as 0.0.0.0 and ends with 1 when
     somebody answers."""
-    return ("arping", "-D", "-q", "-c", "2", "-w", "3", "-I", netdev, address.partition("/")[0])
+    address = nic.address.partition("/")[0]
+    options = ("-D", "-q", "-c", "2", "-w", "3", "-I", nic.netdev)
+    return Command(PROBE + nic.netdev, ("arping", *options, address), _LIMIT, as_root=True)
 
 
 def _complaint(outputs: Mapping[str, Output], interfaces: Mapping[str, ConfiguredInterface]) -> str:
@@ -186,20 +188,14 @@ def _addresses(
             continue
         address = nic.address.partition("/")[0]
         of_nics.add(address)
-        has = set(interfaces[nic.netdev].addresses) if nic.netdev in interfaces else everywhere
-        shown = ", ".join(sorted(has)) if nic.netdev in interfaces and has else "no address"
-        text = f"{nic.netdev or nic.device} has {shown}; the inventory gives it {address}"
-        yield reading.saw(
-            "config.address_is_set",
-            address in has,
-            resources.nic(reading.target.name, nic.device),
-            text=text,
-        )
-    wanted = [
-        address
-        for address in reading.target.expected.addresses
-        if _is_address(address) and address not in of_nics
-    ]
+        own = set(interfaces[nic.netdev].addresses) if nic.netdev in interfaces else None
+        own_text = ", ".join(sorted(own)) if own else "no address"
+        text = f"{nic.netdev or nic.device} has {own_text}; the inventory gives it {address}"
+        is_set = address in (everywhere if own is None else own)
+        resource = resources.nic(reading.target.name, nic.device)
+        yield reading.saw("config.address_is_set", is_set, resource, text=text)
+    of_node = [address for address in reading.target.expected.addresses if _is_address(address)]
+    wanted = [address for address in of_node if address not in of_nics]
     if wanted:
         missing = [address for address in wanted if address not in everywhere]
         text = f"no interface has {', '.join(missing)}" if missing else "every address is set"
@@ -212,11 +208,9 @@ def _addresses(
 
 def _is_address(text: str) -> bool:
     """A node's address in the inventory may be a name, or the loopback end of a tunnel to it."""
-    return (
-        (text.replace(".", "").isdigit() or ":" in text)
-        and not text.startswith("127.")
-        and text != "::1"
-    )
+    if text.startswith("127.") or text == "::1":
+        return False
+    return text.replace(".", "").isdigit() or ":" in text
 
 
 def _sizes(
@@ -229,35 +223,30 @@ def _sizes(
         mtu = interfaces[nic.netdev].mtu
         if mtu is None:
             continue
-        peers = [
-            peer.netdev for peer in nics if peer.role == nic.role and nic.role in _STORAGE_OR_FABRIC
-        ]
-        wanted = (
-            str(nic.mtu) if nic.mtu else _majority([str(interfaces[name].mtu) for name in peers])
-        )
-        source = "the inventory says" if nic.mtu else f"the other {nic.role} cards have"
-        attributes = (
-            {"expected": wanted, "text": f"MTU of {nic.netdev} is {mtu}; {source} {wanted}"}
-            if wanted
-            else {}
-        )
-        yield reading.saw(
-            "config.nic_mtu", str(mtu), resources.nic(reading.target.name, nic.device), **attributes
-        )
+        peers = [peer for peer in nics if peer.role == nic.role]
+        if nic.mtu:
+            wanted, source = str(nic.mtu), "the inventory says"
+        elif nic.role in _STORAGE_OR_FABRIC:
+            wanted = _majority([str(interfaces[peer.netdev].mtu) for peer in peers])
+            source = f"the other {nic.role} cards have"
+        else:
+            wanted = source = ""
+        text = f"MTU of {nic.netdev} is {mtu}; {source} {wanted}"
+        attributes = {"expected": wanted, "text": text} if wanted else {}
+        resource = resources.nic(reading.target.name, nic.device)
+        yield reading.saw("config.nic_mtu", str(mtu), resource, **attributes)
 
 
 def _link_settings(reading: Reading) -> Iterator[Observation]:
     """Error correction and negotiation of links that are up, against most cards of the same role on
     this node."""
     outputs, nics = reading.outputs, reading.target.expected.nics
-    modes = {
-        nic.netdev: config_outputs.autonegotiation(_get_output(outputs, _LINK + nic.netdev))
-        for nic in nics
-    }
+    modes, fecs = {}, {}
+    for nic in nics:
+        link, fec = (_get_output(outputs, prefix + nic.netdev) for prefix in (_LINK, _FEC))
+        modes[nic.netdev] = config_outputs.autonegotiation(link)
+        fecs[nic.netdev] = config_outputs.active_fec(fec)
     up = [nic for nic in nics if modes[nic.netdev]]
-    fecs = {
-        nic.netdev: config_outputs.active_fec(_get_output(outputs, _FEC + nic.netdev)) for nic in up
-    }
     for metric, what, values in (
         ("config.nic_fec", "error correction", fecs),
         ("config.nic_autonegotiation", "negotiation", modes),
@@ -266,18 +255,12 @@ def _link_settings(reading: Reading) -> Iterator[Observation]:
             value = values[nic.netdev]
             if not value:
                 continue
-            wanted = _majority(
-                [
-                    values[peer.netdev]
-                    for peer in up
-                    if peer.role == nic.role and values[peer.netdev]
-                ]
-            )
+            of_role = [values[peer.netdev] for peer in up if peer.role == nic.role]
+            wanted = _majority([peer_value for peer_value in of_role if peer_value])
             text = f"{what} of {nic.netdev} is {value}; the other {nic.role} cards have {wanted}"
             attributes = {"expected": wanted, "text": text} if wanted else {}
-            yield reading.saw(
-                metric, value, resources.nic(reading.target.name, nic.device), **attributes
-            )
+            resource = resources.nic(reading.target.name, nic.device)
+            yield reading.saw(metric, value, resource, **attributes)
 
 
 def _get_output(outputs: Mapping[str, Output], name: str) -> bytes:
@@ -313,12 +296,11 @@ def _firmware(reading: Reading, drivers: Mapping[str, Driver]) -> Iterator[Obser
         if not driver.firmware:
             continue
         key = f"nic_firmware.{driver.board or driver.name}"
-        here = [
-            other.firmware
-            for name, other in drivers.items()
-            if _is_alike(target.expected.nic(name), other, nic, driver)
-        ]
-        wanted = target.expected.peers.get(key, "") or _majority(here)
+        alike = []
+        for name, peer_driver in drivers.items():
+            if _is_alike(target.expected.nic(name), peer_driver, nic, driver):
+                alike.append(peer_driver.firmware)
+        wanted = target.expected.peers.get(key, "") or _majority(alike)
         text = f"firmware of {netdev} is {driver.firmware}; its peers have {wanted}"
         attributes = {"expected": wanted, "text": text} if wanted else {}
         resource = resources.nic(target.name, nic.device if nic is not None else netdev)

@@ -30,7 +30,7 @@ def get_observed(name: str, database: Database, declared: Mapping[str, str]) -> 
 
 
 def get_wanted(name: str, declared: str) -> str:
-    """The declared value in the form in which `observed` gives it."""
+    """The declared value in the form in which `get_observed` gives it."""
     if name == "dscp_map":
         return _pairs(_parsed_map(declared))
     if name in ("pfc_priority", "vxlan_vnis"):
