@@ -146,9 +146,9 @@ LOGGING = {
     },
 }
 
-# A task is a doorbell: spool and rows keep the work, and offer it again within seconds whoever dies
-# with it. So tasks are acknowledged early: a late acknowledgement that meets a restarted Redis ends
-# the worker (kombu 5.7, AttributeError in `ack`), and would protect nothing that is not kept
+# A task is only a signal: spool and rows keep the work, and offer it again within seconds whoever
+# dies with it. So tasks are acknowledged early: a late acknowledgement that meets a restarted Redis
+# ends the worker (kombu 5.7, AttributeError in `ack`), and would protect nothing that is not kept
 # already.
 CELERY_BROKER_URL = KINTSUGI["REDIS_URL"] or "memory://localhost/"
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = (

@@ -3,9 +3,9 @@ gets its queue.
 
 a line or a value  ->  ingest  ->  advance (one step of a repair)  ->  notify (one message)
 
-The beat (CELERY_BEAT_SCHEDULE) calls sweep, which finds what a lost ring dropped, and poll_due,
-which rings the polls whose time has come; and in a queue of their own the tasks that may wait for
-Slurm, so that a slurmctld that hangs holds up nothing else.
+The beat (CELERY_BEAT_SCHEDULE) calls sweep, which finds what a lost task left undone, and poll_due,
+which enqueues the polls whose time has come; and in a queue of their own the tasks that may wait
+for Slurm, so that a slurmctld that hangs holds up nothing else.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def notify(notification_id: int) -> None:
     pipeline().notify(notification_id)
 
 
-# 5. Whatever is due and was not rung. It waits for nobody but the database.
+# 5. Whatever is due and was not enqueued. It waits for nobody but the database.
 @shared_task
 def sweep() -> None:
     """In this order:
@@ -130,7 +130,7 @@ def sweep() -> None:
     2. people are asked where nothing moves: what asks is not settled by its faults' end;
     3. quiet, hold-downs and quiet periods end; windows begin and end;
     4. vendor cases and lent spares remind people; what became of cures is judged;
-    5. repairs that are called for start, and runs whose time has come are rung;
+    5. repairs that are called for start, and runs whose time has come are enqueued;
     6. people are told.
     """
     pipeline().sweep()
