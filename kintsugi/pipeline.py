@@ -19,7 +19,7 @@ from django.db import transaction
 
 from detectors.catalog.catalog import Catalog
 from detectors.detector import Detector, Target, TargetKind, Transports
-from detectors.faults import Observation
+from detectors.faults import FaultEvent, Observation
 from detectors.polling import observe_one
 from incidents import services as incidents
 from incidents.checks import overload, periodic_tasks, slurm_reach
@@ -50,13 +50,8 @@ Answers = Sequence[tuple[Target, list[Observation]]]
 """What one detector saw of each target."""
 
 
-class BatchExtent(NamedTuple):
-    """A range of a spool, committed together with the events that it held."""
-
-    receiver: str
-    segment: int
-    start: int
-    end: int
+# A task to ingest is answered within milliseconds, or when the batches before are counted.
+_INGEST_UNHEARD = timedelta(seconds=2)
 
 
 class TaskQueue(Protocol):
@@ -90,9 +85,16 @@ class Pipeline:
         """The most urgent batches of the inbox: remember them, start what they call for, tell
         people. False: none waits that no other process has taken."""
         now = self.clock()
-        if broken:
-            incidents.quarantine(broken, now=now)
-        self._ingest(events, extent, now)
+        changes = incidents.ingest_waiting(now)
+        if changes is None:
+            return False
+        self._follow_up(changes, now)
+        return True
+
+    def ingest(self, wires: Sequence[Mapping[str, Any]]) -> None:
+        """The same for a caller's own events."""
+        now = self.clock()
+        self._follow_up(incidents.ingest_wires(wires, now=now), now)
 
     def poll_due(self, tick: timedelta) -> None:
         """Enqueues the polls that are due. `tick` is the time between two calls."""
@@ -189,8 +191,8 @@ class Pipeline:
         """Everything whose time has come, whoever forgot to enqueue it. Waits for nobody but the
         database."""
         now = self.clock()
-        if incidents.is_inbox_waiting(now - _BELL_UNHEARD):
-            self.ring.ingest()
+        if incidents.is_inbox_waiting(now - _INGEST_UNHEARD):
+            self.queue.ingest()
         self._conclude(now)
         # First: an incident that asks a person is not settled by its faults' end.
         runbooks.sweep_standstills(now)
@@ -201,7 +203,7 @@ class Pipeline:
         started = runbooks.start_due(None, now=now, world=self.world)
         for run_id in started:
             self.queue.advance(run_id)
-        for run_id in runbooks.due(now):
+        for run_id in runbooks.get_due_runs(now):
             if run_id not in started:
                 self.queue.advance(run_id)
         self._notify_due(now)
@@ -221,7 +223,7 @@ class Pipeline:
         events += runbooks.evaluate_breaker(now, bounds=self.world.policy.bounds)
         events += self._clock_watch.evaluate(now, pace=pace)
         if events:
-            self._ingest(events, None, now)
+            self._ingest(events, now)
 
     def ask_reach(self) -> None:
         """Which of many silent nodes Slurm still hears; `sweep` concludes from the answer."""
@@ -239,7 +241,7 @@ class Pipeline:
         def work(now: datetime) -> None:
             events = comparing.compare(now, self.catalog, self.world.slurm)
             if events:
-                self._ingest(events, None, now)
+                self._ingest(events, now)
             self._notify_due(now)
 
         self._run_once("compare", periods.COMPARE, work)
@@ -317,10 +319,8 @@ class Pipeline:
             changes += incidents.ingest(judgement.events, now=now)
         return changes
 
-    def _ingest(
-        self, events: Sequence[FaultEvent], extent: BatchExtent | None, now: datetime
-    ) -> None:
-        self._follow_up(incidents.ingest(events, now=now, extent=extent), now)
+    def _ingest(self, events: Sequence[FaultEvent], now: datetime) -> None:
+        self._follow_up(incidents.ingest(events, now=now), now)
 
     def _follow_up(self, changes: Sequence[Change], now: datetime) -> None:
         """Starts the repairs that the changes call for, and tells people."""
@@ -345,16 +345,3 @@ def _make_rounds(
         for target, answer in answers
         if target.name in states
     ]
-
-
-def _decode(
-    wires: Sequence[Mapping[str, Any]],
-) -> tuple[list[FaultEvent], list[tuple[Mapping[str, Any], str]]]:
-    events, broken = [], []
-    for wire in wires:
-        try:
-            events.append(faults.from_wire(dict(wire)))
-        except (KeyError, TypeError, ValueError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            broken.append((wire, f"not a fault event: {reason}"))
-    return events, broken

@@ -66,7 +66,7 @@ def _open_doors(**_: Any) -> None:
 # 1. Events in the inbox become faults and incidents; repairs start at once.
 @shared_task
 def ingest(wires: Sequence[Mapping[str, Any]] = (), extent: Sequence[Any] | None = None) -> None:
-    """Works until the inbox is empty, but not for ever: the rest is rung for again.
+    """Works until the inbox is empty, but not for ever: the rest is for the next task.
 
     `wires` come from a receiver of version 0.1, while a site is being upgraded.
     """
@@ -77,7 +77,7 @@ def ingest(wires: Sequence[Mapping[str, Any]] = (), extent: Sequence[Any] | None
     give_way_at = time.monotonic() + _GIVE_WAY_S
     while pipeline().ingest_waiting():
         if time.monotonic() > give_way_at:
-            CeleryRing().ingest()
+            CeleryQueue().ingest()
             return
 
 

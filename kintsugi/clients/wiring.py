@@ -117,7 +117,7 @@ def sites() -> list[Target]:
         conf = values["KINTSUGI_SLURM_CONF"]
         # Jobs that stand still are seen by Slurm and the metrics together.
         expected = Expected(settings={"slurm_conf": conf} if conf else {}, urls=urls)
-        slurm = controller(values["KINTSUGI_SLURM"])
+        slurm = parse_controller(values["KINTSUGI_SLURM"])
         targets.append(replace(slurm, name=queries.SITE, kind=TargetKind.SITE, expected=expected))
     if address:
         host = urlsplit(address).hostname or ""
@@ -137,7 +137,7 @@ def detectors() -> tuple[Detector, ...]:
 def notifier() -> Notifier:
     """With buttons where clicks are taken (SLACK_SIGNING_SECRET)."""
     if settings.KINTSUGI["SLACK_SIGNING_SECRET"]:
-        return choice.chosen(open_requests.of_message)
+        return choice.chosen(open_requests.find_message_ask)
     return choice.chosen()
 
 

@@ -99,7 +99,7 @@ def find_act_commands(
     """
     needs = RootCommands()
     for target in targets:
-        for argv in root_rights.commands(target, tuple(units)):
+        for argv in root_rights.list_commands(target, tuple(units)):
             needs.commands.setdefault(argv, set()).add(ResetGpu.name)
     if shell is not None:
         _locate(needs, targets, shell)

@@ -156,7 +156,7 @@ class Player:
     def _wake(self) -> None:
         """What a sweep does for runs, and nothing else: a run wakes often while its node boots."""
         self._scheduled.discard((self.agenda(), self._wake))
-        for run_id in runbooks.due(self.agenda()):
+        for run_id in runbooks.get_due_runs(self.agenda()):
             self._queue.advance(run_id)
         self.settle()
 

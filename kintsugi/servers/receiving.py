@@ -7,7 +7,7 @@ import ipaddress
 import json
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar

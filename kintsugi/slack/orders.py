@@ -97,7 +97,7 @@ def _authorise(order: Order, text: str, words: str, request: SlackRequest) -> Or
     person = slack_users.find(request.slack_id, order.permissions)
     if isinstance(person, Denied):
         refusal = ControlRefused(person.reason)
-        idempotency.refused(refusal, actor=person.name, words=text[:500], now=request.now)
+        idempotency.record_refusal(refusal, actor=person.name, words=text[:500], now=request.now)
         return OrderReply(f"Nothing is done. {person.reason}")
     return order.obey(AuthorisedOrder(request, person.name, words))
 
@@ -114,7 +114,7 @@ def _stop(order: AuthorisedOrder) -> OrderReply:
 
 def _status(order: AuthorisedOrder) -> OrderReply:
     """What holds Kintsugi back, how far runbooks may go, and who waits for people."""
-    stopped_by = services.stopped(banners.stop_file())
+    stopped_by = services.get_stop_reason(banners.stop_file())
     if stopped_by:
         lines = [f"Stopped by {stopped_by}. Nothing disruptive is done."]
     else:
@@ -127,12 +127,12 @@ def _status(order: AuthorisedOrder) -> OrderReply:
 
 def _format_modes() -> Iterator[str]:
     """How far the site goes, where it is held back, and which runbooks are in which mode."""
-    site_mode = services.mode_of_site()
+    site_mode = services.get_site_mode()
     if site_mode is not None:
         yield f"The site is at {site_mode}: no runbook goes further."
     books: dict[Mode, list[str]] = {}
-    for name in services.runbooks():
-        books.setdefault(services.mode_of(name), []).append(name)
+    for name in services.get_runbook_titles():
+        books.setdefault(services.get_mode(name), []).append(name)
     for mode in reversed(Mode):
         if mode in books:
             yield f"{mode}: {', '.join(books[mode])}"
@@ -165,9 +165,9 @@ def _approve(order: AuthorisedOrder) -> OrderReply:
     approval = approvals.get_open_approval(run) if is_waiting else None
     if approval is None:
         return OrderReply(f"{name} is {_state(run)} and waits for no leave.")
-    plan = services.plan(run)
+    plan = services.format_plan(run)
     text = f"{name}, for incident #{run.incident_id}: {plan}. {approval.why}. Now:"
-    return OrderReply(text, open_requests.of_run(run))
+    return OrderReply(text, open_requests.find_run_ask(run))
 
 
 def _ask_which(text: str) -> OrderReply:
@@ -183,7 +183,7 @@ def _answer(order: AuthorisedOrder) -> OrderReply:
     if question is None:
         return OrderReply(f"Run {run.pk} on {run.place} asks nothing.")
     if not word.strip():
-        return OrderReply(f"Run {run.pk} on {run.place} asks:", open_requests.of_run(run))
+        return OrderReply(f"Run {run.pk} on {run.place} asks:", open_requests.find_run_ask(run))
     return _obey_once(
         order,
         f"answer {order.words}",
@@ -213,7 +213,7 @@ def _decide(
 
 def _give_leave(order: AuthorisedOrder, run: Run, snapshot_mark: str) -> Outcome:
     for approval in Approval.objects.filter(run=run).exclude(given_at=None):
-        if approval_snapshot.mark(approval.pk, approval.shown) == snapshot_mark:
+        if approval_snapshot.get_fingerprint(approval.pk, approval.shown) == snapshot_mark:
             given_at = f"{approval.given_at:%H:%M:%S %Z}"
             return ControlRefused(
                 f"Done already: {approval.given_by} approved just this at {given_at}."
@@ -229,7 +229,7 @@ def _abort(order: AuthorisedOrder, run: Run, snapshot_mark: str) -> Outcome:
     live = Run.objects.select_for_update().get(pk=run.pk)
     if live.state == RunState.ABORTED:
         return ControlRefused(f"Done already: run {run.pk} was {live.outcome or 'aborted'}")
-    if live.state != RunState.AWAITING_APPROVAL or approvals.mark_of(live) != snapshot_mark:
+    if live.state != RunState.AWAITING_APPROVAL or approvals.get_fingerprint(live) != snapshot_mark:
         return ControlRefused(
             f"Run {run.pk} is {_state(live)} and asks about another state by now than the one you"
             " saw. Look at it again: the console aborts it whatever it does."
@@ -253,7 +253,9 @@ def _obey_once(order: AuthorisedOrder, text: str, act: Callable[[], Outcome]) ->
     once."""
     request = order.request
     words = f"{text} (from Slack)"[:500]
-    outcome = idempotency.obey(request.key, act, actor=order.actor, words=words, now=request.now)
+    outcome = idempotency.execute_once(
+        request.key, act, actor=order.actor, words=words, now=request.now
+    )
     if isinstance(outcome, idempotency.Repeated):
         return OrderReply(
             f"This order came before and is not obeyed twice. It came to: {outcome.text}"

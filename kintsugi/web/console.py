@@ -139,7 +139,7 @@ def get_waiting_items() -> list[WaitingItem]:
 
 
 def _approval_item(run: Run) -> WaitingItem:
-    text = f"Approve or abort: {progress.title(run)} on {run.place}"
+    text = f"Approve or abort: {progress.get_title(run)} on {run.place}"
     return WaitingItem("back_hand", text, f"run #{run.pk}", _page(run), run.started_at)
 
 
@@ -246,11 +246,11 @@ class IncidentPage(IncidentAdmin):
     page_template = "kintsugi/incident.html"
 
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
-        related_runs = list(progress.runs_about(row).prefetch_related("steps"))
+        related_runs = list(progress.get_runs_about(row).prefetch_related("steps"))
         runs = [run for run in related_runs if run.incident_id == row.pk]
         latest = runs[0] if runs else None
         is_unfinished = latest is not None and latest.state in UNFINISHED
-        progress_words = progress.words(row, related_runs)
+        progress_words = progress.format_progress_of(row, related_runs)
         doing = story.doing(row, progress_words, timezone.now())
         context = {
             "runs": runs,

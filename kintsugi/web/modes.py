@@ -33,7 +33,7 @@ def _runbook_mode(
         "title": book.title,
         "meaning": book.meaning,
         "mode": mode.value,
-        "goes": fleet.lower(mode, site_mode).value,
+        "goes": fleet.get_lower_mode(mode, site_mode).value,
         "set": row,
     }
 

@@ -36,7 +36,7 @@ def runbook(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _mode(name: str) -> dict[str, Any]:
-    mode = services.mode_of(name)
+    mode = services.get_mode(name)
     return {
         "mode": str(mode),
         "meaning": MODE_MEANINGS[mode],
@@ -45,14 +45,14 @@ def _mode(name: str) -> dict[str, Any]:
 
 
 def _description(book: library.Runbook) -> dict[str, Any]:
-    purposes = [describe.purpose_facts(purpose) for purpose in book.purposes]
-    steps = [describe.step(step) for step in book.steps]
+    purposes = [describe.list_conditions(purpose) for purpose in book.purposes]
+    steps = [describe.describe_step(step) for step in book.steps]
     return {
         "book": book,
         "purposes": purposes,
-        "place": describe.place(book),
+        "place": describe.format_place(book),
         "steps": steps,
-        "limits": describe.limits(book.limits),
+        "limits": describe.list_limits(book.limits),
     }
 
 

@@ -51,7 +51,7 @@ def ledger(request: HttpRequest) -> HttpResponse:
     days = _parameter(request, "days", periods, default=str(_DEFAULT_PERIOD))
     view = _parameter(request, "view", list(_VIEWS), default="open-questions")
     since = timezone.now() - timedelta(days=int(days))
-    agreements = [_agreement_row(agreement) for agreement in services.agreement(since)]
+    agreements = [_agreement_row(agreement) for agreement in services.compute_agreement(since)]
     acts = Paginator(_find_acts(view, since), _PER_PAGE)
     window = settings.KINTSUGI["KINTSUGI_SHADOW_WINDOW"]
     may_judge = request.user.has_perm("runbooks.judge_shadow")
@@ -84,7 +84,7 @@ def _judge(request: HttpRequest) -> HttpResponse:
     if number.isdecimal():
         judgement = request.POST.get("judgement", "?")
         actor = request.user.get_username()
-        refusal = services.judge(int(number), judgement, actor=actor, now=timezone.now())
+        refusal = services.store_judgement(int(number), judgement, actor=actor, now=timezone.now())
     if refusal:
         messages.error(request, refusal)
     query = request.META.get("QUERY_STRING", "")

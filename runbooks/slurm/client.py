@@ -98,7 +98,7 @@ class ScontrolReader:
             return RecentJobs(records, Accounts.SILENT, answers.explain_no_accounts(output))
         return RecentJobs(
             records
-            + job_records.parse_ended_jobs(told.stdout.decode(errors="replace"), between=between)
+            + job_records.parse_ended_jobs(output.stdout.decode(errors="replace"), between=between)
         )
 
     def reservations(self) -> list[Reservation]:

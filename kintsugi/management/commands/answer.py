@@ -51,5 +51,5 @@ def _get_open_questions() -> QuerySet[Question]:
 
 
 def _format_question(question: Question) -> str:
-    ways = " | ".join(answer_words.ways(question))
+    ways = " | ".join(answer_words.get_ways(question))
     return f"{question.pk}  {question.run}: {question.text} ({ways})"

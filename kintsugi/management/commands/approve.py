@@ -68,7 +68,7 @@ def _format_approval(run: Run, approval: Approval) -> str:
     from runbooks import services  # noqa: PLC0415  (the steps, whose words are shown)
     from runbooks.engine import approvals  # noqa: PLC0415  (the steps, whose words are shown)
 
-    plan, mark = services.plan(run), approvals.mark_of(run)
+    plan, mark = services.format_plan(run), approvals.get_fingerprint(run)
     lines = [f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {plan}."]
     lines.append(f"{approval.why}. As of {approval.asked_at:%Y-%m-%d %H:%M:%S %Z}:")
     lines += _format_snapshot(approval.shown)

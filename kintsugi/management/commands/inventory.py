@@ -296,7 +296,7 @@ class Command(StoreCommand):
             targets = _first_of_each_role(services.targets(TargetKind.NODE))
         shell = wiring.node_shell() if wiring.has_node_access() and not offline else None
         if acts:
-            needs = sudoers.find_act_commands(targets, shell, root_rights.units())
+            needs = sudoers.find_act_commands(targets, shell, root_rights.list_units())
             head = sudoers.ACTS
         else:
             detectors, now = wiring.detectors(), clock.now()

@@ -92,12 +92,12 @@ class Command(BaseCommand):
         if name not in books:
             names = ", ".join(books)
             raise CommandError(f"There is no runbook {name}; there are {names}.", returncode=WRONG)
-        mode = services.mode_of(name)
-        self.stdout.write(describe.text(books[name], str(mode)))
+        mode = services.get_mode(name)
+        self.stdout.write(describe.format_runbook(books[name], str(mode)))
 
     def _list(self, books: dict[str, library.Runbook]) -> None:
         for name, book in books.items():
-            mode = services.mode_of(name)
+            mode = services.get_mode(name)
             self.stdout.write(f"{name}: {mode} ({book.title}, version {book.version})")
 
     def _simulate(self, options: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Command(BaseCommand):
 
     def _start(self, options: dict[str, Any]) -> None:
         _load_library()
-        outcome = services.start_by_hand(
+        outcome = services.start_manual_run(
             options["name"],
             options["incident"],
             actor=options["actor"],
