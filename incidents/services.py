@@ -5,12 +5,11 @@ Only these functions write; each says what it did as values.
 
 from __future__ import annotations
 
-from incidents.checks.blind_detectors import evaluate_blindness as blind_detectors
-from incidents.checks.cables import evaluate_cables as cable_verdicts
-from incidents.checks.cables import say as say_verdicts
-from incidents.checks.management_network import evaluate_management_network as management_network
-from incidents.checks.overload import evaluate_overload as own_overload
-from incidents.checks.rails import evaluate_rails as slow_rails
+from incidents.checks.blind_detectors import evaluate_blindness
+from incidents.checks.cables import evaluate_cables, record_verdicts
+from incidents.checks.management_network import evaluate_management_network
+from incidents.checks.overload import evaluate_overload
+from incidents.checks.rails import evaluate_rails
 from incidents.maintenance.active_windows import maintained
 from incidents.maintenance.reviews import due as reviews_due
 from incidents.maintenance.slurm_windows import Followed, follow, follow_states
@@ -39,10 +38,13 @@ __all__ = [
     "act",
     "active_fingerprints",
     "ask",
-    "blind_detectors",
-    "cable_verdicts",
     "conclusions_ended",
     "end_silences",
+    "evaluate_blindness",
+    "evaluate_cables",
+    "evaluate_management_network",
+    "evaluate_overload",
+    "evaluate_rails",
     "follow",
     "follow_states",
     "gpus_reset",
@@ -52,17 +54,14 @@ __all__ = [
     "is_inbox_waiting",
     "last_polls",
     "maintained",
-    "management_network",
     "merge",
     "node_restarted",
     "note_withdrawal",
-    "own_overload",
     "record",
+    "record_verdicts",
     "report",
     "reroot",
     "reviews_due",
-    "say_verdicts",
-    "slow_rails",
     "split",
     "sweep",
     "take_back",

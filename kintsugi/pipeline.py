@@ -215,9 +215,9 @@ class Pipeline:
             return slurm_reach.heard(names, now)
 
         pace = self.pace()
-        events = incidents.own_overload(now, pace=pace, hears=reach)
-        events += incidents.management_network(now, hears=reach)
-        events += incidents.blind_detectors(now)
+        events = incidents.evaluate_overload(now, pace=pace, hears=reach)
+        events += incidents.evaluate_management_network(now, hears=reach)
+        events += incidents.evaluate_blindness(now)
         events += incidents.conclusions_ended(now)
         events += incidents.reviews_due(now)
         events += runbooks.evaluate_breaker(now, bounds=self.world.policy.bounds)

@@ -30,7 +30,14 @@ class Silent:
 
     machines: list[str] = field(default_factory=list)
     since: datetime | None = None
-    a_fault: int = 0
+    fault_id: int = 0
+
+    def add(self, owner: str, at: datetime) -> None:
+        self.machines.append(resources.host_of(owner) or owner)
+        self.since = at if self.since is None else min(self.since, at)
+
+    def is_gathered(self, now: datetime) -> bool:
+        return self.since is not None and self.since <= now - GATHERED
 
 
 def evaluate_blindness(now: datetime) -> list[FaultEvent]:
@@ -42,40 +49,41 @@ def evaluate_blindness(now: datetime) -> list[FaultEvent]:
         .filter(fault_type__in=(SILENT_DETECTOR, BLIND_DETECTOR))
         .values_list("pk", "fault_type", "qualifier", "owner", "observed_at")
     )
-    for pk, kind, detector, owner, at in faults:
-        if kind == BLIND_DETECTOR:
+    for pk, fault_type, detector, owner, at in faults:
+        if fault_type == BLIND_DETECTOR:
             blind.add(detector)
-            continue
-        one = silent.setdefault(detector, Silent(a_fault=pk))
-        one.machines.append(resources.host_of(owner) or owner)
-        one.since = at if one.since is None else min(one.since, at)
-    begun = [
-        _event(EventKind.RAISED, detector, _said(detector, one), now)
-        for detector, one in sorted(silent.items())
-        if detector not in blind and one.since is not None and one.since <= now - GATHERED
-    ]
-    if begun and overload.suspends(now):
-        begun = []
-    ended = [
+        else:
+            silent.setdefault(detector, Silent(fault_id=pk)).add(owner, at)
+    raised = []
+    for detector, silence in sorted(silent.items()):
+        if detector not in blind and silence.is_gathered(now):
+            text = _format_silence(detector, silence)
+            raised.append(_event(EventKind.RAISED, detector, text, now))
+    if raised and overload.suspends(now):
+        raised = []
+    cleared = [
         _event(EventKind.CLEARED, detector, "it answers everywhere", now)
         for detector in sorted(blind - set(silent))
     ]
-    return [*begun, *ended]
+    return [*raised, *cleared]
 
 
-def _said(detector: str, silent: Silent) -> str:
-    of = max(Poll.objects.filter(detector=detector).count(), len(silent.machines))
-    last = Evidence.objects.filter(fault_id=silent.a_fault).order_by("-occurred_at", "-pk").first()
+def _format_silence(detector: str, silent: Silent) -> str:
+    count = len(silent.machines)
+    total = max(Poll.objects.filter(detector=detector).count(), count)
+    evidence = Evidence.objects.filter(fault_id=silent.fault_id)
+    last = evidence.order_by("-occurred_at", "-pk").first()
+    answer = last.excerpt if last else "nothing"
+    machines = _format_names(sorted(silent.machines))
     return (
-        f"Detector {detector} gives no usable answer on {len(silent.machines)} of {of} machines"
-        f" ({_some(sorted(silent.machines))}). One of them said:"
-        f" {last.excerpt if last else 'nothing'}. Until it answers, what it watches there is"
-        " unknown."
+        f"Detector {detector} gives no usable answer on {count} of {total} machines ({machines})."
+        f" One of them said: {answer}. Until it answers, what it watches there is unknown."
     )
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+def _format_names(names: Sequence[str]) -> str:
+    ellipsis = " ..." if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + ellipsis
 
 
 def _event(kind: EventKind, detector: str, text: str, now: datetime) -> FaultEvent:

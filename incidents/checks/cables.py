@@ -2,12 +2,13 @@
 switch saw last.
 
 A fault says what one end sees; which end, fibre or shared module to look at shows only beside the
-other end. What is found becomes a line of the incident's timeline, said once. `judged` reads only,
-`say` writes.
+other end. What is found becomes a line of the incident's timeline, said once. `evaluate_cables`
+reads only, `record_verdicts` writes.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -82,17 +83,20 @@ def evaluate_cables(now: datetime, *, jobs: JobsOf) -> list[CableVerdict]:
     """Of every cable that is bad now and at fault in an open incident of a cable. One query where
     there is none."""
     by_switch: dict[str, dict[str, list[int]]] = {}
-    for incident, ends in _at_fault(now).items():
-        for end in ends if len(ends) <= _MOST_CABLES else ():
-            by_switch.setdefault(end.split("/")[1], {}).setdefault(end, []).append(incident)
+    for incident, ends in _load_faulty_ends(now).items():
+        if len(ends) > _MOST_CABLES:
+            continue
+        for end in ends:
+            incidents_by_end = by_switch.setdefault(end.split("/")[1], {})
+            incidents_by_end.setdefault(end, []).append(incident)
     verdicts: dict[tuple[int, str, str], CableVerdict] = {}
-    for switch, ends_at_fault in sorted(by_switch.items()):
-        for verdict in _of(switch, ends_at_fault, now, jobs=jobs):
+    for switch, incidents_by_end in sorted(by_switch.items()):
+        for verdict in _evaluate_switch(switch, incidents_by_end, now, jobs=jobs):
             verdicts[verdict.incident, verdict.about, verdict.found] = verdict
     return list(verdicts.values())
 
 
-def say(verdicts: Iterable[CableVerdict], now: datetime) -> int:
+def record_verdicts(verdicts: Iterable[CableVerdict], now: datetime) -> int:
     """Writes those that are news; how many that were."""
     count = 0
     for verdict in verdicts:
@@ -107,11 +111,11 @@ def say(verdicts: Iterable[CableVerdict], now: datetime) -> int:
     return count
 
 
-def is_news(verdict: CableVerdict, said: Sequence[tuple[str, datetime]], now: datetime) -> bool:
-    """`said` has the newest first. Jobs that come and go change what to do, and are no news.
+def is_news(verdict: CableVerdict, entries: Sequence[tuple[str, datetime]], now: datetime) -> bool:
+    """`entries` has the newest first. Jobs that come and go change what to do, and are no news.
     Pure."""
     findings = []
-    for text, at in said:
+    for text, at in entries:
         judgement, _, _ = text.partition(_DO)
         about, _, finding = judgement.partition(": ")
         if about == verdict.about:
@@ -122,7 +126,7 @@ def is_news(verdict: CableVerdict, said: Sequence[tuple[str, datetime]], now: da
     return all(finding != verdict.found or at <= too_recent for finding, at in findings)
 
 
-def _at_fault(now: datetime) -> dict[int, set[str]]:
+def _load_faulty_ends(now: datetime) -> dict[int, set[str]]:
     """The switch's ends (ports, or a module) of the cables with an active fault, by incident.
 
     Only of incidents whose root is such a fault: what a dead switch or a booting node takes down is
@@ -138,49 +142,66 @@ def _at_fault(now: datetime) -> dict[int, set[str]]:
     ends: dict[int, set[str]] = {}
     columns = ("incident_id", "incident__fault_type", "fault__fault_type", "fault__resource")
     for incident, root_type, fault_type, resource in rows.values_list(*columns):
-        at = resource if resource.startswith("switch/") else graphs.current().peer(resource) or ""
-        if at.startswith("switch/") and _is_of_link(root_type) and _is_of_link(fault_type):
-            ends.setdefault(incident, set()).add(at)
+        if not (_is_link_fault(root_type) and _is_link_fault(fault_type)):
+            continue
+        end = _switch_end(resource)
+        if end is not None:
+            ends.setdefault(incident, set()).add(end)
     return ends
 
 
-def _is_of_link(fault_type: str) -> bool:
+def _switch_end(resource: str) -> str | None:
+    """The switch's end of the cable that has this end."""
+    if resource.startswith("switch/"):
+        return resource
+    peer = graphs.current().peer(resource) or ""
+    return peer if peer.startswith("switch/") else None
+
+
+def _is_link_fault(fault_type: str) -> bool:
     return any(fnmatchcase(fault_type, pattern) for pattern in LINK)
 
 
-def _of(
-    switch: str, ends: Mapping[str, list[int]], now: datetime, *, jobs: JobsOf
+def _evaluate_switch(
+    switch: str, incidents_by_end: Mapping[str, list[int]], now: datetime, *, jobs: JobsOf
 ) -> Iterator[CableVerdict]:
-    ports = _concerned(switch, ends)
+    ports = _affected_ports(switch, incidents_by_end)
+    ports_by_resource = {resources.port(switch, port.name): port for port in ports}
     nodes = {host for port in ports if (host := resources.host_of(port.peer))}
-    words = _words(switch, ports)
-    for pair, finding in cable_ends.suspects(switch, ports, _last_seen(switch, nodes, now)):
-        port = next(
-            port for port in ports if resources.port(switch, port.name) == pair.switch.resource
-        )
-        incidents = dict.fromkeys((*ends.get(pair.switch.resource, ()), *ends.get(port.module, ())))
-        if incidents:
-            about, found = (_in_words(text, words) for text in _said(pair, finding))
-            is_half = finding.suspect is Suspect.SWITCH_END and finding.spare
-            to_do = _HALF if is_half else _TO_DO[finding.suspect]
-            to_do += _busy(_disturbed(pair, finding, port, ports), jobs)
-            yield from (CableVerdict(incident, about, found, to_do) for incident in incidents)
+    names = _display_names(switch, ports)
+    observations = _load_observations(switch, nodes, now)
+    for pair, finding in cable_ends.suspects(switch, ports, observations):
+        end = pair.switch.resource
+        port = ports_by_resource[end]
+        incidents = [*incidents_by_end.get(end, ()), *incidents_by_end.get(port.module, ())]
+        if not incidents:
+            continue
+        about, found = _format_finding(pair, finding)
+        about, found = _replace_paths(about, names), _replace_paths(found, names)
+        disturbed = _disturbed_nodes(pair, finding, port, ports)
+        to_do = _advice(finding) + _format_running_jobs(disturbed, jobs)
+        for incident in dict.fromkeys(incidents):
+            yield CableVerdict(incident, about, found, to_do)
 
 
-def _said(pair: Pair, finding: Finding) -> tuple[str, str]:
+def _advice(finding: Finding) -> str:
+    if finding.suspect is Suspect.SWITCH_END and finding.spare:
+        return _HALF
+    return _TO_DO[finding.suspect]
+
+
+def _format_finding(pair: Pair, finding: Finding) -> tuple[str, str]:
     """What was compared, and what came of it. What is said of a module is the same whichever cable
     it is found at."""
     if finding.suspect is Suspect.SHARED_MODULE:
-        return f"Both ends of all cables of {finding.resource} compared", finding.text.removeprefix(
-            f"{finding.resource}: "
-        )
-    return (
-        f"Both ends of a cable compared, {pair.node.resource} and {pair.switch.resource}",
-        finding.text,
-    )
+        module = finding.resource
+        about = f"Both ends of all cables of {module} compared"
+        return about, finding.text.removeprefix(f"{module}: ")
+    about = f"Both ends of a cable compared, {pair.node.resource} and {pair.switch.resource}"
+    return about, finding.text
 
 
-def _concerned(switch: str, ends: Mapping[str, object]) -> list[ExpectedPort]:
+def _affected_ports(switch: str, ends: Mapping[str, object]) -> list[ExpectedPort]:
     """The ports at fault and those that share a module with them, with their far ends."""
     target = targets.target(switch, TargetKind.SWITCH)
     ports = list(target.expected.ports) if target is not None else []
@@ -189,28 +210,27 @@ def _concerned(switch: str, ends: Mapping[str, object]) -> list[ExpectedPort]:
         _, is_port, name = end.partition("/port/")
         if is_port and end not in known:
             ports.append(ExpectedPort(name, peer=graphs.current().peer(end) or ""))
-    at_fault = [
-        port for port in ports if resources.port(switch, port.name) in ends or port.module in ends
-    ]
-    modules = {port.module for port in at_fault if port.module}
-    return [port for port in ports if port in at_fault or port.module in modules]
+    faulty = []
+    for port in ports:
+        if resources.port(switch, port.name) in ends or port.module in ends:
+            faulty.append(port)
+    modules = {port.module for port in faulty if port.module}
+    return [port for port in ports if port in faulty or port.module in modules]
 
 
-def _last_seen(switch: str, nodes: Collection[str], now: datetime) -> list[Observation]:
+def _load_observations(switch: str, nodes: Collection[str], now: datetime) -> list[Observation]:
     """What both ends' polls remember, where it is fresh enough to speak of now."""
-    samples = [
-        *polling.samples(_NODE_DETECTORS, TargetKind.NODE.value, nodes),
-        *polling.samples(_SWITCH_DETECTORS, TargetKind.SWITCH.value, [switch]),
-    ]
+    node_samples = polling.samples(_NODE_DETECTORS, TargetKind.NODE.value, nodes)
+    switch_samples = polling.samples(_SWITCH_DETECTORS, TargetKind.SWITCH.value, [switch])
     observations = []
-    for resource, metric, sample in samples:
+    for resource, metric, sample in itertools.chain(node_samples, switch_samples):
         fresh_for = _FRESH_LIGHT if metric == cable_ends.LIGHT else _FRESH_LINK
         if metric in _METRICS and sample.at > now - fresh_for:
             observations.append(Observation(resource, metric, sample.value, sample.at))
     return observations
 
 
-def _disturbed(
+def _disturbed_nodes(
     pair: Pair, finding: Finding, port: ExpectedPort, ports: Sequence[ExpectedPort]
 ) -> list[str]:
     """Nodes that lose a link when the suspect part is taken out: with a module of the switch, its
@@ -219,11 +239,11 @@ def _disturbed(
         return []
     ends = [pair.node.resource]
     if finding.suspect in (Suspect.SWITCH_END, Suspect.SHARED_MODULE) and port.module:
-        ends += [other.peer for other in ports if other.module == port.module]
+        ends += [neighbour.peer for neighbour in ports if neighbour.module == port.module]
     return sorted({host for end in ends if (host := resources.host_of(end))})
 
 
-def _busy(nodes: Sequence[str], jobs: JobsOf) -> str:
+def _format_running_jobs(nodes: Sequence[str], jobs: JobsOf) -> str:
     """Who has to be waited for before a part is taken out."""
     if not nodes:
         return ""
@@ -236,26 +256,30 @@ def _busy(nodes: Sequence[str], jobs: JobsOf) -> str:
     busy_nodes = [node for node in nodes if running.get(node)]
     if not busy_nodes:
         return ""
-    busy = [f"{node} runs job {', '.join(sorted(running[node]))}" for node in busy_nodes]
-    return f" {'; '.join(busy)}: wait for the end, or drain first."
+    sentences = []
+    for node in busy_nodes:
+        job_ids = ", ".join(sorted(running[node]))
+        sentences.append(f"{node} runs job {job_ids}")
+    return f" {'; '.join(sentences)}: wait for the end, or drain first."
 
 
-def _words(switch: str, ports: Sequence[ExpectedPort]) -> dict[str, str]:
+def _display_names(switch: str, ports: Sequence[ExpectedPort]) -> dict[str, str]:
     """How people call each of these: `gn017 NIC mlx5_4`, `leaf-02 port Ethernet64`, `leaf-02 module
     3`."""
-    words = {}
+    names = {}
     for port in ports:
-        words[resources.port(switch, port.name)] = f"{switch} port {port.name}"
+        names[resources.port(switch, port.name)] = f"{switch} port {port.name}"
         if port.peer.startswith("node/"):
             _, node, _, device = port.peer.split("/", 3)
-            words[port.peer] = f"{node} NIC {device}"
+            names[port.peer] = f"{node} NIC {device}"
         if port.module:
             path = port.module if "/" in port.module else resources.module(switch, port.module)
-            words[path] = f"{switch} module {path.rpartition('/')[2]}"
-    return words
+            _, _, module = path.rpartition("/")
+            names[path] = f"{switch} module {module}"
+    return names
 
 
-def _in_words(text: str, words: Mapping[str, str]) -> str:
-    for path in sorted(words, key=len, reverse=True):
-        text = text.replace(path, words[path])
+def _replace_paths(text: str, names: Mapping[str, str]) -> str:
+    for path in sorted(names, key=len, reverse=True):
+        text = text.replace(path, names[path])
     return text

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -27,6 +27,7 @@ from incidents.models import Fault, Node, Switch
 SHARE = 1 / 3
 FEWEST = 3
 AT_ONCE = timedelta(minutes=5)
+_MINUTES = AT_ONCE.seconds // 60
 _SHOWN = 5
 _SWITCH = "switch/"
 
@@ -36,36 +37,34 @@ class SilentNodes:
     """Nodes that fell silent at about one time, of how many, and where."""
 
     nodes: tuple[str, ...]
-    of: int
+    total: int
     where: str
 
     @property
-    def needed(self) -> int:
-        return needed(self.of)
+    def threshold(self) -> int:
+        return silence_threshold(self.total)
 
 
-def needed(nodes: int) -> int:
-    """How many of so many nodes have to be silent."""
-    return max(FEWEST, math.ceil(nodes * SHARE))
+def silence_threshold(total: int) -> int:
+    """How many of so many machines have to be silent."""
+    return max(FEWEST, math.ceil(total * SHARE))
 
 
-def silences(silent: Sequence[str], pods: dict[str, str]) -> list[SilentNodes]:
+def find_silences(silent: Sequence[str], pods: dict[str, str]) -> list[SilentNodes]:
     """What is silent as a whole: everything, or single pods. `pods` has the pod of each node, empty
     for none. Pure."""
-    known = [name for name in silent if name in pods]
-    if len(known) >= needed(len(pods)):
-        return [SilentNodes(tuple(sorted(known)), len(pods), "all nodes")]
+    known = sorted(name for name in silent if name in pods)
+    if len(known) >= silence_threshold(len(pods)):
+        return [SilentNodes(tuple(known), len(pods), "all nodes")]
+    by_pod: dict[str, list[str]] = {}
+    for name in known:
+        by_pod.setdefault(pods[name], []).append(name)
     sizes = Counter(pods.values())
-    by_pod = Counter(pods[name] for name in known)
-    return [
-        SilentNodes(
-            tuple(sorted(name for name in known if pods[name] == pod)),
-            sizes[pod],
-            f"the nodes of {pod}",
-        )
-        for pod, count in sorted(by_pod.items())
-        if pod and count >= needed(sizes[pod])
-    ]
+    silences = []
+    for pod, names in sorted(by_pod.items()):
+        if pod and len(names) >= silence_threshold(sizes[pod]):
+            silences.append(SilentNodes(tuple(names), sizes[pod], f"the nodes of {pod}"))
+    return silences
 
 
 def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEvent]:
@@ -78,68 +77,73 @@ def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEve
     )
     if not faults:
         return []
-    silent = {
-        host: at
-        for kind, owner, at in faults
-        if kind == SILENT_TARGET and (host := resources.host_of(owner))
-    }
-    mute = {
-        owner: at
-        for kind, owner, at in faults
-        if kind == SILENT_TARGET and owner.startswith(_SWITCH)
-    }
-    stands = any(kind == MANAGEMENT_NETWORK for kind, _, _ in faults)
-    if not stands and max(len(silent), len(mute)) < FEWEST:
+    silent_nodes: dict[str, datetime] = {}
+    silent_switches: dict[str, datetime] = {}
+    is_active = False
+    for fault_type, owner, at in faults:
+        if fault_type == MANAGEMENT_NETWORK:
+            is_active = True
+        elif owner.startswith(_SWITCH):
+            silent_switches[owner.removeprefix(_SWITCH)] = at
+        elif host := resources.host_of(owner):
+            silent_nodes[host] = at
+    if not is_active and max(len(silent_nodes), len(silent_switches)) < FEWEST:
         return []
     pods = dict(Node.objects.inventoried().values_list("name", "pod"))
     switches = Switch.objects.inventoried().count()
-    if stands:
-        lasts = _lasts(list(silent), pods) or len(mute) * 2 >= needed(switches)
-        return (
-            [] if lasts else [_event(EventKind.CLEARED, "most of the machines answer again", now)]
-        )
+    if is_active:
+        if _is_half(len(silent_switches), switches) or _lasts(silent_nodes, pods):
+            return []
+        return [_event(EventKind.CLEARED, "most of the machines answer again", now)]
     if overload.suspends(now):
         return []
-    if len(gone := sorted(name for name, at in mute.items() if at > now - AT_ONCE)) >= needed(
-        switches
-    ):
-        return [_event(EventKind.RAISED, _said_of_switches(gone, switches), now)]
-    lately = [name for name, at in silent.items() if at > now - AT_ONCE]
-    for silence in silences(lately, pods):
-        heard = hears(silence.nodes)
-        if heard is not None and len(set(heard) & set(silence.nodes)) >= silence.needed:
-            return [_event(EventKind.RAISED, _said(silence, set(heard)), now)]
+    gone = sorted(_recent(silent_switches, now))
+    if len(gone) >= silence_threshold(switches):
+        return [_event(EventKind.RAISED, _format_switches(gone, switches), now)]
+    for silence in find_silences(_recent(silent_nodes, now), pods):
+        heard = set(hears(silence.nodes) or ()) & set(silence.nodes)
+        if len(heard) >= silence.threshold:
+            return [_event(EventKind.RAISED, _format_nodes(silence, len(heard)), now)]
     return []
 
 
-def _lasts(silent: Sequence[str], pods: dict[str, str]) -> bool:
-    """Half of what raises it keeps it standing."""
+def _recent(silent: Mapping[str, datetime], now: datetime) -> list[str]:
+    return [name for name, at in silent.items() if at > now - AT_ONCE]
+
+
+def _lasts(silent: Iterable[str], pods: dict[str, str]) -> bool:
+    """Whether all nodes or those of a pod are silent still."""
     counts = Counter(pods[name] for name in silent if name in pods)
+    if _is_half(counts.total(), len(pods)):
+        return True
     sizes = Counter(pods.values())
-    return sum(counts.values()) * 2 >= needed(len(pods)) or any(
-        pod and count * 2 >= needed(sizes[pod]) for pod, count in counts.items()
-    )
+    return any(pod and _is_half(count, sizes[pod]) for pod, count in counts.items())
 
 
-def _said(silence: SilentNodes, heard: set[str]) -> str:
-    names = ", ".join(silence.nodes[:_SHOWN]) + (" ..." if len(silence.nodes) > _SHOWN else "")
+def _is_half(silent: int, total: int) -> bool:
+    """Half of what raises the fault keeps it active."""
+    return silent * 2 >= silence_threshold(total)
+
+
+def _format_nodes(silence: SilentNodes, heard: int) -> str:
     return (
-        f"{len(silence.nodes)} of {silence.of} ({silence.where}) stopped answering Kintsugi within"
-        f" {AT_ONCE.seconds // 60} min, and Slurm hears {len(heard & set(silence.nodes))} of them:"
-        f" {names}. Look at the management switch or Kintsugi's own link to it; the nodes are left"
-        " alone."
+        f"{len(silence.nodes)} of {silence.total} ({silence.where}) stopped answering Kintsugi"
+        f" within {_MINUTES} min, and Slurm hears {heard} of them: {_format_names(silence.nodes)}."
+        " Look at the management switch or Kintsugi's own link to it; the nodes are left alone."
     )
 
 
-def _said_of_switches(gone: Sequence[str], of: int) -> str:
-    names = ", ".join(name.removeprefix(_SWITCH) for name in gone[:_SHOWN]) + (
-        " ..." if len(gone) > _SHOWN else ""
-    )
+def _format_switches(gone: Sequence[str], total: int) -> str:
     return (
-        f"{len(gone)} of {of} switches stopped answering Kintsugi within {AT_ONCE.seconds // 60}"
-        f" min: {names}. Look at the management switch, Kintsugi's own link to it, and the"
+        f"{len(gone)} of {total} switches stopped answering Kintsugi within {_MINUTES} min:"
+        f" {_format_names(gone)}. Look at the management switch, Kintsugi's own link to it, and the"
         " credentials that they are asked with."
     )
+
+
+def _format_names(names: Sequence[str]) -> str:
+    ellipsis = " ..." if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + ellipsis
 
 
 def _event(kind: EventKind, text: str, now: datetime) -> FaultEvent:

@@ -64,82 +64,87 @@ def suspends(now: datetime) -> bool:
 
 def evaluate_overload(now: datetime, *, pace: Pace, hears: Asked) -> list[FaultEvent]:
     """The beginning or the end of the overload, if this is either."""
-    stands = Fault.objects.active().filter(fault_type=OVERLOADED).exists()
-    why = _why(now, pace, hears, stands=stands)
-    if why and not stands:
-        return [_event(EventKind.RAISED, why, now)]
-    if stands and not why and pace.second_takes is not None:
+    is_active = Fault.objects.active().filter(fault_type=OVERLOADED).exists()
+    reason = _format_reason(now, pace, hears, is_active=is_active)
+    if reason and not is_active:
+        return [_event(EventKind.RAISED, reason, now)]
+    if is_active and not reason and pace.second_takes is not None:
         return [_event(EventKind.CLEARED, "its polls are in time again", now)]
     return []
 
 
-def _why(now: datetime, pace: Pace, hears: Asked, *, stands: bool) -> str:
+def _format_reason(now: datetime, pace: Pace, hears: Asked, *, is_active: bool) -> str:
     """What makes its judgement of silence worthless, for people; empty when nothing does."""
-    lag = _lag(now) if pace.up_for > _CATCHES_UP else None
+    lag = _poll_lag(now) if pace.up_for > _CATCHES_UP else None
     if lag is not None:
+        slowness = _format_slowness(pace)
         return (
-            f"Kintsugi's own polls begin up to {lag.total_seconds():.0f} s late{_slowly(pace)}."
-            " Until it has caught up it takes no machine's silence for a fault. Give its machine"
-            " more processors or less other work; see what runs there (top), and that its poll"
-            " workers run."
+            f"Kintsugi's own polls begin up to {lag.total_seconds():.0f} s late{slowness}. Until"
+            " it has caught up it takes no machine's silence for a fault. Give its machine more"
+            " processors or less other work; see what runs there (top), and that its poll workers"
+            " run."
         )
-    if _is_slow(pace, stands=stands):
+    if _is_slow(pace, is_active=is_active):
         return (
             f"Kintsugi waits for a processor: what should take it 1 s takes {pace.second_takes:.0f}"
             " s, and answers time out at its end. Until that is over it takes no machine's silence"
             " for a fault. Give its machine more processors or less other work; see what runs"
             " there (top)."
         )
-    return _reaches_nothing(hears)
+    return _format_isolation(hears)
 
 
-def _is_slow(pace: Pace, *, stands: bool) -> bool:
+def _is_slow(pace: Pace, *, is_active: bool) -> bool:
     """It begins when anybody seems silent, and lasts as long as we are slow, whoever answers
     meanwhile."""
     if pace.second_takes is None:
         return False
-    return pace.second_takes >= STEADY if stands else pace.second_takes >= SLOW and _any_silent()
+    if is_active:
+        return pace.second_takes >= STEADY
+    return pace.second_takes >= SLOW and _any_silent()
 
 
-def _slowly(pace: Pace) -> str:
+def _format_slowness(pace: Pace) -> str:
     if pace.second_takes is None or pace.second_takes < STEADY:
         return ""
     return f", and what should take it 1 s takes {pace.second_takes:.0f} s"
 
 
-def _lag(now: datetime) -> timedelta | None:
+def _poll_lag(now: datetime) -> timedelta | None:
     """By how much the latest poll begins too late; None while few do.
 
     One under way is as late as it was taken: how long its target takes to answer is not our
     lateness.
     """
-    rows = Poll.objects.filter(next_poll_at__lte=now - LATE).values_list(
-        "next_poll_at", "leased_until"
-    )[:_MOST]
-    lags = [_begun(leased_until, now) - due for due, leased_until in rows]
+    overdue = Poll.objects.filter(next_poll_at__lte=now - LATE)
+    rows = overdue.values_list("next_poll_at", "leased_until")[:_MOST]
+    lags = [_poll_start(leased_until, now) - due for due, leased_until in rows]
     late = [lag for lag in lags if lag > LATE]
     if len(late) < FEWEST or len(late) <= LATE_SHARE * Poll.objects.count():
         return None
     return max(late)
 
 
-def _begun(leased_until: datetime | None, now: datetime) -> datetime:
-    return now if leased_until is None or leased_until <= now else leased_until - LEASE
+def _poll_start(leased_until: datetime | None, now: datetime) -> datetime:
+    """When a poll was taken; now, if nobody has taken it."""
+    if leased_until is None or leased_until <= now:
+        return now
+    return leased_until - LEASE
 
 
 def _any_silent() -> bool:
     """Whether there is any silence that could be taken for a fault."""
-    return Poll.objects.filter(failures__gt=0).exists() or _silent().exists()
+    return Poll.objects.filter(failures__gt=0).exists() or _silent_targets().exists()
 
 
-def _silent() -> QuerySet[Fault]:
+def _silent_targets() -> QuerySet[Fault]:
     return Fault.objects.active().filter(fault_type=SILENT_TARGET)
 
 
-def _reaches_nothing(hears: Asked) -> str:
+def _format_isolation(hears: Asked) -> str:
     """Most of all that it asks, by every way, Slurm's too: then it is not the others who are
     silent."""
-    owners = set(_silent().values_list("owner", flat=True))
+    owners = set(_silent_targets().values_list("owner", flat=True))
     if len(owners) < FEWEST:
         return ""
     nodes = Node.objects.inventoried().count()
@@ -148,12 +153,9 @@ def _reaches_nothing(hears: Asked) -> str:
         host for owner in owners if (host := resources.host_of(owner)) is not None
     )
     silent_switches = len(owners) - len(silent_nodes)
-    if (
-        not nodes
-        or not switches
-        or len(silent_nodes) * 2 <= nodes
-        or silent_switches * 2 <= switches
-    ):
+    if not nodes or not switches:
+        return ""
+    if len(silent_nodes) * 2 <= nodes or silent_switches * 2 <= switches:
         return ""
     if hears(silent_nodes) is not None:
         return ""
@@ -171,11 +173,8 @@ def _event(kind: EventKind, text: str, now: datetime) -> FaultEvent:
 
 def get_active_overload() -> Sequence[tuple[datetime, str]]:
     """Since when the overload stands, and what was said of it; for the console."""
-    faults = Fault.objects.active().filter(fault_type=OVERLOADED).prefetch_related("evidence")
-    return [
-        (
-            fault.raised_at,
-            last.excerpt if (last := fault.evidence.order_by("-occurred_at").first()) else "",
-        )
-        for fault in faults
-    ]
+    notices = []
+    for fault in Fault.objects.active().filter(fault_type=OVERLOADED):
+        evidence = fault.evidence.order_by("-occurred_at").first()
+        notices.append((fault.raised_at, evidence.excerpt if evidence else ""))
+    return notices

@@ -61,7 +61,7 @@ def release(name: str, began_at: datetime) -> None:
     PeriodicTask.objects.filter(name=name, began_at=began_at).update(leased_until=None)
 
 
-def late(names: Collection[str], now: datetime) -> list[str]:
+def get_late(names: Collection[str], now: datetime) -> list[str]:
     """Those that have not begun for long, or never."""
     in_time = PeriodicTask.objects.filter(name__in=names, began_at__gt=now - LATE)
     return sorted(set(names) - set(in_time.values_list("name", flat=True)))
@@ -69,8 +69,8 @@ def late(names: Collection[str], now: datetime) -> list[str]:
 
 def evaluate_lateness(late_tasks: Collection[str], now: datetime) -> list[FaultEvent]:
     """The beginning or the end of the fault that periodic work is not done, if this is either."""
-    is_standing = Fault.objects.active().filter(fault_type=FAULT_TYPE).exists()
-    if late_tasks and not is_standing:
+    is_active = Fault.objects.active().filter(fault_type=FAULT_TYPE).exists()
+    if late_tasks and not is_active:
         names = ", ".join(sorted(late_tasks))
         text = (
             f"Periodic work of Kintsugi's own has not begun for {LATE.seconds // 60} min: {names}."
@@ -78,7 +78,7 @@ def evaluate_lateness(late_tasks: Collection[str], now: datetime) -> list[FaultE
             " kintsugi-slurm) and what its journal says."
         )
         return [make_conclusion(EventKind.RAISED, FAULT_TYPE, RESOURCE, text=text, now=now)]
-    if is_standing and not late_tasks:
+    if is_active and not late_tasks:
         text = "all periodic work is done in time again"
         return [make_conclusion(EventKind.CLEARED, FAULT_TYPE, RESOURCE, text=text, now=now)]
     return []

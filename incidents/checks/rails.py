@@ -8,7 +8,7 @@ the leaf.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from detectors import resources
@@ -30,38 +30,36 @@ _FRESH = timedelta(minutes=10)
 def evaluate_rails(now: datetime, catalog: Catalog, *, jobs: JobsOf) -> list[FaultEvent]:
     """The beginnings and ends of these faults. One query while too few rails are slow. Nothing
     without Slurm's word."""
-    slow, standing = _faults()
-    if not standing and len({resources.host_of(each) for each in slow}) < rail.NODES_THAT_AGREE:
+    slow, active = _load_faults()
+    slow_nodes = {resources.host_of(resource) for resource in slow}
+    if not active and len(slow_nodes) < rail.NODES_THAT_AGREE:
         return []
-    ratios = _ratios(
-        {host for each in (*slow, *standing) if (host := resources.host_of(each))}, now
-    )
-    at_places = _by_place([ratios[each] for each in slow if each in ratios])
-    asked = [
-        seen
-        for those in at_places.values()
-        if len({seen.resource.split("/")[1] for seen in those}) >= rail.NODES_THAT_AGREE
-        for seen in those
-    ]
-    running = jobs(sorted({seen.resource.split("/")[1] for seen in asked})) if asked else {}
+    hosts = {resources.host_of(resource) for resource in (*slow, *active)}
+    ratios = _load_ratios([host for host in hosts if host is not None], now)
+    candidates = _shared_places([ratios[resource] for resource in slow if resource in ratios])
+    running: Mapping[str, frozenset[str]] | None = {}
+    if candidates:
+        running = jobs(sorted(_nodes(candidates)))
     if running is None:
         return []
-    told = list(rail.evaluate_slow_rails(list(_slow_rails(asked, running)), now))
-    raised = {seen.resource for seen in told if seen.value != 1.0}
-    told = [seen for seen in told if seen.resource in raised]
-    told += [
-        _ended(each, now) for each in sorted(standing) if each not in raised and each in ratios
+    degraded = _degraded(_slow_rails(candidates, running), now)
+    raised = {observation.resource for observation in degraded}
+    recovered = [
+        _recovery(resource, now)
+        for resource in sorted(active)
+        if resource in ratios and resource not in raised
     ]
-    events = [
-        event for seen in told for event in classify.classify(seen, set(standing.values()), catalog)
-    ]
+    fingerprints = set(active.values())
+    events: list[FaultEvent] = []
+    for observation in (*degraded, *recovered):
+        events += classify.classify(observation, fingerprints, catalog)
     return [event for event in events if event.fault_type == DEGRADED]
 
 
-def _faults() -> tuple[list[str], dict[str, str]]:
-    """Rails that have been slow for long enough, and the fingerprints of those whose fault stands
+def _load_faults() -> tuple[list[str], dict[str, str]]:
+    """Rails that have been slow for long enough, and the fingerprints of those that are degraded
     by agreement."""
-    slow, standing = [], {}
+    slow, active = [], {}
     rows = (
         Fault.objects.active()
         .filter(fault_type__in=(SLOW, DEGRADED))
@@ -71,47 +69,68 @@ def _faults() -> tuple[list[str], dict[str, str]]:
         if fault_type == SLOW:
             slow.append(resource)
         elif qualifier == rail.SEVERAL_NODES:
-            standing[resource] = fingerprint
-    return slow, standing
+            active[resource] = fingerprint
+    return slow, active
 
 
-def _ratios(nodes: Collection[str], now: datetime) -> dict[str, Observation]:
+def _load_ratios(nodes: Collection[str], now: datetime) -> dict[str, Observation]:
     """What each rail of these nodes carries against its node's median, as long as the node is
     busy."""
-    return {
-        resource: Observation(resource, metric, sample.value, sample.at)
-        for resource, metric, sample in polling.samples(("rail",), TargetKind.NODE.value, nodes)
-        if metric == "rail.ratio" and sample.at > now - _FRESH
-    }
+    ratios = {}
+    for resource, metric, sample in polling.samples(("rail",), TargetKind.NODE.value, nodes):
+        if metric == "rail.ratio" and sample.at > now - _FRESH:
+            ratios[resource] = Observation(resource, metric, sample.value, sample.at)
+    return ratios
 
 
-def _by_place(seen: Sequence[Observation]) -> Mapping[str, list[Observation]]:
+def _shared_places(slow: Sequence[Observation]) -> list[Observation]:
+    """The slow rails of each place (a leaf, or a device name) where enough nodes have one."""
     places: dict[str, list[Observation]] = {}
-    for each in seen:
-        places.setdefault(_leaf(each.resource) or each.resource.rpartition("/")[2], []).append(each)
-    return places
+    for observation in slow:
+        _, _, device = observation.resource.rpartition("/")
+        place = _leaf(observation.resource) or device
+        places.setdefault(place, []).append(observation)
+    shared: list[Observation] = []
+    for observations in places.values():
+        if len(_nodes(observations)) >= rail.NODES_THAT_AGREE:
+            shared += observations
+    return shared
 
 
 def _slow_rails(
-    seen: Sequence[Observation], running: Mapping[str, frozenset[str]]
+    observations: Sequence[Observation], running: Mapping[str, frozenset[str]]
 ) -> Iterator[rail.SlowRail]:
-    for each in seen:
-        node = each.resource.split("/")[1]
-        found = rail.slow_rail(
-            each, place=_leaf(each.resource), jobs=running.get(node, frozenset())
-        )
-        if found is not None:
-            yield found
+    for observation in observations:
+        jobs = running.get(_node(observation), frozenset())
+        slow_rail = rail.slow_rail(observation, place=_leaf(observation.resource), jobs=jobs)
+        if slow_rail is not None:
+            yield slow_rail
 
 
-def _leaf(resource: str) -> str | None:
-    far = graphs.current().peer(resource) or ""
-    return far.split("/")[1] if far.startswith("switch/") else None
+def _degraded(slow_rails: Iterable[rail.SlowRail], now: datetime) -> list[Observation]:
+    """All that is observed of the rails on which the nodes and jobs agree."""
+    observations = list(rail.evaluate_slow_rails(list(slow_rails), now))
+    degraded = {observation.resource for observation in observations if observation.value != 1.0}
+    return [observation for observation in observations if observation.resource in degraded]
 
 
-def _ended(resource: str, now: datetime) -> Observation:
-    said = {
+def _recovery(resource: str, now: datetime) -> Observation:
+    details = {
         "text": "it is no longer slow on several nodes in several jobs",
         "qualifier": rail.SEVERAL_NODES,
     }
-    return Observation(resource, "rail.ratio_explained", 1.0, now, said)
+    return Observation(resource, "rail.ratio_explained", 1.0, now, details)
+
+
+def _nodes(observations: Iterable[Observation]) -> set[str]:
+    return {_node(observation) for observation in observations}
+
+
+def _node(observation: Observation) -> str:
+    return observation.resource.split("/")[1]
+
+
+def _leaf(resource: str) -> str | None:
+    """The switch at the far end of this rail's cable."""
+    peer = graphs.current().peer(resource) or ""
+    return peer.split("/")[1] if peer.startswith("switch/") else None

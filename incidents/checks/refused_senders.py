@@ -22,22 +22,25 @@ _MOST = 500
 def record(refusals: Sequence[RefusedInput]) -> None:
     """Adds to what is known of each address."""
     with transaction.atomic():
-        for each in refusals:
-            row, is_new = RefusedSender.objects.get_or_create(
-                address=each.address,
-                transport=each.transport,
-                defaults={"first_at": each.last_at, "last_at": each.last_at, "count": each.count},
-            )
-            if not is_new:
-                RefusedSender.objects.filter(pk=row.pk).update(
-                    count=F("count") + each.count, last_at=each.last_at
-                )
-        kept = RefusedSender.objects.order_by("-last_at", "-pk").values("pk")[:_MOST]
-        RefusedSender.objects.exclude(pk__in=list(kept.values_list("pk", flat=True))).delete()
+        for refusal in refusals:
+            _record_refusal(refusal)
+        latest = RefusedSender.objects.order_by("-last_at", "-pk").values_list("pk", flat=True)
+        RefusedSender.objects.exclude(pk__in=list(latest[:_MOST])).delete()
 
 
-def recent(now: datetime) -> list[RefusedSender]:
-    """Those of the last hour, the busiest first."""
-    return list(
-        RefusedSender.objects.filter(last_at__gt=now - _SHOWN_FOR).order_by("-count", "address")
+def _record_refusal(refusal: RefusedInput) -> None:
+    at = refusal.last_at
+    row, is_new = RefusedSender.objects.get_or_create(
+        address=refusal.address,
+        transport=refusal.transport,
+        defaults={"first_at": at, "last_at": at, "count": refusal.count},
     )
+    if not is_new:
+        count = F("count") + refusal.count
+        RefusedSender.objects.filter(pk=row.pk).update(count=count, last_at=at)
+
+
+def get_recent(now: datetime) -> list[RefusedSender]:
+    """Those of the last hour, the busiest first."""
+    recent = RefusedSender.objects.filter(last_at__gt=now - _SHOWN_FOR)
+    return list(recent.order_by("-count", "address"))

@@ -30,7 +30,7 @@ class ClockWatch:
         if self.evaluated_at is not None and now - self.evaluated_at > _CATCHES_UP:
             self.late_since = None
         self.evaluated_at = now
-        late = periodic_tasks.late(self.names, now)
+        late = periodic_tasks.get_late(self.names, now)
         if not late:
             self.late_since = None
             return periodic_tasks.evaluate_lateness([], now)

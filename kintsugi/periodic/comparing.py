@@ -18,5 +18,5 @@ def compare(now: datetime, catalog: Catalog, slurm: SlurmReader) -> list[FaultEv
     def jobs(names: Collection[str]) -> Mapping[str, frozenset[str]] | None:
         return runbooks.get_running_jobs(names, slurm)
 
-    incidents.say_verdicts(incidents.cable_verdicts(now, jobs=jobs), now)
-    return incidents.slow_rails(now, catalog, jobs=jobs)
+    incidents.record_verdicts(incidents.evaluate_cables(now, jobs=jobs), now)
+    return incidents.evaluate_rails(now, catalog, jobs=jobs)

@@ -85,7 +85,7 @@ def _message_banners() -> list[Banner]:
 
 def _refused_sender_banners() -> list[Banner]:
     """Whose syslog is refused, and the line that lets it in."""
-    refused = refused_senders.recent(timezone.now())
+    refused = refused_senders.get_recent(timezone.now())
     if not refused:
         return []
     first = refused[0]

@@ -54,10 +54,12 @@ class Silent(House):
 
     def sweep(self) -> None:
         services.ingest(
-            services.own_overload(self.now, pace=self.own_pace, hears=self.hears), now=self.now
+            services.evaluate_overload(self.now, pace=self.own_pace, hears=self.hears), now=self.now
         )
-        services.ingest(services.management_network(self.now, hears=self.hears), now=self.now)
-        services.ingest(services.blind_detectors(self.now), now=self.now)
+        services.ingest(
+            services.evaluate_management_network(self.now, hears=self.hears), now=self.now
+        )
+        services.ingest(services.evaluate_blindness(self.now), now=self.now)
         services.sweep(now=self.now)
 
     def minutes(self, count: int) -> None:
@@ -177,7 +179,9 @@ class TestLatePolls:
             )
 
     def said(self, pace: Pace = WELL) -> list[str]:
-        return [event.excerpt for event in services.own_overload(NOW, pace=pace, hears=everybody)]
+        return [
+            event.excerpt for event in services.evaluate_overload(NOW, pace=pace, hears=everybody)
+        ]
 
     def test_many_polls_that_begin_late_are_told_with_the_seconds(self) -> None:
         self.polls(timedelta(seconds=95), late=5)
@@ -209,14 +213,14 @@ def test_one_that_reaches_nothing_at_all_looks_at_its_own_link() -> None:
         a_switch(f"leaf-{name}")
     owners = [f"node/{name}" for name in names] + [f"switch/leaf-{name}" for name in names]
     services.ingest([an_event("target.unreachable", owner, at=NOW) for owner in owners], now=NOW)
-    (event,) = services.own_overload(NOW, pace=WELL, hears=nobody_can_be_asked)
+    (event,) = services.evaluate_overload(NOW, pace=WELL, hears=nobody_can_be_asked)
     assert "6 of 6 nodes and 6 of 6 switches do not answer it, nor does Slurm" in event.excerpt
-    assert services.own_overload(NOW, pace=WELL, hears=everybody) == []
+    assert services.evaluate_overload(NOW, pace=WELL, hears=everybody) == []
     services.ingest(
         [a_clear("target.unreachable", owner, at=NOW + MINUTE) for owner in owners[:4]],
         now=NOW + MINUTE,
     )
-    assert services.own_overload(NOW + MINUTE, pace=WELL, hears=nobody_can_be_asked) == []
+    assert services.evaluate_overload(NOW + MINUTE, pace=WELL, hears=nobody_can_be_asked) == []
 
 
 def test_a_banner_says_that_kintsugi_is_overloaded_and_what_to_do() -> None:

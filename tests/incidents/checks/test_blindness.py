@@ -39,7 +39,7 @@ def answer(names: list[str], *, at: datetime, detector: str = "dcgm") -> None:
 
 
 def sweep(at: datetime) -> None:
-    services.ingest(services.blind_detectors(at), now=at)
+    services.ingest(services.evaluate_blindness(at), now=at)
 
 
 def test_one_detector_silent_on_many_nodes_is_one_incident() -> None:

@@ -12,7 +12,7 @@ from detectors.detector import Sample
 from detectors.evaluation.cable_ends import LIGHT
 from detectors.evaluation.judge import Memory
 from incidents.checks import cables
-from incidents.checks.cables import KIND, CableVerdict, evaluate_cables, is_news, say
+from incidents.checks.cables import KIND, CableVerdict, evaluate_cables, is_news, record_verdicts
 from incidents.inventory import graphs, services
 from incidents.models import Incident, IncidentFault, Poll, TimelineEntry
 from incidents.polling import polling
@@ -203,7 +203,7 @@ def test_two_sweeps_at_once_say_it_once(leaf: Leaf) -> None:
     opened()
     leaf.light(at=NOW - MINUTE, nic0=DARK)
     verdicts = leaf.verdicts()
-    assert [say(verdicts, NOW), say(verdicts, NOW)] == [1, 0]
+    assert [record_verdicts(verdicts, NOW), record_verdicts(verdicts, NOW)] == [1, 0]
     assert TimelineEntry.objects.get(kind=KIND).text == verdicts[0].text
 
 

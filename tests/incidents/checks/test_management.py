@@ -21,22 +21,24 @@ POD = {f"gn{number:03}": "pod-a" if number <= 10 else "pod-b" for number in rang
 
 def test_a_third_of_a_pod_is_a_silence_of_that_pod() -> None:
     four = sorted(POD)[:4]
-    assert management_network.silences(four, POD) == [
+    assert management_network.find_silences(four, POD) == [
         management_network.SilentNodes(tuple(four), 10, "the nodes of pod-a")
     ]
 
 
 def test_two_nodes_are_a_coincidence_however_small_the_pod() -> None:
-    assert management_network.silences(["a", "b"], {"a": "pod-a", "b": "pod-a"}) == []
+    assert management_network.find_silences(["a", "b"], {"a": "pod-a", "b": "pod-a"}) == []
 
 
 def test_a_third_of_everything_is_a_silence_of_all_nodes() -> None:
     names = sorted(POD)[5:15]
-    assert [silence.where for silence in management_network.silences(names, POD)] == ["all nodes"]
+    assert [silence.where for silence in management_network.find_silences(names, POD)] == [
+        "all nodes"
+    ]
 
 
 def test_nodes_outside_of_the_inventory_do_not_count() -> None:
-    assert management_network.silences(["x", "y", "z"], {"a": "", "b": "", "c": ""}) == []
+    assert management_network.find_silences(["x", "y", "z"], {"a": "", "b": "", "c": ""}) == []
 
 
 class Pod:
@@ -69,7 +71,9 @@ class Pod:
         self.sweep()
 
     def sweep(self) -> None:
-        services.ingest(services.management_network(self.now, hears=self.hears), now=self.now)
+        services.ingest(
+            services.evaluate_management_network(self.now, hears=self.hears), now=self.now
+        )
         services.sweep(now=self.now)
 
     def wait(self, duration: timedelta) -> None:
@@ -153,7 +157,9 @@ def test_no_run_starts_for_it() -> None:
     site = Site(nodes=9)
     for name in site.names:
         services.ingest([an_event("target.unreachable", f"node/{name}", at=site.now)], now=site.now)
-    services.ingest(services.management_network(site.now, hears=lambda names: names), now=site.now)
+    services.ingest(
+        services.evaluate_management_network(site.now, hears=lambda names: names), now=site.now
+    )
     assert Incident.objects.count() == 1
     assert start_due(None, now=site.now, world=site.world) == []
 

@@ -78,8 +78,11 @@ def test_of_twenty_beats_one_does_it() -> None:
 @pytest.mark.django_db
 def test_work_that_nobody_begins_is_a_fault_of_our_own_until_it_is_done_again() -> None:
     periodic_tasks.claim("compare", NOW, every=MINUTE)
-    assert periodic_tasks.late(["compare"], NOW + LATE - SECOND) == []
-    assert periodic_tasks.late(["compare", "update_jobs"], NOW + LATE) == ["compare", "update_jobs"]
+    assert periodic_tasks.get_late(["compare"], NOW + LATE - SECOND) == []
+    assert periodic_tasks.get_late(["compare", "update_jobs"], NOW + LATE) == [
+        "compare",
+        "update_jobs",
+    ]
     for _ in range(2):
         services.ingest(periodic_tasks.evaluate_lateness(["compare"], NOW + LATE), now=NOW + LATE)
     fault = Fault.objects.get()

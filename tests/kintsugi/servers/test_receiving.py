@@ -93,13 +93,13 @@ class TestRefusedSenders:
     def test_tries_of_an_address_add_up(self) -> None:
         refused_senders.record([refusal("10.0.0.5", 2)])
         refused_senders.record([refusal("10.0.0.5", 3, NOW + timedelta(minutes=1))])
-        (row,) = refused_senders.recent(NOW + timedelta(minutes=2))
+        (row,) = refused_senders.get_recent(NOW + timedelta(minutes=2))
         assert (row.count, row.first_at, row.last_at) == (5, NOW, NOW + timedelta(minutes=1))
 
     def test_a_sender_that_gave_up_is_not_shown_for_long(self) -> None:
         refused_senders.record([refusal("10.0.0.5", 2)])
-        assert refused_senders.recent(NOW + timedelta(minutes=59))
-        assert not refused_senders.recent(NOW + timedelta(minutes=61))
+        assert refused_senders.get_recent(NOW + timedelta(minutes=59))
+        assert not refused_senders.get_recent(NOW + timedelta(minutes=61))
 
     def test_forged_addresses_fill_no_table(self) -> None:
         for start in range(0, 1_000, 200):
