@@ -4,7 +4,7 @@ number. Reads only."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,17 +92,19 @@ class _Declared:
         self, kind: TargetKind, name: str, address: str, *, role: str, **parts: object
     ) -> Expected:
         row = self.of(kind, role)
-        mounts = (*row.mounts, *(self.mounts.get(role, ()) if kind is TargetKind.NODE else ()))
+        mounts = list(row.mounts)
+        if kind is TargetKind.NODE:
+            mounts += self.mounts.get(role, ())
+        urls = {}
+        for key, template in row.urls.items():
+            urls[key] = template.replace("{name}", name).replace("{address}", address)
         return Expected(
             role=role,
             mounts=tuple(dict.fromkeys(mounts)),
             services=tuple(row.services),
             peers=self.peers.get(role, {}),
             settings=dict(row.settings),
-            urls={
-                key: url.replace("{name}", name).replace("{address}", address)
-                for key, url in row.urls.items()
-            },
+            urls=urls,
             **parts,  # type: ignore[arg-type]
         )
 
@@ -120,87 +122,89 @@ def _nodes(names: Sequence[str] | None) -> list[Target]:
     if names is None:
         nodes, gpus, nics = _ALL.objects(), _ALL_GPUS.rows(), _ALL_NICS.objects()
     else:
-        nodes, gpus, nics = (
-            _SOME.objects(names=names),
-            _SOME_GPUS.rows(names=names),
-            _SOME_NICS.objects(names=names),
-        )
-    by_node: dict[int, list[tuple[str, str]]] = defaultdict(list)
+        nodes = _SOME.objects(names=names)
+        gpus = _SOME_GPUS.rows(names=names)
+        nics = _SOME_NICS.objects(names=names)
+    gpus_by_node: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for owner, index, pci in gpus:
-        by_node[owner].append((str(index), pci))
-    nics_of: dict[int, list[Nic]] = defaultdict(list)
+        gpus_by_node[owner].append((str(index), pci))
+    nics_by_node: dict[int, list[Nic]] = defaultdict(list)
     for nic in nics:
-        nics_of[nic.node_id].append(nic)
-    declared, far = _declared(TargetKind.NODE), _Far.read()
-    return [
-        Target(
-            name=node.name,
-            address=node.address or node.name,
-            port=node.ssh_port,
-            user=settings.KINTSUGI["KINTSUGI_SSH_USER"],
-            expected=declared.expected(
-                TargetKind.NODE,
-                node.name,
-                node.address or node.name,
-                role=node.role,
-                gpus=tuple(by_node[node.pk]),
-                nics=tuple(far.nic(node.name, nic) for nic in nics_of[node.pk]),
-                addresses=tuple(
-                    dict.fromkeys(
-                        filter(None, (node.address, *(nic.address for nic in nics_of[node.pk])))
-                    )
-                ),
-                bmc=node.bmc_address,
-                serial=node.serial,
-            ),
+        nics_by_node[nic.node_id].append(nic)
+    declared, cabling = _declared(TargetKind.NODE), _Cabling.load()
+    user = settings.KINTSUGI["KINTSUGI_SSH_USER"]
+    targets_of_nodes = []
+    for node in nodes:
+        node_nics = nics_by_node[node.pk]
+        address = node.address or node.name
+        expected = declared.expected(
+            TargetKind.NODE,
+            node.name,
+            address,
+            role=node.role,
+            gpus=tuple(gpus_by_node[node.pk]),
+            nics=tuple(cabling.expected_nic(node.name, nic) for nic in node_nics),
+            addresses=_addresses(node, node_nics),
+            bmc=node.bmc_address,
+            serial=node.serial,
         )
-        for node in nodes
-    ]
+        target_of_node = Target(
+            name=node.name, address=address, port=node.ssh_port, user=user, expected=expected
+        )
+        targets_of_nodes.append(target_of_node)
+    return targets_of_nodes
+
+
+def _addresses(node: Node, nics: Sequence[Nic]) -> tuple[str, ...]:
+    """Its own and those of its NICs, each once."""
+    addresses = [node.address, *(nic.address for nic in nics)]
+    return tuple(dict.fromkeys(address for address in addresses if address))
 
 
 @dataclass(frozen=True)
-class _Far:
+class _Cabling:
     """The far ends of cables, and what is known of the switches there."""
 
     cables: Topology
     switches: dict[str, tuple[str, int | None]]
 
     @classmethod
-    def read(cls) -> _Far:
-        return cls(
-            graphs.current().topology, {name: (role, rail) for name, role, rail in _SWITCHES.rows()}
-        )
+    def load(cls) -> _Cabling:
+        switches = {name: (role, rail) for name, role, rail in _SWITCHES.rows()}
+        return cls(graphs.current().topology, switches)
 
-    def nic(self, node: str, nic: Nic) -> ExpectedNic:
+    def expected_nic(self, node: str, nic: Nic) -> ExpectedNic:
         """Role, rail and speed are the cable's where the row leaves them out."""
         own = resources.nic(node, nic.device)
         peer = self.cables.peer(own) or ""
-        role, rail = (
-            self.switches.get(peer.split("/")[1], ("", None))
-            if peer.startswith("switch/")
-            else ("", None)
-        )
+        switch_role, switch_rail = "", None
+        if peer.startswith("switch/"):
+            switch_role, switch_rail = self.switches.get(peer.split("/")[1], ("", None))
+        role = nic.role or str(_ROLE_BY_SWITCH.get(switch_role, ""))
+        speed = nic.speed_gbps or self.cables.speed(own)
         return ExpectedNic(
             device=nic.device,
             netdev=nic.netdev,
             pci=nic.pci_address,
-            role=nic.role or str(_ROLE_BY_SWITCH.get(role, "")),
-            rail=rail if nic.rail is None else nic.rail,
-            speed_gbps=nic.speed_gbps or self.cables.speed(own),
+            role=role,
+            rail=switch_rail if nic.rail is None else nic.rail,
+            speed_gbps=speed,
             mtu=nic.mtu,
             address=nic.address,
             peer=peer,
         )
 
-    def port(self, port: Port) -> ExpectedPort:
+    def expected_port(self, port: Port) -> ExpectedPort:
+        peer = self.cables.peer(port.resource) or ""
+        module = port.module.resource if port.module is not None else ""
         return ExpectedPort(
             name=port.name,
             speed_gbps=port.speed_gbps,
             mtu=port.mtu,
             fec=port.fec,
             is_autonegotiated=port.is_autonegotiated,
-            peer=self.cables.peer(port.resource) or "",
-            module=port.module.resource if port.module is not None else "",
+            peer=peer,
+            module=module,
             is_admin_up=port.is_admin_up,
         )
 
@@ -210,41 +214,43 @@ def _switches(names: Sequence[str] | None) -> list[Target]:
     ports = Port.objects.order_by("switch", "id").select_related("switch", "module__switch")
     if names is not None:
         switches, ports = switches.filter(name__in=names), ports.filter(switch__name__in=names)
-    ports_of: dict[int, list[Port]] = defaultdict(list)
+    ports_by_switch: dict[int, list[Port]] = defaultdict(list)
     for port in ports:
-        ports_of[port.switch_id].append(port)
-    declared, far = _declared(TargetKind.SWITCH), _Far(graphs.current().topology, {})
-    return [
-        Target(
+        ports_by_switch[port.switch_id].append(port)
+    declared = _declared(TargetKind.SWITCH)
+    cabling = _Cabling(graphs.current().topology, {})
+    targets_of_switches = []
+    for switch in switches:
+        address = switch.address or switch.name
+        expected = declared.expected(
+            TargetKind.SWITCH,
+            switch.name,
+            address,
+            role=switch.role,
+            ports=tuple(cabling.expected_port(port) for port in ports_by_switch[switch.pk]),
+            addresses=(switch.address,) if switch.address else (),
+        )
+        target_of_switch = Target(
             name=switch.name,
-            address=switch.address or switch.name,
+            address=address,
             port=switch.ssh_port,
             kind=TargetKind.SWITCH,
-            expected=declared.expected(
-                TargetKind.SWITCH,
-                switch.name,
-                switch.address or switch.name,
-                role=switch.role,
-                ports=tuple(far.port(port) for port in ports_of[switch.pk]),
-                addresses=tuple(filter(None, (switch.address,))),
-            ),
+            expected=expected,
             snmp_port=switch.snmp_port,
         )
-        for switch in switches
-    ]
+        targets_of_switches.append(target_of_switch)
+    return targets_of_switches
 
 
 def _sites(names: Sequence[str] | None) -> list[Target]:
     """What speaks for many machines is declared by its role alone, such as slurm or prometheus."""
     declared = _declared(TargetKind.SITE)
-    wanted: Iterable[str] = sorted(role for _, role in declared.rows if role)
-    return [
-        Target(
-            name=role,
-            address=role,
-            kind=TargetKind.SITE,
-            expected=declared.expected(TargetKind.SITE, role, role, role=role),
-        )
-        for role in wanted
-        if names is None or role in names
-    ]
+    targets_of_roles = []
+    for role in sorted(role for _, role in declared.rows if role):
+        if names is None or role in names:
+            expected = declared.expected(TargetKind.SITE, role, role, role=role)
+            target_of_role = Target(
+                name=role, address=role, kind=TargetKind.SITE, expected=expected
+            )
+            targets_of_roles.append(target_of_role)
+    return targets_of_roles
