@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,89 +60,113 @@ class ImpactFigures:
 def figures(since: datetime, until: datetime) -> ImpactFigures:
     """Of incidents with an onset from `since` to `until`, both timezone-aware. One query."""
     rows = _rows(since, until)
-    known = [
-        (row.incident_id, row.job_id, row.gpu_hours_lost)
-        for row in rows
-        if row.gpu_hours_lost is not None
-    ]
-    shared = shares((incident, job, hours) for incident, job, hours in known)
-    components = {row.incident_id: row.incident.component for row in rows}
-    by_component: dict[str, float] = {}
-    for incident, hours in shared.items():
-        by_component[components[incident]] = by_component.get(components[incident], 0.0) + hours
+    losses: list[tuple[int, int, float]] = []
+    exact: set[int] = set()
+    for row in rows:
+        if row.gpu_hours_lost is None:
+            continue
+        losses.append((row.incident_id, row.job_id, row.gpu_hours_lost))
+        if not row.is_estimate:
+            exact.add(row.job_id)
+    hours_by_incident = shares(losses)
+    total = sum(hours_by_incident.values()) if losses else None
     jobs = {row.job_id for row in rows}
-    exact = {row.job_id for row in rows if row.gpu_hours_lost is not None and not row.is_estimate}
-    found = {job for _, job, _ in known}
+    people = {row.job.user for row in rows}
+    known = {job for _, job, _ in losses}
     return ImpactFigures(
         jobs_lost=len(jobs),
-        people=len({row.job.user for row in rows}),
-        gpu_hours_lost=sum(shared.values()) if known else None,
-        least=len(found - exact),
-        unknown=len(jobs - found),
-        by_component={
-            str(word): by_component[str(word)] for word in Component if str(word) in by_component
-        },
-        told=_told(rows),
+        people=len(people),
+        gpu_hours_lost=total,
+        least=len(known - exact),
+        unknown=len(jobs - known),
+        by_component=_sum_by_component(hours_by_incident, rows),
+        told=_notification_times(rows),
     )
 
 
 def _rows(since: datetime, until: datetime) -> list[IncidentJob]:
-    those = IncidentJob.objects.filter(
+    harmed = IncidentJob.objects.filter(
         is_harmed=True, incident__onset_at__gte=since, incident__onset_at__lt=until
     )
-    return list(
-        those.exclude(incident__state__in=NOT_FAILURES)
-        .select_related("job", "incident")
-        .order_by("pk")
-    )
+    failures = harmed.exclude(incident__state__in=NOT_FAILURES)
+    return list(failures.select_related("job", "incident").order_by("pk"))
 
 
-def _told(rows: list[IncidentJob]) -> Told:
+def _sum_by_component(
+    hours_by_incident: Mapping[int, float], rows: list[IncidentJob]
+) -> dict[str, float]:
+    """Hours by component, in the order of `Component`."""
+    components = {row.incident_id: row.incident.component for row in rows}
+    sums: dict[str, float] = {}
+    for incident, hours in hours_by_incident.items():
+        component = components[incident]
+        sums[component] = sums.get(component, 0.0) + hours
+    return {str(component): sums[component] for component in Component if component in sums}
+
+
+def _notification_times(rows: list[IncidentJob]) -> Told:
     """Each owner once an incident: from the first fault that harmed a job of theirs to the first
     word to them."""
     faults: dict[tuple[int, str], datetime] = {}
-    words: dict[tuple[int, str], datetime] = {}
+    notifications: dict[tuple[int, str], datetime] = {}
     for row in rows:
         pair = (row.incident_id, row.job.user)
         fault_at = row.fault_at or row.incident.onset_at
         faults[pair] = min(fault_at, faults.get(pair, fault_at))
         if row.owner_told_at is not None:
-            words[pair] = min(row.owner_told_at, words.get(pair, row.owner_told_at))
+            earliest = notifications.get(pair, row.owner_told_at)
+            notifications[pair] = min(row.owner_told_at, earliest)
     # A device's clock may run ahead: what is told before it began is told at once.
-    minutes = np.array([max(0.0, (at - faults[pair]) / _MINUTE) for pair, at in words.items()])
-    if not minutes.size:
+    delays = [max(0.0, (at - faults[pair]) / _MINUTE) for pair, at in notifications.items()]
+    if not delays:
         return Told(untold=len(faults))
-    median, p90 = np.percentile(minutes, [50, 90])
-    return Told(float(median), float(p90), len(words), len(faults) - len(words))
+    median, p90 = np.percentile(np.array(delays), [50, 90])
+    count = len(notifications)
+    return Told(float(median), float(p90), count, untold=len(faults) - count)
 
 
 def sentences(found: ImpactFigures) -> list[tuple[str, str]]:
     """(name, sentence) for people."""
     if not found.jobs_lost:
         return [("jobs lost", "None that is known.")]
-    lost = f"{found.jobs_lost:,} of {found.people:,} people"
-    hours = "not known" if found.gpu_hours_lost is None else f"at least {found.gpu_hours_lost:,.1f}"
-    if found.gpu_hours_lost is not None and not (found.least or found.unknown):
-        hours = f"{found.gpu_hours_lost:,.1f}"
-    open_points = (
-        f" ({found.least:,} jobs without a known checkpoint, {found.unknown:,} without a known"
-        " loss)"
-    )
-    parts = ", ".join(
-        f"{name.replace('_', ' ')} {value:,.1f}" for name, value in found.by_component.items()
-    )
-    told = found.told
-    when = "Nobody yet"
-    if told.median is not None and told.p90 is not None:
-        half = f"{told.median:,.1f} min after the fault in the median"
-        when = f"{half}, 90 % within {told.p90:,.1f} min (n = {told.count:,})"
-    untold = f"; {told.untold} not told" if told.untold else ""
-    return [
-        ("jobs lost", f"{lost}."),
-        ("GPU-hours lost", f"{hours}{open_points if found.least or found.unknown else ''}."),
-        *([("by class", f"{parts}.")] if parts else []),
-        ("owners told", f"{when}{untold}."),
+    rows = [
+        ("jobs lost", f"{found.jobs_lost:,} of {found.people:,} people."),
+        ("GPU-hours lost", f"{_format_gpu_hours(found)}."),
     ]
+    if found.by_component:
+        parts = []
+        for name, hours in found.by_component.items():
+            component = name.replace("_", " ")
+            parts.append(f"{component} {hours:,.1f}")
+        rows.append(("by class", ", ".join(parts) + "."))
+    rows.append(("owners told", f"{_format_notification_times(found.told)}."))
+    return rows
+
+
+def _format_gpu_hours(found: ImpactFigures) -> str:
+    is_exact = not (found.least or found.unknown)
+    if found.gpu_hours_lost is None:
+        hours = "not known"
+    elif is_exact:
+        hours = f"{found.gpu_hours_lost:,.1f}"
+    else:
+        hours = f"at least {found.gpu_hours_lost:,.1f}"
+    if is_exact:
+        return hours
+    return (
+        f"{hours} ({found.least:,} jobs without a known checkpoint, {found.unknown:,} without a"
+        " known loss)"
+    )
+
+
+def _format_notification_times(told: Told) -> str:
+    untold = f"; {told.untold} not told" if told.untold else ""
+    if told.median is None or told.p90 is None:
+        return f"Nobody yet{untold}"
+    return (
+        f"{told.median:,.1f} min after the fault in the median,"
+        f" 90 % within {told.p90:,.1f} min (n = {told.count:,}){untold}"
+    )
 
 
 def as_json(found: ImpactFigures) -> dict[str, Any]:

@@ -93,13 +93,15 @@ def summary(since: datetime | None, until: datetime) -> Summary:
     if since is not None and since >= until:
         raise ValueError(f"since {since.isoformat()} is not before until {until.isoformat()}")
     window = StudyPeriod(_hours(begin), _hours(until), timezone.get_default_timezone())
-    told = [replace(row, sentence=sentence(row)) for row in all_figures(incidents, fleet, window)]
+    rows = [replace(row, sentence=sentence(row)) for row in all_figures(incidents, fleet, window)]
+    overall, *classes = rows
+    has_nodes = fleet.starts[Unit.NODE].size > 0
     return Summary(
         since=begin,
         until=until,
-        overall=told[0],
-        classes=tuple(told[1:]),
-        notice="" if fleet.starts[Unit.NODE].size else NO_INVENTORY,
+        overall=overall,
+        classes=tuple(classes),
+        notice="" if has_nodes else NO_INVENTORY,
         left_out=left_out(incidents, window),
     )
 
@@ -109,61 +111,73 @@ def _hours(moment: datetime) -> float:
 
 
 def _start(incidents: Incidents, fleet: ServiceHistory, until: datetime) -> datetime:
-    known = [incidents.onset, *fleet.starts.values()]
-    first = min(
-        (float(np.nanmin(times)) for times in known if np.isfinite(times).any()),
-        default=_hours(until),
-    )
+    """When the first machine entered service or the first incident began, whichever was earlier."""
+    columns = [incidents.onset, *fleet.starts.values()]
+    earliest = [float(np.nanmin(times)) for times in columns if np.isfinite(times).any()]
+    first = min(earliest, default=_hours(until))
     return min(datetime.fromtimestamp(first * _HOUR_S, UTC), until)
 
 
 def _column(values: Iterable[float | None]) -> Floats:
     """Times as hours, to the millisecond: SQLite's day numbers carry no more."""
-    return np.round(np.array(list(values), dtype=float) * _HOUR_S * 1000) / 1000 / _HOUR_S
+    hours = np.array(list(values), dtype=float)
+    return np.round(hours * _HOUR_S * 1000) / 1000 / _HOUR_S
 
 
 def _incidents() -> Incidents:
     """Every incident as columns; onset is the device's clock, a resolved incident without
     restored_at ended then."""
-    rows = list(
-        Incident.objects.order_by().values_list(
-            "component",
-            "state",
-            "owner",
-            "recovery",
-            Hours("onset_at"),
-            Hours("opened_at"),
-            Hours("acknowledged_at"),
-            Hours("out_of_service_at"),
-            Hours(Coalesce(F("restored_at"), F("closed_at"))),
-            Hours(_WENT_QUIET),
-            Hours("last_known_good_at"),
-            _LEFT_OUT,
-        )
-    )
-    columns: tuple[tuple[Any, ...], ...] = tuple(zip(*rows, strict=True)) if rows else ((),) * 12
-    owners = {name: number for number, name in enumerate(dict.fromkeys(columns[2]))}
+    columns = _load_columns()
+    owners = columns["owner"]
+    owner_numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
     units, provisional = _machines()
-    counts = {state.value: state.value not in NOT_FAILURES for state in State}
-    restored = _column(columns[8])
-    reasons = np.array(columns[11], dtype=np.int8)
-    is_outside = np.array([name in provisional for name in columns[2]], dtype=bool)
+    owner_units = {name: units.get(name, -1) for name in owner_numbers}
+    restored = _column(columns["restored"])
+    reasons = np.array(columns["left_out"], dtype=np.int8)
+    is_outside = np.array([name in provisional for name in owners], dtype=bool)
     reasons[is_outside & ((reasons < 0) | (reasons == _PROGRAM))] = _PROVISIONAL
+    is_failure = [state not in NOT_FAILURES for state in columns["state"]]
     return Incidents(
-        component=_codes(columns[0], {str(word): code for code, word in enumerate(COMPONENTS)}),
-        is_failure=np.array([counts[state] for state in columns[1]], dtype=bool),
+        component=_codes(columns["component"], _numbers(COMPONENTS)),
+        is_failure=np.array(is_failure, dtype=bool),
         left_out=reasons,
-        is_quiet=restored <= _column(columns[9]),
-        owner=np.array([owners[name] for name in columns[2]], dtype=np.int64),
-        owner_unit=_codes(columns[2], {name: units.get(name, -1) for name in owners}),
-        recovery=_codes(columns[3], {str(word): code for code, word in enumerate(RECOVERIES)}),
-        onset=_column(columns[4]),
-        last_good=_column(columns[10]),
-        opened=_column(columns[5]),
-        acknowledged=_column(columns[6]),
-        out=_column(columns[7]),
+        is_quiet=restored <= _column(columns["quiet"]),
+        owner=np.array([owner_numbers[name] for name in owners], dtype=np.int64),
+        owner_unit=_codes(owners, owner_units),
+        recovery=_codes(columns["recovery"], _numbers(RECOVERIES)),
+        onset=_column(columns["onset"]),
+        last_good=_column(columns["last_good"]),
+        opened=_column(columns["opened"]),
+        acknowledged=_column(columns["acknowledged"]),
+        out=_column(columns["out"]),
         restored=restored,
     )
+
+
+def _load_columns() -> dict[str, tuple[Any, ...]]:
+    """The columns of every incident, in one order of rows. One query."""
+    expressions: dict[str, Any] = {
+        "component": "component",
+        "state": "state",
+        "owner": "owner",
+        "recovery": "recovery",
+        "onset": Hours("onset_at"),
+        "opened": Hours("opened_at"),
+        "acknowledged": Hours("acknowledged_at"),
+        "out": Hours("out_of_service_at"),
+        "restored": Hours(Coalesce(F("restored_at"), F("closed_at"))),
+        "quiet": Hours(_WENT_QUIET),
+        "last_good": Hours("last_known_good_at"),
+        "left_out": _LEFT_OUT,
+    }
+    rows = list(Incident.objects.order_by().values_list(*expressions.values()))
+    if not rows:
+        return dict.fromkeys(expressions, ())
+    return dict(zip(expressions, zip(*rows, strict=True), strict=True))
+
+
+def _numbers(words: Iterable[object]) -> dict[str, int]:
+    return {str(word): number for number, word in enumerate(words)}
 
 
 def _codes(words: Iterable[str], numbers: dict[str, int]) -> Codes:
@@ -175,18 +189,19 @@ def _machines() -> tuple[dict[str, int], set[str]]:
     to us."""
     nodes = Node.objects.values_list("name", "is_provisional")
     switches = Switch.objects.values_list("name", "is_provisional", "role")
-    units = {
-        f"node/{name}": UNIT_ORDER.index(Unit.NODE)
-        for name, is_provisional in nodes
-        if not is_provisional
-    }
+    units: dict[str, int] = {}
+    provisional: set[str] = set()
+    for name, is_provisional in nodes:
+        if is_provisional:
+            provisional.add(f"node/{name}")
+        else:
+            units[f"node/{name}"] = UNIT_ORDER.index(Unit.NODE)
     for name, is_provisional, role in switches:
-        if role in _SWITCH_UNITS and not is_provisional:
+        if is_provisional:
+            provisional.add(f"switch/{name}")
+        elif role in _SWITCH_UNITS:
             units[f"switch/{name}"] = UNIT_ORDER.index(_SWITCH_UNITS[role])
-    strangers = {f"node/{name}" for name, is_provisional in nodes if is_provisional}
-    return units, strangers | {
-        f"switch/{name}" for name, is_provisional, _ in switches if is_provisional
-    }
+    return units, provisional
 
 
 def _fleet() -> ServiceHistory:
@@ -198,10 +213,8 @@ def _fleet() -> ServiceHistory:
         Unit.STORAGE_SWITCH: switches.filter(role="storage"),
     }
     starts = {unit: _starts(rows, "in_service_since") for unit, rows in by_unit.items()}
-    return ServiceHistory(
-        starts=starts,
-        gpus=_starts(Gpu.objects.filter(node__is_provisional=False), "node__in_service_since"),
-    )
+    gpus = Gpu.objects.filter(node__is_provisional=False)
+    return ServiceHistory(starts=starts, gpus=_starts(gpus, "node__in_service_since"))
 
 
 def _starts(rows: QuerySet[Any], name: str) -> Floats:

@@ -75,30 +75,31 @@ def lead_times(now: datetime) -> list[LeadTimes]:
     groups: dict[tuple[str, str], list[VendorCase]] = {(EVERYBODY, EVERYBODY): cases}
     for case in cases:
         groups.setdefault((case.vendor or "not known", case.part), []).append(case)
+    everybody_first = sorted(groups, key=lambda group: (group[0] != EVERYBODY, group))
     return [
-        _told(*key, groups[key], moves, now)
-        for key in sorted(groups, key=lambda key: (key[0] != EVERYBODY, key))
+        _lead_times(vendor, part, groups[vendor, part], moves, now)
+        for vendor, part in everybody_first
     ]
 
 
-def _told(
+def _lead_times(
     vendor: str,
     part: str,
     cases: list[VendorCase],
     moves: Mapping[int, list[VendorMove]],
     now: datetime,
 ) -> LeadTimes:
-    found = [
-        span
-        for case in cases
-        for span in spans([(row.move, row.to_state, row.at) for row in moves[case.pk]], now)
-    ]
-    dead = sum(case.dead_on_arrival for case in cases)
-    put_in = sum(row.move == Move.INSTALL for case in cases for row in moves[case.pk])
-    stages = tuple(
-        _stage(stage, [span for span in found if span.stage == stage]) for stage in STAGES
-    )
-    return LeadTimes(vendor, part, len(cases), dead, max(put_in, dead), stages)
+    spans_by_stage: dict[tuple[CaseState, CaseState], list[Span]] = {stage: [] for stage in STAGES}
+    dead = 0
+    installed = 0
+    for case in cases:
+        case_moves = moves[case.pk]
+        dead += case.dead_on_arrival
+        installed += sum(row.move == Move.INSTALL for row in case_moves)
+        for span in spans([(row.move, row.to_state, row.at) for row in case_moves], now):
+            spans_by_stage[span.stage].append(span)
+    stages = tuple(_stage(stage, found) for stage, found in spans_by_stage.items())
+    return LeadTimes(vendor, part, len(cases), dead, max(installed, dead), stages)
 
 
 def spans(moves: Iterable[tuple[str, str, datetime]], now: datetime) -> Iterator[Span]:
@@ -116,9 +117,7 @@ def spans(moves: Iterable[tuple[str, str, datetime]], now: datetime) -> Iterator
             break
         if what == Move.DEAD_ON_ARRIVAL:
             yield from (span for span in _passed(at, stages, when) if span.has_ended)
-            stages = tuple(
-                stage for stage in STAGES if stage != STAGES[0]
-            )  # the vendor is not called again
+            stages = STAGES[1:]  # the vendor is not called again
             at = {CaseState.OPENED: at[CaseState.OPENED], CaseState.SHIPPED: when}
             continue
         at.setdefault(CaseState(state), when)
@@ -146,51 +145,51 @@ def _days(begins: datetime, ends: datetime) -> float:
 
 
 def _stage(stage: tuple[CaseState, CaseState], found: list[Span]) -> Stage:
+    begins, ends = stage
+    if not found:
+        return Stage(begins, ends, Estimate(None, None, None), ended=0, count=0)
     days = np.array([span.days for span in found], dtype=float)
-    ended = np.array([span.has_ended for span in found], dtype=bool)
-    median = (
-        estimates.median(estimates.kaplan_meier(days, ended))
-        if found
-        else Estimate(None, None, None)
-    )
-    return Stage(*stage, median, int(ended.sum()), len(found))
+    has_ended = np.array([span.has_ended for span in found], dtype=bool)
+    median = estimates.median(estimates.kaplan_meier(days, has_ended))
+    return Stage(begins, ends, median, int(has_ended.sum()), len(found))
 
 
-def words(stage: Stage) -> str:
+def format_stage(stage: Stage) -> str:
     """`6.0 d (4.0 d to 9.5 d), 5 of 7`: the median with its 95 % interval, and how many have
     passed."""
     if not stage.count:
         return "-"
     days = stage.median_days
-    hours = Estimate(
-        *(None if value is None else value * 24 for value in (days.value, days.low, days.high))
-    )
+    hours = Estimate(_to_hours(days.value), _to_hours(days.low), _to_hours(days.high))
     return f"{to_restore(hours)}, {stage.ended} of {stage.count}"
+
+
+def _to_hours(days: float | None) -> float | None:
+    return None if days is None else days * 24
 
 
 def as_json(rows: Iterable[LeadTimes]) -> list[dict[str, Any]]:
     """The shape of `manage.py vendor times --json` (docs/vendor.md)."""
-    return [
-        {
-            "vendor": row.vendor,
-            "part": row.part,
-            "cases": row.cases,
-            "dead_on_arrival": row.dead_on_arrival,
-            "parts": row.parts,
-            "stages": [
-                {
-                    "from": stage.begins.value,
-                    "to": stage.ends.value,
-                    "median_days": {
-                        "value": stage.median_days.value,
-                        "low": stage.median_days.low,
-                        "high": stage.median_days.high,
-                    },
-                    "ended": stage.ended,
-                    "count": stage.count,
-                }
-                for stage in row.stages
-            ],
-        }
-        for row in rows
-    ]
+    return [_row_as_json(row) for row in rows]
+
+
+def _row_as_json(row: LeadTimes) -> dict[str, Any]:
+    return {
+        "vendor": row.vendor,
+        "part": row.part,
+        "cases": row.cases,
+        "dead_on_arrival": row.dead_on_arrival,
+        "parts": row.parts,
+        "stages": [_stage_as_json(stage) for stage in row.stages],
+    }
+
+
+def _stage_as_json(stage: Stage) -> dict[str, Any]:
+    median = stage.median_days
+    return {
+        "from": stage.begins.value,
+        "to": stage.ends.value,
+        "median_days": {"value": median.value, "low": median.low, "high": median.high},
+        "ended": stage.ended,
+        "count": stage.count,
+    }

@@ -95,4 +95,4 @@ def what_moved(move: VendorMove) -> str:
 
 @register.filter
 def lead_time(stage: Stage) -> str:
-    return vendor_statistics.words(stage)
+    return vendor_statistics.format_stage(stage)

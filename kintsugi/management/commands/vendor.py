@@ -209,5 +209,5 @@ def _list_lead_times(options: dict[str, Any], now: datetime) -> str:
         lines.append(f"{row.vendor}, {row.part}: {row.cases} cases{dead}")
         for stage in row.stages:
             name = f"  {stage.begins} to {stage.ends}"
-            lines.append(name.ljust(26) + vendor_statistics.words(stage))
+            lines.append(name.ljust(26) + vendor_statistics.format_stage(stage))
     return "\n".join(lines)

@@ -7,7 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from incidents.statistics.vendor_statistics import EVERYBODY, STAGES, lead_times, spans, words
+from incidents.statistics.vendor_statistics import (
+    EVERYBODY,
+    STAGES,
+    format_stage,
+    lead_times,
+    spans,
+)
 from incidents.vendor import cases
 from incidents.vendor.cases import Facts, Opened
 from incidents.vocabulary.vendor_states import CaseState, Move
@@ -98,12 +104,12 @@ def test_vendors_and_parts_are_told_apart_with_everybody_first() -> None:
     ]
     shipped = rows[0].stages[0]
     assert (shipped.median_days.value, shipped.ended, shipped.count) == (2.0, 2, 2)
-    assert words(rows[2].stages[0]).endswith(", 1 of 1")
-    assert words(rows[0].stages[1]) == "not reached, 0 of 2"
-    assert words(rows[0].stages[2]) == "-"
+    assert format_stage(rows[2].stages[0]).endswith(", 1 of 1")
+    assert format_stage(rows[0].stages[1]) == "not reached, 0 of 2"
+    assert format_stage(rows[0].stages[2]) == "-"
 
 
 @pytest.mark.django_db
 def test_without_a_case_nothing_is_claimed() -> None:
     (row,) = lead_times(NOW)
-    assert (row.cases, [words(stage) for stage in row.stages]) == (0, ["-"] * len(STAGES))
+    assert (row.cases, [format_stage(stage) for stage in row.stages]) == (0, ["-"] * len(STAGES))
