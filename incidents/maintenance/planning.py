@@ -212,15 +212,14 @@ def preview(draft: Draft, now: datetime) -> Preview:
     )
     for link in links.filter(incident__silence=None).select_related("fault", "incident"):
         places[link.incident_id, link.incident.title].append(silences.place(link.fault, peer))
-    touched = {
-        key: told for key, told in places.items() if any(window.covers(place) for place in told)
-    }
-    kept = [
-        key
-        for key, told in touched.items()
-        if isinstance(judge(told, [*others, window], now), Kept)
-    ]
-    partly = [key for key in touched if key not in set(kept)]
+    kept, partly = [], []
+    for incident, fault_places in places.items():
+        if not any(window.covers(place) for place in fault_places):
+            continue
+        if isinstance(judge(fault_places, [*others, window], now), Kept):
+            kept.append(incident)
+        else:
+            partly.append(incident)
     active = Fault.objects.active()
     faults = sum(window.covers(silences.place(fault, peer)) for fault in active.iterator())
     return Preview(tuple(kept[:_SHOWN]), tuple(partly[:_SHOWN]), len(kept), len(partly), faults)

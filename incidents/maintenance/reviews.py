@@ -21,16 +21,15 @@ def due(now: datetime) -> list[FaultEvent]:
     asked = set(questions.values_list("resource", flat=True))
     windows = Silence.objects.filter(ended_at=None, review_at__lte=now).exclude(ends_at__lte=now)
     waiting = {f"{_PATH}{row.pk}": row for row in windows.order_by("pk")}
-    raised = [
-        make_conclusion(EventKind.RAISED, REVIEW_DUE, path, text=_question(row), now=now)
-        for path, row in waiting.items()
-        if path not in asked
-    ]
-    text = "The window was reviewed or has ended."
-    gone = sorted(asked - waiting.keys())
-    return raised + [
-        make_conclusion(EventKind.CLEARED, REVIEW_DUE, path, text=text, now=now) for path in gone
-    ]
+    events = []
+    for path, row in waiting.items():
+        if path not in asked:
+            text = _question(row)
+            events.append(make_conclusion(EventKind.RAISED, REVIEW_DUE, path, text=text, now=now))
+    answer = "The window was reviewed or has ended."
+    for path in sorted(asked - waiting.keys()):
+        events.append(make_conclusion(EventKind.CLEARED, REVIEW_DUE, path, text=answer, now=now))
+    return events
 
 
 def _question(row: Silence) -> str:

@@ -110,11 +110,12 @@ def _touched(begun: Sequence[Window]) -> set[int]:
     links = IncidentFault.objects.filter(
         fault__is_active=True, incident__state__in=_OPEN, incident__silence__isnull=True
     ).select_related("fault")
-    return {
-        link.incident_id
-        for link in links
-        if any(window.covers(place(link.fault, peer)) for window in begun)
-    }
+    incidents = set()
+    for link in links:
+        fault_place = place(link.fault, peer)
+        if any(window.covers(fault_place) for window in begun):
+            incidents.add(link.incident_id)
+    return incidents
 
 
 def place(fault: Fault, peer: Callable[[str], str | None]) -> WindowPlace:

@@ -7,6 +7,7 @@ ended stays ended.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -50,13 +51,13 @@ def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
     Takes the placement lock only when something has changed.
     """
     wanted = {window.origin: window for window in told if window.ends_at > now and window.machines}
-    rows = list(_standing(of).order_by("pk"))
+    rows = list(_active_windows(of).order_by("pk"))
     _prolong(wanted, rows)
     if all(_is_as(row, wanted.get(row.origin)) for row in rows) and not _missing(wanted, rows, of):
         return
     with transaction.atomic():
         upsert.lock_placement()
-        rows = list(_standing(of))
+        rows = list(_active_windows(of))
         gone = [
             row.pk
             for row in rows
@@ -83,23 +84,24 @@ def follow_states(now: datetime) -> None:
     """Windows of the nodes that Slurm says it restarts or has switched off, one for each such
     reason."""
     rows = list(PlannedWork.objects.filter(until__gt=now))
-    began = dict(_standing(STATES).values_list("origin", "starts_at"))
-    if not rows and not began:
+    starts = dict(_active_windows(STATES).values_list("origin", "starts_at"))
+    if not rows and not starts:
         return
     by_reason: dict[str, list[PlannedWork]] = defaultdict(list)
     for row in _unexplained(rows, now):
         by_reason[row.why].append(row)
-    told = [
-        Followed(
-            origin=_origin(why),
-            machines=frozenset(resources.node(row.node) for row in nodes),
-            reason=f"Slurm says {why}",
-            starts_at=began.get(_origin(why)) or min(row.since for row in nodes),
-            ends_at=max(row.until for row in nodes),
+    windows = []
+    for reason, works in by_reason.items():
+        origin = _origin(reason)
+        window = Followed(
+            origin=origin,
+            machines=frozenset(resources.node(work.node) for work in works),
+            reason=f"Slurm says {reason}",
+            starts_at=starts.get(origin) or min(work.since for work in works),
+            ends_at=max(work.until for work in works),
         )
-        for why, nodes in by_reason.items()
-    ]
-    follow(told, now, of=STATES)
+        windows.append(window)
+    follow(windows, now, of=STATES)
 
 
 def worked_on(now: datetime) -> frozenset[str]:
@@ -111,47 +113,50 @@ def worked_on(now: datetime) -> frozenset[str]:
     """
     lately = Q(ended_at=None) | (Q(ended_at__gt=now - SETTLING) & Q(ended_at__gt=F("starts_at")))
     rows = Silence.objects.filter(lately, kind=str(WindowKind.MAINTENANCE), starts_at__lte=now)
-    rows = rows.exclude(ends_at__lte=now - SETTLING).exclude(
-        ended_at__isnull=False, origin__startswith=f"{STATES}:"
-    )
-    return frozenset(
-        owner for machines in rows.values_list("machines", flat=True) for owner in machines
-    )
+    rows = rows.exclude(ends_at__lte=now - SETTLING)
+    rows = rows.exclude(ended_at__isnull=False, origin__startswith=f"{STATES}:")
+    return _machines(rows)
 
 
-def _origin(why: str) -> str:
-    return f"{STATES}:{why}"
+def _machines(rows: QuerySet[Silence]) -> frozenset[str]:
+    """The machines of all these windows."""
+    lists = rows.values_list("machines", flat=True)
+    return frozenset(itertools.chain.from_iterable(lists))
+
+
+def _origin(reason: str) -> str:
+    return f"{STATES}:{reason}"
 
 
 def _unexplained(rows: Sequence[PlannedWork], now: datetime) -> Iterable[PlannedWork]:
     """Without nodes of a reservation, which has a window of its own, and those that a repair of
     ours restarts."""
     lately = Q(ended_at=None) | Q(ended_at__gte=now - polling.PLANNED_FOR)
-    reserved = Silence.objects.filter(lately, origin__startswith=f"{RESERVATIONS}:").values_list(
-        "machines", flat=True
-    )
-    with_window = {machine for machines in reserved for machine in machines}
-    repaired = Incident.objects.open().filter(timeline__kind=Trigger.REPAIR_STARTED.value)
-    ours = set(repaired.values_list("owner", flat=True))
+    reservations = Silence.objects.filter(lately, origin__startswith=f"{RESERVATIONS}:")
+    reserved = _machines(reservations)
+    repairs = Incident.objects.open().filter(timeline__kind=Trigger.REPAIR_STARTED.value)
+    repaired = set(repairs.values_list("owner", flat=True))
     ended = _ended_by_people(STATES)
     for row in rows:
         node = resources.node(row.node)
-        if node in ours or (row.why == _RESERVED and node in with_window):
+        if node in repaired or (row.why == _RESERVED and node in reserved):
             continue
         if not any(at >= row.since and origin == _origin(row.why) for origin, at in ended):
             yield row
 
 
-def _standing(of: str) -> QuerySet[Silence]:
-    return Silence.objects.filter(Q(origin=of) | Q(origin__startswith=f"{of}:"), ended_at=None)
+def _windows_from(source: str) -> QuerySet[Silence]:
+    return Silence.objects.filter(Q(origin=source) | Q(origin__startswith=f"{source}:"))
 
 
-def _ended_by_people(of: str) -> list[tuple[str, datetime]]:
-    rows = Silence.objects.filter(
-        Q(origin=of) | Q(origin__startswith=f"{of}:"), ended_at__isnull=False
-    )
-    found = rows.exclude(ended_by__in=(SLURM, KINTSUGI)).values_list("origin", "ended_at")
-    return [(origin, at) for origin, at in found if at is not None]
+def _active_windows(source: str) -> QuerySet[Silence]:
+    return _windows_from(source).filter(ended_at=None)
+
+
+def _ended_by_people(source: str) -> list[tuple[str, datetime]]:
+    rows = _windows_from(source).filter(ended_at__isnull=False)
+    ends = rows.exclude(ended_by__in=(SLURM, KINTSUGI)).values_list("origin", "ended_at")
+    return [(origin, at) for origin, at in ends if at is not None]
 
 
 def _missing(wanted: dict[str, Followed], standing: Sequence[Silence], of: str) -> list[Followed]:
@@ -161,12 +166,15 @@ def _missing(wanted: dict[str, Followed], standing: Sequence[Silence], of: str) 
     missing = [window for origin, window in wanted.items() if origin not in there]
     if not missing or of == STATES:
         return missing
-    ended = _ended_by_people(of)
-    return [
-        window
-        for window in missing
-        if not any(origin == window.origin and at >= window.starts_at for origin, at in ended)
-    ]
+    last_ended: dict[str, datetime] = {}
+    for origin, at in _ended_by_people(of):
+        last_ended[origin] = max(at, last_ended.get(origin, at))
+    fresh = []
+    for window in missing:
+        ended_at = last_ended.get(window.origin)
+        if ended_at is None or ended_at < window.starts_at:
+            fresh.append(window)
+    return fresh
 
 
 def _prolong(wanted: dict[str, Followed], standing: Sequence[Silence]) -> None:
