@@ -123,16 +123,21 @@ def tally(incident: Incident, rows: Iterable[IncidentJob] | None = None) -> Impa
     """The line for people; None while jobs are not known."""
     if incident.impact_at is None:
         return None
-    those = list(incident.jobs.select_related("job")) if rows is None else list(rows)
-    harmed = [row for row in those if row.is_harmed]
+    if rows is None:
+        rows = incident.jobs.select_related("job")
+    touched = list(rows)
+    harmed = [row for row in touched if row.is_harmed]
+    people = {row.job.user for row in harmed or touched}
+    is_estimate = any(row.is_estimate or row.gpu_hours_lost is None for row in harmed)
+    is_over = all(row.job.ended_at is not None for row in harmed)
     return ImpactTally(
-        jobs=len(those),
+        jobs=len(touched),
         harmed=len(harmed),
-        people=len({row.job.user for row in harmed or those}),
+        people=len(people),
         nodes=incident.nodes_touched,
         hours=summed(row.gpu_hours_lost for row in harmed),
-        is_estimate=any(row.is_estimate or row.gpu_hours_lost is None for row in harmed),
-        is_over=all(row.job.ended_at is not None for row in harmed),
+        is_estimate=is_estimate,
+        is_over=is_over,
     )
 
 
@@ -150,8 +155,9 @@ def _read(now: datetime) -> list[_Found]:
         if owner is not None:
             found[owner].faults.append(link)
     graph = graphs.current()
-    for each in found.values():
-        each.reach = impact_reach.reach((_fault_at(link) for link in each.faults), graph)
+    for incident in found.values():
+        faults = [_fault_at(link) for link in incident.faults]
+        incident.reach = impact_reach.reach(faults, graph)
     return list(found.values())
 
 
@@ -170,11 +176,10 @@ def _fault_at(link: IncidentFault) -> FaultAt:
 
 def _since(found: _Found) -> datetime:
     row = found.row
-    return (
-        row.onset_at - AFTER_END
-        if row.impact_at is None
-        else max(row.onset_at - AFTER_END, row.impact_at - _LATE)
-    )
+    earliest = row.onset_at - AFTER_END
+    if row.impact_at is None:
+        return earliest
+    return max(earliest, row.impact_at - _LATE)
 
 
 def _find_jobs(found: Sequence[_Found], now: datetime) -> None:
@@ -277,9 +282,8 @@ def _write(found: _Found, shares: _Shares, now: datetime) -> bool:
         }
     )
     if unnamed and counted is not None:
-        record(
-            incident.pk, kind=KIND, text=f"{_named(unnamed)}. In all: {counted.words()}.", now=now
-        )
+        text = f"{_format_owners(unnamed)}. In all: {counted.words()}."
+        record(incident.pk, kind=KIND, text=text, now=now)
     if incident.severity != was:
         record(
             incident.pk,
@@ -312,7 +316,7 @@ def _put_rows(found: _Found, known: Mapping[int, IncidentJob], now: datetime) ->
             "is_estimate": happened.is_estimate,
         }
         row = IncidentJob(incident=found.row, job=job, recorded_at=now, **values)
-        if before is None or any(getattr(before, name) != value for name, value in values.items()):
+        if before is None or _differs(before, values):
             written.append(row)
         if row.is_harmed and job.user not in named:
             unnamed.append(row)
@@ -325,36 +329,45 @@ def _put_rows(found: _Found, known: Mapping[int, IncidentJob], now: datetime) ->
         update_fields=_COLUMNS,
     )
     since = _since(found)
-    gone = [
-        row.pk
-        for pk, row in known.items()
-        if pk not in found.touches
-        and row.owner_told_at is None
-        and (row.job.ended_at is None or row.job.ended_at >= since)
-    ]
+    untouched = [row for pk, row in known.items() if pk not in found.touches]
+    gone = []
+    for row in untouched:
+        is_in_time = row.job.ended_at is None or row.job.ended_at >= since
+        if is_in_time and row.owner_told_at is None:
+            gone.append(row.pk)
     IncidentJob.objects.filter(pk__in=gone).delete()
     return unnamed
 
 
-def _named(rows: Sequence[IncidentJob]) -> str:
+def _differs(row: IncidentJob, values: Mapping[str, Any]) -> bool:
+    return any(getattr(row, name) != value for name, value in values.items())
+
+
+def _format_owners(rows: Sequence[IncidentJob]) -> str:
     """`Jobs lost or hanging: alice (4711 NODE_FAIL, 16 nodes), bob (4712 hangs, 4 nodes)`: largest
     first."""
     by_user: dict[str, list[IncidentJob]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (-row.job.node_count, row.job.job_id)):
         by_user[row.job.user or "unknown"].append(row)
-    said = []
-    for user, those in list(by_user.items())[:_NAMED_PEOPLE]:
-        each = [
-            f"{row.job.job_id} {row.outcome or 'hangs'}, {_nodes(row.job.node_count)}"
-            for row in those[:_NAMED_JOBS]
-        ]
-        more = [f"{len(those) - _NAMED_JOBS} more"] if len(those) > _NAMED_JOBS else []
-        said.append(f"{user} ({'; '.join([*each, *more])})")
-    left = len(by_user) - _NAMED_PEOPLE
-    return (
-        "Jobs lost or hanging:"
-        f" {', '.join(said)}{f' and those of {left} more people' if left > 0 else ''}"
-    )
+    owners = []
+    for user, user_rows in list(by_user.items())[:_NAMED_PEOPLE]:
+        jobs = _format_jobs(user_rows)
+        owners.append(f"{user} ({jobs})")
+    names = ", ".join(owners)
+    unnamed = len(by_user) - _NAMED_PEOPLE
+    if unnamed > 0:
+        return f"Jobs lost or hanging: {names} and those of {unnamed} more people"
+    return f"Jobs lost or hanging: {names}"
+
+
+def _format_jobs(rows: Sequence[IncidentJob]) -> str:
+    jobs = []
+    for row in rows[:_NAMED_JOBS]:
+        outcome = row.outcome or "hangs"
+        jobs.append(f"{row.job.job_id} {outcome}, {_nodes(row.job.node_count)}")
+    if len(rows) > _NAMED_JOBS:
+        jobs.append(f"{len(rows) - _NAMED_JOBS} more")
+    return "; ".join(jobs)
 
 
 def _nodes(count: int) -> str:
@@ -362,7 +375,7 @@ def _nodes(count: int) -> str:
 
 
 def is_named(user: str, text: str) -> bool:
-    """Whether a message names this owner, in the words of `_named`."""
+    """Whether a message names this owner, in the words of `_format_owners`."""
     return f" {user or 'unknown'} (" in text
 
 
@@ -396,19 +409,19 @@ def _lift(found: _Found, rows: Sequence[IncidentJob], shares: _Shares) -> str:
     own = _own_severity(found)
     incident.own_severity = str(own)
     harmed = [row for row in rows if row.is_harmed]
+    people = {row.job.user for row in harmed}
+    largest_nodes = max((row.job.node_count for row in harmed), default=0)
+    out_share = shares.largest(_out(found))
     harm = Harm(
-        jobs=len(harmed),
-        people=len({row.job.user for row in harmed}),
-        largest_nodes=max((row.job.node_count for row in harmed), default=0),
-        out_share=shares.largest(_out(found)),
+        jobs=len(harmed), people=len(people), largest_nodes=largest_nodes, out_share=out_share
     )
-    called_for = lifted(
-        max(own, Severity(incident.severity), key=lambda severity: severity.rank), harm
-    )
-    if called_for is None:
+    highest = max(own, Severity(incident.severity), key=lambda severity: severity.rank)
+    raised = lifted(highest, harm)
+    if raised is None:
         return ""
-    incident.severity = str(called_for[0])
-    return f"{called_for[1].because} (rule {called_for[1].name})"
+    severity, rule = raised
+    incident.severity = str(severity)
+    return f"{rule.because} (rule {rule.name})"
 
 
 def _own_severity(found: _Found) -> Severity:

@@ -32,12 +32,14 @@ def get_impact_page(incident: Incident) -> ImpactPage:
         return ImpactPage("", job_source.notice(), [], 0, 0, [], [])
     rows = list(incident.jobs.select_related("job"))
     tally = impact.tally(incident, rows)
+    words = tally.words() if tally is not None else ""
+    untold = sum(row.is_harmed and row.owner_told_at is None for row in rows)
     page = ImpactPage(
-        words=tally.words() if tally is not None else "",
+        words=words,
         notice=job_source.notice(),
         jobs=sorted(rows, key=_largest_first)[:JOBS_SHOWN],
         job_count=len(rows),
-        untold=sum(row.is_harmed and row.owner_told_at is None for row in rows),
+        untold=untold,
         partitions=[],
         rails=[],
     )
