@@ -67,7 +67,7 @@ def findings(
     *, gpus_by_slurm: Mapping[str, int] | None = None, heard: Sequence[Heard] | None = None
 ) -> list[InventoryFinding]:
     """All of them, in order of place. None: Slurm, or LLDP, was not asked."""
-    looks: list[Callable[[], Iterable[InventoryFinding]]] = [
+    checks: list[Callable[[], Iterable[InventoryFinding]]] = [
         _shared_addresses,
         _shared_controllers,
         _shared_names,
@@ -79,11 +79,13 @@ def findings(
         _rails_without_leaf,
         _places,
     ]
-    found = [finding for look in looks for finding in look()]
+    found: list[InventoryFinding] = []
+    for check in checks:
+        found += check()
     if gpus_by_slurm is not None:
-        found += _by_slurm(gpus_by_slurm)
+        found += _compare_slurm(gpus_by_slurm)
     if heard is not None:
-        found += _by_lldp(heard)
+        found += _compare_lldp(heard)
     return sorted(found, key=lambda finding: (finding.where, finding.what))
 
 
@@ -184,11 +186,14 @@ def _unlike_their_peers() -> Iterator[InventoryFinding]:
         groups[(node.role, tuple(node.partitions))].append(node)
     for (role, _), nodes in groups.items():
         usual, times = Counter(known[node.name] for node in nodes).most_common(1)[0]
+        if times <= len(nodes) / 2:
+            continue
         for node in nodes:
-            if times > len(nodes) / 2 and 0 < known[node.name] < usual and node.gpu_count is None:
+            count = known[node.name]
+            if 0 < count < usual and node.gpu_count is None:
                 yield InventoryFinding(
-                    f"{known[node.name]} GPUs are known, {times} of {len(nodes)} {role} nodes alike"
-                    f" have {usual}",
+                    f"{count} GPUs are known, {times} of {len(nodes)} {role} nodes alike have"
+                    f" {usual}",
                     node.resource,
                     f"`manage.py inventory discover --node {node.name}` asks the node; give"
                     " gpu_count if it is right.",
@@ -219,21 +224,28 @@ _AS_FILES = "Correct the [[cables]] row, or add the machine or port, and import 
 def _nics_without_rail() -> Iterator[InventoryFinding]:
     """NICs of the fabric whose rail neither the file nor the cable's switch tells."""
     rails = dict(Switch.objects.values_list("name", "rail"))
-    far = {
-        a: b for cable in Cable.objects.all() for a, b in ((cable.a, cable.b), (cable.b, cable.a))
-    }
+    far_ends = _far_ends()
     for nic in Nic.objects.filter(role=NicRole.FABRIC, rail__isnull=True).select_related("node"):
-        peer = far.get(nic.resource, "")
+        peer = far_ends.get(nic.resource, "")
         if not peer:
             yield InventoryFinding(
                 "a NIC of the fabric has neither cable nor rail", nic.resource, _RAIL
             )
-        elif rails.get(peer.split("/")[1]) is None:
+            continue
+        machine = peer.split("/")[1]
+        if rails.get(machine) is None:
             yield InventoryFinding(
-                f"a NIC of the fabric has no rail, nor has {peer.split('/')[1]}",
-                nic.resource,
-                _RAIL,
+                f"a NIC of the fabric has no rail, nor has {machine}", nic.resource, _RAIL
             )
+
+
+def _far_ends() -> dict[str, str]:
+    """The other end of each cable's end."""
+    far_ends = {}
+    for cable in Cable.objects.all():
+        far_ends[cable.a] = cable.b
+        far_ends[cable.b] = cable.a
+    return far_ends
 
 
 _RAIL = "Give `rail` in the node's or the switch's row, or the cable, and import the file."
@@ -283,7 +295,7 @@ def _places() -> Iterator[InventoryFinding]:
             )
 
 
-def _by_slurm(gpus: Mapping[str, int]) -> Iterator[InventoryFinding]:
+def _compare_slurm(gpus: Mapping[str, int]) -> Iterator[InventoryFinding]:
     known = Counter(Gpu.objects.values_list("node__name", flat=True))
     nodes = {node.name: node for node in Node.objects.inventoried()}
     for name in sorted(set(gpus) - set(nodes)):
@@ -308,34 +320,29 @@ def _by_slurm(gpus: Mapping[str, int]) -> Iterator[InventoryFinding]:
             )
 
 
-def _by_lldp(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
+def _compare_lldp(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
     """Neighbours against cables. A cable is told once, by the end that stands first."""
-    far = {
-        a: b for cable in Cable.objects.all() for a, b in ((cable.a, cable.b), (cable.b, cable.a))
-    }
-    told: set[frozenset[str]] = set()
+    far_ends = _far_ends()
+    reported: set[frozenset[str]] = set()
     yield from _strangers(heard)
-    for each in heard:
-        expected = far.get(each.own, "")
-        pair = frozenset((each.own, each.far))
-        is_machine = each.far.count("/") == 1
-        if (
-            not each.far
-            or each.far == (resources.owner(expected) if is_machine else expected)
-            or pair in told
-        ):
+    for neighbour in heard:
+        expected = far_ends.get(neighbour.own, "")
+        pair = frozenset((neighbour.own, neighbour.far))
+        is_machine = neighbour.far.count("/") == 1
+        expected_far = resources.owner(expected) if is_machine else expected
+        if not neighbour.far or neighbour.far == expected_far or pair in reported:
             continue
-        told.add(pair)
+        reported.add(pair)
         if expected:
             yield InventoryFinding(
-                f"the cable goes to {each.far}, the inventory says {expected}",
-                each.own,
+                f"the cable goes to {neighbour.far}, the inventory says {expected}",
+                neighbour.own,
                 "Move the cable, or `manage.py inventory discover` takes it as it is.",
             )
         else:
             yield InventoryFinding(
-                f"a cable goes to {each.far}, the inventory has none",
-                each.own,
+                f"a cable goes to {neighbour.far}, the inventory has none",
+                neighbour.own,
                 "`manage.py inventory discover` takes it into the inventory.",
             )
 
@@ -343,9 +350,10 @@ def _by_lldp(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
 def _strangers(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
     """Machines that only LLDP knows, once each."""
     by_machine: dict[str, list[Heard]] = defaultdict(list)
-    for each in heard:
-        if not each.far:
-            by_machine[each.words.split(" ", 1)[0]].append(each)
+    for neighbour in heard:
+        if not neighbour.far:
+            machine_name = neighbour.words.split(" ", 1)[0]
+            by_machine[machine_name].append(neighbour)
     for machine, ports in by_machine.items():
         others = f", nor is that of {len(ports) - 1} ports more" if len(ports) > 1 else ""
         yield InventoryFinding(
