@@ -65,7 +65,7 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
             source,
             Trigger.MARK_DUPLICATE,
             actor=actor,
-            note=f"Merged by {actor}: its {_counted(moving)} moved there. {desk.note}",
+            note=f"Merged by {actor}: its {_format_count(moving)} moved there. {desk.note}",
             now=now,
             duplicate_of=target,
             root_fault=None,
@@ -386,9 +386,9 @@ class _Desk:
         return self._board.case(row)
 
     def _shape(self, root: Fault, faults: Sequence[Fault]) -> dict[str, Any]:
-        counting = [row for row in faults if blocks(self._case(row), root.pk)] or [root]
-        severities = [Severity(row.severity) for row in counting]
-        actions = [Action(row.action) for row in counting]
+        blocking = [row for row in faults if blocks(self._case(row), root.pk)] or [root]
+        severities = [Severity(row.severity) for row in blocking]
+        actions = [Action(row.action) for row in blocking]
         severity = max(severities, key=lambda severity: severity.rank)
         action = max(actions, key=lambda action: action.rank)
         title = self._board.title_of(self._case(root))
@@ -423,8 +423,8 @@ def _demote(links: Iterable[IncidentFault], chosen: IncidentFault, reason: str) 
     IncidentFault.objects.filter(pk__in=roots).update(role=str(Role.SYMPTOM), reason=reason)
 
 
-def _counted(links: Sequence[IncidentFault]) -> str:
-    return f"{len(links)} fault{'' if len(links) == 1 else 's'}"
+def _format_count(links: Sequence[IncidentFault]) -> str:
+    return "1 fault" if len(links) == 1 else f"{len(links)} faults"
 
 
 def _go_on(incident: Incident, came: Sequence[IncidentFault], desk: _Desk) -> None:
@@ -432,7 +432,7 @@ def _go_on(incident: Incident, came: Sequence[IncidentFault], desk: _Desk) -> No
     is settled."""
     standing = [link for link in came if link.fault.is_active]
     if standing and State(incident.state) is State.MONITORING:
-        note = f"{_counted(standing)} of what was merged still stand."
+        note = f"{_format_count(standing)} of what was merged still stand."
         move(incident, Trigger.FAULT_RETURNED, actor=desk.actor, note=note, now=desk.now)
     else:
         desk.settle(incident)

@@ -61,7 +61,7 @@ def account(incident_id: int) -> Account | None:
         joined=tuple(reader.joined()),
         held_until=incident.held_until,
         held_reason=incident.held_reason,
-        judged=tuple(_judged(incident)),
+        judged=tuple(_decision_groups(incident)),
         silence=_silence(incident),
         people=tuple(_people(incident)),
         others=tuple(_others(incident)),
@@ -91,7 +91,7 @@ class _Reader:
         return RootAccount(
             fault_type=fault.fault_type,
             title=self._title(fault.fault_type),
-            place=self._said(fault.resource),
+            place=self._format_resource(fault.resource),
             because=link.reason,
             rule=link.rule,
             by=link.placed_by,
@@ -159,20 +159,22 @@ class _Reader:
 
     def reported(self) -> list[Reported]:
         reports = self._incident.reports.order_by("reported_at", "pk")
-        return [
-            Reported(row.author, row.text, self._said(row.resource), row.reported_at)
-            for row in reports
-        ]
+        reported = []
+        for row in reports:
+            place = self._format_resource(row.resource)
+            reported.append(Reported(row.author, row.text, place, row.reported_at))
+        return reported
 
     def _title(self, fault_type: str) -> str:
         known = self._catalog.get(fault_type)
         return known.title if known else fault_type
 
-    def _said(self, path: str) -> str:
+    def _format_resource(self, path: str) -> str:
         return wording.resource(path, self._gpus)
 
     def _places(self, paths: Iterable[str]) -> tuple[str, ...]:
-        return tuple(self._said(path) for path in list(dict.fromkeys(paths))[:_PLACES])
+        distinct = list(dict.fromkeys(paths))
+        return tuple(self._format_resource(path) for path in distinct[:_PLACES])
 
 
 def _because(reason: str) -> str:
@@ -185,32 +187,35 @@ def _because(reason: str) -> str:
 def _sources(incident: Incident) -> dict[int, set[str]]:
     """Who told of each fault, as its excerpts say."""
     sources: dict[int, set[str]] = defaultdict(set)
-    kept = Evidence.objects.filter(fault__in=members_of(incident.pk).order_by().values("fault"))
-    for fault, source in kept.order_by().values_list("fault_id", "source").distinct():
+    faults = members_of(incident.pk).order_by().values("fault")
+    evidence = Evidence.objects.filter(fault__in=faults).order_by()
+    for fault, source in evidence.values_list("fault_id", "source").distinct():
         sources[fault].add(source)
     return sources
 
 
-def _judged(incident: Incident) -> list[DecisionGroup]:
+def _decision_groups(incident: Incident) -> list[DecisionGroup]:
     """Decisions about the incident and its faults, those of one kind, rule and sense as one."""
     about = Q(incident=incident) | Q(fault__in=members_of(incident.pk).order_by().values("fault"))
     rows = Decision.objects.filter(about).exclude(kind__in=_TOLD_ELSEWHERE).order_by("pk")
     groups: dict[tuple[str, str, str, str], list[Decision]] = defaultdict(list)
     for row in rows:
         groups[row.kind, row.rule, row.actor, _because(row.text)].append(row)
-    return [
-        DecisionGroup(
-            kind,
-            rule,
-            same[-1].text,
-            actor,
-            len(same),
-            same[0].recorded_at,
-            same[-1].recorded_at,
-            same[-1].until,
-        )
-        for (kind, rule, actor, _), same in groups.items()
-    ]
+    return [_decision_group(decisions) for decisions in groups.values()]
+
+
+def _decision_group(decisions: Sequence[Decision]) -> DecisionGroup:
+    first, last = decisions[0], decisions[-1]
+    return DecisionGroup(
+        last.kind,
+        last.rule,
+        last.text,
+        last.actor,
+        len(decisions),
+        first.recorded_at,
+        last.recorded_at,
+        last.until,
+    )
 
 
 def _silence(incident: Incident) -> Quiet | None:

@@ -132,19 +132,20 @@ def _may_bring(
             continue
         for cause in causes:
             is_cause = rules.is_on(rule, Side.CAUSE, cause)
-            if is_cause and _meet(rule.relations, cause, effect, around):
+            if is_cause and _are_related(rule.relations, cause, effect, around):
                 return True
     return False
 
 
-def _meet(
+def _are_related(
     by: Iterable[Relation], cause: FaultView, effect: FaultView, around: Surroundings
 ) -> bool:
-    return any(
-        relations.keys(relation, Side.CAUSE, cause, around)
-        & relations.keys(relation, Side.EFFECT, effect, around)
-        for relation in by
-    )
+    for relation in by:
+        cause_keys = relations.keys(relation, Side.CAUSE, cause, around)
+        effect_keys = relations.keys(relation, Side.EFFECT, effect, around)
+        if cause_keys & effect_keys:
+            return True
+    return False
 
 
 def _view(fault: Fault) -> FaultView:
@@ -159,14 +160,26 @@ def _view_of_type(fault_type: str, part: str, now: datetime) -> FaultView:
     """A fault of this type that comes now. One that left the catalogue says nothing of its
     class."""
     known = catalog.load().get(fault_type)
+    if known is None:
+        return FaultView(
+            fault_type=fault_type,
+            resource=part,
+            component=Component.UNKNOWN,
+            severity=Severity.INDETERMINATE,
+            action=Action.NONE,
+            occurred_at=now,
+            observed_at=now,
+            opens_incident=True,
+            is_sympathetic=False,
+        )
     return FaultView(
         fault_type=fault_type,
         resource=part,
-        component=known.component if known is not None else Component.UNKNOWN,
-        severity=known.severity if known is not None else Severity.INDETERMINATE,
-        action=known.action if known is not None else Action.NONE,
+        component=known.component,
+        severity=known.severity,
+        action=known.action,
         occurred_at=now,
         observed_at=now,
-        opens_incident=known is None or known.opens_incident,
-        is_sympathetic=known is not None and known.is_sympathetic,
+        opens_incident=known.opens_incident,
+        is_sympathetic=known.is_sympathetic,
     )
