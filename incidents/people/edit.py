@@ -102,10 +102,8 @@ def split(
         found = _locked(incident_id)
         if (refused := _not_open(incident_id, found)) is not None:
             return refused
-        incident, known = (
-            found[incident_id],
-            {link.fault_id: link for link in members_of(incident_id)},
-        )
+        incident = found[incident_id]
+        known = {link.fault_id: link for link in members_of(incident_id)}
         refused = _cannot_leave(incident, known, fault_ids, root_id)
         if refused is not None:
             return refused
@@ -141,10 +139,8 @@ def reroot(
         found = _locked(incident_id)
         if (refused := _not_open(incident_id, found)) is not None:
             return refused
-        incident, known = (
-            found[incident_id],
-            {link.fault_id: link for link in members_of(incident_id)},
-        )
+        incident = found[incident_id]
+        known = {link.fault_id: link for link in members_of(incident_id)}
         old = incident.root_fault
         if instead_of is not None and old is not None and old.pk != instead_of:
             return Refused(
