@@ -185,10 +185,10 @@ class SilenceAdmin(ReadOnlyAdmin):
         """A form, what it would keep when that is asked, or the window and the way to its page."""
         _check(request)
         now = timezone.now()
-        form = WindowForm(request.POST or None, initial=_begun(request))
+        form = WindowForm(request.POST or None, initial=_initial_values(request))
         preview = None
         if request.method == "POST" and form.is_valid():
-            outcome = _made(request, form)
+            outcome = _plan_or_preview(request, form)
             if isinstance(outcome, PlannedWindow):
                 messages.success(request, outcome.text)
                 return HttpResponseRedirect(
@@ -251,7 +251,7 @@ def _check(request: HttpRequest) -> None:
         raise PermissionDenied
 
 
-def _begun(request: HttpRequest) -> dict[str, str]:
+def _initial_values(request: HttpRequest) -> dict[str, str]:
     """From an incident's page: a silence of that incident."""
     number = request.GET.get("incident", "")
     if not number.isdecimal() or len(number) >= 10:
@@ -260,7 +260,7 @@ def _begun(request: HttpRequest) -> dict[str, str]:
     return about(incident) if incident is not None else {}
 
 
-def _made(request: HttpRequest, form: WindowForm) -> PlannedWindow | Preview | None:
+def _plan_or_preview(request: HttpRequest, form: WindowForm) -> PlannedWindow | Preview | None:
     """None: refused, and the form says why. A preview where that was asked for."""
     now = timezone.now()
     draft = form.draft(now)

@@ -119,14 +119,14 @@ def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[Pa
     wanted = _told_apart(_in_modules([_cleaned(sighting) for sighting in sightings]))
     if not wanted:
         return []
-    known = _held(wanted)
+    known = _load_parts_in_service(wanted)
     if not _strange(wanted, known, now) and not _fuller(wanted, known):
         return []
     with transaction.atomic():
         # Of several workers that see one change, one writes it: the others wait here, and then see
         # it written.
         _lock(wanted)
-        held = _held(wanted)
+        held = _load_parts_in_service(wanted)
         strange, fuller = _strange(wanted, held, now), _fuller(wanted, held)
         _say_more(fuller)
         entries = _replace(strange, held, now, why)
@@ -134,7 +134,7 @@ def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[Pa
     return entries
 
 
-def _held(wanted: Sequence[Sighting]) -> dict[tuple[str, str], InService]:
+def _load_parts_in_service(wanted: Sequence[Sighting]) -> dict[tuple[str, str], InService]:
     """What is in each slot of these machines, by part and slot."""
     owners = {resources.owner(sighting.slot) for sighting in wanted}
     return {

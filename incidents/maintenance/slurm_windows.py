@@ -66,7 +66,7 @@ def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
         silences.finish(gone, by=SLURM, now=now)
         left = [row for row in rows if row.pk not in gone]
         begun = [row for row in left if _moved(row, wanted[row.origin], now)]
-        begun += [_made(window, now) for window in _missing(wanted, left, of)]
+        begun += [_create_window(window, now) for window in _missing(wanted, left, of)]
         in_force = [
             window for window in map(active_windows.as_window, begun) if window.is_in_force(now)
         ]
@@ -214,7 +214,7 @@ def _moved(row: Silence, window: Followed, now: datetime) -> bool:
     return bool(more)
 
 
-def _made(window: Followed, now: datetime) -> Silence:
+def _create_window(window: Followed, now: datetime) -> Silence:
     return Silence.objects.create(
         kind=WindowKind.MAINTENANCE.value,
         machines=sorted(window.machines),

@@ -196,7 +196,7 @@ def begin(chunk: Chunk, now: datetime) -> Chunk:
 def get_poll_states(chunk: Chunk, targets: Iterable[str]) -> dict[str, PollState]:
     """What was remembered of these targets; only rows that the chunk holds. Not locked: see
     `versions`."""
-    return {row.target: _kept(row) for row in _held(chunk, targets)}
+    return {row.target: _poll_state(row) for row in _leased_polls(chunk, targets)}
 
 
 def versions(chunk: Chunk, targets: Iterable[str]) -> dict[str, tuple[datetime | None, int]]:
@@ -206,11 +206,15 @@ def versions(chunk: Chunk, targets: Iterable[str]) -> dict[str, tuple[datetime |
     A round out of turn writes rows that a chunk holds. Where these are not as `kept` read them, it
     has to read again.
     """
-    rows = _held(chunk, targets).select_for_update().values_list("target", "polled_at", "failures")
+    rows = (
+        _leased_polls(chunk, targets)
+        .select_for_update()
+        .values_list("target", "polled_at", "failures")
+    )
     return {target: (polled_at, failures) for target, polled_at, failures in rows}
 
 
-def _held(chunk: Chunk, targets: Iterable[str]) -> QuerySet[Poll]:
+def _leased_polls(chunk: Chunk, targets: Iterable[str]) -> QuerySet[Poll]:
     rows = Poll.objects.filter(
         detector=chunk.detector, target__in=list(targets), leased_until=chunk.lease
     )
@@ -246,18 +250,18 @@ def kept_of(
         .order_by("pk")
         .select_for_update()
     )
-    known = {row.detector: _kept(row) for row in rows}
+    known = {row.detector: _poll_state(row) for row in rows}
     missing = [name for name in detectors if name not in known]
     if missing:
         fresh = [
             Poll(detector=name, kind=kind, target=target, next_poll_at=now) for name in missing
         ]
         Poll.objects.bulk_create(fresh, ignore_conflicts=True)
-        known = {row.detector: _kept(row) for row in rows.all()}
+        known = {row.detector: _poll_state(row) for row in rows.all()}
     return known
 
 
-def _kept(row: Poll) -> PollState:
+def _poll_state(row: Poll) -> PollState:
     return PollState(
         row.pk, row.detector, row.target, row.failures, unpacked(bytes(row.memory)), row.polled_at
     )
@@ -271,16 +275,11 @@ def finish(
 
     None: rows of a round out of turn, which holds none.
     """
-    values = [
-        (
-            packed(one.memory),
-            one.failures,
-            _stored(now),
-            _stored(_next(one.detector, one.target, every, one.failures, now)),
-            one.pk,
-        )
-        for one in rounds
-    ]
+    values = []
+    for state in rounds:
+        next_at = _next(state.detector, state.target, every, state.failures, now)
+        memory = packed(state.memory)
+        values.append((memory, state.failures, _stored(now), _stored(next_at), state.pk))
     held = "" if lease is None else " AND leased_until = %s"
     holder: tuple[Any, ...] = () if lease is None else (_stored(lease),)
     with connection.cursor() as cursor:

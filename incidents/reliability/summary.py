@@ -218,7 +218,7 @@ def all_figures(incidents: Incidents, fleet: ServiceHistory, window: StudyPeriod
     """The numbers of `all`, then of each class in the order of `Component`. Nothing is computed
     twice."""
     lost = {unit: _time_out(incidents, unit, window) for unit in Unit}
-    failed = _begun(incidents, window)
+    failed = _failures_in_window(incidents, window)
     failed = failed.where(failed.left_out < 0)
     rows = [figures(ALL, Unit.NODE, failed, fleet, window, lost=lost[Unit.NODE])]
     for code, component in enumerate(COMPONENTS):
@@ -231,12 +231,12 @@ def all_figures(incidents: Incidents, fleet: ServiceHistory, window: StudyPeriod
 def left_out(incidents: Incidents, window: StudyPeriod) -> dict[str, int]:
     """How many that began in the window are no failures of the cluster, by reason; reasons without
     any are absent."""
-    codes = _begun(incidents, window).left_out
+    codes = _failures_in_window(incidents, window).left_out
     counts = np.bincount(codes[codes >= 0], minlength=len(REASONS))
     return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
 
 
-def _begun(incidents: Incidents, window: StudyPeriod) -> Incidents:
+def _failures_in_window(incidents: Incidents, window: StudyPeriod) -> Incidents:
     in_window = (incidents.onset >= window.since) & (incidents.onset < window.until)
     return incidents.where(incidents.is_failure & in_window)
 

@@ -87,11 +87,12 @@ def find_lemons(breakages: Iterable[Breakage]) -> list[Lemon]:
     """The rule. Pure: the breakages are those of the last four weeks."""
     by_machine: dict[str, list[Breakage]] = {}
     by_part: dict[str, list[Breakage]] = {}
-    for one in sorted(breakages, key=lambda one: (one.onset_at, one.incident)):
-        if not one.is_replaced:
-            by_machine.setdefault(one.owner, []).append(one)
-        if one.serial:
-            by_part.setdefault(one.serial, []).append(one)
+    by_onset = sorted(breakages, key=lambda breakage: (breakage.onset_at, breakage.incident))
+    for breakage in by_onset:
+        if not breakage.is_replaced:
+            by_machine.setdefault(breakage.owner, []).append(breakage)
+        if breakage.serial:
+            by_part.setdefault(breakage.serial, []).append(breakage)
     found = [
         _lemon(owner, "", rows)
         for owner, rows in by_machine.items()

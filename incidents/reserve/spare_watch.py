@@ -55,7 +55,7 @@ def _ask(spare_id: int, now: datetime) -> str:
         )
         if told.filter(text__startswith=f"{spare.node.name} ").exists():
             return ""
-        text = _said(spare, spare.incident, spare.stands_for.name)
+        text = _format_idle_spare(spare, spare.incident, spare.stands_for.name)
         asked = (
             f"Give {spare.node.name} back once {spare.stands_for.name} serves: manage.py spare"
             " return."
@@ -67,7 +67,7 @@ def _ask(spare_id: int, now: datetime) -> str:
     return text
 
 
-def _said(spare: Spare, incident: Incident, lacking: str) -> str:
+def _format_idle_spare(spare: Spare, incident: Incident, lacking: str) -> str:
     over = "its vendor case is closed" if incident.is_open else f"incident #{incident.pk} is closed"
     since = f"{spare.since_at:%Y-%m-%d %H:%M %Z}"
     return (

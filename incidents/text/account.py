@@ -247,7 +247,7 @@ def _joined(account: Account) -> Iterator[Sentence]:
         )
 
 
-def _held(account: Account) -> Iterator[Sentence]:
+def _held_back_sentences(account: Account) -> Iterator[Sentence]:
     if account.held_until is not None:
         yield Sentence(
             f"No repair starts before {wording.moment(account.held_until)}:"
@@ -302,7 +302,7 @@ _SECTIONS = (
     ("What people reported", _reported),
     ("Why it is one incident", _joined),
     ("What was concluded and moved", _concluded),
-    ("What was held back", _held),
+    ("What was held back", _held_back_sentences),
     ("What nearly matched", _nearly),
     ("Who was not told, and why", _silence),
     ("What people did", _people),

@@ -193,15 +193,18 @@ def _lldp_neighbours(output: Output | None) -> dict[str, Neighbour]:
         document = json.loads(output.stdout) if output is not None else {}
     except (ValueError, RecursionError):
         return {}
-    interfaces = _at(document, "lldp", "interface")
+    interfaces = _get_nested(document, "lldp", "interface")
     tables = interfaces if isinstance(interfaces, list) else [interfaces]
     neighbours: dict[str, Neighbour] = {}
     for table in tables:
         if not isinstance(table, dict):
             continue
         for netdev, about in table.items():
-            machine = _chassis_name(_at(about, "chassis"))
-            names = (_text(_at(about, "port", "id")), _text(_at(about, "port", "descr")))
+            machine = _chassis_name(_get_nested(about, "chassis"))
+            names = (
+                _text(_get_nested(about, "port", "id")),
+                _text(_get_nested(about, "port", "descr")),
+            )
             if machine:
                 neighbours[str(netdev)] = _neighbour(machine, names)
     return neighbours
@@ -222,7 +225,7 @@ def _chassis_name(chassis: Any) -> str:
     return next((str(name) for name, about in chassis.items() if isinstance(about, dict)), "")
 
 
-def _at(table: Any, *keys: str) -> Any:
+def _get_nested(table: Any, *keys: str) -> Any:
     for key in keys:
         if isinstance(table, list):
             table = table[0] if table else None

@@ -28,7 +28,7 @@ REMIND_EVERY = timedelta(days=1)
 
 def due(now: datetime) -> list[str]:
     """What was written down, in sentences. Four queries while there is nothing to say."""
-    return [*_put_in(now), *_held(now), *_late(now), *spare_watch.due(now)]
+    return [*_put_in(now), *_verify_restored(now), *_late(now), *spare_watch.due(now)]
 
 
 def expected() -> Mapping[CaseState, timedelta]:
@@ -59,7 +59,7 @@ def _put_in(now: datetime) -> list[str]:
     return told
 
 
-def _held(now: datetime) -> list[str]:
+def _verify_restored(now: datetime) -> list[str]:
     """Service was restored after the part was put in: the part is verified by what was verified
     then."""
     told = []

@@ -125,22 +125,22 @@ def _button(button: Button) -> Block:
     made: Block = {
         "type": "button",
         "action_id": button.name,
-        "text": _said(button.label, 75),
+        "text": _plain_text(button.label, 75),
         "value": button.value[:2000],
     }
     if button.is_danger:
         made["style"] = "danger"
     if button.question:
         made["confirm"] = {
-            "title": _said(button.label, 100),
-            "text": _said(button.question, 300),
-            "confirm": _said(button.label, 30),
+            "title": _plain_text(button.label, 100),
+            "text": _plain_text(button.question, 300),
+            "confirm": _plain_text(button.label, 30),
             "deny": _plain("Not now"),
         }
     return made
 
 
-def _said(text: str, limit: int) -> Block:
+def _plain_text(text: str, limit: int) -> Block:
     """Slack takes no empty text."""
     return _plain(mrkdwn.plain(text, limit) or "-")
 
