@@ -387,7 +387,7 @@ def test_acts_stand_in_a_file_apart_and_looks_allow_none_of_them(simulated: Simu
 def test_visudo_accepts_the_lines_of_acts(simulated: SimulatedWorld, tmp_path: Path) -> None:
     path = tmp_path / "kintsugi-acts"
     asked = sudoers.find_act_commands(
-        services.targets(TargetKind.NODE, ["gn001"]), None, root_rights.units()
+        services.targets(TargetKind.NODE, ["gn001"]), None, root_rights.list_units()
     )
     path.write_text("\n".join(sudoers.format_sudoers(asked, "kintsugi", head=sudoers.ACTS)) + "\n")
     path.chmod(0o440)
