@@ -37,6 +37,7 @@ from detectors.catalog import catalog  # noqa: E402
 from detectors.faults import EventKind, FaultEvent  # noqa: E402
 from fixtures.cluster.node import GPU_PCI, RAIL_NICS  # noqa: E402
 from fixtures.replay import reader, replay  # noqa: E402
+from fixtures.replay.scenario import Scenario  # noqa: E402
 from fixtures.stream.site import Site  # noqa: E402
 from incidents import services  # noqa: E402
 from incidents.inventory import services as inventory  # noqa: E402
@@ -382,7 +383,7 @@ def _played(script: object) -> _Left:
     return _Left(sum(model.objects.count() for model in models), peak_mib)  # type: ignore[attr-defined]
 
 
-def _script(folder: Path, signals: Sequence[Signal]) -> replay.Scenario:
+def _script(folder: Path, signals: Sequence[Signal]) -> Scenario:
     steps = [
         f"[[step]]\nat = {(STARTS_AT + signal.after).isoformat()}\n"
         f'{"raises" if signal.is_raised else "clears"} = "{signal.fault_type}"\non = "{signal.resource}"\n'

@@ -38,10 +38,13 @@ def columns(count: int) -> Incidents:
     return Incidents(
         component=random.integers(0, len(COMPONENTS), count).astype(np.int8),
         is_failure=random.random(count) > 0.1,
+        left_out=np.full(count, -1, dtype=np.int8),
+        is_quiet=np.zeros(count, dtype=bool),
         owner=random.integers(0, 10_000, count),
         owner_unit=np.full(count, UNIT_ORDER.index(Unit.NODE), dtype=np.int8),
         recovery=random.integers(0, len(RECOVERIES), count).astype(np.int8),
         onset=onset,
+        last_good=onset - random.exponential(0.01, count),
         opened=onset + random.exponential(0.01, count),
         acknowledged=np.where(random.random(count) < 0.6, onset + 0.2, np.nan),
         out=onset + 0.01,

@@ -255,7 +255,7 @@ def send(
 
 
 def spooled(receiver: RunningReceiver) -> list[dict[str, Any]]:
-    return [wire for batch in list(receiver.ledger.batches) for wire in batch.wires]
+    return [wire for batch in list(receiver.inbox.batches) for wire in batch.wires]
 
 
 def wait_for(
