@@ -67,7 +67,7 @@ class Command:
     """One program to run on a target; `name` (letters, digits, - . _) is its key among a reading's
     outputs.
 
-    `as_root` asks for `sudo -n` where we are not root; `manage.py inventory sudoers` writes the
+    `as_root` asks for `sudo -n` where we are not root; `kintsugi inventory sudoers` writes the
     lines that allow it.
     """
 

@@ -43,7 +43,7 @@ class FaultAdmin(ReadOnlyAdmin):
     page_template = "incidents/fault.html"
     empty_title = "No fault"
     empty_text = (
-        "No detector and no log line has told of one. `manage.py receive` takes syslog, the sweep"
+        "No detector and no log line has told of one. `kintsugi receive` takes syslog, the sweep"
         " polls nodes."
     )
 
@@ -123,7 +123,7 @@ class MachineAdmin(ReadOnlyAdmin):
     list_display_links = ("name",)
     search_fields: tuple[str, ...] = ("name", "address")
     empty_title = "No machine in the inventory"
-    empty_text = "Import the inventory: `manage.py inventory import FILE.toml`."
+    empty_text = "Import the inventory: `kintsugi inventory import FILE.toml`."
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_open_incidents(self.model.objects.all(), self.kind)

@@ -73,7 +73,7 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
         )
         return [
             checks.Warning(
-                words, hint="`manage.py inventory host-keys` shows the keys.", id="kintsugi.W003"
+                words, hint="`kintsugi inventory host-keys` shows the keys.", id="kintsugi.W003"
             )
         ]
     return []
@@ -100,7 +100,7 @@ def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMess
         library.load()
     except library.LibraryError as error:
         hint = (
-            "Correct the files of KINTSUGI_RUNBOOKS; `manage.py runbook lint FILE` looks at one at"
+            "Correct the files of KINTSUGI_RUNBOOKS; `kintsugi runbook lint FILE` looks at one at"
             " a time."
         )
         return [checks.Error(str(error), hint=hint, id="kintsugi.E004")]

@@ -4,7 +4,7 @@
 2. SERVING: catalogue, rules, runbooks, Redis and node access. It loads what it checks, so it is
    asked for by what serves (`up`, receiver, workers, beat, web), by what acts, and by `preflight`.
 
-`manage.py check` asks for both. Celery drops the answer of Django's checks and a WSGI server asks
+`kintsugi check` asks for both. Celery drops the answer of Django's checks and a WSGI server asks
 for none: these processes call `require`.
 """
 

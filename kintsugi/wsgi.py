@@ -1,4 +1,4 @@
-"""The WSGI application of the console's own process; `manage.py up` makes its own."""
+"""The WSGI application of the console's own process; `kintsugi up` makes its own."""
 
 import os
 

@@ -142,7 +142,7 @@ def _build_parser() -> argparse.ArgumentParser:
         "--expected",
         default="",
         metavar="FILE",
-        help="what should be here, as `manage.py inventory expected NODE` prints it",
+        help="what should be here, as `kintsugi inventory expected NODE` prints it",
     )
     parser.add_argument(
         "--state",
@@ -172,7 +172,7 @@ def _build_parser() -> argparse.ArgumentParser:
         "--token-file",
         default=_DEFAULT_TOKEN,
         metavar="FILE",
-        help=f"of this node, from `manage.py node_token`; {_DEFAULT_TOKEN}",
+        help=f"of this node, from `kintsugi node token`; {_DEFAULT_TOKEN}",
     )
     return parser
 

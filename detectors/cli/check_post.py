@@ -85,4 +85,4 @@ def _read_token(path: Path) -> str:
             raise _Trouble(f"{path} can be read by others: chmod 600 it")
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
-        raise _Trouble(f"no token: {error}. `manage.py node_token NODE` prints it") from error
+        raise _Trouble(f"no token: {error}. `kintsugi node token NODE` prints it") from error

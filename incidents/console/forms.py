@@ -242,7 +242,7 @@ class ReportForm(forms.Form):
             return resources.switch(name)
         raise forms.ValidationError(
             f"The inventory knows no node or switch named {name}. Check the name; "
-            "an administrator adds machines with `manage.py inventory import`."
+            "an administrator adds machines with `kintsugi inventory import`."
         )
 
     def clean_since(self) -> datetime:

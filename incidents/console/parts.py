@@ -27,7 +27,7 @@ class InServiceAdmin(ReadOnlyAdmin):
     ordering = ("-from_at", "-id")
     page_template = "incidents/part.html"
     empty_title = "No part is known by its serial"
-    empty_text = "Polls and `manage.py inventory discover` learn serials from the machines."
+    empty_text = "Polls and `kintsugi inventory discover` learn serials from the machines."
 
     def page_context(self, request: HttpRequest, row: InService) -> dict[str, Any]:
         same_kind = InService.objects.filter(part=row.part)

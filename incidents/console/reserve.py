@@ -47,7 +47,7 @@ class SpareAdmin(ReadOnlyAdmin):
     search_help_text = "Node"
     change_list_template = "incidents/spare_list.html"
     empty_title = "No hot spare"
-    empty_text = "`manage.py spare add NODE --partition NAME` puts a node into the pool."
+    empty_text = "`kintsugi spare add NODE --partition NAME` puts a node into the pool."
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

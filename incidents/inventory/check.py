@@ -162,7 +162,7 @@ def _shared_serials() -> Iterator[InventoryFinding]:
                 yield InventoryFinding(
                     f"{kind} serial {serial} stands in {len(slots)} places: {', '.join(slots)}",
                     slots[0],
-                    "`manage.py inventory discover` asks the machines where the part is now.",
+                    "`kintsugi inventory discover` asks the machines where the part is now.",
                 )
 
 
@@ -173,7 +173,7 @@ def _missing_gpus() -> Iterator[InventoryFinding]:
             yield InventoryFinding(
                 f"the places of {known[node.name]} GPUs are known, {node.gpu_count} are declared",
                 node.resource,
-                f"`manage.py inventory discover --node {node.name}` asks the node; then look at"
+                f"`kintsugi inventory discover --node {node.name}` asks the node; then look at"
                 " what the driver lists.",
             )
 
@@ -195,7 +195,7 @@ def _unlike_their_peers() -> Iterator[InventoryFinding]:
                     f"{count} GPUs are known, {times} of {len(nodes)} {role} nodes alike have"
                     f" {usual}",
                     node.resource,
-                    f"`manage.py inventory discover --node {node.name}` asks the node; give"
+                    f"`kintsugi inventory discover --node {node.name}` asks the node; give"
                     " gpu_count if it is right.",
                 )
 
@@ -302,7 +302,7 @@ def _compare_slurm(gpus: Mapping[str, int]) -> Iterator[InventoryFinding]:
         yield InventoryFinding(
             "Slurm has this node, the inventory does not",
             f"node/{name}",
-            "`manage.py inventory from-slurm`.",
+            "`kintsugi inventory from-slurm`.",
         )
     for name, node in sorted(nodes.items()):
         if name not in gpus and node.partitions:
@@ -316,7 +316,7 @@ def _compare_slurm(gpus: Mapping[str, int]) -> Iterator[InventoryFinding]:
             yield InventoryFinding(
                 f"Slurm's GRES counts {gpus[name]} GPUs, the inventory {ours}",
                 node.resource,
-                f"`manage.py inventory discover --node {name}` shows what the driver lists.",
+                f"`kintsugi inventory discover --node {name}` shows what the driver lists.",
             )
 
 
@@ -337,13 +337,13 @@ def _compare_lldp(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
             yield InventoryFinding(
                 f"the cable goes to {neighbour.far}, the inventory says {expected}",
                 neighbour.own,
-                "Move the cable, or `manage.py inventory discover` takes it as it is.",
+                "Move the cable, or `kintsugi inventory discover` takes it as it is.",
             )
         else:
             yield InventoryFinding(
                 f"a cable goes to {neighbour.far}, the inventory has none",
                 neighbour.own,
-                "`manage.py inventory discover` takes it into the inventory.",
+                "`kintsugi inventory discover` takes it into the inventory.",
             )
 
 

@@ -188,7 +188,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the console's home page and `manage.py reliability` show.
+    """What the console's home page and `kintsugi reliability` show.
 
     `overall` first, then `classes` in the order of `detectors.faults.Component`; each has a ready
     `sentence` such as "No failures in 40,000 node-hours: MTBF above 13,352 h (95 %).". `left_out`

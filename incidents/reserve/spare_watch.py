@@ -57,7 +57,7 @@ def _ask(spare_id: int, now: datetime) -> str:
             return ""
         text = _format_idle_spare(spare, spare.incident, spare.stands_for.name)
         asked = (
-            f"Give {spare.node.name} back once {spare.stands_for.name} serves: manage.py spare"
+            f"Give {spare.node.name} back once {spare.stands_for.name} serves: kintsugi spare"
             " return."
         )
         is_open = spare.incident.is_open
@@ -72,6 +72,6 @@ def _format_idle_spare(spare: Spare, incident: Incident, lacking: str) -> str:
     since = f"{spare.since_at:%Y-%m-%d %H:%M %Z}"
     return (
         f"{spare.node.name} stands in for {lacking} since {since}, and {over}. If {lacking} serves"
-        f" again, `manage.py spare return {spare.node.name}` gives the spare back; else it is"
+        f" again, `kintsugi spare return {spare.node.name}` gives the spare back; else it is"
         " missed from the pool."
     )

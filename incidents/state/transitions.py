@@ -239,7 +239,7 @@ def _false_positive_refusal(incident: Incident) -> Refused | None:
         f"Incident #{incident.pk} is no false positive while a check sees a fault of it:"
         f" {fault.fault_type} on {fault.resource} was last polled as active at"
         f" {moment(polled_at[fault.pk])}{others}. Resolve the incident when that is mended. If the"
-        " check itself is wrong, shelve it: manage.py silence add --shelf --resource"
+        " check itself is wrong, shelve it: kintsugi silence add --shelf --resource"
         f" {fault.resource} --type {fault.fault_type}"
     )
 

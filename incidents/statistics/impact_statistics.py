@@ -170,7 +170,7 @@ def _format_notification_times(told: Told) -> str:
 
 
 def as_json(found: ImpactFigures) -> dict[str, Any]:
-    """The key `impact` of `manage.py reliability --json` (docs/reference/contracts.md)."""
+    """The key `impact` of `kintsugi reliability --json` (docs/reference/contracts.md)."""
     told = {
         "median_minutes": found.told.median,
         "p90_minutes": found.told.p90,

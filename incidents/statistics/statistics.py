@@ -1,7 +1,7 @@
 """Reads what reliability is computed from: a fixed number of queries, times as numbers, no object
 per row.
 
-`summary` is the door: the console's home page and `manage.py reliability` show what it returns. Its
+`summary` is the door: the console's home page and `kintsugi reliability` show what it returns. Its
 `overall` and each of `classes` carry `mtbf`, `mttr` with intervals and a ready `sentence`; `notice`
 is not empty when the inventory is missing.
 """
@@ -51,7 +51,7 @@ _SWITCH_UNITS = {
 }
 NO_INVENTORY = (
     "The inventory holds no nodes, so there are no hours to divide by: load it with"
-    " `manage.py inventory import FILE.toml`."
+    " `kintsugi inventory import FILE.toml`."
 )
 
 
@@ -222,7 +222,7 @@ def _starts(rows: QuerySet[Any], name: str) -> Floats:
 
 
 def as_json(found: Summary) -> dict[str, Any]:
-    """The shape of `manage.py reliability --json` (docs/reference/contracts.md): hours as numbers,
+    """The shape of `kintsugi reliability --json` (docs/reference/contracts.md): hours as numbers,
     times as ISO 8601."""
     return {
         "since": found.since.isoformat(),

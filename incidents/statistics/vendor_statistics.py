@@ -169,7 +169,7 @@ def _to_hours(days: float | None) -> float | None:
 
 
 def as_json(rows: Iterable[LeadTimes]) -> list[dict[str, Any]]:
-    """The shape of `manage.py vendor times --json` (docs/vendor.md)."""
+    """The shape of `kintsugi vendor times --json` (docs/vendor.md)."""
     return [_row_as_json(row) for row in rows]
 
 

@@ -1,7 +1,7 @@
 """An incident told as a colleague would tell it: values and their words. Pure: reads no table,
 decides nothing.
 
-`incidents.people.explain` fills it; the console, `manage.py why` and its JSON show it.
+`incidents.people.explain` fills it; the console, `kintsugi incident why` and its JSON show it.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ KEYS: tuple[Key, ...] = (
         listen_address,
         "127.0.0.1:8000",
         "ADDRESS:PORT",
-        "where `manage.py up` serves the console",
+        "where `kintsugi up` serves the console",
     ),
     Key(
         "KINTSUGI_TIME_ZONE",

@@ -288,7 +288,7 @@ def _plain(text: str) -> str:
 _STARTS = ("release", "start", "go", "resume", "arm", "mode")
 _ONLY_THERE = (
     "Starting again after a stop, and modes, are for the console and its commands alone"
-    ' (manage.py stop --release --reason "...").'
+    ' (kintsugi stop --release --reason "...").'
 )
 _SEES: Sequence[str] = (
     "runbooks.view_run",

@@ -4,7 +4,7 @@ Writers of this process take turns. SQLite lets one write at a time and has the 
 again, up to 100 ms apart and in no order: among many threads one may try in vain until it gives up
 ("database is locked"). So a transaction takes its turn before BEGIN and gives it back after COMMIT
 or ROLLBACK, and a write outside of a transaction takes it for its statement. Other processes, such
-as commands beside `manage.py up`, still wait as SQLite has them wait.
+as commands beside `kintsugi up`, still wait as SQLite has them wait.
 
 The file holds sessions and people's names: it and its directory are its owner's alone.
 """

@@ -105,7 +105,7 @@ def _authorise(request: HttpRequest, body: Mapping[str, Any]) -> str:
     bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(bearer.encode("utf-8", "replace"), token(node).encode()):
         raise _Refused(
-            401, f"the token is not that of node {node}: `manage.py node_token {node}` prints it"
+            401, f"the token is not that of node {node}: `kintsugi node token {node}` prints it"
         )
     return node
 

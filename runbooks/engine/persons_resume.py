@@ -64,7 +64,7 @@ def _ask_person(
     )
     ask = (
         f"Take {node} out again (scontrol update NodeName={node} State=DRAIN Reason=...), or have"
-        f" Kintsugi repair it: manage.py runbook start {run.runbook} {run.incident_id} --note ..."
+        f" Kintsugi repair it: kintsugi runbook start {run.runbook} {run.incident_id} --note ..."
     )
     with transaction.atomic():
         transitions.record(run.incident_id, kind=_LOUD, text=text, now=ctx.now, needs_human=ask)

@@ -37,7 +37,7 @@ def start_manual_run(
     mode = fleet.get_mode(runbook)
     if refusal or mode is Mode.OFF:
         return ControlRefused(
-            refusal or f"{runbook} is off: `manage.py mode {runbook}` says how far it may go."
+            refusal or f"{runbook} is off: `kintsugi mode list` says how far it may go."
         )
     root = incident.root_fault
     run = start.build_run(incident, book, mode, now=now)
@@ -75,9 +75,7 @@ def _find_objection(incident: Incident, *, needs_node: bool) -> str:
     if incident.node is not None:
         leaving = decommissions.get_decommissions().get(incident.node.name, "")
     if needs_node and leaving:
-        return (
-            f"{leaving} No run is started on it: `manage.py decommission end` says that it stays."
-        )
+        return f"{leaving} No run is started on it: `kintsugi decommission end` says that it stays."
     busy = Run.objects.unfinished()
     is_busy = busy.filter(incident=incident).exists()
     if is_busy or (needs_node and busy.filter(node=incident.node).exists()):

@@ -160,7 +160,7 @@ def _check_nodes(config: Mapping[str, str], world: World) -> Check:
     both = [name for name in names if name in in_slurm]
     count = f"{len(both)} of {len(names)} nodes of the inventory"
     text = f"{count} are in Slurm, which has {len(in_slurm)}."
-    todo = "Import the inventory (manage.py inventory import) with the names that Slurm uses."
+    todo = "Import the inventory (kintsugi inventory import) with the names that Slurm uses."
     return Check("nodes", bool(both), text, "" if both else todo)
 
 
@@ -209,7 +209,7 @@ def _check_root_rights(config: Mapping[str, str], world: World) -> Check:
     }
     refusing = {name: missing for name, missing in missing_by_node.items() if missing}
     names, count = ", ".join(books), len(missing_by_node)
-    install = "Install the lines of `manage.py inventory sudoers --acts` on the nodes"
+    install = "Install the lines of `kintsugi inventory sudoers --acts` on the nodes"
     todo = f"{install}, or set {names} to off."
     if refusing:
         node, missing = next(iter(refusing.items()))

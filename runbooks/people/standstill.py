@@ -64,7 +64,7 @@ _ASKS: Mapping[Refusal, str] = {
 _IN_TROUBLE = f"See what keeps Kintsugi from acting on {{place}}, {_BY_HAND}"
 _CLOSE_BREAKER = (
     "Find out why so many nodes turned bad at once, then close the breaker: the page of the stop"
-    " switch, or manage.py breaker --close --reason WHY."
+    " switch, or kintsugi breaker close --reason WHY."
 )
 
 

@@ -112,7 +112,7 @@ def list_limits(bounds: Limits) -> list[str]:
 
 
 def format_runbook(book: Runbook, mode: str) -> str:
-    """All of it, as `manage.py runbook show NAME` prints it."""
+    """All of it, as `kintsugi runbook show NAME` prints it."""
     origin = "this site's own" if book.is_sites_own else "shipped"
     lines = [
         f"{book.title} ({book.name}, version {book.version}, {origin}; mode {mode})",

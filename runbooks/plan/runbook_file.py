@@ -31,7 +31,7 @@ LARGEST = 64 * 1024
 # A runbook needs five; what is nested more deeply is no runbook.
 _DEEPEST = 12
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
-# What people call the whole site where they name a runbook, as in `manage.py mode site shadow`.
+# What people call the whole site where they name a runbook, as in `kintsugi mode set site shadow`.
 SITE_WORD = "site"
 _LONGEST_TITLE, _LONGEST_MEANING, _MOST_STEPS = 80, 2000, 40
 _KEYS = ("name", "version", "title", "meaning", "for", "rung", "steps", "limits")

@@ -49,7 +49,7 @@ def build_error(argv: Sequence[str], output: Output) -> SlurmError:
         )
     elif "permission" in text.lower() or "access denied" in text.lower():
         advice = (
-            " This user needs Slurm's admin level Operator: `manage.py preflight` says which user"
+            " This user needs Slurm's admin level Operator: `kintsugi preflight` says which user"
             " it is."
         )
     return SlurmError(f"`{' '.join(argv)}` ended with status {output.status}: {text}.{advice}")

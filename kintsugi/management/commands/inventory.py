@@ -149,7 +149,7 @@ class Command(StoreCommand):
         except OSError as error:
             raise CommandError(f"{where} was not written: {error.strerror}.") from error
         self.stdout.write(
-            f"Wrote {where}. Add what Slurm does not know, then `manage.py inventory import"
+            f"Wrote {where}. Add what Slurm does not know, then `kintsugi inventory import"
             f" {where}`."
         )
 
@@ -321,7 +321,7 @@ class Command(StoreCommand):
         target = services.target(node)
         if target is None:
             raise CommandError(
-                f"{node} is not in the inventory. `manage.py inventory import` takes it in."
+                f"{node} is not in the inventory. `kintsugi inventory import` takes it in."
             )
         self.stdout.write(json.dumps(to_json(target.expected), indent=2))
 
@@ -396,7 +396,7 @@ def _get_targets(kind: TargetKind, text: str | None) -> list[Target]:
     unknown = sorted(names - {target.name for target in targets})
     if unknown:
         raise CommandError(
-            f"No {kind} {', '.join(unknown)} in the inventory. `manage.py inventory import` adds"
+            f"No {kind} {', '.join(unknown)} in the inventory. `kintsugi inventory import` adds"
             " them."
         )
     return targets

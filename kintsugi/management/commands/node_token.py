@@ -32,7 +32,7 @@ class Command(StoreCommand):
         unknown = [name for name in names if name not in known]
         if unknown:
             raise CommandError(
-                f"not in the inventory: {', '.join(unknown)}. `manage.py inventory import` takes"
+                f"not in the inventory: {', '.join(unknown)}. `kintsugi inventory import` takes"
                 " them in."
             )
         for name in names:

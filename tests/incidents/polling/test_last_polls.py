@@ -52,7 +52,7 @@ def test_a_false_positive_is_refused_while_any_member_is_polled_as_active() -> N
         f"gpu.lost on {OTHER_GPU} was last polled as active at 2025-01-15 03:07:00 UTC"
         in refused.reason
     )
-    assert "manage.py silence add --shelf" in refused.reason
+    assert "kintsugi silence add --shelf" in refused.reason
     assert Incident.objects.get().state == State.OPEN
 
 

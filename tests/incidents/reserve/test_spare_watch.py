@@ -44,7 +44,7 @@ def test_people_are_asked_once_a_day_after_the_incident_is_closed() -> None:
     assert deadlines.due(NOW + HOUR / 2) == []
     (told,) = deadlines.due(NOW + HOUR)
     assert told.startswith("gn099 stands in for gn042 since 2025-01-15 03:00 UTC, and incident #")
-    assert "`manage.py spare return gn099`" in told
+    assert "`kintsugi spare return gn099`" in told
     assert deadlines.due(NOW + 2 * HOUR) == []
     assert deadlines.due(NOW + HOUR + DAY) == [told]
     assert incident.timeline.filter(kind="spare_late").count() == 2
@@ -71,4 +71,4 @@ def test_a_vendor_case_that_is_closed_asks_although_the_incident_is_open() -> No
     (told,) = deadlines.due(NOW + HOUR)
     assert "and its vendor case is closed" in told
     incident.refresh_from_db()
-    assert incident.needs_human == "Give gn099 back once gn042 serves: manage.py spare return."
+    assert incident.needs_human == "Give gn099 back once gn042 serves: kintsugi spare return."

@@ -1,4 +1,4 @@
-"""`manage.py inventory expected NODE`: what the check on that node is given."""
+"""`kintsugi inventory expected NODE`: what the check on that node is given."""
 
 from __future__ import annotations
 

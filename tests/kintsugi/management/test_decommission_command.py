@@ -1,4 +1,4 @@
-"""`manage.py decommission`: what it says, lists and refuses."""
+"""`kintsugi decommission`: what it says, lists and refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py inventory`: what each command tells, changes, refuses, and how it ends."""
+"""`kintsugi inventory`: what each command tells, changes, refuses, and how it ends."""
 
 from __future__ import annotations
 

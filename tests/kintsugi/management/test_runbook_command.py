@@ -1,4 +1,4 @@
-"""`manage.py runbook lint|show|simulate|start`."""
+"""`kintsugi runbook lint|show|simulate|start`."""
 
 from __future__ import annotations
 

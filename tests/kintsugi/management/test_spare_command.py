@@ -1,4 +1,4 @@
-"""`manage.py spare`: what it takes into the pool, gives back, prints and refuses."""
+"""`kintsugi spare`: what it takes into the pool, gives back, prints and refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py vendor`: what it opens, moves, prints and refuses, and what is in the archive."""
+"""`kintsugi vendor`: what it opens, moves, prints and refuses, and what is in the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py silence` and `maintenance`: what they make, print and refuse."""
+"""`kintsugi silence` and `maintenance`: what they make, print and refuse."""
 
 from __future__ import annotations
 

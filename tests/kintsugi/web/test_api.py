@@ -85,7 +85,7 @@ def test_a_report_that_sees_it_well_clears_the_fault() -> None:
 def test_a_token_of_another_node_is_refused(token: str) -> None:
     status, answer = post(READINGS, LOST, token=api.token(token) if token == "gn002" else token)
     assert status == 401
-    assert "manage.py node_token gn001" in answer["error"]
+    assert "kintsugi node token gn001" in answer["error"]
     assert not Fault.objects.exists()
 
 

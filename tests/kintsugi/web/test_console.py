@@ -317,7 +317,7 @@ class TestHome:
     def test_an_empty_site_is_told_what_to_do_next(self, people: People) -> None:
         page = people.on_call.get("/").content.decode()
         assert "No incident is open." in page
-        assert "manage.py inventory import" in page
+        assert "kintsugi inventory import" in page
         assert "No runbook has run yet." in page
 
     def test_the_stop_switch_stands_above_every_page(

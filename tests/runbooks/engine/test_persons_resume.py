@@ -55,7 +55,7 @@ def test_new_polls_after_a_persons_resume_ask_a_person_at_once_and_once() -> Non
     assert f"gpu.lost on {site.gpu('gn001')} is still there: last polled as active at" in text
     incident.refresh_from_db()
     assert incident.needs_human.startswith("Take gn001 out again")
-    assert f"manage.py runbook start drain_reboot_verify {incident.pk}" in incident.needs_human
+    assert f"kintsugi runbook start drain_reboot_verify {incident.pk}" in incident.needs_human
     minutes(site, 60, polls=True)
     assert len(asked(incident)) == 1
     assert [act for act in site.slurm.journal if act[0] == "drain"] == []

@@ -246,7 +246,7 @@ def test_all_problems_of_a_file_are_told_at_once_in_the_order_of_their_lines(
 
 
 def test_the_word_for_all_runbooks_names_none_of_them(tmp_path: Path) -> None:
-    """`manage.py mode site shadow` is about all of them."""
+    """`kintsugi mode set site shadow` is about all of them."""
     text = WHOLE.replace("name: mine", "name: site")
     with pytest.raises(
         library.LibraryError,

@@ -106,7 +106,7 @@ def test_missing_rights_of_root_stand_only_against_the_runbooks_that_need_them()
     )
     assert (
         check.todo
-        == "Install the lines of `manage.py inventory sudoers --acts` on the nodes, or set gpu_reset to off."
+        == "Install the lines of `kintsugi inventory sudoers --acts` on the nodes, or set gpu_reset to off."
     )
     armed = controls.set_mode(
         "gpu_reset", Mode.ARMED, actor="alice", now=site.now, world=site.world
