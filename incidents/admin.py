@@ -29,7 +29,7 @@ from incidents.models import (
     Switch,
 )
 from incidents.templatetags import console
-from incidents.vocabulary.lifecycle import CLOSED
+from incidents.vocabulary.lifecycle import CLOSED, OPEN
 
 
 @admin.register(Fault)
@@ -137,7 +137,7 @@ class MachineAdmin(ReadOnlyAdmin):
             Incident.objects.filter(pk__in=Incident.objects.filter(told).values("pk"))
         )
         return {
-            "open_incidents": incidents.exclude(state__in=CLOSED),
+            "open_incidents": incidents.filter(state__in=OPEN),
             "past_incidents": incidents.filter(state__in=CLOSED)[:50],
             "faults": (
                 Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")[:100]

@@ -14,7 +14,12 @@ from incidents.models.inventory import (
     Node,
 )
 from incidents.models.triage import Silence
-from incidents.vocabulary.lifecycle import CLOSED, State
+from incidents.vocabulary.lifecycle import CLOSED, OPEN, State
+
+# Conditions of partial indexes: a query that names these states reads what is open, however
+# much has been closed.
+_OPEN_STATES = sorted(state.value for state in OPEN)
+_UNSENT_STATES = ["failed", "sending", "unknown", "waiting"]
 
 
 def _words(enum: type) -> list[tuple[str, str]]:
@@ -94,6 +99,7 @@ class Fault(models.Model):
             models.Index(fields=["owner", "is_active"], name="fault_by_owner"),
             models.Index(fields=["fault_type", "is_active"], name="fault_by_type"),
             models.Index(fields=["fingerprint", "-id"], name="fault_by_fingerprint"),
+            models.Index(fields=["fingerprint", "cleared_at"], name="fault_by_end"),
             models.Index(fields=["clears_at"], condition=Q(is_active=True), name="fault_clears_at"),
             models.Index(
                 fields=["held_until"], condition=Q(is_active=True), name="fault_held_until"
@@ -217,7 +223,7 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
     """Incidents, by the words that people use for them."""
 
     def open(self) -> Self:
-        return self.exclude(state__in=CLOSED)
+        return self.filter(state__in=_OPEN_STATES)
 
     def closed(self) -> Self:
         return self.filter(state__in=CLOSED)
@@ -315,6 +321,14 @@ class Incident(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["state", "-opened_at"], name="incident_by_state"),
             models.Index(fields=["owner", "state"], name="incident_by_owner"),
+            models.Index(
+                fields=["node"], condition=Q(state__in=_OPEN_STATES), name="open_incident_by_node"
+            ),
+            models.Index(
+                fields=["owner"],
+                condition=Q(state__in=_OPEN_STATES),
+                name="open_incident_by_owner",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -430,7 +444,14 @@ class Notification(models.Model):
                 fields=["incident", "channel", "sequence"], name="one_notification_per_sequence"
             )
         ]
-        indexes: ClassVar = [models.Index(fields=["state", "due_at"], name="notification_due")]
+        indexes: ClassVar = [
+            models.Index(fields=["state", "due_at"], name="notification_due"),
+            models.Index(
+                fields=["channel", "due_at"],
+                condition=Q(state__in=_UNSENT_STATES),
+                name="unsent_by_channel",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.reason} of incident {self.incident_id} to {self.channel}"

@@ -75,9 +75,12 @@ def parted(now: datetime) -> list[Change]:
 def _symptom_counts() -> QuerySet[IncidentFault, tuple[int, int, int, datetime | None]]:
     """Of each incident with active symptoms: how many are active, how many have ended, and when the
     last of those did."""
-    is_of_watched = Q(incident__state__in=_STATES) | Q(incident__duplicate_of__state__in=_STATES)
+    watched = Incident.objects.filter(state__in=_STATES).order_by()
+    repeats = Incident.objects.filter(duplicate_of__in=watched).order_by()
     symptoms = IncidentFault.objects.filter(
-        is_of_watched, role=str(Role.SYMPTOM), fault__clears__in=_TELLING
+        incident__in=watched.values("pk").union(repeats.values("pk")),
+        role=str(Role.SYMPTOM),
+        fault__clears__in=_TELLING,
     )
     by_incident = (
         symptoms.annotate(holder=Coalesce("incident__duplicate_of_id", "incident_id"))

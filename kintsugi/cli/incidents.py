@@ -68,7 +68,7 @@ def list_incidents(
     elif closed:
         found = found.filter(state__in=CLOSED)
     else:
-        found = found.exclude(state__in=CLOSED)
+        found = found.open()
     if severity is not None:
         found = found.filter(severity=severity)
     if nodes:

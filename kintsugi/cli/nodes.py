@@ -11,7 +11,6 @@ from django.core.management.base import CommandError
 from django.db.models import Count
 
 from incidents.models import Incident, Node
-from incidents.vocabulary.lifecycle import CLOSED
 from kintsugi.cli import exit_codes, hosts, incidents, output
 from kintsugi.cli.incidents import Json, Nodes
 from kintsugi.inventory.host_lists import fold
@@ -73,7 +72,7 @@ def _chosen(words: list[str] | None) -> list[Node]:
 def _rows(nodes: Iterable[Node]) -> list[dict[str, Any]]:
     seen = {row.node_id: row for row in SeenNode.objects.all()}
     open_incidents: dict[int, list[int]] = defaultdict(list)
-    pairs = Incident.objects.exclude(state__in=CLOSED).exclude(node=None).order_by("pk")
+    pairs = Incident.objects.open().exclude(node=None).order_by("pk")
     for node_id, incident_id in pairs.values_list("node_id", "pk"):
         if node_id is not None:
             open_incidents[node_id].append(incident_id)

@@ -13,7 +13,7 @@ from detectors.faults import Action, Severity
 from incidents.console.incident import with_place
 from incidents.models import Fault, Incident
 from incidents.text import wording
-from incidents.vocabulary.lifecycle import CLOSED
+from incidents.vocabulary.lifecycle import CLOSED, OPEN
 from kintsugi.web.pages import render_page
 
 PER_PAGE = 50
@@ -92,7 +92,7 @@ def entry(request: HttpRequest, fault_type: str) -> HttpResponse:
     faults = Fault.objects.filter(fault_type=fault_type)
     context = {
         "fault": fault,
-        "open_incidents": incidents.exclude(state__in=CLOSED),
+        "open_incidents": incidents.filter(state__in=OPEN),
         "past_incidents": incidents.filter(state__in=CLOSED)[:20],
         "seen": faults.count(),
     }

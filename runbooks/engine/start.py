@@ -17,7 +17,7 @@ from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident, Node
 from incidents.reserve import decommissions, lemons
 from incidents.state import transitions
-from incidents.vocabulary.lifecycle import CLOSED, State
+from incidents.vocabulary.lifecycle import OPEN, State
 from runbooks.engine import outcome_history
 from runbooks.fleet import fleet
 from runbooks.lease import withdrawal_reasons
@@ -104,7 +104,7 @@ def get_modes() -> dict[str, str]:
 def get_incidents_calling(run: Run) -> QuerySet[Incident]:
     """Open incidents that call for a runbook on the run's node."""
     books = [book for book in library.load().values() if book.needs_node]
-    return _filter_by_books(books).exclude(state__in=CLOSED).filter(node=run.node)
+    return _filter_by_books(books).filter(state__in=OPEN, node=run.node)
 
 
 def _filter_by_books(books: Iterable[Runbook]) -> QuerySet[Incident]:
