@@ -17,7 +17,7 @@ class KintsugiConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        startup.register()
+        startup.register_checks()
         # Sent for the last app with tables: by then every permission exists. This app has none and
         # is never sent for.
         post_migrate.connect(roles.after_migrate, sender=apps.get_app_config("runbooks"))

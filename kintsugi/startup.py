@@ -27,7 +27,7 @@ SERVING = "serving"
 _log = logging.getLogger(__name__)
 
 
-def register() -> None:
+def register_checks() -> None:
     checks.register(check_configuration, CONFIGURATION)
     checks.register(check_serving, SERVING)
 

@@ -17,12 +17,12 @@ _SETTLES = timedelta(minutes=10)
 _CLUSTER = "slurm"
 
 
-def begin(now: datetime) -> None:
+def record_question(now: datetime) -> None:
     """Slurm is asked for its jobs now."""
     JobSource.objects.update_or_create(cluster=_CLUSTER, defaults={"asked_at": now})
 
 
-def lately(now: datetime) -> timedelta:
+def get_lookback(now: datetime) -> timedelta:
     """How far back the accounts are asked for: to the last answer, and as far as an event may still
     count."""
     known = known_of()
@@ -31,7 +31,7 @@ def lately(now: datetime) -> timedelta:
     return min(max(now - known.accounts_at, timedelta(0)) + _LATE, dedup.KEPT)
 
 
-def answered(now: datetime, *, has_accounts: bool | None, complaint: str = "") -> None:
+def record_answer(now: datetime, *, has_accounts: bool | None, complaint: str = "") -> None:
     """Slurm listed its jobs. `has_accounts` is None when the accounting was asked and gave no
     answer."""
     changed: dict[str, object] = {"answered_at": now, "complaint": complaint[:255]}

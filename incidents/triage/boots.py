@@ -171,10 +171,10 @@ def _boot(
         return boot
     if not _is_before(item, node, renewal):
         return None
-    return Boot.EARLIER if boot is Boot.UNSURE and _is_known(item) else boot
+    return Boot.EARLIER if boot is Boot.UNSURE and _is_recorded(item) else boot
 
 
-def _is_known(item: Item) -> bool:
+def _is_recorded(item: Item) -> bool:
     """A late delivery of what is known already loses nothing."""
     at = item.event.occurred_at
     told = Fault.objects.filter(

@@ -26,15 +26,15 @@ def period(now: datetime) -> timedelta:
 
 def update_jobs(now: datetime, slurm: SlurmReader) -> None:
     """Takes Slurm's list of jobs, and counts what open incidents cost them."""
-    job_source.begin(now)
+    job_source.record_question(now)
     try:
-        answer = slurm.recent_jobs(job_source.lately(now))
+        answer = slurm.recent_jobs(job_source.get_lookback(now))
     except SlurmError as error:
         job_source.refused(str(error))
     else:
         others = [job for job in answer.records if not is_ours(job.name)]
         jobs.learn(others, now, whole_of=SITE)
         has_accounts = _HAS_ACCOUNTS[answer.accounts]
-        job_source.answered(now, has_accounts=has_accounts, complaint=answer.complaint)
+        job_source.record_answer(now, has_accounts=has_accounts, complaint=answer.complaint)
     jobs.forget(now)
     impact.assess(now)

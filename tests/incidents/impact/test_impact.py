@@ -64,9 +64,9 @@ def incident_on(*faults: Fault, **changes: Any) -> Incident:
 
 def listed(*records: Any, at: datetime = T0) -> None:
     """Slurm has listed these jobs, and what open incidents cost is counted."""
-    job_source.begin(at)
+    job_source.record_question(at)
     jobs.learn(records, at)
-    job_source.answered(at, has_accounts=True)
+    job_source.record_answer(at, has_accounts=True)
     impact.assess(at)
 
 
@@ -236,8 +236,8 @@ def test_questions_to_the_database_do_not_grow_with_the_jobs(
     gpu_lost_on()
     records = [ended(str(number), nodes=("gn001", f"gn{number:03d}")) for number in range(2, 200)]
     jobs.learn(records, T0)
-    job_source.begin(T0)
-    job_source.answered(T0, has_accounts=True)
+    job_source.record_question(T0)
+    job_source.record_answer(T0, has_accounts=True)
     with django_assert_max_num_queries(60):
         impact.assess(T0 + MINUTE)
     assert IncidentJob.objects.count() == 198

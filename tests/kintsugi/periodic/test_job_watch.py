@@ -186,7 +186,7 @@ def test_accounts_that_do_not_answer_are_said_and_asked_again_from_where_they_en
 ) -> None:
     watched.look()
     source = JobSource.objects.get()
-    job_source.answered(
+    job_source.record_answer(
         NOW + MINUTE, has_accounts=None, complaint="sacct ended with status 1: no slurmdbd"
     )
     source.refresh_from_db()
