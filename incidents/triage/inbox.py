@@ -34,7 +34,7 @@ _COPY = (
 )
 
 
-class Place(Protocol):
+class SpoolExtent(Protocol):
     """Bytes of a receiver's spool (detectors.receivers.spool.Extent)."""
 
     @property
@@ -49,7 +49,7 @@ class SpooledBatch(Protocol):
     """What a receiver hands over (detectors.receivers.spool.Batch)."""
 
     @property
-    def extent(self) -> Place: ...
+    def extent(self) -> SpoolExtent: ...
     @property
     def payload(self) -> bytes: ...
     @property
@@ -74,7 +74,7 @@ def read_position(receiver: str) -> SpoolPosition | None:
 
 
 def put(
-    receiver: str, batches: Sequence[SpooledBatch], after: Place | None, *, now: datetime
+    receiver: str, batches: Sequence[SpooledBatch], after: SpoolExtent | None, *, now: datetime
 ) -> None:
     """Takes all batches and moves the receiver's position from `after` to the last of them. Raises
     PositionChanged, and then takes none."""
@@ -145,7 +145,7 @@ def mark_counted(receiver: str, segment: int, start: int, end: int) -> None:
     )
 
 
-def _move_position(receiver: str, after: Place | None, last: Place) -> bool:
+def _move_position(receiver: str, after: SpoolExtent | None, last: SpoolExtent) -> bool:
     values = {"segment": last.segment, "start": last.start, "end": last.end}
     if after is None:
         return SpoolPosition.objects.get_or_create(receiver=receiver, defaults=values)[1]
