@@ -169,7 +169,8 @@ class Spool:
         """Bytes on disk behind `position`; all of them if None."""
         if position is None:
             return self.size
-        later = [size for number, size in self._sizes.items() if number > position.segment]
+        sizes = list(self._sizes.items())
+        later = [size for number, size in sizes if number > position.segment]
         rest = self._sizes.get(position.segment, position.end) - position.end
         return sum(later) + rest
 
@@ -210,7 +211,7 @@ class Spool:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return sum(self._sizes.values())
+        return sum(list(self._sizes.values()))  # copied first: another thread removes segments
 
     def _next_number(self) -> int:
         return max(max(self._sizes, default=0) + 1, int(time.time()))
