@@ -50,16 +50,14 @@ class DiscoveredMachine:
 
 def commands() -> tuple[Command, ...]:
     """The first round: everything that needs no name of an interface."""
-    pci = "/sys/bus/pci/devices"
-    return (
-        Command("nvidia-smi", ("nvidia-smi", "-q", "-x"), _GPU_LIMIT),
-        nic_ports.net_command(),
-        nic_ports.rdma_command("gid_attrs/ndevs/0", "link_layer"),
-        nic_ports.pci_command(),
-        files.reading("pci", pci, f"{pci}/*/vendor", f"{pci}/*/class", depth=2),
-        Command("ip-link", ("ip", "-j", "-s", "link"), _LIMIT),
-        Command("lldp", ("lldpctl", "-f", "json"), _LIMIT, as_root=True),  # its socket is root's
-    )
+    devices = "/sys/bus/pci/devices"
+    gpus = Command("nvidia-smi", ("nvidia-smi", "-q", "-x"), _GPU_LIMIT)
+    rdma = nic_ports.rdma_command("gid_attrs/ndevs/0", "link_layer")
+    pci = files.reading("pci", devices, f"{devices}/*/vendor", f"{devices}/*/class", depth=2)
+    links = Command("ip-link", ("ip", "-j", "-s", "link"), _LIMIT)
+    # lldpd's socket is root's.
+    lldp = Command("lldp", ("lldpctl", "-f", "json"), _LIMIT, as_root=True)
+    return (gpus, nic_ports.net_command(), rdma, nic_ports.pci_command(), pci, links, lldp)
 
 
 def further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
@@ -73,7 +71,8 @@ def further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
 
 def node(target: Target, outputs: Mapping[str, Output]) -> DiscoveredMachine:
     """The parts of one node, joined with what the inventory knows of them."""
-    gpus, nics = _gpus(target, outputs), _nics(target, outputs)
+    gpus = _gpus(target, outputs)
+    nics = _nics(target, outputs)
     nvswitches = _nvswitches(outputs)
     parts = {"gpus": gpus, "nics": nics, "nvswitches": nvswitches}
     given = frozenset(name for name, places in parts.items() if places)
@@ -137,7 +136,10 @@ def _nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace, ...]
         **_contents(outputs, "infiniband"),
         **_contents(outputs, "infiniband-device"),
     }
-    by_pci = {about["pci"]: netdev for netdev, about in net.items() if about.get("pci")}
+    by_pci = {}
+    for netdev, about in net.items():
+        if about.get("pci"):
+            by_pci[about["pci"]] = netdev
     nics: dict[str, NicPlace] = {}
     rdma_netdevs: set[str] = set()
     for rdma in nic_outputs.rdma_files(rdma_contents):
@@ -151,7 +153,8 @@ def _nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace, ...]
     macs, versions = _macs(outputs), _firmware(outputs)
     places = []
     for nic in nics.values():
-        mac, firmware = macs.get(nic.netdev, ""), versions.get(nic.netdev, "")
+        mac = macs.get(nic.netdev, "")
+        firmware = versions.get(nic.netdev, "")
         places.append(_known(target, replace(nic, mac=mac, firmware=firmware)))
     return tuple(places)
 
@@ -222,7 +225,10 @@ def _chassis_name(chassis: Any) -> str:
     own_id = chassis.get("id")
     if isinstance(own_id, dict) and ("type" in own_id or "value" in own_id):
         return _text(chassis.get("name"))
-    return next((str(name) for name, about in chassis.items() if isinstance(about, dict)), "")
+    for name, about in chassis.items():
+        if isinstance(about, dict):
+            return str(name)
+    return ""
 
 
 def _get_nested(table: Any, *keys: str) -> Any:
@@ -250,9 +256,10 @@ def switch_neighbours(target: Target, values: Mapping[str, SnmpValue]) -> dict[s
     """
     tables = switch_tables.Tables(values, (*switch_tables.NEIGHBOURS, *switch_tables.NAMES))
     named = switch_ports.names(tables, target.expected)
-    by_text = {
-        tables.text(column, index): index for column in switch_tables.NAMES[:2] for index in named
-    }
+    by_text = {}
+    for column in switch_tables.NAMES[:2]:
+        for index in named:
+            by_text[tables.text(column, index)] = index
     neighbours: dict[str, Neighbour] = {}
     for row in tables.column(switch_tables.LLDP_REMOTE_NAME):
         parts = row.split(".")
@@ -270,8 +277,10 @@ def switch_neighbours(target: Target, values: Mapping[str, SnmpValue]) -> dict[s
 
 def _port_id(value: SnmpValue) -> str:
     """A hardware address comes as six bytes, a name as text."""
-    if isinstance(value, bytes) and len(value) == 6 and not all(32 <= byte < 127 for byte in value):
-        return ":".join(f"{byte:02x}" for byte in value)
+    if isinstance(value, bytes) and len(value) == 6:
+        is_text = all(32 <= byte < 127 for byte in value)
+        if not is_text:
+            return ":".join(f"{byte:02x}" for byte in value)
     return switch_tables.format_value(value)
 
 
@@ -292,7 +301,10 @@ def far_end(
         sonic = [name for name in neighbour.ports if name.startswith("Ethernet")]  # not its alias
         names = [*known, *sonic, *neighbour.ports]
         return resources.port(neighbour.machine, names[0]) if names else ""
-    heard = {name.lower() if ":" in name else name for name in neighbour.ports} - {""}
+    heard = set()
+    for name in neighbour.ports:
+        heard.add(name.lower() if ":" in name else name)
+    heard.discard("")
     for nic in nodes.get(neighbour.machine, ()):
         if heard & {nic.netdev, nic.device, nic.mac}:
             return resources.nic(neighbour.machine, nic.device)

@@ -93,12 +93,12 @@ class Graph:
     def _modules_beside(self, module: str) -> frozenset[str]:
         ports = len(self.ports_of(module))
         modules = self._modules_by_switch.get(resources.owner(module), NOTHING)
-        alike = frozenset(other for other in modules if len(self.ports_of(other)) == ports)
-        return alike - {module}
+        alike = {sibling for sibling in modules if len(self.ports_of(sibling)) == ports}
+        return frozenset(alike - {module})
 
     @cached_property
     def _modules_by_switch(self) -> dict[str, frozenset[str]]:
-        return _turned((module, resources.owner(module)) for module in self._ports)
+        return _group_by_second((module, resources.owner(module)) for module in self._ports)
 
     @cached_property
     def _siblings(self) -> dict[str, frozenset[str]]:
@@ -151,7 +151,7 @@ class Graph:
 
     @cached_property
     def _machines_by_rack(self) -> dict[str, frozenset[str]]:
-        return _turned((machine, rack) for machine, rack in self._racks_by_machine.items())
+        return _group_by_second((machine, rack) for machine, rack in self._racks_by_machine.items())
 
     def feeds_of(self, machine: str) -> frozenset[str]:
         """The feeds of its rack."""
@@ -169,11 +169,11 @@ class Graph:
 
     @cached_property
     def _racks_by_feed(self) -> dict[str, frozenset[str]]:
-        return _turned(
-            (rack, resources.feed(name))
-            for rack, place in self._racks.items()
-            for name in place.feeds
-        )
+        racks_and_feeds = []
+        for rack, place in self._racks.items():
+            for name in place.feeds:
+                racks_and_feeds.append((rack, resources.feed(name)))
+        return _group_by_second(racks_and_feeds)
 
     def management_switches_of(self, machine: str) -> frozenset[str]:
         """That of its rack, and any that it is cabled to."""
@@ -185,12 +185,14 @@ class Graph:
 
     @cached_property
     def _managed_by(self) -> dict[str, frozenset[str]]:
-        return _turned(
-            (machine, resources.switch(place.management_switch))
-            for rack, place in self._racks.items()
-            if place.management_switch
-            for machine in self.machines_in(rack)
-        )
+        machines_and_switches = []
+        for rack, place in self._racks.items():
+            if not place.management_switch:
+                continue
+            switch = resources.switch(place.management_switch)
+            for machine in self.machines_in(rack):
+                machines_and_switches.append((machine, switch))
+        return _group_by_second(machines_and_switches)
 
     # Nodes and file systems
     # ---------------------------------------------------------------------------
@@ -215,19 +217,20 @@ class Graph:
 
     @cached_property
     def _file_systems_by_role(self) -> dict[str, frozenset[str]]:
-        return _turned(
-            (resources.file_system(path.mount), role)
-            for path in self.topology.storage
-            for role in path.roles
-        )
+        file_systems_and_roles = []
+        for path in self.topology.storage:
+            for role in path.roles:
+                file_systems_and_roles.append((resources.file_system(path.mount), role))
+        return _group_by_second(file_systems_and_roles)
 
     @cached_property
     def _served_by(self) -> dict[str, frozenset[str]]:
-        return _turned(
-            (resources.file_system(path.mount), resources.node(server))
-            for path in self.topology.storage
-            for server in path.servers
-        )
+        file_systems_and_servers = []
+        for path in self.topology.storage:
+            file_system = resources.file_system(path.mount)
+            for server in path.servers:
+                file_systems_and_servers.append((file_system, resources.node(server)))
+        return _group_by_second(file_systems_and_servers)
 
     @cached_property
     def _paths(self) -> dict[str, StoragePlace]:
@@ -285,7 +288,9 @@ class Graph:
             return NOTHING.union(*map(self.machines_in, self.racks_on(place)))
         if place == ALL_NODES:
             return frozenset(self._nodes)
-        roles = self._paths[place].roles if place in self._paths else ()
+        if place not in self._paths:
+            return NOTHING
+        roles = self._paths[place].roles
         return frozenset(machine for machine, node in self._nodes.items() if node.role in roles)
 
     def _below_switch(self, switch: str) -> frozenset[str]:
@@ -332,7 +337,7 @@ class Graph:
         return None
 
 
-def _turned(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+def _group_by_second(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
     """(value, key) pairs as key to its values."""
     values_by_key: dict[str, set[str]] = defaultdict(set)
     for value, key in pairs:

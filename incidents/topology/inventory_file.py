@@ -73,24 +73,12 @@ class _Reader:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             self.problems.append(f"{path}: cannot be read: {error}")
             return
-        takers: dict[str, Callable[[str, Row], None]] = {
-            "nodes": self._nodes,
-            "node": self._node,
-            "switches": self._switches,
-            "modules": self._modules,
-            "ports": self._ports,
-            "cables": self._cables,
-            "racks": self._racks,
-            "feeds": self._feeds,
-            "storage": self._storage,
-            "expect": self._expect,
-            "aliases": self._alias,
-        }
+        takers = self._takers_by_table()
         known = ("site", *takers)
-        unknown = (name for name in tables if name not in known)
-        self.problems += [
-            f"{path}: unknown table {name}; known are {', '.join(known)}" for name in unknown
-        ]
+        known_text = ", ".join(known)
+        for name in tables:
+            if name not in known:
+                self.problems.append(f"{path}: unknown table {name}; known are {known_text}")
         if "site" in tables:
             self._take(f"{path}: [site]", tables["site"], self._site)
         for table, take in takers.items():
@@ -98,8 +86,28 @@ class _Reader:
             if not isinstance(rows, list):
                 self.problems.append(f"{path}: {table} is written as rows: [[{table}]]")
                 continue
-            for line, row in zip(_lines_of(text, table, len(rows)), rows, strict=True):
+            lines = _lines_of(text, table, len(rows))
+            for line, row in zip(lines, rows, strict=True):
                 self._take(f"{path}:{line}: [[{table}]]", row, take)
+
+    def _takers_by_table(self) -> Mapping[str, Callable[[str, Row], None]]:
+        """What takes a row of each table, in the order of taking: machines before their parts."""
+        machines_and_parts = {
+            "nodes": self._nodes,
+            "node": self._node,
+            "switches": self._switches,
+            "modules": self._modules,
+            "ports": self._ports,
+        }
+        surroundings = {
+            "cables": self._cables,
+            "racks": self._racks,
+            "feeds": self._feeds,
+            "storage": self._storage,
+            "expect": self._expect,
+            "aliases": self._alias,
+        }
+        return machines_and_parts | surroundings
 
     def _take(self, where: str, values: object, take: Callable[[str, Row], None]) -> None:
         if not isinstance(values, dict):
@@ -109,8 +117,9 @@ class _Reader:
             take(where, Row(values))
         except ValueError as error:
             self.problems += [f"{where}: {reason}" for reason in str(error).splitlines()]
+            names = values.get("names", values.get("name", ""))
             with contextlib.suppress(ValueError):
-                self.unread |= set(expand(str(values.get("names", values.get("name", "")))))
+                self.unread |= set(expand(str(names)))
 
     def _site(self, where: str, row: Row) -> None:
         zone = row.text("time_zone", "UTC")
@@ -124,28 +133,32 @@ class _Reader:
     def _nodes(self, where: str, row: Row) -> None:
         names = row.hosts("names")
         racks = row.spread("racks", names)
-        addresses, bmcs = row.paired("addresses", names), row.paired("bmcs", names)
-        nics = row.nics(names)
+        addresses = row.paired("addresses", names)
+        bmcs = row.paired("bmcs", names)
+        nics_by_name = row.nics(names)
+        ssh_port = row.number("ssh_port", 22)
+        role = row.text("role", "compute")
+        pod = row.text("pod", "")
+        partitions = tuple(row.words("partitions"))
+        gpu_count = row.number_or_none("gpu_count")
+        gpus = row.gpus()
+        nvswitches = row.nvswitches()
+        row.done()
         node = NodePlace(
             name="",
-            ssh_port=row.number("ssh_port", 22),
-            role=row.text("role", "compute"),
-            pod=row.text("pod", ""),
-            partitions=tuple(row.words("partitions")),
-            gpu_count=row.number_or_none("gpu_count"),
-            gpus=row.gpus(),
-            nvswitches=row.nvswitches(),
+            ssh_port=ssh_port,
+            role=role,
+            pod=pod,
+            partitions=partitions,
+            gpu_count=gpu_count,
+            gpus=gpus,
+            nvswitches=nvswitches,
         )
-        row.done()
-        for number, name in enumerate(names):
-            self._once(f"node/{name}", where, name in self.nodes)
+        columns = zip(names, racks, addresses, bmcs, nics_by_name, strict=True)
+        for name, rack, address, bmc, nics in columns:
+            self._record_place(f"node/{name}", where, name in self.nodes)
             self.nodes[name] = replace(
-                node,
-                name=name,
-                rack=racks[number],
-                address=addresses[number],
-                nics=nics[number],
-                bmc_address=bmcs[number],
+                node, name=name, rack=rack, address=address, nics=nics, bmc_address=bmc
             )
 
     def _node(self, where: str, row: Row) -> None:
@@ -153,14 +166,12 @@ class _Reader:
         name = row.name("name")
         text_keys = ("address", "role", "pod", "rack", "serial")
         readers = {key: _reader(row.text, key, "") for key in text_keys}
-        readers |= {
-            "ssh_port": lambda: row.number("ssh_port", 22),
-            "partitions": lambda: tuple(row.words("partitions")),
-            "gpu_count": lambda: row.number_or_none("gpu_count"),
-            "gpus": row.gpus,
-            "nvswitches": row.nvswitches,
-            "nics": lambda: row.nics([name])[0],
-        }
+        readers["ssh_port"] = lambda: row.number("ssh_port", 22)
+        readers["partitions"] = lambda: tuple(row.words("partitions"))
+        readers["gpu_count"] = lambda: row.number_or_none("gpu_count")
+        readers["gpus"] = row.gpus
+        readers["nvswitches"] = row.nvswitches
+        readers["nics"] = lambda: row.nics([name])[0]
         values = given(row, readers)
         if "bmc" in row.values:
             values["bmc_address"] = row.text("bmc")
@@ -174,30 +185,27 @@ class _Reader:
         names = row.hosts("names")
         role = row.choice("role", SWITCH_ROLES)
         rails = row.rails(names)
-        addresses, serials = row.paired("addresses", names), row.paired("serials", names)
+        addresses = row.paired("addresses", names)
+        serials = row.paired("serials", names)
         snmp_engine_ids = row.paired("snmp_engine_ids", names)
         racks = row.spread("racks", names)
-        switch = SwitchPlace(
-            name="",
-            role=role,
-            pod=row.text("pod", ""),
-            ssh_port=row.number("ssh_port", 22),
-            snmp_port=row.number("snmp_port", 161),
-        )
+        pod = row.text("pod", "")
+        ssh_port = row.number("ssh_port", 22)
+        snmp_port = row.number("snmp_port", 161)
         row.done()
+        switch = SwitchPlace("", role, pod=pod, ssh_port=ssh_port, snmp_port=snmp_port)
         for number, name in enumerate(names):
-            self._once(f"switch/{name}", where, name in self.switches)
+            self._record_place(f"switch/{name}", where, name in self.switches)
+            placed = replace(switch, name=name, rack=racks[number], rail=rails[number])
             self.switches[name] = replace(
-                switch,
-                name=name,
+                placed,
                 address=addresses[number],
-                rail=rails[number],
-                rack=racks[number],
-                snmp_engine_id=snmp_engine_ids[number],
                 serial=serials[number],
+                snmp_engine_id=snmp_engine_ids[number],
             )
 
-    def _once(self, machine: str, where: str, is_known: bool) -> None:
+    def _record_place(self, machine: str, where: str, is_known: bool) -> None:
+        """Where the machine stands in the files; a second row for it is a problem."""
         if is_known:
             name = machine.partition("/")[2]
             self.problems.append(
@@ -219,7 +227,10 @@ class _Reader:
         """A later row says more of a port; it does not take back what an earlier one said."""
         for port in rules.ports(row):
             earlier = self.ports.get((port.switch, port.name), port)
-            declared = {key: value for key, value in vars(port).items() if value not in (None, "")}
+            declared = {}
+            for key, value in vars(port).items():
+                if value not in (None, ""):
+                    declared[key] = value
             self.ports[(port.switch, port.name)] = replace(earlier, **declared)
             self.where[resources.port(port.switch, port.name)] = where
 
@@ -240,7 +251,8 @@ class _Reader:
 
     def _racks(self, where: str, row: Row) -> None:
         names = row.hosts("names")
-        pod, feeds = row.text("pod", ""), tuple(row.words("feeds"))
+        pod = row.text("pod", "")
+        feeds = tuple(row.words("feeds"))
         switches = row.spread("management_switches", names)
         row.done()
         for name, switch in zip(names, switches, strict=True):
@@ -253,22 +265,22 @@ class _Reader:
         self.feeds.update({name: FeedPlace(name, source) for name in names})
 
     def _storage(self, where: str, row: Row) -> None:
-        place = StoragePlace(
-            mount=row.text("mount"),
-            source=row.text("source", ""),
-            servers=tuple(row.hosts_or_none("servers")),
-            switches=tuple(row.hosts_or_none("switches")),
-            nics=tuple(row.words("nics")),
-            roles=tuple(row.words("roles", ("compute",))),
-        )
+        mount = row.text("mount")
+        source = row.text("source", "")
+        servers = tuple(row.hosts_or_none("servers"))
+        switches = tuple(row.hosts_or_none("switches"))
+        nics = tuple(row.words("nics"))
+        roles = tuple(row.words("roles", ("compute",)))
         row.done()
-        self.storage[place.mount] = place
-        self.where[f"mount/{place.mount}"] = where
+        self.storage[mount] = StoragePlace(mount, source, servers, switches, nics, roles)
+        self.where[f"mount/{mount}"] = where
 
     def _expect(self, where: str, row: Row) -> None:
-        kind, roles = row.choice("kind", TARGET_KINDS), row.words("roles", ("",))
+        kind = row.choice("kind", TARGET_KINDS)
+        roles = row.words("roles", ("",))
         settings, urls = row.texts("settings"), row.texts("urls")
-        mounts, services = tuple(row.words("mounts")), tuple(row.words("services"))
+        mounts = tuple(row.words("mounts"))
+        services = tuple(row.words("services"))
         row.done()
         for role in roles:
             if (kind, role) in self.roles:
@@ -295,37 +307,48 @@ def load(*paths: Path) -> Topology:
     reader = _Reader()
     for path in paths:
         reader.read(path)
-    topology = _topology(reader)
+    topology = _make_topology(reader)
     problems = [*reader.problems, *joints.problems(topology, reader.where, reader.unread)]
     if problems:
         raise InventoryError("\n".join(problems))
     return topology
 
 
-def _topology(reader: _Reader) -> Topology:
+def _make_topology(reader: _Reader) -> Topology:
+    nodes = tuple(reader.nodes.values())
+    switches = tuple(reader.switches.values())
+    modules = tuple(reader.modules.values())
+    ports = tuple(reader.ports.values())
+    racks = tuple(reader.racks.values())
+    feeds = tuple(reader.feeds.values())
+    storage = tuple(reader.storage.values())
+    roles = tuple(reader.roles.values())
+    cables = tuple(reader.cables)
+    aliases = _nic_aliases(nodes) | reader.aliases
     return Topology(
         site=reader.site,
-        nodes=tuple(reader.nodes.values()),
-        switches=tuple(reader.switches.values()),
-        cables=tuple(reader.cables),
-        aliases={**_nic_aliases(reader.nodes.values()), **reader.aliases},
-        modules=tuple(reader.modules.values()),
-        ports=tuple(reader.ports.values()),
-        racks=tuple(reader.racks.values()),
-        feeds=tuple(reader.feeds.values()),
-        storage=tuple(reader.storage.values()),
-        roles=tuple(reader.roles.values()),
+        nodes=nodes,
+        switches=switches,
+        cables=cables,
+        aliases=aliases,
+        modules=modules,
+        ports=ports,
+        racks=racks,
+        feeds=feeds,
+        storage=storage,
+        roles=roles,
     )
 
 
-def _nic_aliases(nodes: Iterable[NodePlace]) -> Mapping[str, str]:
+def _nic_aliases(nodes: Iterable[NodePlace]) -> dict[str, str]:
     """mlx5_core speaks of PCI addresses: each is another name of the NIC, and so is its
     interface."""
     nic_aliases = {}
     for node in nodes:
         for nic in node.nics:
             resource = resources.nic(node.name, nic.device)
-            for kind, name in (("nic", nic.pci), ("pci", nic.pci), ("nic", nic.netdev)):
+            names = (("nic", nic.pci), ("pci", nic.pci), ("nic", nic.netdev))
+            for kind, name in names:
                 if name and name != nic.device:
                     nic_aliases[f"node/{node.name}/{kind}/{name}"] = resource
     return nic_aliases
@@ -335,5 +358,8 @@ def _lines_of(text: str, table: str, count: int) -> list[str]:
     """Line numbers (1-based) of `[[table]]`, in order; tomllib keeps none. `?` for rows written in
     another way."""
     header = re.compile(rf"\s*\[\[\s*{table}\s*\]\]")
-    lines = [str(number) for number, line in enumerate(text.splitlines(), 1) if header.match(line)]
+    lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if header.match(line):
+            lines.append(str(number))
     return lines if len(lines) == count else ["?"] * count

@@ -4,6 +4,7 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import chain
 
 from detectors import resources
 from incidents.topology.topology import Topology
@@ -16,12 +17,13 @@ _MOST_ALIKE = 3
 def problems(topology: Topology, where: Mapping[str, str], unread: Container[str]) -> list[str]:
     """One line each, behind the place that `where` has of the resource. `unread`: names of rows
     that were wrong."""
-    found = [
-        *_ends(topology, where, unread),
-        *_modules(topology, where, unread),
-        *_racks(topology, where),
-    ]
-    return [*_folded(found), *_shared(topology, where), *_both(topology, where)]
+    missing = list(_ends(topology, where, unread))
+    missing += _modules(topology, where, unread)
+    missing += _racks(topology, where)
+    found = list(_folded(missing))
+    found += _shared(topology, where)
+    found += _both(topology, where)
+    return found
 
 
 def _ends(
@@ -32,21 +34,18 @@ def _ends(
     nics = {}
     for node in topology.nodes:
         nics[node.name] = {nic.device for nic in node.nics}
-    ends = [end for cable in topology.cables for end in (cable.a, cable.b)]
+    ends = chain.from_iterable((cable.a, cable.b) for cable in topology.cables)
     for end in ends:
         kind, _, name = resources.owner(end).partition("/")
         if name in unread:
             continue
         if kind == "switch" and name not in switches:
             yield where[end], f"{end}: no switch {name} in [[switches]]"
-        if kind == "node" and name not in nics:
+        if kind != "node":
+            continue
+        if name not in nics:
             yield where[end], f"{end}: no node {name} in [[nodes]]"
-        elif (
-            kind == "node"
-            and "/nic/" in end
-            and nics[name]
-            and end.rpartition("/")[2] not in nics[name]
-        ):
+        elif "/nic/" in end and nics[name] and end.rpartition("/")[2] not in nics[name]:
             yield where[end], f"{end}: {name} has no such NIC in its row"
 
 
@@ -54,43 +53,39 @@ def _modules(
     topology: Topology, where: Mapping[str, str], unread: Container[str]
 ) -> Iterator[tuple[str, str]]:
     switches = {switch.name for switch in topology.switches}
-    held: dict[tuple[str, str], str] = {}
-    paths = [
-        (resources.module(module.switch, module.name), module.switch) for module in topology.modules
-    ]
-    paths += [(resources.port(port.switch, port.name), port.switch) for port in topology.ports]
+    paths = []
+    for module in topology.modules:
+        paths.append((resources.module(module.switch, module.name), module.switch))
+    for port in topology.ports:
+        paths.append((resources.port(port.switch, port.name), port.switch))
     for path, switch in paths:
         if switch not in switches and switch not in unread:
             yield where[path], f"{path}: no switch {switch} in [[switches]]"
+    modules_by_port: dict[tuple[str, str], str] = {}
     for module in topology.modules:
-        for port in module.ports:
-            other = held.setdefault((module.switch, port), module.name)
-            if other != module.name:
+        for port_name in module.ports:
+            key = (module.switch, port_name)
+            first_module = modules_by_port.setdefault(key, module.name)
+            if first_module != module.name:
                 path = resources.module(module.switch, module.name)
-                yield where[path], f"{path}: {port} is in module {other} already"
+                yield where[path], f"{path}: {port_name} is in module {first_module} already"
 
 
 def _racks(topology: Topology, where: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    feeds, switches = (
-        {feed.name for feed in topology.feeds},
-        {switch.name for switch in topology.switches},
-    )
+    feeds = {feed.name for feed in topology.feeds}
+    switches = {switch.name for switch in topology.switches}
     for rack in topology.racks:
         place = where[f"rack/{rack.name}"]
-        yield from (
-            (place, f"{rack.name}: no feed {feed} in [[feeds]]")
-            for feed in rack.feeds
-            if feed not in feeds
-        )
+        for feed in rack.feeds:
+            if feed not in feeds:
+                yield place, f"{rack.name}: no feed {feed} in [[feeds]]"
         if rack.management_switch and rack.management_switch not in switches:
             yield place, f"{rack.name}: no switch {rack.management_switch} in [[switches]]"
     for path in topology.storage:
-        for name in path.switches:
-            if name not in switches:
-                yield (
-                    where[f"mount/{path.mount}"],
-                    f"{path.mount}: no switch {name} in [[switches]]",
-                )
+        place = where[f"mount/{path.mount}"]
+        for switch in path.switches:
+            if switch not in switches:
+                yield place, f"{path.mount}: no switch {switch} in [[switches]]"
 
 
 def _folded(found: Iterable[tuple[str, str]]) -> Iterator[str]:

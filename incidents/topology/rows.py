@@ -74,15 +74,16 @@ class Row:
     def texts(self, key: str) -> dict[str, str]:
         """A table of texts and numbers, as texts: what devices show is compared as text."""
         value = self._get(key, {})
-        if not isinstance(value, dict) or not all(
+        is_flat = isinstance(value, dict) and all(
             isinstance(item, (str, int, float)) for item in value.values()
-        ):
+        )
+        if not is_flat:
             self.wrong.append(f"{key} is a table of texts and numbers")
             return {}
-        return {
-            name: str(item).lower() if isinstance(item, bool) else str(item)
-            for name, item in value.items()
-        }
+        texts = {}
+        for name, item in value.items():
+            texts[name] = str(item).lower() if isinstance(item, bool) else str(item)
+        return texts
 
     def hosts(self, key: str) -> list[str]:
         """A host list as names; the row cannot be read without it."""
@@ -121,11 +122,13 @@ class Row:
         if len(names) % len(values):
             self.wrong.append(f"{len(names)} names do not fill {len(values)} {key} evenly")
             return [""] * len(names)
-        return [value for value in values for _ in range(len(names) // len(values))]
+        names_each = len(names) // len(values)
+        return [value for value in values for _ in range(names_each)]
 
     def rails(self, names: Sequence[str]) -> list[int | None]:
         """`rail` for all of the names, or `rails` with one number for each."""
-        rail, rails = self._get("rail", None), self._get("rails", None)
+        rail = self._get("rail", None)
+        rails = self._get("rails", None)
         if rails is None:
             return [rail if isinstance(rail, int) else None] * len(names)
         is_list = isinstance(rails, list) and len(rails) == len(names)
@@ -140,16 +143,16 @@ class Row:
         for number, value in enumerate(self._get("gpus", [])):
             row = value if isinstance(value, dict) else {"index": number, "pci": value}
             pci = resources.pci_address(str(row.get("pci", "")))
+            index = row.get("index", number)
             unknown = set(row) - {"index", "pci", "uuid", "serial"}
-            if pci is None or unknown or not isinstance(row.get("index", number), int):
+            if pci is None or unknown or not isinstance(index, int):
                 self.wrong.append(
                     f"gpus: {value!r} is no GPU: give its PCI address, such as 0000:19:00.0"
                 )
                 continue
-            index = row.get("index", number)
-            places.append(
-                GpuPlace(index, pci, str(row.get("uuid", "")), str(row.get("serial", "")))
-            )
+            uuid = str(row.get("uuid", ""))
+            serial = str(row.get("serial", ""))
+            places.append(GpuPlace(index, pci, uuid, serial))
         for what in ("index", "pci"):
             if len({getattr(place, what) for place in places}) < len(places):
                 self.wrong.append(f"gpus: one {what} stands twice")
@@ -167,7 +170,9 @@ class Row:
                     " 0000:07:00.0"
                 )
                 continue
-            places.append(NvSwitchPlace(pci, str(row.get("uuid", "")), str(row.get("serial", ""))))
+            uuid = str(row.get("uuid", ""))
+            serial = str(row.get("serial", ""))
+            places.append(NvSwitchPlace(pci, uuid, serial))
         if len({place.pci for place in places}) < len(places):
             self.wrong.append("nvswitches: one pci stands twice")
         return tuple(places)
@@ -186,25 +191,24 @@ class Row:
 
     def _nic(self, value: object, names: Sequence[str]) -> list[NicPlace] | None:
         row = Row(dict(value) if isinstance(value, dict) else {"device": value})
-        device, pci = row.text("device"), resources.pci_address(row.text("pci", "")) or ""
+        device = row.text("device")
+        pci = resources.pci_address(row.text("pci", "")) or ""
         if row.values.get("pci") and not pci:
             row.wrong.append(f"pci {row.values['pci']!r} is no PCI address such as 0000:18:00.0")
         texts = {key: row.text(key, "") for key in _NIC_TEXTS}
         texts |= {key: row.choice(key, NIC_ROLES, "") for key in ("role", "also")}
         numbers = {key: row.number_or_none(key) for key in _NIC_NUMBERS}
-        addresses = (
-            row.paired("addresses", names)
-            if "addresses" in row.values
-            else [texts.pop("address")] * len(names)
-        )
+        if "addresses" in row.values:
+            addresses = row.paired("addresses", names)
+        else:
+            addresses = [texts["address"]] * len(names)
         try:
             row.done()
         except RowError:
-            self.wrong.append(
-                f"nics: {device or value!r} is no NIC such as mlx5_0: {'; '.join(row.wrong)}"
-            )
+            reasons = "; ".join(row.wrong)
+            self.wrong.append(f"nics: {device or value!r} is no NIC such as mlx5_0: {reasons}")
             return None
-        texts.pop("address", "")
+        texts.pop("address")
         return [NicPlace(device, pci, address=address, **texts, **numbers) for address in addresses]  # type: ignore[arg-type]
 
     def ports(self, key: str) -> Callable[[int], str]:
@@ -213,10 +217,12 @@ class Row:
         value = self._get(key, None)
         if not isinstance(value, dict) or "{}" not in str(value.get("name", "")):
             self.cannot(f'{key} is written as {{name = "Ethernet{{}}", first = 0, step = 4}}')
-        first, step = value.get("first", 0), value.get("step", 1)
+        first = value.get("first", 0)
+        step = value.get("step", 1)
         if not isinstance(first, int) or not isinstance(step, int):
             self.cannot(f"{key}: first and step are whole numbers")
-        return lambda number: str(value["name"]).replace("{}", str(first + step * number))
+        name = str(value["name"])
+        return lambda number: name.replace("{}", str(first + step * number))
 
     def done(self) -> None:
         """Raises everything that was wrong, keys that nobody read included."""
@@ -226,7 +232,9 @@ class Row:
 
     def cannot(self, reason: str) -> NoReturn:
         """The rest of the row cannot be read."""
-        raise RowError("\n".join([*self.wrong, *([reason] if reason else [])]))
+        if reason:
+            self.wrong.append(reason)
+        raise RowError("\n".join(self.wrong))
 
     def _get(self, key: str, default: Any) -> Any:
         self._read.add(key)

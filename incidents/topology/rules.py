@@ -36,7 +36,9 @@ def _node_cables(row: Row) -> Iterator[tuple[str, str]]:
 def _layer_cables(row: Row) -> Iterator[tuple[str, str]]:
     """Every lower switch has `links` cables to every upper one; ports count on across the other
     layer."""
-    lower, upper, links = row.hosts("lower"), row.hosts("upper"), row.number("links", 1)
+    lower = row.hosts("lower")
+    upper = row.hosts("upper")
+    links = row.number("links", 1)
     lower_port, upper_port = row.ports("lower_ports"), row.ports("upper_ports")
     for low, below in enumerate(lower):
         for high, above in enumerate(upper):
@@ -52,7 +54,8 @@ def modules(row: Row) -> list[ModulePlace]:
     switches, count = row.hosts("switches"), row.number("count", 1)
     ports_each = row.number("ports_each", 1)
     name, port = row.ports("names"), row.ports("ports")
-    kind, lanes = row.text("kind", ""), row.number("lanes", 8)
+    kind = row.text("kind", "")
+    lanes = row.number("lanes", 8)
     if not ports_each or lanes % ports_each:
         row.wrong.append(f"{lanes} lanes are not shared evenly by {ports_each} ports")
     row.done()
@@ -73,14 +76,19 @@ def ports(row: Row) -> list[PortPlace]:
     else:
         port, count = row.ports("names"), row.number("count", 1)
         names = [port(number) for number in range(count)]
+    speed_gbps = row.number_or_none("speed_gbps")
+    mtu = row.number_or_none("mtu")
+    fec = row.text("fec", "")
+    is_autonegotiated = row.flag_or_none("is_autonegotiated")
+    is_admin_up = row.flag_or_none("is_admin_up")
+    row.done()
     declared = PortPlace(
         switch="",
         name="",
-        speed_gbps=row.number_or_none("speed_gbps"),
-        mtu=row.number_or_none("mtu"),
-        fec=row.text("fec", ""),
-        is_autonegotiated=row.flag_or_none("is_autonegotiated"),
-        is_admin_up=row.flag_or_none("is_admin_up"),
+        speed_gbps=speed_gbps,
+        mtu=mtu,
+        fec=fec,
+        is_autonegotiated=is_autonegotiated,
+        is_admin_up=is_admin_up,
     )
-    row.done()
     return [replace(declared, switch=switch, name=name) for switch in switches for name in names]

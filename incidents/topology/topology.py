@@ -208,13 +208,20 @@ class Topology:
 
     @cached_property
     def _speeds(self) -> dict[str, int | None]:
-        return {end: cable.speed_gbps for cable in self.cables for end in (cable.a, cable.b)}
+        speeds = {}
+        for cable in self.cables:
+            speeds[cable.a] = cable.speed_gbps
+            speeds[cable.b] = cable.speed_gbps
+        return speeds
 
     def ends(self, resource: str) -> set[str]:
         """The machines at both ends of this resource's cable; only its own where no cable is
         known."""
+        machines = {resources.owner(resource)}
         far = self.peer(resource)
-        return {resources.owner(resource)} | (set() if far is None else {resources.owner(far)})
+        if far is not None:
+            machines.add(resources.owner(far))
+        return machines
 
     def neighbours(self, machine: str) -> frozenset[str]:
         """The machines that are cabled to this one."""
@@ -278,22 +285,25 @@ def _expand_part(part: str) -> list[str]:
     found = _BRACKETS.search(part)
     if found is None:
         return [part]
-    before, after = part[: found.start()], part[found.end() :]
-    middles = [number for span in found[1].split(",") for number in _numbers(span.strip(), part)]
-    return [
-        f"{before}{middle}{rest}"
-        for middle in middles
-        for rest in (_expand_part(after) if after else [""])
-    ]
+    before = part[: found.start()]
+    after = part[found.end() :]
+    middles: list[str] = []
+    for span in found[1].split(","):
+        middles += _numbers(span.strip(), part)
+    endings = _expand_part(after) if after else [""]
+    return [f"{before}{middle}{ending}" for middle in middles for ending in endings]
 
 
 def _numbers(span: str, part: str) -> list[str]:
     found = _SPAN.fullmatch(span)
     if found is None:
         raise ValueError(f"{part}: {span!r} is no number and no range such as 001-050")
-    first, last = found[1], found[2] or found[1]
+    first = found[1]
+    last = found[2] or found[1]
     if int(last) < int(first):
         raise ValueError(f"{part}: the range {span} runs backwards")
     if int(last) - int(first) >= _MOST_HOSTS:
         raise ValueError(f"{part}: more than {_MOST_HOSTS} names")
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    width = len(first)
+    numbers = range(int(first), int(last) + 1)
+    return [str(number).zfill(width) for number in numbers]
