@@ -30,9 +30,10 @@ _GPUS = Prepared(
 
 def gpu_indexes(hosts: Iterable[str]) -> dict[str, int]:
     """The index of each GPU of these nodes, by resource path."""
-    return {
-        resources.gpu(host, pci): index for host, pci, index, *_ in _GPUS.rows(hosts=list(hosts))
-    }
+    indexes = {}
+    for host, pci, index, *_ in _GPUS.rows(hosts=list(hosts)):
+        indexes[resources.gpu(host, pci)] = index
+    return indexes
 
 
 @dataclass
@@ -107,8 +108,10 @@ def _load_others(names: Names, unknown: set[str]) -> None:
 
 def _load_addresses(names: Names, unknown: set[str]) -> None:
     """An address that several machines share, told apart by their ports, names none of them."""
-    nodes, switches = _NODES_AT.objects(names=unknown), _SWITCHES_AT.objects(names=unknown)
-    shared = Counter([*(node.address for node in nodes), *(switch.address for switch in switches)])
+    nodes = _NODES_AT.objects(names=unknown)
+    switches = _SWITCHES_AT.objects(names=unknown)
+    shared = Counter(node.address for node in nodes)
+    shared.update(switch.address for switch in switches)
     for node in nodes:
         if shared[node.address] == 1:
             names.add_node(node)
@@ -151,7 +154,7 @@ def _split(path: str) -> tuple[str, str, str]:
     host = parts[1]
     if parts[0] == "node":
         host = resources.short_host(host)
-    kind, _, name = parts[2].partition("/") if len(parts) == 3 else ("", "", "")
     rest = parts[2] if len(parts) == 3 else ""
+    kind, _, name = rest.partition("/")
     pci = resources.pci_address(name) if kind in ("gpu", "nvswitch", "pci", "nic") else None
     return parts[0], host, f"{kind}/{pci}" if pci else rest

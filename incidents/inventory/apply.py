@@ -164,17 +164,18 @@ def _kept_node_fields(place: NodePlace) -> set[str]:
 
 def _apply_switches(topology: Topology, now: datetime, difference: Difference) -> dict[str, Switch]:
     known = {switch.name: switch for switch in Switch.objects.all()}
-    fresh = [
-        Switch(name=place.name, in_service_since=now, is_provisional=False, **_switch_values(place))
-        for place in topology.switches
-        if place.name not in known
-    ]
+    fresh = []
+    for place in topology.switches:
+        if place.name not in known:
+            values = _switch_values(place)
+            switch = Switch(name=place.name, in_service_since=now, is_provisional=False, **values)
+            fresh.append(switch)
     Switch.objects.bulk_create(fresh)
     difference.added += [f"switch {switch.name}" for switch in fresh]
     for place in topology.switches:
-        switch = known.get(place.name)
-        if switch is not None:
-            _update_machine(switch, _switch_values(place), f"switch {place.name}", now, difference)
+        row = known.get(place.name)
+        if row is not None:
+            _update_machine(row, _switch_values(place), f"switch {place.name}", now, difference)
     listed = {place.name for place in topology.switches}
     if listed:
         gone = [switch for switch in known.values() if _is_gone(switch, listed)]
@@ -206,7 +207,8 @@ def _update(
         return
     steps = []
     for name, value in changed.items():
-        steps.append(f"{name} {_value_text(getattr(row, name))} -> {_value_text(value)}")
+        old = _value_text(getattr(row, name))
+        steps.append(f"{name} {old} -> {_value_text(value)}")
         setattr(row, name, value)
     difference.changed.append(f"{title}: {', '.join(steps)}")
     row.save(update_fields=list(changed))
@@ -233,11 +235,10 @@ def _bring(known: dict[Any, Any], wanted: _Wanted, make: Any, difference: Differ
         if row is None:
             fresh.append(make(key, values))
             continue
-        given = {
-            name: value
-            for name, value in values.items()
-            if name not in wanted.learnt or value not in ("", None)
-        }
+        given = {}
+        for name, value in values.items():
+            if name not in wanted.learnt or value not in ("", None):
+                given[name] = value
         _update(row, given, f"{wanted.kind} {row}", difference)
     if fresh:
         type(fresh[0]).objects.bulk_create(fresh)
@@ -252,21 +253,19 @@ def _apply_node_parts(topology: Topology, nodes: dict[str, Node], difference: Di
     nics = _Wanted("node", learnt=frozenset({"pci_address", "netdev", "mac", "serial", "firmware"}))
     for node in topology.nodes:
         for gpu in node.gpus:
-            gpus.rows[(node.name, gpu.index)] = {
-                "pci_address": gpu.pci,
-                "uuid": gpu.uuid,
-                "serial": gpu.serial,
-            }
+            values = {"pci_address": gpu.pci, "uuid": gpu.uuid, "serial": gpu.serial}
+            gpus.rows[(node.name, gpu.index)] = values
         for nvswitch in node.nvswitches:
             values = {"uuid": nvswitch.uuid, "serial": nvswitch.serial}
             nvswitches.rows[(node.name, nvswitch.pci)] = values
         for nic in node.nics:
             nics.rows[(node.name, nic.device)] = _nic_values(nic, is_observed=node.is_observed)
-    for wanted, table, key, field_name in (
+    kinds = (
         (gpus, Gpu, "index", "gpus"),
         (nvswitches, NvSwitch, "pci_address", "nvswitches"),
         (nics, Nic, "device", "nics"),
-    ):
+    )
+    for wanted, table, key, field_name in kinds:
         rows = table.objects.select_related("node")
         known = {(row.node.name, getattr(row, key)): row for row in rows}
         _bring(known, wanted, _part_maker(table, key, nodes), difference)
@@ -304,8 +303,11 @@ def _apply_modules(topology: Topology, switches: dict[str, Switch], difference: 
         wanted.rows[(module.switch, module.name)] = values
     known = {(row.switch.name, row.name): row for row in Module.objects.select_related("switch")}
     _bring(known, wanted, _part_maker(Module, "name", switches), difference)
-    if wanted.rows:
-        difference.gone += [f"switch {row}" for at, row in known.items() if at not in wanted.rows]
+    if not wanted.rows:
+        return
+    for place, row in known.items():
+        if place not in wanted.rows:
+            difference.gone.append(f"switch {row}")
 
 
 def _apply_cables(topology: Topology, difference: Difference) -> None:
@@ -320,16 +322,19 @@ def _apply_cables(topology: Topology, difference: Difference) -> None:
 
     new_ends = sorted(set(speeds) - set(known))
     fresh = [Cable(a=a, b=b, speed_gbps=speeds[a, b]) for a, b in new_ends]
-    replacements = [
-        Cable(a=cable.a, b=cable.b, speed_gbps=speeds[cable.a, cable.b]) for cable in outdated
-    ]
-    Cable.objects.filter(pk__in=[cable.pk for cable in [*moved, *outdated]]).delete()
+    replacements = []
+    for cable in outdated:
+        speed = speeds[cable.a, cable.b]
+        replacements.append(Cable(a=cable.a, b=cable.b, speed_gbps=speed))
+    replaced = [cable.pk for cable in [*moved, *outdated]]
+    Cable.objects.filter(pk__in=replaced).delete()
     Cable.objects.bulk_create([*fresh, *replacements])
 
     difference.added += [f"cable {cable}" for cable in fresh]
     difference.changed += [f"cable {cable} was moved" for cable in moved]
     for cable, replacement in zip(outdated, replacements, strict=True):
-        old, new = _value_text(cable.speed_gbps), _value_text(replacement.speed_gbps)
+        old = _value_text(cable.speed_gbps)
+        new = _value_text(replacement.speed_gbps)
         difference.changed.append(f"cable {cable}: {old} -> {new} Gb/s")
     # A machine that we looked at may be deaf on one port: only files tell that a cable is gone.
     is_observed = any(node.is_observed for node in topology.nodes)
@@ -341,7 +346,8 @@ def _cable_speeds(topology: Topology, known: Mapping[_Ends, Cable]) -> dict[_End
     """The speed of each listed cable, by its two ends: in the order of the row that we have."""
     speeds = {}
     for cable in topology.cables:
-        ends, reverse = (cable.a, cable.b), (cable.b, cable.a)
+        ends = (cable.a, cable.b)
+        reverse = (cable.b, cable.a)
         speeds[reverse if reverse in known else ends] = cable.speed_gbps
     return speeds
 
@@ -413,11 +419,10 @@ def _plain(value: object) -> object:
 
 def _apply_aliases(topology: Topology, difference: Difference) -> None:
     known = {alias.name: alias for alias in Alias.objects.all()}
-    fresh = [
-        Alias(name=name, resource=path)
-        for name, path in topology.aliases.items()
-        if name not in known
-    ]
+    fresh = []
+    for name, path in topology.aliases.items():
+        if name not in known:
+            fresh.append(Alias(name=name, resource=path))
     Alias.objects.bulk_create(fresh)
     difference.added += [f"alias {alias}" for alias in fresh]
     for name, path in topology.aliases.items():
@@ -444,7 +449,8 @@ def _sightings(topology: Topology) -> list[Sighting]:
 def _node_sightings(node: NodePlace) -> Iterator[Sighting]:
     yield Sighting(Part.NODE, resources.node(node.name), node.serial)
     for gpu in node.gpus:
-        yield Sighting(Part.GPU, resources.gpu(node.name, gpu.pci), gpu.serial, gpu.uuid)
+        resource = resources.gpu(node.name, gpu.pci)
+        yield Sighting(Part.GPU, resource, gpu.serial, gpu.uuid)
     for nvswitch in node.nvswitches:
         resource = resources.nvswitch(node.name, nvswitch.pci)
         yield Sighting(Part.NVSWITCH, resource, nvswitch.serial, nvswitch.uuid)

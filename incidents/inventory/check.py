@@ -7,7 +7,7 @@ Each finding says what, where, and what to do.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,21 +67,13 @@ def findings(
     *, gpus_by_slurm: Mapping[str, int] | None = None, heard: Sequence[Heard] | None = None
 ) -> list[InventoryFinding]:
     """All of them, in order of place. None: Slurm, or LLDP, was not asked."""
-    checks: list[Callable[[], Iterable[InventoryFinding]]] = [
-        _shared_addresses,
-        _shared_controllers,
-        _shared_names,
-        _shared_serials,
-        _missing_gpus,
-        _unlike_their_peers,
-        _cables_to_nowhere,
-        _nics_without_rail,
-        _rails_without_leaf,
-        _places,
-    ]
-    found: list[InventoryFinding] = []
-    for check in checks:
-        found += check()
+    found = [*_shared_addresses(), *_shared_controllers(), *_shared_names(), *_shared_serials()]
+    found += _missing_gpus()
+    found += _unlike_their_peers()
+    found += _cables_to_nowhere()
+    found += _nics_without_rail()
+    found += _rails_without_leaf()
+    found += _places()
     if gpus_by_slurm is not None:
         found += _compare_slurm(gpus_by_slurm)
     if heard is not None:
@@ -100,18 +92,15 @@ def _shared_addresses() -> Iterator[InventoryFinding]:
     """Of machines by address and port, of NICs by address."""
     by_address: dict[tuple[str, int], list[str]] = defaultdict(list)
     for machine in _machines():
-        port = (
-            machine.ssh_port
-            if isinstance(machine, Node) or machine.snmp_port == 161
-            else machine.snmp_port
-        )
+        if isinstance(machine, Node) or machine.snmp_port == 161:
+            port = machine.ssh_port
+        else:
+            port = machine.snmp_port
         by_address[(machine.address, port)].append(machine.resource)
     for nic in Nic.objects.exclude(address="").select_related("node"):
-        if (
-            nic.resource not in by_address[(nic.address, 22)]
-            and nic.node.resource not in by_address[(nic.address, 22)]
-        ):
-            by_address[(nic.address, 22)].append(nic.resource)
+        owners = by_address[(nic.address, 22)]
+        if nic.resource not in owners and nic.node.resource not in owners:
+            owners.append(nic.resource)
     for (address, _), owners in by_address.items():
         if address and len(owners) > 1:
             yield InventoryFinding(
@@ -130,9 +119,9 @@ def _shared_controllers() -> Iterator[InventoryFinding]:
         by_controller[node.bmc_address].append(node)
     for address, nodes in by_controller.items():
         if len(nodes) > 1 and not all(node.serial for node in nodes):
+            names = " and ".join(node.name for node in nodes)
             yield InventoryFinding(
-                f"{address} is the management controller of"
-                f" {' and '.join(node.name for node in nodes)}",
+                f"{address} is the management controller of {names}",
                 nodes[0].resource,
                 "Give each its own `bmc` in the inventory file, or, where one service speaks for"
                 " all, each its serial.",
@@ -159,8 +148,9 @@ def _shared_serials() -> Iterator[InventoryFinding]:
             by_serial[row.serial].append(row.resource)
         for serial, slots in by_serial.items():
             if len(slots) > 1:
+                places = ", ".join(slots)
                 yield InventoryFinding(
-                    f"{kind} serial {serial} stands in {len(slots)} places: {', '.join(slots)}",
+                    f"{kind} serial {serial} stands in {len(slots)} places: {places}",
                     slots[0],
                     "`kintsugi inventory discover` asks the machines where the part is now.",
                 )
@@ -169,9 +159,10 @@ def _shared_serials() -> Iterator[InventoryFinding]:
 def _missing_gpus() -> Iterator[InventoryFinding]:
     known = Counter(Gpu.objects.values_list("node__name", flat=True))
     for node in Node.objects.inventoried().filter(gpu_count__isnull=False):
-        if known[node.name] != node.gpu_count and (known[node.name] or node.gpu_count):
+        count = known[node.name]
+        if count != node.gpu_count and (count or node.gpu_count):
             yield InventoryFinding(
-                f"the places of {known[node.name]} GPUs are known, {node.gpu_count} are declared",
+                f"the places of {count} GPUs are known, {node.gpu_count} are declared",
                 node.resource,
                 f"`kintsugi inventory discover --node {node.name}` asks the node; then look at"
                 " what the driver lists.",
@@ -183,17 +174,19 @@ def _unlike_their_peers() -> Iterator[InventoryFinding]:
     known = Counter(Gpu.objects.values_list("node__name", flat=True))
     groups: dict[tuple[str, tuple[str, ...]], list[Node]] = defaultdict(list)
     for node in Node.objects.inventoried():
-        groups[(node.role, tuple(node.partitions))].append(node)
+        group = (node.role, tuple(node.partitions))
+        groups[group].append(node)
     for (role, _), nodes in groups.items():
-        usual, times = Counter(known[node.name] for node in nodes).most_common(1)[0]
+        counts = Counter(known[node.name] for node in nodes)
+        usual, times = counts.most_common(1)[0]
         if times <= len(nodes) / 2:
             continue
+        peers = f"{times} of {len(nodes)} {role} nodes alike have {usual}"
         for node in nodes:
             count = known[node.name]
             if 0 < count < usual and node.gpu_count is None:
                 yield InventoryFinding(
-                    f"{count} GPUs are known, {times} of {len(nodes)} {role} nodes alike have"
-                    f" {usual}",
+                    f"{count} GPUs are known, {peers}",
                     node.resource,
                     f"`kintsugi inventory discover --node {node.name}` asks the node; give"
                     " gpu_count if it is right.",
@@ -265,10 +258,8 @@ def _rails_without_leaf() -> Iterator[InventoryFinding]:
 
 
 def _places() -> Iterator[InventoryFinding]:
-    feeds, switches = (
-        set(PowerFeed.objects.values_list("name", flat=True)),
-        set(Switch.objects.values_list("name", flat=True)),
-    )
+    feeds = set(PowerFeed.objects.values_list("name", flat=True))
+    switches = set(Switch.objects.values_list("name", flat=True))
     racks = {rack.name: rack for rack in Rack.objects.all()}
     for rack in racks.values():
         for feed in set(rack.feeds) - feeds:

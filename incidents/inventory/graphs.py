@@ -92,7 +92,10 @@ def _feeds() -> tuple[FeedPlace, ...]:
 
 def _racks() -> tuple[RackPlace, ...]:
     rows = Rack.objects.values_list("name", "pod", "feeds", "management_switch")
-    return tuple(RackPlace(name, pod, tuple(feeds), switch) for name, pod, feeds, switch in rows)
+    racks = []
+    for name, pod, feeds, switch in rows:
+        racks.append(RackPlace(name, pod, tuple(feeds), switch))
+    return tuple(racks)
 
 
 def _storage_paths() -> tuple[StoragePlace, ...]:
@@ -112,5 +115,7 @@ def _modules() -> tuple[ModulePlace, ...]:
     rows = Port.objects.filter(module__isnull=False).order_by("first_lane", "pk")
     for module, port in rows.values_list("module_id", "name"):
         ports[module or 0].append(port)
-    modules = Module.objects.values_list("pk", "switch__name", "name")
-    return tuple(ModulePlace(switch, name, tuple(ports[pk])) for pk, switch, name in modules)
+    modules = []
+    for pk, switch, name in Module.objects.values_list("pk", "switch__name", "name"):
+        modules.append(ModulePlace(switch, name, tuple(ports[pk])))
+    return tuple(modules)

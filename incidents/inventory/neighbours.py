@@ -25,18 +25,20 @@ class Carried:
 
 def carried_with(resource: str) -> Carried:
     """Of a NIC, a switch's port or a module: what one hand at its switch's end takes down."""
-    near = resource if resource.startswith("switch/") else graphs.current().peer(resource) or ""
+    graph = graphs.current()
+    near = resource
+    if not resource.startswith("switch/"):
+        near = graph.peer(resource) or ""
     module = _module(near)
-    ports = (
-        [port.resource for port in module.ports.select_related("switch")]
-        if module is not None
-        else [near]
-    )
-    ends = [end for port in ports if port and (end := graphs.current().peer(port))] or [resource]
-    nodes = sorted({end.split("/")[1] for end in {*ends, resource} if end.startswith("node/")})
-    return Carried(
-        module.resource if module is not None else "", tuple(sorted(set(ends))), tuple(nodes)
-    )
+    module_path = ""
+    ports = [near]
+    if module is not None:
+        module_path = module.resource
+        ports = [port.resource for port in module.ports.select_related("switch")]
+    far_ends = (graph.peer(port) for port in ports if port)
+    ends = {end for end in far_ends if end} or {resource}
+    nodes = {end.split("/")[1] for end in {*ends, resource} if end.startswith("node/")}
+    return Carried(module_path, tuple(sorted(ends)), tuple(sorted(nodes)))
 
 
 def _module(near: str) -> Module | None:

@@ -109,8 +109,10 @@ def learn(observations: Iterable[Observation], now: datetime) -> list[PartEntry]
         if part_and_field is not None and isinstance(observation.value, str):
             part, name = part_and_field
             seen[(part, observation.resource)][name] = observation.value
+    if not seen:
+        return []
     sightings = [Sighting(part, slot, **fields) for (part, slot), fields in seen.items()]
-    return settle(sightings, now, why="seen by a poll") if sightings else []
+    return settle(sightings, now, why="seen by a poll")
 
 
 def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[PartEntry]:
@@ -127,7 +129,8 @@ def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[Pa
         # it written.
         _lock(wanted)
         held = _load_parts_in_service(wanted)
-        strange, fuller = _strange(wanted, held, now), _fuller(wanted, held)
+        strange = _strange(wanted, held, now)
+        fuller = _fuller(wanted, held)
         _say_more(fuller)
         entries = _replace(strange, held, now, why)
         _fill([*strange, *(sighting for _, sighting in fuller)])
@@ -200,15 +203,20 @@ def _cleaned_serial(text: str) -> str:
 def _in_modules(sightings: list[Sighting]) -> list[Sighting]:
     """Optics that a switch tells by port are those of the port's module, which may hold another
     port too."""
-    ports = [s for s in sightings if s.part is Part.TRANSCEIVER and "/port/" in s.slot]
+    optics = [sighting.slot for sighting in sightings if sighting.part is Part.TRANSCEIVER]
+    ports = [slot for slot in optics if "/port/" in slot]
     if not ports:
         return sightings
-    switches = {s.slot.split("/")[1] for s in ports}
+    switches = {port.split("/")[1] for port in ports}
     modules = _modules_by_port(Port.objects.filter(switch__name__in=switches))
-    return [
-        replace(s, slot=modules.get(s.slot, s.slot)) if s.part is Part.TRANSCEIVER else s
-        for s in sightings
-    ]
+    moved = []
+    for sighting in sightings:
+        if sighting.part is Part.TRANSCEIVER:
+            slot = modules.get(sighting.slot, sighting.slot)
+            moved.append(replace(sighting, slot=slot))
+        else:
+            moved.append(sighting)
+    return moved
 
 
 def _modules_by_port(ports: QuerySet[Port]) -> dict[str, str]:
@@ -247,7 +255,11 @@ def _news(row: InService, sighting: Sighting) -> dict[str, str]:
     seen = {"serial": sighting.identity, "uuid": sighting.uuid, "firmware": sighting.firmware}
     if not sighting.serial or row.serial.endswith(_FAR_END):
         seen.pop("serial")  # a look that saw the UUID alone takes no serial back
-    return {name: value for name, value in seen.items() if value and getattr(row, name) != value}
+    news = {}
+    for name, value in seen.items():
+        if value and getattr(row, name) != value:
+            news[name] = value
+    return news
 
 
 def _say_more(fuller: Sequence[tuple[InService, Sighting]]) -> None:
@@ -271,10 +283,8 @@ def _replace(
     if not strange:
         return []
     serials = [s.identity for s in strange]
-    elsewhere = {
-        (row.part, row.serial): row
-        for row in InService.objects.filter(serial__in=serials, to_at__isnull=True)
-    }
+    rows = InService.objects.filter(serial__in=serials, to_at__isnull=True)
+    elsewhere = {(row.part, row.serial): row for row in rows}
     far_ends = _far_ends([s for s in strange if s.part is Part.TRANSCEIVER], elsewhere)
     reasons: dict[int, str] = {}
     entries, fresh = [], []
@@ -297,16 +307,13 @@ def _replace(
 
 
 def _new_row(sighting: Sighting, entry: PartEntry, now: datetime) -> InService:
-    return InService(
-        part=sighting.part.value,
-        serial=sighting.identity,
-        uuid=sighting.uuid,
-        firmware=sighting.firmware,
-        slot=sighting.slot,
-        owner=resources.owner(sighting.slot),
-        from_at=now,
-        came=entry.text[:255],
-    )
+    owner = resources.owner(sighting.slot)
+    row = InService(slot=sighting.slot, owner=owner, from_at=now, came=entry.text[:255])
+    row.part = sighting.part.value
+    row.serial = sighting.identity
+    row.uuid = sighting.uuid
+    row.firmware = sighting.firmware
+    return row
 
 
 def _close(reasons: Mapping[int, str], now: datetime) -> None:
@@ -336,8 +343,11 @@ def _far_ends(
         return set()
     cables = graphs.current().topology.cables
     modules = _modules_by_port(Port.objects.all())
-    cabled = {frozenset((modules.get(c.a, c.a), modules.get(c.b, c.b))) for c in cables}
-    with_cable = {end for ends in cabled for end in ends}
+    cabled = set()
+    for cable in cables:
+        ends = (modules.get(cable.a, cable.a), modules.get(cable.b, cable.b))
+        cabled.add(frozenset(ends))
+    with_cable = frozenset().union(*cabled)
     stays = InService.objects.filter(part=Part.TRANSCEIVER, slot__in=shared)
     before = set(stays.values_list("slot", "serial"))
     far_ends = set()
@@ -355,7 +365,9 @@ def _far_ends(
 def _entry(
     sighting: Sighting, here: InService | None, there: InService | None, why: str
 ) -> PartEntry:
-    part, slot, serial = sighting.part, sighting.slot, sighting.identity
+    part = sighting.part
+    slot = sighting.slot
+    serial = sighting.identity
     if there is not None:
         text = f"{part} {serial} was moved from {there.slot} to {slot}"
         happened = Happened.MOVED
@@ -396,11 +408,11 @@ def _fill(sightings: Sequence[Sighting]) -> None:
             rows = table.objects.filter(**{f"{machine}__name__in": names}).select_related(machine)
         else:
             rows = table.objects.filter(name__in=names)
-        changed = [
-            row
-            for row in rows
-            if row.resource in wanted and _set(row, wanted[row.resource], columns)
-        ]
+        changed = []
+        for row in rows:
+            sighting = wanted.get(row.resource)
+            if sighting is not None and _set(row, sighting, columns):
+                changed.append(row)
         table.objects.bulk_update(changed, [column.name for column in columns], batch_size=500)
 
 

@@ -29,20 +29,22 @@ def learn(observations: Iterable[Observation]) -> int:
     for observation in observations:
         key = observation.attributes.get("key") or _KEYS.get(observation.metric)
         if key and isinstance(observation.value, str) and observation.value:
-            seen[(resources.owner(observation.resource), key[:96])][observation.value[:160]] += 1
+            owner = resources.owner(observation.resource)
+            value = observation.value[:160]
+            seen[(owner, key[:96])][value] += 1
     if not seen:
         return 0
-    values = {shown: _most_frequent(count) for shown, count in seen.items()}
-    owners = {owner for owner, _ in values}
+    frequent = {shown: _most_frequent(count) for shown, count in seen.items()}
+    owners = {owner for owner, _ in frequent}
     rows = Shown.objects.filter(owner__in=owners)
     known = {(row.owner, row.key): row.value for row in rows}
-    changed = [shown for shown, value in values.items() if known.get(shown) != value]
+    changed = [shown for shown, value in frequent.items() if known.get(shown) != value]
     if changed:
         roles = _roles({owner for owner, _ in changed})
-        fresh = [
-            Shown(owner=owner, key=key, value=values[(owner, key)], role=roles.get(owner, ""))
-            for owner, key in changed
-        ]
+        fresh = []
+        for owner, key in changed:
+            role = roles.get(owner, "")
+            fresh.append(Shown(owner=owner, key=key, value=frequent[owner, key], role=role))
         Shown.objects.bulk_create(
             fresh,
             update_conflicts=True,

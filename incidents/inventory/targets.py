@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.conf import settings
@@ -84,25 +84,28 @@ class _Declared:
     mounts: dict[str, tuple[str, ...]]
     peers: dict[str, dict[str, str]]
 
-    def of(self, kind: TargetKind, role: str) -> Expectation:
+    def get_expectation(self, kind: TargetKind, role: str) -> Expectation:
         """The role's row, else the one without a role, which is for all."""
-        return self.rows.get((kind.value, role)) or self.rows.get((kind.value, ""), _NOTHING)
+        for_all = self.rows.get((kind.value, ""), _NOTHING)
+        return self.rows.get((kind.value, role)) or for_all
 
     def expected(
         self, kind: TargetKind, name: str, address: str, *, role: str, **parts: object
     ) -> Expected:
-        row = self.of(kind, role)
+        row = self.get_expectation(kind, role)
         mounts = list(row.mounts)
         if kind is TargetKind.NODE:
             mounts += self.mounts.get(role, ())
         urls = {}
         for key, template in row.urls.items():
             urls[key] = template.replace("{name}", name).replace("{address}", address)
+        services = tuple(row.services)
+        peers = self.peers.get(role, {})
         return Expected(
             role=role,
             mounts=tuple(dict.fromkeys(mounts)),
-            services=tuple(row.services),
-            peers=self.peers.get(role, {}),
+            services=services,
+            peers=peers,
             settings=dict(row.settings),
             urls=urls,
             **parts,  # type: ignore[arg-type]
@@ -120,7 +123,9 @@ def _declared(kind: TargetKind) -> _Declared:
 
 def _nodes(names: Sequence[str] | None) -> list[Target]:
     if names is None:
-        nodes, gpus, nics = _ALL.objects(), _ALL_GPUS.rows(), _ALL_NICS.objects()
+        nodes = _ALL.objects()
+        gpus = _ALL_GPUS.rows()
+        nics = _ALL_NICS.objects()
     else:
         nodes = _SOME.objects(names=names)
         gpus = _SOME_GPUS.rows(names=names)
@@ -137,17 +142,19 @@ def _nodes(names: Sequence[str] | None) -> list[Target]:
     for node in nodes:
         node_nics = nics_by_node[node.pk]
         address = node.address or node.name
+        gpus_of_node = tuple(gpus_by_node[node.pk])
+        expected_nics = tuple(cabling.expected_nic(node.name, nic) for nic in node_nics)
+        addresses = _addresses(node, node_nics)
         expected = declared.expected(
             TargetKind.NODE,
             node.name,
             address,
             role=node.role,
-            gpus=tuple(gpus_by_node[node.pk]),
-            nics=tuple(cabling.expected_nic(node.name, nic) for nic in node_nics),
-            addresses=_addresses(node, node_nics),
-            bmc=node.bmc_address,
-            serial=node.serial,
+            gpus=gpus_of_node,
+            nics=expected_nics,
+            addresses=addresses,
         )
+        expected = replace(expected, bmc=node.bmc_address, serial=node.serial)
         target_of_node = Target(
             name=node.name, address=address, port=node.ssh_port, user=user, expected=expected
         )
@@ -181,18 +188,16 @@ class _Cabling:
         if peer.startswith("switch/"):
             switch_role, switch_rail = self.switches.get(peer.split("/")[1], ("", None))
         role = nic.role or str(_ROLE_BY_SWITCH.get(switch_role, ""))
+        rail = switch_rail if nic.rail is None else nic.rail
         speed = nic.speed_gbps or self.cables.speed(own)
-        return ExpectedNic(
+        declared = ExpectedNic(
             device=nic.device,
             netdev=nic.netdev,
             pci=nic.pci_address,
-            role=role,
-            rail=switch_rail if nic.rail is None else nic.rail,
-            speed_gbps=speed,
             mtu=nic.mtu,
             address=nic.address,
-            peer=peer,
         )
+        return replace(declared, role=role, rail=rail, speed_gbps=speed, peer=peer)
 
     def expected_port(self, port: Port) -> ExpectedPort:
         peer = self.cables.peer(port.resource) or ""
@@ -222,13 +227,16 @@ def _switches(names: Sequence[str] | None) -> list[Target]:
     targets_of_switches = []
     for switch in switches:
         address = switch.address or switch.name
+        addresses = (switch.address,) if switch.address else ()
+        ports_of_switch = ports_by_switch[switch.pk]
+        expected_ports = tuple(cabling.expected_port(port) for port in ports_of_switch)
         expected = declared.expected(
             TargetKind.SWITCH,
             switch.name,
             address,
             role=switch.role,
-            ports=tuple(cabling.expected_port(port) for port in ports_by_switch[switch.pk]),
-            addresses=(switch.address,) if switch.address else (),
+            ports=expected_ports,
+            addresses=addresses,
         )
         target_of_switch = Target(
             name=switch.name,
