@@ -50,22 +50,20 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
     with transaction.atomic():
         upsert.lock_placement()
         found = _locked(incident_id, into_id)
-        refused = (
-            _not_open(incident_id, found)
-            or _not_open(into_id, found)
-            or _itself(incident_id, into_id)
-        )
+        refused = _not_open(incident_id, found) or _not_open(into_id, found)
+        refused = refused or _itself(incident_id, into_id)
         if refused is not None:
             return refused
         desk = _Desk(actor, note.strip(), now)
         source, target = found[incident_id], found[into_id]
         moving = list(members_of(source.pk))
         names = desk.named(link.fault for link in moving)
+        closing_note = f"Merged by {actor}: its {_format_count(moving)} moved there. {desk.note}"
         ended = move(
             source,
             Trigger.MARK_DUPLICATE,
             actor=actor,
-            note=f"Merged by {actor}: its {_format_count(moving)} moved there. {desk.note}",
+            note=closing_note,
             now=now,
             duplicate_of=target,
             root_fault=None,
@@ -74,12 +72,14 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
             return ended
         Incident.objects.filter(duplicate_of=source).update(duplicate_of=target)
         desk.put(moving, target, came=f"from incident #{source.pk}")
-        text = f"Incident #{source.pk} was merged into this one by {actor}: {names}. {desk.note}".strip()  # noqa: E501
-        signals = {
-            "has_user_report": target.has_user_report or source.has_user_report,
-            "has_platform_signal": target.has_platform_signal or source.has_platform_signal,
-        }
-        desk.reshape(target, target.root_fault, **signals)
+        text = f"Incident #{source.pk} was merged into this one by {actor}: {names}."
+        text = f"{text} {desk.note}".strip()
+        desk.reshape(
+            target,
+            target.root_fault,
+            has_user_report=target.has_user_report or source.has_user_report,
+            has_platform_signal=target.has_platform_signal or source.has_platform_signal,
+        )
         desk.tell(target, "merged", text)
         desk.decide(Decision.Kind.MERGED, {source: text, target: text})
         _go_on(target, moving, desk)
@@ -155,12 +155,10 @@ def reroot(
         link = known[fault_id]
         _release([fault_id])
         reason = desk.by(f"made the root instead of {old}")
-        _demote(
-            known.values(),
-            link,
-            desk.by(f"was the root until {actor} chose {link.fault.fault_type}"),
-        )
-        IncidentFault.objects.filter(pk=link.pk).update(
+        demoted_by = desk.by(f"was the root until {actor} chose {link.fault.fault_type}")
+        _demote(known.values(), link, demoted_by)
+        membership = IncidentFault.objects.filter(pk=link.pk)
+        membership.update(
             incident=incident,
             role=str(Role.ROOT),
             rule=BY_PERSON,
@@ -169,9 +167,9 @@ def reroot(
         )
         desk.reshape(incident, link.fault, is_root_by_person=True)
         text = f"{actor} says that the root cause is {desk.named([link.fault])}"
-        text = (
-            f"{text}{f', not {desk.named([old])}' if old is not None else ''}. {desk.note}".strip()
-        )
+        if old is not None:
+            text = f"{text}, not {desk.named([old])}"
+        text = f"{text}. {desk.note}".strip()
         desk.tell(incident, "root_changed", text)
         desk.decide(Decision.Kind.REROOTED, {incident: text}, fault=link.fault)
         _go_on(incident, [], desk)
@@ -280,11 +278,9 @@ class _Desk:
         follows."""
 
         def order(link: IncidentFault) -> tuple[bool, int, datetime]:
-            return (
-                not blocks(self._case(link.fault), None),
-                -Action(link.fault.action).rank,
-                link.fault.raised_at,
-            )
+            is_blocking = blocks(self._case(link.fault), None)
+            rank = Action(link.fault.action).rank
+            return (not is_blocking, -rank, link.fault.raised_at)
 
         return min(links, key=order)
 
@@ -294,18 +290,15 @@ class _Desk:
         _release([root.pk])
         is_of_people = [self._case(fault).is_of_people for fault in faults]
         is_silenced = beside.silence_id is not None
-        row = Incident(
-            state=State.OPEN.value,
-            is_root_by_person=True,
-            has_platform_signal=not all(is_of_people),
-            has_user_report=any(is_of_people),
-            silence=beside.silence,
-            announced_at=None if is_silenced else self.now,
-            opened_at=self.now,
-            recorded_at=self.now,
-            updated_at=self.now,
-            **self._shape(root, faults),
-        )
+        row = Incident(state=State.OPEN.value, **self._shape(root, faults))
+        row.is_root_by_person = True
+        row.has_platform_signal = not all(is_of_people)
+        row.has_user_report = any(is_of_people)
+        row.silence = beside.silence
+        row.announced_at = None if is_silenced else self.now
+        row.opened_at = self.now
+        row.recorded_at = self.now
+        row.updated_at = self.now
         row.save()
         return row
 
@@ -320,11 +313,12 @@ class _Desk:
         """These memberships belong to `incident` from now on, by this person's word."""
         _release([link.fault_id for link in links], keeper=incident)
         memberships = IncidentFault.objects.filter(pk__in=[link.pk for link in links])
+        reason = self.by(f"moved {came}")
         memberships.update(
             role=str(Role.SYMPTOM),
             incident=incident,
             rule=BY_PERSON,
-            reason=self.by(f"moved {came}"),
+            reason=reason,
             placed_by=self.actor,
         )
         if root is not None:
@@ -360,18 +354,20 @@ class _Desk:
     def decide(
         self, kind: Decision.Kind, told: Mapping[Incident, str], *, fault: Fault | None = None
     ) -> None:
-        Decision.objects.bulk_create(
-            Decision(
+        actor = self.actor[:150]
+        decisions = []
+        for incident, text in told.items():
+            decision = Decision(
                 fault=fault,
                 incident=incident,
                 kind=kind,
                 rule=BY_PERSON,
                 text=text[:500],
-                actor=self.actor[:150],
+                actor=actor,
                 recorded_at=self.now,
             )
-            for incident, text in told.items()
-        )
+            decisions.append(decision)
+        Decision.objects.bulk_create(decisions)
 
     def settle(self, incident: Incident) -> None:
         """What cleared long ago may be all that is left."""
@@ -390,18 +386,22 @@ class _Desk:
         title = self._board.title_of(self._case(root))
         kind, _, name = root.owner.partition("/")
         node = Node.objects.filter(name=name).first() if kind == "node" else None
-        return {
+        of_root = {
             "root_fault": root,
-            "title": title[:255],
             "component": root.component,
             "fault_type": root.fault_type,
+            "root_resource": root.resource,
+            "owner": root.owner,
+        }
+        onset_at = min(row.raised_at for row in faults)
+        return {
+            **of_root,
+            "title": title[:255],
             "severity": str(severity),
             "own_severity": str(severity),
             "action": str(action),
-            "root_resource": root.resource,
-            "owner": root.owner,
             "node": node,
-            "onset_at": min(row.raised_at for row in faults),
+            "onset_at": onset_at,
         }
 
 
@@ -415,8 +415,9 @@ def _release(faults: Sequence[int], keeper: Incident | None = None) -> None:
 
 
 def _demote(links: Iterable[IncidentFault], chosen: IncidentFault, reason: str) -> None:
-    roots = [link.pk for link in links if link.role == str(Role.ROOT) and link.pk != chosen.pk]
-    IncidentFault.objects.filter(pk__in=roots).update(role=str(Role.SYMPTOM), reason=reason)
+    roots = {link.pk for link in links if link.role == str(Role.ROOT)}
+    demoted = IncidentFault.objects.filter(pk__in=sorted(roots - {chosen.pk}))
+    demoted.update(role=str(Role.SYMPTOM), reason=reason)
 
 
 def _format_count(links: Sequence[IncidentFault]) -> str:

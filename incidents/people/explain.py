@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from django.db.models import Q
 
@@ -34,6 +35,16 @@ _PLACES = 5
 # Kinds of decisions that members and timeline tell already.
 _TOLD_ELSEWHERE = (Decision.Kind.OPENED, Decision.Kind.JOINED)
 _LONGEST_EXCERPT = 300
+# What an account repeats of its incident, by the same names.
+_INCIDENT_FIELDS = (
+    "title",
+    "state",
+    "severity",
+    "onset_at",
+    "opened_at",
+    "held_until",
+    "held_reason",
+)
 
 
 def account(incident_id: int) -> Account | None:
@@ -47,24 +58,27 @@ def account(incident_id: int) -> Account | None:
         return None
     members: list[IncidentFault] = list(members_of(incident.pk))
     reader = _Reader(incident, members)
+    fields = {name: getattr(incident, name) for name in _INCIDENT_FIELDS}
+    root = reader.root()
+    seen = tuple(reader.seen())
+    reported = tuple(reader.reported())
+    joined = tuple(reader.joined())
+    judged = tuple(_decision_groups(incident))
+    silence = _silence(incident)
+    people = tuple(_people(incident))
+    others = tuple(_others(incident))
     return Account(
-        incident=incident.pk,
-        title=incident.title,
-        state=incident.state,
-        severity=incident.severity,
-        onset_at=incident.onset_at,
-        opened_at=incident.opened_at,
+        incident=incident_id,
         faults=len(members),
-        root=reader.root(),
-        seen=tuple(reader.seen()),
-        reported=tuple(reader.reported()),
-        joined=tuple(reader.joined()),
-        held_until=incident.held_until,
-        held_reason=incident.held_reason,
-        judged=tuple(_decision_groups(incident)),
-        silence=_silence(incident),
-        people=tuple(_people(incident)),
-        others=tuple(_others(incident)),
+        root=root,
+        seen=seen,
+        reported=reported,
+        joined=joined,
+        judged=judged,
+        silence=silence,
+        people=people,
+        others=others,
+        **fields,
     )
 
 
@@ -88,17 +102,23 @@ class _Reader:
         fault = link.fault
         first = Evidence.objects.filter(fault=fault).order_by("occurred_at", "pk").first()
         excerpt = first.excerpt[:_LONGEST_EXCERPT] if first is not None else ""
+        title = self._title(fault.fault_type)
+        place = self._format_resource(fault.resource)
+        sources = self._sources_of([fault])
+        placement: dict[str, Any] = {
+            "because": link.reason,
+            "rule": link.rule,
+            "by": link.placed_by,
+        }
         return RootAccount(
             fault_type=fault.fault_type,
-            title=self._title(fault.fault_type),
-            place=self._format_resource(fault.resource),
-            because=link.reason,
-            rule=link.rule,
-            by=link.placed_by,
+            title=title,
+            place=place,
+            **placement,
             at=fault.raised_at,
             observed_at=fault.observed_at,
             clock=fault.clock,
-            sources=self._sources_of([fault]),
+            sources=sources,
             excerpt=excerpt,
         )
 
@@ -112,20 +132,31 @@ class _Reader:
     def _seen(self, fault_type: str, links: Sequence[IncidentFault]) -> SeenFaults:
         faults = [link.fault for link in links]
         faults.sort(key=lambda fault: (fault.raised_at, fault.pk))
-        clocks = {fault.clock for fault in faults}
+        first = faults[0]
+        title = self._title(fault_type)
+        active = sum(fault.is_active for fault in faults)
+        events = sum(fault.count for fault in faults)
+        places = self._places(fault.resource for fault in faults)
+        last_at = max(fault.last_seen_at for fault in faults)
+        observed_at = min(fault.observed_at for fault in faults)
+        times: dict[str, Any] = {
+            "first_at": first.raised_at,
+            "last_at": last_at,
+            "observed_at": observed_at,
+        }
+        sources = self._sources_of(faults)
+        clocks = tuple(sorted({fault.clock for fault in faults}))
         return SeenFaults(
             fault_type=fault_type,
-            title=self._title(fault_type),
-            severity=faults[0].severity,
+            title=title,
+            severity=first.severity,
             faults=len(faults),
-            active=sum(fault.is_active for fault in faults),
-            events=sum(fault.count for fault in faults),
-            places=self._places(fault.resource for fault in faults),
-            first_at=faults[0].raised_at,
-            last_at=max(fault.last_seen_at for fault in faults),
-            observed_at=min(fault.observed_at for fault in faults),
-            sources=self._sources_of(faults),
-            clocks=tuple(sorted(clocks)),
+            active=active,
+            events=events,
+            places=places,
+            **times,
+            sources=sources,
+            clocks=clocks,
         )
 
     def _sources_of(self, faults: Iterable[Fault]) -> tuple[str, ...]:
@@ -142,17 +173,21 @@ class _Reader:
                 groups[link.rule, link.placed_by, _because(link.reason)].append(link)
         rows = []
         for (rule, by, because), links in groups.items():
-            fault_types = {link.fault.fault_type for link in links}
-            joined_at = [link.joined_at for link in links]
+            fault_types = tuple(sorted({link.fault.fault_type for link in links}))
+            times = sorted(link.joined_at for link in links)
+            first_at = times[0]
+            last_at = times[-1]
+            places = self._places(link.fault.resource for link in links)
+            reason = links[0].reason if len(links) == 1 else because
             joined = Joined(
                 rule=rule,
-                because=links[0].reason if len(links) == 1 else because,
+                because=reason,
                 by=by,
                 faults=len(links),
-                fault_types=tuple(sorted(fault_types)),
-                places=self._places(link.fault.resource for link in links),
-                first_at=min(joined_at),
-                last_at=max(joined_at),
+                fault_types=fault_types,
+                places=places,
+                first_at=first_at,
+                last_at=last_at,
             )
             rows.append(joined)
         return rows
@@ -196,7 +231,8 @@ def _sources(incident: Incident) -> dict[int, set[str]]:
 
 def _decision_groups(incident: Incident) -> list[DecisionGroup]:
     """Decisions about the incident and its faults, those of one kind, rule and sense as one."""
-    about = Q(incident=incident) | Q(fault__in=members_of(incident.pk).order_by().values("fault"))
+    faults = members_of(incident.pk).order_by().values("fault")
+    about = Q(incident=incident) | Q(fault__in=faults)
     rows = Decision.objects.filter(about).exclude(kind__in=_TOLD_ELSEWHERE).order_by("pk")
     groups: dict[tuple[str, str, str, str], list[Decision]] = defaultdict(list)
     for row in rows:

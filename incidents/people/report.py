@@ -116,7 +116,8 @@ def _end_what_was_closed(mark: str, now: datetime) -> None:
     closed = Fault.objects.active().filter(
         fingerprint=mark, membership__incident__state=State.FALSE_POSITIVE
     )
-    Fault.objects.filter(pk__in=list(closed.values_list("pk", flat=True))).update(
+    faults = list(closed.values_list("pk", flat=True))
+    Fault.objects.filter(pk__in=faults).update(
         is_active=False,
         cleared_at=now,
         cleared_reason="reported again after its incident was closed",
@@ -189,10 +190,12 @@ def _sort(component: str) -> str:
 def _write_down(
     incident: Incident, *, author: str, text: str, resource: str, at: datetime, now: datetime
 ) -> None:
+    author_field = author[:150]
+    report_text = text[:_LONGEST_TEXT]
     UserReport.objects.create(
         incident=incident,
-        author=author[:150],
-        text=text[:_LONGEST_TEXT],
+        author=author_field,
+        text=report_text,
         resource=resource,
         reported_at=at,
         recorded_at=now,
@@ -200,8 +203,8 @@ def _write_down(
     entry = TimelineEntry.objects.create(
         incident=incident,
         kind="user_report",
-        actor=author[:150],
-        text=f"Reported by {author}: {text[:_LONGEST_TEXT].strip()}",
+        actor=author_field,
+        text=f"Reported by {author}: {report_text.strip()}",
         occurred_at=at,
         recorded_at=now,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.db.models import Q
@@ -61,12 +61,9 @@ def wider(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
     machine, graph = resources.node(node), graphs.current()
     jobs_by_machine, machines_by_job = jobs.running_on({machine}, at=now, around=_AROUND)
     facility = {ALL_NODES, *graph.feeds_of(machine), graph.rack_of(machine) or ALL_NODES}
-    others = {
-        MANAGEMENT,
-        *graph.switches_of(machine),
-        *graph.management_switches_of(machine),
-        *graph.file_systems_of(machine),
-    }
+    others = {MANAGEMENT, *graph.switches_of(machine)}
+    others |= graph.management_switches_of(machine)
+    others |= graph.file_systems_of(machine)
     # A job that fails on many nodes is a warning, since it harms nobody else: it is suspected all
     # the same.
     is_grave_above = Q(root_resource__in=facility | others, severity__in=_GRAVE)
@@ -159,27 +156,25 @@ def _view(fault: Fault) -> FaultView:
 def _view_of_type(fault_type: str, part: str, now: datetime) -> FaultView:
     """A fault of this type that comes now. One that left the catalogue says nothing of its
     class."""
-    known = catalog.load().get(fault_type)
-    if known is None:
-        return FaultView(
-            fault_type=fault_type,
-            resource=part,
-            component=Component.UNKNOWN,
-            severity=Severity.INDETERMINATE,
-            action=Action.NONE,
-            occurred_at=now,
-            observed_at=now,
-            opens_incident=True,
-            is_sympathetic=False,
-        )
-    return FaultView(
+    unknown = FaultView(
         fault_type=fault_type,
         resource=part,
+        component=Component.UNKNOWN,
+        severity=Severity.INDETERMINATE,
+        action=Action.NONE,
+        occurred_at=now,
+        observed_at=now,
+        opens_incident=True,
+        is_sympathetic=False,
+    )
+    known = catalog.load().get(fault_type)
+    if known is None:
+        return unknown
+    return replace(
+        unknown,
         component=known.component,
         severity=known.severity,
         action=known.action,
-        occurred_at=now,
-        observed_at=now,
         opens_incident=known.opens_incident,
         is_sympathetic=known.is_sympathetic,
     )
