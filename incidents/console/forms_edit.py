@@ -143,9 +143,10 @@ def _split(form: WordForm, actor: str, now: datetime) -> edit.Outcome:
 
 def _reroot(form: WordForm, actor: str, now: datetime) -> edit.Outcome:
     given = form.cleaned_data
+    fault_id = int(given["fault"])
     return edit.reroot(
         form.incident.pk,
-        int(given["fault"]),
+        fault_id,
         instead_of=given["instead_of"],
         actor=actor,
         note=given["note"],

@@ -56,12 +56,16 @@ class ChangeForm(forms.Form):
             self.add_error(name, problem.text)
 
 
+def _kind_choices() -> list[tuple[str, str]]:
+    return [(kind.value, text) for kind, text in _KINDS.items()]
+
+
 class WindowForm(ChangeForm):
     """A new window: what it covers, from when, until when, and why."""
 
     kind = forms.ChoiceField(
         label="What",
-        choices=[(kind.value, text) for kind, text in _KINDS.items()],
+        choices=_kind_choices(),
         widget=UnfoldAdminSelectWidget,
         initial=WindowKind.SILENCE.value,
     )
@@ -114,15 +118,17 @@ class WindowForm(ChangeForm):
     def draft(self, now: datetime) -> Draft:
         values = self.cleaned_data
         where = values["where"].strip()
+        kind = WindowKind(values["kind"])
+        starts_at = values["starts_at"] or now
         draft = Draft(
-            kind=WindowKind(values["kind"]),
+            kind=kind,
             reason=values["reason"],
-            starts_at=values["starts_at"] or now,
+            starts_at=starts_at,
             ends_at=values["ends_at"],
             review_at=values["review_at"],
             may_cover_all=values["everything"],
         )
-        if draft.kind is not WindowKind.MAINTENANCE:
+        if kind is not WindowKind.MAINTENANCE:
             return replace(draft, resource=where, fault_type=values["fault_type"].strip())
         if not where:
             return draft

@@ -94,7 +94,8 @@ class MonthFilter(admin.SimpleListFilter):
         span = Incident.objects.aggregate(first=Min("onset_at"), last=Max("onset_at"))
         if span["first"] is None:
             return []
-        first, last = timezone.localtime(span["first"]), timezone.localtime(span["last"])
+        first = timezone.localtime(span["first"])
+        last = timezone.localtime(span["last"])
         first_number = first.year * 12 + first.month - 1
         last_number = last.year * 12 + last.month - 1
         numbers = range(last_number, first_number - 1, -1)[:MONTHS_OFFERED]
@@ -242,17 +243,18 @@ class IncidentAdmin(ReadOnlyAdmin):
 
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
         can_act = request.user.has_perm("incidents.act_on_incident")
+        forms = act_forms(row) if can_act else []
+        sections = _sections(row)
+        act_address = reverse("admin:incidents_incident_act", args=[row.pk])
         return {
             "title": f"Incident {row.pk}",
             **_members_context(row),
             **_notifications_context(row),
-            "timeline": row.timeline.order_by("-id"),
-            "reports": row.reports.order_by("id"),
-            "duplicates": row.duplicates.order_by("id"),
+            **_history_context(row),
             "can_act": can_act,
-            "forms": act_forms(row) if can_act else [],
-            "sections": _sections(row),
-            "act_address": reverse("admin:incidents_incident_act", args=[row.pk]),
+            "forms": forms,
+            "sections": sections,
+            "act_address": act_address,
         }
 
 
@@ -262,15 +264,27 @@ def _members_context(incident: Incident) -> dict[str, Any]:
     return {"members": shown[:MEMBERS_SHOWN], "member_count": members.count()}
 
 
+def _history_context(incident: Incident) -> dict[str, Any]:
+    return {
+        "timeline": incident.timeline.order_by("-id"),
+        "reports": incident.reports.order_by("id"),
+        "duplicates": incident.duplicates.order_by("id"),
+    }
+
+
 def _notifications_context(incident: Incident) -> dict[str, Any]:
     """The message that opened the thread and what went wrong; of the other replies, how many."""
     notifications = list(incident.notifications.order_by("sequence"))
-    replies = [message for message in notifications if message.sequence]
-    return {
-        "notifications": [m for m in notifications if not m.sequence or m.state in TROUBLED],
-        "replies_sent": sum(reply.state == SendState.SENT for reply in replies),
-        "replies_waiting": sum(reply.state in WAITING for reply in replies),
-    }
+    shown = []
+    reply_states = []
+    for message in notifications:
+        if not message.sequence or message.state in TROUBLED:
+            shown.append(message)
+        if message.sequence:
+            reply_states.append(message.state)
+    sent = sum(state == SendState.SENT for state in reply_states)
+    waiting = sum(state in WAITING for state in reply_states)
+    return {"notifications": shown, "replies_sent": sent, "replies_waiting": waiting}
 
 
 def _sections(incident: Incident) -> list[Section]:
@@ -320,16 +334,12 @@ def carry_out(
     actor = request.user.get_username()
     if isinstance(act, EditAction):
         return act.carry_out(form, actor, timezone.now())
+    note = form.cleaned_data["note"]
+    now = timezone.now()
     outcome = services.act(
-        incident.pk,
-        act.trigger,
-        actor=actor,
-        note=form.cleaned_data["note"],
-        now=timezone.now(),
-        **form.changes(),
+        incident.pk, act.trigger, actor=actor, note=note, now=now, **form.changes()
     )
     if isinstance(outcome, services.Refused):
         return outcome
-    return services.Rearranged(
-        incident.pk, f"{act.label}: written to the timeline of incident {incident.pk}."
-    )
+    text = f"{act.label}: written to the timeline of incident {incident.pk}."
+    return services.Rearranged(incident.pk, text)

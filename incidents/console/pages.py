@@ -55,11 +55,9 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
         not exist."""
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
-        return [
-            path("", wrap(self.changelist_view), name=f"{name}_changelist"),
-            *self.page_urls(),
-            path("<path:object_id>/change/", wrap(self.page_view), name=f"{name}_change"),
-        ]
+        list_url = path("", wrap(self.changelist_view), name=f"{name}_changelist")
+        page_url = path("<path:object_id>/change/", wrap(self.page_view), name=f"{name}_change")
+        return [list_url, *self.page_urls(), page_url]
 
     def page_urls(self) -> list[URLPattern]:
         """Further addresses under a row's page."""

@@ -131,7 +131,8 @@ class QuarantineAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         form = WhyForm(request.POST)
         if form.is_valid():
-            actor, why = request.user.get_username(), form.cleaned_data["note"]
+            actor = request.user.get_username()
+            why = form.cleaned_data["note"]
             outcome = lemons.release(object_id, actor=actor, why=why, now=timezone.now())
             if not isinstance(outcome, Refused):
                 messages.success(request, outcome)

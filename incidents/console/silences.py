@@ -78,11 +78,9 @@ class StandingFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Silence]) -> QuerySet[Silence]:
         now = timezone.now()
         over = Q(ended_at__isnull=False) | Q(ends_at__lte=now)
-        choices = {
-            "in_force": Q(starts_at__lte=now) & ~over,
-            "planned": Q(starts_at__gt=now) & ~over,
-            "ended": over,
-        }
+        in_force = Q(starts_at__lte=now) & ~over
+        planned = Q(starts_at__gt=now) & ~over
+        choices = {"in_force": in_force, "planned": planned, "ended": over}
         chosen = choices.get(self.value() or "")
         return queryset.filter(chosen) if chosen is not None else queryset
 
@@ -170,15 +168,19 @@ class SilenceAdmin(ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: Silence) -> dict[str, Any]:
         may_end = request.user.has_perm(_MAY) and row.ended_at is None
         may_change = may_end and not row.origin
-        incidents = row.incidents.order_by("-onset_at")
+        window = active_windows.as_window(row)
+        state = state_of(row)
+        incidents = row.incidents.order_by("-onset_at")[:_SHOWN]
+        history = planning.history(row.pk)[:_SHOWN]
+        form = ChangeForm(initial=as_it_is(row)) if may_change else None
         return {
             "title": f"Window {row.pk}",
-            "what": active_windows.as_window(row).what,
-            "state": state_of(row),
-            "kept": incidents[:_SHOWN],
-            "history": planning.history(row.pk)[:_SHOWN],
+            "what": window.what,
+            "state": state,
+            "kept": incidents,
+            "history": history,
             "may_end": may_end,
-            "form": ChangeForm(initial=as_it_is(row)) if may_change else None,
+            "form": form,
         }
 
     def new_view(self, request: HttpRequest) -> HttpResponse:

@@ -120,12 +120,16 @@ class VendorCaseAdmin(ReadOnlyAdmin):
         can_act = request.user.has_perm(MAY)
         act_address = reverse("admin:incidents_vendorcase_act", args=[row.pk])
         forms = _forms(row) if can_act else []
+        what = texts.part(row.part, row.resource)
+        badge = case_badge(row)
+        request_text = texts.format_request(row)
+        moves = row.moves.order_by("-pk")
         return {
             "title": f"Vendor case {row.pk}",
-            "what": texts.part(row.part, row.resource),
-            "badge": case_badge(row),
-            "asked": texts.format_request(row),
-            "moves": row.moves.order_by("-pk"),
+            "what": what,
+            "badge": badge,
+            "asked": request_text,
+            "moves": moves,
             "can_act": can_act,
             "forms": forms,
             "act_address": act_address,
@@ -158,19 +162,19 @@ class VendorCaseAdmin(ReadOnlyAdmin):
             return self.missing(request, str(incident_id))
         form = OpenForm(request.POST or None, initial={"resource": incident.root_resource})
         if request.method == "POST" and form.is_valid():
+            resource = form.cleaned_data["resource"].strip()
             outcome = cases.open_case(
                 incident_id,
                 actor=request.user.get_username(),
                 now=timezone.now(),
-                resource=form.cleaned_data["resource"].strip(),
+                resource=resource,
                 facts=form.facts,
                 note=form.cleaned_data["note"],
             )
             if not isinstance(outcome, Refused):
                 messages.success(request, outcome.text)
-                return HttpResponseRedirect(
-                    reverse("admin:incidents_vendorcase_change", args=[outcome.case_id])
-                )
+                address = reverse("admin:incidents_vendorcase_change", args=[outcome.case_id])
+                return HttpResponseRedirect(address)
             form.add_error(None, outcome.reason)
         return self._open_page(request, incident, form)
 
