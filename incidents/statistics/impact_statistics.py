@@ -73,14 +73,18 @@ def figures(since: datetime, until: datetime) -> ImpactFigures:
     jobs = {row.job_id for row in rows}
     people = {row.job.user for row in rows}
     known = {job for _, job, _ in losses}
+    estimated = known - exact
+    unknown = jobs - known
+    hours_by_component = _sum_by_component(hours_by_incident, rows)
+    notification_times = _notification_times(rows)
     return ImpactFigures(
         jobs_lost=len(jobs),
         people=len(people),
         gpu_hours_lost=total,
-        least=len(known - exact),
-        unknown=len(jobs - known),
-        by_component=_sum_by_component(hours_by_incident, rows),
-        told=_notification_times(rows),
+        least=len(estimated),
+        unknown=len(unknown),
+        by_component=hours_by_component,
+        told=notification_times,
     )
 
 
@@ -117,7 +121,10 @@ def _notification_times(rows: list[IncidentJob]) -> Told:
             earliest = notifications.get(pair, row.owner_told_at)
             notifications[pair] = min(row.owner_told_at, earliest)
     # A device's clock may run ahead: what is told before it began is told at once.
-    delays = [max(0.0, (at - faults[pair]) / _MINUTE) for pair, at in notifications.items()]
+    delays = []
+    for pair, notified_at in notifications.items():
+        minutes = (notified_at - faults[pair]) / _MINUTE
+        delays.append(max(0.0, minutes))
     if not delays:
         return Told(untold=len(faults))
     median, p90 = np.percentile(np.array(delays), [50, 90])
@@ -129,10 +136,8 @@ def sentences(found: ImpactFigures) -> list[tuple[str, str]]:
     """(name, sentence) for people."""
     if not found.jobs_lost:
         return [("jobs lost", "None that is known.")]
-    rows = [
-        ("jobs lost", f"{found.jobs_lost:,} of {found.people:,} people."),
-        ("GPU-hours lost", f"{_format_gpu_hours(found)}."),
-    ]
+    rows = [("jobs lost", f"{found.jobs_lost:,} of {found.people:,} people.")]
+    rows.append(("GPU-hours lost", f"{_format_gpu_hours(found)}."))
     if found.by_component:
         parts = []
         for name, hours in found.by_component.items():
@@ -171,10 +176,11 @@ def _format_notification_times(told: Told) -> str:
 
 def as_json(found: ImpactFigures) -> dict[str, Any]:
     """The key `impact` of `kintsugi reliability --json` (docs/reference/contracts.md)."""
+    times = found.told
     told = {
-        "median_minutes": found.told.median,
-        "p90_minutes": found.told.p90,
-        "count": found.told.count,
-        "untold": found.told.untold,
+        "median_minutes": times.median,
+        "p90_minutes": times.p90,
+        "count": times.count,
+        "untold": times.untold,
     }
     return {**asdict(found), "told": told, "definitions": DEFINITIONS}

@@ -60,6 +60,8 @@ _WENT_QUIET = Case(
     When(root_fault__clears=str(ClearRule.AFTER_QUIET), then=F("root_fault__last_seen_at"))
 )
 _PROVISIONAL, _PROGRAM = REASONS.index("provisional"), REASONS.index("program")
+# Columns that an analysis takes as they are read.
+_TIMES = ("onset", "last_good", "opened", "acknowledged", "out")
 _IS_UNSEEN_REPORT = Q(
     fault_type=USER_REPORT,
     has_platform_signal=False,
@@ -96,12 +98,13 @@ def summary(since: datetime | None, until: datetime) -> Summary:
     rows = [replace(row, sentence=sentence(row)) for row in all_figures(incidents, fleet, window)]
     overall, *classes = rows
     has_nodes = fleet.starts[Unit.NODE].size > 0
+    notice = "" if has_nodes else NO_INVENTORY
     return Summary(
         since=begin,
         until=until,
         overall=overall,
         classes=tuple(classes),
-        notice="" if has_nodes else NO_INVENTORY,
+        notice=notice,
         left_out=left_out(incidents, window),
     )
 
@@ -136,40 +139,43 @@ def _incidents() -> Incidents:
     reasons = np.array(columns["left_out"], dtype=np.int8)
     is_outside = np.array([name in provisional for name in owners], dtype=bool)
     reasons[is_outside & ((reasons < 0) | (reasons == _PROGRAM))] = _PROVISIONAL
-    is_failure = [state not in NOT_FAILURES for state in columns["state"]]
+    states = columns["state"]
+    is_failure = np.array([state not in NOT_FAILURES for state in states], dtype=bool)
+    owner_codes = np.array([owner_numbers[name] for name in owners], dtype=np.int64)
+    component_codes = _codes(columns["component"], _numbers(COMPONENTS))
+    recovery_codes = _codes(columns["recovery"], _numbers(RECOVERIES))
+    is_quiet = restored <= _column(columns["quiet"])
+    times = {name: _column(columns[name]) for name in _TIMES}
     return Incidents(
-        component=_codes(columns["component"], _numbers(COMPONENTS)),
-        is_failure=np.array(is_failure, dtype=bool),
+        component=component_codes,
+        is_failure=is_failure,
         left_out=reasons,
-        is_quiet=restored <= _column(columns["quiet"]),
-        owner=np.array([owner_numbers[name] for name in owners], dtype=np.int64),
+        is_quiet=is_quiet,
+        owner=owner_codes,
         owner_unit=_codes(owners, owner_units),
-        recovery=_codes(columns["recovery"], _numbers(RECOVERIES)),
-        onset=_column(columns["onset"]),
-        last_good=_column(columns["last_good"]),
-        opened=_column(columns["opened"]),
-        acknowledged=_column(columns["acknowledged"]),
-        out=_column(columns["out"]),
+        recovery=recovery_codes,
         restored=restored,
+        **times,
     )
 
 
 def _load_columns() -> dict[str, tuple[Any, ...]]:
     """The columns of every incident, in one order of rows. One query."""
-    expressions: dict[str, Any] = {
-        "component": "component",
-        "state": "state",
-        "owner": "owner",
-        "recovery": "recovery",
-        "onset": Hours("onset_at"),
-        "opened": Hours("opened_at"),
-        "acknowledged": Hours("acknowledged_at"),
-        "out": Hours("out_of_service_at"),
-        "restored": Hours(Coalesce(F("restored_at"), F("closed_at"))),
-        "quiet": Hours(_WENT_QUIET),
-        "last_good": Hours("last_known_good_at"),
-        "left_out": _LEFT_OUT,
+    texts = ("component", "state", "owner", "recovery")
+    restored_or_closed = Coalesce(F("restored_at"), F("closed_at"))
+    times = {
+        "onset": "onset_at",
+        "opened": "opened_at",
+        "acknowledged": "acknowledged_at",
+        "out": "out_of_service_at",
+        "restored": restored_or_closed,
+        "quiet": _WENT_QUIET,
+        "last_good": "last_known_good_at",
     }
+    expressions: dict[str, Any] = {name: name for name in texts}
+    for name, expression in times.items():
+        expressions[name] = Hours(expression)
+    expressions["left_out"] = _LEFT_OUT
     rows = list(Incident.objects.order_by().values_list(*expressions.values()))
     if not rows:
         return dict.fromkeys(expressions, ())
@@ -207,12 +213,13 @@ def _machines() -> tuple[dict[str, int], set[str]]:
 def _fleet() -> ServiceHistory:
     nodes = Node.objects.inventoried()
     switches = Switch.objects.inventoried()
-    by_unit: dict[Unit, QuerySet[Any]] = {
-        Unit.NODE: nodes,
-        Unit.INTERCONNECT_SWITCH: switches.filter(role__in=("leaf", "spine")),
-        Unit.STORAGE_SWITCH: switches.filter(role="storage"),
+    interconnect_switches = switches.filter(role__in=("leaf", "spine"))
+    storage_switches = switches.filter(role="storage")
+    starts = {
+        Unit.NODE: _starts(nodes, "in_service_since"),
+        Unit.INTERCONNECT_SWITCH: _starts(interconnect_switches, "in_service_since"),
+        Unit.STORAGE_SWITCH: _starts(storage_switches, "in_service_since"),
     }
-    starts = {unit: _starts(rows, "in_service_since") for unit, rows in by_unit.items()}
     gpus = Gpu.objects.filter(node__is_provisional=False)
     return ServiceHistory(starts=starts, gpus=_starts(gpus, "node__in_service_since"))
 
@@ -224,14 +231,17 @@ def _starts(rows: QuerySet[Any], name: str) -> Floats:
 def as_json(found: Summary) -> dict[str, Any]:
     """The shape of `kintsugi reliability --json` (docs/reference/contracts.md): hours as numbers,
     times as ISO 8601."""
+    classes = [_row(row) for row in found.classes]
+    since = found.since.isoformat()
+    until = found.until.isoformat()
     return {
-        "since": found.since.isoformat(),
-        "until": found.until.isoformat(),
+        "since": since,
+        "until": until,
         "confidence": CONFIDENCE,
         "notice": found.notice,
         "left_out": found.left_out,
         "all": _row(found.overall),
-        "classes": [_row(row) for row in found.classes],
+        "classes": classes,
         "definitions": found.definitions,
     }
 

@@ -72,14 +72,15 @@ def lead_times(now: datetime) -> list[LeadTimes]:
     moves: dict[int, list[VendorMove]] = {case.pk: [] for case in cases}
     for row in VendorMove.objects.order_by("pk"):
         moves[row.case_id].append(row)
-    groups: dict[tuple[str, str], list[VendorCase]] = {(EVERYBODY, EVERYBODY): cases}
+    groups = {(EVERYBODY, EVERYBODY): cases}
     for case in cases:
-        groups.setdefault((case.vendor or "not known", case.part), []).append(case)
+        group = (case.vendor or "not known", case.part)
+        groups.setdefault(group, []).append(case)
     everybody_first = sorted(groups, key=lambda group: (group[0] != EVERYBODY, group))
-    return [
-        _lead_times(vendor, part, groups[vendor, part], moves, now)
-        for vendor, part in everybody_first
-    ]
+    rows = []
+    for vendor, part in everybody_first:
+        rows.append(_lead_times(vendor, part, groups[vendor, part], moves, now))
+    return rows
 
 
 def _lead_times(
@@ -96,7 +97,8 @@ def _lead_times(
         case_moves = moves[case.pk]
         dead += case.dead_on_arrival
         installed += sum(row.move == Move.INSTALL for row in case_moves)
-        for span in spans([(row.move, row.to_state, row.at) for row in case_moves], now):
+        history = [(row.move, row.to_state, row.at) for row in case_moves]
+        for span in spans(history, now):
             spans_by_stage[span.stage].append(span)
     stages = tuple(_stage(stage, found) for stage, found in spans_by_stage.items())
     return LeadTimes(vendor, part, len(cases), dead, max(installed, dead), stages)
@@ -174,22 +176,24 @@ def as_json(rows: Iterable[LeadTimes]) -> list[dict[str, Any]]:
 
 
 def _row_as_json(row: LeadTimes) -> dict[str, Any]:
+    stages = [_stage_as_json(stage) for stage in row.stages]
     return {
         "vendor": row.vendor,
         "part": row.part,
         "cases": row.cases,
         "dead_on_arrival": row.dead_on_arrival,
         "parts": row.parts,
-        "stages": [_stage_as_json(stage) for stage in row.stages],
+        "stages": stages,
     }
 
 
 def _stage_as_json(stage: Stage) -> dict[str, Any]:
     median = stage.median_days
+    median_days = {"value": median.value, "low": median.low, "high": median.high}
     return {
         "from": stage.begins.value,
         "to": stage.ends.value,
-        "median_days": {"value": median.value, "low": median.low, "high": median.high},
+        "median_days": median_days,
         "ended": stage.ended,
         "count": stage.count,
     }
