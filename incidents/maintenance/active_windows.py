@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from detectors import resources
@@ -18,13 +19,10 @@ _IN_FORCE = Prepared(
 
 
 def as_window(row: Silence) -> Window:
-    return Window(
-        key=row.pk,
-        kind=WindowKind(row.kind),
-        reason=row.reason,
-        author=row.author,
-        starts_at=row.starts_at,
-        ends_at=row.ends_at,
+    kind = WindowKind(row.kind)
+    window = Window(row.pk, kind, row.reason, row.author, row.starts_at, row.ends_at)
+    return replace(
+        window,
         resource=row.resource,
         machines=frozenset(row.machines),
         fault_type=row.fault_type,

@@ -119,21 +119,19 @@ def plan(draft: Draft, *, author: str, now: datetime) -> PlannedWindow | NotPlan
         return NotPlanned(tuple(found))
     with transaction.atomic():
         upsert.lock_placement()
-        row = Silence.objects.create(
-            kind=draft.kind.value,
-            resource=draft.resource,
-            machines=sorted(draft.machines),
-            fault_type=draft.fault_type,
-            reason=draft.reason.strip()[:255],
-            author=author[:150],
-            starts_at=draft.starts_at,
-            began_at=now if draft.starts_at <= now else None,
-            ends_at=draft.ends_at,
-            review_at=review_of(draft),
-            recorded_at=now,
-        )
+        row = Silence(kind=draft.kind.value, author=author[:150], recorded_at=now)
+        row.resource = draft.resource
+        row.machines = sorted(draft.machines)
+        row.fault_type = draft.fault_type
+        row.reason = draft.reason.strip()[:255]
+        row.starts_at = draft.starts_at
+        row.began_at = now if draft.starts_at <= now else None
+        row.ends_at = draft.ends_at
+        row.review_at = review_of(draft)
+        row.save()
         window = active_windows.as_window(row)
-        text = f"Window {row.pk}, a {window.what}, {_times(row)}: made by {author} ({row.reason})."
+        title = f"Window {row.pk}, a {window.what}, {_times(row)}"
+        text = f"{title}: made by {author} ({row.reason})."
         _remember(row.pk, text, author, now)
         if window.is_in_force(now):
             silences.reconsider(now, begun=[window])
@@ -211,7 +209,8 @@ def preview(draft: Draft, now: datetime) -> Preview:
         fault__is_active=True, incident__state__in=[state.value for state in OPEN]
     )
     for link in links.filter(incident__silence=None).select_related("fault", "incident"):
-        places[link.incident_id, link.incident.title].append(silences.place(link.fault, peer))
+        incident = (link.incident_id, link.incident.title)
+        places[incident].append(silences.place(link.fault, peer))
     kept, partly = [], []
     for incident, fault_places in places.items():
         if not any(window.covers(place) for place in fault_places):
@@ -220,9 +219,11 @@ def preview(draft: Draft, now: datetime) -> Preview:
             kept.append(incident)
         else:
             partly.append(incident)
-    active = Fault.objects.active()
-    faults = sum(window.covers(silences.place(fault, peer)) for fault in active.iterator())
-    return Preview(tuple(kept[:_SHOWN]), tuple(partly[:_SHOWN]), len(kept), len(partly), faults)
+    active = Fault.objects.active().iterator()
+    fault_count = sum(window.covers(silences.place(fault, peer)) for fault in active)
+    kept_shown = tuple(kept[:_SHOWN])
+    partly_shown = tuple(partly[:_SHOWN])
+    return Preview(kept_shown, partly_shown, len(kept), len(partly), fault_count)
 
 
 def history(silence_id: int) -> QuerySet[Decision]:
@@ -244,16 +245,19 @@ def _not_standing(silence_id: int, row: Silence | None) -> Refused:
 
 def _draft(row: Silence) -> Draft:
     window: Window = active_windows.as_window(row)
-    return Draft(
+    draft = Draft(
         kind=window.kind,
         reason=row.reason,
         starts_at=row.starts_at,
         ends_at=row.ends_at,
         review_at=row.review_at,
+        may_cover_all=True,
+    )
+    return replace(
+        draft,
         resource=row.resource,
         machines=tuple(row.machines),
         fault_type=row.fault_type,
-        may_cover_all=True,
     )
 
 
@@ -270,9 +274,10 @@ def _times(row: Silence) -> str:
 
 
 def _remember(window: int, text: str, actor: str, now: datetime) -> None:
+    rule = silences.rule(window)
     Decision.objects.create(
         kind=Decision.Kind.SILENCED,
-        rule=silences.rule(window),
+        rule=rule,
         text=text[:500],
         actor=actor[:150],
         recorded_at=now,

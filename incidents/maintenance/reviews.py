@@ -35,8 +35,8 @@ def due(now: datetime) -> list[FaultEvent]:
 def _question(row: Silence) -> str:
     window = active_windows.as_window(row)
     ends = moment((row.review_at or row.starts_at) + ANSWERED_WITHIN)
-    return (
-        f"{row.author}, is window {row.pk} still right? It is a {window.what} since"
-        f" {moment(row.starts_at)} ({row.reason}). Give it another review or end it in the console;"
-        f" without an answer it ends {ends}."
-    )
+    since = moment(row.starts_at)
+    question = f"{row.author}, is window {row.pk} still right?"
+    window_text = f"It is a {window.what} since {since} ({row.reason})."
+    choice = f"Give it another review or end it in the console; without an answer it ends {ends}."
+    return f"{question} {window_text} {choice}"

@@ -178,16 +178,20 @@ def _announce(case: IncidentCase, cause: FaultCase, board: Board) -> None:
         why = f"{board.named(cause.row)} is not part of it"
     else:
         ended = window.ended_at or window.ends_at or board.now
-        why = f"that ended {moment(ended)}" + (
-            f" by {row.ended_by}" if row.ended_by not in ("", KINTSUGI) else ""
-        )
+        why = f"that ended {moment(ended)}"
+        if row.ended_by not in ("", KINTSUGI):
+            why = f"{why} by {row.ended_by}"
+    since = moment(case.row.onset_at)
+    keeper = f"{window.what} ({window.author}: {window.reason})"
     text = (
-        f"Announced now: it stands since {moment(case.row.onset_at)} and was kept from people by"
-        f" {window.what} ({window.author}: {window.reason}), and {why}."
+        f"Announced now: it stands since {since} and was kept from people by {keeper}, and {why}."
     )
-    case.row.silence, case.row.announced_at, case.is_changed = None, board.now, True
+    case.row.silence = None
+    case.row.announced_at = board.now
+    case.is_changed = True
     case.entries.append(Entry("announced", text, board.now))
-    board.decisions.append(_decision(Decision.Kind.ANNOUNCED, case, window.key, text, board.now))
+    announced = _decision(Decision.Kind.ANNOUNCED, case, window.key, text, board.now)
+    board.decisions.append(announced)
 
 
 def _decision(

@@ -50,26 +50,28 @@ def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
 
     Takes the placement lock only when something has changed.
     """
-    wanted = {window.origin: window for window in told if window.ends_at > now and window.machines}
+    wanted = {}
+    for window in told:
+        if window.ends_at > now and window.machines:
+            wanted[window.origin] = window
     rows = list(_active_windows(of).order_by("pk"))
     _prolong(wanted, rows)
-    if all(_is_as(row, wanted.get(row.origin)) for row in rows) and not _missing(wanted, rows, of):
+    is_current = all(_is_as(row, wanted.get(row.origin)) for row in rows)
+    if is_current and not _missing(wanted, rows, of):
         return
     with transaction.atomic():
         upsert.lock_placement()
         rows = list(_active_windows(of))
-        gone = [
-            row.pk
-            for row in rows
-            if row.origin not in wanted or _has_moved_on(row, wanted[row.origin], now)
-        ]
+        gone = []
+        for row in rows:
+            if row.origin not in wanted or _has_moved_on(row, wanted[row.origin], now):
+                gone.append(row.pk)
         silences.finish(gone, by=SLURM, now=now)
         left = [row for row in rows if row.pk not in gone]
         begun = [row for row in left if _moved(row, wanted[row.origin], now)]
         begun += [_create_window(window, now) for window in _missing(wanted, left, of)]
-        in_force = [
-            window for window in map(active_windows.as_window, begun) if window.is_in_force(now)
-        ]
+        windows = [active_windows.as_window(row) for row in begun]
+        in_force = [window for window in windows if window.is_in_force(now)]
         silences.reconsider(now, begun=in_force)
 
 
@@ -93,12 +95,15 @@ def follow_states(now: datetime) -> None:
     windows = []
     for reason, works in by_reason.items():
         origin = _origin(reason)
+        machines = frozenset(resources.node(work.node) for work in works)
+        starts_at = starts.get(origin) or min(work.since for work in works)
+        ends_at = max(work.until for work in works)
         window = Followed(
             origin=origin,
-            machines=frozenset(resources.node(work.node) for work in works),
+            machines=machines,
             reason=f"Slurm says {reason}",
-            starts_at=starts.get(origin) or min(work.since for work in works),
-            ends_at=max(work.until for work in works),
+            starts_at=starts_at,
+            ends_at=ends_at,
         )
         windows.append(window)
     follow(windows, now, of=STATES)
@@ -141,7 +146,8 @@ def _unexplained(rows: Sequence[PlannedWork], now: datetime) -> Iterable[Planned
         node = resources.node(row.node)
         if node in repaired or (row.why == _RESERVED and node in reserved):
             continue
-        if not any(at >= row.since and origin == _origin(row.why) for origin, at in ended):
+        row_origin = _origin(row.why)
+        if not any(at >= row.since and origin == row_origin for origin, at in ended):
             yield row
 
 
@@ -189,12 +195,10 @@ def _prolong(wanted: dict[str, Followed], standing: Sequence[Silence]) -> None:
 
 
 def _is_as(row: Silence, window: Followed | None) -> bool:
-    return window is not None and (
-        row.starts_at == window.starts_at
-        and row.ends_at == window.ends_at
-        and row.reason == window.reason
-        and set(row.machines) == window.machines
-    )
+    if window is None or set(row.machines) != window.machines:
+        return False
+    recorded = (row.starts_at, row.ends_at, row.reason)
+    return recorded == (window.starts_at, window.ends_at, window.reason)
 
 
 def _has_moved_on(row: Silence, window: Followed, now: datetime) -> bool:
@@ -205,28 +209,31 @@ def _has_moved_on(row: Silence, window: Followed, now: datetime) -> bool:
 def _moved(row: Silence, window: Followed, now: datetime) -> bool:
     """True when machines came to a window in force, or when it is in force sooner: it begins for
     them."""
-    more = window.machines - set(row.machines) or window.starts_at < row.starts_at
-    row.starts_at, row.ends_at, row.reason = window.starts_at, window.ends_at, window.reason[:255]
-    row.machines, row.review_at = sorted(window.machines), _review(window)
+    new_machines = window.machines - set(row.machines)
+    begins_anew = bool(new_machines) or window.starts_at < row.starts_at
+    row.starts_at = window.starts_at
+    row.ends_at = window.ends_at
+    row.reason = window.reason[:255]
+    row.machines = sorted(window.machines)
+    row.review_at = _review(window)
     if row.began_at is None and row.starts_at <= now:
-        row.began_at, more = now, True
+        row.began_at = now
+        begins_anew = True
     row.save(update_fields=["starts_at", "ends_at", "reason", "machines", "review_at", "began_at"])
-    return bool(more)
+    return begins_anew
 
 
 def _create_window(window: Followed, now: datetime) -> Silence:
-    return Silence.objects.create(
-        kind=WindowKind.MAINTENANCE.value,
-        machines=sorted(window.machines),
-        reason=window.reason[:255],
-        author=SLURM,
-        origin=window.origin[:128],
-        starts_at=window.starts_at,
-        began_at=now if window.starts_at <= now else None,
-        ends_at=window.ends_at,
-        review_at=_review(window),
-        recorded_at=now,
-    )
+    row = Silence(kind=WindowKind.MAINTENANCE.value, author=SLURM, recorded_at=now)
+    row.machines = sorted(window.machines)
+    row.reason = window.reason[:255]
+    row.origin = window.origin[:128]
+    row.starts_at = window.starts_at
+    row.began_at = now if window.starts_at <= now else None
+    row.ends_at = window.ends_at
+    row.review_at = _review(window)
+    row.save()
+    return row
 
 
 def _review(window: Followed) -> datetime | None:
