@@ -51,31 +51,28 @@ def out_of_service() -> set[str]:
     )
     of_slurm = Fault.objects.active().filter(fault_type__startswith="slurm.")
     seen = of_slurm.values_list("owner", "fault_type")
-    return {
-        *ours.values_list("owner", flat=True),
-        *(owner for owner, fault_type in seen if is_out(fault_type)),
-    }
+    out = set(ours.values_list("owner", flat=True))
+    out.update(owner for owner, fault_type in seen if is_out(fault_type))
+    return out
 
 
 def of_partitions() -> list[Left]:
     known, out = partitions_by_node(), out_of_service()
     totals = sizes(known)
-    lost = Counter(name for node, names in known.items() if node in out for name in names)
-    return [Left(name, totals[name], totals[name] - lost[name]) for name in sorted(totals)]
+    lost = Counter[str]()
+    for node, names in known.items():
+        if node in out:
+            lost.update(names)
+    return [Left(name, total, total - lost[name]) for name, total in sorted(totals.items())]
 
 
 def of_rails() -> list[Left]:
     """Links of nodes to the leafs of each rail, without those with a grave fault at either end or
     on their leaf."""
     graph = graphs.current()
-    rows = (
-        Fault.objects.active()
-        .filter(severity__in=_BAD)
-        .filter(
-            Q(component__in=_OF_LINKS)
-            & (Q(resource__startswith="switch/") | Q(resource__contains="/nic/"))
-        )
-    )
+    is_at_switch_or_nic = Q(resource__startswith="switch/") | Q(resource__contains="/nic/")
+    is_of_link = Q(component__in=_OF_LINKS) & is_at_switch_or_nic
+    rows = Fault.objects.active().filter(severity__in=_BAD).filter(is_of_link)
     bad = set(rows.values_list("resource", flat=True))
     links: dict[int, list[str]] = defaultdict(list)
     for place in graph.topology.switches:
@@ -83,8 +80,9 @@ def of_rails() -> list[Left]:
             links[place.rail] += graph.children(resources.switch(place.name))
     found = []
     for rail, nics in sorted(links.items()):
-        ends = (
-            {nic, graph.peer(nic) or "", resources.owner(graph.peer(nic) or "")} for nic in nics
-        )
-        found.append(Left(str(rail), len(nics), sum(not (those & bad) for those in ends)))
+        usable = 0
+        for nic in nics:
+            peer = graph.peer(nic) or ""
+            usable += bad.isdisjoint((nic, peer, resources.owner(peer)))
+        found.append(Left(str(rail), len(nics), usable))
     return found

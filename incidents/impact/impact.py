@@ -50,6 +50,14 @@ _MOST_AT_ONCE = 200
 _NAMED_PEOPLE, _NAMED_JOBS = 20, 3
 _CLOSED = [state.value for state in CLOSED]
 _COLUMNS = ["nodes", "fault_at", "outcome", "is_harmed", "gpu_hours_lost", "is_estimate"]
+_INCIDENT_COLUMNS = (
+    "nodes_touched",
+    "impact_at",
+    "jobs_touched",
+    "gpu_hours_lost",
+    "severity",
+    "own_severity",
+)
 _SENT = Notification.SendState.SENT
 _NOT_OWN = (State.FALSE_POSITIVE.value, State.DUPLICATE.value)
 
@@ -130,12 +138,13 @@ def tally(incident: Incident, rows: Iterable[IncidentJob] | None = None) -> Impa
     people = {row.job.user for row in harmed or touched}
     is_estimate = any(row.is_estimate or row.gpu_hours_lost is None for row in harmed)
     is_over = all(row.job.ended_at is not None for row in harmed)
+    hours = summed(row.gpu_hours_lost for row in harmed)
     return ImpactTally(
         jobs=len(touched),
         harmed=len(harmed),
         people=len(people),
         nodes=incident.nodes_touched,
-        hours=summed(row.gpu_hours_lost for row in harmed),
+        hours=hours,
         is_estimate=is_estimate,
         is_over=is_over,
     )
@@ -164,14 +173,9 @@ def _read(now: datetime) -> list[_Found]:
 def _fault_at(link: IncidentFault) -> FaultAt:
     row = link.fault
     ended_at = None if row.is_active else row.cleared_at or row.last_seen_at
-    return FaultAt(
-        row.fault_type,
-        row.resource,
-        Component(row.component),
-        Severity(row.severity),
-        row.raised_at,
-        ended_at,
-    )
+    component = Component(row.component)
+    severity = Severity(row.severity)
+    return FaultAt(row.fault_type, row.resource, component, severity, row.raised_at, ended_at)
 
 
 def _since(found: _Found) -> datetime:
@@ -186,34 +190,34 @@ def _find_jobs(found: Sequence[_Found], now: datetime) -> None:
     """Which jobs each incident's faults met. The jobs of all of them are read together."""
     if not found:
         return
-    hosts = {host for each in found for host in each.reach.hosts}
-    alive = {row.pk: row for row in jobs.alive_on(hosts, since=min(map(_since, found)), until=now)}
-    named = {path for each in found for path in each.reach.jobs}
+    hosts = set().union(*(each.reach.hosts for each in found))
+    since = min(map(_since, found))
+    alive = {row.pk: row for row in jobs.alive_on(hosts, since=since, until=now)}
+    named = set().union(*(each.reach.jobs for each in found))
     alive.update({row.pk: row for row in _by_path(named)})
-    places: dict[int, list[str]] = defaultdict(list)
-    on: dict[str, list[int]] = defaultdict(list)
+    machines_by_job: dict[int, list[str]] = defaultdict(list)
+    jobs_by_machine: dict[str, list[int]] = defaultdict(list)
     for pk, node in jobs.places(alive):
-        places[pk].append(resources.node(node))
-        on[resources.node(node)].append(pk)
+        machine = resources.node(node)
+        machines_by_job[pk].append(machine)
+        jobs_by_machine[machine].append(pk)
     gpus = _gpus_per_node(hosts)
+    paths = {pk: jobs.path(job.cluster, job.job_id) for pk, job in alive.items()}
     for each in found:
-        met = {pk for machine in each.reach.machines for pk in on[machine]}
-        met |= {
-            pk for pk, job in alive.items() if jobs.path(job.cluster, job.job_id) in each.reach.jobs
-        }
+        reach = each.reach
+        met = {pk for pk, path in paths.items() if path in reach.jobs}
+        for machine in reach.machines:
+            met.update(jobs_by_machine[machine])
         for pk in met:
             job = alive[pk]
-            spans = [
-                span for machine in places[pk] for span in each.reach.machines.get(machine, ())
-            ]
-            spans += each.reach.jobs.get(jobs.path(job.cluster, job.job_id), ())
-            happened = touch(_span(job, places[pk], gpus), set(spans), now)
+            machines = machines_by_job[pk]
+            spans = set(reach.jobs.get(paths[pk], ()))
+            for machine in machines:
+                spans.update(reach.machines.get(machine, ()))
+            happened = touch(_span(job, machines, gpus), spans, now)
             if happened is not None:
-                each.touches[pk] = (
-                    job,
-                    happened,
-                    sum(machine in each.reach.machines for machine in places[pk]),
-                )
+                node_count = sum(machine in reach.machines for machine in machines)
+                each.touches[pk] = (job, happened, node_count)
 
 
 def _by_path(paths: Iterable[str]) -> list[Job]:
@@ -223,10 +227,10 @@ def _by_path(paths: Iterable[str]) -> list[Job]:
 
 def _gpus_per_node(hosts: Iterable[str]) -> dict[str, int]:
     rows = Node.objects.filter(name__in=list(hosts)).annotate(parts=Count("gpus"))
-    return {
-        resources.node(name): count or parts
-        for name, count, parts in rows.values_list("name", "gpu_count", "parts")
-    }
+    gpus = {}
+    for name, count, parts in rows.values_list("name", "gpu_count", "parts"):
+        gpus[resources.node(name)] = count or parts
+    return gpus
 
 
 def _span(job: Job, machines: Sequence[str], gpus: Mapping[str, int]) -> JobSpan:
@@ -234,11 +238,12 @@ def _span(job: Job, machines: Sequence[str], gpus: Mapping[str, int]) -> JobSpan
     all of them."""
     there = sum(gpus.get(machine, 0) for machine in machines)
     is_whole = job.gpus >= there if job.gpus and there else len(machines) > 1
+    nodes = max(job.node_count, len(machines))
     return JobSpan(
         started_at=job.started_at,
         ended_at=job.ended_at,
         state=job.state,
-        nodes=max(job.node_count, len(machines)),
+        nodes=nodes,
         gpus=job.gpus,
         checkpoint_at=job.checkpoint_at,
         is_whole=is_whole,
@@ -268,29 +273,14 @@ def _write(found: _Found, shares: _Shares, now: datetime) -> bool:
     incident.gpu_hours_lost = counted.hours if counted is not None else None
     was = incident.severity
     because = _lift(found, rows, shares)
-    Incident.objects.filter(pk=incident.pk).update(
-        **{
-            name: getattr(incident, name)
-            for name in (
-                "nodes_touched",
-                "impact_at",
-                "jobs_touched",
-                "gpu_hours_lost",
-                "severity",
-                "own_severity",
-            )
-        }
-    )
+    values = {name: getattr(incident, name) for name in _INCIDENT_COLUMNS}
+    Incident.objects.filter(pk=incident.pk).update(**values)
     if unnamed and counted is not None:
         text = f"{_format_owners(unnamed)}. In all: {counted.words()}."
         record(incident.pk, kind=KIND, text=text, now=now)
     if incident.severity != was:
-        record(
-            incident.pk,
-            kind=LIFTED,
-            text=f"Severity is now {incident.severity}, before {was}: {because}.",
-            now=now,
-        )
+        text = f"Severity is now {incident.severity}, before {was}: {because}."
+        record(incident.pk, kind=LIFTED, text=text, now=now)
     return before != (
         incident.jobs_touched,
         incident.nodes_touched,
@@ -307,7 +297,7 @@ def _put_rows(found: _Found, known: Mapping[int, IncidentJob], now: datetime) ->
     named = {row.job.user for row in known.values() if row.is_harmed}
     for pk, (job, happened, nodes) in found.touches.items():
         before = known.get(pk)
-        values: dict[str, Any] = {
+        values = {
             "nodes": nodes or 1,
             "fault_at": happened.fault_at,
             "outcome": happened.outcome,
@@ -399,7 +389,8 @@ class _Shares:
         for node in out:
             for name in self._partitions.get(node, ()):
                 counts[name] += 1
-        return max((count / self._sizes[name] for name, count in counts.items()), default=0.0)
+        shares = [count / self._sizes[name] for name, count in counts.items()]
+        return max(shares, default=0.0)
 
 
 def _lift(found: _Found, rows: Sequence[IncidentJob], shares: _Shares) -> str:
@@ -440,13 +431,13 @@ def _out(found: _Found) -> set[str]:
     """Nodes that this incident took out: its own while it is out, and those that Slurm shows as
     down in it."""
     row = found.row
-    own = {row.owner} if row.out_of_service_at is not None and row.restored_at is None else set()
-    down = {
-        link.fault.owner
-        for link in found.faults
-        if link.fault.is_active and capacity.is_out(link.fault.fault_type)
-    }
-    return {machine for machine in own | down if machine.startswith("node/")}
+    out = set()
+    if row.out_of_service_at is not None and row.restored_at is None:
+        out.add(row.owner)
+    for link in found.faults:
+        if link.fault.is_active and capacity.is_out(link.fault.fault_type):
+            out.add(link.fault.owner)
+    return {machine for machine in out if machine.startswith("node/")}
 
 
 def _note_told(incidents: Sequence[int]) -> None:

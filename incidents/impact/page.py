@@ -34,10 +34,11 @@ def get_impact_page(incident: Incident) -> ImpactPage:
     tally = impact.tally(incident, rows)
     words = tally.words() if tally is not None else ""
     untold = sum(row.is_harmed and row.owner_told_at is None for row in rows)
+    largest = sorted(rows, key=_largest_first)[:JOBS_SHOWN]
     page = ImpactPage(
         words=words,
         notice=job_source.notice(),
-        jobs=sorted(rows, key=_largest_first)[:JOBS_SHOWN],
+        jobs=largest,
         job_count=len(rows),
         untold=untold,
         partitions=[],
