@@ -86,25 +86,17 @@ def plan(paces: Sequence[PollPace], now: datetime) -> None:
     named = {pace.detector for pace in paces}
     Poll.objects.exclude(detector__in=named).delete()
     for pace in paces:
-        known = set(
-            Poll.objects.filter(detector=pace.detector, kind=pace.kind).values_list(
-                "target", flat=True
-            )
-        )
+        polls = Poll.objects.filter(detector=pace.detector)
+        known = set(polls.filter(kind=pace.kind).values_list("target", flat=True))
         gone = sorted(known - pace.targets)
         for start in range(0, len(gone), _ROWS):
-            Poll.objects.filter(
-                detector=pace.detector, target__in=gone[start : start + _ROWS]
-            ).delete()
-        fresh = (
-            Poll(
-                detector=pace.detector,
-                kind=pace.kind,
-                target=name,
-                next_poll_at=_on_grid(pace.detector, name, pace.every, now),
-            )
-            for name in sorted(pace.targets - known)
-        )
+            targets = gone[start : start + _ROWS]
+            polls.filter(target__in=targets).delete()
+        fresh = []
+        for name in sorted(pace.targets - known):
+            first_at = _on_grid(pace.detector, name, pace.every, now)
+            poll = Poll(detector=pace.detector, kind=pace.kind, target=name, next_poll_at=first_at)
+            fresh.append(poll)
         Poll.objects.bulk_create(fresh, batch_size=_ROWS, ignore_conflicts=True)
 
 
@@ -112,14 +104,10 @@ def marks() -> tuple[object, ...]:
     """Other than last time when a machine has come or gone: then the schedule is brought up to the
     inventory."""
     known = Q(is_provisional=False)
-    return tuple(
-        tuple(
-            model.objects.aggregate(
-                n=Count("pk", filter=known), newest=Max("pk", filter=known)
-            ).values()
-        )
-        for model in (Node, Switch)
-    )
+    figures = {"n": Count("pk", filter=known), "newest": Max("pk", filter=known)}
+    nodes = Node.objects.aggregate(**figures)
+    switches = Switch.objects.aggregate(**figures)
+    return (tuple(nodes.values()), tuple(switches.values()))
 
 
 def claim(paces: Sequence[PollPace], now: datetime, *, tick: timedelta) -> list[Chunk]:
@@ -154,21 +142,20 @@ def _claimed(due: QuerySet[Poll], detector: str, most: int, now: datetime) -> li
     """Dead targets go in chunks of their own: the others do not wait for their time limits."""
     lease = now + LEASE
     with transaction.atomic():
-        rows = list(
-            due.order_by("next_poll_at")
-            .select_for_update(skip_locked=True)
-            .values_list("pk", "target", "failures")[:most]
-        )
-        for start in range(0, len(rows), _ROWS):
-            ids = [pk for pk, _, _ in rows[start : start + _ROWS]]
-            Poll.objects.filter(pk__in=ids).update(leased_until=lease)
+        unlocked = due.order_by("next_poll_at").select_for_update(skip_locked=True)
+        rows = list(unlocked.values_list("pk", "target", "failures")[:most])
+        ids = [pk for pk, _, _ in rows]
+        for start in range(0, len(ids), _ROWS):
+            leased = Poll.objects.filter(pk__in=ids[start : start + _ROWS])
+            leased.update(leased_until=lease)
     living = [target for _, target, failures in rows if not failures]
     dead = [target for _, target, failures in rows if failures]
-    return [
-        Chunk(detector, tuple(names[start : start + CHUNK]), lease)
-        for names in (living, dead)
-        for start in range(0, len(names), CHUNK)
-    ]
+    chunks = []
+    for names in (living, dead):
+        for start in range(0, len(names), CHUNK):
+            chunk_names = tuple(names[start : start + CHUNK])
+            chunks.append(Chunk(detector, chunk_names, lease))
+    return chunks
 
 
 def begin(chunk: Chunk, now: datetime) -> Chunk:
@@ -262,9 +249,8 @@ def kept_of(
 
 
 def _poll_state(row: Poll) -> PollState:
-    return PollState(
-        row.pk, row.detector, row.target, row.failures, unpacked(bytes(row.memory)), row.polled_at
-    )
+    memory = unpacked(bytes(row.memory))
+    return PollState(row.pk, row.detector, row.target, row.failures, memory, row.polled_at)
 
 
 def finish(
@@ -372,9 +358,9 @@ def learn_plans(plans: Mapping[str, str], now: datetime) -> None:
     until = now + PLANNED_FOR
     for why, names in by_reason.items():
         PlannedWork.objects.filter(node__in=names).update(why=why, seen_at=now, until=until)
-        fresh = [
-            PlannedWork(node=n, why=why, since=now, seen_at=now, until=until)
-            for n in names
-            if n not in known
-        ]
+        fresh = []
+        for name in names:
+            if name not in known:
+                work = PlannedWork(node=name, why=why, since=now, seen_at=now, until=until)
+                fresh.append(work)
         PlannedWork.objects.bulk_create(fresh, ignore_conflicts=True)
