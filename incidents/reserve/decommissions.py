@@ -27,8 +27,9 @@ def begin(node: str, *, actor: str, why: str, now: datetime) -> str | Refused:
         return Refused("Say why: whoever finds it idle will ask.")
     try:
         with transaction.atomic():
+            reason = why.strip()[:255]
             made = Decommission.objects.create(
-                node=row, reason=why.strip()[:255], set_by=actor[:150], set_at=now
+                node=row, reason=reason, set_by=actor[:150], set_at=now
             )
             text = f"{format_decommission(made)} Nothing is started on it from now on."
             _tell(row, text, actor=actor, now=now)

@@ -69,18 +69,15 @@ class Breakage:
 def is_lemon(node: str, now: datetime) -> Lemon | None:
     """Whether the machine is one, by the incidents of the last four weeks; a part that left does
     not count."""
-    return next(
-        (lemon for lemon in find_lemons(_breakages(now, owner=f"node/{node}")) if not lemon.serial),
-        None,
-    )
+    found = find_lemons(_breakages(now, owner=f"node/{node}"))
+    return next((lemon for lemon in found if not lemon.serial), None)
 
 
 def lemons(now: datetime) -> list[Lemon]:
     """All machines and parts that are, those with the most incidents first. Two queries."""
-    return sorted(
-        find_lemons(_breakages(now)),
-        key=lambda lemon: (-len(lemon.incidents), lemon.resource, lemon.serial),
-    )
+    found = find_lemons(_breakages(now))
+    found.sort(key=lambda lemon: (-len(lemon.incidents), lemon.resource, lemon.serial))
+    return found
 
 
 def find_lemons(breakages: Iterable[Breakage]) -> list[Lemon]:
@@ -93,11 +90,10 @@ def find_lemons(breakages: Iterable[Breakage]) -> list[Lemon]:
             by_machine.setdefault(breakage.owner, []).append(breakage)
         if breakage.serial:
             by_part.setdefault(breakage.serial, []).append(breakage)
-    found = [
-        _lemon(owner, "", rows)
-        for owner, rows in by_machine.items()
-        if len(rows) >= INCIDENTS_OF_A_NODE
-    ]
+    found = []
+    for owner, rows in by_machine.items():
+        if len(rows) >= INCIDENTS_OF_A_NODE:
+            found.append(_lemon(owner, "", rows))
     for serial, rows in by_part.items():
         if len(rows) >= INCIDENTS_OF_A_PART:
             found.append(_lemon(rows[-1].resource, serial, rows))
@@ -115,37 +111,36 @@ def _lemon(resource: str, serial: str, rows: Sequence[Breakage]) -> Lemon:
 
 
 def _breakages(now: datetime, owner: str = "") -> list[Breakage]:
+    components = [str(component) for component in _HARDWARE]
     rows = Incident.objects.filter(
-        component__in=[str(component) for component in _HARDWARE],
+        component__in=components,
         action__in=_REPAIRS,
         owner__startswith="node/",
         onset_at__gt=now - WITHIN,
         onset_at__lte=now,
-    ).exclude(state__in=_NO_FAILURE)
-    rows = rows.exclude(recovery__in=_NO_HARDWARE)
-    found = list(
-        (rows.filter(owner=owner) if owner else rows).values_list(
-            "pk", "owner", "root_resource", "onset_at"
-        )
     )
+    rows = rows.exclude(state__in=_NO_FAILURE).exclude(recovery__in=_NO_HARDWARE)
+    if owner:
+        rows = rows.filter(owner=owner)
+    found = list(rows.values_list("pk", "owner", "root_resource", "onset_at"))
+    slots = {slot for _, _, slot, _ in found}
     stays: dict[str, list[InService]] = {}
-    for stay in InService.objects.filter(slot__in={slot for _, _, slot, _ in found}):
+    for stay in InService.objects.filter(slot__in=slots):
         stays.setdefault(stay.slot, []).append(stay)
-    return [
-        _breakage(number, machine, slot, at, stays.get(slot, ()))
-        for number, machine, slot, at in found
-    ]
+    breakages = []
+    for number, machine, slot, onset_at in found:
+        breakages.append(_breakage(number, machine, slot, onset_at, stays.get(slot, ())))
+    return breakages
 
 
 def _breakage(
     number: int, machine: str, slot: str, at: datetime, stays: Iterable[InService]
 ) -> Breakage:
-    then = next((s for s in stays if s.from_at <= at and (s.to_at is None or s.to_at > at)), None)
-    if then is None:
-        return Breakage(number, machine, slot, at)
-    return Breakage(
-        number, machine, slot, at, serial=then.serial, is_replaced=then.to_at is not None
-    )
+    for stay in stays:
+        is_replaced = stay.to_at is not None
+        if stay.from_at <= at and (stay.to_at is None or stay.to_at > at):
+            return Breakage(number, machine, slot, at, serial=stay.serial, is_replaced=is_replaced)
+    return Breakage(number, machine, slot, at)
 
 
 _QUARANTINED = Prepared(lambda: Quarantine.objects.filter(ended_at=None).values_list("node__name"))

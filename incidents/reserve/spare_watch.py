@@ -32,9 +32,9 @@ def due(now: datetime) -> list[str]:
 def _lent(before: datetime) -> QuerySet[Spare]:
     cases = VendorCase.objects.filter(incident=OuterRef("incident"))
     is_over = Q(incident__closed_at__lte=before)
-    case_is_over = Q(Exists(cases.filter(closed_at__lte=before))) & ~Q(
-        Exists(cases.exclude(state=CaseState.CLOSED))
-    )
+    has_closed_case = Q(Exists(cases.filter(closed_at__lte=before)))
+    has_open_case = Q(Exists(cases.exclude(state=CaseState.CLOSED)))
+    case_is_over = has_closed_case & ~has_open_case
     return Spare.objects.filter(
         is_over | case_is_over, stands_for__isnull=False, since_at__lte=before
     )
@@ -70,8 +70,9 @@ def _ask(spare_id: int, now: datetime) -> str:
 def _format_idle_spare(spare: Spare, incident: Incident, lacking: str) -> str:
     over = "its vendor case is closed" if incident.is_open else f"incident #{incident.pk} is closed"
     since = f"{spare.since_at:%Y-%m-%d %H:%M %Z}"
+    name = spare.node.name
     return (
-        f"{spare.node.name} stands in for {lacking} since {since}, and {over}. If {lacking} serves"
-        f" again, `kintsugi spare return {spare.node.name}` gives the spare back; else it is"
-        " missed from the pool."
+        f"{name} stands in for {lacking} since {since}, and {over}. If {lacking} serves"
+        f" again, `kintsugi spare return {name}` gives the spare back; else it is missed from"
+        " the pool."
     )

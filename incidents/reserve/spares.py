@@ -29,13 +29,12 @@ def add(
         return Refused(leaving)
     if not partitions:
         return Refused("Name the partitions whose nodes it stands in for.")
+    stands_for = sorted(set(partitions))
+    reservation = f"spare-{node}" if is_reserved else ""
     try:
         with transaction.atomic():
             return Spare.objects.create(
-                node=row,
-                partitions=sorted(set(partitions)),
-                reservation=f"spare-{node}" if is_reserved else "",
-                since_at=now,
+                node=row, partitions=stands_for, reservation=reservation, since_at=now
             )
     except IntegrityError:
         return Refused(f"{node} is in the pool already.")
@@ -69,11 +68,13 @@ def ready(partitions: Collection[str]) -> list[Spare]:
 
 def in_part(partitions: Collection[str]) -> list[Spare]:
     """Ready ones that are for some of these partitions and not for all."""
-    return [
-        row
-        for row in _waiting()
-        if set(partitions) & set(row.partitions) and set(partitions) - set(row.partitions)
-    ]
+    wanted = set(partitions)
+    spares = []
+    for row in _waiting():
+        offered = set(row.partitions)
+        if wanted & offered and wanted - offered:
+            spares.append(row)
+    return spares
 
 
 def _waiting() -> QuerySet[Spare]:
