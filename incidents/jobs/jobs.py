@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import transaction
 from django.db.models import Q
@@ -88,16 +88,25 @@ def learn(records: Iterable[JobRecord], now: datetime, *, whole_of: str = "") ->
     latest = _latest(records)
     with transaction.atomic():
         known = _known(latest.values())
-        new = [_row(record, now) for key, record in latest.items() if key not in known]
-        seen = [(known[key], record) for key, record in latest.items() if key in known]
+        new = []
+        seen = []
+        for key, record in latest.items():
+            if key in known:
+                seen.append((known[key], record))
+            else:
+                new.append(_row(record, now))
         wider = [(row, record) for row, record in seen if len(record.nodes) > row.node_count]
         changed = [row for row, record in seen if _take(row, record, now)]
         Job.objects.bulk_create(new)
         Job.objects.bulk_update(changed, _COLUMNS, batch_size=500)
-        _put_nodes([*((row, latest[_key(row)]) for row in new), *wider])
-        _seen([row.pk for row, record in seen if record.ended_at is None], now)
-        gone = _superseded(known.values(), [*new, *(row for row, _ in seen)])
-        gone += _vanished(whole_of, latest, now) if whole_of else []
+        of_new = [(row, latest[_key(row)]) for row in new]
+        _put_nodes([*of_new, *wider])
+        running = [row.pk for row, record in seen if record.ended_at is None]
+        _seen(running, now)
+        seen_rows = [row for row, _ in seen]
+        gone = _superseded(known.values(), [*new, *seen_rows])
+        if whole_of:
+            gone += _vanished(whole_of, latest, now)
         _end(gone)
         _end_places([*changed, *gone])
     return len(new) + len(changed) + len(gone)
@@ -122,10 +131,9 @@ def running_on(
         of[paths[pk]].add(owner)
         if owner in wanted:
             on[owner].add(paths[pk])
-    return (
-        {owner: frozenset(jobs) for owner, jobs in on.items()},
-        {job: frozenset(machines) for job, machines in of.items()},
-    )
+    jobs_by_machine = {owner: frozenset(jobs) for owner, jobs in on.items()}
+    machines_by_job = {job: frozenset(machines) for job, machines in of.items()}
+    return jobs_by_machine, machines_by_job
 
 
 @dataclass(frozen=True)
@@ -139,9 +147,9 @@ class Spell:
     machines: frozenset[str]
 
     def was_near(self, at: datetime, around: timedelta) -> bool:
-        return self.started_at <= at + around and (
-            self.ended_at is None or self.ended_at >= at - around
-        )
+        if self.started_at > at + around:
+            return False
+        return self.ended_at is None or self.ended_at >= at - around
 
 
 def spells_on(
@@ -149,17 +157,17 @@ def spells_on(
 ) -> dict[str, list[Spell]]:
     """By machine, the jobs that ran there in this time. Two queries per 5,000 machines or jobs."""
     hosts = sorted({host for owner in owners if (host := resources.host_of(owner)) is not None})
-    rows = [
-        row for part in _chunks(hosts) for row in _SPELLS.rows(hosts=part, since=since, until=until)
-    ]
+    rows: list[Any] = []
+    for part in _chunks(hosts):
+        rows += _SPELLS.rows(hosts=part, since=since, until=until)
     of: dict[int, set[str]] = defaultdict(set)
     for pk, node in places({row[1] for row in rows}):
         of[pk].add(resources.node(node))
     found: dict[str, list[Spell]] = defaultdict(list)
     for node, pk, cluster, job_id, started_at, ended_at in rows:
-        found[resources.node(node)].append(
-            Spell(path(cluster, job_id), started_at, ended_at, frozenset(of[pk]))
-        )
+        job_path = path(cluster, job_id)
+        spell = Spell(job_path, started_at, ended_at, frozenset(of[pk]))
+        found[resources.node(node)].append(spell)
     return found
 
 
@@ -244,20 +252,20 @@ def _take(row: Job, record: JobRecord, now: datetime) -> bool:
     if record.ended_at is None and row.ended_at is not None and row.state != UNKNOWN_END:
         return False
     checkpoints = [at for at in (row.checkpoint_at, record.checkpoint_at) if at is not None]
+    # A job that went on without a lost node had it.
+    node_count = max(row.node_count, len(record.nodes))
+    ended_at = None
+    if record.ended_at is not None:
+        ended_at = max(record.ended_at, record.started_at)
     values = {
-        "name": record.name or row.name,
-        "user": record.user or row.user,
-        "partition": record.partition or row.partition,
         "state": record.state,
-        "node_count": max(
-            row.node_count, len(record.nodes)
-        ),  # a job that went on without a lost node had it
+        "node_count": node_count,
         "gpus": max(row.gpus, record.gpus),
-        "ended_at": (
-            max(record.ended_at, record.started_at) if record.ended_at is not None else None
-        ),
+        "ended_at": ended_at,
         "checkpoint_at": max(checkpoints, default=None),
     }
+    for name in ("name", "user", "partition"):
+        values[name] = getattr(record, name) or getattr(row, name)
     has_changed = any(getattr(row, name) != value for name, value in values.items())
     if has_changed:
         for name, value in values.items():
@@ -268,11 +276,11 @@ def _take(row: Job, record: JobRecord, now: datetime) -> bool:
 
 def _put_nodes(told: Sequence[tuple[Job, JobRecord]]) -> None:
     """The nodes of new starts, and those that a known one gained."""
-    rows = [
-        JobNode(job_id=row.pk, node=node, ended_at=row.ended_at)
-        for row, record in told
-        for node in dict.fromkeys(resources.short_host(name)[:64] for name in record.nodes)
-    ]
+    rows = []
+    for row, record in told:
+        nodes = dict.fromkeys(resources.short_host(name)[:64] for name in record.nodes)
+        for node in nodes:
+            rows.append(JobNode(job_id=row.pk, node=node, ended_at=row.ended_at))
     JobNode.objects.bulk_create(rows, batch_size=_CHUNK, ignore_conflicts=True)
 
 
@@ -288,14 +296,12 @@ def _superseded(known: Iterable[Job], told: Iterable[Job]) -> list[Job]:
     for row in told:
         job = row.cluster, row.job_id
         newest[job] = max(row.started_at, newest.get(job, row.started_at))
-    old = [
-        row
-        for row in known
-        if row.ended_at is None
-        and row.started_at < newest.get((row.cluster, row.job_id), row.started_at)
-    ]
-    for row in old:
-        row.state = _REQUEUED
+    old = []
+    for row in known:
+        newest_start = newest.get((row.cluster, row.job_id), row.started_at)
+        if row.ended_at is None and row.started_at < newest_start:
+            row.state = _REQUEUED
+            old.append(row)
     return old
 
 
