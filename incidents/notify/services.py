@@ -151,11 +151,8 @@ def _candidates(channel: str | Given, now: Moment) -> QuerySet[Notification]:
     # What a window keeps from people waits; a card that they have is updated in place.
     may_go &= Q(incident__silence=None) | (Q(sequence=CARD_SEQUENCE) & ~Q(message_ts=""))
     is_later = Case(When(sequence=CARD_SEQUENCE, message_ts="", then=Value(0)), default=Value(1))
-    return (
-        Notification.objects.filter(_is_due(now), channel=channel)
-        .filter(may_go)
-        .order_by(is_later, "due_at", "incident_id", "sequence")
-    )
+    due = Notification.objects.filter(_is_due(now), channel=channel)
+    return due.filter(may_go).order_by(is_later, "due_at", "incident_id", "sequence")
 
 
 _CLOSED = Prepared(
@@ -277,12 +274,13 @@ def _record_delivered(
     is_stale = Q(sequence=CARD_SEQUENCE, revision__gt=shown)
     state = Case(When(is_stale, then=Value(_State.WAITING)), default=Value(_State.SENT))
     due_at = Case(When(is_stale, then=Value(now)), default=F("due_at"))
+    permalink = answer.permalink or row.permalink
     _mine(row).update(
         state=state,
         due_at=due_at,
         leased_until=None,
         message_ts=answer.ts,
-        permalink=answer.permalink or row.permalink,
+        permalink=permalink,
         sent_revision=shown,
         sent_at=now,
         error="",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db.models import Count, Q
@@ -72,16 +73,15 @@ def thing(resource: str) -> str:
     """A resource path as a person says it: `gn042 GPU 4 (0000:9b:00.0)`, `leaf-03 port
     Ethernet64`."""
     parts = resource.split("/", 3)
-    machine = parts[1] if len(parts) > 1 and parts[1] != resources.UNKNOWN_HOST else "unknown host"
+    machine = "unknown host"
+    if len(parts) > 1 and parts[1] != resources.UNKNOWN_HOST:
+        machine = parts[1]
     if len(parts) < 4:
         return machine if parts[0] != "switch" else f"switch {machine}"
     kind, name = parts[2], parts[3]
     if kind == "gpu":
-        index = (
-            Gpu.objects.filter(node__name=machine, pci_address=name)
-            .values_list("index", flat=True)
-            .first()
-        )
+        gpus = Gpu.objects.filter(node__name=machine, pci_address=name)
+        index = gpus.values_list("index", flat=True).first()
         return f"{machine} GPU {name}" if index is None else f"{machine} GPU {index} ({name})"
     words = {"nic": "NIC", "nvswitch": "NVSwitch", "pci": "PCI device", "port": "port"}
     return f"{machine} {words.get(kind, kind)} {name}"
@@ -94,10 +94,12 @@ def place(incident: Incident) -> str:
         known = [f"rack {node.rack}" if node.rack else "", node.pod]
         known.append("not in the inventory" if node.is_provisional else "")
         return ", ".join(part for part in known if part) or "place not in the inventory"
-    switch = Switch.objects.filter(name=incident.owner.partition("/")[2]).first()
+    switch_name = incident.owner.partition("/")[2]
+    switch = Switch.objects.filter(name=switch_name).first()
     if switch is None or switch.is_provisional:
         return "not in the inventory"
-    return ", ".join(part for part in (f"{switch.role} switch", switch.pod, _rail(switch)) if part)
+    places = (f"{switch.role} switch", switch.pod, _rail(switch))
+    return ", ".join(text for text in places if text)
 
 
 def _rail(switch: Switch) -> str:
@@ -119,28 +121,51 @@ def card(incident: Incident, *, now: datetime, run_words: RunWords = no_run) -> 
     faults = incident.members.aggregate(joined=Count("pk"), active=active)
     asks = incident.is_open and bool(incident.needs_human)
     impact_tally = impact.tally(incident)
+    impact_text = impact_tally.words() if impact_tally is not None else ""
+    asked = incident.needs_human if asks else ASKED[state]
+    latest_text = "" if latest in does else latest
+    fault_count = faults["joined"] or 1
+    active_count = faults["active"]
     return Card(
-        incident=incident.pk,
-        title=incident.title,
-        severity=Severity(incident.severity),
+        **_describe_incident(incident),
+        **_times(incident),
         state=state,
-        resource=thing(incident.root_resource),
-        where=place(incident),
-        component=incident.component.replace("_", " "),
-        channels=tuple(incident.channels),
-        onset_at=incident.onset_at,
-        opened_at=incident.opened_at,
         now=does,
-        asked=incident.needs_human if asks else ASKED[state],
-        url=console_url(incident.pk),
-        faults=faults["joined"] or 1,
-        active_faults=faults["active"],
+        asked=asked,
+        faults=fault_count,
+        active_faults=active_count,
         needs_human=asks,
-        restored_at=incident.restored_at,
-        closed_at=incident.closed_at,
-        latest="" if latest in does else latest,
-        impact=impact_tally.words() if impact_tally is not None else "",
+        latest=latest_text,
+        impact=impact_text,
     )
+
+
+def _describe_incident(incident: Incident) -> dict[str, Any]:
+    """What and where it is, as the card's fields of the same names."""
+    severity = Severity(incident.severity)
+    component = incident.component.replace("_", " ")
+    channels = tuple(incident.channels)
+    resource = thing(incident.root_resource)
+    where = place(incident)
+    return {
+        "incident": incident.pk,
+        "title": incident.title,
+        "severity": severity,
+        "resource": resource,
+        "where": where,
+        "component": component,
+        "channels": channels,
+        "url": console_url(incident.pk),
+    }
+
+
+def _times(incident: Incident) -> dict[str, Any]:
+    return {
+        "onset_at": incident.onset_at,
+        "opened_at": incident.opened_at,
+        "restored_at": incident.restored_at,
+        "closed_at": incident.closed_at,
+    }
 
 
 def doing(incident: Incident, run: str, now: datetime) -> str:

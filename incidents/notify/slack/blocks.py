@@ -69,11 +69,9 @@ def text(content: Card | Reply) -> str:
     if isinstance(content, Reply):
         return mrkdwn.escape(content.text, 1000)
     need = " A person is needed." if content.needs_human else ""
-    body = (
-        f"{headline(content)}. {content.resource}, {content.where}. State:"
-        f" {words(content.state)}.{need}"
-    )
-    return mrkdwn.escape(body, 1000)
+    place = f"{content.resource}, {content.where}"
+    state = words(content.state)
+    return mrkdwn.escape(f"{headline(content)}. {place}. State: {state}.{need}", 1000)
 
 
 def headline(card: Card) -> str:
@@ -91,11 +89,12 @@ def card_blocks(card: Card) -> list[Block]:
     print."""
     sign = CLOSED_SIGNS.get(card.state, SIGNS[card.severity])
     header = f"{sign} {mrkdwn.plain(headline(card), 110)}"
+    place = _mrkdwn(_place(card))
     now_and_next = [_mrkdwn(_doing(card)), _mrkdwn(_asking(card))]
     small_print = [_mrkdwn(_small_print(card)), *_latest(card)]
     return [
         {"type": "header", "text": _plain(header)},
-        {"type": "section", "text": _mrkdwn(_place(card))},
+        {"type": "section", "text": place},
         {"type": "section", "fields": now_and_next},
         {"type": "context", "elements": small_print},
     ]
@@ -106,11 +105,11 @@ def reply_blocks(reply: Reply) -> list[Block]:
     by = "" if reply.actor == "kintsugi" else f", by {mrkdwn.escape(reply.actor, 150)}"
     text = f"{sign} {mrkdwn.escape(reply.text, 2900)}"
     small_print = f"{mrkdwn.date(reply.occurred_at)}{by}"
-    return [
-        {"type": "section", "text": _mrkdwn(text)},
-        *(ask_blocks(reply.ask) if reply.ask is not None else ()),
-        {"type": "context", "elements": [_mrkdwn(small_print)]},
-    ]
+    lines: list[Block] = [{"type": "section", "text": _mrkdwn(text)}]
+    if reply.ask is not None:
+        lines += ask_blocks(reply.ask)
+    lines.append({"type": "context", "elements": [_mrkdwn(small_print)]})
+    return lines
 
 
 def ask_blocks(ask: Ask) -> list[Block]:
@@ -150,10 +149,10 @@ def _place(card: Card) -> str:
         state = f"{words(card.state)} {mrkdwn.date(card.closed_at)}"
     else:
         state = f"now *{words(card.state)}*"
-    lines = [
-        f"*{mrkdwn.escape(card.resource, 300)}*, {mrkdwn.escape(card.where, 300)}",
-        f"Since {mrkdwn.date(card.onset_at)}, {state}",
-    ]
+    resource = mrkdwn.escape(card.resource, 300)
+    where = mrkdwn.escape(card.where, 300)
+    since = mrkdwn.date(card.onset_at)
+    lines = [f"*{resource}*, {where}", f"Since {since}, {state}"]
     if card.impact:
         lines.append(f"Jobs: {mrkdwn.escape(card.impact, 300)}")
     return "\n".join(lines)
@@ -171,10 +170,9 @@ def _asking(card: Card) -> str:
 
 def _small_print(card: Card) -> str:
     component = mrkdwn.escape(card.component, 100)
-    return (
-        f"{SIGNS[card.severity]} {card.severity} | {component} | seen by {_seen_by(card)} |"
-        f" {_faults(card)}"
-    )
+    severity = f"{SIGNS[card.severity]} {card.severity}"
+    seen_by = _seen_by(card)
+    return f"{severity} | {component} | seen by {seen_by} | {_faults(card)}"
 
 
 def _faults(card: Card) -> str:
@@ -188,10 +186,8 @@ def _faults(card: Card) -> str:
 
 def _seen_by(card: Card) -> str:
     known = {"platform": "monitoring", "user": "a user"}
-    return (
-        mrkdwn.escape(" and ".join(known.get(channel, channel) for channel in card.channels), 200)
-        or "nobody yet"
-    )
+    channels = " and ".join(known.get(channel, channel) for channel in card.channels)
+    return mrkdwn.escape(channels, 200) or "nobody yet"
 
 
 def _latest(card: Card) -> list[Block]:

@@ -69,12 +69,9 @@ class SlackNotifier:
         asks: Callable[[Message], Ask | None] = lambda _: None,
     ) -> None:
         self._asks = asks
-        self._client = WebClient(
-            token=token,
-            base_url=api_url.rstrip("/") + "/",
-            timeout=max(1, round(timeout.total_seconds())),
-            retry_handlers=[],
-        )
+        base_url = api_url.rstrip("/") + "/"
+        seconds = max(1, round(timeout.total_seconds()))
+        self._client = WebClient(token=token, base_url=base_url, timeout=seconds, retry_handlers=[])
         self._workspace_url = ""
 
     def serves(self, channel: str) -> bool:
@@ -121,14 +118,17 @@ class SlackNotifier:
         return NotFound()
 
     def _page(self, message: Message, attempted_at: datetime, cursor: str) -> SlackResponse:
+        oldest = (attempted_at - CLOCK_SKEW).timestamp()
+        latest = (attempted_at + CLOCK_SKEW).timestamp()
+        channel = _channel_id(message)
         window: dict[str, Any] = {
-            "channel": _channel_id(message),
-            "oldest": f"{(attempted_at - CLOCK_SKEW).timestamp():.6f}",
-            "latest": f"{(attempted_at + CLOCK_SKEW).timestamp():.6f}",
+            "channel": channel,
+            "oldest": f"{oldest:.6f}",
+            "latest": f"{latest:.6f}",
             "include_all_metadata": True,
             "limit": _PAGE,
-            "cursor": cursor or None,
         }
+        window["cursor"] = cursor or None
         if message.thread_ts:
             return self._client.conversations_replies(ts=message.thread_ts, **window)
         return self._client.conversations_history(**window)
@@ -158,7 +158,8 @@ class SlackNotifier:
                 self._workspace_url = str(answer.get("url") or "")
         if not self._workspace_url:
             return ""
-        workspace, name = self._workspace_url.rstrip("/"), ts.replace(".", "")
+        workspace = self._workspace_url.rstrip("/")
+        name = ts.replace(".", "")
         return f"{workspace}/archives/{_channel_id(message)}/p{name}"
 
 
@@ -168,27 +169,22 @@ def _channel_id(message: Message) -> str:
 
 def _body(message: Message) -> dict[str, Any]:
     key = message.key
+    payload = {"incident": key.incident, "sequence": key.sequence, "written": key.written}
     return {
         "channel": _channel_id(message),
         "text": blocks.text(message.content),
         "blocks": blocks.blocks(message.content),
-        "metadata": {
-            "event_type": EVENT_TYPE,
-            "event_payload": {
-                "incident": key.incident,
-                "sequence": key.sequence,
-                "written": key.written,
-            },
-        },
+        "metadata": {"event_type": EVENT_TYPE, "event_payload": payload},
     }
 
 
 def _post_body(message: Message) -> dict[str, Any]:
     is_loud = isinstance(message.content, Reply) and message.content.is_loud
+    is_broadcast = bool(message.thread_ts) and is_loud
     return {
         **_body(message),
         "thread_ts": message.thread_ts or None,
-        "reply_broadcast": True if message.thread_ts and is_loud else None,
+        "reply_broadcast": True if is_broadcast else None,
         "unfurl_links": False,
         "unfurl_media": False,
     }
