@@ -75,8 +75,10 @@ def mean_time_between(failures: int, exposure: float) -> Estimate:
         raise ValueError(f"failures {failures} and exposure {exposure} must not be negative")
     if failures == 0:
         return Estimate(None, exposure / ZERO_FAILURES_DIVISOR, None)
-    low = 2 * exposure / float(special.chdtri(2 * failures + 2, _ALPHA / 2))
-    high = 2 * exposure / float(special.chdtri(2 * failures, 1 - _ALPHA / 2))
+    most_failures = float(special.chdtri(2 * failures + 2, _ALPHA / 2))
+    fewest_failures = float(special.chdtri(2 * failures, 1 - _ALPHA / 2))
+    low = 2 * exposure / most_failures
+    high = 2 * exposure / fewest_failures
     return Estimate(exposure / failures, low, high)
 
 
@@ -106,9 +108,10 @@ def median(curve: Curve) -> Estimate:
     stays as it was. No interval from fewer than `ENOUGH_FOR_MEDIAN` ends, and none of no width.
     """
     low, high = bands(curve)
-    found = Estimate(
-        *(_first_at_half(curve.times, values) for values in (curve.survival, low, high))
-    )
+    value_at_half = _first_at_half(curve.times, curve.survival)
+    low_at_half = _first_at_half(curve.times, low)
+    high_at_half = _first_at_half(curve.times, high)
+    found = Estimate(value_at_half, low_at_half, high_at_half)
     return _with_interval(found, is_known=curve.ended >= ENOUGH_FOR_MEDIAN)
 
 
@@ -126,10 +129,14 @@ def restricted_mean(curve: Curve, horizon: float) -> tuple[Estimate, float]:
     areas = np.diff(edges) * steps
     mean = float(areas.sum())
     after = np.cumsum(areas[::-1])[::-1][1:]  # the area to the right of each end
-    increments = np.diff(np.concatenate(([0.0], curve.hazard_variance[inside])))
+    variances = np.concatenate(([0.0], curve.hazard_variance[inside]))
+    increments = np.diff(variances)
     usable = np.isfinite(increments)
-    error = float(np.sqrt(np.sum(after[usable] ** 2 * increments[usable])))
-    found = Estimate(mean, max(0.0, mean - Z * error), min(reach, mean + Z * error))
+    variance = np.sum(after[usable] ** 2 * increments[usable])
+    half_width = Z * float(np.sqrt(variance))
+    low = max(0.0, mean - half_width)
+    high = min(reach, mean + half_width)
+    found = Estimate(mean, low, high)
     return _with_interval(found, is_known=curve.ended >= ENOUGH_FOR_MEAN), reach
 
 
@@ -148,11 +155,14 @@ def laplace(times: Floats, start: float, end: float) -> Trend:
     if times.size < ENOUGH_FOR_TREND or end <= start:
         return Trend(Direction.TOO_FEW, None, None)
     length = end - start
-    score = float((times.mean() - start - length / 2) / (length * np.sqrt(1 / (12 * times.size))))
+    from_middle = times.mean() - start - length / 2
+    standard_error = length * np.sqrt(1 / (12 * times.size))
+    score = float(from_middle / standard_error)
     p_value = float(2 * special.ndtr(-abs(score)))
     if p_value >= _ALPHA:
         return Trend(Direction.NONE, score, p_value)
-    return Trend(Direction.RISING if score > 0 else Direction.FALLING, score, p_value)
+    direction = Direction.RISING if score > 0 else Direction.FALLING
+    return Trend(direction, score, p_value)
 
 
 def exposure(starts: Floats, since: float, until: float) -> float:
@@ -183,20 +193,25 @@ def covered(
     Arrays of one shape (n,); `owners` are small whole numbers. Sorts once, then one pass without a
     loop.
     """
-    begun, ended = np.clip(starts, since, until), np.clip(ends, since, until)
+    begun = np.clip(starts, since, until)
+    ended = np.clip(ends, since, until)
     is_real = ended > begun
     if not is_real.any():
         return 0.0
     # Each owner gets a stretch of its own on one line, so that one pass merges all of them.
     stretch = 2 * (until - since)
     shift = owners[is_real].astype(float) * stretch
-    begun, ended = begun[is_real] - since + shift, ended[is_real] - since + shift
+    begun = begun[is_real] - since + shift
+    ended = ended[is_real] - since + shift
     order = np.argsort(begun, kind="stable")
-    begun, ended = begun[order], ended[order]
+    begun = begun[order]
+    ended = ended[order]
     reach = np.maximum.accumulate(ended)
     is_new = np.concatenate(([True], begun[1:] > reach[:-1]))
-    last_of_each = np.append(np.flatnonzero(is_new)[1:] - 1, begun.size - 1)
-    return float((reach[last_of_each] - begun[is_new]).sum())
+    before_each_new = np.flatnonzero(is_new)[1:] - 1
+    last_of_each = np.append(before_each_new, begun.size - 1)
+    lengths = reach[last_of_each] - begun[is_new]
+    return float(lengths.sum())
 
 
 def bands(curve: Curve) -> tuple[Floats, Floats]:
@@ -204,11 +219,16 @@ def bands(curve: Curve) -> tuple[Floats, Floats]:
     limit is carried."""
     usable = np.isfinite(curve.hazard_variance) & (curve.survival > 0) & (curve.survival < 1)
     logs = np.log(np.where(usable, curve.survival, 0.5))
-    spread = np.exp(Z * np.sqrt(np.where(usable, curve.hazard_variance, 0.0)) / np.abs(logs))
-    low, high = np.exp(logs * spread), np.exp(logs / spread)
-    kept = np.maximum.accumulate(np.where(usable, np.arange(usable.size), -1))
-    missing = kept < 0
-    return np.where(missing, 1.0, low[kept]), np.where(missing, 1.0, high[kept])
+    variances = np.where(usable, curve.hazard_variance, 0.0)
+    spread = np.exp(Z * np.sqrt(variances) / np.abs(logs))
+    low = np.exp(logs * spread)
+    high = np.exp(logs / spread)
+    places = np.where(usable, np.arange(usable.size), -1)
+    last_usable = np.maximum.accumulate(places)
+    missing = last_usable < 0
+    carried_low = np.where(missing, 1.0, low[last_usable])
+    carried_high = np.where(missing, 1.0, high[last_usable])
+    return carried_low, carried_high
 
 
 def _first_at_half(times: Floats, values: Floats) -> float | None:

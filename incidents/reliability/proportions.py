@@ -27,7 +27,11 @@ def wilson(successes: float, trials: float) -> Estimate:
     without trials."""
     if not 0 <= successes <= trials or trials == 0:
         raise ValueError(f"{successes} successes of {trials} trials")
-    share, over = successes / trials, Z * Z / trials
+    share = successes / trials
+    over = Z * Z / trials
     middle = (share + over / 2) / (1 + over)
-    half = Z / (1 + over) * math.sqrt(share * (1 - share) / trials + over / (4 * trials))
-    return Estimate(share, max(0.0, middle - half), min(1.0, middle + half))
+    variance = share * (1 - share) / trials + over / (4 * trials)
+    half_width = Z / (1 + over) * math.sqrt(variance)
+    low = max(0.0, middle - half_width)
+    high = min(1.0, middle + half_width)
+    return Estimate(share, low, high)

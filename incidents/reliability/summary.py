@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -252,45 +253,87 @@ def figures(
 ) -> Figures:
     """The numbers of these failures; `lost` are the hours that the unit's machines were out,
     whatever the reason."""
-    starts, span = fleet.starts[unit], (window.since, window.until)
+    starts = fleet.starts[unit]
+    span = (window.since, window.until)
     hours = estimates.exposure(starts, *span)
     up = max(0.0, hours - lost)
+    gpu_hours = estimates.exposure(fleet.gpus, *span) if name == Component.GPU else None
+    began_by_end = np.nan_to_num(starts, nan=window.since) < window.until
+    units = int(began_by_end.sum())
+    count = int(failed.onset.size)
     is_restored = failed.restored <= window.until  # False for not-a-number
-    durations = np.maximum(np.where(is_restored, failed.restored, window.until) - failed.onset, 0.0)
-    is_known = ~(is_restored & failed.is_quiet)
-    curve = estimates.kaplan_meier(durations[is_known], is_restored[is_known])
-    mttr, horizon = estimates.restricted_mean(curve, HORIZON.total_seconds() / _HOUR_S)
-    is_any, count = curve.ended > 0, int(failed.onset.size)
-    behind = estimates.exposure_at(np.append(failed.onset, window.until), starts, window.since)
+    by_recovery = _by_recovery(failed.recovery[is_restored])
+    by_month = _by_month(failed.onset, window)
+    failure_figures = _failure_figures(count, hours, up)
+    restore_figures = _restore_figures(failed, window)
+    reaction_figures = _reaction_figures(failed, window)
+    trend = _trend(failed, starts, window)
     return Figures(
         component=name,
         unit=unit,
-        units=int((np.nan_to_num(starts, nan=window.since) < window.until).sum()),
-        failures=count,
+        units=units,
         exposure=hours,
-        gpu_exposure=estimates.exposure(fleet.gpus, *span) if name == Component.GPU else None,
+        gpu_exposure=gpu_hours,
         up=up,
-        mtbf=_mean_time(count, hours),
-        mttf=_mean_time(count, up),
-        trend=estimates.laplace(behind[:-1], 0.0, float(behind[-1])),
-        open=int((~is_restored).sum()),
-        restored=curve.ended,
-        quiet=int((~is_known).sum()),
-        longest_open=float(durations[~is_restored].max()) if not is_restored.all() else None,
-        restore_median=estimates.median(curve),
-        mttr=mttr if is_any else Estimate(None, None, None),
-        horizon=horizon if is_any else HORIZON.total_seconds() / _HOUR_S,
-        mttd=_times(failed.opened - failed.onset),
-        mttd_most=_times(
-            np.where(failed.last_good <= failed.onset, failed.opened - failed.last_good, np.nan)
-        ),
-        mtta=_times(
-            np.where(failed.acknowledged <= window.until, failed.acknowledged, np.nan)
-            - failed.opened
-        ),
-        by_month=_by_month(failed.onset, window),
-        by_recovery=_by_recovery(failed.recovery[is_restored]),
+        **failure_figures,
+        trend=trend,
+        **restore_figures,
+        **reaction_figures,
+        by_month=by_month,
+        by_recovery=by_recovery,
     )
+
+
+def _failure_figures(count: int, hours: float, up: float) -> dict[str, Any]:
+    """How often it failed, by the hours in service and by those that it was up."""
+    mtbf = _mean_time(count, hours)
+    mttf = _mean_time(count, up)
+    return {"failures": count, "mtbf": mtbf, "mttf": mttf}
+
+
+def _trend(failed: Incidents, starts: Floats, window: StudyPeriod) -> Trend:
+    """By the exposure that lay behind the fleet at each failure, and at the end of the window."""
+    times = np.append(failed.onset, window.until)
+    behind = estimates.exposure_at(times, starts, window.since)
+    return estimates.laplace(behind[:-1], 0.0, float(behind[-1]))
+
+
+def _restore_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
+    """How long failures lasted; those still open count up to the end of the window."""
+    is_restored = failed.restored <= window.until  # False for not-a-number
+    is_open = ~is_restored
+    is_known = ~(is_restored & failed.is_quiet)
+    ends = np.where(is_restored, failed.restored, window.until)
+    durations = np.maximum(ends - failed.onset, 0.0)
+    curve = estimates.kaplan_meier(durations[is_known], is_restored[is_known])
+    horizon = HORIZON.total_seconds() / _HOUR_S
+    mttr = Estimate(None, None, None)
+    if curve.ended > 0:
+        mttr, horizon = estimates.restricted_mean(curve, horizon)
+    open_count = int(is_open.sum())
+    quiet_count = int((~is_known).sum())
+    longest_open = float(durations[is_open].max()) if open_count else None
+    return {
+        "open": open_count,
+        "restored": curve.ended,
+        "quiet": quiet_count,
+        "longest_open": longest_open,
+        "restore_median": estimates.median(curve),
+        "mttr": mttr,
+        "horizon": horizon,
+    }
+
+
+def _reaction_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
+    """How long it took to detect failures, at the most too, and to acknowledge them."""
+    since_good = failed.opened - failed.last_good
+    most_undetected = np.where(failed.last_good <= failed.onset, since_good, np.nan)
+    is_acknowledged = failed.acknowledged <= window.until
+    acknowledged = np.where(is_acknowledged, failed.acknowledged, np.nan)
+    mttd = _times(failed.opened - failed.onset)
+    mttd_most = _times(most_undetected)
+    mtta = _times(acknowledged - failed.opened)
+    return {"mttd": mttd, "mttd_most": mttd_most, "mtta": mtta}
 
 
 def _mean_time(failures: int, hours: float) -> Estimate:

@@ -42,18 +42,14 @@ def to_restore(estimate: Estimate) -> str:
     """`9 min (6 min to 41 min)`, `6.0 d` without an interval where so few say nothing of one, or
     `not reached`."""
     if estimate.value is None:
-        return (
-            "not reached"
-            if estimate.low is None
-            else f"not reached (at least {span(estimate.low)})"
-        )
+        if estimate.low is None:
+            return "not reached"
+        return f"not reached (at least {span(estimate.low)})"
     if estimate.low is None and estimate.high is None:
         return span(estimate.value)
     low = span(estimate.low) if estimate.low is not None else "0 s"
-    return (
-        f"{span(estimate.value)} ({low} to"
-        f" {span(estimate.high) if estimate.high is not None else 'not reached'})"
-    )
+    high = span(estimate.high) if estimate.high is not None else "not reached"
+    return f"{span(estimate.value)} ({low} to {high})"
 
 
 def repair_time(row: Figures, estimate: Estimate) -> str:
@@ -70,8 +66,8 @@ def repair_time(row: Figures, estimate: Estimate) -> str:
 
 def left_out(counts: Mapping[str, int]) -> str:
     """`Not counted: 3 of Kintsugi's own, 1 in planned work.`; empty: everything counts."""
-    told = ", ".join(f"{count:,} {LEFT_OUT[reason]}" for reason, count in counts.items())
-    return f"Not counted: {told}." if told else ""
+    parts = [f"{count:,} {LEFT_OUT[reason]}" for reason, count in counts.items()]
+    return f"Not counted: {', '.join(parts)}." if parts else ""
 
 
 def trend(row: Figures) -> str:
