@@ -231,18 +231,14 @@ def _new(
     key: str,
     now: datetime,
 ) -> Opened:
-    case = VendorCase.objects.create(
-        incident=incident,
-        node=incident.node,
-        part=found.part,
-        resource=found.slot,
-        old_serial=found.serial,
-        key=key,
-        opened_by=actor[:150],
-        opened_at=now,
-        since_at=now,
-        **facts.values(),
-    )
+    case = VendorCase(incident=incident, node=incident.node, key=key, **facts.values())
+    case.part = found.part
+    case.resource = found.slot
+    case.old_serial = found.serial
+    case.opened_by = actor[:150]
+    case.opened_at = now
+    case.since_at = now
+    case.save()
     _write(case, None, OPEN, actor=actor, note=note, serial=found.serial, now=now)
     text = texts.opened(case, note)
     _await(case, text, actor=actor, now=now, asked=texts.format_request(case))
@@ -316,16 +312,12 @@ def _write(
     serial: str,
     now: datetime,
 ) -> None:
-    VendorMove.objects.create(
-        case=case,
-        from_state=before or "",
-        to_state=case.state,
-        move=what,
-        actor=actor[:150],
-        note=note.strip(),
-        serial=serial,
-        at=now,
-    )
+    row = VendorMove(case=case, move=what, serial=serial, at=now)
+    row.from_state = before or ""
+    row.to_state = case.state
+    row.actor = actor[:150]
+    row.note = note.strip()
+    row.save()
 
 
 def _tell(

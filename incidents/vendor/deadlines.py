@@ -28,7 +28,11 @@ REMIND_EVERY = timedelta(days=1)
 
 def due(now: datetime) -> list[str]:
     """What was written down, in sentences. Four queries while there is nothing to say."""
-    return [*_put_in(now), *_verify_restored(now), *_late(now), *spare_watch.due(now)]
+    sentences = _put_in(now)
+    sentences += _verify_restored(now)
+    sentences += _late(now)
+    sentences += spare_watch.due(now)
+    return sentences
 
 
 def expected() -> Mapping[CaseState, timedelta]:
@@ -82,12 +86,12 @@ def _late(now: datetime) -> list[str]:
     lengths = expected()
     is_due = Q(reminded_at=None) | Q(reminded_at__lte=now - REMIND_EVERY)
     untold = VendorCase.objects.filter(is_due).exclude(state=CaseState.CLOSED).order_by("pk")
-    lasts = ((case, lengths.get(CaseState(case.state))) for case in untold)
-    return [
-        _remind(case, now)
-        for case, length in lasts
-        if length is not None and case.since_at <= now - length
-    ]
+    reminders = []
+    for case in untold:
+        length = lengths.get(CaseState(case.state))
+        if length is not None and case.since_at <= now - length:
+            reminders.append(_remind(case, now))
+    return reminders
 
 
 def _remind(case: VendorCase, now: datetime) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from django.db.models import Q
 
@@ -27,15 +26,20 @@ def pieces(case: VendorCase) -> list[Piece]:
     account = explain.account(case.incident_id)
     account_text = accounts.text(account) if account is not None else ""
     account_json = account.as_json() if account is not None else None
-    return [
+    evidence = [
         _text("case.txt", _case(case)),
         _text("incident.txt", account_text.splitlines()),
         _text("incident.json", [json.dumps(account_json, indent=1)]),
+    ]
+    evidence += [
         _text("timeline.txt", _timeline(case.incident)),
         _text("log-excerpts.txt", _excerpts(case.incident)),
+    ]
+    evidence += [
         _text("part-history.txt", _history(case)),
         _text("topology.txt", _topology(case)),
     ]
+    return evidence
 
 
 def lines_of(rows: Iterable[tuple[datetime | None, str]]) -> list[str]:
@@ -53,19 +57,19 @@ def _text(name: str, lines: Iterable[str]) -> Piece:
 
 
 def _case(case: VendorCase) -> list[str]:
-    facts: dict[str, Any] = {
+    facts = {
         "case of Kintsugi": case.pk,
         "case of the vendor": case.number or "not known",
         "vendor": case.vendor or "not known",
         "part": case.part,
         "slot": case.resource,
-        "serial of the broken part": case.old_serial or "not known",
-        "serial of the new part": case.new_serial or "none yet",
-        "state": case.state,
-        "advance replacement": "yes" if case.is_advance else "no",
-        "dead on arrival": case.dead_on_arrival,
-        "incident": f"#{case.incident_id} {case.incident.title}",
     }
+    facts["serial of the broken part"] = case.old_serial or "not known"
+    facts["serial of the new part"] = case.new_serial or "none yet"
+    facts["state"] = case.state
+    facts["advance replacement"] = "yes" if case.is_advance else "no"
+    facts["dead on arrival"] = case.dead_on_arrival
+    facts["incident"] = f"#{case.incident_id} {case.incident.title}"
     lines = [f"{name:26} {value}" for name, value in facts.items()]
     lines.append("")
     for row in case.moves.order_by("pk"):
@@ -88,9 +92,8 @@ def _excerpts(incident: Incident) -> list[str]:
     lines: list[str] = []
     for link in members:
         fault = link.fault
-        lines.append(
-            f"{fault.fault_type} on {fault.resource}, {link.role}, seen {fault.count} times"
-        )
+        place = f"{fault.fault_type} on {fault.resource}"
+        lines.append(f"{place}, {link.role}, seen {fault.count} times")
         for row in kept[link.fault_id]:
             lines.append(_line(row.occurred_at, f"{row.source}: {row.excerpt}"))
         lines.append("")
@@ -121,7 +124,8 @@ def _history(case: VendorCase) -> list[str]:
 
 def _stay(row: InService) -> str:
     until = moment(row.to_at) if row.to_at is not None else "now"
-    return f"{row.part} {row.serial} in {row.slot} until {until}. {row.came} {row.went}".rstrip()
+    place = f"{row.part} {row.serial} in {row.slot} until {until}."
+    return f"{place} {row.came} {row.went}".rstrip()
 
 
 def _topology(case: VendorCase) -> list[str]:

@@ -43,7 +43,9 @@ def pieces(target: Target | None, shell: Shell, *, field_diagnostics: str = "") 
     except (DetectorError, NotConfigured) as error:
         why = str(error)
         return [_missing(name, why) for name in LOOKS] + _unasked(field_diagnostics, why)
-    own_pieces = [_piece(name, outputs.get(look.name), look) for name, look in LOOKS.items()]
+    own_pieces = []
+    for name, look in LOOKS.items():
+        own_pieces.append(_piece(name, outputs.get(look.name), look))
     if not field_diagnostics:
         return own_pieces
     return own_pieces + _field_diagnostics(target, shell, field_diagnostics)
@@ -80,11 +82,10 @@ def _field_diagnostics(target: Target, shell: Shell, pattern: str) -> list[Piece
         if not names:
             why = "no such file there" if output.status == 0 else output.complaint
             return _unasked(pattern, why)
-        kept = [
-            _file(target, shell, name)
-            for name in names[-_MOST_FILES:]
-            if PurePosixPath(name).parent == path.parent
-        ]
+        kept = []
+        for name in names[-_MOST_FILES:]:
+            if PurePosixPath(name).parent == path.parent:
+                kept.append(_file(target, shell, name))
     except DetectorError as error:
         return _unasked(pattern, str(error))
     left = len(names) - _MOST_FILES

@@ -95,11 +95,12 @@ def _slot(path: str) -> str:
     if len(words) < 4:
         return resources.owner(path)
     if words[2] == "port":
-        row = Port.objects.filter(switch__name=words[1], name="/".join(words[3:])).select_related(
-            "module__switch"
-        )
-        port = row.first()
-        return port.module.resource if port is not None and port.module is not None else path
+        name = "/".join(words[3:])
+        ports = Port.objects.filter(switch__name=words[1], name=name)
+        port = ports.select_related("module__switch").first()
+        if port is None or port.module is None:
+            return path
+        return port.module.resource
     return path if words[2] in _KINDS else resources.owner(path)
 
 

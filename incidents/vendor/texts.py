@@ -53,10 +53,8 @@ def opened(case: VendorCase, note: str) -> str:
 
 
 def goes_on(case: VendorCase) -> str:
-    return _sentence(
-        f"Vendor case {case.pk} for {part(case.part, case.resource)} goes on: it is {case.state}",
-        "",
-    )
+    part_name = part(case.part, case.resource)
+    return _sentence(f"Vendor case {case.pk} for {part_name} goes on: it is {case.state}", "")
 
 
 def moved(case: VendorCase, what: Move, note: str) -> str:
