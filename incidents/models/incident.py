@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Index, Q
 
 from detectors import resources
 from detectors.faults import Action, Channel, ClearRule, Component, Recovery, Role, Severity
@@ -14,12 +14,7 @@ from incidents.models.inventory import (
     Node,
 )
 from incidents.models.triage import Silence
-from incidents.vocabulary.lifecycle import CLOSED, OPEN, State
-
-# Conditions of partial indexes: a query that names these states reads what is open, however
-# much has been closed.
-_OPEN_STATES = sorted(state.value for state in OPEN)
-_UNSENT_STATES = ["failed", "sending", "unknown", "waiting"]
+from incidents.vocabulary.lifecycle import CLOSED, State
 
 
 def _words(enum: type) -> list[tuple[str, str]]:
@@ -88,22 +83,24 @@ class Fault(models.Model):
     objects = FaultQuerySet.as_manager()
 
     class Meta:
+        _is_active = Q(is_active=True)
+        _latest_first = Index(fields=["fingerprint", "-id"], name="fault_by_fingerprint")
+        _of_active = (
+            Index(fields=["clears_at"], condition=_is_active, name="fault_clears_at"),
+            Index(fields=["held_until"], condition=_is_active, name="fault_held_until"),
+        )
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["fingerprint"],
-                condition=Q(is_active=True),
+                condition=_is_active,
                 name="one_active_fault_per_fingerprint",
             )
         ]
         indexes: ClassVar = [
-            models.Index(fields=["owner", "is_active"], name="fault_by_owner"),
-            models.Index(fields=["fault_type", "is_active"], name="fault_by_type"),
-            models.Index(fields=["fingerprint", "-id"], name="fault_by_fingerprint"),
-            models.Index(fields=["fingerprint", "cleared_at"], name="fault_by_end"),
-            models.Index(fields=["clears_at"], condition=Q(is_active=True), name="fault_clears_at"),
-            models.Index(
-                fields=["held_until"], condition=Q(is_active=True), name="fault_held_until"
-            ),
+            Index(fields=["owner", "is_active"], name="fault_by_owner"),
+            Index(fields=["fault_type", "is_active"], name="fault_by_type"),
+            _latest_first,
+            *_of_active,
         ]
 
     def __str__(self) -> str:
@@ -188,7 +185,7 @@ class InboxBatch(models.Model):
                 fields=["receiver", "segment", "start"], name="one_batch_of_a_place_in_a_spool"
             )
         ]
-        indexes: ClassVar = [models.Index(fields=["rank", "id"], name="inbox_order")]
+        indexes: ClassVar = [Index(fields=["rank", "id"], name="inbox_order")]
 
     def __str__(self) -> str:
         return f"{self.receiver} {self.segment}:{self.start}"
@@ -223,7 +220,7 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
     """Incidents, by the words that people use for them."""
 
     def open(self) -> Self:
-        return self.filter(state__in=_OPEN_STATES)
+        return self.exclude(state__in=CLOSED)
 
     def closed(self) -> Self:
         return self.filter(state__in=CLOSED)
@@ -319,16 +316,8 @@ class Incident(models.Model):
             ("act_on_incident", "Can acknowledge, confirm, resolve and otherwise act on incidents")
         ]
         indexes: ClassVar = [
-            models.Index(fields=["state", "-opened_at"], name="incident_by_state"),
-            models.Index(fields=["owner", "state"], name="incident_by_owner"),
-            models.Index(
-                fields=["node"], condition=Q(state__in=_OPEN_STATES), name="open_incident_by_node"
-            ),
-            models.Index(
-                fields=["owner"],
-                condition=Q(state__in=_OPEN_STATES),
-                name="open_incident_by_owner",
-            ),
+            Index(fields=["state", "-opened_at"], name="incident_by_state"),
+            Index(fields=["owner", "state"], name="incident_by_owner"),
         ]
 
     def __str__(self) -> str:
@@ -444,14 +433,7 @@ class Notification(models.Model):
                 fields=["incident", "channel", "sequence"], name="one_notification_per_sequence"
             )
         ]
-        indexes: ClassVar = [
-            models.Index(fields=["state", "due_at"], name="notification_due"),
-            models.Index(
-                fields=["channel", "due_at"],
-                condition=Q(state__in=_UNSENT_STATES),
-                name="unsent_by_channel",
-            ),
-        ]
+        indexes: ClassVar = [Index(fields=["state", "due_at"], name="notification_due")]
 
     def __str__(self) -> str:
         return f"{self.reason} of incident {self.incident_id} to {self.channel}"

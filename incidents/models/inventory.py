@@ -365,22 +365,21 @@ class InService(models.Model):
         ordering: ClassVar = ["-from_at", "-id"]
         verbose_name = "part in service"
         verbose_name_plural = "parts in service"
+        _is_there = Q(to_at__isnull=True)
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["part", "slot"],
-                condition=Q(to_at__isnull=True),
+                condition=_is_there,
                 name="one_part_in_a_slot_at_a_time",
             ),
             models.UniqueConstraint(
                 fields=["part", "serial"],
-                condition=Q(to_at__isnull=True),
+                condition=_is_there,
                 name="one_slot_of_a_part_at_a_time",
             ),
         ]
         indexes: ClassVar = [
-            models.Index(
-                fields=["owner"], condition=Q(to_at__isnull=True), name="in_service_by_owner"
-            ),
+            models.Index(fields=["owner"], condition=_is_there, name="in_service_by_owner"),
             models.Index(fields=["serial"], name="in_service_by_serial"),
         ]
 

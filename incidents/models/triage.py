@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
+from django.db.models import Q
 
 
 class Decision(models.Model):
@@ -100,14 +101,16 @@ class Silence(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["ended_at", "starts_at"], name="silence_in_force")
         ]
+        _has_end_or_review = Q(ends_at__isnull=False) | Q(review_at__isnull=False)
+        _is_unended_with_origin = Q(ended_at__isnull=True) & ~Q(origin="")
         constraints: ClassVar = [
             models.CheckConstraint(
-                condition=models.Q(ends_at__isnull=False) | models.Q(review_at__isnull=False),
+                condition=_has_end_or_review,
                 name="no_silence_without_end_or_review",
             ),
             models.UniqueConstraint(
                 fields=["origin"],
-                condition=models.Q(ended_at__isnull=True) & ~models.Q(origin=""),
+                condition=_is_unended_with_origin,
                 name="one_window_per_reservation",
             ),
         ]

@@ -55,13 +55,15 @@ class VendorCase(models.Model):
         permissions: ClassVar = [
             ("handle_vendor_case", "Can open and move vendor cases and take their evidence")
         ]
+        _is_open = ~Q(state="closed")
+        _has_key = ~Q(key="")
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["part", "resource"],
-                condition=~Q(state="closed"),
+                condition=_is_open,
                 name="one_open_case_per_part",
             ),
-            models.UniqueConstraint(fields=["key"], condition=~Q(key=""), name="one_case_per_key"),
+            models.UniqueConstraint(fields=["key"], condition=_has_key, name="one_case_per_key"),
         ]
         indexes: ClassVar = [
             models.Index(fields=["state", "since_at"], name="vendor_case_by_state")
