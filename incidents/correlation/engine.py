@@ -97,7 +97,7 @@ class Setting:
 
     around: Surroundings = field(default_factory=Surroundings)
     window: timedelta = timedelta(minutes=10)
-    said: Callable[[str], str] = wording.resource
+    format_resource: Callable[[str], str] = wording.resource
     """A resource path as people say it."""
     rules: RuleSet = field(default_factory=rule_file.load)
 
@@ -164,7 +164,7 @@ def effects(
             side is Side.EFFECT and not rule.is_of_peers
         ):
             continue
-        for seat in met.met(rule, side, fault, loose=True):
+        for seat in met.find_matches(rule, side, fault, loose=True):
             loose = seat.seen.view()
             match = _Match(rule, _OTHER[side], Seat(fault, incident.key), incident, Role.SYMPTOM)
             is_alike = rule.root is Root.STRONGER and takes_root(loose, fault)
@@ -186,7 +186,7 @@ def _candidates(rule: Rule, side: Side, fault: FaultView, met: Field) -> Iterato
     if side is Side.CAUSE and (rule.is_symmetric or not _may_explain(rule, fault)):
         return
     views: dict[int, tuple[IncidentView, Role]] = {}  # many of one incident may be met
-    for seat in met.met(rule, side, fault):
+    for seat in met.find_matches(rule, side, fault):
         if seat.incident is not None:
             if seat.incident not in views:
                 incident = met.incidents[seat.incident].view()
@@ -409,7 +409,7 @@ def _reason(match: _Match, fault: FaultView, setting: Setting) -> str:
 
 
 def _sentence(fault: FaultView, other: FaultView, because: str, setting: Setting) -> str:
-    what = f"{other.fault_type} on {setting.said(other.resource)}"
+    what = f"{other.fault_type} on {setting.format_resource(other.resource)}"
     return f"{_when(fault, other)} {what}: {because}"[:_LONGEST_REASON]
 
 

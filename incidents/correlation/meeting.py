@@ -70,10 +70,10 @@ class Field:
         """An incident with its faults, of which `root` is one."""
         self.incidents[key] = group
         for seen in members:
-            self.seat(seen, key)
-        self._roots[key] = self.seat(root, key)
+            self.assign(seen, key)
+        self._roots[key] = self.assign(root, key)
 
-    def seat(self, seen: Seen, incident: int | None) -> Seat:
+    def assign(self, seen: Seen, incident: int | None) -> Seat:
         """Gives the fault its place, or moves it to another incident. None: loose."""
         seat = self._seats.get(id(seen))
         if seat is None:
@@ -94,7 +94,7 @@ class Field:
 
     def reroot(self, incident: int, root: Seen) -> None:
         """`root` is, or becomes, a member of the incident and its root."""
-        seat = self.seat(root, incident)
+        seat = self.assign(root, incident)
         self._roots[incident] = seat
         self._index(seat)
 
@@ -112,7 +112,7 @@ class Field:
     def is_root(self, seat: Seat) -> bool:
         return seat.incident is not None and self._roots.get(seat.incident) is seat
 
-    def met(
+    def find_matches(
         self, rule: Rule, side: Side, fault: FaultView, *, loose: bool = False
     ) -> Iterator[Seat]:
         """Those whom a fault on this side of the rule meets, each once: every member that may be

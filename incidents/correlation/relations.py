@@ -125,11 +125,11 @@ def _below(place: places.Keys) -> places.Keys:
 def _with_far_ends(found: places.Keys) -> places.Keys:
     """Also the switches that these machines are cabled to: their ports tell of the machines."""
 
-    def beside(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    def with_far_ends(fault: FaultView, around: Surroundings) -> frozenset[str]:
         near = found(fault, around)
         return near.union(*(around.graph.switches_of(machine) for machine in near))
 
-    return beside
+    return with_far_ends
 
 
 def _below_leaf(fault: FaultView, around: Surroundings) -> frozenset[str]:

@@ -139,7 +139,9 @@ def tally(
     return replace(one, is_quiet_beside=_is_quiet(one, effects, newest, around))
 
 
-def standing(rule: GatherRule, place: str, effects: Iterable[Effect], around: Surroundings) -> int:
+def count_affected(
+    rule: GatherRule, place: str, effects: Iterable[Effect], around: Surroundings
+) -> int:
     """How much of the place still shows effects, whenever they came and whatever explains them."""
     here = by_place(rule, effects, around).get(place, ())
     return len({one for effect in here if (one := _unit(rule, place, effect, around)) is not None})

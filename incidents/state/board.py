@@ -96,7 +96,7 @@ class Board:
         found = [known.get(row.pk) or listed.get(row.pk) or self.case(row) for row in loose]
         self.loose += [case for case in found if case.row.pk not in listed and case.member is None]
         for case in self.loose:
-            self.met.seat(case, None)
+            self.met.assign(case, None)
 
     def take(self, rows: Iterable[Fault]) -> list[FaultCase]:
         """These faults, and the open incidents that they belong to."""
@@ -130,7 +130,7 @@ class Board:
             self._put(incident)
         return list(self.incidents.values())
 
-    def said(self, path: str) -> str:
+    def format_resource(self, path: str) -> str:
         """A resource as people say it, its GPU by index; one query for all nodes of the batch."""
         if "/gpu/" in path and resources.owner(path) not in self._looked_up:
             owners = {
@@ -147,7 +147,7 @@ class Board:
         """`GPU has fallen off the bus (gpu.xid.79) on gn017 GPU 3`."""
         known = self.catalog.get(row.fault_type)
         what = f"{known.title} ({row.fault_type})" if known else row.fault_type
-        return f"{what} on {self.said(row.resource)}"
+        return f"{what} on {self.format_resource(row.resource)}"
 
     def _put(self, incident: IncidentCase) -> None:
         self.incidents[incident.key] = incident
@@ -184,7 +184,7 @@ class Board:
     def keep(self, fault: FaultCase, reason: str) -> None:
         """Without an incident for now; one that explains it takes it later."""
         self.loose.append(fault)
-        self.met.seat(fault, None)
+        self.met.assign(fault, None)
         self.note(ChangeKind.RECORDED, fault, None, reason)
         self.decide(Decision.Kind.RECORDED, fault, None, reason)
 
@@ -210,7 +210,7 @@ class Board:
         return self.incidents[placed.incident].is_watched
 
     def setting(self) -> engine.Setting:
-        return engine.Setting(self.met.around, window(), self.said, self.met.rules)
+        return engine.Setting(self.met.around, window(), self.format_resource, self.met.rules)
 
     def open(self, fault: FaultCase, reason: str, follows: Incident | None) -> IncidentCase:
         row = fault.row
@@ -268,7 +268,7 @@ class Board:
         if fault.row.raised_at < row.onset_at:
             row.onset_at, row.last_known_good_at = fault.row.raised_at, fault.row.last_known_good_at
         incident.is_changed = incident.is_unsettled = True
-        self.met.seat(fault, incident.key)
+        self.met.assign(fault, incident.key)
         if placed.role is Role.ROOT:
             self.take_root(incident, fault, placed)
         else:
@@ -311,7 +311,8 @@ class Board:
 
     def title_of(self, fault: FaultCase) -> str:
         known = self.catalog.get(fault.row.fault_type)
-        return f"{self.said(fault.row.resource)}: {known.title if known else fault.row.fault_type}"
+        what = known.title if known else fault.row.fault_type
+        return f"{self.format_resource(fault.row.resource)}: {what}"
 
     def _draw_in(self, fault: FaultCase, incident: IncidentCase) -> None:
         """Loose faults that belong to the incident, now that this one does, join it; and what
@@ -381,7 +382,7 @@ class Board:
         merge.close(incidents, now=self.now)
         writing.update(incidents, now=self.now)
         self.changes += [
-            Change(incident.stays.row.pk if incident else None, fault.row.pk, kind, text)
+            Change(incident.survivor.row.pk if incident else None, fault.row.pk, kind, text)
             for kind, fault, incident, text in self._pending
         ]
         self._pending.clear()

@@ -73,7 +73,7 @@ class FaultCase:
         """Whether the type's hold-down still runs."""
         return self.row.held_until is not None and self.row.held_until > now
 
-    def standing(self) -> Standing:
+    def get_standing(self) -> Standing:
         row = self.row
         return Standing(
             is_active=row.is_active,
@@ -206,9 +206,9 @@ class IncidentCase:
         return self.row.state == State.MONITORING.value
 
     @property
-    def stays(self) -> IncidentCase:
+    def survivor(self) -> IncidentCase:
         """The incident itself, or the one that it became part of."""
-        return self if self.into is None else self.into.stays
+        return self if self.into is None else self.into.survivor
 
     def add(self, fault: FaultCase) -> None:
         self.members.append(fault)

@@ -40,7 +40,9 @@ class Boot(StrEnum):
     UNSURE = "unsure"
 
 
-def judged(items: Iterable[Item], names: Names, renewed: Mapping[str, Renewal]) -> dict[str, Boot]:
+def find_boots(
+    items: Iterable[Item], names: Names, renewed: Mapping[str, Renewal]
+) -> dict[str, Boot]:
     """By event id, for those that are dated well before we saw them, or before their machine's last
     boot or repair.
 

@@ -10,7 +10,7 @@ from django.db.models import Max
 from incidents.models import Fault
 
 
-def of(fingerprints: Collection[str]) -> list[Fault]:
+def load_faults(fingerprints: Collection[str]) -> list[Fault]:
     """By fingerprint at most one. Its membership, the incident and the one that this repeats are
     read along."""
     if not fingerprints:

@@ -32,7 +32,7 @@ class Ends:
     brought: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, items: Collection[Item]) -> Ends:
+    def load(cls, items: Collection[Item]) -> Ends:
         keys = {
             f"{_PREFIX}{item.fingerprint}"
             for item in items
@@ -41,7 +41,7 @@ class Ends:
         rows = _KEPT.rows(keys=keys) if keys else ()
         return cls({key.removeprefix(_PREFIX): at for key, at in rows})
 
-    def at(self, item: Item) -> datetime | None:
+    def get_end(self, item: Item) -> datetime | None:
         return self.known.get(item.fingerprint)
 
     def take(self, item: Item) -> None:

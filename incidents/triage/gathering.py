@@ -63,7 +63,7 @@ class Gathering:
     """Fingerprints of what a wider place explains already."""
     events: list[FaultEvent] = field(default_factory=list)
 
-    def look(self, rule: GatherRule) -> None:
+    def evaluate(self, rule: GatherRule) -> None:
         """Concludes what this rule's effects add up to, and holds repairs behind what is
         suspected."""
         of_times = rule.counts is Counts.JOBS
@@ -100,11 +100,13 @@ class Gathering:
     def _effects(
         self, rule: GatherRule, places: Collection[str], newest: datetime
     ) -> dict[str, list[Effect]]:
-        since = newest - rule.window
-        effects = active_symptoms.read(rule, places, self.around, since=since, board=self.board)
+        effects = active_symptoms.read(
+            rule, places, self.around, since=newest - rule.window, board=self.board
+        )
         if rule.counts is Counts.JOBS:
-            again = {case.row.fingerprint: case.row.last_seen_at for case in self.again}
-            effects = spells.read_effects(rule, effects, again, since=since)
+            effects = spells.split_by_time(
+                rule, effects, {case.row.fingerprint: case.row.last_seen_at for case in self.again}
+            )
         return tallies.by_place(rule, effects, self.around)
 
     def _conclude(self, one: Tally, effects: Mapping[str, Sequence[Effect]]) -> None:
@@ -124,7 +126,7 @@ class Gathering:
 
     def _hold(self, one: Tally) -> None:
         rule, board = one.rule, self.board
-        where = board.said(one.place)
+        where = board.format_resource(one.place)
         reason = (
             f"{len(one.counted)} of {one.of} behind {where} show the same kind of fault within"
             f" {duration(rule.window)}: {where} itself may be the cause."
@@ -141,7 +143,7 @@ class Gathering:
         )
 
 
-def concluded(board: Board, items: Sequence[Item]) -> list[FaultEvent]:
+def conclude(board: Board, items: Sequence[Item]) -> list[FaultEvent]:
     """What this batch's faults, with those that stand already, add up to; also holds repairs behind
     a suspect."""
     marks = {item.fingerprint for item in items if item.event.event is EventKind.RAISED}
@@ -151,13 +153,13 @@ def concluded(board: Board, items: Sequence[Item]) -> list[FaultEvent]:
         case for case in cases if case.row.is_active and case.is_seen_anew and case not in came
     ]
     rules = _asked(came, again)
-    storms_found = storms.concluded(board, came)
+    storms_found = storms.conclude(board, came)
     if not rules:
         return storms_found
-    look = Gathering(board, came, again, surroundings(rules, came, board.now))
+    gathering = Gathering(board, came, again, surroundings(rules, came, board.now))
     for rule in rules:
-        look.look(rule)
-    return [*storms_found, *look.events]
+        gathering.evaluate(rule)
+    return [*storms_found, *gathering.events]
 
 
 def record(board: Board, items: Sequence[Item]) -> None:
@@ -217,11 +219,11 @@ def _repairs(came: Sequence[FaultCase]) -> list[FaultCase]:
 def _said(one: Tally, board: Board) -> str:
     """What was seen, for people."""
     first = list(one.counted.values())
-    named = ", ".join(board.said(effect.fault.resource) for effect in first[:_SHOWN])
+    named = ", ".join(board.format_resource(effect.fault.resource) for effect in first[:_SHOWN])
     more = f" and {len(first) - _SHOWN} more" if len(first) > _SHOWN else ""
     of = f" of {one.of}" if one.of else ""
     tied = (
-        f" Not told apart from {', '.join(board.said(place) for place in one.tied)}."
+        f" Not told apart from {', '.join(board.format_resource(place) for place in one.tied)}."
         if one.tied
         else ""
     )
@@ -256,7 +258,7 @@ def _ended(row: Fault, rules: Sequence[GatherRule], board: Board) -> FaultEvent 
     around = Surroundings(graphs.current())
     for rule in rules:
         if rule.concludes == row.fault_type and tallies.is_at(rule, row.resource, around):
-            left = tallies.standing(
+            left = tallies.count_affected(
                 rule,
                 row.resource,
                 active_symptoms.read_standing(rule, row.resource, around, board=board),
@@ -265,7 +267,7 @@ def _ended(row: Fault, rules: Sequence[GatherRule], board: Board) -> FaultEvent 
             least = rule.needed(tallies.size(rule, row.resource, around)) * rule.clears_below
             if left >= max(1.0, least):
                 return None
-    text = f"most of what hangs on {board.said(row.resource)} is well again"
+    text = f"most of what hangs on {board.format_resource(row.resource)} is well again"
     return conclusion(EventKind.CLEARED, row.fault_type, row.resource, text=text, now=board.now)
 
 
@@ -273,7 +275,7 @@ def _ripe(board: Board, rows: Sequence[Fault]) -> list[FaultEvent]:
     """Faults whose hold-down is about to end count before they get a place of their own."""
     rules = [rule for rule in site_rules.counting() if rule.outlasted]
     came = [board.case(row) for row in rows]
-    look = Gathering(board, came, (), Surroundings(graphs.current()))
+    gathering = Gathering(board, came, (), Surroundings(graphs.current()))
     for rule in rules if came else ():
-        look.look(rule)
-    return look.events
+        gathering.evaluate(rule)
+    return gathering.events

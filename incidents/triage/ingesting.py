@@ -161,15 +161,15 @@ def _placed(items: Sequence[Item], names: aliases.Names, board: Board) -> list[C
     items, counted_before = _told_apart(items)
     if not items:
         return counted_before
-    renewed = renewals.of(items, board.now)
-    of_boots = boots.judged(items, names, renewed)
+    renewed = renewals.find_renewals(items, board.now)
+    of_boots = boots.find_boots(items, names, renewed)
     items = [*items, *prepared(boots.alarms(items, of_boots, board.catalog), board.catalog, names)]
     items = grace.waiting([_in_order(item, of_boots) for item in items], board.now)
     _read_standing(board, sorted({item.fingerprint for item in items}))
     fresh = upsert.remember(sorted({key for item in items for key in item.keys}), board.now)
     _prepare(board, items, names)
     tally: Counter[tuple[VerdictKind, str, str]] = Counter()
-    ends = early_ends.Ends.of(items)
+    ends = early_ends.Ends.load(items)
     for item in items:
         node, renewal = names.node_of(item.owner), renewed.get(item.resource)
         known = dedup.Known(
@@ -177,7 +177,7 @@ def _placed(items: Sequence[Item], names: aliases.Names, board: Board) -> list[C
             booted_at=node.boot_seen_at if node else None,
             renewed_at=renewal.at if renewal else None,
             renewed=renewal.how if renewal else "",
-            ended_at=ends.at(item),
+            ended_at=ends.get_end(item),
         )
         if not _take(board, item, known, names, tally) and not known.seen:
             ends.take(item)
@@ -219,7 +219,7 @@ def _conclude(
     tally: Counter[tuple[VerdictKind, str, str]],
 ) -> None:
     """What the batch's faults add up to gets its place in the same transaction."""
-    events = gathering.concluded(board, items)
+    events = gathering.conclude(board, items)
     if not events:
         return
     more = prepared(events, board.catalog, names)
@@ -239,7 +239,7 @@ def _read_standing(board: Board, fingerprints: Sequence[str]) -> None:
 def _prepare(board: Board, items: Sequence[Item], names: aliases.Names) -> None:
     """Reads what placing needs: ended faults, the neighbourhood's incidents, the machines."""
     missing = sorted({item.fingerprint for item in items} - set(board.faults))
-    for row in earlier.of(missing):
+    for row in earlier.load_faults(missing):
         board.faults[row.fingerprint] = board.case(row)
     owners = {item.owner for item in items}
     add_provisional(names, owners)
@@ -281,7 +281,7 @@ def _take(
     """Whether a fault stands, or stood until this event, of which it speaks."""
     case = board.faults.get(item.fingerprint)
     stands = case is not None and case.row.is_active
-    known = replace(known, standing=case.standing() if case else None, limits=item.limits)
+    known = replace(known, standing=case.get_standing() if case else None, limits=item.limits)
     verdict = dedup.decide(item.event, known, now=board.now)
     if verdict.kind in (VerdictKind.IGNORED, VerdictKind.STALE):
         tally[verdict.kind, item.fingerprint, verdict.reason] += item.event.count

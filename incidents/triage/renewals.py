@@ -42,7 +42,7 @@ class Renewal:
     how: str
 
 
-def of(items: Sequence[Item], now: datetime) -> dict[str, Renewal]:
+def find_renewals(items: Sequence[Item], now: datetime) -> dict[str, Renewal]:
     """By resource, the newest that is later than any of these items. One query while nothing was
     repaired lately."""
     oldest = min((item.event.occurred_at for item in items), default=now)

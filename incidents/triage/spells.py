@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from django.db.models import Q
-
 from incidents.correlation.gather_rules import GatherRule
 from incidents.correlation.tallies import Effect
 from incidents.db.prepared import Given, Prepared
@@ -26,10 +24,7 @@ _Sighting = tuple[str, datetime]
 _SEEN = Prepared(
     lambda: (
         Evidence.objects.filter(
-            Q(fault__cleared_at=None) | Q(fault__cleared_at__gte=Given("since")),
-            fault__fingerprint__among=Given("marks"),
-            fault__clock=str(Whose.DEVICE),
-            occurred_at__gte=Given("since"),
+            fault__fingerprint__among=Given("marks"), fault__clock=str(Whose.DEVICE)
         )
         .order_by()
         .values_list("fault__fingerprint", "occurred_at")
@@ -55,23 +50,19 @@ _TOLD = Prepared(
 )
 
 
-def read_effects(
-    rule: GatherRule,
-    effects: Sequence[Effect],
-    again: Mapping[str, datetime],
-    *,
-    since: datetime,
+def split_by_time(
+    rule: GatherRule, effects: Sequence[Effect], again: Mapping[str, datetime]
 ) -> list[Effect]:
     """One effect for each time, with the jobs that ran there then, or its own moment where none is
     known; what other GPUs of these jobs showed too is a program's, and left out. `again`: what this
-    batch saw again, by fingerprint. `since`: the rule counts nothing older.
+    batch saw again, by fingerprint.
     """
     seen: dict[str, set[datetime]] = defaultdict(set)
     first: dict[str, Effect] = {}
     for effect in effects:
         seen[effect.mark].add(effect.at)
         first.setdefault(effect.mark, effect)
-    for mark, at in [*_evidence(seen, since - APART), *again.items()]:
+    for mark, at in [*_evidence(seen), *again.items()]:
         if mark in seen:
             seen[mark].add(at)
     each = [replace(first[mark], at=at) for mark, times in seen.items() for at in _apart(times)]
@@ -89,10 +80,10 @@ def read_effects(
     return [effect for effect in spelled if effect is not None]
 
 
-def _evidence(marks: Iterable[str], since: datetime) -> Iterator[tuple[str, datetime]]:
-    """Of the first five and the last five sightings of each those since then; not where the
-    device's dates count for nothing."""
-    yield from _SEEN.rows(marks=list(marks), since=since)
+def _evidence(marks: Iterable[str]) -> Iterator[tuple[str, datetime]]:
+    """The first five and the last five sightings of each; not where the device's dates count for
+    nothing."""
+    yield from _SEEN.rows(marks=list(marks))
 
 
 def _apart(times: Iterable[datetime]) -> Iterator[datetime]:

@@ -20,7 +20,7 @@ RULE = "pause"
 _SHOWN = 3
 
 
-def concluded(board: Board, came: Iterable[FaultCase]) -> list[FaultEvent]:
+def conclude(board: Board, came: Iterable[FaultCase]) -> list[FaultEvent]:
     """The cards at the ends of the trails of what stands still now, unless they are known. No query
     without a storm."""
     if not any(case.row.fault_type == STORM for case in came):
@@ -56,11 +56,11 @@ def ended(rows: Collection[Fault], now: datetime) -> list[FaultEvent]:
 
 
 def _said(board: Board, card: str, ports: Collection[str]) -> str:
-    named = ", ".join(board.said(port) for port in sorted(ports)[:_SHOWN])
+    named = ", ".join(board.format_resource(port) for port in sorted(ports)[:_SHOWN])
     more = f" and {len(ports) - _SHOWN} more" if len(ports) > _SHOWN else ""
     return (
         f"{named}{more} stand still under pause frames; followed upstream over the cables they come"
-        f" from {board.said(card)}, which nothing pauses."
+        f" from {board.format_resource(card)}, which nothing pauses."
     )
 
 

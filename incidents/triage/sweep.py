@@ -305,10 +305,8 @@ def _ask_about(case: IncidentCase, standing: list[FaultCase], board: Board) -> N
         f"After the quiet period this still stands: {board.named(first)}{more}. It stays open until"
         " a person looks."
     )
-    asked = (
-        f"Look at {board.said(first.resource)}: {first.fault_type} still stands{more}. Then"
-        " resolve."
-    )
+    place = board.format_resource(first.resource)
+    asked = f"Look at {place}: {first.fault_type} still stands{more}. Then resolve."
     record(case.row.pk, kind="still_standing", text=text, now=board.now, needs_human=asked)
 
 

@@ -297,7 +297,7 @@ class Sketch:
         placed = judge(fault, self.met, SETTING)
         if isinstance(placed, Keeps):
             self.loose.append(fault)
-            self.met.seat(fault, None)
+            self.met.assign(fault, None)
         elif isinstance(placed, Opens):
             group = self.groups[len(self.groups) + 1000] = Group(
                 len(self.groups) + 1000, fault, [fault]
@@ -319,7 +319,7 @@ class Sketch:
             group.root = root
             self.met.reroot(group.key, root)
         group.members.append(fault)
-        self.met.seat(fault, group.key)
+        self.met.assign(fault, group.key)
         if role is Role.ROOT:
             group.root = fault
             self.met.reroot(group.key, fault)
