@@ -145,7 +145,15 @@ def matching(text: str) -> Q:
 class IncidentAdmin(ReadOnlyAdmin):
     """The list, the actions, and the part of the page that incidents know by themselves."""
 
-    list_display = ("severity_word", "name", "where", "state_word", "since", "seen_by", "asked")
+    list_display = (
+        "severity_word",
+        "name",
+        "where",
+        "state_word",
+        "since",
+        "seen_by",
+        "person_request",
+    )
     list_display_links = ("name",)
     list_filter: ClassVar = [
         IncidentStateFilter,
@@ -204,7 +212,7 @@ class IncidentAdmin(ReadOnlyAdmin):
         return console.channels(incident.channels)
 
     @admin.display(description="Asked of a person", ordering="needs_human")
-    def asked(self, incident: Incident) -> SafeString:
+    def person_request(self, incident: Incident) -> SafeString:
         if not incident.needs_human or not incident.is_open:
             return format_html('<span class="k-muted">{}</span>', "nothing")
         return format_html(

@@ -39,7 +39,7 @@ _MEANINGS = {
 
 
 class SpareAdmin(ReadOnlyAdmin):
-    list_display = ("name", "standing", "for_whom", "where", "kept", "since")
+    list_display = ("name", "state_badge", "for_whom", "where", "kept_free_by", "since")
     list_display_links = None
     list_filter: ClassVar = ["state"]
     list_select_related = ("node", "stands_for")
@@ -60,7 +60,7 @@ class SpareAdmin(ReadOnlyAdmin):
         return console.where(row.node.resource)
 
     @admin.display(description="State", ordering="state")
-    def standing(self, row: Spare) -> SafeString:
+    def state_badge(self, row: Spare) -> SafeString:
         symbol = console.icon(_ICONS[Spare.State(row.state)])
         return format_html('<span class="k-badge">{}{}</span>', symbol, row.state)
 
@@ -75,7 +75,7 @@ class SpareAdmin(ReadOnlyAdmin):
         return ", ".join(row.partitions)
 
     @admin.display(description="Kept free by")
-    def kept(self, row: Spare) -> str:
+    def kept_free_by(self, row: Spare) -> str:
         return (
             f"reservation {row.reservation}" if row.reservation else "staying out of its partitions"
         )

@@ -89,7 +89,7 @@ class SilenceAdmin(ReadOnlyAdmin):
     """The list, the page of one window, and what people do with windows, by
     `incidents.maintenance.planning`."""
 
-    list_display = ("what", "standing", "begins", "ends", "review", "made_by", "why")
+    list_display = ("what", "state_badge", "begins", "ends", "review", "made_by", "why")
     list_display_links = ("what",)
     list_filter: ClassVar = [KindFilter, StandingFilter]
     search_fields = ("resource", "fault_type", "reason", "author")
@@ -120,7 +120,7 @@ class SilenceAdmin(ReadOnlyAdmin):
         return f"#{row.pk} {what[:1].upper()}{what[1:]}"
 
     @admin.display(description="State")
-    def standing(self, row: Silence) -> SafeString:
+    def state_badge(self, row: Silence) -> SafeString:
         word = state_of(row)
         return format_html(
             '<span class="k-badge{}">{}</span>',

@@ -56,7 +56,7 @@ class CaseStateFilter(admin.SimpleListFilter):
 
 
 class VendorCaseAdmin(ReadOnlyAdmin):
-    list_display = ("what", "standing", "since", "who", "asked", "of_incident")
+    list_display = ("what", "state_badge", "since", "who", "person_request", "of_incident")
     list_display_links = ("what",)
     list_filter: ClassVar = [CaseStateFilter, "part", "vendor"]
     list_select_related = ("incident",)
@@ -79,7 +79,7 @@ class VendorCaseAdmin(ReadOnlyAdmin):
         return f"#{row.pk} {texts.part(row.part, row.resource)}"
 
     @admin.display(description="State", ordering="state")
-    def standing(self, row: VendorCase) -> SafeString:
+    def state_badge(self, row: VendorCase) -> SafeString:
         return case_badge(row)
 
     @admin.display(description="Since", ordering="since_at")
@@ -93,7 +93,7 @@ class VendorCaseAdmin(ReadOnlyAdmin):
         return " ".join(word for word in (row.vendor, row.number) if word) or "no number yet"
 
     @admin.display(description="Asked of a person")
-    def asked(self, row: VendorCase) -> SafeString:
+    def person_request(self, row: VendorCase) -> SafeString:
         text = texts.format_request(row)
         if not text:
             return format_html('<span class="k-muted">{}</span>', "nothing")
