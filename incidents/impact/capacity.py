@@ -63,7 +63,10 @@ def of_partitions() -> list[Left]:
     for node, names in known.items():
         if node in out:
             lost.update(names)
-    return [Left(name, total, total - lost[name]) for name, total in sorted(totals.items())]
+    rows = []
+    for name, total in sorted(totals.items()):
+        rows.append(Left(name, total, total - lost[name]))
+    return rows
 
 
 def of_rails() -> list[Left]:

@@ -120,9 +120,8 @@ def mark_told(incident: int, *, actor: str, now: datetime) -> int:
         people = sorted(set(rows.values_list("job__user", flat=True)))
         count = rows.update(owner_told_at=now)
         if count:
-            text = (
-                f"Told the owners of {count} job{'' if count == 1 else 's'}: {', '.join(people)}."
-            )
+            jobs_text = "1 job" if count == 1 else f"{count} jobs"
+            text = f"Told the owners of {jobs_text}: {', '.join(people)}."
             record(incident, kind="owner_told", text=text, actor=actor, now=now)
     return count
 
@@ -237,7 +236,9 @@ def _span(job: Job, machines: Sequence[str], gpus: Mapping[str, int]) -> JobSpan
     """A job on several nodes whose GPUs nobody counted is taken to have them whole: so are nearly
     all of them."""
     there = sum(gpus.get(machine, 0) for machine in machines)
-    is_whole = job.gpus >= there if job.gpus and there else len(machines) > 1
+    is_whole = len(machines) > 1
+    if job.gpus and there:
+        is_whole = job.gpus >= there
     nodes = max(job.node_count, len(machines))
     return JobSpan(
         started_at=job.started_at,
@@ -353,8 +354,9 @@ def _format_owners(rows: Sequence[IncidentJob]) -> str:
 def _format_jobs(rows: Sequence[IncidentJob]) -> str:
     jobs = []
     for row in rows[:_NAMED_JOBS]:
+        job = row.job
         outcome = row.outcome or "hangs"
-        jobs.append(f"{row.job.job_id} {outcome}, {_nodes(row.job.node_count)}")
+        jobs.append(f"{job.job_id} {outcome}, {_nodes(job.node_count)}")
     if len(rows) > _NAMED_JOBS:
         jobs.append(f"{len(rows) - _NAMED_JOBS} more")
     return "; ".join(jobs)
@@ -419,7 +421,9 @@ def _own_severity(found: _Found) -> Severity:
     """The highest of its faults, as `incidents.state.cases` takes it: echoes and what opens nothing
     do not count."""
     known = catalog.load()
-    counted = [Severity(found.row.root_fault.severity)] if found.row.root_fault is not None else []
+    counted = []
+    if found.row.root_fault is not None:
+        counted.append(Severity(found.row.root_fault.severity))
     for link in found.faults:
         kind = known.get(link.fault.fault_type)
         if kind is None or (kind.opens_incident and not kind.is_sympathetic):
