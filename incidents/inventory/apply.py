@@ -364,9 +364,9 @@ def _apply_ports(topology: Topology, switches: dict[str, Switch], difference: Di
         for end in (cable.a, cable.b):
             switch, is_port, name = end.removeprefix("switch/").partition("/port/")
             if end.startswith("switch/") and is_port:
-                rows[(switch, name)] = (
-                    {} if cable.speed_gbps is None else {"speed_gbps": cable.speed_gbps}
-                )
+                rows[(switch, name)] = {}
+                if cable.speed_gbps is not None:
+                    rows[(switch, name)]["speed_gbps"] = cable.speed_gbps
     modules = {(row.switch.name, row.name): row for row in Module.objects.select_related("switch")}
     for module in topology.modules:
         lanes = module.lanes // len(module.ports)

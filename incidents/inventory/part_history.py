@@ -140,10 +140,8 @@ def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[Pa
 def _load_parts_in_service(wanted: Sequence[Sighting]) -> dict[tuple[str, str], InService]:
     """What is in each slot of these machines, by part and slot."""
     owners = {resources.owner(sighting.slot) for sighting in wanted}
-    return {
-        (row.part, row.slot): row
-        for row in InService.objects.filter(owner__in=owners, to_at__isnull=True)
-    }
+    rows = InService.objects.filter(owner__in=owners, to_at__isnull=True)
+    return {(row.part, row.slot): row for row in rows}
 
 
 def _strange(
@@ -246,8 +244,9 @@ def _told_apart(sightings: list[Sighting]) -> list[Sighting]:
 def _is_same(row: InService | None, sighting: Sighting) -> bool:
     if row is None:
         return False
-    serials = (sighting.serial, sighting.uuid, f"{sighting.serial}{_FAR_END}")
-    return row.serial in serials or bool(sighting.uuid and row.uuid == sighting.uuid)
+    if sighting.uuid and row.uuid == sighting.uuid:
+        return True
+    return row.serial in (sighting.serial, sighting.uuid, f"{sighting.serial}{_FAR_END}")
 
 
 def _news(row: InService, sighting: Sighting) -> dict[str, str]:

@@ -226,7 +226,8 @@ class Row:
 
     def done(self) -> None:
         """Raises everything that was wrong, keys that nobody read included."""
-        self.wrong += [f"unknown key {key}" for key in sorted(set(self.values) - self._read)]
+        unread = sorted(set(self.values) - self._read)
+        self.wrong += [f"unknown key {key}" for key in unread]
         if self.wrong:
             raise RowError("\n".join(self.wrong))
 
