@@ -28,7 +28,8 @@ def get_lookback(now: datetime) -> timedelta:
     known = known_of()
     if known is None or known.accounts_at is None:
         return dedup.KEPT
-    return min(max(now - known.accounts_at, timedelta(0)) + _LATE, dedup.KEPT)
+    since_answer = max(now - known.accounts_at, timedelta(0))
+    return min(since_answer + _LATE, dedup.KEPT)
 
 
 def record_answer(now: datetime, *, has_accounts: bool | None, complaint: str = "") -> None:

@@ -95,7 +95,10 @@ def learn(records: Iterable[JobRecord], now: datetime, *, whole_of: str = "") ->
                 seen.append((known[key], record))
             else:
                 new.append(_row(record, now))
-        wider = [(row, record) for row, record in seen if len(record.nodes) > row.node_count]
+        wider = []
+        for row, record in seen:
+            if len(record.nodes) > row.node_count:
+                wider.append((row, record))
         changed = [row for row, record in seen if _take(row, record, now)]
         Job.objects.bulk_create(new)
         Job.objects.bulk_update(changed, _COLUMNS, batch_size=500)
@@ -120,20 +123,31 @@ def running_on(
 
     Jobs are resource paths. Two queries per 5,000 machines, and one per 5,000 jobs.
     """
-    hosts = {host for owner in owners if (host := resources.host_of(owner)) is not None}
+    hosts = _hosts_of(owners)
     alive = _alive_on(hosts, since=at - around, until=at + around)
-    paths = {pk: path(cluster, job_id) for pk, (cluster, job_id) in alive.items()}
+    paths = {}
+    for pk, (cluster, job_id) in alive.items():
+        paths[pk] = path(cluster, job_id)
     wanted = {resources.node(host) for host in hosts}
-    on: dict[str, set[str]] = defaultdict(set)
-    of: dict[str, set[str]] = defaultdict(set)
+    jobs_by_machine: dict[str, set[str]] = defaultdict(set)
+    machines_by_job: dict[str, set[str]] = defaultdict(set)
     for pk, node in places(paths):
-        owner = resources.node(node)
-        of[paths[pk]].add(owner)
-        if owner in wanted:
-            on[owner].add(paths[pk])
-    jobs_by_machine = {owner: frozenset(jobs) for owner, jobs in on.items()}
-    machines_by_job = {job: frozenset(machines) for job, machines in of.items()}
-    return jobs_by_machine, machines_by_job
+        job = paths[pk]
+        machine = resources.node(node)
+        machines_by_job[job].add(machine)
+        if machine in wanted:
+            jobs_by_machine[machine].add(job)
+    return _freeze_values(jobs_by_machine), _freeze_values(machines_by_job)
+
+
+def _hosts_of(owners: Iterable[str]) -> set[str]:
+    """The names of those that are nodes."""
+    hosts = (resources.host_of(owner) for owner in owners)
+    return {host for host in hosts if host is not None}
+
+
+def _freeze_values(groups: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
+    return {key: frozenset(values) for key, values in groups.items()}
 
 
 @dataclass(frozen=True)
@@ -156,17 +170,17 @@ def spells_on(
     owners: Collection[str], *, since: datetime, until: datetime
 ) -> dict[str, list[Spell]]:
     """By machine, the jobs that ran there in this time. Two queries per 5,000 machines or jobs."""
-    hosts = sorted({host for owner in owners if (host := resources.host_of(owner)) is not None})
+    hosts = sorted(_hosts_of(owners))
     rows: list[Any] = []
     for part in _chunks(hosts):
         rows += _SPELLS.rows(hosts=part, since=since, until=until)
-    of: dict[int, set[str]] = defaultdict(set)
+    machines: dict[int, set[str]] = defaultdict(set)
     for pk, node in places({row[1] for row in rows}):
-        of[pk].add(resources.node(node))
+        machines[pk].add(resources.node(node))
     found: dict[str, list[Spell]] = defaultdict(list)
     for node, pk, cluster, job_id, started_at, ended_at in rows:
         job_path = path(cluster, job_id)
-        spell = Spell(job_path, started_at, ended_at, frozenset(of[pk]))
+        spell = Spell(job_path, started_at, ended_at, frozenset(machines[pk]))
         found[resources.node(node)].append(spell)
     return found
 
@@ -278,8 +292,8 @@ def _put_nodes(told: Sequence[tuple[Job, JobRecord]]) -> None:
     """The nodes of new starts, and those that a known one gained."""
     rows = []
     for row, record in told:
-        nodes = dict.fromkeys(resources.short_host(name)[:64] for name in record.nodes)
-        for node in nodes:
+        nodes = [resources.short_host(name)[:64] for name in record.nodes]
+        for node in dict.fromkeys(nodes):
             rows.append(JobNode(job_id=row.pk, node=node, ended_at=row.ended_at))
     JobNode.objects.bulk_create(rows, batch_size=_CHUNK, ignore_conflicts=True)
 
