@@ -74,11 +74,13 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
         desk.put(moving, target, came=f"from incident #{source.pk}")
         text = f"Incident #{source.pk} was merged into this one by {actor}: {names}."
         text = f"{text} {desk.note}".strip()
+        has_user_report = target.has_user_report or source.has_user_report
+        has_platform_signal = target.has_platform_signal or source.has_platform_signal
         desk.reshape(
             target,
             target.root_fault,
-            has_user_report=target.has_user_report or source.has_user_report,
-            has_platform_signal=target.has_platform_signal or source.has_platform_signal,
+            has_user_report=has_user_report,
+            has_platform_signal=has_platform_signal,
         )
         desk.tell(target, "merged", text)
         desk.decide(Decision.Kind.MERGED, {source: text, target: text})
@@ -114,8 +116,10 @@ def split(
         fresh = desk.open(root.fault, [link.fault for link in leaving], beside=incident)
         desk.put(leaving, fresh, came=f"out of incident #{incident.pk}", root=root)
         desk.reshape(incident, incident.root_fault)
-        left = f"{actor} split off {names}: incident #{fresh.pk} now. {desk.note}".strip()
-        came = f"Split off from incident #{incident.pk} by {actor}: {names}. {desk.note}".strip()
+        left = f"{actor} split off {names}: incident #{fresh.pk} now."
+        left = f"{left} {desk.note}".strip()
+        came = f"Split off from incident #{incident.pk} by {actor}: {names}."
+        came = f"{came} {desk.note}".strip()
         desk.tell(incident, "split", left)
         desk.tell(fresh, "opened", came)
         desk.decide(Decision.Kind.SPLIT, {incident: left, fresh: came})
@@ -180,11 +184,8 @@ def members_of(incident_id: int) -> Any:
     """The memberships that count for an incident: its own, and those of the incidents that repeat
     it."""
     theirs = Q(incident__duplicate_of_id=incident_id, incident__state=State.DUPLICATE.value)
-    return (
-        IncidentFault.objects.filter(Q(incident_id=incident_id) | theirs)
-        .select_related("fault")
-        .order_by("role", "pk")
-    )
+    memberships = IncidentFault.objects.filter(Q(incident_id=incident_id) | theirs)
+    return memberships.select_related("fault").order_by("role", "pk")
 
 
 # Why it is refused
@@ -270,8 +271,9 @@ class _Desk:
 
     def named(self, faults: Iterable[Fault | None]) -> str:
         rows = [row for row in faults if row is not None]
-        more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
-        return "; ".join(self._board.named(row) for row in rows[:_NAMED]) + more
+        names = "; ".join(self._board.named(row) for row in rows[:_NAMED])
+        unnamed = len(rows) - _NAMED
+        return f"{names} and {unnamed} more" if unnamed > 0 else names
 
     def strongest(self, links: Sequence[IncidentFault]) -> IncidentFault:
         """The first of those that ask for most: what opens an incident by itself before what only
@@ -341,10 +343,11 @@ class _Desk:
         incident.save(update_fields=list(values))
 
     def tell(self, incident: Incident, kind: str, text: str) -> None:
+        actor = self.actor[:150]
         entry = TimelineEntry.objects.create(
             incident=incident,
             kind=kind,
-            actor=self.actor[:150],
+            actor=actor,
             text=text,
             occurred_at=self.now,
             recorded_at=self.now,

@@ -91,15 +91,18 @@ def _reported(
     board.nodes = {f"node/{node.name}": node for node in names.nodes.values()}
     mark = fingerprint(resource, kind.id)
     _end_what_was_closed(mark, board.now)
-    standing = board.take(Fault.objects.active().filter(fingerprint=mark).select_for_update())
+    active = Fault.objects.active().filter(fingerprint=mark)
+    standing = board.take(active.select_for_update())
     board.read_neighbourhood({(kind.id, resource), (USER_REPORT, resource)})
     if standing:
         standing[0].added += 1
         standing[0].excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))
         return standing[0]
     row = new_fault(kind, fingerprint=mark, resource=resource, qualifier="")
-    row.component = str(component(kind.id, resource, kind.component, names, board.met.around.graph))
-    row.severity, row.action = str(kind.severity), str(kind.action)
+    graph = board.met.around.graph
+    row.component = str(component(kind.id, resource, kind.component, names, graph))
+    row.severity = str(kind.severity)
+    row.action = str(kind.action)
     row.raised_at = row.last_seen_at = occurred_at
     row.clock = str(Whose.PERSON)
     row.observed_at = row.recorded_at = board.now
@@ -171,7 +174,9 @@ def _reaches(incident: IncidentCase, case: FaultCase) -> bool:
     over the network over which machines are watched."""
     if incident.row.fault_type == MANAGEMENT_NETWORK:
         return False
-    return _may_be_anything(case) or (bool(_sort(case.row.component)) and _explains(incident, case))
+    if _may_be_anything(case):
+        return True
+    return bool(_sort(case.row.component)) and _explains(incident, case)
 
 
 def _explains(incident: IncidentCase, case: FaultCase) -> bool:
