@@ -114,11 +114,8 @@ def claim(paces: Sequence[PollPace], now: datetime, *, tick: timedelta) -> list[
     """What is due, leased to the caller, in chunks; the longest overdue first. `tick`: the time
     between two calls."""
     free = Q(next_poll_at__lte=now) & (Q(leased_until=None) | Q(leased_until__lte=now))
-    counts = (
-        Poll.objects.values("detector")
-        .annotate(total=Count("pk"), due=Count("pk", filter=free))
-        .order_by()
-    )
+    by_detector = Poll.objects.order_by().values("detector")
+    counts = by_detector.annotate(total=Count("pk"), due=Count("pk", filter=free))
     waiting = {row["detector"]: row["total"] for row in counts if row["due"]}
     paused = poll_pauses.get_paused_nodes(now) if waiting else {}
     chunks: list[Chunk] = []
@@ -126,9 +123,8 @@ def claim(paces: Sequence[PollPace], now: datetime, *, tick: timedelta) -> list[
         if pace.detector in waiting:
             usual = waiting[pace.detector] * (tick / pace.every)
             most = max(CHUNK, math.ceil(usual * _CATCHING_UP))
-            due = Poll.objects.filter(free, detector=pace.detector).exclude(
-                _paused(paused, pace.detector)
-            )
+            is_paused = _paused(paused, pace.detector)
+            due = Poll.objects.filter(free, detector=pace.detector).exclude(is_paused)
             chunks += _claimed(due, pace.detector, most, now)
     return chunks
 
@@ -219,11 +215,10 @@ def samples(
 ) -> Iterator[tuple[str, str, Sample]]:
     """Resource, metric and what was last seen, of all that these detectors remember of these
     targets; one query."""
-    rows = Poll.objects.filter(
-        detector__in=detectors, kind=kind, target__in=sorted(targets)
-    ).exclude(memory=b"")
-    for memory in rows.values_list("memory", flat=True):
-        for (resource, metric), sample in unpacked(bytes(memory)).samples.items():
+    polls = Poll.objects.filter(detector__in=detectors, kind=kind, target__in=sorted(targets))
+    for packed_memory in polls.exclude(memory=b"").values_list("memory", flat=True):
+        memory = unpacked(bytes(packed_memory))
+        for (resource, metric), sample in memory.samples.items():
             yield resource, metric, sample
 
 
@@ -350,7 +345,8 @@ def learn_plans(plans: Mapping[str, str], now: datetime) -> None:
     PlannedWork.objects.filter(until__lte=now).delete()
     known = set(PlannedWork.objects.values_list("node", flat=True))
     over = sorted(name for name in known if not plans.get(name, "-"))
-    PlannedWork.objects.filter(node__in=over, until__gt=now + SETTLES).update(until=now + SETTLES)
+    settled_at = now + SETTLES
+    PlannedWork.objects.filter(node__in=over, until__gt=settled_at).update(until=settled_at)
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name, why in plans.items():
         if why:
