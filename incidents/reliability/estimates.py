@@ -93,11 +93,13 @@ def kaplan_meier(durations: Floats, is_ended: Flags) -> Curve:
     ended = np.sort(durations[is_ended])
     times, first = np.unique(ended, return_index=True)
     ends = np.diff(np.append(first, ended.size)).astype(float)
-    at_risk = durations.size - np.searchsorted(np.sort(durations), times, side="left").astype(float)
+    shorter = np.searchsorted(np.sort(durations), times, side="left")
+    at_risk = durations.size - shorter.astype(float)
     with np.errstate(divide="ignore"):
         variance = np.cumsum(ends / (at_risk * (at_risk - ends)))
     survival = np.cumprod(1 - ends / at_risk)
-    return Curve(times, survival, variance, float(durations.max(initial=0.0)), int(ended.size))
+    longest = float(durations.max(initial=0.0))
+    return Curve(times, survival, variance, longest, int(ended.size))
 
 
 def median(curve: Curve) -> Estimate:
@@ -132,8 +134,8 @@ def restricted_mean(curve: Curve, horizon: float) -> tuple[Estimate, float]:
     variances = np.concatenate(([0.0], curve.hazard_variance[inside]))
     increments = np.diff(variances)
     usable = np.isfinite(increments)
-    variance = np.sum(after[usable] ** 2 * increments[usable])
-    half_width = Z * float(np.sqrt(variance))
+    terms = after[usable] ** 2 * increments[usable]
+    half_width = Z * float(np.sqrt(np.sum(terms)))
     low = max(0.0, mean - half_width)
     high = min(reach, mean + half_width)
     found = Estimate(mean, low, high)

@@ -221,11 +221,13 @@ def all_figures(incidents: Incidents, fleet: ServiceHistory, window: StudyPeriod
     lost = {unit: _time_out(incidents, unit, window) for unit in Unit}
     failed = _failures_in_window(incidents, window)
     failed = failed.where(failed.left_out < 0)
-    rows = [figures(ALL, Unit.NODE, failed, fleet, window, lost=lost[Unit.NODE])]
+    lost_nodes = lost[Unit.NODE]
+    rows = [figures(ALL, Unit.NODE, failed, fleet, window, lost=lost_nodes)]
     for code, component in enumerate(COMPONENTS):
         unit = UNITS[component]
         of_class = failed.where(failed.component == code)
-        rows.append(figures(str(component), unit, of_class, fleet, window, lost=lost[unit]))
+        row = figures(str(component), unit, of_class, fleet, window, lost=lost[unit])
+        rows.append(row)
     return rows
 
 
