@@ -14,7 +14,13 @@ from incidents.models.inventory import (
     Node,
 )
 from incidents.models.triage import Silence
-from incidents.vocabulary.lifecycle import CLOSED, State
+from incidents.vocabulary.lifecycle import CLOSED, OPEN, State
+
+# Conditions of partial indexes: a query that names these states reads what is open, however
+# much has been closed.
+_OPEN_STATES = sorted(state.value for state in OPEN)
+_IS_OPEN = Q(state__in=_OPEN_STATES)
+_IS_UNSENT = Q(state__in=["failed", "sending", "unknown", "waiting"])
 
 
 def _words(enum: type) -> list[tuple[str, str]]:
@@ -100,6 +106,7 @@ class Fault(models.Model):
             Index(fields=["owner", "is_active"], name="fault_by_owner"),
             Index(fields=["fault_type", "is_active"], name="fault_by_type"),
             _latest_first,
+            Index(fields=["fingerprint", "cleared_at"], name="fault_by_end"),
             *_of_active,
         ]
 
@@ -220,7 +227,7 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
     """Incidents, by the words that people use for them."""
 
     def open(self) -> Self:
-        return self.exclude(state__in=CLOSED)
+        return self.filter(state__in=_OPEN_STATES)
 
     def closed(self) -> Self:
         return self.filter(state__in=CLOSED)
@@ -318,6 +325,8 @@ class Incident(models.Model):
         indexes: ClassVar = [
             Index(fields=["state", "-opened_at"], name="incident_by_state"),
             Index(fields=["owner", "state"], name="incident_by_owner"),
+            Index(fields=["node"], condition=_IS_OPEN, name="open_incident_by_node"),
+            Index(fields=["owner"], condition=_IS_OPEN, name="open_incident_by_owner"),
         ]
 
     def __str__(self) -> str:
@@ -433,7 +442,10 @@ class Notification(models.Model):
                 fields=["incident", "channel", "sequence"], name="one_notification_per_sequence"
             )
         ]
-        indexes: ClassVar = [Index(fields=["state", "due_at"], name="notification_due")]
+        indexes: ClassVar = [
+            Index(fields=["state", "due_at"], name="notification_due"),
+            Index(fields=["channel", "due_at"], condition=_IS_UNSENT, name="unsent_by_channel"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.reason} of incident {self.incident_id} to {self.channel}"

@@ -100,13 +100,11 @@ class Gathering:
     def _effects(
         self, rule: GatherRule, places: Collection[str], newest: datetime
     ) -> dict[str, list[Effect]]:
-        effects = active_symptoms.read(
-            rule, places, self.around, since=newest - rule.window, board=self.board
-        )
+        since = newest - rule.window
+        effects = active_symptoms.read(rule, places, self.around, since=since, board=self.board)
         if rule.counts is Counts.JOBS:
-            effects = spells.split_by_time(
-                rule, effects, {case.row.fingerprint: case.row.last_seen_at for case in self.again}
-            )
+            again = {case.row.fingerprint: case.row.last_seen_at for case in self.again}
+            effects = spells.split_by_time(rule, effects, again, since=since)
         return tallies.by_place(rule, effects, self.around)
 
     def _conclude(self, one: Tally, effects: Mapping[str, Sequence[Effect]]) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from django.db.models import Q
+
 from incidents.correlation.gather_rules import GatherRule
 from incidents.correlation.tallies import Effect
 from incidents.db.prepared import Given, Prepared
@@ -24,7 +26,10 @@ _Sighting = tuple[str, datetime]
 _SEEN = Prepared(
     lambda: (
         Evidence.objects.filter(
-            fault__fingerprint__among=Given("marks"), fault__clock=str(Whose.DEVICE)
+            Q(fault__cleared_at=None) | Q(fault__cleared_at__gte=Given("since")),
+            fault__fingerprint__among=Given("marks"),
+            fault__clock=str(Whose.DEVICE),
+            occurred_at__gte=Given("since"),
         )
         .order_by()
         .values_list("fault__fingerprint", "occurred_at")
@@ -51,39 +56,41 @@ _TOLD = Prepared(
 
 
 def split_by_time(
-    rule: GatherRule, effects: Sequence[Effect], again: Mapping[str, datetime]
+    rule: GatherRule,
+    effects: Sequence[Effect],
+    again: Mapping[str, datetime],
+    *,
+    since: datetime,
 ) -> list[Effect]:
     """One effect for each time, with the jobs that ran there then, or its own moment where none is
     known; what other GPUs of these jobs showed too is a program's, and left out. `again`: what this
-    batch saw again, by fingerprint.
+    batch saw again, by fingerprint. `since`: the rule counts nothing older.
     """
     seen: dict[str, set[datetime]] = defaultdict(set)
     first: dict[str, Effect] = {}
     for effect in effects:
         seen[effect.mark].add(effect.at)
         first.setdefault(effect.mark, effect)
-    for mark, at in [*_evidence(seen), *again.items()]:
+    for mark, at in [*_evidence(seen, since - APART), *again.items()]:
         if mark in seen:
             seen[mark].add(at)
     each = [replace(first[mark], at=at) for mark, times in seen.items() for at in _apart(times)]
     if not each:
         return []
     owners = {effect.fault.owner for effect in each}
-    since, until = (
-        min(effect.at for effect in each) - APART,
-        max(effect.at for effect in each) + APART,
-    )
-    ran = jobs.spells_on(owners, since=since, until=until)
+    begins_at = min(effect.at for effect in each) - APART
+    ends_at = max(effect.at for effect in each) + APART
+    ran = jobs.spells_on(owners, since=begins_at, until=ends_at)
     machines = owners.union(*(spell.machines for spells in ran.values() for spell in spells))
-    shown = _shown(rule, machines, since, until)
+    shown = _shown(rule, machines, begins_at, ends_at)
     spelled = (_spelled(effect, ran.get(effect.fault.owner, ()), shown) for effect in each)
     return [effect for effect in spelled if effect is not None]
 
 
-def _evidence(marks: Iterable[str]) -> Iterator[tuple[str, datetime]]:
-    """The first five and the last five sightings of each; not where the device's dates count for
-    nothing."""
-    yield from _SEEN.rows(marks=list(marks))
+def _evidence(marks: Iterable[str], since: datetime) -> Iterator[tuple[str, datetime]]:
+    """Of the first five and the last five sightings of each those since then; not where the
+    device's dates count for nothing."""
+    yield from _SEEN.rows(marks=list(marks), since=since)
 
 
 def _apart(times: Iterable[datetime]) -> Iterator[datetime]:
