@@ -67,11 +67,11 @@ class IpmiPower:
             )
         return state
 
-    def off(self, node: Target) -> None:
+    def turn_off(self, node: Target) -> None:
         """`chassis power off`: hard, at once."""
         self._ask(node, "off")
 
-    def on(self, node: Target) -> None:
+    def turn_on(self, node: Target) -> None:
         self._ask(node, "on")
 
     def _ask(self, node: Target, verb: str) -> str:

@@ -50,11 +50,11 @@ class Power(Protocol):
 
     def state(self, node: Target) -> PowerState: ...
 
-    def off(self, node: Target) -> None:
+    def turn_off(self, node: Target) -> None:
         """Off at once, without asking the operating system. Off already: nothing."""
         ...
 
-    def on(self, node: Target) -> None:
+    def turn_on(self, node: Target) -> None:
         """On. On already: nothing."""
         ...
 
@@ -65,10 +65,10 @@ class NoPower:
     def state(self, node: Target) -> PowerState:
         self._refuse(node)
 
-    def off(self, node: Target) -> None:
+    def turn_off(self, node: Target) -> None:
         self._refuse(node)
 
-    def on(self, node: Target) -> None:
+    def turn_on(self, node: Target) -> None:
         self._refuse(node)
 
     def _refuse(self, node: Target) -> NoReturn:

@@ -46,10 +46,10 @@ class RedfishPower:
         service = self._service(node)
         return _parse_state(service, _find_system(service, node, self._access))
 
-    def off(self, node: Target) -> None:
+    def turn_off(self, node: Target) -> None:
         self._switch(node, _OFF, already="Off")
 
-    def on(self, node: Target) -> None:
+    def turn_on(self, node: Target) -> None:
         self._switch(node, _ON, already="On")
 
     def _service(self, node: Target) -> BmcHttp:

@@ -26,11 +26,11 @@ class SitePower:
     def state(self, node: Target) -> PowerState:
         return self._get_power(node).state(node)
 
-    def off(self, node: Target) -> None:
-        self._get_power(node).off(node)
+    def turn_off(self, node: Target) -> None:
+        self._get_power(node).turn_off(node)
 
-    def on(self, node: Target) -> None:
-        self._get_power(node).on(node)
+    def turn_on(self, node: Target) -> None:
+        self._get_power(node).turn_on(node)
 
     def _get_power(self, node: Target) -> Power:
         access = self._entry(node)

@@ -117,7 +117,7 @@ class ColdCycle(Base):
         ctx.facts["power_off_at"] = to_iso(ctx.now)
         ctx.facts["power_offs"] = ctx.facts.get("power_offs", 0) + 1
         _note_power(ctx, "asked to go off")
-        ctx.world.power.off(ctx.target)
+        ctx.world.power.turn_off(ctx.target)
         rest = f"{ctx.params['off_for'].total_seconds():.0f} s"
         return Wait(
             f"{ctx.node} is being switched off. After {rest} it is switched on again.",
@@ -182,7 +182,7 @@ def _wait_while_off(ctx: Context, state: PowerState) -> Result:
     if ctx.maintenance:
         return _leave_off(ctx, off_at)
     is_another = looking.read_boot(ctx) is not None
-    ctx.world.power.on(ctx.target)
+    ctx.world.power.turn_on(ctx.target)
     ctx.facts["power_on_at"] = to_iso(ctx.now)
     _note_power(ctx, "asked to go on")
     if is_another:
@@ -228,7 +228,7 @@ def _wait_for_on(ctx: Context, state: PowerState) -> Result:
     if state is PowerState.OFF and ctx.now >= again_at + _TAKES:
         ctx.facts["power_on_again_at"] = to_iso(ctx.now)
         _note_power(ctx, "asked to go on again")
-        ctx.world.power.on(ctx.target)
+        ctx.world.power.turn_on(ctx.target)
     ask = _format_ask_if_late(ctx, off_at)
     text = f"{ctx.node} was asked to go on at {on_at:%H:%M:%S %Z} and is not on yet."
     return Wait(text, _LATER if ask else _SOON, ask=ask, is_told=bool(ask))

@@ -24,26 +24,26 @@ def door(request: pytest.FixtureRequest) -> Iterator[Door]:
 
 def test_a_node_goes_off_comes_back_and_its_neighbour_stays_on(door: Door) -> None:
     assert door.power.state(door.node) is PowerState.ON
-    door.power.off(door.node)
+    door.power.turn_off(door.node)
     door.until(PowerState.OFF)
     assert door.power.state(door.other) is PowerState.ON
-    door.power.on(door.node)
+    door.power.turn_on(door.node)
     door.until(PowerState.ON)
 
 
 def test_asking_for_what_is_so_already_changes_nothing(door: Door) -> None:
-    door.power.on(door.node)
+    door.power.turn_on(door.node)
     assert door.power.state(door.node) is PowerState.ON
-    door.power.off(door.node)
+    door.power.turn_off(door.node)
     door.until(PowerState.OFF)
-    door.power.off(door.node)
+    door.power.turn_off(door.node)
     assert door.power.state(door.node) is PowerState.OFF
-    door.power.on(door.node)
+    door.power.turn_on(door.node)
     door.until(PowerState.ON)
 
 
 def test_wrong_credentials_are_refused_and_nothing_is_switched(door: Door) -> None:
-    for verb in (door.locked_out.state, door.locked_out.off):
+    for verb in (door.locked_out.state, door.locked_out.turn_off):
         with pytest.raises(PowerRefusal, match="does not let"):
             verb(door.node)
     assert door.power.state(door.node) is PowerState.ON
@@ -61,7 +61,7 @@ def test_a_node_without_a_controller_is_refused_with_what_to_give() -> None:
     access = BmcAccess(BmcKind.REDFISH, "kintsugi", "secret")
     for power, words in ((NoPower(), "group.bmc"), (SitePower(lambda node: None), "group.bmc")):
         with pytest.raises(NoController, match=words):
-            power.off(machine("gn001", "10.0.9.1"))
+            power.turn_off(machine("gn001", "10.0.9.1"))
     for kind in BmcKind:
         site = SitePower(lambda node, kind=kind: BmcAccess(kind, "kintsugi", "secret"))  # type: ignore[misc]
         with pytest.raises(NoController, match="key `bmc`"):

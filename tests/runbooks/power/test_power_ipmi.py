@@ -97,7 +97,7 @@ def test_a_complaint_of_ipmitool_says_what_to_do(
 ) -> None:
     usual = "Loading IANA PEN Registry...\nInvalid completion code received: Insufficient privilege level\n"
     with pytest.raises(outcome, match=words) as raised:
-        asked(Printing(stderr=f"{usual}{stderr}\n".encode(), status=1), "off")
+        asked(Printing(stderr=f"{usual}{stderr}\n".encode(), status=1), "turn_off")
     assert isinstance(raised.value, PowerRefusal) is (outcome is PowerRefusal)
 
 
@@ -105,7 +105,7 @@ def test_off_that_is_off_already_is_no_error() -> None:
     words = (
         b"Set Chassis Power Control to Down/Off failed: Command not supported in present state\n"
     )
-    asked(Printing(stderr=words, status=1), "off")
+    asked(Printing(stderr=words, status=1), "turn_off")
     with pytest.raises(PowerRefusal):
         asked(Printing(stderr=words, status=1), "state")
 
@@ -150,8 +150,8 @@ def test_a_board_without_main_power_of_its_own_is_refused_by_the_real_program() 
     try:
         node = machine("gn001", f"127.0.0.1:{sim.start().port}")
         with pytest.raises(PowerRefusal, match="switch its power by hand"):
-            IpmiPower(BmcAccess(BmcKind.IPMI, "ipmiusr", "test", cipher=3)).off(node)
+            IpmiPower(BmcAccess(BmcKind.IPMI, "ipmiusr", "test", cipher=3)).turn_off(node)
         with pytest.raises(PowerRefusal, match="does not take cipher suite 17"):
-            IpmiPower(BmcAccess(BmcKind.IPMI, "ipmiusr", "test")).off(node)
+            IpmiPower(BmcAccess(BmcKind.IPMI, "ipmiusr", "test")).turn_off(node)
     finally:
         sim.remove()

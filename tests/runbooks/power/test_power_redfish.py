@@ -148,7 +148,7 @@ def test_a_system_that_cannot_be_told_is_refused_and_nothing_is_switched(
 ) -> None:
     with serving(documents(system("1", Name="same"), system("2", Name="same"))) as service:
         with pytest.raises(PowerRefusal) as raised:
-            redfish(system=wanted).off(machine("gn001", service.url, serial=serial))
+            redfish(system=wanted).turn_off(machine("gn001", service.url, serial=serial))
         assert words in str(raised.value)
         assert service.posts == []
 
@@ -156,10 +156,10 @@ def test_a_system_that_cannot_be_told_is_refused_and_nothing_is_switched(
 def test_a_single_system_with_another_serial_is_another_machine() -> None:
     with serving(documents(system())) as service:
         with pytest.raises(PowerRefusal, match="another machine's"):
-            redfish().off(machine("gn001", service.url, serial="S9"))
+            redfish().turn_off(machine("gn001", service.url, serial="S9"))
         assert service.posts == []
     with serving(documents(system(SerialNumber="BOARD", SKU="TAG"))) as service:
-        redfish().off(machine("gn001", service.url, serial="TAG"))
+        redfish().turn_off(machine("gn001", service.url, serial="TAG"))
         assert service.posts == ["ForceOff"]
 
 
@@ -168,7 +168,7 @@ def test_only_a_reset_that_the_board_has_is_asked_for() -> None:
     action = {"#ComputerSystem.Reset": {"target": RESET, "@Redfish.ActionInfo": info}}
     rows = {"Parameters": [{"Name": "ResetType", "AllowableValues": ["ForceOn", "ForceOff"]}]}
     with serving({**documents(system(PowerState="Off", Actions=action)), info: rows}) as service:
-        redfish().on(machine("gn001", service.url))
+        redfish().turn_on(machine("gn001", service.url))
         assert service.posts == ["ForceOn"]
     action["#ComputerSystem.Reset"] = {
         "target": RESET,
@@ -176,7 +176,7 @@ def test_only_a_reset_that_the_board_has_is_asked_for() -> None:
     }
     with serving(documents(system(Actions=action))) as service:
         with pytest.raises(PowerRefusal, match="no reset of kind ForceOff; it has PowerCycle, Nmi"):
-            redfish().off(machine("gn001", service.url))
+            redfish().turn_off(machine("gn001", service.url))
         assert service.posts == []
 
 
@@ -196,7 +196,7 @@ def test_a_reset_that_is_not_taken_is_told_in_the_boards_words(
 ) -> None:
     with serving(documents(system()), posted=status) as service:
         with pytest.raises(outcome, match=words) as raised:
-            redfish().off(machine("gn001", service.url))
+            redfish().turn_off(machine("gn001", service.url))
         assert isinstance(raised.value, PowerRefusal) is (outcome is PowerRefusal)
 
 
@@ -204,7 +204,7 @@ def test_a_reset_whose_answer_does_not_come_is_sent_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(power_redfish, "LIMIT", power_redfish.LIMIT / 30)
     with serving(documents(system()), hangs=True) as service:
         with pytest.raises(PowerError, match="no answer in time") as raised:
-            redfish().off(machine("gn001", service.url))
+            redfish().turn_off(machine("gn001", service.url))
         assert not isinstance(raised.value, PowerRefusal)
         assert service.posts == ["ForceOff"]
 
@@ -252,7 +252,7 @@ def test_a_board_that_does_not_say_whether_it_is_on_is_neither(shown: object) ->
 def test_a_board_on_its_way_is_changing_and_is_not_asked_again() -> None:
     with serving(documents(system(PowerState="PoweringOff"))) as service:
         assert redfish().state(machine("gn001", service.url)) is PowerState.CHANGING
-        redfish().off(machine("gn001", service.url))
+        redfish().turn_off(machine("gn001", service.url))
         assert service.posts == []
 
 

@@ -137,11 +137,11 @@ class Fatal:
     def state(self, node: Target) -> PowerState:
         return self._die_after("state", self._power.state(node))
 
-    def off(self, node: Target) -> None:
-        self._die_after("off", self._power.off(node))
+    def turn_off(self, node: Target) -> None:
+        self._die_after("off", self._power.turn_off(node))
 
-    def on(self, node: Target) -> None:
-        self._die_after("on", self._power.on(node))
+    def turn_on(self, node: Target) -> None:
+        self._die_after("on", self._power.turn_on(node))
 
     def _die_after(self, verb: str, answer: Any) -> Any:
         if verb == self._verb:
