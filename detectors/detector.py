@@ -92,6 +92,10 @@ class Output:
     took: timedelta
 
     @property
+    def text(self) -> str:
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
     def is_missing(self) -> bool:
         """The program is not installed there: status 127 of every shell, or sudo's own words."""
         return self.status == 127 or (self.status == 1 and b"command not found" in self.stderr)

@@ -84,7 +84,7 @@ def events(
         for event in classify(observation, _ALL, catalog):
             action = event.action if Action.WATCH.at_least(event.action) else Action.WATCH
             found.append(
-                replace(event, event_id="", source=SOURCE, action=action, excerpt=said.told)
+                replace(event, event_id="", source=SOURCE, action=action, excerpt=said.summary)
             )
     return found
 

@@ -70,34 +70,35 @@ _WATCHED_DISKS = frozenset({"/", "/host", "/var", "/var/log", "/mnt/flash", "/mn
 def observe(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Everything that the entity and sensor tables hold."""
     named = ports.names(tables, reading.target.expected)
-    places = _Places(tables, named)
+    port_names = _PortNames(tables, named)
     for sensor in sensors.sensors(tables):
         optics = _OPTICS.match(sensor.name) or _NXOS_OPTICS.match(sensor.name)
         if optics is not None:
-            yield from _optics(reading, sensor, optics, places)
+            yield from _optics(reading, sensor, optics, port_names)
         elif sensor.kind == sensors.CELSIUS:
-            own = f", its own limit is {sensor.limits['raise_at']}" if sensor.limits else ""
-            attributes = {
-                "text": f"{sensor.name} is at {sensor.value:.1f} degrees Celsius{own}",
-                **sensor.limits,
-            }
-            yield reading.saw(
-                "switch.temperature_celsius",
-                round(sensor.value, 1),
-                qualifier=_unit(sensor.name),
-                **attributes,
-            )
-        elif sensor.kind == sensors.RPM or (
-            sensor.kind == sensors.UNKNOWN and _is_fan(sensor.name)
-        ):
-            text = f"{sensor.name} {'turns' if sensor.value > 0 else 'stands still'}"
-            yield reading.saw("fan.well", sensor.value > 0, qualifier=_unit(sensor.name), text=text)
+            yield _observe_temperature(reading, sensor)
+        elif _is_fan(sensor):
+            turns = sensor.value > 0
+            text = f"{sensor.name} {'turns' if turns else 'stands still'}"
+            yield reading.saw("fan.well", turns, qualifier=_unit(sensor.name), text=text)
     yield from _states(reading, tables)
     yield from _parts(reading, tables, named)
 
 
-def _is_fan(name: str) -> bool:
-    return "fan" in name.lower() or "tach" in name.lower()
+def _observe_temperature(reading: Reading, sensor: Sensor) -> Observation:
+    text = f"{sensor.name} is at {sensor.value:.1f} degrees Celsius"
+    if sensor.limits:
+        text += f", its own limit is {sensor.limits['raise_at']}"
+    degrees = round(sensor.value, 1)
+    attributes = {"qualifier": _unit(sensor.name), "text": text, **sensor.limits}
+    return reading.saw("switch.temperature_celsius", degrees, **attributes)
+
+
+def _is_fan(sensor: Sensor) -> bool:
+    if sensor.kind == sensors.UNKNOWN:
+        name = sensor.name.lower()
+        return "fan" in name or "tach" in name
+    return sensor.kind == sensors.RPM
 
 
 def _unit(name: str) -> str:
@@ -105,53 +106,59 @@ def _unit(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Places:
+class _PortNames:
     """Where a sensor sits: ports by the names that the switch gives them."""
 
     tables: Tables
     named: Mapping[str, str]
 
-    def of(self, sensor: Sensor, told: str) -> tuple[str, str]:
+    def get_port_and_lane(self, sensor: Sensor, words: str) -> tuple[str, str]:
         """Port name and lane ("" where the sensor is the module's). The lane follows the port
         behind a slash."""
         number = int(sensor.row) if sensor.row.isdigit() else 0
         if number >= _SONIC_PORT_BASE:
-            index, lane = str((number - _SONIC_PORT_BASE) // 100), number % 10
+            index = _sonic_index(number)
             if index in self.named:
+                lane = number % 10
                 return self.named[index], str(lane) if lane else ""
-        whole = self._known(told)
+        whole = self._find_name(words)
         if whole:
             return whole, ""
-        port, _, lane_text = told.rpartition("/")
-        return (
-            (self._known(port) or port, lane_text) if port and lane_text.isdigit() else (told, "")
-        )
+        port, _, lane_text = words.rpartition("/")
+        if port and lane_text.isdigit():
+            return self._find_name(port) or port, lane_text
+        return words, ""
 
-    def _known(self, told: str) -> str:
+    def _find_name(self, words: str) -> str:
         for index, name in self.named.items():
-            if told in (name, self.tables.text(switch_tables.IF_NAME, index)):
+            if words in (name, self.tables.text(switch_tables.IF_NAME, index)):
                 return name
         return ""
 
 
+def _sonic_index(number: int) -> str:
+    """The port's ifIndex in the number of one of its sensors."""
+    return str((number - _SONIC_PORT_BASE) // 100)
+
+
 def _optics(
-    reading: Reading, sensor: Sensor, found: re.Match[str], places: _Places
+    reading: Reading, sensor: Sensor, found: re.Match[str], port_names: _PortNames
 ) -> Iterator[Observation]:
-    told = found.groupdict()
-    port, lane = (
-        (told["port"], told["lane"] or "") if "lane" in told else places.of(sensor, told["port"])
-    )
-    what = found["what"]
+    groups = found.groupdict()
+    if "lane" in groups:
+        port, lane = groups["port"], groups["lane"] or ""
+    else:
+        port, lane = port_names.get_port_and_lane(sensor, groups["port"])
     value = sensor.value
     if sensor.kind == sensors.WATTS:
         # SONiC and Arista: milliwatts with four decimals, so 5310 is -2.75 dBm.
         value = 10 * math.log10(value * 1000) if value > 0 else _DARK_DBM
     elif sensor.kind == sensors.AMPERES:
         value *= 1000
+    metric = _METRICS[groups["what"]]
+    resource = resources.port(reading.target.name, port)
     attributes = {"lane": lane, "qualifier": f"lane {lane}"} if lane else {}
-    yield reading.saw(
-        _METRICS[what], round(value, 2), resources.port(reading.target.name, port), **attributes
-    )
+    yield reading.saw(metric, round(value, 2), resource, **attributes)
 
 
 def _states(reading: Reading, tables: Tables) -> Iterator[Observation]:
@@ -161,21 +168,20 @@ def _states(reading: Reading, tables: Tables) -> Iterator[Observation]:
         metric = {_POWER_SUPPLY: "psu.well", _FAN: "fan.well"}.get(kind or 0)
         if metric is not None:
             name = sensors.name(tables, row)
-            text = f"{name} is {'not working' if state == _DISABLED else 'working'}"
-            yield reading.saw(metric, state != _DISABLED, qualifier=f"{name} {row}", text=text)
+            is_well = state != _DISABLED
+            text = f"{name} is {'working' if is_well else 'not working'}"
+            yield reading.saw(metric, is_well, qualifier=f"{name} {row}", text=text)
     for row, state in tables.column(switch_tables.FRU_POWER_STATUS).items():
         wrong = _POWER_STATES.get(state) if isinstance(state, int) else None
         # SONiC counts its supplies from 1; elsewhere the row is that of ENTITY-MIB.
         name = f"PSU {row}" if len(row) < 3 else sensors.name(tables, row)
-        yield reading.saw(
-            "psu.well", wrong is None, qualifier=name, text=f"{name} is {wrong or 'on'}"
-        )
+        text = f"{name} is {wrong or 'on'}"
+        yield reading.saw("psu.well", wrong is None, qualifier=name, text=text)
     for row, state in tables.column(switch_tables.FRU_FAN_STATUS).items():
         wrong = _FAN_STATES.get(state) if isinstance(state, int) else None
         name = sensors.name(tables, row)
-        yield reading.saw(
-            "fan.well", wrong is None, qualifier=f"{name} {row}", text=f"{name} is {wrong or 'up'}"
-        )
+        text = f"{name} is {wrong or 'up'}"
+        yield reading.saw("fan.well", wrong is None, qualifier=f"{name} {row}", text=text)
 
 
 def _parts(reading: Reading, tables: Tables, named: Mapping[str, str]) -> Iterator[Observation]:
@@ -185,34 +191,28 @@ def _parts(reading: Reading, tables: Tables, named: Mapping[str, str]) -> Iterat
         kind = tables.number(switch_tables.ENTITY_CLASS, row)
         if serial and kind == _CHASSIS:
             yield reading.saw("switch.serial", serial)
-        if serial and kind == _PORT and row.isdigit() and int(row) >= _SONIC_PORT_BASE:
-            index = str((int(row) - _SONIC_PORT_BASE) // 100)
-            if index in named:
-                resource = resources.port(reading.target.name, named[index])
-                yield reading.saw("module.serial", serial, resource)
+        if not serial or kind != _PORT or not row.isdigit() or int(row) < _SONIC_PORT_BASE:
+            continue
+        port = named.get(_sonic_index(int(row)))
+        if port is not None:
+            resource = resources.port(reading.target.name, port)
+            yield reading.saw("module.serial", serial, resource)
 
 
 def load(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Processor and memory in percent."""
-    loads = [
-        value
-        for value in tables.column(switch_tables.PROCESSOR_LOAD).values()
-        if isinstance(value, int)
-    ]
+    processors = tables.column(switch_tables.PROCESSOR_LOAD)
+    loads = [value for value in processors.values() if isinstance(value, int)]
     if loads:
         share = round(sum(loads) / len(loads), 1)
         text = f"its processor is {share:.0f} % busy"
         yield reading.saw("switch.cpu_percent", share, qualifier="processor", text=text)
-    total, free = (
-        tables.scalar(switch_tables.MEMORY_TOTAL),
-        tables.scalar(switch_tables.MEMORY_FREE),
-    )
+    total = tables.scalar(switch_tables.MEMORY_TOTAL)
+    free = tables.scalar(switch_tables.MEMORY_FREE)
     if total and free is not None:
-        spare = sum(
-            tables.scalar(oid) or 0
-            for oid in (switch_tables.MEMORY_BUFFERS, switch_tables.MEMORY_CACHED)
-        )
-        yield _memory(reading, total, total - free - spare)
+        buffers = tables.scalar(switch_tables.MEMORY_BUFFERS) or 0
+        cached = tables.scalar(switch_tables.MEMORY_CACHED) or 0
+        yield _memory(reading, total, total - free - buffers - cached)
 
 
 def storage(reading: Reading, tables: Tables) -> Iterator[Observation]:

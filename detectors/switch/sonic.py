@@ -81,7 +81,8 @@ class SonicDetector(NothingToCompare):
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """One session. Raises DetectorError where the switch takes no SSH."""
-        return Reading(self.name, target, now, via.shell.run_all(target, self.name, _COMMANDS))
+        outputs = via.shell.run_all(target, self.name, _COMMANDS)
+        return Reading(self.name, target, now, outputs)
 
     def sniff(self, text: bytes) -> str:
         if text.lstrip()[:1] in (b"{", b"["):
@@ -104,15 +105,15 @@ class SonicDetector(NothingToCompare):
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         """Another reboot cause, which SONiC tells with its time, is another reboot."""
         for seen in now:
+            if seen.metric != "switch.reboot_cause":
+                continue
             last = before.get((seen.resource, seen.metric))
-            if (
-                seen.metric == "switch.reboot_cause"
-                and last is not None
-                and last.value != seen.value
-            ):
-                text = f"the switch started anew; it gives as the cause: {seen.value}"
+            if last is not None and last.value != seen.value:
+                attributes = {
+                    "text": f"the switch started anew; it gives as the cause: {seen.value}"
+                }
                 yield Observation(
-                    seen.resource, "switch.restarted", True, seen.observed_at, {"text": text}
+                    seen.resource, "switch.restarted", True, seen.observed_at, attributes
                 )
 
 
@@ -128,8 +129,8 @@ def _complaint(reading: Reading, database: Optional[Database]) -> str:
 def _tables(reading: Reading, database: Database) -> Iterator[Observation]:
     """How much the database holds, for the record."""
     sizes = {name: len(rows) for name, rows in database.items()}
-    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:8]
-    shown = ",".join(f"{name}={sizes[name]}" for name in largest)
+    largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:8]
+    shown = ",".join(f"{name}={size}" for name, size in largest)
     yield reading.saw("sonic.database_keys", sum(sizes.values()), tables=shown)
 
 
@@ -140,28 +141,28 @@ def _settings(reading: Reading, database: Database) -> Iterator[Observation]:
     for name in sorted(sonic_settings.NAMES & set(declared)):
         value = sonic_settings.get_observed(name, database, declared)
         wanted = sonic_settings.get_wanted(name, declared[name])
-        text = f"{name.replace('_', ' ')} is {value}; declared is {wanted}"
-        yield reading.saw(f"setting.{name}", value, expected=wanted, qualifier=name, text=text)
+        attributes = {
+            "expected": wanted,
+            "qualifier": name,
+            "text": f"{name.replace('_', ' ')} is {value}; declared is {wanted}",
+        }
+        yield reading.saw(f"setting.{name}", value, **attributes)
 
 
 def _set_ports(database: Database) -> dict[str, dict[str, Any]]:
     """By port: what CONFIG_DB (PORT) or APPL_DB (PORT_TABLE) says of it."""
     autoneg_words = {"on": "on", "1": "on", "off": "off", "0": "off"}
     found: dict[str, dict[str, Any]] = {}
-    for name, row in {**database.get("PORT_TABLE", {}), **database.get("PORT", {})}.items():
+    rows = {**database.get("PORT_TABLE", {}), **database.get("PORT", {})}
+    for name, row in rows.items():
         if not name.startswith("Ethernet"):
             continue
-        speed_gbps = gbps(field(row, "speed"))
-        fec, mtu = field(row, "fec").lower(), field(row, "mtu")
-        autoneg = autoneg_words.get(field(row, "autoneg").lower(), "")
-        admin = field(row, "admin_status").lower()
-        found[name] = {
-            "speed_gbps": speed_gbps,
-            "mtu": mtu,
-            "fec": fec,
-            "autoneg": autoneg,
-            "admin": admin,
-        }
+        values: dict[str, Any] = {"speed_gbps": gbps(field(row, "speed"))}
+        values["mtu"] = field(row, "mtu")
+        values["fec"] = field(row, "fec").lower()
+        values["autoneg"] = autoneg_words.get(field(row, "autoneg").lower(), "")
+        values["admin"] = field(row, "admin_status").lower()
+        found[name] = values
     return found
 
 
@@ -209,15 +210,16 @@ def _status(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show interfaces status`, where the database could not be read or only this was handed in."""
     ports: dict[str, dict[str, Any]] = {}
     for row in _ethernet_rows(output):
-        speed_gbps, mtu = gbps(row.get("speed", "")), row.get("mtu", "")
-        fec, admin = row.get("fec", "").lower(), row.get("admin", "").lower()
-        values = {"speed_gbps": speed_gbps, "mtu": mtu, "fec": fec, "admin": admin}
+        values: dict[str, Any] = {"speed_gbps": gbps(row.get("speed", ""))}
+        values["mtu"] = row.get("mtu", "")
+        values["fec"] = row.get("fec", "").lower()
+        values["admin"] = row.get("admin", "").lower()
         ports[row["interface"]] = values
     yield from _ports(reading, ports)
 
 
 def _ethernet_rows(output: Output) -> Iterator[dict[str, str]]:
-    for row in sonic_outputs.table(output.stdout.decode("utf-8", "replace")):
+    for row in sonic_outputs.table(output.text):
         if row.get("interface", "").startswith("Ethernet"):
             yield row
 
@@ -235,13 +237,14 @@ def _autoneg(reading: Reading, output: Output) -> Iterator[Observation]:
     words = {"enabled": "on", "disabled": "off"}
     ports: dict[str, dict[str, Any]] = {}
     for row in _ethernet_rows(output):
-        ports[row["interface"]] = {"autoneg": words.get(row.get("auto-neg mode", ""), "")}
+        autoneg = words.get(row.get("auto-neg mode", ""), "")
+        ports[row["interface"]] = {"autoneg": autoneg}
     yield from _ports(reading, ports)
 
 
 def _cause(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show reboot-cause`: one sentence, with user and time where a person asked for it."""
-    text = " ".join(output.stdout.decode("utf-8", "replace").split())[:_MOST_CAUSE]
+    text = " ".join(output.text.split())[:_MOST_CAUSE]
     if output.status == 0 and text:
         yield reading.saw("switch.reboot_cause", text)
 
@@ -250,42 +253,43 @@ def _watchdog(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show pfcwd stats`: a queue is operational or stormed. A port is well when none of its queues
     is stormed."""
     stormed: dict[str, list[str]] = {}
-    for row in sonic_outputs.table(output.stdout.decode("utf-8", "replace")):
+    for row in sonic_outputs.table(output.text):
         port, _, queue = row.get("queue", "").partition(":")
-        if port.startswith("Ethernet"):
-            stormed.setdefault(port, [])
-            if row.get("status") == "stormed":
-                stormed[port].append(
-                    f"{queue} ({row.get('storm detected/restored', '')} detected/restored)"
-                )
+        if not port.startswith("Ethernet"):
+            continue
+        queues = stormed.setdefault(port, [])
+        if row.get("status") == "stormed":
+            counts = row.get("storm detected/restored", "")
+            queues.append(f"{queue} ({counts} detected/restored)")
     for port, queues in sorted(stormed.items()):
-        text = (
-            f"pause frames hold up queue {', '.join(queues)}" if queues else "no queue is held up"
-        )
-        yield reading.saw(
-            "port.pfc_stormed", bool(queues), resources.port(reading.target.name, port), text=text
-        )
+        resource = resources.port(reading.target.name, port)
+        text = "no queue is held up"
+        if queues:
+            text = f"pause frames hold up queue {', '.join(queues)}"
+        yield reading.saw("port.pfc_stormed", bool(queues), resource, text=text)
 
 
 def _counters(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show interfaces counters`: a port that has received packets and is down now had a link."""
-    for row in sonic_outputs.table(output.stdout.decode("utf-8", "replace")):
-        port, state = row.get("iface", ""), row.get("state", "")
+    for row in sonic_outputs.table(output.text):
+        port = row.get("iface", "")
+        state = row.get("state", "")
+        if not port.startswith("Ethernet") or state not in ("U", "D", "X"):
+            continue
+        resource = resources.port(reading.target.name, port)
+        yield reading.saw("port.state", state, resource)
         received = row.get("rx_ok", "").replace(",", "")
-        if port.startswith("Ethernet") and state in ("U", "D", "X"):
-            resource = resources.port(reading.target.name, port)
-            yield reading.saw("port.state", state, resource)
-            if state == "U" or (state == "D" and received.isdigit() and int(received) > 0):
-                text = (
-                    f"the link is {'up' if state == 'U' else 'down'}; it has received"
-                    f" {received or 'some'} packets"
-                )
-                yield reading.saw("port.well", state == "U", resource, text=text)
+        has_received = received.isdecimal() and int(received) > 0
+        is_up = state == "U"
+        if is_up or (state == "D" and has_received):
+            word = "up" if is_up else "down"
+            text = f"the link is {word}; it has received {received or 'some'} packets"
+            yield reading.saw("port.well", is_up, resource, text=text)
 
 
 def _supplies(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show platform psustatus`. A supply that is not there may never have been."""
-    for row in sonic_outputs.table(output.stdout.decode("utf-8", "replace")):
+    for row in sonic_outputs.table(output.text):
         status = row.get("status", "")
         if row.get("psu") and status in ("OK", "WARNING", "NOT OK"):
             text = f"{row['psu']} says {status}"
@@ -297,35 +301,34 @@ def _optics(reading: Reading, output: Output) -> Iterator[Observation]:
 
     What it means is judged where lanes are looked at over time: over SNMP, and from the host's end.
     """
-    text = output.stdout.decode("utf-8", "replace")
-    starts = [(found.start(), found[1]) for found in _MODULE.finditer(text)] or [(0, "")]
-    for number, (start, port) in enumerate(starts):
-        end = starts[number + 1][0] if number + 1 < len(starts) else len(text)
+    blocks = _split_blocks(_MODULE, output.text) or [("", output.text)]
+    for port, block in blocks:
         resource = resources.port(reading.target.name, port) if port else ""
-        for found in _RX_POWER.finditer(text, start, end):
-            yield reading.saw("port.rx_power_dbm", float(found[2]), resource, lane=found[1])
+        for lane, power in _RX_POWER.findall(block):
+            yield reading.saw("port.rx_power_dbm", float(power), resource, lane=lane)
 
 
 def _ecn(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show ecn` (ecnconfig -l): profiles as blocks of field and value."""
-    text = output.stdout.decode("utf-8", "replace")
-    starts = [(found.start(), found[1]) for found in _PROFILE.finditer(text)]
     profiles = {}
-    for number, (start, name) in enumerate(starts):
-        end = starts[number + 1][0] if number + 1 < len(starts) else len(text)
+    for name, block in _split_blocks(_PROFILE, output.text):
         # The command does not print whether a profile marks: only those that mark are worth asking
         # for.
-        profiles[name] = {"ecn": "ecn_all", **dict(_SETTING.findall(text[start:end]))}
-    declared = {
-        name: value
-        for name, value in reading.target.expected.settings.items()
-        if name.startswith("ecn_")
-    }
+        profiles[name] = {"ecn": "ecn_all", **dict(_SETTING.findall(block))}
+    expected = reading.target.expected.settings
+    declared = {name: value for name, value in expected.items() if name.startswith("ecn_")}
     if profiles:
         for name in sorted(sonic_settings.NAMES & set(declared)):
             value = sonic_settings.get_observed(name, {"WRED_PROFILE": profiles}, declared)
             wanted = sonic_settings.get_wanted(name, declared[name])
             yield reading.saw(f"setting.{name}", value, expected=wanted, qualifier=name)
+
+
+def _split_blocks(heading: re.Pattern[str], text: str) -> list[tuple[str, str]]:
+    """The name in each heading, with the text from there to the next heading."""
+    headings = list(heading.finditer(text))
+    ends = [following.start() for following in headings[1:]] + [len(text)]
+    return [(found[1], text[found.start() : end]) for found, end in zip(headings, ends)]
 
 
 _READERS = (

@@ -81,21 +81,23 @@ class TrapNotification:
     name: str
     bound: tuple[Bound, ...] = ()
 
-    def of(self, *names: str) -> str:
+    def get_value(self, *names: str) -> str:
         """The value of the first of these variables that it holds; empty where it holds none."""
-        return next(
-            (one.value for name in names for one in self.bound if one.name == name and one.value),
-            "",
-        )
+        for name in names:
+            for bound in self.bound:
+                if bound.name == name and bound.value:
+                    return bound.value
+        return ""
 
-    def index_of(self, *names: str) -> str:
-        return next(
-            (one.index for name in names for one in self.bound if one.name == name and one.index),
-            "",
-        )
+    def get_index(self, *names: str) -> str:
+        for name in names:
+            for bound in self.bound:
+                if bound.name == name and bound.index:
+                    return bound.index
+        return ""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """For people, on one line."""
         shown = [bound for bound in self.bound[:8] if bound.value]
         if not shown:
@@ -193,9 +195,8 @@ def observations(
     reading: Reading, trap: TrapNotification, port_name: PortName = unknown_port
 ) -> Iterator[Observation]:
     """Facts of the rules' metrics; nothing for a notification that is not known."""
-    seen = (
-        _READERS[trap.name](trap, port_name) if trap.name in _READERS else _sensor(trap, port_name)
-    )
+    read = _READERS.get(trap.name, _sensor)
+    seen = read(trap, port_name)
     if seen is None:
         return
     host = reading.target.name
@@ -206,24 +207,28 @@ def observations(
 
 
 def is_known(trap: TrapNotification) -> bool:
-    return trap.name in _READERS or bool(trap.of("entPhySensorOperStatus"))
+    return trap.name in _READERS or bool(trap.get_value("entPhySensorOperStatus"))
 
 
 def _port(trap: TrapNotification, port_name: PortName) -> str:
     """By name where the notification brings it, else by what the inventory makes of its index."""
-    index = trap.of("ifIndex") or trap.index_of(
+    name = trap.get_value("ifName", "ifDescr")
+    if name:
+        return name
+    index = trap.get_value("ifIndex") or trap.get_index(
         "ifIndex", "ifAdminStatus", "ifOperStatus", "ifDescr", "ifName"
     )
-    return trap.of("ifName", "ifDescr") or port_name(index) or (f"ifindex:{index}" if index else "")
+    return port_name(index) or (f"ifindex:{index}" if index else "")
 
 
 def _link(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """A port that is shut on purpose is no fault."""
     port = _port(trap, port_name)
     is_up = trap.name == "linkUp"
-    if not port or (not is_up and trap.of("ifAdminStatus") in _DOWN):
+    if not port or (not is_up and trap.get_value("ifAdminStatus") in _DOWN):
         return None
-    return _Seen("trap.port_up", is_up, f"port {port} is {'up' if is_up else 'down'}", port=port)
+    text = f"port {port} is {'up' if is_up else 'down'}"
+    return _Seen("trap.port_up", is_up, text, port=port)
 
 
 def _start(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
@@ -240,13 +245,17 @@ def _credentials(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]
 def _bgp(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """The neighbour stands in the index of every variable; a state other than established is a
     session lost."""
-    index = trap.index_of("bgpPeerState", "bgpPeerLastError", "bgpPeerRemoteAddr") or trap.index_of(
-        "jnxBgpM2PeerState", "1.3.6.1.2.1.15.3.1.14"
+    peer = trap.get_value("bgpPeerRemoteAddr") or trap.get_index(
+        "bgpPeerState",
+        "bgpPeerLastError",
+        "bgpPeerRemoteAddr",
+        "jnxBgpM2PeerState",
+        "1.3.6.1.2.1.15.3.1.14",
     )
-    peer = trap.of("bgpPeerRemoteAddr") or index
     is_up = trap.name.endswith(("Established", "EstablishedNotification"))
-    return _Seen("trap.bgp_established", is_up, f"session with {peer or 'a neighbour'} is "
-                 f"{'established' if is_up else 'lost'}", qualifier=peer)  # fmt: skip
+    state = "established" if is_up else "lost"
+    text = f"session with {peer or 'a neighbour'} is {state}"
+    return _Seen("trap.bgp_established", is_up, text, qualifier=peer)
 
 
 def _neighbours(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
@@ -258,12 +267,10 @@ def _parts(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
 
 
 def _part_name(trap: TrapNotification) -> str:
-    name = trap.of("entPhysicalName", "entPhysicalDescr")
-    return (
-        name
-        or trap.index_of("entPhySensorOperStatus", "entPhySensorValue")
-        or (trap.bound[0].index if trap.bound else "")
-    )
+    name = trap.get_value("entPhysicalName", "entPhysicalDescr")
+    index = trap.get_index("entPhySensorOperStatus", "entPhySensorValue")
+    first_index = trap.bound[0].index if trap.bound else ""
+    return name or index or first_index
 
 
 def _state(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
@@ -275,50 +282,47 @@ def _state(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
 
 def _threshold(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     part = _part_name(trap)
-    return _Seen(
-        "trap.part_working", False, f"sensor {part or 'unknown'} passed a threshold", qualifier=part
-    )
+    text = f"sensor {part or 'unknown'} passed a threshold"
+    return _Seen("trap.part_working", False, text, qualifier=part)
 
 
 def _sensor(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """Any vendor's notification that brings a sensor's state (ENTITY-SENSOR-MIB has none of its
     own)."""
-    state, part = trap.of("entPhySensorOperStatus"), _part_name(trap)
+    state, part = trap.get_value("entPhySensorOperStatus"), _part_name(trap)
     if state not in _NOT_WORKING | _WORKING:
         return None
-    text = f"sensor {part or 'unknown'} is {'working' if state in _WORKING else 'not working'}"
-    return _Seen("trap.part_working", state in _WORKING, text, qualifier=part)
+    is_well = state in _WORKING
+    text = f"sensor {part or 'unknown'} is {'working' if is_well else 'not working'}"
+    return _Seen("trap.part_working", is_well, text, qualifier=part)
 
 
 def _supply(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    unit = trap.of("jnxOperatingDescr")
+    unit = trap.get_value("jnxOperatingDescr")
     is_well = trap.name == "jnxPowerSupplyOK"
     text = f"power supply {unit or 'unknown'} {'works' if is_well else 'fails'}"
     return _Seen("trap.supply_working", is_well, text, qualifier=unit)
 
 
 def _optics(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    port = _port(trap, port_name) or trap.index_of(*(one.name for one in trap.bound))
+    names = [bound.name for bound in trap.bound]
+    port = _port(trap, port_name) or trap.get_index(*names)
     is_well = trap.name.endswith("Cleared")
-    lane = trap.of("jnxDomLaneIndex")
-    text = f"optics of port {port or 'unknown'} {'are well again' if is_well else 'raise an alarm'}"
-    return _Seen("trap.optics_well", is_well, text + (f", lane {lane}" if lane else ""), port=port)
+    lane = trap.get_value("jnxDomLaneIndex")
+    state = "are well again" if is_well else "raise an alarm"
+    text = f"optics of port {port or 'unknown'} {state}"
+    if lane:
+        text += f", lane {lane}"
+    return _Seen("trap.optics_well", is_well, text, port=port)
 
 
 def _disabled(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    index = trap.index_of("cErrDisableIfStatusCause").partition(".")[0]
-    port = (
-        _port(trap, port_name)
-        or port_name(index)
-        or (f"ifindex:{index}" if index.isdigit() else "")
-    )
-    cause = trap.of("cErrDisableIfStatusCause")
-    return _Seen(
-        "trap.port_in_service",
-        False,
-        f"the switch shut port {port or 'unknown'} because of {cause}",
-        port=port,
-    )
+    index = trap.get_index("cErrDisableIfStatusCause").partition(".")[0]
+    unnamed = f"ifindex:{index}" if index.isdigit() else ""
+    port = _port(trap, port_name) or port_name(index) or unnamed
+    cause = trap.get_value("cErrDisableIfStatusCause")
+    text = f"the switch shut port {port or 'unknown'} because of {cause}"
+    return _Seen("trap.port_in_service", False, text, port=port)
 
 
 _READERS: Mapping[str, Callable[[TrapNotification, PortName], Optional[_Seen]]] = {
