@@ -147,7 +147,7 @@ class _Clock:
     zone: tzinfo
     year: int | None
 
-    def at(self, fields: dict[str, str | None], month: int) -> datetime | None:
+    def resolve(self, fields: dict[str, str | None], month: int) -> datetime | None:
         """UTC time of the stamp's fields; None when they name no time (31 February)."""
         zone = _offset(fields.get("offset") or "", fields.get("zone") or "") or self.zone
         written = fields.get("year") or fields.get("year2") or fields.get("year3")
@@ -218,7 +218,7 @@ def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
         return None
     fields = found.groupdict()
     month = _MONTHS.get((fields.get("name") or "").lower()) or int(fields.get("month") or 0)
-    at = clock.at(fields, month)
+    at = clock.resolve(fields, month)
     end = found.end()
     if bracket:
         if not text.startswith("]", end):

@@ -266,7 +266,7 @@ def _flags(reading: Reading, at: str, module: OpticalModule) -> Iterator[Observa
             continue
         flags = [
             flag
-            for flag in module.standing(grade)
+            for flag in module.active_flags(grade)
             if grade == "warning" or not _is_judged(module, flag)
         ]
         text = "; ".join(_format_flag(flag) for flag in flags) if flags else "none is on"

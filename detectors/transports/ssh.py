@@ -187,7 +187,7 @@ class SshShell:
         client = paramiko.SSHClient()
         port = entry.port or DEFAULT_PORT
         named = target.address if port == DEFAULT_PORT else f"[{target.address}]:{port}"
-        for key in self._pinned.of(named, entry.known_hosts):
+        for key in self._pinned.get_host_keys(named, entry.known_hosts):
             client.get_host_keys().add(named, key.get_name(), key)
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         with contextlib.ExitStack() as unless_connected:
@@ -273,7 +273,7 @@ class _Pinned:
                 known = self._files[path] = (changed_at, paramiko.HostKeys(str(path)))
             return known[1]
 
-    def of(self, name: str, path: Path) -> list[paramiko.PKey]:
+    def get_host_keys(self, name: str, path: Path) -> list[paramiko.PKey]:
         found = self.keys(path).lookup(name)
         return list(found.values()) if found is not None else []
 

@@ -146,7 +146,7 @@ def ports(reading: Reading, extra: Iterable[str] = ()) -> list[NicPort]:
     `extra`: interfaces that only a command of their own speaks of, such as a single `ethtool -S`
     handed in.
     """
-    seen = _Seen.of(reading)
+    seen = _Seen.from_reading(reading)
     made: dict[str, NicPort] = {}
     for rdma in seen.rdma.values():
         port = _make_rdma_port(reading.target, rdma, seen)
@@ -167,7 +167,7 @@ class _Seen:
     rdma: Mapping[str, Rdma]
 
     @staticmethod
-    def of(reading: Reading) -> _Seen:
+    def from_reading(reading: Reading) -> _Seen:
         outputs = reading.outputs
         links = interfaces(outputs["ip"].stdout) if "ip" in outputs else None
         net = net_files(files.contents(outputs["net"])) if "net" in outputs else {}

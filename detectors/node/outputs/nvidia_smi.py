@@ -173,9 +173,9 @@ class PrintedGpu:
 
     def text(self, name: str) -> str:
         """The value of one of FIELDS as printed; empty when this GPU or this form has none."""
-        return self.at(FIELDS[name])
+        return self.find(FIELDS[name])
 
-    def at(self, paths: tuple[str, ...]) -> str:
+    def find(self, paths: tuple[str, ...]) -> str:
         return next((value for value in map(self.raw, paths) if value), "")
 
     def raw(self, path: str) -> str:
@@ -192,7 +192,7 @@ class PrintedGpu:
         return _FLAGS.get(self.text(name).lower())
 
     def is_active(self, slowdown: str) -> Optional[bool]:
-        return _FLAGS.get(self.at(SLOWDOWNS[slowdown]).lower())
+        return _FLAGS.get(self.find(SLOWDOWNS[slowdown]).lower())
 
 
 @dataclass(frozen=True)

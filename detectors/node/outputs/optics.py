@@ -127,7 +127,7 @@ class OpticalModule:
         powers = [max(rx.get(lane, DARK_DBM), tx.get(lane, DARK_DBM)) for lane in lanes]
         return [lane for lane, power in zip(lanes, powers) if power > DARK_DBM]
 
-    def standing(self, grade: str) -> list[str]:
+    def active_flags(self, grade: str) -> list[str]:
         """Flags of `alarm` or `warning` that hold: one latched by what has passed since says less
         than the value."""
         found = []
