@@ -111,9 +111,8 @@ class NvlinkDetector:
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """Four short nvidia-smi calls in one go. Raises DetectorError when the node cannot be
         reached."""
-        outputs = via.shell.run_all(
-            target, self.name, (_GPUS, _STATUS, _ERRORS, _LANES, nvidia_smi.DEVICES)
-        )
+        commands = (_GPUS, _STATUS, _ERRORS, _LANES, nvidia_smi.DEVICES)
+        outputs = via.shell.run_all(target, self.name, commands)
         return Reading(detector=self.name, target=target, taken_at=now, outputs=outputs)
 
     def sniff(self, text: bytes) -> str:
@@ -128,37 +127,19 @@ class NvlinkDetector:
         if _TOPO in reading.outputs:
             yield from _topology(reading, reading.outputs[_TOPO])
             return
-        beside = (_GPUS.name, nvidia_smi.DEVICES.name)
-        outputs = {name: output for name, output in reading.outputs.items() if name not in beside}
-        on_bus = nvidia_smi.are_on_bus(reading.outputs.get(nvidia_smi.DEVICES.name))
+        outputs = dict(reading.outputs)
+        outputs.pop(_GPUS.name, None)
+        devices = outputs.pop(nvidia_smi.DEVICES.name, None)
+        on_bus = nvidia_smi.are_on_bus(devices)
         if on_bus is False and not reading.target.expected.gpus:
             yield reading.answered()  # a node without GPUs
             return
         gpus = _gpus(outputs.values())
-        cut = next((name for name, output in outputs.items() if output.status is None), None)
-        empty = next(
-            (
-                name
-                for name, output in outputs.items()
-                if not (output.stdout + output.stderr).strip()
-            ),
-            None,
-        )
-        if cut is not None:
-            yield nvidia_smi_errors.observe_hang(reading, _LIMIT.total_seconds())
-        elif not gpus and outputs:
-            yield from nvidia_smi_errors.observe_failure(
-                reading, next(iter(outputs.values())), "nvidia-smi nvlink"
-            )
-        elif empty is not None or not outputs:
-            yield reading.silent(f"nvidia-smi {(empty or 'nvlink').replace('-', ' -')}: no output")
-        else:
-            yield reading.answered()
+        yield from _observe_answer(reading, outputs, has_gpus=bool(gpus))
         addresses = _addresses(reading, len(gpus))
         for gpu in gpus.values():
-            resource = resources.gpu(
-                reading.target.name, addresses.get(gpu.index) or gpu.uuid or f"index:{gpu.index}"
-            )
+            address = addresses.get(gpu.index) or gpu.uuid or f"index:{gpu.index}"
+            resource = resources.gpu(reading.target.name, address)
             yield from _links(reading, gpu, gpus, resource)
             if gpu.counts:
                 yield reading.saw("nvlink.error_counts", _pack(gpu.counts), resource)
@@ -173,16 +154,40 @@ class NvlinkDetector:
                 yield from _observe_lost_links(seen, before)
 
 
+def _observe_answer(
+    reading: Reading, outputs: Mapping[str, Output], *, has_gpus: bool
+) -> Iterator[Observation]:
+    """Whether nvidia-smi gave what it was asked for, and how it failed."""
+    if any(output.status is None for output in outputs.values()):
+        yield nvidia_smi_errors.observe_hang(reading, _LIMIT.total_seconds())
+        return
+    if outputs and not has_gpus:
+        first = next(iter(outputs.values()))
+        yield from nvidia_smi_errors.observe_failure(reading, first, "nvidia-smi nvlink")
+        return
+    empty = [name for name, output in outputs.items() if _is_empty(output)]
+    if empty or not outputs:
+        name = empty[0] if empty else "nvlink"
+        yield reading.silent(f"nvidia-smi {name.replace('-', ' -')}: no output")
+    else:
+        yield reading.answered()
+
+
+def _is_empty(output: Output) -> bool:
+    return not (output.stdout + output.stderr).strip()
+
+
 def _gpus(outputs: Iterable[Output]) -> dict[str, _Gpu]:
     """By index, from all outputs together. Text that is none of theirs is passed over."""
     found: dict[str, _Gpu] = {}
     for output in outputs:
         gpu: Optional[_Gpu] = None
-        for line in output.stdout.decode("utf-8", "replace").splitlines():
+        for line in output.text.splitlines():
             head = _HEAD.match(line)
             if head is not None:
                 gpu = found.setdefault(head["index"], _Gpu(head["index"]))
-                gpu.product, gpu.uuid = head["product"].strip(), head["uuid"] or gpu.uuid
+                gpu.product = head["product"].strip()
+                gpu.uuid = head["uuid"] or gpu.uuid
             elif gpu is not None:
                 _parse_line(gpu, line[:200])
     return found
@@ -193,26 +198,37 @@ def _parse_line(gpu: _Gpu, line: str) -> None:
     row = _LINK.match(line)
     if row is None:
         return
-    rest = row["rest"].strip()
-    speed, count = _SPEED.search(rest), _COUNT.match(rest)
+    link, rest = row["link"], row["rest"].strip()
+    speed = _SPEED.search(rest)
+    count = _COUNT.match(rest)
     if speed is not None or "inactive" in rest.lower():
-        gpu.speeds[row["link"]] = float(speed["gbps"]) if speed is not None else None
+        gpu.speeds[link] = float(speed["gbps"]) if speed is not None else None
     elif count is not None:
         lane = _LANE.search(rest.lower())
-        where = f"{row['link']} lane {lane['lane']}" if lane else row["link"]
-        kind = next((kind for kind, pattern in _KINDS if pattern.search(count["label"])), "")
+        where = f"{link} lane {lane['lane']}" if lane else link
+        kind = _error_kind(count["label"])
         if kind:
-            gpu.counts[kind, where] = gpu.counts.get((kind, where), 0) + int(count["count"])
+            known = gpu.counts.get((kind, where), 0)
+            gpu.counts[kind, where] = known + int(count["count"])
+
+
+def _error_kind(label: str) -> str:
+    """Empty for a counter of normal work."""
+    for kind, pattern in _KINDS:
+        if pattern.search(label):
+            return kind
+    return ""
 
 
 def _addresses(reading: Reading, count: int) -> dict[str, str]:
     """Index to PCI address: nvidia-smi's own word, else the inventory's where no GPU is missing:
     indices shift."""
-    known = dict(reading.target.expected.gpus) if len(reading.target.expected.gpus) == count else {}
+    expected = reading.target.expected.gpus
+    known = dict(expected) if len(expected) == count else {}
     output = reading.outputs.get(_GPUS.name)
-    for line in (
-        (output.stdout if output is not None else b"").decode("utf-8", "replace").splitlines()
-    ):
+    if output is None:
+        return known
+    for line in output.text.splitlines():
         cells = [cell.strip() for cell in line[:200].split(",")]
         pci = resources.pci_address(cells[2]) if len(cells) == 3 else None
         if pci is not None:
@@ -232,22 +248,25 @@ def _links(
     up = gpu.links_up
     if up is None:
         return
-    down = [link for link, speed in gpu.speeds.items() if speed is None]
-    wanted = _wanted(gpu, gpus)
+    wanted = _get_wanted_links(gpu, gpus)
     is_lone = len(gpus) == 1 and gpu.index == "0"
     if wanted is None or (is_lone and not up):
         yield reading.saw("nvlink.links_up", up, resource)
         return
-    named = f"; down: {', '.join(down[:18])}" if down else ""
-    text = f"{up} of {wanted} NVLinks are up{named}"
+    text = f"{up} of {wanted} NVLinks are up"
+    down = [link for link, speed in gpu.speeds.items() if speed is None]
+    if down:
+        text += f"; down: {', '.join(down[:18])}"
     yield reading.saw("nvlink.links_active", up, resource, raise_at=str(wanted), text=text)
 
 
-def _wanted(gpu: _Gpu, gpus: Mapping[str, _Gpu]) -> Optional[int]:
-    known = next((count for pattern, count in _LINKS_OF if pattern.search(gpu.product)), None)
-    if known is not None or not _BOARD.search(gpu.product):
-        return known
-    alike = [other.links_up for other in gpus.values() if other.product == gpu.product]
+def _get_wanted_links(gpu: _Gpu, gpus: Mapping[str, _Gpu]) -> Optional[int]:
+    for pattern, count in _LINKS_OF:
+        if pattern.search(gpu.product):
+            return count
+    if not _BOARD.search(gpu.product):
+        return None
+    alike = [peer.links_up for peer in gpus.values() if peer.product == gpu.product]
     most = max((up for up in alike if up is not None), default=0)
     return most or None
 
@@ -256,10 +275,7 @@ def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
     """By the bonds between each two GPUs. One that has none while all others are bonded with each
     other has lost its links; where some others have none either, they are cards with bridges, and
     nothing is said."""
-    rows = {
-        row["index"]: row["cells"].split()
-        for row in _MATRIX_ROW.finditer(output.stdout.decode("utf-8", "replace"))
-    }
+    rows = {row["index"]: row["cells"].split() for row in _MATRIX_ROW.finditer(output.text)}
     if not rows:
         yield reading.silent(f"nvidia-smi topo -m: {output.complaint}")
         return
@@ -267,7 +283,8 @@ def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
     addresses = _addresses(reading, len(rows))
     bonds = [list(map(_count_links, cells[: len(rows)])) for cells in rows.values()]
     for number, (index, counts) in enumerate(zip(rows, bonds)):
-        resource = resources.gpu(reading.target.name, addresses.get(index) or f"index:{index}")
+        address = addresses.get(index) or f"index:{index}"
+        resource = resources.gpu(reading.target.name, address)
         others = _bonds_of_others(bonds, number)
         up = max(counts, default=0)
         if not _is_fully_bonded(others):
@@ -300,9 +317,8 @@ def _count_links(cell: str) -> int:
 def _pack(counts: Mapping[tuple[str, str], int]) -> str:
     """`kind/link=count` of those above zero, which are few: a text that a memory keeps at little
     cost."""
-    return ";".join(
-        f"{kind}/{link}={count}" for (kind, link), count in sorted(counts.items()) if count
-    )
+    ordered = sorted(counts.items())
+    return ";".join(f"{kind}/{link}={count}" for (kind, link), count in ordered if count)
 
 
 def _unpack(text: str) -> dict[tuple[str, str], int]:
@@ -318,15 +334,14 @@ def _unpack(text: str) -> dict[tuple[str, str], int]:
 def _observe_increases(seen: Observation, before: Samples) -> Iterator[Observation]:
     """A counter below its last value was reset: a new baseline."""
     last = before.get((seen.resource, seen.metric))
-    passed_s = (seen.observed_at - last.at).total_seconds() if last is not None else 0.0
-    if last is None or not isinstance(last.value, str) or passed_s <= 0:
+    if last is None or not isinstance(last.value, str):
         return
-    old = _unpack(last.value)
-    rises: dict[str, list[tuple[int, str]]] = {}
-    for (kind, link), count in _unpack(str(seen.value)).items():
-        rise = count - old.get((kind, link), 0)
-        if rise > 0:
-            rises.setdefault(kind, []).append((rise, link))
+    passed_s = (seen.observed_at - last.at).total_seconds()
+    if passed_s <= 0:
+        return
+    old, new = _unpack(last.value), _unpack(str(seen.value))
+    rises = _get_rises(old, new)
+    resource, at = seen.resource, seen.observed_at
     for kind, _ in _KINDS:
         if kind not in rises:
             continue
@@ -334,22 +349,30 @@ def _observe_increases(seen: Observation, before: Samples) -> Iterator[Observati
         named = ", ".join(f"link {link}: {rise}" for rise, link in links[:_NAMED])
         attributes = {"qualifier": kind, "text": f"{kind} errors in {passed_s:.0f} s: {named}"}
         total = sum(rise for rise, _ in links)
-        yield Observation(
-            seen.resource, f"nvlink.{kind}_errors_new", total, seen.observed_at, attributes
-        )
+        yield Observation(resource, f"nvlink.{kind}_errors_new", total, at, attributes)
         if kind == "crc":
-            rate = links[0][0] / passed_s
-            yield Observation(
-                seen.resource, "nvlink.crc_error_rate", rate, seen.observed_at, attributes
-            )
+            highest, _ = links[0]
+            yield Observation(resource, "nvlink.crc_error_rate", highest / passed_s, at, attributes)
+
+
+def _get_rises(
+    old: Mapping[tuple[str, str], int], new: Mapping[tuple[str, str], int]
+) -> dict[str, list[tuple[int, str]]]:
+    """By kind of error: how much each link's counter rose, and which link."""
+    rises: dict[str, list[tuple[int, str]]] = {}
+    for (kind, link), count in new.items():
+        rise = count - old.get((kind, link), 0)
+        if rise > 0:
+            rises.setdefault(kind, []).append((rise, link))
+    return rises
 
 
 def _observe_lost_links(seen: Observation, before: Samples) -> Iterator[Observation]:
     """Of a card with a bridge: no fewer links than it has had before."""
     last = before.get((seen.resource, "nvlink.links_best"))
-    best = max(
-        int(seen.value), last.value if last is not None and isinstance(last.value, int) else 0
-    )
+    best = int(seen.value)
+    if last is not None and isinstance(last.value, int):
+        best = max(best, last.value)
     yield Observation(seen.resource, "nvlink.links_best", best, seen.observed_at)
     if best:
         is_kept = seen.value >= best

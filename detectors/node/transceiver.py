@@ -51,7 +51,7 @@ _NO_MODULE = (
 _NOT_IN_USE = (LinkState.RESERVED, LinkState.DISABLED, LinkState.UNCABLED)
 _LEVELS = ("rx_power_dbm", "tx_power_dbm", "bias_ma", "temperature_celsius", "voltage_v")
 # A flag of one of these says no more than the value beside its threshold does.
-_JUDGED_BY_VALUE = {"rx_power_dbm": "low", "tx_power_dbm": "low", "temperature_celsius": "high"}
+_EVALUATED_BY_VALUE = {"rx_power_dbm": "low", "tx_power_dbm": "low", "temperature_celsius": "high"}
 # A lane is suspect only where it gets this much less light too: docs/reference/detectors/nic.md.
 _LESS_LIGHT_DB = 2.0
 _LANE_ERRORS = tuple(f"optics.raw_errors.lane{lane}" for lane in range(1, LANES + 1))
@@ -93,16 +93,15 @@ class TransceiverDetector:
             _HAS_MLXLINK,
         ]
         if is_all_known(target):
-            first += _ethtool_commands(
-                listed_interfaces({}, target), [nic.device for nic in target.expected.nics]
-            )
-            return Reading(self.name, target, now, via.shell.run_all(target, self.name, first))
+            nics = [nic.device for nic in target.expected.nics]
+            first += _ethtool_commands(listed_interfaces({}, target), nics)
+            outputs = via.shell.run_all(target, self.name, first)
+            return Reading(self.name, target, now, outputs)
         outputs = via.shell.run_all(target, self.name, first)
         listed = Reading(self.name, target, now, outputs)
-        is_without = outputs[_HAS_MLXLINK.name].is_missing
-        devices = [
-            port.rdma.device for port in ports(listed) if port.rdma is not None and not is_without
-        ]
+        devices: list[str] = []
+        if not outputs[_HAS_MLXLINK.name].is_missing:
+            devices = [port.rdma.device for port in ports(listed) if port.rdma is not None]
         second = _ethtool_commands(listed_interfaces(outputs, target), devices)
         more = via.shell.run_all(target, self.name, second) if second else {}
         return Reading(self.name, target, now, {**outputs, **more})
@@ -116,18 +115,18 @@ class TransceiverDetector:
     def parse(self, reading: Reading) -> Iterator[Observation]:
         found = _ports(reading)
         for port in found:
-            peers = [
-                other
-                for other in found
-                if other is not port and port.role and other.role == port.role
-            ]
             module = _module(reading, port)
-            is_used = link(port, None, peers).state not in _NOT_IN_USE
+            if module is None:
+                continue
             yield from _observe_facts(reading, port, module)
-            if module is not None and is_used and not module.is_low_power:
+            is_used = link(port, None, _find_peers(port, found)).state not in _NOT_IN_USE
+            if is_used and not module.is_low_power:
                 yield from _evaluate_port(reading, port, module)
         complaints = list(dict.fromkeys(_complaints(reading)))
-        yield reading.silent("; ".join(complaints)[:500]) if complaints else reading.answered()
+        if complaints:
+            yield reading.silent("; ".join(complaints)[:500])
+        else:
+            yield reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         """The least light of each port, and which lane has more new errors than the others and less
@@ -142,14 +141,13 @@ class TransceiverDetector:
                 light.setdefault(seen.resource, {})[lane] = seen.value
             elif seen.metric in _LANE_ERRORS and last is not None and seen.value >= last.value:
                 errors.setdefault(seen.resource, {})[lane] = seen.value - last.value
-        at = max((seen.observed_at for seen in now), default=None)
+        if not errors:
+            return
+        at = max(seen.observed_at for seen in now)
         for resource, grown in errors.items():
             for lane, ratio, text in _ratios(grown, light.get(resource, {})):
-                if at is not None:
-                    attributes = {"lane": lane, "qualifier": f"lane {lane}", "text": text}
-                    yield Observation(
-                        resource, "nic.module.lane_error_ratio", ratio, at, attributes
-                    )
+                attributes = {"lane": lane, "qualifier": f"lane {lane}", "text": text}
+                yield Observation(resource, "nic.module.lane_error_ratio", ratio, at, attributes)
 
 
 def _ethtool_commands(netdevs: Sequence[str], devices: Sequence[str]) -> list[Command]:
@@ -169,6 +167,13 @@ def _is_for_mlxlink(device: str) -> bool:
     return bool(device.startswith("mlx") and "bond" not in device and NAME.fullmatch(device))
 
 
+def _find_peers(port: NicPort, ports_of_node: Sequence[NicPort]) -> list[NicPort]:
+    """The node's other ports of the same role."""
+    if not port.role:
+        return []
+    return [peer for peer in ports_of_node if peer is not port and peer.role == port.role]
+
+
 def _ports(reading: Reading) -> list[NicPort]:
     """Those that the node lists, or those of single outputs handed in."""
     if "ip" in reading.outputs:
@@ -179,31 +184,28 @@ def _ports(reading: Reading) -> list[NicPort]:
 
 def _module(reading: Reading, port: NicPort) -> Optional[OpticalModule]:
     rdma = port.rdma.device if port.rdma is not None else ""
-    ethtool = reading.outputs.get(_MODULE + port.netdev)
-    mlxlink = reading.outputs.get(_MLXLINK + rdma) or reading.outputs.get(_MLXLINK + port.device)
-    return optics.merge(
-        optics.ethtool_module(ethtool.stdout) if ethtool is not None else None,
-        optics.mlxlink(mlxlink.stdout) if mlxlink is not None else None,
-    )
+    outputs = reading.outputs
+    ethtool = outputs.get(_MODULE + port.netdev)
+    mlxlink = outputs.get(_MLXLINK + rdma) or outputs.get(_MLXLINK + port.device)
+    by_ethtool = optics.ethtool_module(ethtool.stdout) if ethtool is not None else None
+    by_mlxlink = optics.mlxlink(mlxlink.stdout) if mlxlink is not None else None
+    return optics.merge(by_ethtool, by_mlxlink)
 
 
-def _observe_facts(
-    reading: Reading, port: NicPort, module: Optional[OpticalModule]
-) -> Iterator[Observation]:
+def _observe_facts(reading: Reading, port: NicPort, module: OpticalModule) -> Iterator[Observation]:
     """Facts, whatever they mean: values by lane, and who the module is."""
-    at = port.resource(reading.target)
-    if module is None:
-        return
+    resource = port.resource(reading.target)
     for name in ("serial", "vendor", "part", "revision"):
         if module.facts.get(name):
-            yield reading.saw(f"module.{name}", module.facts[name], at)
+            yield reading.saw(f"module.{name}", module.facts[name], resource)
     for name, words in module.link.items():  # what mlxlink says of the link, its advice included
-        yield reading.saw(f"nic.phy.{name}", words, at)
+        yield reading.saw(f"nic.phy.{name}", words, resource)
     if not module.has_optics:
         return
     for what in _LEVELS:
         for lane, value in sorted(module.values.get(what, {}).items()):
-            yield reading.saw(f"optics.{what}", round(value, 4), at, **_lane_attributes(lane))
+            attributes = _lane_attributes(lane)
+            yield reading.saw(f"optics.{what}", round(value, 4), resource, **attributes)
 
 
 def _lane_attributes(lane: int) -> dict[str, str]:
@@ -211,39 +213,40 @@ def _lane_attributes(lane: int) -> dict[str, str]:
 
 
 def _evaluate_port(reading: Reading, port: NicPort, module: OpticalModule) -> Iterator[Observation]:
-    at = port.resource(reading.target)
+    resource = port.resource(reading.target)
     if module.has_optics:
-        lanes = module.lit_lanes
-        for what, word in (("rx_power_dbm", "receives"), ("tx_power_dbm", "sends")):
-            for lane in lanes if what in module.values else ():
-                value = module.values[what].get(lane, optics.DARK_DBM)
-                limits = _bounds(module, what, "low")
-                text = f"lane {lane} {word} {value:.2f} dBm{_format_limits(limits)}"
-                yield reading.saw(
-                    f"nic.module.{what}",
-                    round(value, 2),
-                    at,
-                    text=text,
-                    **_lane_attributes(lane),
-                    **limits,
-                )
-        for value in module.values.get("temperature_celsius", {}).values():
-            limits = _bounds(module, "temperature_celsius", "high")
-            text = f"{value:.0f} degrees Celsius{_format_limits(limits)}"
-            yield reading.saw("nic.module.temperature_celsius", value, at, text=text, **limits)
-        yield from _flags(reading, at, module)
-    if module.raw_ber is not None:
-        yield reading.saw(
-            "nic.module.raw_ber", module.raw_ber, at, text=f"{module.raw_ber:.1e} before correction"
-        )
-    if module.uncorrectable is not None:
-        attributes = {
-            "qualifier": "uncorrectable",
-            "text": f"{module.uncorrectable} errors after correction",
-        }
-        yield reading.saw("nic.module.uncorrectable", module.uncorrectable, at, **attributes)
+        yield from _evaluate_light(reading, resource, module, "rx_power_dbm", "receives")
+        yield from _evaluate_light(reading, resource, module, "tx_power_dbm", "sends")
+        limits = _bounds(module, "temperature_celsius", "high")
+        for degrees in module.values.get("temperature_celsius", {}).values():
+            text = f"{degrees:.0f} degrees Celsius{_format_limits(limits)}"
+            attributes = {"text": text, **limits}
+            yield reading.saw("nic.module.temperature_celsius", degrees, resource, **attributes)
+        yield from _flags(reading, resource, module)
+    ber, uncorrectable = module.raw_ber, module.uncorrectable
+    if ber is not None:
+        text = f"{ber:.1e} before correction"
+        yield reading.saw("nic.module.raw_ber", ber, resource, text=text)
+    if uncorrectable is not None:
+        text = f"{uncorrectable} errors after correction"
+        attributes = {"qualifier": "uncorrectable", "text": text}
+        yield reading.saw("nic.module.uncorrectable", uncorrectable, resource, **attributes)
     for lane, count in module.lane_errors.items():
-        yield reading.saw(f"optics.raw_errors.lane{lane}", count, at, lane=str(lane))
+        yield reading.saw(f"optics.raw_errors.lane{lane}", count, resource, lane=str(lane))
+
+
+def _evaluate_light(
+    reading: Reading, resource: str, module: OpticalModule, what: str, verb: str
+) -> Iterator[Observation]:
+    """Of each lane in use, against the module's own thresholds."""
+    if what not in module.values:
+        return
+    limits = _bounds(module, what, "low")
+    for lane in module.lit_lanes:
+        dbm = module.values[what].get(lane, optics.DARK_DBM)
+        text = f"lane {lane} {verb} {dbm:.2f} dBm{_format_limits(limits)}"
+        attributes = {"text": text, **_lane_attributes(lane), **limits}
+        yield reading.saw(f"nic.module.{what}", round(dbm, 2), resource, **attributes)
 
 
 def _bounds(module: OpticalModule, what: str, way: str) -> dict[str, str]:
@@ -260,29 +263,27 @@ def _format_limits(limits: Mapping[str, str]) -> str:
     return f", its own alarm is at {limits['raise_at']}" if limits else ""
 
 
-def _flags(reading: Reading, at: str, module: OpticalModule) -> Iterator[Observation]:
+def _flags(reading: Reading, resource: str, module: OpticalModule) -> Iterator[Observation]:
     for grade in ("alarm", "warning"):
         if grade not in module.flags:
             continue
-        flags = [
-            flag
-            for flag in module.active_flags(grade)
-            if grade == "warning" or not _is_judged(module, flag)
-        ]
-        text = "; ".join(_format_flag(flag) for flag in flags) if flags else "none is on"
-        yield reading.saw(f"nic.module.{grade}", bool(flags), at, text=text[:300])
+        flags = module.active_flags(grade)
+        if grade == "alarm":
+            flags = [flag for flag in flags if not _is_evaluated_by_value(module, flag)]
+        text = "; ".join(_format_flag(flag) for flag in flags) or "none is on"
+        yield reading.saw(f"nic.module.{grade}", bool(flags), resource, text=text[:300])
 
 
-def _is_judged(module: OpticalModule, flag: str) -> bool:
+def _is_evaluated_by_value(module: OpticalModule, flag: str) -> bool:
     what, way, _ = flag.split("/")
-    return _JUDGED_BY_VALUE.get(what) == way and bool(_bounds(module, what, way))
+    return _EVALUATED_BY_VALUE.get(what) == way and bool(_bounds(module, what, way))
 
 
 def _format_flag(flag: str) -> str:
     what, way, lane = flag.split("/")
-    return f"{what.rpartition('_')[0].replace('_', ' ')} {way}" + (
-        f" on lane {lane}" if lane != "0" else ""
-    )
+    quantity = what.rpartition("_")[0].replace("_", " ")
+    where = f" on lane {lane}" if lane != "0" else ""
+    return f"{quantity} {way}{where}"
 
 
 def _ratios(
@@ -292,7 +293,7 @@ def _ratios(
     light as the best."""
     best = max(light.values(), default=None)
     for lane, count in grown.items():
-        others = [value for other, value in grown.items() if other != lane]
+        others = [errors for other, errors in grown.items() if other != lane]
         if not others or best is None or lane not in light:
             continue
         ratio = count / max(statistics.median(others), 1)
@@ -301,7 +302,8 @@ def _ratios(
             f"lane {lane} has {ratio:.0f} times the errors of the others and receives {gap:.1f} dB"
             " less than the best"
         )
-        yield lane, round(ratio, 2) if gap > _LESS_LIGHT_DB else 1.0, text
+        is_suspect = gap > _LESS_LIGHT_DB
+        yield lane, round(ratio, 2) if is_suspect else 1.0, text
 
 
 def _complaints(reading: Reading) -> Iterator[str]:
@@ -315,10 +317,8 @@ def _complaints(reading: Reading) -> Iterator[str]:
                 yield f"ip: {output.complaint}"
         elif program == "ethtool-m" and optics.ethtool_module(output.stdout) is None:
             if not any(words in output.stderr for words in _NO_MODULE):
-                yield (
-                    "ethtool -m:"
-                    f" {'it is not installed' if output.is_missing else output.complaint}"
-                )
+                reason = "it is not installed" if output.is_missing else output.complaint
+                yield f"ethtool -m: {reason}"
         elif program == "mlxlink" and _is_refused(output) and not _is_without_mlxlink(reading):
             yield f"mlxlink: {output.complaint}"
         is_read = is_read or (program in ("ethtool-m", "mlxlink") and _has_output(output))
@@ -332,12 +332,9 @@ def _is_without_mlxlink(reading: Reading) -> bool:
 
 
 def _is_refused(output: Output) -> bool:
-    is_read = optics.mlxlink(output.stdout) is not None
-    return (
-        not is_read
-        and not output.is_missing
-        and (output.status is None or b"sudo" in output.stderr)
-    )
+    if output.is_missing or optics.mlxlink(output.stdout) is not None:
+        return False
+    return output.status is None or b"sudo" in output.stderr
 
 
 def _has_output(output: Output) -> bool:

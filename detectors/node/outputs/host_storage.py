@@ -18,6 +18,10 @@ from detectors.detector import Command, Output, Reading, Samples
 from detectors.faults import Observation
 
 _SHORT = timedelta(seconds=5)
+_LONG = timedelta(seconds=10)
+_MOUNTS = Command("mounts", ("cat", "/proc/mounts"), _SHORT)
+_FSTAB = Command("fstab", ("cat", "/etc/fstab"), _SHORT)
+_MDSTAT = Command("mdstat", ("cat", "/proc/mdstat"), _SHORT)
 # df looks at no file system but these (it drops others by their type before its first stat), and -l
 # drops remote ones.
 LOCAL_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "zfs", "tmpfs")
@@ -35,6 +39,13 @@ _IMPORT = re.compile(r"^[ \t]+(name|target|state|current_connection):\s*(\S+)", 
 # IDLE: disconnected for want of use, since Lustre 2.12; NEW: not asked yet. Lustre manual, section
 # on imports.
 _WELL_IMPORTS = frozenset({"FULL", "IDLE", "NEW", "CLOSED"})
+# What smartctl prints of any disk for the inventory.
+_DISK_FACTS = (
+    ("serial_number", "disk.serial"),
+    ("model_name", "disk.model"),
+    ("firmware_version", "disk.firmware"),
+)
+_NVME_LOG = "nvme_smart_health_information_log"
 # NVM Express base specification, SMART / Health Information log, byte 0.
 _WARNINGS = (
     "available spare is below its threshold",
@@ -49,18 +60,17 @@ _WARNINGS = (
 def commands() -> list[Command]:
     selected = tuple(word for kind in LOCAL_TYPES for word in ("-t", kind))
     df = ("df", "-l", "--output=source,fstype,pcent,ipcent,target", *selected)
-    files = (("mounts", "/proc/mounts"), ("fstab", "/etc/fstab"), ("mdstat", "/proc/mdstat"))
-    mounts, fstab, mdstat = (Command(name, ("cat", path), _SHORT) for name, path in files)
-    return [mounts, fstab, Command("df", df, timedelta(seconds=10)), mdstat]
+    return [_MOUNTS, _FSTAB, Command("df", df, _LONG), _MDSTAT]
 
 
 def lustre_commands(mounted: Output) -> list[Command]:
     """Where Lustre is mounted: what its client knows of its servers. It needs root, so others are
     not asked for it."""
-    if not any(kind == "lustre" for _, kind, _ in _table(_text(mounted)).values()):
+    kinds = {kind for _, kind, _ in _table(mounted.text).values()}
+    if "lustre" not in kinds:
         return []
     argv = ("lctl", "get_param", "-n", "osc.*.import", "mdc.*.import")
-    return [Command("lustre", argv, timedelta(seconds=10), as_root=True)]
+    return [Command("lustre", argv, _LONG, as_root=True)]
 
 
 def part(reading: Reading, device: str) -> str:
@@ -68,38 +78,29 @@ def part(reading: Reading, device: str) -> str:
     return f"{resources.node(reading.target.name)}/storage/{device or resources.UNKNOWN_HOST}"
 
 
-def _text(output: Output) -> str:
-    return output.stdout.decode("utf-8", "replace")
-
-
 def mounts(
     reading: Reading, output: Output, fstab: Optional[Output] = None
 ) -> Iterator[Observation]:
     """What is mounted against what should be, and local file systems that fell back to
     read-only."""
-    table = _table(_text(output))
+    table = _table(output.text)
     if not table:
         return
     for wanted in reading.target.expected.mounts:
         path = wanted.rstrip("/") or "/"
-        sentence = f"{path} is mounted" if path in table else f"{path} is not mounted"
-        yield reading.saw("mount.present", path in table, qualifier=path, text=sentence)
-    writable = _writable_mounts(_text(fstab)) if fstab is not None else set()
+        is_mounted = path in table
+        sentence = f"{path} is {'mounted' if is_mounted else 'not mounted'}"
+        yield reading.saw("mount.present", is_mounted, qualifier=path, text=sentence)
+    writable = _writable_mounts(fstab.text) if fstab is not None else set()
     for path, (source, kind, options) in table.items():
         # What fstab does not name, or wants read-only, may well be so by design: an image,
         # /boot/efi.
         if kind in _DISK_TYPES and source.startswith("/dev/") and path in writable:
             is_writable = "ro" not in options
-            sentence = (
-                f"{path} ({source}, {kind}) is mounted"
-                f" {'read-write' if is_writable else 'read-only'}"
-            )
-            yield reading.saw(
-                "filesystem.writable",
-                is_writable,
-                part(reading, source.rpartition("/")[2]),
-                text=sentence,
-            )
+            mode = "read-write" if is_writable else "read-only"
+            sentence = f"{path} ({source}, {kind}) is mounted {mode}"
+            resource = part(reading, source.rpartition("/")[2])
+            yield reading.saw("filesystem.writable", is_writable, resource, text=sentence)
 
 
 def _table(text: str) -> dict[str, tuple[str, str, list[str]]]:
@@ -108,8 +109,10 @@ def _table(text: str) -> dict[str, tuple[str, str, list[str]]]:
     found: dict[str, tuple[str, str, list[str]]] = {}
     for line in text.splitlines():
         words = line.split()
-        if len(words) >= 4 and words[1].startswith("/"):
-            found[_unescape(words[1])] = (_unescape(words[0]), words[2], words[3].split(","))
+        if len(words) < 4 or not words[1].startswith("/"):
+            continue
+        source, path, kind, options = words[:4]
+        found[_unescape(path)] = (_unescape(source), kind, options.split(","))
     return found
 
 
@@ -119,57 +122,65 @@ def _unescape(word: str) -> str:
 
 
 def _writable_mounts(text: str) -> set[str]:
-    rows = (line.split() for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return {
-        _unescape(words[1]) for words in rows if len(words) >= 4 and "ro" not in words[3].split(",")
-    }
+    found: set[str] = set()
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 4 or words[0].startswith("#"):
+            continue
+        if "ro" not in words[3].split(","):
+            found.add(_unescape(words[1]))
+    return found
 
 
 def room(reading: Reading, output: Output) -> Iterator[Observation]:
     """`df`: percent of the blocks, and of the inodes, that are in use."""
-    for line in _text(output).splitlines()[1:]:
+    for line in output.text.splitlines()[1:]:
         found = _DF.match(line.rstrip())
-        if found is None or (found["type"] == "tmpfs" and found["mount"] not in _TMPFS_THAT_MATTER):
+        if found is None:
             continue
-        source = found["source"].rpartition("/")[2]
-        device = source if found["source"].startswith("/dev/") else f"{source}:{found['mount']}"
-        for name, metric, what in (
-            ("used", "filesystem.used_percent", ""),
-            ("inodes", "filesystem.inodes_used_percent", " of its inodes"),
-        ):
-            if found[name] != "-":
-                value = int(found[name][:-1])
-                sentence = (
-                    f"{found['mount']} ({found['source']}, {found['type']}) uses {value} %{what}"
-                )
-                qualifier = "inodes" if what else "space"
-                yield reading.saw(
-                    metric, value, part(reading, device), qualifier=qualifier, text=sentence
-                )
+        source, kind, mount = found["source"], found["type"], found["mount"]
+        if kind == "tmpfs" and mount not in _TMPFS_THAT_MATTER:
+            continue
+        device = source.rpartition("/")[2]
+        if not source.startswith("/dev/"):
+            device = f"{device}:{mount}"
+        resource = part(reading, device)
+        prefix = f"{mount} ({source}, {kind}) uses"
+        used, inodes = _parse_percent(found["used"]), _parse_percent(found["inodes"])
+        if used is not None:
+            attributes = {"qualifier": "space", "text": f"{prefix} {used} %"}
+            yield reading.saw("filesystem.used_percent", used, resource, **attributes)
+        if inodes is not None:
+            attributes = {"qualifier": "inodes", "text": f"{prefix} {inodes} % of its inodes"}
+            yield reading.saw("filesystem.inodes_used_percent", inodes, resource, **attributes)
+
+
+def _parse_percent(text: str) -> Optional[int]:
+    """`42%`; None for the `-` of a file system that has no such number."""
+    return None if text == "-" else int(text[:-1])
 
 
 def mdstat(reading: Reading, output: Output) -> Iterator[Observation]:
     """Linux software RAID: members missing, arrays that were not started. Arrays without redundancy
     have no map."""
-    for first, told in _arrays(_text(output)):
-        name, resource = first["name"], part(reading, first["name"])
-        is_started = first["state"] == "active"
-        yield reading.saw("raid.state", first["state"], resource)
-        if is_started:
+    for first, lines in _arrays(output.text):
+        name, state = first["name"], first["state"]
+        resource = part(reading, name)
+        yield reading.saw("raid.state", state, resource)
+        if state == "active":
             yield reading.saw("raid.started", True, resource, text=f"{name} is active")
-        members = _MEMBERS.search(told)
+        members = _MEMBERS.search(lines)
         if members is None:
             continue
-        failed = _FAULTY.findall(told)
-        progress = _PROGRESS.search(told)
-        sentence = (
-            f"{name} has {members['present']} of {members['wanted']} members [{members['map']}]"
-        )
-        sentence += f", failed: {', '.join(failed)}" if failed else ""
-        sentence += f", {progress['what']} at {progress['percent']}" if progress else ""
-        is_whole = (
-            members["present"] == members["wanted"] and "_" not in members["map"] and not failed
-        )
+        present, wanted, member_map = members["present"], members["wanted"], members["map"]
+        failed = _FAULTY.findall(lines)
+        progress = _PROGRESS.search(lines)
+        sentence = f"{name} has {present} of {wanted} members [{member_map}]"
+        if failed:
+            sentence += f", failed: {', '.join(failed)}"
+        if progress:
+            sentence += f", {progress['what']} at {progress['percent']}"
+        is_whole = present == wanted and "_" not in member_map and not failed
         yield reading.saw("raid.redundant", is_whole, resource, text=sentence)
 
 
@@ -177,13 +188,12 @@ def observe_stopped_arrays(now: Sequence[Observation], before: Samples) -> Itera
     """Arrays that ran and no longer do. One that never ran here is what another machine left on its
     disks."""
     for seen in now:
-        if (
-            seen.metric == "raid.state"
-            and seen.value != "active"
-            and (seen.resource, "raid.started") in before
-        ):
-            text = {"text": f"{seen.resource.rpartition('/')[2]} is {seen.value}, and was active"}
-            yield Observation(seen.resource, "raid.started", False, seen.observed_at, text)
+        if seen.metric != "raid.state" or seen.value == "active":
+            continue
+        if (seen.resource, "raid.started") in before:
+            name = seen.resource.rpartition("/")[2]
+            attributes = {"text": f"{name} is {seen.value}, and was active"}
+            yield Observation(seen.resource, "raid.started", False, seen.observed_at, attributes)
 
 
 def _arrays(text: str) -> Iterator[tuple[re.Match[str], str]]:
@@ -203,19 +213,21 @@ def _arrays(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 def lustre(reading: Reading, output: Output) -> Iterator[Observation]:
     """Each import of the client: FULL is well, IDLE is rest. Reading it asks no server."""
-    for block in re.split(r"^import:", _text(output), flags=re.MULTILINE)[1:]:
+    blocks = re.split(r"^import:", output.text, flags=re.MULTILINE)
+    for block in blocks[1:]:
         values = dict(_IMPORT.findall(block))
-        target, state = values.get("target", ""), values.get("state", "").upper()
+        target = values.get("target", "")
+        state = values.get("state", "").upper()
         if not target or not state:
             continue
         name = target[: -len("_UUID")] if target.endswith("_UUID") else target
         server = values.get("current_connection", "").strip('"') or "its server"
         sentence = f"the connection to {name} at {server} is {state}"
-        is_well = state in _WELL_IMPORTS
-        yield reading.saw(
-            "lustre.connected", is_well or state == "EVICTED", part(reading, name), text=sentence
-        )
-        yield reading.saw("lustre.evicted", state == "EVICTED", part(reading, name), text=sentence)
+        resource = part(reading, name)
+        is_evicted = state == "EVICTED"
+        is_connected = is_evicted or state in _WELL_IMPORTS
+        yield reading.saw("lustre.connected", is_connected, resource, text=sentence)
+        yield reading.saw("lustre.evicted", is_evicted, resource, text=sentence)
 
 
 def smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observation]:
@@ -224,29 +236,25 @@ def smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observ
     document = parse_document(output.stdout)
     if document is None:
         return
-    told = document.get("device")
-    name = device or (
-        str(told.get("name", "")).rpartition("/")[2] if isinstance(told, dict) else ""
-    )
+    name = device or _device_name(document)
     resource = part(reading, re.sub(r"^(nvme\d+)n\d+$", r"\1", name))
-    for key, metric in (
-        ("serial_number", "disk.serial"),
-        ("model_name", "disk.model"),
-        ("firmware_version", "disk.firmware"),
-    ):
+    for key, metric in _DISK_FACTS:
         if isinstance(document.get(key), str):
             yield reading.saw(metric, document[key], resource)
     status = document.get("smart_status")
-    if (
-        isinstance(status, dict)
-        and isinstance(status.get("passed"), bool)
-        and "nvme_smart_health_information_log" not in document
-    ):
-        sentence = f"{name}: SMART self-assessment {'passed' if status['passed'] else 'FAILED'}"
-        yield reading.saw("disk.passed", status["passed"], resource, text=sentence)
-    log = document.get("nvme_smart_health_information_log", document)
+    has_passed = status.get("passed") if isinstance(status, dict) else None
+    if isinstance(has_passed, bool) and _NVME_LOG not in document:
+        sentence = f"{name}: SMART self-assessment {'passed' if has_passed else 'FAILED'}"
+        yield reading.saw("disk.passed", has_passed, resource, text=sentence)
+    log = document.get(_NVME_LOG, document)
     if isinstance(log, dict):
         yield from _nvme(reading, resource, name, log)
+
+
+def _device_name(document: Mapping[str, Any]) -> str:
+    """`sda` of smartctl's `/dev/sda`; empty where the document names no device."""
+    device = document.get("device")
+    return str(device.get("name", "")).rpartition("/")[2] if isinstance(device, dict) else ""
 
 
 def _nvme(
@@ -255,34 +263,33 @@ def _nvme(
     """The health log of an NVMe controller, under nvme-cli's names or smartctl's."""
     warning = _parse_int(log.get("critical_warning"))
     if warning is not None:
-        told = [words for bit, words in enumerate(_WARNINGS) if warning >> bit & 1]
-        sentence = (
-            f"{name}: {'; '.join(told) or f'critical warning {warning}'}"
-            if warning
-            else f"{name}: no warning"
-        )
+        sentence = f"{name}: {_format_warning(warning)}"
         yield reading.saw("disk.passed", warning == 0, resource, text=sentence)
     errors = _parse_int(log.get("media_errors"))
     if errors is not None:
-        yield reading.saw(
-            "disk.media_errors", errors, resource, text=f"{name}: {errors} media errors in its life"
-        )
+        sentence = f"{name}: {errors} media errors in its life"
+        yield reading.saw("disk.media_errors", errors, resource, text=sentence)
     spare = _parse_int(log.get("avail_spare", log.get("available_spare")))
     least = _parse_int(log.get("spare_thresh", log.get("available_spare_threshold")))
     if spare is not None and least is not None:
-        limits = {"raise_at": str(least), "clear_at": str(least)}
-        sentence = f"{name}: {spare} % spare left, its own threshold is {least} %"
-        yield reading.saw(
-            "disk.spare_percent", spare, resource, qualifier="spare", text=sentence, **limits
-        )
+        attributes = {
+            "qualifier": "spare",
+            "text": f"{name}: {spare} % spare left, its own threshold is {least} %",
+            "raise_at": str(least),
+            "clear_at": str(least),
+        }
+        yield reading.saw("disk.spare_percent", spare, resource, **attributes)
     used = _parse_int(log.get("percent_used", log.get("percentage_used")))
     if used is not None:
-        yield reading.saw(
-            "disk.used_percent",
-            used,
-            resource,
-            text=f"{name}: {used} % of its rated writes are used",
-        )
+        sentence = f"{name}: {used} % of its rated writes are used"
+        yield reading.saw("disk.used_percent", used, resource, text=sentence)
+
+
+def _format_warning(warning: int) -> str:
+    if warning == 0:
+        return "no warning"
+    found = [words for bit, words in enumerate(_WARNINGS) if warning >> bit & 1]
+    return "; ".join(found) or f"critical warning {warning}"
 
 
 def parse_document(stdout: bytes) -> Optional[dict[str, Any]]:

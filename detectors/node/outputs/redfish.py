@@ -65,6 +65,8 @@ _KINDS = {
     "ProcessorSummary": AlarmKind.PROCESSOR,
     "MemorySummary": AlarmKind.HARDWARE,
 }
+# Keys under which no part of the object stands.
+_NO_PARTS = frozenset({"Status", "Links", "RelatedItem"})
 _INLET = re.compile(r"inlet|ambient|intake", re.IGNORECASE)
 # What people and programs did to the machine or its controller, and how safe its settings are: no
 # part is broken.
@@ -87,24 +89,30 @@ def collect(target: Target, via: Transports, base: str) -> dict[str, Output]:
     """
     parts = urlsplit(base)
     first = base if parts.path.strip("/") else urljoin(base, ROOT)
-    waiting, asked, took = [first], {_path(first)}, timedelta(0)
+    queue = [first]
+    queued_paths = {_path(first)}
+    took = timedelta(0)
     outputs: dict[str, Output] = {}
-    while waiting and len(outputs) < _MOST_DOCUMENTS and took < _IN_ALL:
-        url = waiting.pop(0)
-        try:
-            output = via.http.get(target, url, _EACH)
-        except DetectorError as error:
-            output = Output(None, b"", str(error).encode(), timedelta(0))
+    while queue and len(outputs) < _MOST_DOCUMENTS and took < _IN_ALL:
+        output = _get(target, via, queue.pop(0))
         outputs[f"redfish.{len(outputs)}"] = output
         took += output.took
         if output.status is None:
             break
         for link in _links(output):
-            found = urljoin(first, link)
-            if urlsplit(found).netloc == parts.netloc and _path(found) not in asked:
-                asked.add(_path(found))
-                waiting.append(found)
+            url = urljoin(first, link)
+            path = _path(url)
+            if urlsplit(url).netloc == parts.netloc and path not in queued_paths:
+                queued_paths.add(path)
+                queue.append(url)
     return outputs
+
+
+def _get(target: Target, via: Transports, url: str) -> Output:
+    try:
+        return via.http.get(target, url, _EACH)
+    except DetectorError as error:
+        return Output(None, b"", str(error).encode(), timedelta(0))
 
 
 def _path(url: str) -> str:
@@ -151,20 +159,26 @@ def read(reading: Reading, outputs: list[Output]) -> Iterator[Observation]:
         if kind == "LogEntry":
             _add(logs, document)
         elif kind == "LogEntryCollection":
-            members = document.get("Members")
-            for entry in members if isinstance(members, list) else []:
-                if isinstance(entry, dict) and len(entry) > 1:
-                    _add(logs, entry)
+            for entry in _entries(document):
+                _add(logs, entry)
             logs.setdefault(_log_name(document), [])
         else:
             found += _healths(document)
             yield from _facts(reading, document)
     yield from bmc_alarms.alarms(reading, found)
-    for name in sorted(logs):
-        ordered = sorted(logs[name], key=lambda pair: _sort_key(pair[0]))
-        yield from bmc_alarms.observe_entries(
-            reading, name, [alarm for _, alarm in ordered], [key for key, _ in ordered]
-        )
+    for name, entries in sorted(logs.items()):
+        entries.sort(key=lambda pair: _sort_key(pair[0]))
+        keys = [key for key, _ in entries]
+        alarms = [alarm for _, alarm in entries]
+        yield from bmc_alarms.observe_entries(reading, name, alarms, keys)
+
+
+def _entries(collection: dict[str, Any]) -> list[dict[str, Any]]:
+    """Entries that stand in the collection itself, not as a link alone."""
+    members = collection.get("Members")
+    if not isinstance(members, list):
+        return []
+    return [entry for entry in members if isinstance(entry, dict) and len(entry) > 1]
 
 
 _FACTS = {
@@ -179,12 +193,14 @@ def _facts(reading: Reading, document: dict[str, Any]) -> Iterator[Observation]:
     """What the inventory is to learn of the thing that a document is of."""
     name = str(document.get("Id") or document.get("Name") or "")[:80]
     for key, metric in _FACTS.items():
-        if isinstance(document.get(key), str) and document[key].strip():
-            yield reading.saw(metric, document[key].strip(), qualifier=name, of=_type(document))
+        value = document.get(key)
+        if isinstance(value, str) and value.strip():
+            yield reading.saw(metric, value.strip(), qualifier=name, of=_type(document))
 
 
 def _add(logs: dict[str, list[tuple[str, Alarm]]], entry: dict[str, Any]) -> None:
-    key = f"{entry.get('Created', '')}|{entry.get('Id', '')}|{entry.get('Message') or entry.get('MessageId', '')}"  # noqa: E501
+    message = entry.get("Message") or entry.get("MessageId", "")
+    key = f"{entry.get('Created', '')}|{entry.get('Id', '')}|{message}"
     logs.setdefault(_log_name(entry), []).append((key, _entry(entry)))
 
 
@@ -200,41 +216,50 @@ def _type(document: dict[str, Any]) -> str:
 
 def _log_name(document: dict[str, Any]) -> str:
     """`/redfish/v1/Systems/1/LogServices/IML/Entries/3` as `Systems.1.IML`."""
-    path = str(document.get("@odata.id", "")).partition("/Entries")[0].replace("/redfish/v1/", "")
-    return (
-        ".".join(part for part in path.split("/") if part and part != "LogServices")[-80:]
-        or "redfish"
-    )
+    log = str(document.get("@odata.id", "")).partition("/Entries")[0]
+    parts = log.replace("/redfish/v1/", "").split("/")
+    name = ".".join(part for part in parts if part and part != "LogServices")
+    return name[-80:] or "redfish"
 
 
 def _entry(entry: dict[str, Any]) -> Alarm:
     """Level -1 for entries that warn of nothing; 0 for those that are marked as repaired."""
-    oem = entry.get("Oem")
-    hpe = oem.get("Hpe") if isinstance(oem, dict) else None
-    hpe = hpe if isinstance(hpe, dict) else {}
     message = str(entry.get("Message") or entry.get("Description") or entry.get("MessageId") or "")
-    told = f"{entry.get('SensorType', '')} {entry.get('EntryCode', '')} {message}"
-    level = _HEALTH.get(str(entry.get("Severity", "")).lower(), -1)
-    is_over = (
-        entry.get("Resolved") is True
-        or hpe.get("Repaired") is True
-        or hpe.get("Severity") == "Repaired"
-    )
-    is_of_part = bool(_PART.search(told)) and not (
-        _NOTICES.search(message) and not entry.get("SensorType")
-    )
-    own = bmc_alarms.kind_of(told) if is_of_part else AlarmKind.NOTICE
-    found = bmc_alarms.state(told, own) if is_of_part else None
-    kind = found[0] if found else own
-    level = (0 if is_of_part else -1) if is_over else (level if level > 0 else -1)
-    text = f"event log, {entry.get('Created', '')}: {message} ({entry.get('Severity', '')})"
+    words = f"{entry.get('SensorType', '')} {entry.get('EntryCode', '')} {message}"
+    is_notice = _NOTICES.search(message) and not entry.get("SensorType")
+    is_of_part = bool(_PART.search(words)) and not is_notice
+    kind = AlarmKind.NOTICE
+    if is_of_part:
+        kind = bmc_alarms.kind_of(words)
+        found = bmc_alarms.state(words, kind)
+        if found:
+            kind = found[0]
+    severity = entry.get("Severity", "")
+    level = _HEALTH.get(str(severity).lower(), -1)
+    if _is_repaired(entry):
+        level = 0 if is_of_part else -1
+    elif level == 0:
+        level = -1
+    text = f"event log, {entry.get('Created', '')}: {message} ({severity})"
     return Alarm(kind, _entry_name(entry), level, text[:400])
 
 
+def _is_repaired(entry: dict[str, Any]) -> bool:
+    """As the standard marks it, or as HPE does."""
+    hpe = _get_object(_get_object(entry, "Oem"), "Hpe")
+    is_repaired = hpe.get("Repaired") is True or hpe.get("Severity") == "Repaired"
+    return entry.get("Resolved") is True or is_repaired
+
+
+def _get_object(document: dict[str, Any], key: str) -> dict[str, Any]:
+    """Empty where there is none, or where something else stands there."""
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
+
+
 def _entry_name(entry: dict[str, Any]) -> str:
-    links = entry.get("Links")
-    origin = links.get("OriginOfCondition") if isinstance(links, dict) else None
-    path = origin.get("@odata.id") if isinstance(origin, dict) else None
+    origin = _get_object(_get_object(entry, "Links"), "OriginOfCondition")
+    path = origin.get("@odata.id")
     if isinstance(path, str) and path:
         return path.rstrip("/").rpartition("/")[2][:80]
     if entry.get("SensorNumber") is not None:
@@ -257,44 +282,42 @@ def _healths(document: dict[str, Any]) -> Iterator[Alarm]:
         if isinstance(node, list):
             waiting += [(item, within, depth + 1) for item in node]
         elif isinstance(node, dict):
-            skipped = {"Status", "Links", "RelatedItem"} | ({"Oem"} if depth else set())
-            parts = [(value, key) for key, value in node.items() if key not in skipped]
-            waiting += [(value, key, depth + 1) for value, key in parts]
+            skipped = _NO_PARTS | {"Oem"} if depth else _NO_PARTS
+            for key, value in node.items():
+                if key not in skipped:
+                    waiting.append((value, key, depth + 1))
 
 
 def _health(node: dict[str, Any], within: str) -> Iterator[Alarm]:
-    status = node.get("Status")
-    if not isinstance(status, dict):
-        return
+    status = _get_object(node, "Status")
     level = _HEALTH.get(str(status.get("Health", "")).lower())
-    names = map(node.get, ("Name", "FanName", "MemberId", "Id"))
-    name = str(next(filter(None, names), within))[:80]
     if level is None or str(status.get("State", "")).lower() == "absent":
         return
+    names = map(node.get, ("Name", "FanName", "MemberId", "Id"))
+    name = str(next(filter(None, names), within))[:80]
     kind = _KINDS.get(_type(node)) or _KINDS.get(within) or _sensor_kind(node)
-    if kind is AlarmKind.TEMPERATURE and _INLET.search(f"{name} {node.get('PhysicalContext', '')}"):
+    place = f"{name} {node.get('PhysicalContext', '')}"
+    if kind is AlarmKind.TEMPERATURE and _INLET.search(place):
         kind = AlarmKind.INLET
-    detector = str(node.get("DetectorState", "OK")).lower()
-    level = max(level, _HEALTH.get(detector, 0)) if kind is AlarmKind.LEAK else level
+    if kind is AlarmKind.LEAK:
+        detector_state = str(node.get("DetectorState", "OK")).lower()
+        level = max(level, _HEALTH.get(detector_state, 0))
     text = f"{name}: health {status.get('Health')}, state {status.get('State', 'unknown')}"
     yield Alarm(kind, name, level, text)
     if kind is AlarmKind.PSU and "LineInputStatus" in node:
         line = str(node["LineInputStatus"])
-        yield Alarm(
-            AlarmKind.INPUT,
-            name,
-            0 if line in ("Normal", "None") else 2,
-            f"{name}: line input {line}",
-        )
+        input_level = 0 if line in ("Normal", "None") else 2
+        yield Alarm(AlarmKind.INPUT, name, input_level, f"{name}: line input {line}")
+
+
+_SENSOR_KINDS = {
+    "Temperature": AlarmKind.TEMPERATURE,
+    "Voltage": AlarmKind.VOLTAGE,
+    "Rotational": AlarmKind.FAN,
+}
 
 
 def _sensor_kind(node: dict[str, Any]) -> AlarmKind:
-    known = {
-        "Temperature": AlarmKind.TEMPERATURE,
-        "Voltage": AlarmKind.VOLTAGE,
-        "Rotational": AlarmKind.FAN,
-    }
-    name = str(node.get("Name", ""))
-    if "leak" in name.lower():
+    if "leak" in str(node.get("Name", "")).lower():
         return AlarmKind.LEAK
-    return known.get(str(node.get("ReadingType", "")), AlarmKind.HARDWARE)
+    return _SENSOR_KINDS.get(str(node.get("ReadingType", "")), AlarmKind.HARDWARE)
