@@ -70,7 +70,8 @@ def parse_nodes(text: str) -> Listed:
     """Whatever form it is: `scontrol show node`, JSON, or a table of sinfo."""
     if "NodeName=" in text:
         found = output.nodes(text)
-        return Listed(found, max(0, len(re.findall(r"(?m)^NodeName=", text)) - len(found)))
+        blocks = re.findall(r"(?m)^NodeName=", text)
+        return Listed(found, max(0, len(blocks) - len(found)))
     start = text.find("{")
     if start >= 0 and '"' in text[start : start + 80]:
         return _from_json(text[start:])
@@ -79,9 +80,11 @@ def parse_nodes(text: str) -> Listed:
 
 def one_word(text: str) -> Optional[tuple[str, frozenset[str]]]:
     """`drained*`, `mix-`, `idle+drain` as base and flags; None for what is no state."""
-    base, flags = state_words(text)
-    known = _WORDS.get(base)
-    return None if known is None else (known[0], known[1] | flags)
+    word, flags = state_words(text)
+    if word not in _WORDS:
+        return None
+    base, implied_flags = _WORDS[word]
+    return base, implied_flags | flags
 
 
 def _from_json(text: str) -> Listed:
@@ -91,45 +94,54 @@ def _from_json(text: str) -> Listed:
         return Listed({}, 1, "the JSON cannot be read")
     if not isinstance(whole, dict):
         return Listed({}, 1, "the JSON is no object")
-    rows = whole.get("nodes")
-    rows = rows if isinstance(rows, list) else []
+    rows = _list(whole.get("nodes"))
     found = [_node(row) for row in rows if isinstance(row, dict)]
     nodes = {node.name: node for node in found if node is not None}
-    return Listed(nodes, len(rows) - len(nodes), _errors(whole.get("errors")))
+    unread = len(rows) - len(nodes)
+    return Listed(nodes, unread, _errors(whole.get("errors")))
 
 
 def _errors(errors: Any) -> str:
     """22.05: {error, errno}; later {description, error, source}."""
-    texts = [str(row.get("description") or row.get("error") or "an error") for row in _rows(errors)]
+    texts = []
+    for row in _list(errors):
+        if isinstance(row, dict):
+            text = row.get("description") or row.get("error") or "an error"
+            texts.append(str(text))
     return "; ".join(texts)[:200]
 
 
-def _rows(value: Any) -> list[dict[str, Any]]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+def _list(value: Any) -> list[Any]:
+    """Empty for what is no list."""
+    return value if isinstance(value, list) else []
 
 
 def _node(row: dict[str, Any]) -> Optional[NodeState]:
-    """`state` is a string beside `state_flags` in 22.05, one list later."""
-    name, state = row.get("name"), row.get("state")
-    words = [state] if isinstance(state, str) else state if isinstance(state, list) else []
-    more = row.get("state_flags")
-    words = [str(word) for word in [*words, *(more if isinstance(more, list) else [])] if word]
+    """None for a row without a name or a state."""
+    name = row.get("name")
+    words = _get_state_words(row)
     if not isinstance(name, str) or not name or not words:
         return None
     base, flags = state_words("+".join(words))
-    reason, user = str(row.get("reason") or ""), str(row.get("reason_set_by_user") or "")
-    changed_at, boot_time = _moment(row.get("reason_changed_at")), _moment(row.get("boot_time"))
-    partitions = [each for each in row.get("partitions") or () if isinstance(each, str)]
+    partitions = row.get("partitions") or ()
     return NodeState(
         name=name,
         base=base,
         flags=flags,
-        reason=reason,
-        reason_set_by=user,
-        reason_changed_at=changed_at,
-        boot_time=boot_time,
-        partitions=tuple(partitions),
+        reason=str(row.get("reason") or ""),
+        reason_set_by=str(row.get("reason_set_by_user") or ""),
+        reason_changed_at=_moment(row.get("reason_changed_at")),
+        boot_time=_moment(row.get("boot_time")),
+        partitions=tuple(word for word in partitions if isinstance(word, str)),
     )
+
+
+def _get_state_words(row: dict[str, Any]) -> list[str]:
+    """`state` is a string beside `state_flags` in 22.05, one list later."""
+    state = row.get("state")
+    words = [state] if isinstance(state, str) else _list(state)
+    flags = _list(row.get("state_flags"))
+    return [str(word) for word in [*words, *flags] if word]
 
 
 def _moment(value: Any) -> Optional[datetime]:
@@ -147,20 +159,29 @@ def _from_table(text: str) -> Listed:
     nodes: dict[str, NodeState] = {}
     unread, header = 0, None
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|")] if "|" in line else line.split()
+        cells = _split_cells(line)
         if "STATE" in cells and any(name in cells for name in _NAMES):
             header = cells
             continue
-        if not line.strip() or (header is None and not _is_row(line)):
+        if not cells or (header is None and not _is_row(line)):
             continue  # a date or a prompt before the table, or a table of something else
         for node in _in_row(line, header):
             if len(nodes) >= _MOST_NODES:
                 return Listed(nodes, unread + 1)
             if node is None:
                 unread += 1
-            elif node.name not in nodes or nodes[node.name].reason == "":
+                continue
+            known = nodes.get(node.name)
+            if known is None or known.reason == "":
                 nodes[node.name] = node
     return Listed(nodes, unread)
+
+
+def _split_cells(line: str, most: int = -1) -> list[str]:
+    """At `|` where there is one, else at blanks, of which `most` cut."""
+    if "|" in line:
+        return [cell.strip() for cell in line.split("|")]
+    return line.split(None, most)
 
 
 def _in_row(line: str, header: Optional[list[str]]) -> Iterator[Optional[NodeState]]:
@@ -169,16 +190,13 @@ def _in_row(line: str, header: Optional[list[str]]) -> Iterator[Optional[NodeSta
     if header is None:
         values = _short(line)
     else:
-        cells = (
-            [cell.strip() for cell in line.split("|")]
-            if "|" in line
-            else line.split(None, len(header) - 1)
-        )
-        values = dict(zip(header, cells)) if abs(len(cells) - len(header)) <= 1 else {}
-    name = next((values[key] for key in _NAMES if values.get(key)), "")
+        cells = _split_cells(line, len(header) - 1)
+        is_fitting = abs(len(cells) - len(header)) <= 1
+        values = dict(zip(header, cells)) if is_fitting else {}
+    names = [values[key] for key in _NAMES if values.get(key)]
     state = one_word(values.get("STATE", ""))
-    hosts = list(output.hosts(name)) if state else []
-    if state is None or not hosts or not all(_HOST.fullmatch(host) for host in hosts[:4]):
+    hosts = list(output.hosts(names[0])) if names and state else []
+    if state is None or not hosts or not all(map(_HOST.fullmatch, hosts[:4])):
         yield None
         return
     base, flags = state
@@ -201,18 +219,17 @@ def _in_row(line: str, header: Optional[list[str]]) -> Iterator[Optional[NodeSta
 def _is_row(line: str) -> bool:
     """Of a table without header: our own short form, or columns that sinfo padded to a width."""
     cells = line.split("|", 2)
-    return len(cells) == 3 and (one_word(cells[1]) is not None or cells[0].endswith(_PADDING))
+    if len(cells) != 3:
+        return False
+    return one_word(cells[1]) is not None or cells[0].endswith(_PADDING)
 
 
 def _short(line: str) -> dict[str, str]:
     """`%N|%T|%u|%E`, as `slurm_queries` asks for, the reason being all that is left; or any row
     with a state in it."""
-    name, *cells = (cell.strip() for cell in line.split("|"))
+    name, *cells = [cell.strip() for cell in line.split("|")]
     if len(cells) >= 3 and one_word(cells[0]):
-        return {
-            "NODELIST": name,
-            "STATE": cells[0],
-            "USER": cells[1],
-            _LAST: line.split("|", 3)[3].strip(),
-        }
-    return {"NODELIST": name, "STATE": next((cell for cell in cells if one_word(cell)), "")}
+        reason = line.split("|", 3)[3].strip()
+        return {"NODELIST": name, "STATE": cells[0], "USER": cells[1], _LAST: reason}
+    states = [cell for cell in cells if one_word(cell)]
+    return {"NODELIST": name, "STATE": states[0] if states else ""}
