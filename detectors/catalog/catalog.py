@@ -9,7 +9,7 @@ alone; where there is no tomllib (before 3.11) the rows come compiled, by
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
@@ -230,7 +230,8 @@ class _Reader:
             add(where, row)
         except ValueError as error:
             name = row.get("id") or row.get("type") or row.get("types") or "row"
-            self.problems.extend(f"{where}: {name}: {reason}" for reason in str(error).splitlines())
+            reasons = str(error).splitlines()
+            self.problems += [f"{where}: {name}: {reason}" for reason in reasons]
 
     def _add_type(self, where: str, row: dict[str, Any]) -> None:
         fault_type = _fault_type(row)
@@ -244,9 +245,9 @@ class _Reader:
 
     def _add_rule(self, where: str, row: dict[str, Any]) -> None:
         rule = rules.read(where, row)
-        for other in self.rules:
-            if (other.metric, other.key) == (rule.metric, rule.key):
-                raise ValueError(f"duplicate rule for {rule.metric}, first at {other.where}")
+        for known in self.rules:
+            if known.metric == rule.metric and known.key == rule.key:
+                raise ValueError(f"duplicate rule for {rule.metric}, first at {known.where}")
         self.rules.append(rule)
 
     def _add_grace(self, where: str, row: dict[str, Any]) -> None:
@@ -254,9 +255,8 @@ class _Reader:
 
     def check_references(self) -> None:
         for grace in self.graces:
-            self.problems += [
-                f"{grace.where}: {name}: no such fault type" for name in grace.unknown(self.types)
-            ]
+            for name in grace.unknown(self.types):
+                self.problems.append(f"{grace.where}: {name}: no such fault type")
         for rule in self.rules:
             if rule.type not in self.types:
                 self.problems.append(f"{rule.where}: {rule.type}: no such fault type")
@@ -272,22 +272,31 @@ def _locate_rows(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row of `[[name]]` with its file and line (1-based): tomllib keeps no lines."""
     header = f"[[{name}]]"
-    numbers = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == header]
-    for index, row in enumerate(tables.get(name, ())):
-        yield f"{file}:{numbers[index] if index < len(numbers) else '?'}", row
+    lines = enumerate(text.splitlines(), 1)
+    numbers = (str(number) for number, line in lines if line.strip() == header)
+    for row in tables.get(name, ()):
+        yield f"{file}:{next(numbers, '?')}", row
 
 
 def _fault_type(row: Mapping[str, Any]) -> FaultType:
     """Raises ValueError with one reason per line."""
     known = {item.name for item in fields(FaultType)} - {"boot_grace"}
-    reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
-    reasons += [f"missing {name}" for name in _REQUIRED if not row.get(name)]
+    reasons = _list_wrong_fields(row, known, _REQUIRED)
     values = {name: value for name, value in row.items() if name in known}
     _parse_values(values, reasons)
     reasons += _contradictions(values)
     if reasons:
         raise ValueError("\n".join(reasons))
     return FaultType(**values)
+
+
+def _list_wrong_fields(
+    row: Mapping[str, Any], known: Collection[str], required: Sequence[str]
+) -> list[str]:
+    """Fields that nobody knows, and required ones that are missing or empty."""
+    unknown = sorted(set(row).difference(known))
+    missing = [name for name in required if not row.get(name)]
+    return [f"unknown field {name}" for name in unknown] + [f"missing {name}" for name in missing]
 
 
 def _parse_values(values: dict[str, Any], reasons: list[str]) -> None:
@@ -337,15 +346,12 @@ _ENUMS: dict[str, type[Enum]] = {
 def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
     """One per pattern. Raises ValueError with one reason per line."""
     known = {"type", "event", "pattern", "on", "unless", "qualifier"}
-    reasons = [f"unknown field {name}" for name in sorted(set(row) - known)]
-    reasons += [
-        f"missing {name}" for name in ("type", "event", "pattern", "on") if not row.get(name)
-    ]
+    reasons = _list_wrong_fields(row, known, ("type", "event", "pattern", "on"))
     event = rows.member(EventKind, "event", row["event"], reasons) if "event" in row else None
     kind = rows.member(ResourceKind, "on", row["on"], reasons) if "on" in row else None
-    types, qualifier, patterns = (
-        _names(row.get(name, ())) for name in ("type", "qualifier", "pattern")
-    )
+    types = _names(row.get("type", ()))
+    qualifier = _names(row.get("qualifier", ()))
+    patterns = _names(row.get("pattern", ()))
     needs_code = any("{code}" in name for name in types)
     needed = _NEEDED_GROUPS.get(kind, ()) if isinstance(kind, ResourceKind) else ()
     all_groups: set[str] = set()
@@ -355,25 +361,26 @@ def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
         if needs_code and "code" not in groups:
             reasons.append("the type has {code}, the pattern no group `code`")
         if needed and not groups.intersection(needed):
-            reasons.append(
-                f"a signature on {row['on']} needs a group named {' or '.join(needed)}: {pattern}"
-            )
-    _groups("unless", row.get("unless", ""), reasons)
-    reasons += [
-        f"qualifier {name} is no group of a pattern" for name in qualifier if name not in all_groups
-    ]
+            names = " or ".join(needed)
+            reasons.append(f"a signature on {row['on']} needs a group named {names}: {pattern}")
+    unless = row.get("unless", "")
+    _groups("unless", unless, reasons)
+    for name in qualifier:
+        if name not in all_groups:
+            reasons.append(f"qualifier {name} is no group of a pattern")
     if reasons or not isinstance(event, EventKind) or not isinstance(kind, ResourceKind):
         raise ValueError("\n".join(reasons))
     return [
-        Signature(types, event, pattern, kind, row.get("unless", ""), qualifier, where)
-        for pattern in patterns
+        Signature(types, event, pattern, kind, unless, qualifier, where) for pattern in patterns
     ]
 
 
 def _names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
-    return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
+    if isinstance(value, (list, tuple)):
+        return tuple(str(name) for name in value)
+    return ()
 
 
 def _groups(name: str, pattern: str, reasons: list[str]) -> frozenset[str]:
@@ -423,14 +430,15 @@ def _build(reader: _Reader) -> Catalog:
     reader.check_references()
     if reader.problems:
         raise CatalogError("\n".join(reader.problems))
-    by_metric: dict[str, tuple[rules.ThresholdRule, ...]] = {}
+    by_metric: dict[str, list[rules.ThresholdRule]] = {}
     for rule in reader.rules:
-        by_metric[rule.metric] = (*by_metric.get(rule.metric, ()), rule)
-    types = {
-        name: replace(row, boot_grace=graces.longest(reader.graces, name))
-        for name, row in reader.types.items()
-    }
-    return Catalog(types, tuple(reader.signatures), by_metric)
+        by_metric.setdefault(rule.metric, []).append(rule)
+    rules_by_metric = {metric: tuple(found) for metric, found in by_metric.items()}
+    types = {}
+    for name, fault_type in reader.types.items():
+        boot_grace = graces.longest(reader.graces, name)
+        types[name] = replace(fault_type, boot_grace=boot_grace)
+    return Catalog(types, tuple(reader.signatures), rules_by_metric)
 
 
 @lru_cache(maxsize=1)
