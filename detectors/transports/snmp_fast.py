@@ -201,35 +201,47 @@ def _without_panic(ask: Callable[[], T]) -> T:
 
 
 def _open(address: str, credentials: SnmpCredentials, limits: SnmpLimits) -> Any:
+    port, timeout_s = credentials.port, limits.timeout_s
     if credentials.version is SnmpVersion.V2C:
-        return SnmpSession(
-            address,
-            port=credentials.port,
-            community=credentials.community,
-            timeout=limits.timeout_s,
-        )
-    return SnmpSession(
-        address, port=credentials.port, user=_user(credentials), timeout=limits.timeout_s
-    )
+        community = credentials.community
+        return SnmpSession(address, port=port, community=community, timeout=timeout_s)
+    user = _user(credentials)
+    return SnmpSession(address, port=port, user=user, timeout=timeout_s)
 
 
 def _user(credentials: SnmpCredentials) -> Any:
-    auth: dict[AuthProtocol, Any] = {
-        AuthProtocol.SHA: users.Sha1Key,
-        AuthProtocol.SHA224: users.Sha224Key,
-        AuthProtocol.SHA256: users.Sha256Key,
-        AuthProtocol.SHA384: users.Sha384Key,
-        AuthProtocol.SHA512: users.Sha512Key,
-    }
-    priv: dict[PrivProtocol, Any] = {
-        PrivProtocol.AES128: users.Aes128Key,
-        PrivProtocol.AES192: users.Aes192Key,
-        PrivProtocol.AES256: users.Aes256Key,
-    }
-    make_auth, make_priv = auth.get(credentials.auth_protocol), priv.get(credentials.priv_protocol)
-    auth_key = make_auth(credentials.auth_key.encode()) if make_auth else None
-    priv_key = make_priv(credentials.priv_key.encode()) if make_priv else None
+    auth_key, priv_key = _auth_key(credentials), _priv_key(credentials)
     return users.User(credentials.user, auth_key=auth_key, priv_key=priv_key)
+
+
+def _auth_key(credentials: SnmpCredentials) -> Any:
+    secret = credentials.auth_key.encode()
+    match credentials.auth_protocol:
+        case AuthProtocol.SHA:
+            return users.Sha1Key(secret)
+        case AuthProtocol.SHA224:
+            return users.Sha224Key(secret)
+        case AuthProtocol.SHA256:
+            return users.Sha256Key(secret)
+        case AuthProtocol.SHA384:
+            return users.Sha384Key(secret)
+        case AuthProtocol.SHA512:
+            return users.Sha512Key(secret)
+        case _:
+            return None
+
+
+def _priv_key(credentials: SnmpCredentials) -> Any:
+    secret = credentials.priv_key.encode()
+    match credentials.priv_protocol:
+        case PrivProtocol.AES128:
+            return users.Aes128Key(secret)
+        case PrivProtocol.AES192:
+            return users.Aes192Key(secret)
+        case PrivProtocol.AES256:
+            return users.Aes256Key(secret)
+        case _:
+            return None
 
 
 def choose(

@@ -67,7 +67,7 @@ class SshShell:
         self._group_of = group_of
         self._keys: dict[Path, paramiko.PKey] = {}
         self._pinned = _Pinned()
-        self._doors: dict[tuple[str, int, str], _Door] = {}
+        self._connections: dict[tuple[str, int, str], _Connection] = {}
         self._guard = threading.Lock()
         if key_file is not None:
             self.check(self._default)
@@ -96,7 +96,8 @@ class SshShell:
         is_root = self._entry(target).user == "root"
         argv = bundle.wrapped(name, bundle.script(commands, nonce, is_root=is_root))
         limit_s = sum(command.timeout.total_seconds() + GRACE_S for command in commands)
-        output = self._converse(target, name, shlex.join(("env", "LC_ALL=C", *argv)), limit_s)
+        line = shlex.join(("env", "LC_ALL=C", *argv))
+        output = self._converse(target, name, line, limit_s)
         if output.status == bundle.BUSY:
             raise DetectorError(f"{name} on {target.name}: the round before still runs")
         if nonce.encode() not in output.stdout:
@@ -108,13 +109,13 @@ class SshShell:
     def _converse(self, target: Target, what: str, line: str, limit_s: float) -> Output:
         begun = time.monotonic()
         entry = self._entry(target)
-        door = self._door(target, entry)
-        if not door.sessions.acquire(timeout=limit_s):
+        connection = self._get_connection(target, entry)
+        if not connection.sessions.acquire(timeout=limit_s):
             raise DetectorError(
                 f"{what} on {target.name}: {_MOST_SESSIONS} commands run there already"
             )
         try:
-            channel = self._channel(door, target, entry)
+            channel = self._channel(connection, target, entry)
             try:
                 output = _converse(channel, line, begun, limit_s)
             finally:
@@ -123,17 +124,17 @@ class SshShell:
                 raise too_long(what, target)
             return output
         except (OSError, EOFError, paramiko.SSHException) as error:
-            door.forget()
+            connection.forget()
             where = f"{target.name} ({target.address}:{entry.port})"
             raise Unreachable(f"{what} on {where}: {error_text.reason(error)}") from error
         finally:
-            door.sessions.release()
+            connection.sessions.release()
 
     def close(self) -> None:
         with self._guard:
-            doors, self._doors = list(self._doors.values()), {}
-        for door in doors:
-            door.forget()
+            connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.forget()
 
     def _entry(self, target: Target) -> SshAccess:
         """The target's own user and port, where they are not just the default's, go before its
@@ -143,15 +144,16 @@ class SshShell:
         is_its_own = target.user not in ("", self._default.user)
         return replace(access, user=target.user if is_its_own else access.user, port=port)
 
-    def _door(self, target: Target, entry: SshAccess) -> _Door:
+    def _get_connection(self, target: Target, entry: SshAccess) -> _Connection:
+        key = (target.address, entry.port or DEFAULT_PORT, entry.user)
         with self._guard:
-            return self._doors.setdefault(
-                (target.address, entry.port or DEFAULT_PORT, entry.user), _Door()
-            )
+            return self._connections.setdefault(key, _Connection())
 
-    def _channel(self, door: _Door, target: Target, entry: SshAccess) -> paramiko.Channel:
+    def _channel(
+        self, connection: _Connection, target: Target, entry: SshAccess
+    ) -> paramiko.Channel:
         """A channel on the kept connection; a connection that died meanwhile is made anew, once."""
-        client, is_kept = self._client(door, target, entry)
+        client, is_kept = self._client(connection, target, entry)
         if not is_kept:
             return _open(client)
         try:
@@ -161,27 +163,27 @@ class SshShell:
                 f"{target.name}: its sshd opens no further session (MaxSessions): {error}"
             ) from error
         except (paramiko.SSHException, EOFError, OSError):
-            door.forget(client)
-        client, _ = self._client(door, target, entry)
+            connection.forget(client)
+        client, _ = self._client(connection, target, entry)
         return _open(client)
 
     def _client(
-        self, door: _Door, target: Target, entry: SshAccess
+        self, connection: _Connection, target: Target, entry: SshAccess
     ) -> tuple[paramiko.SSHClient, bool]:
         """One connection at a time is made to one target: others wait for it, and hear of its
         failure."""
-        with door.connecting:
-            if door.client is not None:
-                return door.client, True
-            door.complain()
+        with connection.connecting:
+            if connection.client is not None:
+                return connection.client, True
+            connection.complain()
             begun = time.monotonic()
             try:
-                door.client = self._connect(target, entry)
+                connection.client = self._connect(target, entry)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 if time.monotonic() - begun > _WORTH_KEEPING_S:
-                    door.failed(error)
+                    connection.failed(error)
                 raise
-            return door.client, False
+            return connection.client, False
 
     def _connect(self, target: Target, entry: SshAccess) -> paramiko.SSHClient:
         client = paramiko.SSHClient()
@@ -194,13 +196,15 @@ class SshShell:
             unless_connected.callback(_close, client)
             sock = socket.create_connection((target.address, port), timeout=_CONNECT_TIMEOUT_S)
             _tune(sock)
+            user_key = self._keys.get(entry.key_file) if entry.key_file is not None else None
+            uses_agent = entry.key_file is None
             client.connect(
                 target.address,
                 port,
                 username=entry.user,
-                pkey=self._keys.get(entry.key_file) if entry.key_file is not None else None,
+                pkey=user_key,
                 sock=sock,
-                allow_agent=entry.key_file is None,
+                allow_agent=uses_agent,
                 look_for_keys=False,
                 timeout=_CONNECT_TIMEOUT_S,
                 banner_timeout=_CONNECT_TIMEOUT_S,
@@ -227,7 +231,7 @@ def _close(client: paramiko.SSHClient) -> None:
     client.close()
 
 
-class _Door:
+class _Connection:
     """One target's connection, who may use it at once, and why there is none."""
 
     def __init__(self) -> None:
@@ -330,9 +334,9 @@ def _converse(channel: paramiko.Channel, command: str, begun: float, limit_s: fl
     status = channel.recv_exit_status() if channel.status_event.is_set() else None
     if status == _NO_STATUS and not channel.get_transport().is_active():
         raise EOFError("the connection was lost")
-    return Output(
-        None if status == bundle.TIMED_OUT else status, bytes(stdout), bytes(stderr), _since(begun)
-    )
+    if status == bundle.TIMED_OUT:
+        status = None
+    return Output(status, bytes(stdout), bytes(stderr), _since(begun))
 
 
 def _drain(channel: paramiko.Channel, into: bytearray, deadline: float) -> None:
