@@ -35,9 +35,9 @@ def count_learned(tables: Tables) -> dict[str, int]:
     port to look up."""
     column = tables.column(switch_tables.FDB_PORT) or tables.column(switch_tables.FDB_PORT_OLD)
     bridge_ports = tables.column(switch_tables.BRIDGE_PORT)
-    counted = Counter(value for value in column.values() if isinstance(value, int) and value > 0)
+    learned = [value for value in column.values() if isinstance(value, int) and value > 0]
     found: Counter[str] = Counter()
-    for port, count in counted.items():
+    for port, count in Counter(learned).items():
         index = bridge_ports.get(str(port), port)
         found[str(index)] += count
     return dict(found)
@@ -84,25 +84,24 @@ def observe_forgetting(
 
 def _number(sample: Sample | None) -> float:
     """Zero for what is no number."""
-    return (
-        float(sample.value)
-        if sample is not None and isinstance(sample.value, (int, float))
-        else 0.0
-    )
+    if sample is None or not isinstance(sample.value, (int, float)):
+        return 0.0
+    return float(sample.value)
 
 
 def _observe_collapses(entries: Observation, before: Samples, is_forgetful: bool) -> Observation:
     last = before.get((entries.resource, "fdb.entries"))
     counted = before.get((entries.resource, "fdb.collapses"))
-    count = counted.value if counted is not None and isinstance(counted.value, int) else 0
-    has_fallen = last is not None and isinstance(last.value, int) and entries.value * 2 < last.value
-    if has_fallen and is_forgetful:
+    count = 0
+    if counted is not None and isinstance(counted.value, int):
+        count = counted.value
+    had = last.value if last is not None else "unknown"
+    if is_forgetful and isinstance(had, int) and entries.value * 2 < had:
         count += 1
-    was = last.value if last is not None else "unknown"
-    text = f"{entries.value} learned addresses after {was}, while the hosts go on sending"
-    return Observation(
-        entries.resource, "fdb.collapses", count, entries.observed_at, {"text": text}
-    )
+    attributes = {
+        "text": f"{entries.value} learned addresses after {had}, while the hosts go on sending"
+    }
+    return Observation(entries.resource, "fdb.collapses", count, entries.observed_at, attributes)
 
 
 def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
@@ -116,50 +115,46 @@ def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
         is_well = state == _ESTABLISHED or admin == _STOPPED
         if tables.is_booting and not is_well:
             continue
-        yield reading.saw(
-            "bgp.established", is_well, **_peer(row, state, "stopped" if admin == _STOPPED else "")
-        )
-    told = tables.column(switch_tables.BGP_STATE)
+        note = "stopped" if admin == _STOPPED else ""
+        yield reading.saw("bgp.established", is_well, **_peer(row, note or _bgp_state(state)))
+    standard = tables.column(switch_tables.BGP_STATE)
     for row, state in tables.column(switch_tables.BGP_STATE_CISCO).items():
         peer = _address(row)
-        if peer and peer not in told:
-            yield reading.saw(
-                "bgp.session", _BGP_STATES.get(_get_int(state), "unknown"), **_peer(peer, state, "")
-            )
+        if peer and peer not in standard:
+            word = _bgp_state(state)
+            yield reading.saw("bgp.session", word, **_peer(peer, word))
 
 
 def sessions(
     now: Sequence[Observation], before: Samples, *, is_booting: bool
 ) -> Iterator[Observation]:
     """Judgement of the sessions of which the agent does not say whether they are wanted."""
-    kept = before.get((now[0].resource, "bgp.known")) if now else None
-    known = set(kept.value) if kept is not None and isinstance(kept.value, list) else set()
     seen_now = [seen for seen in now if seen.metric == "bgp.session"]
+    if not seen_now:
+        return
+    first = seen_now[0]
+    last = before.get((now[0].resource, "bgp.known"))
+    known: set[str] = set()
+    if last is not None and isinstance(last.value, list):
+        known.update(last.value)
     for seen in seen_now:
         peer = seen.attributes["qualifier"]
-        if seen.value == "established":
+        is_well = seen.value == "established"
+        if is_well:
             known.add(peer)
-        if seen.value != "idle" or peer in known:
-            is_well = seen.value == "established"
-            if is_well or not is_booting:
-                yield Observation(
-                    seen.resource,
-                    "bgp.established",
-                    is_well,
-                    seen.observed_at,
-                    dict(seen.attributes),
-                )
-    if seen_now:
-        yield Observation(seen_now[0].resource, "bgp.known", sorted(known), seen_now[0].observed_at)
+        elif is_booting or (seen.value == "idle" and peer not in known):
+            continue
+        attributes = dict(seen.attributes)
+        yield Observation(seen.resource, "bgp.established", is_well, seen.observed_at, attributes)
+    yield Observation(first.resource, "bgp.known", sorted(known), first.observed_at)
 
 
-def _peer(address: str, state: object, note: str) -> dict[str, str]:
-    state_name = note or _BGP_STATES.get(_get_int(state), "unknown")
-    return {"qualifier": address, "text": f"the session to {address} is {state_name}"}
+def _peer(address: str, state: str) -> dict[str, str]:
+    return {"qualifier": address, "text": f"the session to {address} is {state}"}
 
 
-def _get_int(value: object) -> int:
-    return value if isinstance(value, int) else 0
+def _bgp_state(value: object) -> str:
+    return _BGP_STATES.get(value, "unknown") if isinstance(value, int) else "unknown"
 
 
 def _address(row: str) -> str:
@@ -184,9 +179,9 @@ def neighbours(reading: Reading, tables: Tables) -> Iterator[Observation]:
     machine alone counts.
     """
     named = ports.names(tables, reading.target.expected)
-    by_name = {
-        tables.text(column, index): index for column in switch_tables.NAMES[:2] for index in named
-    }
+    by_name: dict[str, str] = {}
+    for column in switch_tables.NAMES[:2]:
+        by_name.update((tables.text(column, index), index) for index in named)
     for row, value in tables.column(switch_tables.LLDP_REMOTE_NAME).items():
         parts = row.split(".")
         name = switch_tables.format_value(value)
@@ -196,14 +191,12 @@ def neighbours(reading: Reading, tables: Tables) -> Iterator[Observation]:
         index = by_name.get(local) or (parts[1] if parts[1] in named else "")
         if not index:
             continue
-        far = (
-            tables.text(switch_tables.LLDP_REMOTE_PORT, row),
-            tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row),
-        )
+        port = tables.text(switch_tables.LLDP_REMOTE_PORT, row)
+        description = tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row)
         expected = _expected_peer(reading.target.expected, named[index])
-        found = _far_end(name, far, expected)
+        found = _far_end(name, port, description, expected)
         attributes = {"expected": expected} if expected else {}
-        text = f"its neighbour is {name}, port {far[0] or far[1] or 'unknown'}"
+        text = f"its neighbour is {name}, port {port or description or 'unknown'}"
         resource = resources.port(reading.target.name, named[index])
         yield reading.saw("lldp.neighbour", found, resource, text=text, **attributes)
 
@@ -213,14 +206,17 @@ def _expected_peer(expected: Expected, port: str) -> str:
     return known.peer if known is not None else ""
 
 
-def _far_end(name: str, far: tuple[str, str], expected: str) -> str:
+def _far_end(name: str, port: str, description: str, expected: str) -> str:
     """The neighbour as a resource path; exactly `expected` where it is as far as it can be told."""
     host = resources.short_host(name)
     kind, _, rest = expected.partition("/")
     wanted_host = rest.partition("/")[0]
-    if expected and host == wanted_host:
-        port = expected.rpartition("/port/")[2] if "/port/" in expected else ""
-        if not port or port in far or not any(far):
-            return expected
-        return resources.port(name, far[1] if far[1].startswith("Ethernet") else far[0] or far[1])
-    return f"{kind or 'node'}/{host}"
+    if not expected or host != wanted_host:
+        return f"{kind or 'node'}/{host}"
+    wanted_port = expected.rpartition("/port/")[2] if "/port/" in expected else ""
+    is_unnamed = not port and not description
+    if not wanted_port or is_unnamed or wanted_port in (port, description):
+        return expected
+    if description.startswith("Ethernet"):
+        return resources.port(name, description)
+    return resources.port(name, port or description)

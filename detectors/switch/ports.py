@@ -4,7 +4,7 @@ gained. Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,17 +75,27 @@ def names(tables: Tables, expected: Expected) -> dict[str, str]:
     found: dict[str, str] = {}
     taken: set[str] = set()
     for index in {**tables.column(switch_tables.IF_DESCR), **tables.column(switch_tables.IF_NAME)}:
-        offered = [
-            tables.text(column, index) for column in (switch_tables.IF_DESCR, switch_tables.IF_NAME)
-        ]
-        offered = [name.replace(" ", "") if name.count(" ") == 1 else name for name in offered]
-        fitting = [name for name in offered if name in known] or [
-            name for name in offered if _NAMED.match(name)
-        ]
-        name = (fitting or [name for name in reversed(offered) if name] or [f"if{index}"])[0]
+        name = _choose_name(tables, index, known)
         found[index] = f"{name}:{index}" if name in taken else name
         taken.add(found[index])
     return found
+
+
+def _choose_name(tables: Tables, index: str, known: Collection[str]) -> str:
+    description = _join_words(tables.text(switch_tables.IF_DESCR, index))
+    short = _join_words(tables.text(switch_tables.IF_NAME, index))
+    for name in (description, short):
+        if name in known:
+            return name
+    for name in (description, short):
+        if _NAMED.match(name):
+            return name
+    return short or description or f"if{index}"
+
+
+def _join_words(name: str) -> str:
+    """`Ethernet 1/1` as `Ethernet1/1`; text of more words stays as it is."""
+    return name.replace(" ", "") if name.count(" ") == 1 else name
 
 
 def ports(tables: Tables, expected: Expected) -> list[SwitchPort]:
@@ -94,15 +104,14 @@ def ports(tables: Tables, expected: Expected) -> list[SwitchPort]:
     found = []
     for index in tables.column(switch_tables.IF_OPER):
         kind = tables.number(switch_tables.IF_TYPE, index)
-        if index in named and (kind is None or kind in _PORT_TYPES):
-            known = expected.port(named[index])
-            oper = _OPER.get(tables.number(switch_tables.IF_OPER, index) or 0, "unknown")
-            is_admin_up = tables.number(switch_tables.IF_ADMIN, index) != 2
-            found.append(
-                SwitchPort(
-                    index, named[index], is_admin_up, oper, known is not None and bool(known.peer)
-                )
-            )
+        if index not in named or (kind is not None and kind not in _PORT_TYPES):
+            continue
+        name = named[index]
+        known = expected.port(name)
+        is_cabled = known is not None and bool(known.peer)
+        oper = _OPER.get(tables.number(switch_tables.IF_OPER, index) or 0, "unknown")
+        is_admin_up = tables.number(switch_tables.IF_ADMIN, index) != 2
+        found.append(SwitchPort(index, name, is_admin_up, oper, is_cabled))
     return found
 
 
@@ -115,9 +124,8 @@ def observe(reading: Reading, tables: Tables, fdb: Mapping[str, int]) -> Iterato
         cabled = "yes" if port.is_cabled else "no"
         yield reading.saw("port.oper", port.oper, resource, admin=admin, cabled=cabled)
         if port.is_cabled and not (tables.is_booting and not _is_well(port.oper, admin)):
-            yield reading.saw(
-                "port.well", _is_well(port.oper, admin), resource, text=_text(port.oper, admin)
-            )
+            is_well = _is_well(port.oper, admin)
+            yield reading.saw("port.well", is_well, resource, text=_text(port.oper, admin))
         counters = [tables.number(column, port.index) for column, _, _ in COUNTERS]
         yield reading.saw("port.counters", [*counters, fdb.get(port.index, 0)], resource)
 
