@@ -87,11 +87,8 @@ class GpuDetector(NothingToCompare):
             return
         yield reading.saw("gpu.responsive", True)
         printed = nvidia_smi.read(output.stdout, output.stderr)
-        if (
-            printed.cards is None
-            and not printed.lost
-            and _NO_DEVICES.search(_format_output(output))
-        ):
+        is_silent = printed.cards is None and not printed.lost
+        if is_silent and _NO_DEVICES.search(_format_output(output)):
             printed = Printed([], printed.lost)
         if printed.cards is None:
             yield from nvidia_smi_errors.observe_failure(reading, output, "nvidia-smi")
@@ -107,9 +104,8 @@ class GpuDetector(NothingToCompare):
             if not _words_of_loss(card):
                 yield from _condition(reading, card)
                 if card.pci:
-                    yield reading.saw(
-                        "gpu.inforom_valid", card.pci not in corrupted, _resource(reading, card)
-                    )
+                    resource = _resource(reading, card)
+                    yield reading.saw("gpu.inforom_valid", card.pci not in corrupted, resource)
 
 
 def _format_output(output: Output) -> str:
@@ -118,32 +114,31 @@ def _format_output(output: Output) -> str:
 
 def _presence(reading: Reading, resource: str, loss: str) -> Observation:
     """`loss` is empty for a GPU that answers, else the words of its loss."""
-    return reading.saw("gpu.present", not loss, resource, **({"text": loss} if loss else {}))
+    attributes = {"text": loss} if loss else {}
+    return reading.saw("gpu.present", not loss, resource, **attributes)
 
 
 def _resource(reading: Reading, card: PrintedGpu) -> str:
     """By address; in the list, which has none, by UUID: indices shift when a GPU is missing."""
-    return resources.gpu(
-        reading.target.name,
-        card.pci or card.text("uuid") or f"index:{card.values.get('index', '')}",
-    )
+    index = card.values.get("index", "")
+    address = card.pci or card.text("uuid") or f"index:{index}"
+    return resources.gpu(reading.target.name, address)
 
 
 def _inventory(reading: Reading, printed: Printed) -> Iterator[Observation]:
     """Each GPU that nvidia-smi spoke of, well or lost, and each that the inventory knows and it did
     not name."""
     states = {_resource(reading, card): _words_of_loss(card) for card in printed.cards or ()}
-    states.update(
-        (resources.gpu(reading.target.name, pci), text) for pci, text in printed.lost.items()
-    )
+    for pci, text in printed.lost.items():
+        states[resources.gpu(reading.target.name, pci)] = text
     expected = [resources.gpu(reading.target.name, pci) for _, pci in reading.target.expected.gpus]
     present = sum(1 for text in states.values() if not text)
     wanted = len(expected) or len(states)
-    yield reading.saw(
-        "gpu.count", present, expected=str(wanted), text=f"{present} of {wanted} GPUs answer"
-    )
+    count_text = f"{present} of {wanted} GPUs answer"
+    yield reading.saw("gpu.count", present, expected=str(wanted), text=count_text)
     are_addressed = all(card.pci for card in printed.cards or ())
-    for resource in dict.fromkeys([*(expected if are_addressed else ()), *states]):
+    known = expected if are_addressed else []
+    for resource in dict.fromkeys([*known, *states]):
         yield _presence(reading, resource, states.get(resource, "nvidia-smi does not list it"))
 
 
@@ -173,10 +168,9 @@ def _condition(reading: Reading, card: PrintedGpu) -> Iterator[Observation]:
 
 
 def _sensors(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
+    printed = {name: card.text(name) for name in _SENSORS}
     unread = [
-        f"{name.replace('_', ' ')}: {card.text(name)}"
-        for name in _SENSORS
-        if _is_unread(card.text(name))
+        f"{name.replace('_', ' ')}: {value}" for name, value in printed.items() if _is_unread(value)
     ]
     if unread:
         yield reading.saw("gpu.readable", False, resource, text="; ".join(unread))
@@ -190,15 +184,13 @@ def _memory(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Obser
         since_reset = _sum_uncorrected(card, "volatile", part)
         if since_reset is not None:
             text = f"{since_reset} uncorrectable {part.upper()} errors since the last reset"
-            yield reading.saw(
-                f"gpu.ecc.{part}_uncorrected", since_reset, resource, qualifier=part, text=text
-            )
+            metric = f"gpu.ecc.{part}_uncorrected"
+            yield reading.saw(metric, since_reset, resource, qualifier=part, text=text)
         ever = _sum_uncorrected(card, "aggregate", part)
         if ever is not None:
             text = f"{ever} uncorrectable {part.upper()} errors in its life"
-            yield reading.saw(
-                f"gpu.ecc.{part}_uncorrected_ever", ever, resource, qualifier=part, text=text
-            )
+            metric = f"gpu.ecc.{part}_uncorrected_ever"
+            yield reading.saw(metric, ever, resource, qualifier=part, text=text)
     table = nvidia_smi.whole(card.values.get("table/ecc", ""))
     if table is not None:
         yield reading.saw(
@@ -285,9 +277,8 @@ def _clocks(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Obser
     hardware = card.is_active("hw_slowdown")
     if hardware is not None:
         causes["unexplained"] = hardware and not any(causes.values())
-    state = [
-        card.text(name) for name in ("temperature", "power_draw", "sm_clock") if card.text(name)
-    ]
+    printed = [card.text(name) for name in ("temperature", "power_draw", "sm_clock")]
+    state = [value for value in printed if value]
     for name, is_active in causes.items():
         if is_active is not None:
             text = {"text": f"slowed down at {', '.join(state)}"} if is_active and state else {}
@@ -299,23 +290,28 @@ def _link(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observa
     alone."""
     replays = card.number("replays")
     if replays is not None:
-        yield reading.saw(
-            "pcie.replays", replays, resource, text=f"{replays} replays since the last reset"
-        )
-    is_at_work = (
-        card.text("performance_state") in _AT_WORK and (card.number("gpu_utilization") or 0) > 0
-    )
+        replays_text = f"{replays} replays since the last reset"
+        yield reading.saw("pcie.replays", replays, resource, text=replays_text)
+    utilization = card.number("gpu_utilization") or 0
+    is_at_work = card.text("performance_state") in _AT_WORK and utilization > 0
     # A guest does not see the slot: clouds give half of a card's lanes on purpose.
     is_guest = card.text("virtualization").lower() not in ("", "none")
-    pairs = [("generation", "gen_current", "gen_max"), ("width", "width_current", "width_max")]
-    measured = [(what, card.number(now), card.number(best)) for what, now, best in pairs]
-    if not is_at_work or is_guest or any(now is None or best is None for _, now, best in measured):
+    if not is_at_work or is_guest:
         return
-    short = [
-        f"{what} {now} of {best}" for what, now, best in measured if now and best and now < best
-    ]
-    text = ", ".join(short) + f" at {card.text('gpu_utilization')} utilisation"
-    yield reading.saw("pcie.full_link", not short, resource, **({"text": text} if short else {}))
+    generation, best_generation = card.number("gen_current"), card.number("gen_max")
+    width, best_width = card.number("width_current"), card.number("width_max")
+    if generation is None or best_generation is None or width is None or best_width is None:
+        return
+    short = []
+    if 0 < generation < best_generation:
+        short.append(f"generation {generation} of {best_generation}")
+    if 0 < width < best_width:
+        short.append(f"width {width} of {best_width}")
+    attributes = {}
+    if short:
+        utilisation = card.text("gpu_utilization")
+        attributes["text"] = f"{', '.join(short)} at {utilisation} utilisation"
+    yield reading.saw("pcie.full_link", not short, resource, **attributes)
 
 
 # What a fabric without trouble says, by driver: words, or False to "is it degraded". A word not
@@ -368,18 +364,14 @@ def _recovery(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Obs
     asks for a look."""
     words = card.text("recovery_action")
     required = [name for name in ("reset_required", "drain_recommended") if card.flag(name)]
-    if any(
-        _NEEDS_RESET in card.text(name).lower()
-        for name in (*_IDENTITY, *_SENSORS, "gpu_utilization")
-    ):
+    names = (*_IDENTITY, *_SENSORS, "gpu_utilization")
+    if any(_NEEDS_RESET in card.text(name).lower() for name in names):
         required, words = [*required, "reset_required"], words or "GPU requires reset"
     level = _RECOVERY.get(words.lower(), _UNKNOWN_RECOVERY) if words else 0
     if required:
         level = max(level, _RECOVERY["reset"])
     if words or card.flag("reset_required") is not None:
-        text = (
-            words
-            if words and words.lower() != "none"
-            else ", ".join(required).replace("_", " ") or "none"
-        )
+        text = words
+        if not words or words.lower() == "none":
+            text = ", ".join(required).replace("_", " ") or "none"
         yield reading.saw("gpu.recovery_wanted", level, resource, text=text)

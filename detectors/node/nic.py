@@ -21,6 +21,7 @@ from detectors.node.outputs.nic_outputs import NAME, Settings
 from detectors.node.outputs.nic_ports import (
     RESERVED,
     NicPort,
+    find_peers,
     is_all_known,
     listed_interfaces,
     net_command,
@@ -104,7 +105,8 @@ class NicDetector:
         first = [ip, net_command(), rdma, rdma_command(), pci_command(), ibstat]
         if is_all_known(target):
             first += _ethtool_commands(listed_interfaces({}, target))
-            return Reading(self.name, target, now, via.shell.run_all(target, self.name, first))
+            outputs = via.shell.run_all(target, self.name, first)
+            return Reading(self.name, target, now, outputs)
         outputs = via.shell.run_all(target, self.name, first)
         second = _ethtool_commands(listed_interfaces(outputs, target))
         more = via.shell.run_all(target, self.name, second) if second else {}
@@ -134,11 +136,7 @@ class NicDetector:
         settings = _settings(reading)
         found = ports(reading, extra=_named_interfaces(reading))
         for port in found:
-            peers = [
-                other
-                for other in found
-                if other is not port and port.role and other.role == port.role
-            ]
+            peers = find_peers(port, found)
             about = link(port, settings.get(port.netdev), peers)
             yield from _link(reading, port, about)
             yield from _speed(reading, port, settings, found)
@@ -147,25 +145,20 @@ class NicDetector:
         complaints = list(_complaints(reading))
         if not complaints:
             yield from _observe_missing(reading, found)
-        yield reading.silent("; ".join(complaints)[:500]) if complaints else reading.answered()
+        if complaints:
+            yield reading.silent("; ".join(complaints)[:500])
+        else:
+            yield reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         for seen in now:
-            was_up = (seen.resource, "nic.link.was_up") in before
-            if (
-                seen.metric == "nic.link.state"
-                and seen.value == LinkState.UNCABLED.value
-                and was_up
-            ):
+            if seen.metric != "nic.link.state" or seen.value != LinkState.UNCABLED.value:
+                continue
+            if (seen.resource, "nic.link.was_up") in before:
                 metric = _working_metric(seen.attributes.get("layer") == "infiniband")
                 text = "link is down; it was up before"
-                yield Observation(
-                    seen.resource,
-                    metric,
-                    False,
-                    seen.observed_at,
-                    {**seen.attributes, "text": text},
-                )
+                attributes = {**seen.attributes, "text": text}
+                yield Observation(seen.resource, metric, False, seen.observed_at, attributes)
         yield from _outages(now, before)
         speeds = list(rates(now, before))
         yield from speeds
@@ -176,9 +169,8 @@ def _ethtool_commands(netdevs: Sequence[str]) -> list[Command]:
     commands = []
     for netdev in netdevs:
         commands.append(Command(_SETTINGS + netdev, ("ethtool", netdev), _LIMIT))
-        commands.append(
-            Command(_STATISTICS + netdev, ("sh", "-c", _PICK, "sh", netdev, _LINES), _LIMIT)
-        )
+        pick = ("sh", "-c", _PICK, "sh", netdev, _LINES)
+        commands.append(Command(_STATISTICS + netdev, pick, _LIMIT))
         commands.append(Command(_FEC + netdev, ("ethtool", "-I", "--show-fec", netdev), _LIMIT))
     return commands
 
@@ -186,11 +178,8 @@ def _ethtool_commands(netdevs: Sequence[str]) -> list[Command]:
 def _named_interfaces(reading: Reading) -> list[str]:
     """Interfaces of which single outputs were handed in, without a list of what there is."""
     names = [] if "ip" in reading.outputs else list(reading.outputs)
-    return [
-        name.partition(".")[2]
-        for name in names
-        if name.startswith((_SETTINGS, _STATISTICS, _FEC, _DRIVER))
-    ]
+    prefixes = (_SETTINGS, _STATISTICS, _FEC, _DRIVER)
+    return [name.partition(".")[2] for name in names if name.startswith(prefixes)]
 
 
 def _settings(reading: Reading) -> Mapping[str, Settings]:
@@ -211,15 +200,15 @@ def _working_metric(is_infiniband: bool) -> str:
 def _link(reading: Reading, port: NicPort, about: Link) -> Iterator[Observation]:
     """The state as a fact, and a judgement only where there is one: of an uncabled port nothing is
     claimed."""
-    at, layer = port.resource(reading.target), "infiniband" if port.is_infiniband else "ethernet"
+    at = port.resource(reading.target)
+    layer = "infiniband" if port.is_infiniband else "ethernet"
     attributes = {"text": about.text, "layer": layer, **_names(port)}
     yield reading.saw("nic.link.state", about.state.value, at, **attributes)
     if about.state is LinkState.UP:
         yield reading.saw("nic.link.was_up", True, at)
     if port.role != RESERVED and about.state in (LinkState.UP, LinkState.FAILED):
-        yield reading.saw(
-            _working_metric(port.is_infiniband), about.state is LinkState.UP, at, **attributes
-        )
+        metric = _working_metric(port.is_infiniband)
+        yield reading.saw(metric, about.state is LinkState.UP, at, **attributes)
 
 
 def _names(port: NicPort) -> dict[str, str]:
@@ -333,20 +322,16 @@ def _complaints(reading: Reading) -> Iterator[str]:
     known, reported = 0, set()
     for name, output in reading.outputs.items():
         program, _, netdev = name.partition(".")
-        trouble, is_read = (
-            (_NOT_INSTALLED, False)
-            if _is_needed(program, output)
-            else _evaluate_output(name, output)
-        )
+        if _is_needed(program, output):
+            trouble, is_read = _NOT_INSTALLED, False
+        else:
+            trouble, is_read = _evaluate_output(name, output)
         known += is_read
         if trouble and (program, trouble) not in reported:
             reported.add((program, trouble))
             netdev = "" if trouble == _NOT_INSTALLED else netdev
-            yield (
-                f"{program}: {trouble}"
-                if netdev in ("", _UNNAMED)
-                else f"{program} of {netdev}: {trouble}"
-            )
+            asked = program if netdev in ("", _UNNAMED) else f"{program} of {netdev}"
+            yield f"{asked}: {trouble}"
     if not known and not reported:
         yield "nothing that speaks of network cards"
 
@@ -366,20 +351,18 @@ def _evaluate_output(name: str, output: Output) -> tuple[str, bool]:
         return ("" if is_read or _is_gone(output) else output.complaint), is_read
     if program == "ethtool-S":
         is_read = bool(nic_outputs.statistics(output.stdout))
-        is_fine = (
-            is_read or output.status == 1 or any(words in output.stderr for words in _NO_STATISTICS)
-        )
+        has_none = any(words in output.stderr for words in _NO_STATISTICS)
+        is_fine = is_read or output.status == 1 or has_none
         return ("" if is_fine or _is_gone(output) else output.complaint), is_read
     if name == "ibstat":
         has_panicked = b"ibpanic" in output.stdout + output.stderr
-        return (output.complaint if has_panicked or output.status is None else ""), bool(
-            nic_outputs.ibstat(output.stdout)
-        )
+        complaint = output.complaint if has_panicked or output.status is None else ""
+        return complaint, bool(nic_outputs.ibstat(output.stdout))
     if output.status is None:
         return output.complaint, False
-    is_read = bool(output.stdout.strip()) and not (
-        name == "rdma" and nic_outputs.rdma_links(output.stdout) is None
-    )
+    is_read = bool(output.stdout.strip())
+    if name == "rdma" and nic_outputs.rdma_links(output.stdout) is None:
+        is_read = False
     return "", is_read
 
 

@@ -138,11 +138,11 @@ class PcieDetector:
             yield reading.silent(f"{_ROOT}: {first.complaint if first else 'nothing was read'}")
             return
         yield reading.answered()
-        devices = {
-            device.pci: device for device in found if device.is_gpu or device.kind in _WANTED
-        }
+        watched = [device for device in found if device.is_gpu or device.kind in _WANTED]
+        devices = {device.pci: device for device in watched}
         if found:
-            yield reading.saw("pcie.gpus_on_bus", sum(1 for device in found if device.is_gpu))
+            gpu_count = sum(1 for device in found if device.is_gpu)
+            yield reading.saw("pcie.gpus_on_bus", gpu_count)
         yield from _links(reading, devices)
         if counts is not None:
             wanted = {pci: kinds for pci, kinds in counts.items() if not found or pci in devices}
@@ -156,10 +156,10 @@ class PcieDetector:
 
 
 def _devices(reading: Reading) -> list[Device]:
-    text = reading.outputs.get(_LSPCI)
-    return list(
-        _from_lspci(text) if text is not None else _from_sysfs(reading.outputs.get(_LINKS.name))
-    )
+    lspci = reading.outputs.get(_LSPCI)
+    if lspci is not None:
+        return list(_from_lspci(lspci))
+    return list(_from_sysfs(reading.outputs.get(_LINKS.name)))
 
 
 def _from_sysfs(output: Optional[Output]) -> Iterator[Device]:
@@ -207,19 +207,25 @@ def _vendor(line: str) -> str:
 
 
 def _add_line(device: Device, line: str) -> Device:
-    best, now, bus = _ABILITY.match(line), _STATE.match(line), _BUS.match(line)
+    best = _ABILITY.match(line)
     if best is not None:
         return replace(device, best=_link(best["speed"], best["width"]))
+    now = _STATE.match(line)
     if now is not None:
         return replace(device, now=_link(now["speed"], now["width"]))
-    return replace(device, below=f"{device.pci[:4]}:{bus['bus']}") if bus is not None else device
+    bus = _BUS.match(line)
+    if bus is not None:
+        return replace(device, below=f"{device.pci[:4]}:{bus['bus']}")
+    return device
 
 
 def _link(speed: str, width: str) -> PcieLink:
     """`32.0 GT/s PCIe`, `8 GT/s`, `Unknown`; `16`."""
     gts = re.match(r"\d{1,3}(?:\.\d{1,3})?", speed)
     lanes = int(width) if width.isdigit() and len(width) < 4 else 0
-    return PcieLink(float(gts[0]) if gts else None, lanes if lanes in _LANES else None)
+    known_speed = float(gts[0]) if gts else None
+    known_lanes = lanes if lanes in _LANES else None
+    return PcieLink(known_speed, known_lanes)
 
 
 def _links(reading: Reading, devices: Mapping[str, Device]) -> Iterator[Observation]:
@@ -254,21 +260,25 @@ def _evaluate_device(
     best = port.best if port is not None else PcieLink()
     width = _lesser(device.best.width, best.width)
     speed = _lesser(device.best.speed, best.speed)
+    now = device.now
     short = []
-    if width is not None and device.now.width is not None and device.now.width < width:
-        short.append(f"width x{device.now.width} of x{width:g}")
-    is_slow = speed is not None and device.now.speed is not None and device.now.speed < speed
+    if width is not None and now.width is not None and now.width < width:
+        short.append(f"width x{now.width} of x{width:g}")
+    is_slow = speed is not None and now.speed is not None and now.speed < speed
     if is_slow and not device.is_gpu:
-        short.append(f"speed {device.now.speed:g} of {speed:g} GT/s")
+        short.append(f"speed {now.speed:g} of {speed:g} GT/s")
     if is_slow and not short:
         return  # an idle GPU slows its link on purpose: nothing is said of it either way
-    where = f" below {port.pci}" if port is not None else ""
-    text = {"text": f"{device.pci}{where}: {', '.join(short)}"} if short else {}
-    yield reading.saw("pcie.full_link", not short, _resource(reading.target, device), **text)
+    attributes = {}
+    if short:
+        where = f" below {port.pci}" if port is not None else ""
+        attributes["text"] = f"{device.pci}{where}: {', '.join(short)}"
+    resource = _resource(reading.target, device)
+    yield reading.saw("pcie.full_link", not short, resource, **attributes)
 
 
-def _lesser(one: Optional[float], other: Optional[float]) -> Optional[float]:
-    known = [value for value in (one, other) if value is not None]
+def _lesser(*values: Optional[float]) -> Optional[float]:
+    known = [value for value in values if value is not None]
     return min(known) if known else None
 
 
@@ -278,11 +288,9 @@ def _resource(target: Target, device: Device) -> str:
     if device.is_gpu:
         return resources.gpu(target.name, device.pci)
     nic = target.expected.nic(device.pci)
-    return (
-        resources.nic(target.name, nic.device)
-        if nic is not None
-        else resources.pci_device(target.name, device.pci)
-    )
+    if nic is not None:
+        return resources.nic(target.name, nic.device)
+    return resources.pci_device(target.name, device.pci)
 
 
 def _errors(reading: Reading) -> Optional[dict[str, dict[str, int]]]:
@@ -327,8 +335,10 @@ def _observe_increases(seen: Observation, before: Samples) -> Iterator[Observati
     """A counter below its last value was reset by a boot: a new baseline. On the bare function, as
     the log has it."""
     last = before.get((seen.resource, seen.metric))
-    passed_s = (seen.observed_at - last.at).total_seconds() if last is not None else 0.0
-    if last is None or not isinstance(last.value, str) or passed_s <= 0:
+    if last is None or not isinstance(last.value, str):
+        return
+    passed_s = (seen.observed_at - last.at).total_seconds()
+    if passed_s <= 0:
         return
     old = _unpack(last.value)
     for (pci, kind), count in _unpack(str(seen.value)).items():
@@ -339,10 +349,5 @@ def _observe_increases(seen: Observation, before: Samples) -> Iterator[Observati
         text = {"text": f"{pci}: {grown} {kind} PCI Express errors in {passed_s:.0f} s"}
         yield Observation(resource, f"pcie.aer.{kind}_new", grown, seen.observed_at, text)
         if kind == "corrected":
-            yield Observation(
-                resource,
-                "pcie.aer.corrected_a_minute",
-                grown * 60 / passed_s,
-                seen.observed_at,
-                text,
-            )
+            rate = grown * 60 / passed_s
+            yield Observation(resource, "pcie.aer.corrected_a_minute", rate, seen.observed_at, text)

@@ -22,6 +22,7 @@ from detectors.node.outputs.nic_link import link
 from detectors.node.outputs.nic_outputs import NAME
 from detectors.node.outputs.nic_ports import (
     NicPort,
+    find_peers,
     is_all_known,
     listed_interfaces,
     net_command,
@@ -119,7 +120,7 @@ class TransceiverDetector:
             if module is None:
                 continue
             yield from _observe_facts(reading, port, module)
-            is_used = link(port, None, _find_peers(port, found)).state not in _NOT_IN_USE
+            is_used = link(port, None, find_peers(port, found)).state not in _NOT_IN_USE
             if is_used and not module.is_low_power:
                 yield from _evaluate_port(reading, port, module)
         complaints = list(dict.fromkeys(_complaints(reading)))
@@ -165,13 +166,6 @@ def _mlxlink(device: str) -> Command:
 
 def _is_for_mlxlink(device: str) -> bool:
     return bool(device.startswith("mlx") and "bond" not in device and NAME.fullmatch(device))
-
-
-def _find_peers(port: NicPort, ports_of_node: Sequence[NicPort]) -> list[NicPort]:
-    """The node's other ports of the same role."""
-    if not port.role:
-        return []
-    return [peer for peer in ports_of_node if peer is not port and peer.role == port.role]
 
 
 def _ports(reading: Reading) -> list[NicPort]:

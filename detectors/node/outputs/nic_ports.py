@@ -160,6 +160,13 @@ def ports(reading: Reading, extra: Iterable[str] = ()) -> list[NicPort]:
     return list(made.values())
 
 
+def find_peers(port: NicPort, ports_of_node: Sequence[NicPort]) -> list[NicPort]:
+    """The node's other ports of the same role."""
+    if not port.role:
+        return []
+    return [peer for peer in ports_of_node if peer is not port and peer.role == port.role]
+
+
 @dataclass(frozen=True)
 class _Seen:
     links: Mapping[str, Interface]
