@@ -7,6 +7,7 @@ Its owner is told; nothing is repaired. Python 3.9, standard library alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -62,21 +63,20 @@ class JobStalledDetector:
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         asked = reading.outputs.get("jobs")
-        answers = {
-            name: promql.answer(reading.outputs[name])
-            for name in QUERIES
-            if name in reading.outputs
-        }
-        complaints = [
-            f"{name}: {words}" for name, answer in answers.items() for words in answer.complaints
-        ]
+        answers: dict[str, QueryResult] = {}
+        complaints: list[str] = []
+        for name in QUERIES:
+            if name in reading.outputs:
+                answer = answers[name] = promql.answer(reading.outputs[name])
+                complaints += [f"{name}: {words}" for words in answer.complaints]
         if asked is not None and asked.status != 0:
             complaints.append(f"jobs: {queries.complaint(asked)}")
         if complaints:
             yield reading.silent("; ".join(complaints)[:300])
             return
-        jobs = [] if asked is None else output.jobs(asked.stdout.decode("utf-8", "replace"))
-        gpus, traffic = _gpus(reading, answers), _traffic(reading, answers)
+        jobs = [] if asked is None else output.jobs(asked.text)
+        gpus = _gpus(reading, answers)
+        traffic = _traffic(reading, answers)
         limits = _limits(reading.target)
         for job in jobs:
             if len(job.nodes) > 1 and job.state == "RUNNING":
@@ -102,21 +102,13 @@ def _evaluate_job(
     traffic: Mapping[str, float],
     limits: StallLimits,
 ) -> Iterator[Observation]:
-    short = QueuedJob(
-        job.job_id,
-        job.user,
-        job.name,
-        job.state,
-        tuple(map(resources.short_host, job.nodes)),
-        job.gpus_per_node,
-    )
-    judged = stall.judge(short, gpus, traffic, limits)
+    hosts = tuple(map(resources.short_host, job.nodes))
+    judged = stall.judge(replace(job, nodes=hosts), gpus, traffic, limits)
     resource = resources.job(reading.target.name, job.job_id)
     text = f"job {job.job_id} ({job.name[:40]}) of {job.user}: {judged.text}"
     attributes = {"text": text, "user": job.user, "nodes": ",".join(job.nodes)[:200]}
-    value = (
-        None if judged.verdict is StallVerdict.UNKNOWN else judged.verdict is StallVerdict.STALLED
-    )
+    is_stalled = judged.verdict is StallVerdict.STALLED
+    value = None if judged.verdict is StallVerdict.UNKNOWN else is_stalled
     yield reading.saw(_METRIC, value, resource, **attributes)
     for name in ("busy_percent", "power_w", "nic_bytes_per_s"):
         figure = getattr(judged, name)

@@ -48,7 +48,8 @@ class SlurmJobsDetector(NothingToCompare):
             queries.ended_jobs(target, _HOURS),
             queries.lately_ended_jobs(target),
         )
-        return Reading(self.name, target, now, via.shell.run_all(target, self.name, questions))
+        outputs = via.shell.run_all(target, self.name, questions)
+        return Reading(self.name, target, now, outputs)
 
     def sniff(self, text: bytes) -> str:
         return "nodes" if b"NodeName=" in text else "ended"
@@ -81,11 +82,7 @@ def _observe_answer(reading: Reading, nodes: Mapping[str, NodeState]) -> Observa
 
 def _nodes(reading: Reading) -> dict[str, NodeState]:
     output = reading.outputs.get("nodes")
-    return (
-        output_formats.parse_nodes(output.stdout.decode("utf-8", "replace")).nodes
-        if output is not None
-        else {}
-    )
+    return {} if output is None else output_formats.parse_nodes(output.text).nodes
 
 
 def jobs(text: bytes) -> list[tuple[EndedJob, str]]:
@@ -122,11 +119,9 @@ def _observe_lost_jobs(
     by_node: dict[str, list[EndedJob]] = {}
     untold: list[EndedJob] = []
     for job in lost:
-        culprits = (
-            job.nodes
-            if len(job.nodes) == 1
-            else [n for n in job.nodes if _has_failed(nodes.get(n), job)]
-        )
+        culprits = list(job.nodes)
+        if len(culprits) > 1:
+            culprits = [name for name in culprits if _has_failed(nodes.get(name), job)]
         for name in culprits:
             by_node.setdefault(name, []).append(job)
         if not culprits:
