@@ -151,14 +151,14 @@ class _Clock:
         """UTC time of the stamp's fields; None when they name no time (31 February)."""
         zone = _offset(fields.get("offset") or "", fields.get("zone") or "") or self.zone
         written = fields.get("year") or fields.get("year2") or fields.get("year3")
-        here = self.observed_at.year
-        years = (
-            (int(written),)
-            if written
-            else (self.year,)
-            if self.year
-            else (here, here - 1, here + 1)
-        )
+        years: tuple[int, ...]
+        if written:
+            years = (int(written),)
+        elif self.year:
+            years = (self.year,)
+        else:
+            here = self.observed_at.year
+            years = (here, here - 1, here + 1)
         clock = [int(fields[unit] or 0) for unit in ("day", "h", "m", "s")]
         micros = int((fields["frac"] or "")[:6].ljust(6, "0"))
         times = [time for year in years for time in _readings(year, month, clock, micros, zone)]
@@ -195,11 +195,9 @@ def _offset(offset: str, name: str) -> tzinfo | None:
         hours = _ZONE_HOURS.get(name or offset)
         return None if hours is None else timezone(timedelta(hours=hours))
     minutes = int(offset[1:3]) * 60 + int(offset[-2:])
-    return (
-        timezone(timedelta(minutes=-minutes if offset[0] == "-" else minutes))
-        if minutes < 1440
-        else None
-    )
+    if minutes >= 1440:
+        return None
+    return timezone(timedelta(minutes=-minutes if offset[0] == "-" else minutes))
 
 
 def parse_stamp(text: str, *, observed_at: datetime, zone: tzinfo) -> datetime | None:
@@ -224,11 +222,10 @@ def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
         if not text.startswith("]", end):
             return None
         end += 1
-    return (
-        None
-        if at is None
-        else _Stamp(at, end, bracket or (fields["point"] == "," and "offset" in fields))
-    )
+    if at is None:
+        return None
+    is_dmesg = bracket or (fields["point"] == "," and "offset" in fields)
+    return _Stamp(at, end, is_dmesg)
 
 
 def parse_header(
@@ -263,9 +260,9 @@ def _from_5424(text: str, found: re.Match[str], severity: int, clock: _Clock) ->
     host = None if found["host"] == "-" else found["host"]
     program = "" if found["program"] == "-" else found["program"]
     body = text[end:].removeprefix(" ").removeprefix(_BOM)
-    return _finish(
-        host, stamp.at if stamp else None, program, body, severity, clock, boot[1] if boot else ""
-    )
+    occurred_at = stamp.at if stamp else None
+    boot_id = boot[1] if boot else ""
+    return _finish(host, occurred_at, program, body, severity, clock, boot_id)
 
 
 def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
@@ -291,7 +288,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     # What the kernel's ring holds is the kernel's text, `systemd[1]: ...` too: one line gets one
     # key by every path.
     program, body = ("", rest) if kernel and host is None else _take_program(rest)
-    return _finish(host, stamp.at if stamp else None, program, kernel + body, severity, clock)
+    occurred_at = stamp.at if stamp else None
+    return _finish(host, occurred_at, program, kernel + body, severity, clock)
 
 
 def _leading_stamp(text: str, clock: _Clock) -> tuple[str | None, _Stamp | None]:
