@@ -145,37 +145,37 @@ class Matcher:
                 name: _text(value) for name, value in found.groupdict().items() if value is not None
             }
             host = resources.short_host(groups.pop("host", "") or header.host or default_host)
-            said = _Said(
-                item.signature, groups, host, header, excerpt_of(line), _event(item.signature, line)
-            )
-            return [self._fact(said, name) for name in item.signature.types]
+            event = _event(item.signature, line)
+            hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event)
+            return [self._fact(hit, name) for name in item.signature.types]
         return []
 
-    def _fact(self, said: _Said, name: str) -> Fact:
-        groups = said.groups
+    def _fact(self, hit: _Hit, name: str) -> Fact:
+        groups = hit.groups
         code = int(groups["code"]) if "code" in groups else None
         decoded = self._decoded(name, code, groups.get("text", ""))
         row = decoded.fault_type
-        told = " ".join(groups[part] for part in said.signature.qualifier if part in groups)
+        named = [groups[part] for part in hit.signature.qualifier if part in groups]
         attributes = {
             key: value for key, value in groups.items() if key not in ("code", "text") and value
         }
+        attributes.update(decoded.attributes)
         return Fact(
             fault_type=row.id,
-            event=said.event,
-            resource=_RESOURCE[said.signature.on](said.host, groups),
-            host=said.host,
-            occurred_at=said.header.occurred_at,
+            event=hit.event,
+            resource=_RESOURCE[hit.signature.on](hit.host, groups),
+            host=hit.host,
+            occurred_at=hit.header.occurred_at,
             severity=row.severity,
             action=row.action,
             component=row.component,
             code=code if code is not None else row.code,
-            qualifier=decoded.qualifier or told,
-            source_key=source_key(said.host, said.header),
-            count=said.header.repeats,
-            excerpt=said.excerpt,
+            qualifier=decoded.qualifier or " ".join(named),
+            source_key=source_key(hit.host, hit.header),
+            count=hit.header.repeats,
+            excerpt=hit.excerpt,
             meaning=row.meaning,
-            attributes={**attributes, **dict(decoded.attributes)},
+            attributes=attributes,
         )
 
     def _decoded(self, name: str, code: int | None, text: str) -> decode.Decoded:
@@ -183,14 +183,15 @@ class Matcher:
             return decode.Decoded(self._catalog[name])
         row: FaultType = self._catalog[name.replace("{code}", str(code))]
         if row.family == "sxid":
-            return decode.Decoded(
-                self._catalog.sxid(code, decode.is_fatal(text)), decode.link(text)
-            )
+            sxid = self._catalog.sxid(code, decode.is_fatal(text))
+            return decode.Decoded(sxid, decode.link(text))
         return decode.xid(row, text)
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Hit:
+    """What every fact of one line shares."""
+
     signature: Signature
     groups: dict[str, str]
     host: str
