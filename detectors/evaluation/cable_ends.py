@@ -87,11 +87,8 @@ class End:
 
     @property
     def is_known(self) -> bool:
-        return (
-            bool(self.rx_dbm or self.tx_dbm)
-            or self.has_errors is not None
-            or self.is_up is not None
-        )
+        has_light = bool(self.rx_dbm or self.tx_dbm)
+        return has_light or self.has_errors is not None or self.is_up is not None
 
     @property
     def receives_little(self) -> Optional[bool]:
@@ -271,11 +268,8 @@ def suspects(
         if not pair.is_bad:
             continue
         module = modules.get(name, "")
-        siblings = [
-            pairs[other]
-            for other, other_module in modules.items()
-            if other != name and other_module == module
-        ]
+        names = [other for other, shared in modules.items() if shared == module and other != name]
+        siblings = [pairs[other] for other in names]
         yield pair, evaluate_cable(pair, siblings=siblings, module=_module_path(switch, module))
 
 
