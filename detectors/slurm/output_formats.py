@@ -123,16 +123,20 @@ def _node(row: dict[str, Any]) -> Optional[NodeState]:
     if not isinstance(name, str) or not name or not words:
         return None
     base, flags = state_words("+".join(words))
-    partitions = row.get("partitions") or ()
+    reason = str(row.get("reason") or "")
+    user = str(row.get("reason_set_by_user") or "")
+    changed_at = _moment(row.get("reason_changed_at"))
+    boot_time = _moment(row.get("boot_time"))
+    partitions = [word for word in row.get("partitions") or () if isinstance(word, str)]
     return NodeState(
         name=name,
         base=base,
         flags=flags,
-        reason=str(row.get("reason") or ""),
-        reason_set_by=str(row.get("reason_set_by_user") or ""),
-        reason_changed_at=_moment(row.get("reason_changed_at")),
-        boot_time=_moment(row.get("boot_time")),
-        partitions=tuple(word for word in partitions if isinstance(word, str)),
+        reason=reason,
+        reason_set_by=user,
+        reason_changed_at=changed_at,
+        boot_time=boot_time,
+        partitions=tuple(partitions),
     )
 
 
