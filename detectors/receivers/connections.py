@@ -37,11 +37,18 @@ class Connections:
     `start` reads them.
 
     `accept` gives the sender of an address, None refuses it; `take` gets whole lines of one sender.
-    Raises OSError when the address cannot be had.
+    `passed` listens already, and is listened on by others after us: what has not been accepted at
+    the end is theirs. Raises OSError when the address cannot be had.
     """
 
     def __init__(
-        self, address: tuple[str, int], counters: Counters, accept: Accept, take: Take
+        self,
+        address: tuple[str, int],
+        counters: Counters,
+        accept: Accept,
+        take: Take,
+        *,
+        passed: socket.socket | None = None,
     ) -> None:
         self._counters = counters
         self._accept = accept
@@ -49,8 +56,7 @@ class Connections:
         self._open: set[_Connection] = set()
         self._accepting: set[asyncio.Task[object]] = set()
         self._is_held_back = False
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        self._listener = passed or _listen(address)
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
 
@@ -143,6 +149,11 @@ class Connections:
 
     def closed(self, connection: _Connection) -> None:
         self._open.discard(connection)
+
+
+def _listen(address: tuple[str, int]) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    return socket.create_server(address, family=family, backlog=_BACKLOG)
 
 
 def keep_alive(connection: socket.socket) -> None:

@@ -26,27 +26,26 @@ _SENDERS = 20_000
 
 
 class Datagrams:
-    """One socket; `take` gets the lines of each wake as one block per address."""
+    """One socket; `take` gets the lines of each wake as one block per address.
+
+    `passed` is bound already, with a buffer of its own size, and is read by others after us. Raises
+    OSError when the address cannot be had.
+    """
 
     def __init__(
-        self, address: tuple[str, int], counters: Counters, take: Callable[[dict[str, bytes]], None]
-    ) -> None:  # fmt: skip
+        self,
+        address: tuple[str, int],
+        counters: Counters,
+        take: Callable[[dict[str, bytes]], None],
+        *,
+        passed: socket.socket | None = None,
+    ) -> None:
         self._counters = counters
         self._take = take
         self._senders: OrderedDict[str, Sender] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-        except PermissionError:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        try:
-            self._socket.bind(address)
-        except OSError:
-            self._socket.close()
-            raise
+        self._is_kept = passed is not None
+        self._socket = passed or _bind(address)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -60,10 +59,13 @@ class Datagrams:
         else:
             self._loop.add_reader(self._socket.fileno(), self._drain)
 
-    def drain_and_close(self) -> None:
+    def drain_and_close(self, *, is_held_back: bool) -> None:
+        """What has come and was not read is taken. While senders are held back there is no room for
+        it: then a passed socket keeps it for the next life."""
         if self._loop is not None:
             self._loop.remove_reader(self._socket.fileno())
-        while self._drain():
+        is_left = self._is_kept and is_held_back
+        while not is_left and self._drain():
             pass
         self._socket.close()
 
@@ -80,7 +82,8 @@ class Datagrams:
         return sender
 
     def count_lost(self) -> None:
-        """What the kernel dropped for want of buffer, from /proc/net/udp."""
+        """What the kernel dropped for want of buffer since the socket was made, from
+        /proc/net/udp."""
         inode = str(os.fstat(self._socket.fileno()).st_ino)
         name = "udp6" if self._socket.family == socket.AF_INET6 else "udp"
         with contextlib.suppress(OSError, ValueError):
@@ -105,6 +108,22 @@ class Datagrams:
         if lines:
             self._take({address: _block(each) for address, each in lines.items()})
         return drained > 0
+
+
+def _bind(address: tuple[str, int]) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_DGRAM)
+    bound.setblocking(False)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+    except PermissionError:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    try:
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _block(lines: list[bytes]) -> bytes:

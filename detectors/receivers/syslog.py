@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -48,10 +49,16 @@ _BACKLOG = 20_000
 
 @dataclass(frozen=True)
 class Listen:
-    """Where to listen; port 0 takes a free one. UDP and TCP share the number."""
+    """Where to listen; port 0 takes a free one. UDP and TCP share the number.
+
+    `stream` and `datagram` are sockets at this address that somebody else keeps open: these are
+    read instead of own ones.
+    """
 
     host: str = "127.0.0.1"
     port: int = 5514
+    stream: socket.socket | None = None
+    datagram: socket.socket | None = None
 
 
 class Door(Protocol):
@@ -140,12 +147,16 @@ class Receiver:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         # Bound before the signatures are compiled, which takes seconds: the kernel keeps what comes
         # meanwhile.
+        listen = self._listen
+        address = (listen.host, listen.port)
         self._connections = Connections(
-            (self._listen.host, self._listen.port), self.counters, self._accept, self.take
+            address, self.counters, self._accept, self.take, passed=listen.stream
         )
         self.address = self._connections.address
         try:
-            self._datagrams = Datagrams(self.address, self.counters, self._take_datagrams)
+            self._datagrams = Datagrams(
+                self.address, self.counters, self._take_datagrams, passed=listen.datagram
+            )
         except OSError:
             self._connections.close_listener()
             raise
@@ -173,7 +184,7 @@ class Receiver:
                 await asyncio.to_thread(door.stop)
             await asyncio.sleep(0)  # what the doors delivered last is taken in this turn
             await self._connections.drain_and_close(is_held_back=self._is_held_back)
-            self._datagrams.drain_and_close()
+            self._datagrams.drain_and_close(is_held_back=self._is_held_back)
             self._flush(everything=True)
             self._write_counters()
             if self._backlog:

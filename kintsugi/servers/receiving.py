@@ -20,6 +20,7 @@ from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
 from detectors.receivers.delivery import Backlog, InboxAway, PositionMoved
 from detectors.receivers.intake import Zones
+from detectors.receivers.passed_sockets import PassedSocketError, take_passed_sockets
 from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import LOOPBACK, Senders
 from detectors.receivers.spool import Batch, Extent, Spool
@@ -40,7 +41,7 @@ _T = TypeVar("_T")
 def receiver() -> Receiver:
     """The one of this data directory. Raises SpoolError when another process holds it,
     AddressTaken."""
-    host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
+    listen = _listen()
     directory: Path = settings.DATA_DIR / "spool"
     spool = Spool(directory)
     senders = partial(accepted_senders, directory / "senders.json")
@@ -53,7 +54,7 @@ def receiver() -> Receiver:
         matcher=_load_matcher,
         spool=spool,
         inbox=DatabaseInbox(),
-        listen=Listen(host, port),
+        listen=listen,
         senders=senders,
         zones=_load_zones(),
         now=clock.now,
@@ -73,6 +74,22 @@ def _load_matcher() -> Matcher:
 
 class AddressTaken(Exception):
     """An address of the settings cannot be listened on: names the setting, and says why."""
+
+
+def _listen() -> Listen:
+    """Where syslog is received, by the sockets that systemd keeps where it passes some. Raises
+    AddressTaken."""
+    address: tuple[str, int] = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
+    try:
+        passed = take_passed_sockets()
+        stream, datagram = (
+            passed.require(kind, address, "KINTSUGI_SYSLOG_LISTEN")
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+        )
+        passed.refuse_others()
+    except PassedSocketError as error:
+        raise AddressTaken(str(error)) from error
+    return Listen(*address, stream=stream, datagram=datagram)
 
 
 def _trap_listeners(directory: Path) -> tuple[Door, ...]:

@@ -84,7 +84,7 @@ class RunningReceiver:
         zones: Zones | None = None,
         doors: Sequence[Door] = (),
         matcher: Callable[[], Matcher] = lambda: MATCHER,
-        port: int = 0,
+        listen: Listen | None = None,
         report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
     ) -> None:
         self.inbox = inbox or MemoryInbox()
@@ -92,7 +92,7 @@ class RunningReceiver:
             matcher=matcher,
             spool=Spool(home / "spool"),
             inbox=self.inbox,
-            listen=Listen("127.0.0.1", port),
+            listen=listen or Listen(port=0),
             senders=lambda: senders or Senders(),
             zones=zones or Zones(),
             now=lambda: AT,

@@ -24,6 +24,7 @@ from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
 from detectors.receivers.refusals import Refusals, RefusedInput
 from detectors.receivers.senders import Senders
+from detectors.receivers.syslog import Listen
 from tests.detectors.receiver_twin import AT, MATCHER, MemoryInbox, RunningReceiver
 from tests.services.ports import free_port, wait_until
 
@@ -463,7 +464,7 @@ def test_a_stop_takes_what_senders_have_sent_already(running: RunningReceiver) -
 
 def test_a_stop_takes_the_lines_of_connections_that_nobody_has_accepted_yet(tmp_path: Path) -> None:
     gate = Gate()
-    running = RunningReceiver(tmp_path, matcher=gate.matcher, port=free_port())
+    running = RunningReceiver(tmp_path, matcher=gate.matcher, listen=Listen(port=free_port()))
     running.start()
     assert gate.is_compiling.wait(30)
     for _ in range(20):
@@ -476,7 +477,7 @@ def test_a_stop_takes_the_lines_of_connections_that_nobody_has_accepted_yet(tmp_
 
 def test_lines_are_kept_while_a_start_compiles_its_signatures(tmp_path: Path) -> None:
     gate = Gate()
-    running = RunningReceiver(tmp_path, matcher=gate.matcher, port=free_port())
+    running = RunningReceiver(tmp_path, matcher=gate.matcher, listen=Listen(port=free_port()))
     running.start()
     assert gate.is_compiling.wait(30)
     running.send(xid())

@@ -1,0 +1,257 @@
+"""What the kernel keeps of a receiver that restarts, where somebody else keeps its sockets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from detectors.receivers.passed_sockets import (
+    PassedSocketError,
+    PassedSockets,
+    take_passed_sockets,
+)
+from detectors.receivers.spool import Spool
+from tests.services.patience import patient
+from tests.services.ports import free_port, listens, wait_until
+from tests.services.programs import spawn
+from tests.services.rsyslog import Rsyslog
+from tests.services.socket_activation import KeptSockets
+
+ROOT = Path(__file__).resolve().parents[3]
+LINES_PER_S = 300
+# The action of docs/receiver.md.
+FORWARD = """
+module(load="imtcp")
+input(type="imtcp" address="127.0.0.1" port="%(listen)d")
+global(workDirectory="{home}")
+*.* action(type="omfwd" target="127.0.0.1" port="%(port)d" protocol="tcp" TCP_Framing="octet-counted"
+           template="RSYSLOG_SyslogProtocol23Format"
+           queue.type="LinkedList" queue.filename="kintsugi" queue.maxDiskSpace="1g" queue.saveOnShutdown="on"
+           action.resumeRetryCount="-1" action.resumeInterval="1")
+"""
+
+
+def numbered(number: int) -> bytes:
+    """A line whose process id is its number: no other line folds with it."""
+    text = f"NVRM: Xid (PCI:0000:19:00): 79, pid={number}, name=python3, Ch 00000008"
+    return f"<4>Jan 12 03:04:05 gn042 kernel: {text}".encode()
+
+
+class Traffic(threading.Thread):
+    """Numbered lines at a steady pace until it is told to end."""
+
+    def __init__(self, send: Callable[[bytes], object]) -> None:
+        super().__init__(daemon=True)
+        self._send = send
+        self._is_over = threading.Event()
+        self.sent = 0
+
+    def run(self) -> None:
+        while not self._is_over.wait(1 / LINES_PER_S):
+            self._send(numbered(self.sent))
+            self.sent += 1
+
+    def goes_on(self, lines: int) -> None:
+        target = self.sent + lines
+        wait_until(lambda: self.sent >= target, within_s=60, what=f"{lines} more lines sent")
+
+    def end(self) -> None:
+        self._is_over.set()
+        self.join(patient(10))
+
+
+class ReceiverProcess:
+    """`receiver_process` on sockets that outlive it, or on its own."""
+
+    def __init__(self, home: Path, port: int, kept: KeptSockets | None) -> None:
+        self.home = home
+        self._port = port
+        self._kept = kept
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        module = "tests.detectors.receivers.receiver_process"
+        argv = [sys.executable, "-m", module, str(self.home), str(self._port)]
+        start = self._kept.spawn if self._kept is not None else spawn
+        self._process = start(argv, cwd=ROOT)
+
+    def wait_until_ready(self) -> None:
+        wait_until((self.home / "ready").exists, within_s=60, what="the receiver")
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.wait(patient(30))
+        (self.home / "ready").unlink(missing_ok=True)
+
+    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.end(how)
+        self.start()
+        self.wait_until_ready()
+
+    def occurrences(self) -> Counter[int]:
+        """By the number of the line, of all that was ever spooled. Read from a copy: the process may
+        be writing."""
+        counts: Counter[int] = Counter()
+        with TemporaryDirectory() as copy:
+            shutil.copytree(self.home / "spool", copy, dirs_exist_ok=True)
+            with closing(Spool(Path(copy))) as spool:
+                for wire in (wire for batch in spool.batches() for wire in batch.wires):
+                    number = wire["excerpt"].partition("pid=")[2].partition(",")[0]
+                    counts[int(number)] += wire["count"]
+        return counts
+
+
+@pytest.fixture
+def kept() -> Iterator[KeptSockets]:
+    with closing(KeptSockets(receive_bytes=8 * 1024 * 1024)) as sockets:
+        yield sockets
+
+
+@pytest.fixture
+def receiver(tmp_path: Path, kept: KeptSockets) -> Iterator[ReceiverProcess]:
+    running = ReceiverProcess(tmp_path, kept.address[1], kept)
+    running.start()
+    running.wait_until_ready()
+    yield running
+    running.end(signal.SIGKILL)
+
+
+@pytest.mark.timeout(300)
+def test_no_datagram_is_lost_over_two_restarts(
+    receiver: ReceiverProcess, kept: KeptSockets
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        traffic = Traffic(lambda line: sender.sendto(line, kept.address))
+        traffic.start()
+        for _ in range(2):
+            traffic.goes_on(LINES_PER_S)
+            receiver.restart()
+        traffic.goes_on(LINES_PER_S)
+        traffic.end()
+    receiver.end()
+    assert receiver.occurrences() == Counter(range(traffic.sent))
+
+
+@pytest.mark.timeout(300)
+def test_datagrams_wait_in_the_kernel_while_a_killed_receiver_is_away(
+    receiver: ReceiverProcess, kept: KeptSockets
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        traffic = Traffic(lambda line: sender.sendto(line, kept.address))
+        traffic.start()
+        traffic.goes_on(LINES_PER_S)
+        receiver.end(signal.SIGKILL)
+        killed_at = traffic.sent
+        traffic.goes_on(LINES_PER_S)
+        receiver.start()
+        receiver.wait_until_ready()
+        traffic.end()
+    receiver.end()
+    found = receiver.occurrences()
+    assert max(found.values()) == 1
+    assert [number for number in range(killed_at, traffic.sent) if number not in found] == []
+
+
+@pytest.mark.needs("rsyslogd")
+@pytest.mark.timeout(300)
+def test_no_line_of_rsyslog_is_lost_over_two_restarts(
+    receiver: ReceiverProcess, kept: KeptSockets
+) -> None:
+    listen = free_port()
+    rsyslog = Rsyslog(FORWARD % {"listen": listen, "port": kept.address[1]}).start()
+    try:
+        wait_until(lambda: listens(listen), within_s=20, what="rsyslogd")
+        with socket.create_connection(("127.0.0.1", listen)) as source:
+            traffic = Traffic(lambda line: source.sendall(line + b"\n"))
+            traffic.start()
+            for _ in range(2):
+                traffic.goes_on(LINES_PER_S)
+                receiver.restart()
+            traffic.goes_on(LINES_PER_S)
+            traffic.end()
+        last = traffic.sent - 1
+        wait_until(lambda: last in receiver.occurrences(), within_s=60, what="the last line")
+    finally:
+        rsyslog.remove()
+    receiver.end()
+    assert receiver.occurrences() == Counter(range(traffic.sent))
+
+
+# -- what is passed
+
+
+def take(*sockets: socket.socket, **environ: str) -> PassedSockets:
+    """From descriptors in a row, as the protocol has them from 3 on."""
+    first = max(each.fileno() for each in sockets) + 100
+    for place, each in enumerate(sockets, first):
+        os.dup2(each.fileno(), place)
+    given = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(sockets)), **environ}
+    return take_passed_sockets(given, first=first)
+
+
+def test_sockets_are_known_by_their_kind_and_address(kept: KeptSockets) -> None:
+    passed = take(kept.stream, kept.datagram)
+    port = kept.address[1]
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+        found = passed.require(kind, ("localhost", port), "KINTSUGI_SYSLOG_LISTEN")
+        assert found is not None
+        assert (found.type, found.getsockname()) == (kind, kept.address)
+        assert not found.get_inheritable()
+        found.close()
+    passed.refuse_others()
+
+
+def test_sockets_of_another_process_are_left_alone(kept: KeptSockets) -> None:
+    passed = take(kept.stream, LISTEN_PID=str(os.getppid()))
+    assert passed.require(socket.SOCK_STREAM, kept.address, "KINTSUGI_SYSLOG_LISTEN") is None
+
+
+def test_the_variables_are_not_left_to_children() -> None:
+    environ = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x", "HOME": "/"}
+    take_passed_sockets(environ)
+    assert environ == {"HOME": "/"}
+
+
+def test_another_address_than_that_of_the_setting_is_refused(kept: KeptSockets) -> None:
+    host, port = kept.address
+    passed = take(kept.stream)
+    with pytest.raises(PassedSocketError, match=rf"LISTEN={host}:{port}: .* no UDP .*TCP {host}"):
+        passed.require(socket.SOCK_DGRAM, kept.address, "KINTSUGI_SYSLOG_LISTEN")
+    passed = take(kept.stream)
+    with pytest.raises(PassedSocketError, match=f"passes TCP {host}:{port}, which no setting"):
+        passed.refuse_others()
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "found"),
+    [
+        (socket.AF_INET, socket.SOCK_STREAM, "found AF_INET, SOCK_STREAM"),
+        (socket.AF_INET, socket.SOCK_DGRAM, "found AF_INET, SOCK_DGRAM"),
+        (socket.AF_UNIX, socket.SOCK_DGRAM, "found AF_UNIX, SOCK_DGRAM"),
+    ],
+)
+def test_a_socket_that_does_not_listen_or_is_of_another_kind_is_refused(
+    family: socket.AddressFamily, kind: socket.SocketKind, found: str
+) -> None:
+    with socket.socket(family, kind) as other, pytest.raises(PassedSocketError, match=found):
+        take(other)
+
+
+def test_a_descriptor_that_is_no_socket_is_refused(tmp_path: Path, kept: KeptSockets) -> None:
+    with pytest.raises(PassedSocketError, match="systemd passes no socket here"):
+        take(kept.stream, LISTEN_FDS="2")
+    with pytest.raises(PassedSocketError, match="LISTEN_FDS=many: expected a number"):
+        take(kept.stream, LISTEN_FDS="many")
