@@ -1,4 +1,5 @@
-"""The TCP half of the receiver: connections accepted, framed, held back, and read empty at a stop.
+"""The TCP half of the receiver: connections accepted, held back, and read empty at a stop. What a
+connection says is its subclass's; here it is lines.
 
 asyncio's own server would drop connections that nobody has accepted yet when it closes.
 """
@@ -36,27 +37,25 @@ class Connections:
     """Listens from the first, so that the kernel completes connections and keeps their bytes;
     `start` reads them.
 
-    `accept` gives the sender of an address, None refuses it; `take` gets whole lines of one sender.
-    `passed` listens already, and is listened on by others after us: what has not been accepted at
-    the end is theirs. Raises OSError when the address cannot be had.
+    `accept` gives the sender of an address, None refuses it; `connect` makes what reads a
+    connection. `listener` listens already; others may listen on it after us: what has not been
+    accepted at the end is theirs.
     """
 
     def __init__(
         self,
-        address: tuple[str, int],
+        listener: socket.socket,
         counters: Counters,
         accept: Accept,
-        take: Take,
-        *,
-        passed: socket.socket | None = None,
+        connect: Callable[[Connections], Connection],
     ) -> None:
         self._counters = counters
         self._accept = accept
-        self._take = take
-        self._open: set[_Connection] = set()
+        self._connect = connect
+        self._open: set[Connection] = set()
         self._accepting: set[asyncio.Task[object]] = set()
         self._is_held_back = False
-        self._listener = passed or _listen(address)
+        self._listener = listener
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
 
@@ -79,18 +78,36 @@ class Connections:
         nothing is read: there is no room for it.
         """
         self._accept_waiting()
-        asyncio.get_running_loop().remove_reader(self._listener.fileno())
-        self._listener.close()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
-        for connection in self._open:
-            connection.tell_end()
-        end_s = time.monotonic() + (0.0 if is_held_back else _SENDERS_CLOSE_S)
-        while self._open and time.monotonic() < end_s:
-            await asyncio.sleep(0.01)
+        await self._stop_accepting()
+        self._tell_end()
+        await self._wait_until_closed(0.0 if is_held_back else _SENDERS_CLOSE_S)
         read_until_s = time.monotonic() + (0.0 if is_held_back else _READ_EMPTY_S)
         for connection in list(self._open):
             connection.read_empty_and_close(read_until_s)
         await asyncio.sleep(0)  # the transports close in this turn
+
+    async def tell_end_and_close(self) -> None:
+        """Of senders who keep what was not acknowledged: nothing is read any more."""
+        self._tell_end()
+        await self._stop_accepting()
+        await self._wait_until_closed(_SENDERS_CLOSE_S)
+        for connection in list(self._open):
+            connection.close()
+        await asyncio.sleep(0)
+
+    async def _stop_accepting(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        self._listener.close()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+
+    def _tell_end(self) -> None:
+        for connection in self._open:
+            connection.tell_end()
+
+    async def _wait_until_closed(self, within_s: float) -> None:
+        end_s = time.monotonic() + within_s
+        while self._open and time.monotonic() < end_s:
+            await asyncio.sleep(0.01)
 
     def _accept_waiting(self) -> None:
         """Every connection that waits. `_accepting` keeps those that have no transport yet."""
@@ -113,7 +130,7 @@ class Connections:
                 return
             accepted.setblocking(False)
             task = loop.create_task(
-                loop.connect_accepted_socket(lambda: _Connection(self), accepted)
+                loop.connect_accepted_socket(lambda: self._connect(self), accepted)
             )
             self._accepting.add(task)
             task.add_done_callback(self._accepting.discard)
@@ -124,7 +141,7 @@ class Connections:
 
     # -- what a connection asks
 
-    def opened(self, connection: _Connection, address: str) -> Sender | None:
+    def opened(self, connection: Connection, address: str) -> Sender | None:
         sender = self._accept(address) if len(self._open) < MAX_CONNECTIONS else None
         if sender is None:
             self._counters.refused_connections += 1
@@ -135,10 +152,6 @@ class Connections:
             connection.hold_back(True)
         return sender
 
-    def lines(self, block: bytes, sender: Sender) -> None:
-        if block:
-            self._take(block, sender)
-
     def broken(self, sender: Sender, error: FramingError) -> None:
         if not self._counters.framing_errors:
             _log.warning("closed the connection of %s: %s", sender.host, error)
@@ -147,11 +160,15 @@ class Connections:
     def cut(self, lines: int) -> None:
         self._counters.cut_lines += lines
 
-    def closed(self, connection: _Connection) -> None:
+    def acknowledged(self, lines: int) -> None:
+        self._counters.acknowledged_lines += lines
+
+    def closed(self, connection: Connection) -> None:
         self._open.discard(connection)
 
 
-def _listen(address: tuple[str, int]) -> socket.socket:
+def listen(address: tuple[str, int]) -> socket.socket:
+    """Raises OSError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     return socket.create_server(address, family=family, backlog=_BACKLOG)
 
@@ -165,58 +182,82 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
 
-class _Connection(asyncio.Protocol):
-    """One TCP sender."""
+class Connection(asyncio.Protocol):
+    """One TCP sender; `sender` is None before it is accepted. A subclass says what its bytes
+    mean."""
 
     def __init__(self, connections: Connections) -> None:
+        self.sender: Sender | None = None
         self._connections = connections
-        self._framer = Framer()
-        self._sender: Sender | None = None
         self._transport: asyncio.Transport | None = None
+        self._is_held_back = False
+
+    # -- of a subclass
+
+    def data_received(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """It has sent its last."""
+
+    def may_be_read(self) -> bool:
+        return not self._is_held_back
+
+    # -- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a TCP transport is expected")
         peer = transport.get_extra_info("peername") or ("",)
         self._transport = transport
-        self._sender = self._connections.opened(self, peer[0])
-        if self._sender is None:
+        self.sender = self._connections.opened(self, peer[0])
+        if self.sender is None:
             transport.abort()
             return
         keep_alive(transport.get_extra_info("socket"))
 
-    def data_received(self, data: bytes) -> None:
-        if self._sender is None or self._transport is None:
-            return
-        try:
-            block = self._framer.feed(data)
-        except FramingError as error:
-            self._connections.broken(self._sender, error)
-            block = self._framer.pending()
-            self._transport.abort()
-        self._connections.cut(self._framer.taken_cuts())
-        self._connections.lines(block, self._sender)
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish()
+        self.finish()
         self._connections.closed(self)
 
-    def _finish(self) -> None:
-        """The last line of a sender that closed without a line feed."""
-        block = self._framer.finish()
-        if self._sender is not None:
-            self._connections.lines(block, self._sender)
+    # -- what may be done with it
+
+    def refuse(self, error: FramingError) -> None:
+        """Nothing after a wrong frame can be trusted."""
+        if self.sender is not None and self._transport is not None:
+            self._connections.broken(self.sender, error)
+            self._transport.abort()
+
+    def cut(self, lines: int) -> None:
+        self._connections.cut(lines)
+
+    def acknowledged(self, lines: int) -> None:
+        self._connections.acknowledged(lines)
+
+    def write(self, content: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(content)
+
+    def close(self) -> None:
+        """What was written is sent first."""
+        if self._transport is not None:
+            self._transport.close()
 
     def hold_back(self, is_held_back: bool) -> None:
+        self._is_held_back = is_held_back
+        self.pause_or_read()
+
+    def pause_or_read(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if is_held_back:
-            self._transport.pause_reading()
-        else:
+        if self.may_be_read():
             self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def tell_end(self) -> None:
-        """Nothing will be written to it: a sender that looks sees the end, and sends no more."""
+        """Nothing more will be written to it: a sender that looks sees the end, and sends no
+        more."""
         if self._transport is not None and not self._transport.is_closing():
             with contextlib.suppress(OSError):  # it was reset
                 self._transport.write_eof()
@@ -224,14 +265,14 @@ class _Connection(asyncio.Protocol):
     def read_empty_and_close(self, read_until_s: float) -> None:
         """Takes what the kernel holds of this sender, at most until then on the monotonic clock."""
         transport = self._transport
-        if transport is None or self._sender is None:
+        if transport is None or self.sender is None:
             return
         descriptor: int = transport.get_extra_info("socket").fileno()
         while not transport.is_closing():
             if time.monotonic() >= read_until_s:
                 _log.warning(
                     "%s is closed before all it has sent was read: no time or no room",
-                    self._sender.host,
+                    self.sender.host,
                 )
                 break
             try:
@@ -241,5 +282,33 @@ class _Connection(asyncio.Protocol):
             if not data:
                 break
             self.data_received(data)
-        self._finish()
+        self.finish()
         transport.close()
+
+
+class LineConnection(Connection):
+    """`take` gets whole lines of one sender."""
+
+    def __init__(self, connections: Connections, *, take: Take) -> None:
+        super().__init__(connections)
+        self._take = take
+        self._framer = Framer()
+
+    def data_received(self, data: bytes) -> None:
+        if self.sender is None:
+            return
+        try:
+            block = self._framer.feed(data)
+        except FramingError as error:
+            block = self._framer.pending()
+            self.refuse(error)
+        self.cut(self._framer.taken_cuts())
+        self._take_lines(block)
+
+    def finish(self) -> None:
+        """The last line of a sender that closed without a line feed."""
+        self._take_lines(self._framer.finish())
+
+    def _take_lines(self, block: bytes) -> None:
+        if block and self.sender is not None:
+            self._take(block, self.sender)

@@ -18,7 +18,8 @@ class Counters:
     events: int = 0  # spooled, after folding
     occurrences: int = 0  # the sum of their counts
     cut_lines: int = 0  # longer than 64 KiB
-    framing_errors: int = 0  # connections closed for a wrong octet count
+    framing_errors: int = 0  # connections closed for a wrong octet count or RELP frame
+    acknowledged_lines: int = 0  # by RELP
     connections: int = 0
     refused_connections: int = 0  # from outside the accepted networks, or over the limit
     refused_datagrams: int = 0

@@ -1,5 +1,5 @@
-"""Receives syslog over UDP and TCP, and hands folded fault events to the spool. Never parses a line
-itself.
+"""Receives syslog over UDP, TCP and RELP, and hands folded fault events to the spool. Never parses
+a line itself.
 
 Other doors, such as that of SNMP notifications, hand it events.
 
@@ -25,19 +25,23 @@ from pathlib import Path
 from typing import Protocol
 
 from detectors.faults import FaultEvent, Severity
-from detectors.receivers.connections import Connections
+from detectors.receivers.connections import Connection, Connections, LineConnection, listen
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.delivery import Delivery, Inbox
 from detectors.receivers.folding import Folder, of_event
 from detectors.receivers.intake import Intake, Sender, Signatures, Zones
 from detectors.receivers.refusals import Refusals, RefusedInput
+from detectors.receivers.relp.sessions import RelpConnection
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Spool, SpoolFull
 
 _log = logging.getLogger(__name__)
 BATCH_EVENTS = 500
 GROUP_S = 0.1
+# Lines that wait to be acknowledged are spooled at once when there are so many: half of librelp's
+# window of 128, so that no sender stands still until a tenth of a second is over.
+ACKNOWLEDGE_LINES = 64
 _TICK_S = 1.0
 _TOLD_EVERY_S = 60.0
 _REPORT_EVERY_S = 10.0
@@ -84,7 +88,8 @@ class Door(Protocol):
 class Receiver:
     """`run` blocks until `stop`, which any thread may call. `senders` is asked again every minute.
 
-    `report_refusals` is called in a thread, at most every ten seconds, when senders were refused.
+    `relp` is a listening socket for senders that want their lines acknowledged. `report_refusals`
+    is called in a thread, at most every ten seconds, when senders were refused.
     """
 
     def __init__(
@@ -97,6 +102,7 @@ class Receiver:
         senders: Callable[[], Senders],
         zones: Zones,
         now: Callable[[], datetime],
+        relp: socket.socket | None = None,
         doors: Sequence[Door] = (),
         report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
     ) -> None:
@@ -113,6 +119,12 @@ class Receiver:
         self._folder = Folder()
         self._refusals = Refusals()
         self._report_refusals = report_refusals
+        self._relp_listener = relp
+        self._relp: Connections | None = None
+        # Who is told of lines whose events are in the folder, and of those that left it.
+        self._folded_for: list[Callable[[], None]] = []
+        self._folded_lines = 0
+        self._spooled_for: list[Callable[[], None]] = []
         self._doors = tuple(doors)
         self._delivery = Delivery(spool, inbox, counters=self.counters, clock=time.monotonic)
         self._backlog: list[FaultEvent] = []
@@ -147,15 +159,12 @@ class Receiver:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         # Bound before the signatures are compiled, which takes seconds: the kernel keeps what comes
         # meanwhile.
-        listen = self._listen
-        address = (listen.host, listen.port)
-        self._connections = Connections(
-            address, self.counters, self._accept, self.take, passed=listen.stream
-        )
+        stream = self._listen.stream or listen((self._listen.host, self._listen.port))
+        self._connections = self._read(stream, partial(LineConnection, take=self.take))
         self.address = self._connections.address
         try:
             self._datagrams = Datagrams(
-                self.address, self.counters, self._take_datagrams, passed=listen.datagram
+                self.address, self.counters, self._take_datagrams, passed=self._listen.datagram
             )
         except OSError:
             self._connections.close_listener()
@@ -165,6 +174,10 @@ class Receiver:
         )
         self._connections.start(self._loop)
         self._datagrams.start(self._loop)
+        if self._relp_listener is not None:
+            connect = partial(RelpConnection, take=self.take_acknowledged)
+            self._relp = self._read(self._relp_listener, connect)
+            self._relp.start(self._loop)
         for door in self._doors:
             # In a thread: it asks the database whom to believe, which no event loop may wait for.
             await asyncio.to_thread(
@@ -186,6 +199,8 @@ class Receiver:
             await self._connections.drain_and_close(is_held_back=self._is_held_back)
             self._datagrams.drain_and_close(is_held_back=self._is_held_back)
             self._flush(everything=True)
+            if self._relp is not None:
+                await self._relp.tell_end_and_close()
             self._write_counters()
             if self._backlog:
                 _log.error(
@@ -194,6 +209,11 @@ class Receiver:
                 )
 
     # -- the way in
+
+    def _read(
+        self, listener: socket.socket, connect: Callable[[Connections], Connection]
+    ) -> Connections:
+        return Connections(listener, self.counters, self._accept, connect)
 
     def _accept(self, address: str) -> Sender | None:
         """The sender of a new connection; None refuses it."""
@@ -212,6 +232,21 @@ class Receiver:
         self._intake.take(block, sender, observed_at=self._now(), now=now)
         if self._folder.is_waiting:
             self._schedule(now)
+
+    def take_acknowledged(
+        self, block: bytes, sender: Sender, acknowledge: Callable[[], None]
+    ) -> None:
+        """Whole lines of one sender, who is told once their events are in the spool: within some
+        100 ms, or at once where no line states a fault."""
+        now = time.monotonic()
+        hits = self.counters.hits
+        self._intake.take(block, sender, observed_at=self._now(), now=now)
+        if self.counters.hits == hits:
+            acknowledge()
+            return
+        self._folded_for.append(acknowledge)
+        self._folded_lines += block.count(b"\n") + 1
+        self._schedule(now)
 
     def _take_datagrams(self, blocks: dict[str, bytes]) -> None:
         for address, block in blocks.items():
@@ -249,10 +284,12 @@ class Receiver:
     # -- the way out
 
     def _schedule(self, now: float) -> None:
-        """At once after idle; within 100 ms under load; held repeats when they are due."""
-        if self._folder.ready:
+        """At once after idle; within 100 ms under load; held repeats when they are due, or when
+        their sender waits for it."""
+        if self._folder.ready or self._folded_for:
             due: float | None = self._flushed_s + GROUP_S
-            if now >= self._flushed_s + GROUP_S or self._folder.ready >= BATCH_EVENTS:
+            is_much = self._folder.ready >= BATCH_EVENTS or self._folded_lines >= ACKNOWLEDGE_LINES
+            if now >= self._flushed_s + GROUP_S or is_much:
                 self._flush()
                 return
         else:
@@ -271,7 +308,9 @@ class Receiver:
             self._timer.cancel()
             self._timer = None
         now = time.monotonic()
-        taken = self._folder.take(now, everything=everything)
+        taken = self._folder.take(now, everything=everything or bool(self._folded_for))
+        self._spooled_for += self._folded_for
+        self._folded_for, self._folded_lines = [], 0
         if taken:
             self._flushed_s = now
             observed_at = self._now()
@@ -296,7 +335,14 @@ class Receiver:
             self.counters.events += len(events)
             self.counters.occurrences += sum(event.count for event in events)
             self._delivery.post(batch)
+        if not self._backlog:
+            self._acknowledge_spooled()
         self._hold_back_or_go_on()
+
+    def _acknowledge_spooled(self) -> None:
+        spooled_for, self._spooled_for = self._spooled_for, []
+        for acknowledge in spooled_for:
+            acknowledge()
 
     def _append(self, events: list[FaultEvent], *, is_urgent: bool) -> Batch | None:
         try:
@@ -314,6 +360,8 @@ class Receiver:
         self._is_held_back = is_full
         self._connections.hold_back(is_full)
         self._datagrams.hold_back(is_full)
+        if self._relp is not None:
+            self._relp.hold_back(is_full)
         for door in self._doors:
             door.hold_back(is_full)
         _log.warning("senders are %s", "held back" if is_full else "read again")

@@ -116,6 +116,13 @@ KEYS: tuple[Key, ...] = (
         "syslog over UDP and TCP",
     ),
     Key(
+        "KINTSUGI_RELP_LISTEN",
+        listen_address,
+        "",
+        "ADDRESS:PORT",
+        "syslog over RELP, which acknowledges each line; unset: none is received",
+    ),
+    Key(
         "KINTSUGI_SYSLOG_NETWORKS",
         networks,
         "",

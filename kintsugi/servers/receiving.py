@@ -18,6 +18,7 @@ from kombu.exceptions import OperationalError
 
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
+from detectors.receivers import connections
 from detectors.receivers.delivery import Backlog, InboxAway, PositionMoved
 from detectors.receivers.intake import Zones
 from detectors.receivers.passed_sockets import PassedSocketError, take_passed_sockets
@@ -41,15 +42,15 @@ _T = TypeVar("_T")
 def receiver() -> Receiver:
     """The one of this data directory. Raises SpoolError when another process holds it,
     AddressTaken."""
-    listen = _listen()
     directory: Path = settings.DATA_DIR / "spool"
     spool = Spool(directory)
     senders = partial(accepted_senders, directory / "senders.json")
     try:
+        listen, relp = _listeners()
         trap_listeners = _trap_listeners(directory)
-    except AddressTaken:
+    except (PassedSocketError, AddressTaken) as error:
         spool.close()
-        raise
+        raise AddressTaken(str(error)) from error
     return Receiver(
         matcher=_load_matcher,
         spool=spool,
@@ -58,6 +59,7 @@ def receiver() -> Receiver:
         senders=senders,
         zones=_load_zones(),
         now=clock.now,
+        relp=relp,
         doors=trap_listeners,
         report_refusals=_record_refusals,
     )
@@ -76,20 +78,35 @@ class AddressTaken(Exception):
     """An address of the settings cannot be listened on: names the setting, and says why."""
 
 
-def _listen() -> Listen:
-    """Where syslog is received, by the sockets that systemd keeps where it passes some. Raises
-    AddressTaken."""
+def _listeners() -> tuple[Listen, socket.socket | None]:
+    """For syslog, and for RELP where the site wants it: by the sockets that systemd keeps where it
+    passes some. Raises PassedSocketError, AddressTaken."""
     address: tuple[str, int] = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
+    relp_address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_RELP_LISTEN"]
+    passed = take_passed_sockets()
+    stream, datagram = (
+        passed.require(kind, address, "KINTSUGI_SYSLOG_LISTEN")
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+    )
+    listen = Listen(*address, stream=stream, datagram=datagram)
+    relp = passed.get(socket.SOCK_STREAM, relp_address) if relp_address is not None else None
+    passed.refuse_others()
+    if relp is None and relp_address is not None:
+        relp = _listen_for_relp(relp_address)
+    return listen, relp
+
+
+def _listen_for_relp(address: tuple[str, int]) -> socket.socket:
     try:
-        passed = take_passed_sockets()
-        stream, datagram = (
-            passed.require(kind, address, "KINTSUGI_SYSLOG_LISTEN")
-            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
-        )
-        passed.refuse_others()
-    except PassedSocketError as error:
-        raise AddressTaken(str(error)) from error
-    return Listen(*address, stream=stream, datagram=datagram)
+        return connections.listen(address)
+    except OSError as error:
+        raise _taken("KINTSUGI_RELP_LISTEN", address, error) from error
+
+
+def _taken(setting: str, address: tuple[str, int], error: OSError) -> AddressTaken:
+    return AddressTaken(
+        f"{setting}={address[0]}:{address[1]}: {error.strerror}; choose another, or unset it"
+    )
 
 
 def _trap_listeners(directory: Path) -> tuple[Door, ...]:
@@ -102,10 +119,7 @@ def _trap_listeners(directory: Path) -> tuple[Door, ...]:
     try:
         return (trap_receiving.listener(address, directory),)
     except OSError as error:
-        raise AddressTaken(
-            f"KINTSUGI_TRAP_LISTEN={address[0]}:{address[1]}: {error.strerror}; choose another, or"
-            " unset it"
-        ) from error
+        raise _taken("KINTSUGI_TRAP_LISTEN", address, error) from error
 
 
 def _record_refusals(refusals: Sequence[RefusedInput]) -> None:

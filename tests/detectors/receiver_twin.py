@@ -85,6 +85,7 @@ class RunningReceiver:
         doors: Sequence[Door] = (),
         matcher: Callable[[], Matcher] = lambda: MATCHER,
         listen: Listen | None = None,
+        relp: socket.socket | None = None,
         report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
     ) -> None:
         self.inbox = inbox or MemoryInbox()
@@ -93,6 +94,7 @@ class RunningReceiver:
             spool=Spool(home / "spool"),
             inbox=self.inbox,
             listen=listen or Listen(port=0),
+            relp=relp,
             senders=lambda: senders or Senders(),
             zones=zones or Zones(),
             now=lambda: AT,

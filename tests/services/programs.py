@@ -24,7 +24,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def find(program: str) -> str | None:
-    """The program's path, also where an ordinary user's PATH does not look."""
+    """The program's path, also where an ordinary user's PATH does not look; of a module of rsyslog
+    (`omrelp.so`) that of its file."""
+    if program.endswith(".so"):
+        return next(iter(glob.glob(f"/usr/lib/*/rsyslog/{program}")), None)
     return shutil.which(program) or shutil.which(program, path=os.pathsep.join(_PLACES))
 
 

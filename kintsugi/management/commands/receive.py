@@ -16,8 +16,8 @@ from kintsugi.servers import receiving
 
 class Command(BaseCommand):
     help = (
-        "Receives syslog (KINTSUGI_SYSLOG_LISTEN) and traps (KINTSUGI_TRAP_LISTEN). One per data"
-        " directory."
+        "Receives syslog (KINTSUGI_SYSLOG_LISTEN, KINTSUGI_RELP_LISTEN) and traps"
+        " (KINTSUGI_TRAP_LISTEN). One per data directory."
     )
     requires_system_checks = (startup.CONFIGURATION, startup.SERVING)
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -22,14 +17,11 @@ from detectors.receivers.passed_sockets import (
     PassedSockets,
     take_passed_sockets,
 )
-from detectors.receivers.spool import Spool
-from tests.services.patience import patient
+from tests.detectors.receivers.numbered_lines import ReceiverProcess, Traffic
 from tests.services.ports import free_port, listens, wait_until
-from tests.services.programs import spawn
 from tests.services.rsyslog import Rsyslog
 from tests.services.socket_activation import KeptSockets
 
-ROOT = Path(__file__).resolve().parents[3]
 LINES_PER_S = 300
 # The action of docs/receiver.md.
 FORWARD = """
@@ -38,80 +30,10 @@ input(type="imtcp" address="127.0.0.1" port="%(listen)d")
 global(workDirectory="{home}")
 *.* action(type="omfwd" target="127.0.0.1" port="%(port)d" protocol="tcp" TCP_Framing="octet-counted"
            template="RSYSLOG_SyslogProtocol23Format"
-           queue.type="LinkedList" queue.filename="kintsugi" queue.maxDiskSpace="1g" queue.saveOnShutdown="on"
+           queue.type="LinkedList" queue.size="50000" queue.timeoutEnqueue="2000"
+           queue.filename="kintsugi" queue.maxDiskSpace="1g" queue.saveOnShutdown="on"
            action.resumeRetryCount="-1" action.resumeInterval="1")
 """
-
-
-def numbered(number: int) -> bytes:
-    """A line whose process id is its number: no other line folds with it."""
-    text = f"NVRM: Xid (PCI:0000:19:00): 79, pid={number}, name=python3, Ch 00000008"
-    return f"<4>Jan 12 03:04:05 gn042 kernel: {text}".encode()
-
-
-class Traffic(threading.Thread):
-    """Numbered lines at a steady pace until it is told to end."""
-
-    def __init__(self, send: Callable[[bytes], object]) -> None:
-        super().__init__(daemon=True)
-        self._send = send
-        self._is_over = threading.Event()
-        self.sent = 0
-
-    def run(self) -> None:
-        while not self._is_over.wait(1 / LINES_PER_S):
-            self._send(numbered(self.sent))
-            self.sent += 1
-
-    def goes_on(self, lines: int) -> None:
-        target = self.sent + lines
-        wait_until(lambda: self.sent >= target, within_s=60, what=f"{lines} more lines sent")
-
-    def end(self) -> None:
-        self._is_over.set()
-        self.join(patient(10))
-
-
-class ReceiverProcess:
-    """`receiver_process` on sockets that outlive it, or on its own."""
-
-    def __init__(self, home: Path, port: int, kept: KeptSockets | None) -> None:
-        self.home = home
-        self._port = port
-        self._kept = kept
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        module = "tests.detectors.receivers.receiver_process"
-        argv = [sys.executable, "-m", module, str(self.home), str(self._port)]
-        start = self._kept.spawn if self._kept is not None else spawn
-        self._process = start(argv, cwd=ROOT)
-
-    def wait_until_ready(self) -> None:
-        wait_until((self.home / "ready").exists, within_s=60, what="the receiver")
-
-    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        assert self._process is not None
-        self._process.send_signal(how)
-        self._process.wait(patient(30))
-        (self.home / "ready").unlink(missing_ok=True)
-
-    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
-        self.end(how)
-        self.start()
-        self.wait_until_ready()
-
-    def occurrences(self) -> Counter[int]:
-        """By the number of the line, of all that was ever spooled. Read from a copy: the process may
-        be writing."""
-        counts: Counter[int] = Counter()
-        with TemporaryDirectory() as copy:
-            shutil.copytree(self.home / "spool", copy, dirs_exist_ok=True)
-            with closing(Spool(Path(copy))) as spool:
-                for wire in (wire for batch in spool.batches() for wire in batch.wires):
-                    number = wire["excerpt"].partition("pid=")[2].partition(",")[0]
-                    counts[int(number)] += wire["count"]
-        return counts
 
 
 @pytest.fixture
@@ -122,7 +44,7 @@ def kept() -> Iterator[KeptSockets]:
 
 @pytest.fixture
 def receiver(tmp_path: Path, kept: KeptSockets) -> Iterator[ReceiverProcess]:
-    running = ReceiverProcess(tmp_path, kept.address[1], kept)
+    running = ReceiverProcess(tmp_path, kept.address[1], kept=kept)
     running.start()
     running.wait_until_ready()
     yield running
@@ -134,7 +56,7 @@ def test_no_datagram_is_lost_over_two_restarts(
     receiver: ReceiverProcess, kept: KeptSockets
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        traffic = Traffic(lambda line: sender.sendto(line, kept.address))
+        traffic = Traffic(lambda line: sender.sendto(line, kept.address), lines_per_s=LINES_PER_S)
         traffic.start()
         for _ in range(2):
             traffic.goes_on(LINES_PER_S)
@@ -150,7 +72,7 @@ def test_datagrams_wait_in_the_kernel_while_a_killed_receiver_is_away(
     receiver: ReceiverProcess, kept: KeptSockets
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        traffic = Traffic(lambda line: sender.sendto(line, kept.address))
+        traffic = Traffic(lambda line: sender.sendto(line, kept.address), lines_per_s=LINES_PER_S)
         traffic.start()
         traffic.goes_on(LINES_PER_S)
         receiver.end(signal.SIGKILL)
@@ -175,7 +97,7 @@ def test_no_line_of_rsyslog_is_lost_over_two_restarts(
     try:
         wait_until(lambda: listens(listen), within_s=20, what="rsyslogd")
         with socket.create_connection(("127.0.0.1", listen)) as source:
-            traffic = Traffic(lambda line: source.sendall(line + b"\n"))
+            traffic = Traffic(lambda line: source.sendall(line + b"\n"), lines_per_s=LINES_PER_S)
             traffic.start()
             for _ in range(2):
                 traffic.goes_on(LINES_PER_S)

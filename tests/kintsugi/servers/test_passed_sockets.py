@@ -20,7 +20,7 @@ from tests.deployment import DEPLOY, environment
 from tests.services.patience import patient
 from tests.services.ports import free_port, wait_until
 from tests.services.programs import stop
-from tests.services.socket_activation import KeptSockets
+from tests.services.socket_activation import KeptSockets, spawn_with
 
 ROOT = Path(__file__).resolve().parents[3]
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
@@ -85,6 +85,21 @@ def test_sockets_of_another_address_stop_the_start_with_both_addresses(
     assert receiver.returncode == 1
     assert f"KINTSUGI_SYSLOG_LISTEN=127.0.0.1:{port}: systemd passes" in complaint.decode()
     assert f"TCP 127.0.0.1:{kept.address[1]}" in complaint.decode()
+
+
+@pytest.mark.timeout(300)
+def test_a_socket_for_relp_may_be_passed_besides(home: Path, kept: KeptSockets) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as relp:
+        port = relp.getsockname()[1]
+        values = settings(home, kept.address[1]) | {"KINTSUGI_RELP_LISTEN": f"127.0.0.1:{port}"}
+        sockets = [relp, kept.stream, kept.datagram]
+        receiver = spawn_with(sockets, [*MANAGE, "receive"], env=values)
+        with socket.create_connection(("127.0.0.1", port)) as sender:
+            sender.settimeout(patient(60))
+            sender.sendall(b"1 open 15 commands=syslog\n")
+            assert sender.recv(100).startswith(b"1 rsp 60 200 OK\n")
+        stop(receiver, how=signal.SIGTERM, within_s=patient(30))
+        assert receiver.returncode == 0
 
 
 def test_the_shipped_socket_unit_names_the_address_of_the_shipped_settings() -> None:

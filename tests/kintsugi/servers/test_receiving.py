@@ -225,12 +225,21 @@ def test_notifications_are_believed_by_the_credentials_of_switches_at_their_engi
     assert known.port_name("leaf-01", "65") == "Ethernet64"
 
 
-def test_an_address_for_notifications_that_is_taken_is_named(tmp_path: Path, settings: Any) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+@pytest.mark.parametrize(
+    ("setting", "kind"),
+    [
+        ("KINTSUGI_TRAP_LISTEN", socket.SOCK_DGRAM),
+        ("KINTSUGI_RELP_LISTEN", socket.SOCK_STREAM),
+    ],
+)
+def test_an_address_that_is_taken_is_named(
+    tmp_path: Path, settings: Any, setting: str, kind: socket.SocketKind
+) -> None:
+    with socket.socket(socket.AF_INET, kind) as other:
         other.bind(("127.0.0.1", 0))
-        values = settings.KINTSUGI | {"KINTSUGI_TRAP_LISTEN": other.getsockname()}
+        values = settings.KINTSUGI | {setting: other.getsockname()}
         with (
             override_settings(DATA_DIR=tmp_path, KINTSUGI=values),
-            pytest.raises(CommandError, match="TRAP_LISTEN"),
+            pytest.raises(CommandError, match=f"{setting}=127.0.0.1:.*choose another, or unset"),
         ):
             call_command("receive")

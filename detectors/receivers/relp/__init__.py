@@ -1,0 +1,1 @@
+"""RELP, the syslog transport that acknowledges (https://www.rsyslog.com/doc/relp.html)."""
