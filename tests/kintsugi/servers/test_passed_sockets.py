@@ -1,4 +1,4 @@
-"""`manage.py receive` on sockets that systemd keeps: what came while it was away is received, and
+"""`kintsugi receive` on sockets that systemd keeps: what came while it was away is received, and
 sockets of another address stop the start."""
 
 from __future__ import annotations
