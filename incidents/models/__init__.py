@@ -3,6 +3,7 @@ writes."""
 
 from __future__ import annotations
 
+from incidents.models.heartbeat import Heartbeat
 from incidents.models.incident import (
     Evidence,
     Fault,
@@ -57,6 +58,7 @@ __all__ = [
     "Expectation",
     "Fault",
     "Gpu",
+    "Heartbeat",
     "InService",
     "InboxBatch",
     "Incident",

@@ -1,0 +1,197 @@
+"""Whether Kintsugi itself is well: parts that fell silent, events that wait, disks that fill. Reads
+only.
+
+Evaluated by the sweep, and by another process while nothing sweeps: a beat that died must not take
+the news of its death with it. Whatever is read here stands in the database, so any process may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from detectors.faults import EventKind, FaultEvent
+from incidents.checks import own_health_texts as texts
+from incidents.checks.heartbeats import is_fresh, is_witness, list_latest
+from incidents.correlation.conclusions import make_conclusion
+from incidents.models import Fault, Heartbeat, PeriodicTask
+from incidents.text.wording import moment
+
+PART_SILENT = "kintsugi.part_silent"
+INBOX_OLD = "kintsugi.inbox_old"
+SPOOL_OLD = "kintsugi.spool_old"
+DISK_FULL = "kintsugi.disk_full"
+FAULT_TYPES = (PART_SILENT, INBOX_OLD, SPOOL_OLD, DISK_FULL)
+# The claim of this evaluation among processes (incidents.checks.periodic_tasks).
+TASK = "own_health"
+_UNDONE_AFTER = timedelta(seconds=30)
+# Our choice: a batch waits for milliseconds where a worker is free. It ends at half, so that a
+# worker that just keeps up does not make it come and go.
+OLD_AFTER, OLD_UNTIL = timedelta(seconds=60), timedelta(seconds=30)
+# What a spool may still grow by while the database is away (detectors.receivers.syslog,
+# MAX_SPOOL_BYTES); of a small file system a tenth (our choice). It ends a quarter above that.
+_ROOM_BYTES, _ROOM_SHARE, _ROOM_AGAIN = 2 * 1024**3, 0.1, 1.25
+_INBOX = ("kintsugi/inbox", "")
+
+Place = tuple[str, str]
+"""Resource and qualifier of a fault."""
+
+
+class WaitingEvents(Protocol):
+    """What of the inbox is not counted yet (incidents.triage.inbox.InboxState)."""
+
+    @property
+    def batches(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def age(self) -> timedelta: ...
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """What was found of one fault type: a text for each place that is bad, and one for each that is
+    good. What stands at an undecided place goes on standing."""
+
+    fault_type: str
+    bad: dict[Place, str] = field(default_factory=dict)
+    good: dict[Place, str] = field(default_factory=dict)
+    undecided: set[Place] = field(default_factory=set)
+
+
+def evaluate_own_health(now: datetime, *, inbox: WaitingEvents) -> list[FaultEvent]:
+    """The beginnings and the ends of Kintsugi's faults of its own, of the four types here."""
+    rows = list_latest()
+    findings = (
+        _evaluate_parts(rows, now),
+        _evaluate_inbox(rows, inbox, now),
+        _evaluate_spools(rows, now),
+        _evaluate_disks(rows, now),
+    )
+    return [event for finding in findings for event in _make_events(finding, now)]
+
+
+def is_done(now: datetime) -> bool:
+    """Whether some process has evaluated it lately."""
+    return PeriodicTask.objects.filter(name=TASK, began_at__gt=now - _UNDONE_AFTER).exists()
+
+
+def has_silent_worker(queue: str, now: datetime) -> bool:
+    """Whether all workers that served this queue are silent: what follows is told by that fault."""
+    return _is_unserved(queue, list_latest(), now)
+
+
+def list_standing() -> list[tuple[datetime, str]]:
+    """Since when each of them stands, and what was said of it; for the console."""
+    faults = Fault.objects.active().filter(fault_type__in=FAULT_TYPES).order_by("raised_at")
+    found = []
+    for fault in faults:
+        last = fault.evidence.order_by("-occurred_at").first()
+        found.append((fault.raised_at, last.excerpt if last is not None else ""))
+    return found
+
+
+def _make_events(finding: _Finding, now: datetime) -> list[FaultEvent]:
+    """Only what changes: a fault that stands is not told again."""
+    faults = Fault.objects.active().filter(fault_type=finding.fault_type)
+    standing = set(faults.values_list("resource", "qualifier"))
+    begun = {place: text for place, text in finding.bad.items() if place not in standing}
+    ended = {place: text for place, text in finding.good.items() if place in standing}
+    for place in standing - finding.bad.keys() - finding.good.keys() - finding.undecided:
+        ended[place] = "that process has been gone for a day and is no longer part of the site"
+    return [
+        *_make_conclusions(EventKind.RAISED, finding.fault_type, begun, now),
+        *_make_conclusions(EventKind.CLEARED, finding.fault_type, ended, now),
+    ]
+
+
+def _make_conclusions(
+    kind: EventKind, fault_type: str, said: Mapping[Place, str], now: datetime
+) -> list[FaultEvent]:
+    return [
+        make_conclusion(kind, fault_type, resource, qualifier=qualifier, text=text, now=now)
+        for (resource, qualifier), text in said.items()
+    ]
+
+
+def _evaluate_parts(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
+    """Nobody is called silent while the database was away from all, or all are just starting."""
+    finding = _Finding(PART_SILENT)
+    has_witness = any(is_witness(row, now) for row in rows)
+    for row in rows:
+        place = (f"kintsugi/{row.host}/{row.part}", "")
+        if is_fresh(row, now):
+            since = moment(row.unbroken_since)
+            finding.good[place] = f"{texts.describe_part(row)} writes again since {since}"
+        elif has_witness:
+            finding.bad[place] = _describe_silence(row, rows, now)
+        else:
+            finding.undecided.add(place)
+    return finding
+
+
+def _describe_silence(row: Heartbeat, rows: Sequence[Heartbeat], now: datetime) -> str:
+    same_part = [other for other in rows if other.part == row.part and is_fresh(other, now)]
+    same_process = [other for other in rows if (other.host, other.pid) == (row.host, row.pid)]
+    return texts.describe_silence(
+        row,
+        now,
+        hosts=[other.host for other in same_part],
+        is_embedded=len(same_process) > 1,
+    )
+
+
+def _is_unserved(queue: str, rows: Sequence[Heartbeat], now: datetime) -> bool:
+    workers = [row for row in rows if queue in row.queues]
+    return bool(workers) and not any(is_fresh(row, now) for row in workers)
+
+
+def _evaluate_inbox(rows: Sequence[Heartbeat], inbox: WaitingEvents, now: datetime) -> _Finding:
+    """Where the workers of the inbox are silent their own fault says so, once."""
+    if inbox.age <= OLD_UNTIL:
+        text = "the inbox is worked off: no batch waits for more than half a minute"
+        return _Finding(INBOX_OLD, good={_INBOX: text})
+    if inbox.age <= OLD_AFTER or _is_unserved("ingest", rows, now):
+        return _Finding(INBOX_OLD, undecided={_INBOX})
+    hosts = [row.host for row in rows if "ingest" in row.queues and is_fresh(row, now)]
+    text = texts.describe_old_inbox(inbox.batches, inbox.size, inbox.age, now, hosts=hosts)
+    return _Finding(INBOX_OLD, bad={_INBOX: text})
+
+
+def _evaluate_spools(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
+    """Of receivers that are alive: what a silent one has on disk is not known."""
+    finding = _Finding(SPOOL_OLD)
+    for row in rows:
+        place = (f"kintsugi/{row.host}/spool", "")
+        if row.backlog_bytes is None:
+            continue
+        if not is_fresh(row, now):
+            finding.undecided.add(place)
+        elif row.backlog_since is None:
+            finding.good[place] = f"{texts.describe_part(row)} delivers again"
+        elif now - row.backlog_since > OLD_AFTER:
+            finding.bad[place] = texts.describe_old_spool(row, row.backlog_since, now)
+        else:
+            finding.undecided.add(place)
+    return finding
+
+
+def _evaluate_disks(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
+    finding = _Finding(DISK_FULL)
+    for row in rows:
+        if row.disk_free is None or row.disk_size is None:
+            continue
+        place = (f"kintsugi/{row.host}/disk", row.directory[:96])
+        least = min(_ROOM_BYTES, row.disk_size * _ROOM_SHARE)
+        if not is_fresh(row, now):
+            finding.undecided.add(place)
+        elif row.disk_free < least:
+            finding.bad[place] = texts.describe_full_disk(row, least)
+        elif row.disk_free >= least * _ROOM_AGAIN:
+            free = texts.format_size(row.disk_free)
+            finding.good[place] = f"{row.directory} on {row.host} has {free} free again"
+        else:
+            finding.undecided.add(place)
+    return finding
