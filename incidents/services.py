@@ -9,6 +9,7 @@ from incidents.checks.blind_detectors import evaluate_blindness
 from incidents.checks.cables import evaluate_cables, record_verdicts
 from incidents.checks.management_network import evaluate_management_network
 from incidents.checks.overload import evaluate_overload
+from incidents.checks.own_health import evaluate_own_health
 from incidents.checks.rails import evaluate_rails
 from incidents.maintenance.active_windows import maintained
 from incidents.maintenance.reviews import due as reviews_due
@@ -21,6 +22,7 @@ from incidents.state.transitions import act, ask, note_withdrawal, record, take_
 from incidents.triage.gathering import ended as conclusions_ended
 from incidents.triage.inbox import ingest_waiting, ingest_wires
 from incidents.triage.inbox import is_waiting as is_inbox_waiting
+from incidents.triage.inbox import read_state as read_inbox
 from incidents.triage.ingesting import active_fingerprints, ingest
 from incidents.triage.items import EventRefused
 from incidents.triage.sweep import gpus_reset, node_restarted, sweep
@@ -44,6 +46,7 @@ __all__ = [
     "evaluate_cables",
     "evaluate_management_network",
     "evaluate_overload",
+    "evaluate_own_health",
     "evaluate_rails",
     "follow",
     "follow_states",
@@ -57,6 +60,7 @@ __all__ = [
     "merge",
     "node_restarted",
     "note_withdrawal",
+    "read_inbox",
     "record",
     "record_verdicts",
     "report",

@@ -22,7 +22,7 @@ from detectors.detector import Detector, Target, TargetKind, Transports
 from detectors.faults import FaultEvent, Observation
 from detectors.polling import observe_one
 from incidents import services as incidents
-from incidents.checks import overload, periodic_tasks, slurm_reach
+from incidents.checks import overload, own_health, periodic_tasks, slurm_reach
 from incidents.inventory import services
 from incidents.notify import services as notifications
 from incidents.notify.notifier import Notifier
@@ -194,6 +194,7 @@ class Pipeline:
         if incidents.is_inbox_waiting(now - _INGEST_UNHEARD):
             self.queue.ingest()
         self._conclude(now)
+        self.evaluate_own_health()
         # First: an incident that asks a person is not settled by its faults' end.
         runbooks.sweep_standstills(now)
         incidents.sweep(now=now)
@@ -221,9 +222,20 @@ class Pipeline:
         events += incidents.conclusions_ended(now)
         events += incidents.reviews_due(now)
         events += runbooks.evaluate_breaker(now, bounds=self.world.policy.bounds)
-        events += self._clock_watch.evaluate(now, pace=pace)
+        if not own_health.has_silent_worker("slurm", now):
+            events += self._clock_watch.evaluate(now, pace=pace)
         if events:
             self._ingest(events, now)
+
+    def evaluate_own_health(self) -> None:
+        """Whether Kintsugi's own parts are alive and get on; what is not becomes faults."""
+
+        def work(now: datetime) -> None:
+            events = incidents.evaluate_own_health(now, inbox=incidents.read_inbox(now))
+            if events:
+                self._ingest(events, now)
+
+        self._run_once(own_health.TASK, periods.OWN_HEALTH, work)
 
     def ask_reach(self) -> None:
         """Which of many silent nodes Slurm still hears; `sweep` concludes from the answer."""

@@ -176,6 +176,7 @@ CELERY_TASK_ROUTES = {
     "kintsugi.tasks.advance": {"queue": "runbook"},
     "kintsugi.tasks.preflight": {"queue": "runbook"},
     "kintsugi.tasks.notify": {"queue": "notify"},
+    "kintsugi.tasks.ping": {"queue": "notify"},
     "kintsugi.tasks.poll": {"queue": "poll"},
     "kintsugi.tasks.ask_reach": {"queue": "slurm"},
     "kintsugi.tasks.compare": {"queue": "slurm"},
@@ -185,7 +186,7 @@ CELERY_TASK_ROUTES = {
 }
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULER = (  # nothing to remember between starts: what is due stands in rows
-    "celery.beat:Scheduler"
+    "kintsugi.health.beat_scheduler:ReportingScheduler"
 )
 
 

@@ -18,16 +18,20 @@ from functools import lru_cache
 from typing import Any
 
 from celery import Task, shared_task
-from celery.signals import worker_process_init
+from celery.signals import beat_init, worker_process_init, worker_ready
+from django.conf import settings
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
 from detectors.catalog import catalog
+from incidents.checks import own_health, periodic_tasks
 from incidents.polling.polling import LEASE, Chunk
 from incidents.triage import inbox
 from kintsugi import celery as _app  # noqa: F401  (the app that the tasks belong to)
 from kintsugi import clock
 from kintsugi.clients import wiring
+from kintsugi.health import outside_ping, reporter
+from kintsugi.health.beat_scheduler import make_beat_part
 from kintsugi.periodic import periods
 from kintsugi.periodic.own_pace import OwnPace
 from kintsugi.pipeline import Pipeline
@@ -61,6 +65,17 @@ def pipeline() -> Pipeline:
 def _open_doors(**_: Any) -> None:
     """Before the first task, so that the first fault does not wait for what every fault needs."""
     pipeline()
+
+
+@worker_ready.connect
+def _report_worker(sender: Any, **_: Any) -> None:
+    reporter.start([reporter.make_worker_part(list(sender.app.amqp.queues.consume_from))])
+
+
+@beat_init.connect
+def _report_beat(**_: Any) -> None:
+    """`manage.py up`, whose beat is one part of several, has started its reporter before."""
+    reporter.start([make_beat_part()])
 
 
 # 1. Events in the inbox become faults and incidents; repairs start at once.
@@ -122,11 +137,11 @@ def notify(notification_id: int) -> None:
 # 5. Whatever is due and was not enqueued. It waits for nobody but the database.
 @shared_task
 def sweep() -> None:
-    """In this order:
+    """In this order, and then the world outside is told that it was done:
 
     1. what no single machine tells becomes faults: our own overload, the management network, a
        blind detector, what many faults show together, a window whose review is due, the breaker,
-       periodic work that is late;
+       periodic work that is late, parts of Kintsugi that fell silent;
     2. people are asked where nothing moves: what asks is not settled by its faults' end;
     3. quiet, hold-downs and quiet periods end; windows begin and end;
     4. vendor cases and lent spares remind people; what became of cures is judged;
@@ -134,6 +149,25 @@ def sweep() -> None:
     6. people are told.
     """
     pipeline().sweep()
+    if settings.KINTSUGI["KINTSUGI_PING_URL"]:
+        periodic_tasks.run_once(
+            outside_ping.TASK,
+            lambda: _on_commit(ping),
+            clock=clock.now,
+            every=outside_ping.EVERY,
+        )
+
+
+@shared_task(expires=outside_ping.EVERY.total_seconds())
+def ping() -> None:
+    """In the queue of messages: who is pinged learns that a sweep and they get on."""
+    outside_ping.send(settings.KINTSUGI["KINTSUGI_PING_URL"])
+
+
+def evaluate_own_health() -> None:
+    """By a process that no beat calls. While sweeps do it, it costs one question."""
+    if not own_health.is_done(clock.now()):
+        pipeline().evaluate_own_health()
 
 
 # 6. The polls that are due.

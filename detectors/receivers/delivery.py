@@ -106,6 +106,11 @@ class Delivery:
         """On disk and not known to be in the inbox."""
         return self._spool.size_after(self._position)
 
+    @property
+    def position(self) -> Extent | None:
+        """The last batch that is known to be in the inbox."""
+        return self._position
+
     def post(self, batch: Batch) -> None:
         with self._lock:
             self._newest = batch.extent

@@ -34,7 +34,7 @@ from detectors.receivers.intake import Intake, Sender, Signatures, Zones
 from detectors.receivers.refusals import Refusals, RefusedInput
 from detectors.receivers.relp.sessions import RelpConnection
 from detectors.receivers.senders import Senders
-from detectors.receivers.spool import Batch, Spool, SpoolFull
+from detectors.receivers.spool import Batch, Extent, Spool, SpoolFull
 
 _log = logging.getLogger(__name__)
 BATCH_EVENTS = 500
@@ -45,6 +45,8 @@ ACKNOWLEDGE_LINES = 64
 _TICK_S = 1.0
 _TOLD_EVERY_S = 60.0
 _REPORT_EVERY_S = 10.0
+# Our choice: nothing in the loop takes a second; what waits for disk or database runs beside it.
+_HANGS_AFTER_S = 30.0
 # Past this the database has been away for long: hold the senders back rather than fill the disk.
 MAX_SPOOL_BYTES = 2 * 1024**3
 # Events in memory while the disk takes none.
@@ -132,6 +134,8 @@ class Receiver:
         self._timer: asyncio.TimerHandle | None = None
         self._is_held_back = False
         self._is_stopping = False
+        self._turned_s: float | None = None
+        self.undelivered_bytes = 0  # on disk and not known to be in the inbox; counted each second
         self._stopped: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -147,6 +151,16 @@ class Receiver:
             self._delivery.stop()
             delivery.join(10.0)
             self.spool.close()
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether its loop turns: what is sent is read, or held back on purpose."""
+        return self._turned_s is not None and time.monotonic() - self._turned_s < _HANGS_AFTER_S
+
+    @property
+    def delivered(self) -> Extent | None:
+        """The last batch that is known to be in the inbox."""
+        return self._delivery.position
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -183,6 +197,7 @@ class Receiver:
             await asyncio.to_thread(
                 door.start, partial(self._deliver, door), lambda: self._senders, self.counters
             )
+        turning = asyncio.create_task(self._mark_turns())
         housekeeping = asyncio.create_task(self._keep_house())
         _log.info(
             "receiver %s listens on %s port %d, UDP and TCP", self.spool.receiver, *self.address
@@ -192,6 +207,7 @@ class Receiver:
             if not self._is_stopping:  # asked before there was a loop to tell
                 await self._stopped.wait()
         finally:
+            turning.cancel()
             housekeeping.cancel()
             for door in self._doors:
                 await asyncio.to_thread(door.stop)
@@ -368,6 +384,11 @@ class Receiver:
 
     # -- once a second
 
+    async def _mark_turns(self) -> None:
+        while True:
+            self._turned_s = time.monotonic()
+            await asyncio.sleep(_TICK_S)
+
     async def _keep_house(self) -> None:
         told_s, told = time.monotonic(), self.counters.snapshot()
         reported_s = 0.0
@@ -398,10 +419,11 @@ class Receiver:
     def _write_counters(self) -> None:
         """For people and monitoring: `counters.json` beside the segments, replaced whole."""
         path: Path = self.spool.directory / "counters.json"
+        self.undelivered_bytes = self._delivery.undelivered_bytes
         values = {
             **self.counters.snapshot(),
             "folded": self._folder.folded,
-            "undelivered_bytes": self._delivery.undelivered_bytes,
+            "undelivered_bytes": self.undelivered_bytes,
         }
         values |= {
             "damaged_records": self.spool.damaged_records,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -21,6 +19,7 @@ from kintsugi.cli.grammar import OBJECTS, VERBS, Verb
 from kintsugi.cli.lazy import LazyVerb
 from kintsugi.cli.site import NoSite
 from kintsugi.configuration import settings_file
+from kintsugi.version import get_version
 
 _HELP = (
     "Fault management for Slurm GPU clusters. An object, a verb, what it is about: `kintsugi"
@@ -74,17 +73,8 @@ def _object_group(root: TyperGroup, name: str) -> TyperGroup:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"kintsugi {_version()}")
+        typer.echo(f"kintsugi {get_version()}")
         raise typer.Exit
-
-
-def _version() -> str:
-    """Of the installed distribution; a checkout that is not installed has it in pyproject.toml."""
-    try:
-        return metadata.version("kintsugi")
-    except metadata.PackageNotFoundError:
-        project = Path(__file__).resolve().parents[2] / "pyproject.toml"
-        return str(tomllib.loads(project.read_text())["project"]["version"])
 
 
 def _options(

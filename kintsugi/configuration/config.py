@@ -30,6 +30,7 @@ from kintsugi.configuration.setting_values import (
     listen_address,
     networks,
     percent,
+    plain_networks,
     positive_duration,
     slurm_access,
     time_zones,
@@ -91,6 +92,22 @@ KEYS: tuple[Key, ...] = (
         "127.0.0.1:8000",
         "ADDRESS:PORT",
         "where `kintsugi up` serves the console",
+    ),
+    Key(
+        "KINTSUGI_METRICS_NETWORKS",
+        plain_networks,
+        "127.0.0.0/8,::1/128",
+        "CIDR networks, comma-separated",
+        "who may read /metrics of the console",
+    ),
+    Key(
+        "KINTSUGI_PING_URL",
+        url("https"),
+        "",
+        "https://HOST/PATH",
+        "asked once a minute after a sweep has done its work, so that somebody outside notices when"
+        " it is not; unset: none",
+        True,
     ),
     Key(
         "KINTSUGI_TIME_ZONE",

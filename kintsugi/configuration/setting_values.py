@@ -92,6 +92,11 @@ def networks(text: str) -> list[str]:
     ]
 
 
+def plain_networks(text: str) -> list[str]:
+    """CIDR networks alone."""
+    return [str(ipaddress.ip_network(part, strict=False)) for part in words(text)]
+
+
 def words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 

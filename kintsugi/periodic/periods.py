@@ -8,6 +8,8 @@ from datetime import timedelta
 POLL_DUE = timedelta(seconds=5)
 # A dead switch silences its machines within two rounds of polls: Slurm is asked well before that.
 ASK_REACH = timedelta(seconds=10)
+# As often as each process writes that it is alive.
+OWN_HEALTH = timedelta(seconds=10)
 # Links are polled every 60 s: sooner there is nothing new.
 COMPARE = timedelta(minutes=1)
 # slurmctld forgets an ended job after MinJobAge (300 s by default): a look each minute sees each

@@ -110,5 +110,8 @@ def start_worker(parts: Parts, app: Celery) -> None:
 
 
 def start_beat(parts: Parts, app: Celery) -> None:
-    service = EmbeddedService(app, max_interval=1, thread=True)
+    # Named here: by itself an embedded beat takes a scheduler that keeps a file in its directory.
+    service = EmbeddedService(
+        app, max_interval=1, thread=True, scheduler_cls=app.conf.beat_scheduler
+    )
     parts.start("beat", service.run, service.stop)

@@ -9,8 +9,9 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
+from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -28,10 +29,12 @@ from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Door, Listen, Receiver
 from detectors.transports import error_text
 from incidents.checks import refused_senders
+from incidents.checks.heartbeats import Backlog as PartBacklog
 from incidents.models import Node, Switch
 from incidents.triage import inbox
 from kintsugi import clock, tasks
 from kintsugi.configuration.setting_values import INVENTORY
+from kintsugi.health.reporter import Part
 from kintsugi.servers import database_reads
 from kintsugi.servers.database_reads import DatabaseAway
 
@@ -72,6 +75,44 @@ def _load_zones() -> Zones:
 
 def _load_matcher() -> Matcher:
     return Matcher(catalog.load())
+
+
+def make_receiver_part(receiver: Receiver) -> Part:
+    """What is told of this receiver."""
+    return Part(
+        "receiver",
+        is_working=lambda: receiver.is_receiving,
+        is_restart_a_cure=True,
+        read_backlog=DeliveryWatch(receiver).read_backlog,
+        directory=settings.DATA_DIR,
+    )
+
+
+class UndeliveredSpool(Protocol):
+    """What is asked of a receiver (detectors.receivers.syslog.Receiver)."""
+
+    @property
+    def undelivered_bytes(self) -> int: ...
+    @property
+    def delivered(self) -> Extent | None: ...
+
+
+class DeliveryWatch:
+    """Since when a receiver has something to deliver and delivers nothing."""
+
+    def __init__(self, receiver: UndeliveredSpool) -> None:
+        self._receiver = receiver
+        self._delivered: Extent | None = None
+        self._since: datetime | None = None
+
+    def read_backlog(self) -> PartBacklog:
+        delivered, size = self._receiver.delivered, self._receiver.undelivered_bytes
+        if not size or delivered != self._delivered:
+            self._since = None
+        elif self._since is None:
+            self._since = clock.now()
+        self._delivered = delivered
+        return PartBacklog(size, self._since)
 
 
 class AddressTaken(Exception):

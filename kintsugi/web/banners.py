@@ -10,7 +10,7 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
-from incidents.checks import overload, refused_senders
+from incidents.checks import overload, own_health, refused_senders
 from incidents.maintenance import active_windows, silences
 from incidents.notify.services import troubles
 from kintsugi.configuration.setting_values import INVENTORY
@@ -43,6 +43,7 @@ def get_banners() -> list[Banner]:
         *_refused_sender_banners(),
         *_silence_banners(),
         *_overload_banners(),
+        *_own_health_banners(),
         *_message_banners(),
     ]
 
@@ -119,6 +120,15 @@ def _overload_banners() -> list[Banner]:
         text = f"Kintsugi is overloaded since {timezone.localtime(since):%H:%M %Z}. {advice}"
         banners.append(Banner("mode", "hourglass_bottom", text, address, "Faults"))
     return banners
+
+
+def _own_health_banners() -> list[Banner]:
+    """Which part of Kintsugi is silent or does not get on."""
+    address = reverse("admin:incidents_fault_changelist")
+    return [
+        Banner("mode", "heart_broken", text, address, "Faults")
+        for _, text in own_health.list_standing()
+    ]
 
 
 def _silence_banners() -> list[Banner]:

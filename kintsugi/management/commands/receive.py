@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from detectors.receivers.spool import SpoolError
 from kintsugi import startup
+from kintsugi.health import reporter
 from kintsugi.servers import receiving
 
 
@@ -29,6 +30,9 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: receiver.stop())
+        reporter.start(
+            [receiving.make_receiver_part(receiver)], wait_until_ready=receiver.ready.wait
+        )
         try:
             receiver.run()
         except OSError as error:

@@ -11,6 +11,9 @@ from django.core.management.base import CommandError
 from detectors.receivers.spool import SpoolError
 from kintsugi import tasks
 from kintsugi.celery import app
+from kintsugi.health import reporter
+from kintsugi.health.beat_scheduler import make_beat_part
+from kintsugi.health.reporter import Part, make_worker_part
 from kintsugi.management.store import StoreCommand
 from kintsugi.servers import embedded, receiving
 
@@ -38,6 +41,16 @@ class Command(StoreCommand):
                 f"KINTSUGI_WEB_LISTEN={host}:{port}: {error.strerror}; choose another port"
             ) from error
         tasks.pipeline()  # before the first fault comes, not with it
+        reporter.start(
+            [
+                Part("web"),
+                make_beat_part(),
+                make_worker_part(embedded.QUEUES.split(",")),
+                receiving.make_receiver_part(receiver),
+            ],
+            wait_until_ready=receiver.ready.wait,
+            work=tasks.evaluate_own_health,
+        )
         embedded.start_worker(parts, app)
         embedded.start_beat(parts, app)
         parts.start("receiver", receiver.run, receiver.stop)

@@ -403,7 +403,7 @@ class TestAddresses:
         ) == (403, True)
 
     def test_an_unknown_address_is_not_found_whoever_asks(self, people: People) -> None:
-        for address in ("/healthz", "/metrics", "/incidents/nothing/"):
+        for address in ("/health", "/metrics/", "/incidents/nothing/"):
             assert Client().get(address).status_code == 404
             assert people.viewer.get(address).status_code == 404
 
@@ -460,7 +460,7 @@ def test_a_list_needs_as_many_queries_for_forty_rows_as_for_two(people: People, 
     _many(40)
     # What is not shown is counted: open incidents, and on the first page also what people are asked.
     assert _queries(people.on_call, page) <= few + (2 if page == "/" else 1)
-    assert few <= 32  # two of them for banners: senders that are refused, and our own overload
+    assert few <= 33  # three for banners: refused senders, our own overload, our own parts
 
 
 def test_an_incident_needs_as_many_queries_for_forty_faults_as_for_one(people: People) -> None:
@@ -481,7 +481,7 @@ def test_an_incident_needs_as_many_queries_for_forty_faults_as_for_one(people: P
             joined_at=NOW,
         )
     assert _queries(people.on_call, page) <= few + 1  # evidence is read once there is any
-    assert few <= 32  # two of them for banners: senders that are refused, and our own overload
+    assert few <= 33  # three for banners: refused senders, our own overload, our own parts
 
 
 def test_switches_with_an_open_incident_are_counted_by_role(people: People) -> None:

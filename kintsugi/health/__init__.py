@@ -1,0 +1,1 @@
+"""How each process shows that it is alive: to the others, to systemd, to the world outside."""
