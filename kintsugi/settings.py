@@ -87,6 +87,7 @@ INSTALLED_APPS = [
     "kintsugi.apps.KintsugiConfig",
 ]
 MIDDLEWARE = [
+    "kintsugi.web.health.HealthPages",  # first: they know no host name, session or user
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

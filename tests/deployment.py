@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -85,7 +86,16 @@ class Deployment:
         self.home = Path(tempfile.mkdtemp(prefix="kintsugi-deploy-"))
         self.home.chmod(0o755)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        for place in ("opt", "python", "packages", "etc/kintsugi/acting", "var/lib", "log"):
+        self._listeners: dict[str, socket.socket] = {}
+        for place in (
+            "notify",
+            "opt",
+            "python",
+            "packages",
+            "etc/kintsugi/acting",
+            "var/lib",
+            "log",
+        ):
             (self.home / place).mkdir(parents=True)
         etc = self.home / "etc" / "kintsugi"
         common = environment(self._moved((DEPLOY / "environment.example").read_text()))
@@ -150,10 +160,26 @@ class Deployment:
             word.replace(":8000", f":{port}") for word in python_command(unit.command, "")[1:]
         ]
         with self.log(name).open("ab") as log:
-            argv = self._argv(unit, command)
+            argv = self._argv(unit, command, **self._listen(name))
             self._processes[name] = spawn(
                 argv, cwd="/", stdout=log, stderr=log, start_new_session=True
             )
+
+    def _listen(self, name: str) -> dict[str, str]:
+        """As systemd does for `Type=notify` and `WatchdogSec=`, here of three seconds."""
+        path = self.home / "notify" / name
+        self._listeners[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._listeners[name].bind(str(path))
+        self._listeners[name].setblocking(False)
+        path.chmod(0o777)
+        return {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "3000000"}
+
+    def read_notification(self, name: str) -> str:
+        """The next thing that a unit told systemd; empty when there is none."""
+        try:
+            return self._listeners[name].recv(256).decode()
+        except BlockingIOError:
+            return ""
 
     def log(self, name: str) -> Path:
         return self.home / "log" / name
@@ -173,12 +199,13 @@ class Deployment:
         ]
         return ["setpriv", *ids, "--no-new-privs", "--bounding-set", "-all", "--inh-caps", "-all"]
 
-    def _argv(self, unit: Unit, command: list[str]) -> list[str]:
+    def _argv(self, unit: Unit, command: list[str], **further: str) -> list[str]:
         """`command` (words behind the interpreter) in the unit's environment, with the code where
         it may be read."""
         values: dict[str, str] = {}
         for file in unit.environment_files:
             values |= environment(Path(self._moved(file)).read_text())
+        values |= further
         python = self.home / "python" / "bin" / Path(os.path.realpath(sys.executable)).name
         values |= {
             "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
@@ -209,6 +236,8 @@ class Deployment:
     def remove(self) -> None:
         for process in self._processes.values():
             stop(process, how=signal.SIGTERM, within_s=20)
+        for listener in self._listeners.values():
+            listener.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
 

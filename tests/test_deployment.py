@@ -4,8 +4,10 @@ none of them."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,9 +63,43 @@ def test_the_seven_units_start_as_their_users_with_the_modes_that_are_shipped(
             f"http://127.0.0.1:{web}/login/", headers={"Host": "kintsugi.example.org"}
         )
         assert urllib.request.urlopen(asked, timeout=patient(10)).status == 200
+        _assert_watched(site, web)
         assert [name for name in UNITS if not site.is_running(name)] == []
         assert "Permission denied" not in "".join(site.log(name).read_text() for name in UNITS)
         _assert_kept_apart(site)
+
+
+def _assert_watched(site: Deployment, web: int) -> None:
+    """Each tells systemd that it serves, then that it lives, and all others that it is there."""
+    for name in UNITS:
+        for expected in ("READY=1", "WATCHDOG=1", "WATCHDOG=1"):
+            wait_until(
+                lambda name=name, expected=expected: site.read_notification(name) == expected,
+                within_s=30,
+                what=f"{expected} of {name}",
+            )
+    wait_until(lambda: _ask(web, "readyz") == 200, within_s=30, what="a site that is ready")
+    assert _ask(web, "healthz") == 200
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{web}/metrics", timeout=patient(10)).read()
+    parts = set(re.findall(r'kintsugi_part_age_seconds\{.*part="([^"]+)"', metrics.decode()))
+    assert parts == {
+        "beat",
+        "receiver",
+        "web",
+        "worker-ingest-notify-sweep",
+        "worker-poll",
+        "worker-runbook",
+        "worker-slurm",
+    }
+
+
+def _ask(port: int, page: str) -> int:
+    try:
+        return int(
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=patient(10)).status
+        )
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
 
 
 def _workers(queue: Redis) -> set[str]:

@@ -1,0 +1,100 @@
+"""What load balancers and Prometheus ask: whether this process answers, whether the site serves,
+its numbers.
+
+They come before all other middleware: whoever asks knows no host name of the console and has no
+session.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from django.conf import settings
+from django.db import Error, connection
+from django.http import HttpRequest, HttpResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from detectors.transports import error_text
+from incidents.checks.heartbeats import SILENT_AFTER, is_fresh, list_latest
+from kintsugi import clock
+from kintsugi.configuration import schema
+from kintsugi.health.metrics import format_metrics
+
+_log = logging.getLogger(__name__)
+# Without these no fault becomes an incident that people hear of. A site may do without the others.
+_NEEDED_QUEUES = ("ingest", "notify", "sweep")
+_DATABASE_AWAY = "the database does not answer"
+
+
+class HealthPages:
+    """Middleware that answers three addresses, without login and for GET and HEAD alone."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+        self._pages = {"/healthz": show_health, "/readyz": show_readiness, "/metrics": show_metrics}
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        page = self._pages.get(request.path_info)
+        if page is None:
+            return self._get_response(request)
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponse(status=405, headers={"Allow": "GET, HEAD"})
+        try:
+            response = page(request)
+        except Error as error:
+            connection.close()
+            _log.warning("%s: %s", _DATABASE_AWAY, error_text.reason(error))
+            response = _answer(503, _DATABASE_AWAY)
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+
+def show_health(request: HttpRequest) -> HttpResponse:
+    """200: this process answers, and its database does."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return _answer(200, "ok")
+
+
+def show_readiness(request: HttpRequest) -> HttpResponse:
+    """200: the tables are this version's, and a beat and workers have been seen lately. 503 says
+    what is missing."""
+    missing = _list_missing(clock.now())
+    return _answer(503, "\n".join(missing)) if missing else _answer(200, "ok")
+
+
+def show_metrics(request: HttpRequest) -> HttpResponse:
+    """For those whom KINTSUGI_METRICS_NETWORKS names."""
+    if not _may_read_metrics(request.META.get("REMOTE_ADDR", "")):
+        return _answer(403, "KINTSUGI_METRICS_NETWORKS does not name your address")
+    return HttpResponse(format_metrics(clock.now()), content_type=CONTENT_TYPE_LATEST)
+
+
+def _list_missing(now: datetime) -> list[str]:
+    if schema.find_problem():
+        return ["the tables are not those of this version: kintsugi migrate"]
+    fresh = [row for row in list_latest() if is_fresh(row, now)]
+    lately = f"has been seen for {SILENT_AFTER.seconds} s"
+    served = {queue for row in fresh for queue in row.queues}
+    missing = [f"no worker of {queue} {lately}" for queue in _NEEDED_QUEUES if queue not in served]
+    if not any(row.part == "beat" for row in fresh):
+        missing.insert(0, f"no beat {lately}")
+    return missing
+
+
+def _may_read_metrics(address: str) -> bool:
+    try:
+        asking = ipaddress.ip_address(address)
+    except ValueError:  # a Unix socket has no address
+        return False
+    if isinstance(asking, ipaddress.IPv6Address) and asking.ipv4_mapped is not None:
+        asking = asking.ipv4_mapped
+    networks = settings.KINTSUGI["KINTSUGI_METRICS_NETWORKS"]
+    return any(asking in ipaddress.ip_network(network) for network in networks)
+
+
+def _answer(status: int, text: str) -> HttpResponse:
+    return HttpResponse(f"{text}\n", status=status, content_type="text/plain; charset=utf-8")
