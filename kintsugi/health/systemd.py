@@ -13,6 +13,7 @@ _log = logging.getLogger(__name__)
 READY, WATCHDOG = "READY=1", "WATCHDOG=1"
 # The manual advises half of what systemd waits for; a third lets one message be late.
 _SHARE = 1 / 3
+_TIMEOUT_S = 5.0  # our choice: a systemd that does not read holds nothing up
 
 
 def notify(state: str) -> bool:
@@ -24,6 +25,7 @@ def notify(state: str) -> bool:
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(_TIMEOUT_S)
             sender.connect(address)
             sender.sendall(state.encode())
     except OSError as error:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from detectors.catalog import catalog
 from detectors.faults import FaultEvent
 from detectors.logs.signatures import Fact, Matcher, to_event
+from detectors.receivers import syslog
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
@@ -495,3 +496,34 @@ def test_a_stop_closes_its_connections_so_that_senders_keep_what_follows(
         connection.sendall(xid() + b"\n")
         running.stop()
         assert is_closed(connection)
+
+
+class TestWhatItSaysOfItself:
+    def test_a_loop_that_hangs_is_not_receiving(
+        self, running: RunningReceiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(syslog, "_HANGS_AFTER_S", 3.0)
+        receiver, may_go_on = running.receiver, threading.Event()
+        wait_until(lambda: receiver.is_receiving, within_s=10, what="a loop that turns")
+        assert receiver._loop is not None
+        receiver._loop.call_soon_threadsafe(may_go_on.wait, 60)
+        wait_until(lambda: not receiver.is_receiving, within_s=10, what="a loop that hangs")
+        may_go_on.set()
+        wait_until(lambda: receiver.is_receiving, within_s=10, what="a loop that turns again")
+
+    def test_one_that_has_not_begun_is_not_receiving(self, tmp_path: Path) -> None:
+        waiting = RunningReceiver(tmp_path)
+        assert not waiting.receiver.is_receiving
+        waiting.receiver.spool.close()
+
+    def test_what_it_could_not_deliver_is_counted_until_it_has(self, tmp_path: Path) -> None:
+        inbox = MemoryInbox()
+        inbox.is_up = False
+        with RunningReceiver(tmp_path, inbox=inbox) as running:
+            receiver = running.receiver
+            running.send(xid())
+            wait_until(lambda: receiver.undelivered_bytes, within_s=10, what="undelivered bytes")
+            assert receiver.delivered is None
+            inbox.is_up = True
+            wait_until(lambda: not receiver.undelivered_bytes, within_s=10, what="a delivery")
+            assert receiver.delivered == inbox.positions[receiver.spool.receiver]
