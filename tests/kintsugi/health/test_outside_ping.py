@@ -60,17 +60,14 @@ def _make_certificate(folder: Path) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    )
+    builder = x509.CertificateBuilder(name, name, key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=1))
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    builder = builder.add_extension(names, critical=False)
+    is_ca = x509.BasicConstraints(ca=True, path_length=None)
+    builder = builder.add_extension(is_ca, critical=True)
     path = folder / "outside.pem"
     private = key.private_bytes(
         serialization.Encoding.PEM,
