@@ -74,7 +74,7 @@ def _report_worker(sender: Any, **_: Any) -> None:
 
 @beat_init.connect
 def _report_beat(**_: Any) -> None:
-    """`manage.py up`, whose beat is one part of several, has started its reporter before."""
+    """`kintsugi up`, whose beat is one part of several, has started its reporter before."""
     reporter.start([make_beat_part()])
 
 

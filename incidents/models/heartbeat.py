@@ -12,7 +12,7 @@ from django.db import models
 
 class Heartbeat(models.Model):
     """A part of Kintsugi that a process does the work of, as the process itself last said.
-    `manage.py up` does several parts and has a row for each."""
+    `kintsugi up` does several parts and has a row for each."""
 
     part = models.CharField(
         max_length=64, help_text="receiver, beat, web, or worker and its queues"

@@ -8,8 +8,8 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 from zoneinfo import ZoneInfo

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('incidents', '0004_inbox'),
+        ('incidents', '0005_heartbeat'),
     ]
 
     operations = [
