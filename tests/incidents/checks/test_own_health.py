@@ -48,7 +48,7 @@ class OwnSite:
             self.look()
 
     def look(self) -> None:
-        services.ingest(services.own_health(self.now, inbox=self.inbox), now=self.now)
+        services.ingest(services.evaluate_own_health(self.now, inbox=self.inbox), now=self.now)
 
 
 def standing(fault_type: str = own_health.PART_SILENT) -> list[str]:
