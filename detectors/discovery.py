@@ -56,10 +56,9 @@ def _detectors_of(module: ModuleType) -> Iterator[Detector]:
 
 
 def _is_detector(value: Any, module: ModuleType) -> bool:
-    return (
-        inspect.isclass(value)
-        and value.__module__ == module.__name__
-        and not value.__name__.startswith("_")
-        and all(hasattr(value, part) for part in _CONTRACT)
-        and value.kind is TargetKind.NODE
-    )
+    if not inspect.isclass(value) or value.__module__ != module.__name__:
+        return False
+    if value.__name__.startswith("_"):
+        return False
+    keeps_the_contract = all(hasattr(value, part) for part in _CONTRACT)
+    return keeps_the_contract and value.kind is TargetKind.NODE

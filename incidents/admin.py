@@ -133,15 +133,13 @@ class MachineAdmin(ReadOnlyAdmin):
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         told = Q(owner=row.path) | Q(members__fault__owner=row.path)
-        incidents = with_place(
-            Incident.objects.filter(pk__in=Incident.objects.filter(told).values("pk"))
-        )
+        about = Incident.objects.filter(told).values("pk")
+        incidents = with_place(Incident.objects.filter(pk__in=about))
+        faults = Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")
         return {
             "open_incidents": incidents.filter(state__in=OPEN),
             "past_incidents": incidents.filter(state__in=CLOSED)[:50],
-            "faults": (
-                Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")[:100]
-            ),
+            "faults": faults[:100],
             "parts": history(row.path),
             "can_report": request.user.has_perm("incidents.add_userreport"),
         }

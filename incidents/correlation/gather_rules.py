@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -150,7 +150,12 @@ def load(*extra_folders: Path) -> tuple[GatherRule, ...]:
     false` ends one.
     """
     files = [[_FILE], *(sorted(folder.glob("*.toml")) for folder in extra_folders)]
-    return read(*([(path.name, _text(path)) for path in paths] for paths in files))
+    return read(*map(_read_texts, files))
+
+
+def _read_texts(paths: Iterable[Path]) -> list[tuple[str, str]]:
+    """Each file's name and text. Raises GatherError."""
+    return [(path.name, _text(path)) for path in paths]
 
 
 def _text(path: Path) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from django.db.models import Q
 
@@ -105,16 +104,13 @@ class _Reader:
         title = self._title(fault.fault_type)
         place = self._format_resource(fault.resource)
         sources = self._sources_of([fault])
-        placement: dict[str, Any] = {
-            "because": link.reason,
-            "rule": link.rule,
-            "by": link.placed_by,
-        }
         return RootAccount(
             fault_type=fault.fault_type,
             title=title,
             place=place,
-            **placement,
+            because=link.reason,
+            rule=link.rule,
+            by=link.placed_by,
             at=fault.raised_at,
             observed_at=fault.observed_at,
             clock=fault.clock,
@@ -139,11 +135,6 @@ class _Reader:
         places = self._places(fault.resource for fault in faults)
         last_at = max(fault.last_seen_at for fault in faults)
         observed_at = min(fault.observed_at for fault in faults)
-        times: dict[str, Any] = {
-            "first_at": first.raised_at,
-            "last_at": last_at,
-            "observed_at": observed_at,
-        }
         sources = self._sources_of(faults)
         clocks = tuple(sorted({fault.clock for fault in faults}))
         return SeenFaults(
@@ -154,7 +145,9 @@ class _Reader:
             active=active,
             events=events,
             places=places,
-            **times,
+            first_at=first.raised_at,
+            last_at=last_at,
+            observed_at=observed_at,
             sources=sources,
             clocks=clocks,
         )

@@ -82,19 +82,7 @@ def put(
     with transaction.atomic():
         if not _move_position(receiver, after, last):
             raise PositionChanged(receiver)
-        rows = [
-            (
-                receiver,
-                batch.extent.segment,
-                batch.extent.start,
-                URGENT if batch.is_urgent else ORDINARY,
-                batch.payload,
-                len(batch.payload),
-                now,
-            )
-            for batch in batches
-        ]
-        _insert(rows)
+        _insert([_make_row(receiver, batch, now) for batch in batches])
 
 
 def read_state(now: datetime) -> InboxState:
@@ -153,6 +141,13 @@ def _move_position(receiver: str, after: SpoolExtent | None, last: SpoolExtent) 
         receiver=receiver, segment=after.segment, end=after.end
     ).update(**values)
     return moved == 1
+
+
+def _make_row(receiver: str, batch: SpooledBatch, now: datetime) -> tuple[Any, ...]:
+    """In the order of the columns of `_COPY`."""
+    extent, payload = batch.extent, batch.payload
+    rank = URGENT if batch.is_urgent else ORDINARY
+    return (receiver, extent.segment, extent.start, rank, payload, len(payload), now)
 
 
 def _insert(rows: Sequence[tuple[Any, ...]]) -> None:

@@ -196,7 +196,7 @@ def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
     machines = grace.around({row.resource for row in held if _period(row)}, now)
     rows = _no_longer_waiting(held, machines, now)
     cases = board.take(rows)
-    hosts = {host for host in (resources.host_of(row.owner) for row in rows) if host is not None}
+    hosts = {resources.host_of(row.owner) for row in rows} - {None}
     board.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
     board.read_neighbourhood({(row.fault_type, row.resource) for row in rows})
     for case in cases:

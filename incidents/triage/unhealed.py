@@ -152,9 +152,7 @@ def _part(parent: IncidentCase, children: Sequence[FaultCase], now: datetime) ->
     board = Board(fault_catalog.load(), now, hidden=frozenset({parent.row.pk}))
     rows = Fault.objects.filter(pk__in=ids).order_by("raised_at", "pk")
     cases = board.take(rows)
-    hosts = {
-        host for host in (resources.host_of(case.row.owner) for case in cases) if host is not None
-    }
+    hosts = {resources.host_of(case.row.owner) for case in cases} - {None}
     board.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
     board.read_neighbourhood({(case.row.fault_type, case.row.resource) for case in cases})
     for case in cases:

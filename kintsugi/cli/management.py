@@ -68,16 +68,11 @@ def _run_as_json(
         command.execute(*arguments, **options, stdout=out, stderr=err)
     except CommandError as error:
         code, refusal = error.returncode, str(error)
-    output.print_json(
-        {
-            "site": site.site_name(),
-            "verb": " ".join(verb.words),
-            "done": code == exit_codes.OK,
-            "code": code,
-            "text": out.getvalue().splitlines(),
-            "problems": [*err.getvalue().splitlines(), *refusal.splitlines()],
-        }
-    )
+    text = out.getvalue().splitlines()
+    problems = [*err.getvalue().splitlines(), *refusal.splitlines()]
+    spoken = " ".join(verb.words)
+    answer = {"site": site.site_name(), "verb": spoken, "done": code == exit_codes.OK}
+    output.print_json({**answer, "code": code, "text": text, "problems": problems})
     raise SystemExit(code)
 
 

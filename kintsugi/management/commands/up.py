@@ -41,15 +41,10 @@ class Command(StoreCommand):
                 f"KINTSUGI_WEB_LISTEN={host}:{port}: {error.strerror}; choose another port"
             ) from error
         tasks.pipeline()  # before the first fault comes, not with it
+        worker = make_worker_part(embedded.QUEUES.split(","))
+        own_parts = [Part("web"), make_beat_part(), worker, receiving.make_receiver_part(receiver)]
         reporter.start(
-            [
-                Part("web"),
-                make_beat_part(),
-                make_worker_part(embedded.QUEUES.split(",")),
-                receiving.make_receiver_part(receiver),
-            ],
-            wait_until_ready=receiver.ready.wait,
-            work=tasks.evaluate_own_health,
+            own_parts, wait_until_ready=receiver.ready.wait, work=tasks.evaluate_own_health
         )
         embedded.start_worker(parts, app)
         embedded.start_beat(parts, app)
