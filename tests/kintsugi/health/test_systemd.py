@@ -74,6 +74,7 @@ def test_a_systemd_that_is_gone_ends_nothing(
         ("90000000", "1", None),
         ("", None, None),
     ],
+    ids=["of any process", "of this process", "of another process", "no watchdog"],
 )
 def test_the_watchdog_is_told_three_times_in_its_period(
     monkeypatch: pytest.MonkeyPatch, period: str, pid: str | None, expected: float | None
