@@ -202,6 +202,7 @@ class Receiver:
         _log.info(
             "receiver %s listens on %s port %d, UDP and TCP", self.spool.receiver, *self.address
         )
+        self._turned_s = time.monotonic()
         self.ready.set()
         try:
             if not self._is_stopping:  # asked before there was a loop to tell
