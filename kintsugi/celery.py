@@ -18,7 +18,7 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "yes")
 # When Redis goes away while a task is under way, kombu 5.7 tries to put its message back through
 # the connection that it has just closed, and the worker ends with "Unrecoverable error: 'NoneType'
 # object has no attribute 'hostname'". The database is the queue of record, so the message need not
-# be put back: spool and sweep offer its work again.
+# be put back: its work stands in the inbox and in the rows that the sweep looks at.
 if settings.KINTSUGI["REDIS_URL"] is not None:
     from kombu.transport.redis import Channel
 

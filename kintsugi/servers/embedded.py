@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from celery import Celery
-from celery.beat import EmbeddedService
+from celery.beat import Service
 from celery.worker import WorkController, state
 from django.core.wsgi import get_wsgi_application
 from waitress.server import create_server
@@ -24,6 +24,7 @@ QUEUES = "ingest,runbook,notify,poll,sweep,slurm"
 _WORKER_THREADS = 16  # polls wait for nodes; faults and repairs must not wait for polls
 _WEB_THREADS = 8
 _STOP_WITHIN_S = 8.0
+_BEAT_SLEEPS_S = 1  # at most, so that it hears of the stop
 
 
 @dataclass
@@ -111,7 +112,12 @@ def start_worker(parts: Parts, app: Celery) -> None:
 
 def start_beat(parts: Parts, app: Celery) -> None:
     # Named here: by itself an embedded beat takes a scheduler that keeps a file in its directory.
-    service = EmbeddedService(
-        app, max_interval=1, thread=True, scheduler_cls=app.conf.beat_scheduler
-    )
-    parts.start("beat", service.run, service.stop)
+    # Of Celery's embedded beat the service alone: the thread around it waits at its stop for ever
+    # for a beat that ended before its first tick.
+    service = Service(app, max_interval=_BEAT_SLEEPS_S, scheduler_cls=app.conf.beat_scheduler)
+
+    def run() -> None:
+        app.set_current()
+        service.start()
+
+    parts.start("beat", run, service.stop)

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.signals import beat_init
 from django.conf import settings
 from django.db import OperationalError, connection
 
 from detectors.receivers.spool import Extent
 from incidents.checks import heartbeats
 from incidents.models import Heartbeat
+from kintsugi import celery
 from kintsugi.health import beat_scheduler, reporter
 from kintsugi.health.reporter import Part, Reporter, make_worker_part
 from kintsugi.servers import embedded
 from kintsugi.servers.receiving import DeliveryWatch
+from tests.services.patience import patient
 from tests.services.ports import wait_until
 
 
@@ -113,6 +116,14 @@ def test_work_that_fails_does_not_make_the_process_seem_dead(
         own.stop()
 
 
+@pytest.fixture
+def no_check_of_the_site() -> Iterator[None]:
+    """What a beat requires of settings and tables is shown elsewhere; here there is no site."""
+    beat_init.disconnect(celery._require_checks)
+    yield
+    beat_init.connect(celery._require_checks)
+
+
 class TestBeat:
     def test_it_seems_alive_while_it_ticks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(beat_scheduler, "_ticked_s", [])
@@ -127,6 +138,7 @@ class TestBeat:
         module, _, name = settings.CELERY_BEAT_SCHEDULER.partition(":")
         assert getattr(beat_scheduler, name).__module__ == module
 
+    @pytest.mark.usefixtures("no_check_of_the_site")
     def test_the_beat_of_manage_py_up_ticks_too_and_keeps_no_file(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -142,6 +154,30 @@ class TestBeat:
             finally:
                 parts.stop()
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.usefixtures("no_check_of_the_site")
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_a_beat_that_does_not_start_ends_all_and_holds_up_no_stop(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(**_: Any) -> None:
+            raise SystemExit("the database has no tables")
+
+        beat_init.connect(refuse)
+        app = a_silent_app()
+        app.conf.beat_scheduler = settings.CELERY_BEAT_SCHEDULER
+        parts = embedded.Parts()
+        try:
+            with no_reporter_yet(monkeypatch):
+                embedded.start_beat(parts, app)
+                wait_until(lambda: parts.is_ending, within_s=10, what="the end of all parts")
+                stopping = threading.Thread(target=parts.stop, daemon=True)
+                stopping.start()
+                stopping.join(patient(20))
+        finally:
+            beat_init.disconnect(refuse)
+        assert parts.failed == "beat"
+        assert not stopping.is_alive()
 
 
 def a_silent_app() -> Any:
