@@ -22,7 +22,7 @@ from incidents.state.transitions import act, ask, note_withdrawal, record, take_
 from incidents.triage.gathering import ended as conclusions_ended
 from incidents.triage.inbox import ingest_waiting, ingest_wires
 from incidents.triage.inbox import is_waiting as is_inbox_waiting
-from incidents.triage.inbox import read_state as read_inbox
+from incidents.triage.inbox import read_backlog as read_inbox
 from incidents.triage.ingesting import active_fingerprints, ingest
 from incidents.triage.items import EventRefused
 from incidents.triage.sweep import gpus_reset, node_restarted, sweep

@@ -147,7 +147,7 @@ LOGGING = {
     },
 }
 
-# A task is only a signal: spool and rows keep the work, and offer it again within seconds whoever
+# A task is only a signal: inbox and rows keep the work, and sweeps find it within seconds whoever
 # dies with it. So tasks are acknowledged early: a late acknowledgement that meets a restarted Redis
 # ends the worker (kombu 5.7, AttributeError in `ack`), and would protect nothing that is not kept
 # already.

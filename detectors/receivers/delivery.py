@@ -150,13 +150,18 @@ class Delivery:
                 self._deliver(batches, now)
                 now = self._clock()
         except InboxAway as error:
-            self._counters.deliveries_failed += 1
-            self._retry_s = now + _RETRY_EVERY_S
-            if not self._is_away:
-                _log.warning("the inbox takes no events (%s); they stay on disk", error)
-            self._is_away = True
+            self._retry_later(f"the inbox takes no events ({error})", now)
+        except OSError as error:
+            self._retry_later(f"the spool cannot be read ({error})", now)
         except PositionMoved:
             self._is_position_known = False
+
+    def _retry_later(self, trouble: str, now: float) -> None:
+        self._counters.deliveries_failed += 1
+        self._retry_s = now + _RETRY_EVERY_S
+        if not self._is_away:
+            _log.warning("%s; events stay on disk", trouble)
+        self._is_away = True
 
     def _learn_position(self) -> None:
         """After a start, and whenever an answer was lost."""
@@ -171,7 +176,8 @@ class Delivery:
         self._spool.remove_delivered(self._position)
 
     def _next_batches(self) -> list[Batch]:
-        """Those that follow the position, oldest first."""
+        """Those that follow the position, oldest first, without records whose checksum is wrong.
+        Raises OSError."""
         with self._lock:
             if not self._is_behind:
                 return _take_first(self._fresh)

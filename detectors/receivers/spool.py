@@ -125,14 +125,11 @@ class Spool:
 
     def read(self, extent: Extent) -> Batch:
         """The batch at `extent`, as `append` returned it. Raises SpoolError when it is no longer
-        whole."""
+        whole, OSError when it cannot be read now."""
         path = self._path(extent.segment)
-        try:
-            with path.open("rb") as file:
-                file.seek(extent.start)
-                record = _parse_record(file.read(extent.size))
-        except OSError as error:
-            raise SpoolError(f"{path}: cannot be read ({error.strerror}).") from error
+        with path.open("rb") as file:
+            file.seek(extent.start)
+            record = _parse_record(file.read(extent.size))
         if record is None:
             raise SpoolError(f"{path} at {extent.start}: this record is damaged.")
         return Batch(self.receiver, extent, record.payload, record.is_urgent)

@@ -31,7 +31,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Backlog:
+class PartBacklog:
     """What a part has not passed on yet, in bytes; `since` when nothing of it moves, None: it
     moves, or there is none."""
 
@@ -54,7 +54,7 @@ class PartReport:
 
     part: str
     queues: Sequence[str] = ()
-    backlog: Backlog | None = None
+    backlog: PartBacklog | None = None
     disk: Disk | None = None
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from detectors.faults import EventKind, FaultEvent
+from detectors.receivers.delivery import Backlog
 from incidents.checks import own_health_texts as texts
 from incidents.checks.heartbeats import is_fresh, is_witness, list_latest
 from incidents.correlation.conclusions import make_conclusion
@@ -39,17 +39,6 @@ Place = tuple[str, str]
 """Resource and qualifier of a fault."""
 
 
-class WaitingEvents(Protocol):
-    """What of the inbox is not counted yet (incidents.triage.inbox.InboxState)."""
-
-    @property
-    def batches(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def age(self) -> timedelta: ...
-
-
 @dataclass(frozen=True)
 class _Finding:
     """What was found of one fault type: a text for each place that is bad, and one for each that is
@@ -61,7 +50,7 @@ class _Finding:
     undecided: set[Place] = field(default_factory=set)
 
 
-def evaluate_own_health(now: datetime, *, inbox: WaitingEvents) -> list[FaultEvent]:
+def evaluate_own_health(now: datetime, *, inbox: Backlog) -> list[FaultEvent]:
     """The beginnings and the ends of Kintsugi's faults of its own, of the four types here."""
     rows = list_latest()
     findings = (
@@ -148,7 +137,7 @@ def _is_unserved(queue: str, rows: Sequence[Heartbeat], now: datetime) -> bool:
     return bool(workers) and not any(is_fresh(row, now) for row in workers)
 
 
-def _evaluate_inbox(rows: Sequence[Heartbeat], inbox: WaitingEvents, now: datetime) -> _Finding:
+def _evaluate_inbox(rows: Sequence[Heartbeat], inbox: Backlog, now: datetime) -> _Finding:
     """Where the workers of the inbox are silent their own fault says so, once."""
     if inbox.age <= OLD_UNTIL:
         text = "the inbox is worked off: no batch waits for more than half a minute"

@@ -25,7 +25,7 @@ _PARTS = {
         "its syslog and traps are not read; senders buffer or drop", "kintsugi-receiver"
     ),
     "beat": _Work(
-        "nothing is polled, and what a lost ring dropped is not found again", "kintsugi-beat"
+        "nothing is polled, and work whose task was lost is not found again", "kintsugi-beat"
     ),
     "web": _Work(
         "the console, Slack's buttons and the nodes' own checks get no answer", "kintsugi-web"

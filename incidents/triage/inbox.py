@@ -8,9 +8,8 @@ On PostgreSQL workers pass over each other's batches; SQLite has one writer at a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import Count, Min, Sum
@@ -18,6 +17,8 @@ from django.db.models import Count, Min, Sum
 from detectors import faults
 from detectors.faults import FaultEvent
 from detectors.receivers import spool
+from detectors.receivers.delivery import Backlog, PositionMoved
+from detectors.receivers.spool import Batch, Extent
 from incidents.db.upsert import is_postgresql
 from incidents.models import InboxBatch, SpoolMark, SpoolPosition
 from incidents.triage.ingesting import ingest, quarantine
@@ -34,63 +35,28 @@ _COPY = (
 )
 
 
-class SpoolExtent(Protocol):
-    """Bytes of a receiver's spool (detectors.receivers.spool.Extent)."""
-
-    @property
-    def segment(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
+def read_position(receiver: str) -> Extent | None:
+    """The last batch of this spool that was taken; None: none was."""
+    found = SpoolPosition.objects.filter(receiver=receiver).first()
+    return Extent(found.segment, found.start, found.end) if found is not None else None
 
 
-class SpooledBatch(Protocol):
-    """What a receiver hands over (detectors.receivers.spool.Batch)."""
-
-    @property
-    def extent(self) -> SpoolExtent: ...
-    @property
-    def payload(self) -> bytes: ...
-    @property
-    def is_urgent(self) -> bool: ...
-
-
-@dataclass(frozen=True)
-class InboxState:
-    """`size` in bytes; `age` of the oldest batch."""
-
-    batches: int
-    size: int
-    age: timedelta
-
-
-class PositionChanged(Exception):
-    """The spool's position is another than the caller's: nothing was taken."""
-
-
-def read_position(receiver: str) -> SpoolPosition | None:
-    return SpoolPosition.objects.filter(receiver=receiver).first()
-
-
-def put(
-    receiver: str, batches: Sequence[SpooledBatch], after: SpoolExtent | None, *, now: datetime
-) -> None:
+def put(receiver: str, batches: Sequence[Batch], after: Extent | None, *, now: datetime) -> None:
     """Takes all batches and moves the receiver's position from `after` to the last of them. Raises
-    PositionChanged, and then takes none."""
+    PositionMoved, and then takes none."""
     last = batches[-1].extent
     with transaction.atomic():
         if not _move_position(receiver, after, last):
-            raise PositionChanged(receiver)
+            raise PositionMoved(receiver)
         _insert([_make_row(receiver, batch, now) for batch in batches])
 
 
-def read_state(now: datetime) -> InboxState:
+def read_backlog(now: datetime) -> Backlog:
     found = InboxBatch.objects.aggregate(
         batches=Count("pk"), size=Sum("size"), oldest=Min("recorded_at")
     )
     age = max(now - found["oldest"], _NOTHING) if found["oldest"] else _NOTHING
-    return InboxState(found["batches"], found["size"] or 0, age)
+    return Backlog(found["batches"], found["size"] or 0, age)
 
 
 def is_waiting(before: datetime) -> bool:
@@ -133,7 +99,7 @@ def mark_counted(receiver: str, segment: int, start: int, end: int) -> None:
     )
 
 
-def _move_position(receiver: str, after: SpoolExtent | None, last: SpoolExtent) -> bool:
+def _move_position(receiver: str, after: Extent | None, last: Extent) -> bool:
     values = {"segment": last.segment, "start": last.start, "end": last.end}
     if after is None:
         return SpoolPosition.objects.get_or_create(receiver=receiver, defaults=values)[1]
@@ -143,7 +109,7 @@ def _move_position(receiver: str, after: SpoolExtent | None, last: SpoolExtent) 
     return moved == 1
 
 
-def _make_row(receiver: str, batch: SpooledBatch, now: datetime) -> tuple[Any, ...]:
+def _make_row(receiver: str, batch: Batch, now: datetime) -> tuple[Any, ...]:
     """In the order of the columns of `_COPY`."""
     extent, payload = batch.extent, batch.payload
     rank = URGENT if batch.is_urgent else ORDINARY

@@ -391,7 +391,7 @@ KEYS: tuple[Key, ...] = (
         duration,
         "5s",
         _DURATION,
-        "between two looks for what a lost ring dropped",
+        "between two looks for work whose task was lost",
     ),
     Key("KINTSUGI_IS_DEMO", flag, "no", "yes or no", "marks the pages of the simulated cluster"),
     Key(

@@ -80,7 +80,7 @@ def _collect_parts(now: datetime) -> Iterator[Metric]:
 
 
 def _collect_inbox(now: datetime) -> Iterator[Metric]:
-    state = inbox.read_state(now)
+    state = inbox.read_backlog(now)
     yield GaugeMetricFamily(
         "kintsugi_inbox_batches", "Batches of events not yet counted.", value=state.batches
     )

@@ -20,7 +20,7 @@ from django.db import Error, close_old_connections, connection
 from detectors.resources import short_host
 from detectors.transports import error_text
 from incidents.checks import heartbeats
-from incidents.checks.heartbeats import Backlog, Disk, PartReport, Process
+from incidents.checks.heartbeats import Disk, PartBacklog, PartReport, Process
 from kintsugi import clock
 from kintsugi.health import systemd
 from kintsugi.version import get_version
@@ -37,7 +37,7 @@ class Part:
     queues: tuple[str, ...] = ()
     is_working: Callable[[], bool] = lambda: True
     is_restart_a_cure: bool = False
-    read_backlog: Callable[[], Backlog] | None = None
+    read_backlog: Callable[[], PartBacklog] | None = None
     directory: Path | None = None
 
     def make_report(self) -> PartReport:

@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
 from detectors.receivers import connections
-from detectors.receivers.delivery import Backlog, InboxAway, PositionMoved
+from detectors.receivers.delivery import Backlog, InboxAway
 from detectors.receivers.intake import Zones
 from detectors.receivers.passed_sockets import PassedSocketError, take_passed_sockets
 from detectors.receivers.refusals import RefusedInput
@@ -29,7 +29,7 @@ from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Door, Listen, Receiver
 from detectors.transports import error_text
 from incidents.checks import refused_senders
-from incidents.checks.heartbeats import Backlog as PartBacklog
+from incidents.checks.heartbeats import PartBacklog
 from incidents.models import Node, Switch
 from incidents.triage import inbox
 from kintsugi import clock, tasks
@@ -177,18 +177,13 @@ class DatabaseInbox:
         self._is_bell_silent = False
 
     def read_position(self, receiver: str) -> Extent | None:
-        found = self._ask(lambda: inbox.read_position(receiver))
-        return Extent(found.segment, found.start, found.end) if found is not None else None
+        return self._ask(lambda: inbox.read_position(receiver))
 
     def put(self, receiver: str, batches: Sequence[Batch], after: Extent | None) -> None:
-        try:
-            self._ask(lambda: inbox.put(receiver, batches, after, now=clock.now()))
-        except inbox.PositionChanged as error:
-            raise PositionMoved(receiver) from error
+        self._ask(lambda: inbox.put(receiver, batches, after, now=clock.now()))
 
     def read_backlog(self) -> Backlog:
-        state = self._ask(lambda: inbox.read_state(clock.now()))
-        return Backlog(state.batches, state.size, state.age)
+        return self._ask(lambda: inbox.read_backlog(clock.now()))
 
     def ring(self) -> None:
         try:

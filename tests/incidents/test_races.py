@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 
 from detectors.faults import Observation, to_wire
+from detectors.receivers.delivery import PositionMoved
 from detectors.receivers.spool import Batch, Extent
 from incidents import services
 from incidents.inventory import services as inventory
@@ -102,7 +103,7 @@ def test_a_receiver_that_runs_twice_delivers_once() -> None:
     def deliver() -> bool:
         try:
             inbox.put("r1", [batch], None, now=NOW)
-        except inbox.PositionChanged:
+        except PositionMoved:
             return False
         return True
 

@@ -126,6 +126,22 @@ def test_batches_beyond_what_memory_holds_are_read_from_the_disk(
     assert scene.delivered == scene.posted
 
 
+def test_a_disk_that_does_not_answer_for_a_while_loses_nothing(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.post(batches=3)
+    scene.restart()
+    first = scene.home / "spool" / f"{scene.spool.segments[0]:012d}.segment"
+    first.rename(first.with_suffix(".away"))
+    scene.let_pass(5)
+    assert scene.delivered == []
+    assert caplog.text.count("the spool cannot be read") == 1
+    first.with_suffix(".away").rename(first)
+    scene.post()
+    scene.let_pass(5)
+    assert scene.delivered == scene.posted
+
+
 def test_segments_go_when_they_are_delivered(scene: Scene) -> None:
     scene.inbox.is_up = False
     scene.post(batches=40, excerpt="x" * 900)

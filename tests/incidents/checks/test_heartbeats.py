@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from incidents.checks import heartbeats
-from incidents.checks.heartbeats import Backlog, Disk, PartReport, Process
+from incidents.checks.heartbeats import Disk, PartBacklog, PartReport, Process
 from incidents.models import Heartbeat
 from tests.builders import NOW
 
@@ -36,12 +36,12 @@ def test_a_process_keeps_one_row_for_each_part_that_it_does() -> None:
 
 
 def test_what_waits_at_a_part_stands_in_its_row_and_goes_from_it() -> None:
-    backlog, disk = Backlog(4096, NOW), Disk("/var/lib/kintsugi", 10, 100)
+    backlog, disk = PartBacklog(4096, NOW), Disk("/var/lib/kintsugi", 10, 100)
     write(NOW, report=PartReport("receiver", (), backlog, disk))
     row = Heartbeat.objects.get()
     assert (row.backlog_bytes, row.backlog_since) == (4096, NOW)
     assert (row.directory, row.disk_free, row.disk_size) == ("/var/lib/kintsugi", 10, 100)
-    write(NOW + 10 * SECOND, report=PartReport("receiver", (), Backlog(0, None), disk))
+    write(NOW + 10 * SECOND, report=PartReport("receiver", (), PartBacklog(0, None), disk))
     row.refresh_from_db()
     assert (row.backlog_bytes, row.backlog_since) == (0, None)
 

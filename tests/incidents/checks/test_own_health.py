@@ -7,18 +7,18 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from detectors.receivers.delivery import Backlog
 from incidents import services
 from incidents.checks import heartbeats, own_health
-from incidents.checks.heartbeats import Backlog, Disk, PartReport, Process
+from incidents.checks.heartbeats import Disk, PartBacklog, PartReport, Process
 from incidents.models import Fault, Heartbeat, Incident
-from incidents.triage.inbox import InboxState
 from tests.builders import NOW
 
 pytestmark = pytest.mark.django_db
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 GIB = 1024**3
-QUIET = InboxState(0, 0, timedelta(0))
+QUIET = Backlog(0, 0, timedelta(0))
 INGEST = PartReport("worker-ingest-notify-sweep", ("ingest", "notify", "sweep"))
 BEAT, WEB = PartReport("beat"), PartReport("web")
 
@@ -170,7 +170,7 @@ class TestOldInbox:
         site = OwnSite(BEAT, INGEST)
         site.run_for(2 * MINUTE)
         for age, stands in ((60, False), (61, True), (45, True), (30, False), (45, False)):
-            site.inbox = InboxState(7, 3 * 1024**2, age * SECOND)
+            site.inbox = Backlog(7, 3 * 1024**2, age * SECOND)
             site.look()
             assert bool(standing(own_health.INBOX_OLD)) is stands, age
         assert Fault.objects.get().count == 1
@@ -178,7 +178,7 @@ class TestOldInbox:
     def test_the_text_says_how_much_waits_since_when_and_who_should_take_it(self) -> None:
         site = OwnSite(BEAT, INGEST)
         site.run_for(2 * MINUTE)
-        site.inbox = InboxState(7, 3 * 1024**2, 2 * MINUTE)
+        site.inbox = Backlog(7, 3 * 1024**2, 2 * MINUTE)
         site.look()
         expected = [
             "7 batches of events (3.0 MiB)",
@@ -191,7 +191,7 @@ class TestOldInbox:
     def test_it_is_told_where_no_worker_ever_ran(self) -> None:
         site = OwnSite(BEAT)
         site.run_for(2 * MINUTE)
-        site.inbox = InboxState(7, 100, 2 * MINUTE)
+        site.inbox = Backlog(7, 100, 2 * MINUTE)
         site.look()
         assert "No worker takes them" in text_of(own_health.INBOX_OLD)
 
@@ -199,15 +199,15 @@ class TestOldInbox:
         site = OwnSite(BEAT, INGEST)
         site.run_for(2 * MINUTE)
         site.stop(INGEST.part)
-        site.inbox = InboxState(7, 100, 45 * SECOND)
+        site.inbox = Backlog(7, 100, 45 * SECOND)
         site.run_for(70 * SECOND)
-        site.inbox = InboxState(7, 100, 2 * MINUTE)
+        site.inbox = Backlog(7, 100, 2 * MINUTE)
         site.run_for(MINUTE)
         assert (len(standing()), standing(own_health.INBOX_OLD)) == (1, [])
 
 
 def a_receiver(size: int, since: datetime | None = None) -> PartReport:
-    return PartReport("receiver", backlog=Backlog(size, since))
+    return PartReport("receiver", backlog=PartBacklog(size, since))
 
 
 class TestOldSpool:

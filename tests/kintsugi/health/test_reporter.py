@@ -41,7 +41,7 @@ class TestReport:
         assert Heartbeat.objects.get().part == "web"
 
     def test_it_writes_what_waits_and_what_room_there_is(self, tmp_path: Path) -> None:
-        backlog = heartbeats.Backlog(4096, None)
+        backlog = heartbeats.PartBacklog(4096, None)
         Reporter([Part("receiver", read_backlog=lambda: backlog, directory=tmp_path)]).report()
         row = Heartbeat.objects.get()
         assert (row.backlog_bytes, row.directory) == (4096, str(tmp_path))
@@ -198,12 +198,12 @@ class TestDelivery:
     def test_it_stands_still_when_there_is_something_and_nothing_moves(self) -> None:
         receiver = Undelivered()
         watch = DeliveryWatch(receiver)
-        assert watch.read_backlog() == heartbeats.Backlog(0, None)
+        assert watch.read_backlog() == heartbeats.PartBacklog(0, None)
         receiver.undelivered_bytes = 100
         since = watch.read_backlog().since
         receiver.undelivered_bytes = 300
         assert since is not None
-        assert watch.read_backlog() == heartbeats.Backlog(300, since)
+        assert watch.read_backlog() == heartbeats.PartBacklog(300, since)
 
     def test_it_does_not_while_its_position_moves(self) -> None:
         receiver = Undelivered()
@@ -211,4 +211,4 @@ class TestDelivery:
         receiver.undelivered_bytes = 1000
         for end in range(1, 5):
             receiver.delivered = Extent(1, 0, end)
-            assert watch.read_backlog() == heartbeats.Backlog(1000, None)
+            assert watch.read_backlog() == heartbeats.PartBacklog(1000, None)

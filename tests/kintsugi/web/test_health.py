@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from incidents import services
 from incidents.checks import heartbeats, own_health
-from incidents.checks.heartbeats import Backlog, Disk, PartReport, Process
+from incidents.checks.heartbeats import Disk, PartBacklog, PartReport, Process
 from incidents.models import Fault, Heartbeat, InboxBatch, Notification
 from kintsugi import tasks
 from kintsugi.web import banners
@@ -143,7 +143,7 @@ class TestMetrics:
 
     def test_spool_and_disk_of_a_receiver_are_told(self, client: Client) -> None:
         disk = Disk("/var/lib/kintsugi", 5000, 9000)
-        write(PartReport("receiver", (), Backlog(4096, None), disk))
+        write(PartReport("receiver", (), PartBacklog(4096, None), disk))
         metrics = read_metrics(client)
         assert metrics["kintsugi_spool_undelivered_bytes"] == {("mgmt-1",): 4096}
         free = metrics["kintsugi_data_directory_free_bytes"]
