@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from incidents.checks.blind_detectors import evaluate_blindness
 from incidents.checks.cables import evaluate_cables, record_verdicts
+from incidents.checks.clock_steps import get_step_back, move_times_back
 from incidents.checks.management_network import evaluate_management_network
 from incidents.checks.overload import evaluate_overload
 from incidents.checks.own_health import evaluate_own_health
@@ -50,6 +51,7 @@ __all__ = [
     "evaluate_rails",
     "follow",
     "follow_states",
+    "get_step_back",
     "gpus_reset",
     "ingest",
     "ingest_waiting",
@@ -58,6 +60,7 @@ __all__ = [
     "last_polls",
     "maintained",
     "merge",
+    "move_times_back",
     "node_restarted",
     "note_withdrawal",
     "read_inbox",

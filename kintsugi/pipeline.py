@@ -228,14 +228,24 @@ class Pipeline:
             self._ingest(events, now)
 
     def evaluate_own_health(self) -> None:
-        """Whether Kintsugi's own parts are alive and get on; what is not becomes faults."""
+        """Whether Kintsugi's own parts are alive and get on; what is not becomes faults. First of
+        all, what was due by a clock that was set back since is brought forward with it."""
 
         def work(now: datetime) -> None:
-            events = incidents.evaluate_own_health(now, inbox=incidents.read_inbox(now))
+            events = self._follow_clock(now)
+            events += incidents.evaluate_own_health(now, inbox=incidents.read_inbox(now))
             if events:
                 self._ingest(events, now)
 
         self._run_once(own_health.TASK, periods.OWN_HEALTH, work)
+
+    def _follow_clock(self, now: datetime) -> list[FaultEvent]:
+        with transaction.atomic():
+            step = incidents.get_step_back(now)
+            if step is None:
+                return []
+            runbooks.move_times_back(step, now)
+            return incidents.move_times_back(step, now)
 
     def ask_reach(self) -> None:
         """Which of many silent nodes Slurm still hears; `sweep` concludes from the answer."""

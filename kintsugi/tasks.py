@@ -10,6 +10,7 @@ for Slurm, so that a slurmctld that hangs holds up nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,9 @@ from functools import lru_cache
 from typing import Any
 
 from celery import Task, shared_task
-from celery.signals import beat_init, worker_process_init, worker_ready
+from celery.signals import beat_init, task_prerun, worker_process_init, worker_ready
 from django.conf import settings
-from django.db import transaction
+from django.db import Error, transaction
 from kombu.exceptions import OperationalError
 
 from detectors.catalog import catalog
@@ -65,6 +66,14 @@ def pipeline() -> Pipeline:
 def _open_doors(**_: Any) -> None:
     """Before the first task, so that the first fault does not wait for what every fault needs."""
     pipeline()
+
+
+@task_prerun.connect
+def _synchronise_clock(**_: Any) -> None:
+    """A child of a worker has no reporter that does. A database that is away is met by the task."""
+    if clock.is_old():
+        with contextlib.suppress(Error):
+            clock.synchronise()
 
 
 @worker_ready.connect

@@ -13,6 +13,7 @@ from runbooks.engine.turn import advance
 from runbooks.fleet.breaker import evaluate_breaker
 from runbooks.fleet.fleet import get_answering_nodes, get_mode, get_site_mode, get_stop_reason
 from runbooks.lease import lease
+from runbooks.lease.lease import move_times_back
 from runbooks.library import library
 from runbooks.models import Mode, Run, RunState
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
@@ -61,6 +62,7 @@ __all__ = [
     "is_due",
     "is_shadow",
     "may_stop_job",
+    "move_times_back",
     "pause",
     "release",
     "report_preflight",

@@ -31,6 +31,18 @@ class Process:
 
 
 @dataclass(frozen=True)
+class DatabaseView:
+    """How the database looks from a process, where it knows. `clock_ahead`: how far its machine's
+    clock is before the database's; `write_time`: what the quickest of its last writes took."""
+
+    clock_ahead: timedelta | None = None
+    write_time: timedelta | None = None
+
+
+_UNKNOWN_VIEW = DatabaseView()
+
+
+@dataclass(frozen=True)
 class PartBacklog:
     """What a part has not passed on yet, in bytes; `since` when nothing of it moves, None: it
     moves, or there is none."""
@@ -58,15 +70,20 @@ class PartReport:
     disk: Disk | None = None
 
 
-def write(process: Process, reports: Sequence[PartReport], now: datetime) -> None:
+def write(
+    process: Process,
+    reports: Sequence[PartReport],
+    now: datetime,
+    view: DatabaseView = _UNKNOWN_VIEW,
+) -> None:
     """The rows of one process; those of processes that are long gone are removed."""
     with transaction.atomic():
         for report in reports:
-            _write_row(process, report, now)
+            _write_row(process, report, view, now)
         Heartbeat.objects.filter(seen_at__lte=now - FORGOTTEN_AFTER).delete()
 
 
-def _write_row(process: Process, report: PartReport, now: datetime) -> None:
+def _write_row(process: Process, report: PartReport, view: DatabaseView, now: datetime) -> None:
     of_part = Heartbeat.objects.filter(part=report.part, host=process.host)
     row = of_part.filter(pid=process.pid).first()
     if row is None:  # those that it stands in for need no row
@@ -84,7 +101,13 @@ def _write_row(process: Process, report: PartReport, now: datetime) -> None:
     row.directory = report.disk.directory if report.disk else ""
     row.disk_free = report.disk.free if report.disk else None
     row.disk_size = report.disk.size if report.disk else None
+    row.clock_ahead_s = _to_seconds(view.clock_ahead)
+    row.write_s = _to_seconds(view.write_time)
     row.save()
+
+
+def _to_seconds(length: timedelta | None) -> float | None:
+    return None if length is None else length.total_seconds()
 
 
 def list_latest() -> list[Heartbeat]:

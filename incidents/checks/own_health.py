@@ -23,7 +23,9 @@ PART_SILENT = "kintsugi.part_silent"
 INBOX_OLD = "kintsugi.inbox_old"
 SPOOL_OLD = "kintsugi.spool_old"
 DISK_FULL = "kintsugi.disk_full"
-FAULT_TYPES = (PART_SILENT, INBOX_OLD, SPOOL_OLD, DISK_FULL)
+CLOCK_APART = "kintsugi.clock_apart"
+DATABASE_SLOW = "kintsugi.database_slow"
+FAULT_TYPES = (PART_SILENT, INBOX_OLD, SPOOL_OLD, DISK_FULL, CLOCK_APART, DATABASE_SLOW)
 # The claim of this evaluation among processes (incidents.checks.periodic_tasks).
 TASK = "own_health"
 _UNDONE_AFTER = timedelta(seconds=30)
@@ -33,7 +35,14 @@ OLD_AFTER, OLD_UNTIL = timedelta(seconds=60), timedelta(seconds=30)
 # What a spool may still grow by while the database is away (detectors.receivers.syslog,
 # MAX_SPOOL_BYTES); of a small file system a tenth (our choice). It ends a quarter above that.
 _ROOM_BYTES, _ROOM_SHARE, _ROOM_AGAIN = 2 * 1024**3, 0.1, 1.25
+# Our choice: NTP keeps machines of one site within milliseconds, and lines of two machines are put
+# in order by seconds. It ends at a fifth.
+APART, TOGETHER = timedelta(seconds=5), timedelta(seconds=1)
+# Our choice: a row is written within milliseconds; a run's lease (5 s, runbooks.lease.lease) is
+# renewed every second.
+SLOW_WRITE_S, QUICK_WRITE_S = 1.0, 0.5
 _INBOX = ("kintsugi/inbox", "")
+_DATABASE = ("kintsugi/database", "")
 
 Place = tuple[str, str]
 """Resource and qualifier of a fault."""
@@ -51,13 +60,15 @@ class _Finding:
 
 
 def evaluate_own_health(now: datetime, *, inbox: Backlog) -> list[FaultEvent]:
-    """The beginnings and the ends of Kintsugi's faults of its own, of the four types here."""
+    """The beginnings and the ends of Kintsugi's faults of its own, of the types here."""
     rows = list_latest()
     findings = (
         _evaluate_parts(rows, now),
         _evaluate_inbox(rows, inbox, now),
         _evaluate_spools(rows, now),
         _evaluate_disks(rows, now),
+        _evaluate_clocks(rows, now),
+        _evaluate_database(rows, now),
     )
     return [event for finding in findings for event in _make_events(finding, now)]
 
@@ -184,3 +195,34 @@ def _evaluate_disks(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
         else:
             finding.undecided.add(place)
     return finding
+
+
+def _evaluate_clocks(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
+    """Of each host by the process that wrote last."""
+    finding = _Finding(CLOCK_APART)
+    latest = {row.host: row for row in sorted(rows, key=lambda row: row.seen_at)}
+    for host, row in latest.items():
+        place = (f"kintsugi/{host}/clock", "")
+        if not is_fresh(row, now) or row.clock_ahead_s is None:
+            finding.undecided.add(place)
+            continue
+        ahead = timedelta(seconds=row.clock_ahead_s)
+        if abs(ahead) >= APART:
+            finding.bad[place] = texts.describe_wrong_clock(row, ahead)
+        elif abs(ahead) <= TOGETHER:
+            finding.good[place] = f"the clock of {host} agrees with the database's again"
+        else:
+            finding.undecided.add(place)
+    return finding
+
+
+def _evaluate_database(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
+    """Slow is what most processes see: a single one may wait for its own processor."""
+    known = [row for row in rows if is_fresh(row, now) and row.write_s is not None]
+    slow = [row for row in known if (row.write_s or 0.0) >= SLOW_WRITE_S]
+    if slow and len(slow) * 2 > len(known):
+        text = texts.describe_slow_database(slow, len(known))
+        return _Finding(DATABASE_SLOW, bad={_DATABASE: text})
+    if known and all((row.write_s or 0.0) <= QUICK_WRITE_S for row in known):
+        return _Finding(DATABASE_SLOW, good={_DATABASE: "rows are written within half a second"})
+    return _Finding(DATABASE_SLOW, undecided={_DATABASE})

@@ -122,5 +122,29 @@ def describe_full_disk(row: Heartbeat, least: float) -> str:
     )
 
 
+def describe_wrong_clock(row: Heartbeat, ahead: timedelta) -> str:
+    """`ahead` of the database's clock; below zero: behind it."""
+    direction = "ahead of" if ahead > timedelta(0) else "behind"
+    return (
+        f"The clock of {row.host} is {duration(abs(ahead))} {direction} the database's, as"
+        f" {describe_part(row)} saw at {moment(row.seen_at)}. Kintsugi goes by the database's"
+        " clock, so repairs, polls and messages keep their times; lines that this machine dates"
+        " itself do not, and munge refuses credentials that seem too old. One of the two is wrong:"
+        " `chronyc tracking` on both."
+    )
+
+
+def describe_slow_database(slow: Sequence[Heartbeat], known: int) -> str:
+    """`slow`: the processes that see it, of `known` that tell."""
+    worst = max(slow, key=lambda row: row.write_s or 0.0)
+    return (
+        f"{len(slow)} of {known} processes of Kintsugi take over a second to write a row; the worst"
+        f" is {describe_part(worst)}, {worst.write_s or 0.0:.1f} s at {moment(worst.seen_at)}."
+        " Events are counted late, and drains wait. See the database's machine (`iostat -x 1`, and"
+        " what else runs there) and what it waits for (pg_stat_activity); where only"
+        " this machine is busy, see what keeps its processors."
+    )
+
+
 def format_size(size: float) -> str:
     return f"{size / _MIB:,.1f} MiB"

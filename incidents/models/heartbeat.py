@@ -37,6 +37,12 @@ class Heartbeat(models.Model):
         null=True, blank=True, help_text="bytes that it may still write there"
     )
     disk_size = models.BigIntegerField(null=True, blank=True, help_text="bytes of that file system")
+    clock_ahead_s = models.FloatField(
+        null=True, blank=True, help_text="its machine's clock before the database's, in seconds"
+    )
+    write_s = models.FloatField(
+        null=True, blank=True, help_text="seconds that the quickest of its last writes took"
+    )
 
     class Meta:
         constraints: ClassVar = [

@@ -86,6 +86,12 @@ def _is_rooted_elsewhere() -> Q:
     return Q(node__isnull=False) & elsewhere & ~Q(Exists(rebooted))
 
 
+def move_times_back(step: timedelta, now: datetime) -> None:
+    """The clock was set back: what was due by it, or leased, is so as long from now as it was."""
+    for name in ("wake_at", "leased_until"):
+        Run.objects.filter(**{f"{name}__gt": now}).update(**{name: F(name) - step})
+
+
 def acquire(run_id: int, now: datetime) -> Run | None:
     """The run, leased to the caller; None when it is not due or somebody else was quicker."""
     found = (row for queue in _SINGLE_RUN for row in queue.rows(now=now, run=run_id))

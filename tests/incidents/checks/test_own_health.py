@@ -10,7 +10,7 @@ import pytest
 from detectors.receivers.delivery import Backlog
 from incidents import services
 from incidents.checks import heartbeats, own_health
-from incidents.checks.heartbeats import Disk, PartBacklog, PartReport, Process
+from incidents.checks.heartbeats import DatabaseView, Disk, PartBacklog, PartReport, Process
 from incidents.models import Fault, Heartbeat, Incident
 from tests.builders import NOW
 
@@ -277,3 +277,63 @@ def test_the_console_lists_what_stands_and_since_when() -> None:
     ((since, text),) = own_health.list_standing()
     assert since == site.now
     assert "Make room" in text
+
+
+class TestClocks:
+    @staticmethod
+    def write(host: str, ahead: timedelta, now: datetime) -> None:
+        view = DatabaseView(clock_ahead=ahead)
+        heartbeats.write(Process(host, 100, "0.2.0", NOW), [WEB], now, view)
+
+    def look(self, now: datetime) -> None:
+        services.ingest(services.evaluate_own_health(now, inbox=QUIET), now=now)
+
+    def test_a_machine_whose_clock_is_wrong_is_told_with_its_name_and_by_how_much(self) -> None:
+        self.write("mgmt-1", timedelta(0), NOW)
+        self.write("mgmt-2", -timedelta(hours=1), NOW)
+        self.look(NOW)
+        assert standing(own_health.CLOCK_APART) == ["kintsugi/mgmt-2/clock"]
+        expected = ["The clock of mgmt-2 is 1 h behind the database's", "`chronyc tracking`"]
+        assert mentions(text_of(own_health.CLOCK_APART), expected) == expected
+
+    @pytest.mark.parametrize(("ahead", "stands"), [(SECOND, False), (3 * SECOND, True)])
+    def test_it_ends_when_the_two_agree_within_a_second(
+        self, ahead: timedelta, stands: bool
+    ) -> None:
+        self.write("mgmt-1", 6 * SECOND, NOW)
+        self.look(NOW)
+        assert standing(own_health.CLOCK_APART) == ["kintsugi/mgmt-1/clock"]
+        self.write("mgmt-1", ahead, NOW + 10 * SECOND)
+        self.look(NOW + 10 * SECOND)
+        assert bool(standing(own_health.CLOCK_APART)) is stands
+
+
+class TestSlowDatabase:
+    @staticmethod
+    def look(*write_seconds: float, now: datetime = NOW) -> None:
+        for pid, seconds in enumerate(write_seconds, start=100):
+            view = DatabaseView(write_time=seconds * SECOND)
+            heartbeats.write(Process("mgmt-1", pid, "0.2.0", NOW), [WEB], now, view)
+        # Of several processes that do one part the last row counts: each does another here.
+        for row in Heartbeat.objects.all():
+            Heartbeat.objects.filter(pk=row.pk).update(part=f"web-{row.pid}")
+        services.ingest(services.evaluate_own_health(now, inbox=QUIET), now=now)
+
+    def test_it_is_told_when_most_processes_wait_for_it(self) -> None:
+        self.look(2.0, 3.5, 0.1)
+        assert standing(own_health.DATABASE_SLOW) == ["kintsugi/database"]
+        expected = ["2 of 3 processes", ", 3.5 s at", "pg_stat_activity"]
+        assert mentions(text_of(own_health.DATABASE_SLOW), expected) == expected
+
+    def test_one_process_that_waits_for_its_own_processor_says_nothing_of_the_database(
+        self,
+    ) -> None:
+        self.look(9.0, 0.01, 0.01)
+        assert standing(own_health.DATABASE_SLOW) == []
+
+    def test_it_ends_when_all_write_quickly(self) -> None:
+        self.look(2.0, 2.0)
+        assert standing(own_health.DATABASE_SLOW) == ["kintsugi/database"]
+        Heartbeat.objects.all().delete()
+        self.look(0.1, 0.1, now=NOW + 10 * SECOND)
+        assert standing(own_health.DATABASE_SLOW) == []
