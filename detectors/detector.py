@@ -236,7 +236,8 @@ class Detector(Protocol):
     alone matters need none: their rule says `rises`. Samples of `keeps` survive restarts. `sniff`
     names the output that a file is of, for `python -m detectors parse`. `every` is the usual pace;
     a site may slow it down. `for_the_record`: metrics that no rule mentions and that the inventory,
-    pages or `compare` read instead; a metric of no use to anybody is not observed.
+    pages or `compare` read instead; a metric of no use to anybody is not observed. `families`: of
+    which metrics it speaks, by the word before the dot, besides those of its own name.
     """
 
     name: ClassVar[str]
@@ -244,6 +245,7 @@ class Detector(Protocol):
     every: ClassVar[timedelta]
     keeps: ClassVar[frozenset[str]]
     for_the_record: ClassVar[frozenset[str]]
+    families: ClassVar[frozenset[str]]
 
     def wants(self, target: Target) -> bool:
         """Whether the target has what this detector looks at, as far as the inventory knows."""
@@ -264,6 +266,7 @@ class NothingToCompare:
 
     keeps: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset()
+    families: ClassVar[frozenset[str]] = frozenset()
 
     def wants(self, target: Target) -> bool:
         return True

@@ -12,9 +12,18 @@ from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from incidents.console.reserve import QuarantineAdmin, SpareAdmin
-from incidents.models import Decommission, Incident, Node, Quarantine, Spare, VendorCase
+from incidents.models import (
+    Decommission,
+    Incident,
+    Node,
+    NodeToken,
+    Quarantine,
+    Spare,
+    VendorCase,
+)
 from kintsugi.web.console import IncidentPage, NodePage
 from kintsugi.web.decommission_page import DecommissionPage
+from kintsugi.web.node_check.page import NodeTokenPage
 from kintsugi.web.vendor_page import VendorCasePage
 
 admin.site.register(Incident, IncidentPage)
@@ -23,6 +32,7 @@ admin.site.register(VendorCase, VendorCasePage)
 admin.site.register(Spare, SpareAdmin)
 admin.site.register(Quarantine, QuarantineAdmin)
 admin.site.register(Decommission, DecommissionPage)
+admin.site.register(NodeToken, NodeTokenPage)
 admin.site.unregister(User)
 admin.site.unregister(Group)
 

@@ -150,11 +150,18 @@ class Pipeline:
                     break
         self.ingest_observations(node, observations)
 
+    def ingest_report(self, node: str, observations: Mapping[str, Sequence[Observation]]) -> None:
+        """What a check saw that the node ran itself: it takes no part from another machine."""
+        self.ingest_observations(node, observations, is_report=True)
+
     def ingest_observations(
-        self, node: str, observations: Mapping[str, Sequence[Observation]]
+        self,
+        node: str,
+        observations: Mapping[str, Sequence[Observation]],
+        *,
+        is_report: bool = False,
     ) -> None:
-        """What detectors saw of one node, by their names, out of turn: here, or in a check that the
-        node ran itself."""
+        """What detectors saw of one node, by their names, out of turn."""
         now = self.clock()
         kind = TargetKind.NODE
         with transaction.atomic():
@@ -166,7 +173,7 @@ class Pipeline:
                     if detector is not None:
                         rounds.append(Round(detector, target, list(answer), states[name]))
             judgement = evaluate_rounds(rounds, self.catalog)
-            changes = self._store(rounds, judgement, now, lease=None)
+            changes = self._store(rounds, judgement, now, lease=None, is_report=is_report)
         self._follow_up(changes, now)
 
     def advance(self, run_id: int) -> None:
@@ -325,12 +332,13 @@ class Pipeline:
         now: datetime,
         *,
         lease: datetime | None,
+        is_report: bool = False,
     ) -> list[Change]:
         """In the caller's transaction: what is remembered, when the next look comes, what became of
         the events."""
         if not rounds:
             return []
-        changes = learn(judgement, now)
+        changes = learn(judgement, now, may_move_parts=not is_report)
         detectors = {id(poll.detector): poll.detector for poll in rounds}
         for detector in detectors.values():
             states = [poll.state for poll in rounds if poll.detector is detector]

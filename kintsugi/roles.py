@@ -35,6 +35,7 @@ SEES = tuple(
         "module",
         "nic",
         "node",
+        "nodetoken",
         "notification",
         "nvswitch",
         "port",

@@ -7,7 +7,8 @@ from django.views.decorators.http import require_POST
 from django.views.generic import RedirectView
 
 from kintsugi.slack import inbound
-from kintsugi.web import api, catalogue, console, controls, reports, runbook_page, shadow_page
+from kintsugi.web import catalogue, console, controls, reports, runbook_page, shadow_page
+from kintsugi.web.node_check import api
 from runbooks.console.questions import answer_view
 
 admin.autodiscover()

@@ -59,7 +59,11 @@ def of_lines(lines: Sequence[Observation], *, matcher: Matcher | None = None) ->
         host = resources.host_of(line.resource) or resources.UNKNOWN_HOST
         raw = str(line.value).encode("utf-8", "replace")
         facts = matcher.facts(
-            raw, default_host=host, observed_at=line.observed_at, zone=timezone.utc
+            raw,
+            default_host=host,
+            observed_at=line.observed_at,
+            zone=timezone.utc,
+            is_own_line=True,
         )
         for number, fact in enumerate(facts):
             identity = event_id(

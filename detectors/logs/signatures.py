@@ -129,11 +129,13 @@ class Matcher:
         observed_at: datetime,
         zone: tzinfo,
         year: int | None = None,
+        is_own_line: bool = False,
     ) -> list[Fact]:
         """What the line states; empty for a benign one.
 
         `default_host` is the sender, for lines that name no host; `zone` and `year` are those of
-        stamps that name none. The first signature that fits speaks for the line.
+        stamps that name none. `is_own_line`: `default_host` is where the line was read, whatever
+        host it names. The first signature that fits speaks for the line.
         """
         for number in self._match(line):
             item = self._signatures[number]
@@ -144,7 +146,8 @@ class Matcher:
             groups = {
                 name: _text(value) for name, value in found.groupdict().items() if value is not None
             }
-            host = resources.short_host(groups.pop("host", "") or header.host or default_host)
+            named = groups.pop("host", "") or header.host
+            host = resources.short_host(default_host if is_own_line or not named else named)
             event = _event(item.signature, line)
             hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event)
             return [self._fact(hit, name) for name in item.signature.types]

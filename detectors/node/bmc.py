@@ -22,6 +22,7 @@ class BmcDetector:
     name: ClassVar[str] = "bmc"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(minutes=5)
+    families: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "bmc.log_entry",

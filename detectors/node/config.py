@@ -50,6 +50,7 @@ class ConfigDetector(NothingToCompare):
     name: ClassVar[str] = "config"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(minutes=5)
+    families: ClassVar[frozenset[str]] = frozenset({"lldp"})
     keeps: ClassVar[frozenset[str]] = frozenset({"config.neighbours", "config.neighbour_changes"})
 
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:

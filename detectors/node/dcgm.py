@@ -33,6 +33,7 @@ class DcgmDetector(NothingToCompare):
     name: ClassVar[str] = "dcgm"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    families: ClassVar[frozenset[str]] = frozenset({"gpu", "nvlink", "pcie"})
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "gpu.ecc.remapped_correctable",

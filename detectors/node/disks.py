@@ -42,6 +42,7 @@ class DisksDetector(NothingToCompare):
     name: ClassVar[str] = "disks"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(minutes=5)
+    families: ClassVar[frozenset[str]] = frozenset({"disk"})
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "disk.firmware",

@@ -59,6 +59,7 @@ class GpuDetector(NothingToCompare):
     name: ClassVar[str] = "gpu"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    families: ClassVar[frozenset[str]] = frozenset({"pcie"})
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "gpu.driver_version",

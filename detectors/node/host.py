@@ -94,6 +94,9 @@ class HostDetector:
     name: ClassVar[str] = "host"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    families: ClassVar[frozenset[str]] = frozenset(
+        {"clock", "cpu", "filesystem", "lustre", "memory", "mount", "node", "raid", "service"}
+    )
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "node.boot_id",

@@ -62,6 +62,7 @@ class NicDetector:
     name: ClassVar[str] = "nic"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    families: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "nic.fec_corrected_blocks_per_s",

@@ -57,6 +57,7 @@ class NodeLogDetector:
     name: ClassVar[str] = "node_log"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    families: ClassVar[frozenset[str]] = frozenset({"log"})
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "log.line",

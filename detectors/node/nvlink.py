@@ -98,6 +98,7 @@ class NvlinkDetector:
     name: ClassVar[str] = "nvlink"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    families: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "nvlink.links_up",

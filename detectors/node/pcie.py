@@ -107,6 +107,7 @@ class PcieDetector:
     name: ClassVar[str] = "pcie"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=120)
+    families: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "pcie.gpus_on_bus",

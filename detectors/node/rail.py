@@ -55,6 +55,7 @@ class RailDetector:
     name: ClassVar[str] = "rail"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    families: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "rail.bytes_per_s",

@@ -64,6 +64,7 @@ class TransceiverDetector:
     name: ClassVar[str] = "transceiver"
     kind: ClassVar[TargetKind] = TargetKind.NODE
     every: ClassVar[timedelta] = timedelta(minutes=5)
+    families: ClassVar[frozenset[str]] = frozenset({"module", "nic", "optics"})
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "module.part",

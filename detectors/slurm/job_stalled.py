@@ -39,6 +39,7 @@ class JobStalledDetector:
     name: ClassVar[str] = "job_stalled"
     kind: ClassVar[TargetKind] = TargetKind.SITE
     every: ClassVar[timedelta] = timedelta(seconds=60)
+    families: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
             "job.busy_percent",

@@ -8,6 +8,7 @@ constraints refuse a second open row.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from incidents.inventory import graphs
 from incidents.models import Gpu, InService, Module, Nic, Node, NvSwitch, Port, Switch
 from incidents.vocabulary.part_kinds import Part
 
+_log = logging.getLogger(__name__)
 # What devices print where they have no serial number: nvidia-smi, SMBIOS, optics without an EEPROM.
 _NO_SERIAL = frozenset(
     {
@@ -97,7 +99,9 @@ _METRICS: Mapping[str, tuple[Part, str]] = {
 """Metric of an observation: which part it is of, and which field of a sighting it is."""
 
 
-def learn(observations: Iterable[Observation], now: datetime) -> list[PartEntry]:
+def learn(
+    observations: Iterable[Observation], now: datetime, *, may_move: bool = True
+) -> list[PartEntry]:
     """What polls saw of serials, UUIDs and firmware. One query while nothing has changed, two with
     optics of switches.
 
@@ -112,12 +116,19 @@ def learn(observations: Iterable[Observation], now: datetime) -> list[PartEntry]
     if not seen:
         return []
     sightings = [Sighting(part, slot, **fields) for (part, slot), fields in seen.items()]
-    return settle(sightings, now, why="seen by a poll")
+    why = "seen by a poll" if may_move else "said by the node's own check"
+    return settle(sightings, now, why=why, may_move=may_move)
 
 
-def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[PartEntry]:
+def settle(
+    sightings: Sequence[Sighting], now: datetime, *, why: str, may_move: bool = True
+) -> list[PartEntry]:
     """Opens and closes rows so that they say what was sighted; returns what was new. Nothing new:
-    one query."""
+    one query.
+
+    Without `may_move` a part that is in service in another machine stays there: who says so has no
+    word on that machine.
+    """
     wanted = _told_apart(_in_modules([_cleaned(sighting) for sighting in sightings]))
     if not wanted:
         return []
@@ -130,6 +141,8 @@ def settle(sightings: Sequence[Sighting], now: datetime, *, why: str) -> list[Pa
         _lock(wanted)
         held = _load_parts_in_service(wanted)
         strange = _strange(wanted, held, now)
+        if not may_move:
+            strange = _not_elsewhere(strange)
         fuller = _fuller(wanted, held)
         _say_more(fuller)
         entries = _replace(strange, held, now, why)
@@ -156,6 +169,25 @@ def _strange(
         if not is_older and not _is_same(row, sighting):
             strange.append(sighting)
     return strange
+
+
+def _not_elsewhere(strange: Sequence[Sighting]) -> list[Sighting]:
+    """Without those whose part is in service in another machine."""
+    identities = {sighting.identity for sighting in strange}
+    rows = InService.objects.filter(serial__in=identities, to_at__isnull=True)
+    owners = {(row.part, row.serial): row.owner for row in rows}
+    free = []
+    for sighting in strange:
+        own = resources.owner(sighting.slot)
+        owner = owners.get((sighting.part.value, sighting.identity), own)
+        if owner == own:
+            free.append(sighting)
+        else:
+            _log.warning(
+                "%s says that %s %s is in it, which is in %s: not believed",
+                *(sighting.slot, sighting.part, sighting.identity, owner),
+            )
+    return free
 
 
 def _fuller(

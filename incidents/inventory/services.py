@@ -31,15 +31,17 @@ __all__ = [
 ]
 
 
-def learn(observations: Sequence[Observation], now: datetime) -> list[PartEntry]:
+def learn(
+    observations: Sequence[Observation], now: datetime, *, may_move_parts: bool = True
+) -> list[PartEntry]:
     """Takes in what polls saw of parts and versions; returns parts that came, moved or were
     replaced.
 
     Two queries for a whole round of many machines while nothing has changed. Any observations may
-    be given.
+    be given. `may_move_parts`: not for what a node says of itself, which is no word on another's.
     """
     peers.learn(observations)
-    return part_history.learn(observations, now)
+    return part_history.learn(observations, now, may_move=may_move_parts)
 
 
 def load(*paths: Path) -> Topology:

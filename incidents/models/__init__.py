@@ -38,6 +38,7 @@ from incidents.models.inventory import (
     StoragePath,
     Switch,
 )
+from incidents.models.node_token import NodeToken
 from incidents.models.polling import (
     PeriodicTask,
     PlannedWork,
@@ -71,6 +72,7 @@ __all__ = [
     "Module",
     "Nic",
     "Node",
+    "NodeToken",
     "Notification",
     "NotificationChannel",
     "NvSwitch",

@@ -289,7 +289,7 @@ def _count_failures(poll: Round, *, is_overloaded: bool) -> int:
     return poll.state.failures if is_overloaded else poll.state.failures + 1
 
 
-def learn(judgement: Judgement, now: datetime) -> list[Change]:
+def learn(judgement: Judgement, now: datetime, *, may_move_parts: bool = True) -> list[Change]:
     """Keeps what rounds said of boots, planned work and inventory; says what a new boot changed.
 
     In the caller's transaction. What nodes are worked on as planned makes a window: their faults
@@ -304,7 +304,7 @@ def learn(judgement: Judgement, now: datetime) -> list[Change]:
     if plans:
         polling.learn_plans(plans, now)
         incidents.follow_states(now)
-    services.learn(judgement.observations, now)
+    services.learn(judgement.observations, now, may_move_parts=may_move_parts)
     return changes
 
 

@@ -93,6 +93,12 @@ NAVIGATION: list[dict[str, Any]] = [
                 "admin:incidents_decommission_changelist",
                 "incidents.view_decommission",
             ),
+            _item(
+                "Node tokens",
+                "key",
+                "admin:incidents_nodetoken_changelist",
+                "incidents.view_nodetoken",
+            ),
         ],
     },
     {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from incidents.models import (
@@ -9,6 +11,7 @@ from incidents.models import (
     Evidence,
     Fault,
     Incident,
+    NodeToken,
     Notification,
     Quarantine,
     QuarantinedEvent,
@@ -117,8 +120,17 @@ def pages(db: None) -> list[str]:
     leaves = Decommission.objects.create(
         node=incident.node, reason="sold", set_by="ada", set_at=NOW
     )
+    token = NodeToken.objects.create(
+        node=incident.node,
+        digest="0" * 64,
+        created_at=NOW,
+        created_by="ada",
+        expires_at=NOW + timedelta(days=365),
+    )
     return [
         "/",
+        "/incidents/nodetoken/",
+        f"/incidents/nodetoken/{token.pk}/change/",
         "/incidents/decommission/",
         f"/incidents/decommission/{leaves.pk}/change/",
         "/incidents/vendorcase/",

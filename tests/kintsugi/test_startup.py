@@ -40,7 +40,7 @@ READS = (
     "decommission list",
     "inventory check --offline",
     "maintenance list",
-    "node_token gn001",
+    "node_token list gn001",
     "settings",
     "silence list",
     "spare list",

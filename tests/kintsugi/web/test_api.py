@@ -12,9 +12,20 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from detectors import registry
+from detectors.detector import TargetKind
+from incidents.inventory import node_tokens as stored
 from incidents.models import Fault, Gpu, Incident, Node
 from kintsugi import tasks
-from kintsugi.web import api
+from kintsugi.clients import node_tokens
+from runbooks.models import AuditEntry
+from tests.detectors.test_golden import SIGNALS, metrics_of
+
+
+def registry_names() -> list[str]:
+    nodes = [found for found in registry.DETECTORS if found.kind is TargetKind.NODE]
+    return [detector.name for detector in nodes]
+
 
 pytestmark = pytest.mark.django_db
 READINGS, LEASES = "/api/v1/readings/", "/api/v1/leases/"
@@ -33,9 +44,14 @@ def node() -> Iterator[Node]:
     tasks.pipeline.cache_clear()
 
 
+def token_of(name: str) -> str:
+    node = Node.objects.get(name=name)
+    return stored.create(node, lasts=timedelta(days=1), actor="ada", now=datetime.now(UTC))
+
+
 def post(url: str, body: Any, *, token: str | None = None) -> tuple[int, dict[str, Any]]:
     text = body if isinstance(body, str) else json.dumps(body)
-    headers = {"Authorization": f"Bearer {api.token('gn001') if token is None else token}"}
+    headers = {"Authorization": f"Bearer {token_of('gn001') if token is None else token}"}
     response = Client().post(url, text, content_type="application/json", headers=headers)
     return response.status_code, json.loads(response.content)
 
@@ -83,9 +99,9 @@ def test_a_report_that_sees_it_well_clears_the_fault() -> None:
 
 @pytest.mark.parametrize("token", ["", "wrong", "gn002", "übel"])
 def test_a_token_of_another_node_is_refused(token: str) -> None:
-    status, answer = post(READINGS, LOST, token=api.token(token) if token == "gn002" else token)
+    status, answer = post(READINGS, LOST, token=token_of(token) if token == "gn002" else token)
     assert status == 401
-    assert "kintsugi node token gn001" in answer["error"]
+    assert "kintsugi node token" in answer["error"]
     assert not Fault.objects.exists()
 
 
@@ -144,12 +160,137 @@ def test_a_lease_needs_the_nodes_token_too() -> None:
     assert post(LEASES, {"version": 1, "node": "gn002", "faults": []})[0] == 401
 
 
-def test_the_command_prints_the_token_of_each_node(capsys: pytest.CaptureFixture[str]) -> None:
-    call_command("node_token", "gn[001-002]")
-    assert capsys.readouterr().out == f"gn001 {api.token('gn001')}\ngn002 {api.token('gn002')}\n"
+def test_the_command_prints_a_token_of_each_node_that_is_taken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    call_command("node_token", "create", "gn[001-002]")
+    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert sorted(printed) == ["gn001", "gn002"]
+    assert post(READINGS, LOST, token=printed["gn001"])[0] == 202
+    assert post(READINGS, LOST, token=printed["gn002"])[0] == 401
+
+
+def test_a_rotation_leaves_the_token_of_before_a_week(capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.now(UTC)
+    node = Node.objects.get(name="gn001")
+    before = stored.create(
+        node, lasts=timedelta(days=90), actor="ada", now=now - timedelta(minutes=1)
+    )
+    call_command("node_token", "rotate", "gn001")
+    new = capsys.readouterr().out.split()[1]
+    assert post(READINGS, LOST, token=before)[0] == 202
+    assert post(READINGS, LOST, token=new)[0] == 202
+    row = stored.find(before)
+    assert row is not None
+    assert timedelta(days=6) < row.expires_at - now < timedelta(days=8)
+
+
+def test_the_list_shows_who_created_a_token_and_where_it_was_last_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    post(READINGS, LOST)
+    token_of("gn002")
+    call_command("node_token", "list")
+    used, unused = capsys.readouterr().out.splitlines()
+    assert "gn001" in used
+    assert "by ada" in used
+    assert "from 127.0.0.1" in used
+    assert "never used" in unused
+    call_command("node_token", "list", "gn002", "--json")
+    assert [row["node"] for row in json.loads(capsys.readouterr().out)] == ["gn002"]
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_a_revoked_token_is_refused_and_the_audit_log_says_who_revoked_it(*, by_id: bool) -> None:
+    token = token_of("gn001")
+    row = stored.find(token)
+    assert row is not None
+    words = ("--id", str(row.pk)) if by_id else ("gn001",)
+    call_command("node_token", "revoke", *words, actor="omar")
+    status, answer = post(READINGS, LOST, token=token)
+    assert status == 401
+    assert "revoked" in answer["error"]
+    assert "by omar" in answer["error"]
+    entry = AuditEntry.objects.get(text=f"Token {row.pk} of gn001 is revoked.")
+    assert entry.actor == "omar"
+
+
+def test_a_token_that_is_revoked_twice_says_by_whom() -> None:
+    row = stored.find(token_of("gn001"))
+    assert row is not None
+    call_command("node_token", "revoke", "--id", str(row.pk), actor="omar")
+    with pytest.raises(CommandError, match="by omar"):
+        call_command("node_token", "revoke", "--id", str(row.pk))
+
+
+def test_a_token_that_has_ended_is_refused() -> None:
+    node, ended = Node.objects.get(name="gn001"), datetime.now(UTC) - timedelta(days=2)
+    token = stored.create(node, lasts=timedelta(days=1), actor="ada", now=ended)
+    status, answer = post(READINGS, LOST, token=token)
+    assert status == 401
+    assert "ended at" in answer["error"]
+
+
+def test_only_the_digest_of_a_token_is_stored() -> None:
+    token = token_of("gn001")
+    row = stored.find(token)
+    assert row is not None
+    assert token not in [str(getattr(row, field.name)) for field in row._meta.fields]
+
+
+def test_a_token_of_the_form_before_is_taken_for_a_quarter_and_can_be_revoked() -> None:
+    token = node_tokens.derived_token("gn001")
+    assert post(READINGS, LOST, token=token)[0] == 202
+    row = stored.find(token)
+    assert row is not None
+    assert row.expires_at - row.created_at == timedelta(days=90)
+    call_command("node_token", "revoke", "gn001")
+    assert post(READINGS, LOST, token=token)[0] == 401
+
+
+def test_a_token_of_the_form_before_that_was_never_used_is_revoked_with_its_node() -> None:
+    call_command("node_token", "revoke", "gn001")
+    assert post(READINGS, LOST, token=node_tokens.derived_token("gn001"))[0] == 401
+
+
+def test_a_body_of_a_stranger_is_not_parsed() -> None:
+    assert post(READINGS, "{", token="kintsugi_x")[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "complaint"),
+    [
+        ("x" * 8193, 413, "longer than 8192"),
+        (10**400, 400, "64 bits"),
+        (float("inf"), 400, "64 bits"),
+        (float("nan"), 400, "64 bits"),
+    ],
+)
+def test_a_value_that_is_too_large_is_refused_with_its_metric(
+    value: Any, status: int, complaint: str
+) -> None:
+    answered, answer = post(READINGS, said((GPU, "gpu.name", value)))
+    assert answered == status
+    assert complaint in answer["error"]
+    assert "gpu.name" in answer["error"]
+
+
+def test_all_readings_of_a_request_together_have_a_limit() -> None:
+    rows = [{"resource": "node/gn001", "metric": "gpu.x", "value": 1}] * 10_001
+    twice = [{"detector": name, "observations": rows} for name in ("gpu", "gpu")]
+    status, answer = post(READINGS, {**LOST, "readings": twice})
+    assert status == 400
+    assert "at most 9999" in answer["error"]
+
+
+@pytest.mark.parametrize("name", registry_names())
+def test_a_detector_may_say_all_that_its_captures_say(name: str) -> None:
+    detector = registry.by_name(name)
+    families = {metric.partition(".")[0] for metric in metrics_of(SIGNALS / name)}
+    assert families <= {"detector", "target", name, *detector.families}
 
 
 @pytest.mark.parametrize("name", ["gn003", "gn[1-"])
 def test_the_command_refuses_a_node_that_it_does_not_know(name: str) -> None:
     with pytest.raises(CommandError):
-        call_command("node_token", name)
+        call_command("node_token", "create", name)

@@ -1,0 +1,64 @@
+"""What nodes' own checks send and ask, authorised by a token that speaks for one node alone. No
+session, no cookie."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from detectors.faults import Observation
+from kintsugi import clock, tasks
+from kintsugi.web.node_check import messages
+from kintsugi.web.node_check.messages import Refused
+from runbooks import services as runbooks
+
+_log = logging.getLogger(__name__)
+
+
+@csrf_exempt
+@require_POST
+def readings(request: HttpRequest) -> HttpResponse:
+    """What one check saw; it goes the way of a poll. 202 with `{"accepted": observations}`."""
+    now = clock.now()
+    try:
+        message = messages.parse_message(request, now)
+        taken_at = messages.parse_time(message.body, now)
+        observations = messages.parse_observations(message, taken_at)
+        _ingest(message.node, observations)
+    except Refused as refusal:
+        return _answer(refusal)
+    accepted = sum(len(of_detector) for of_detector in observations.values())
+    return JsonResponse({"accepted": accepted}, status=202)
+
+
+@csrf_exempt
+@require_POST
+def leases(request: HttpRequest) -> HttpResponse:
+    """Whether a check may stop a job's start: `{"is_granted": bool, "reason": text}`."""
+    try:
+        message = messages.parse_message(request, clock.now())
+        fault_types = messages.parse_fault_types(message.body)
+    except Refused as refusal:
+        return _answer(refusal)
+    node = message.node
+    world = tasks.pipeline().world
+    leave = runbooks.may_stop_job(node, fault_types, now=clock.now(), world=world)
+    outcome = (leave.is_granted, leave.reason)
+    _log.info("leave to stop a job on %s for %s: %s, %s", node, fault_types, *outcome)
+    return JsonResponse({"is_granted": leave.is_granted, "reason": leave.reason})
+
+
+def _ingest(node: str, observations: Mapping[str, Sequence[Observation]]) -> None:
+    try:
+        tasks.pipeline().ingest_report(node, observations)
+    except (TypeError, ValueError) as error:  # nothing of it was stored: it is one transaction
+        _log.warning("readings of %s are not what its detectors give: %r", node, error)
+        raise Refused(400, f"readings that no detector of this version gives: {error}") from error
+
+
+def _answer(refusal: Refused) -> JsonResponse:
+    return JsonResponse({"error": refusal.reason}, status=refusal.status)

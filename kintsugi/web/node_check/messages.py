@@ -1,0 +1,190 @@
+"""A request of a node's check, taken apart: whose it is, and what it says. Each refusal names what
+was expected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, UnreadablePostError
+
+from detectors import registry, resources
+from detectors.detector import Detector, TargetKind
+from detectors.faults import Observation
+from incidents.inventory import node_tokens as stored
+from kintsugi.clients import node_tokens
+
+LONGEST_BODY = 2 * 1024 * 1024
+_MOST_OBSERVATIONS = 20_000
+_MOST_FAULTS = 100
+# A line of the kernel's log is at most 8 KiB: `LOG_LINE_MAX` of systemd-journald is 48 KiB, and
+# rsyslog's `maxMessageSize` 8 KiB; the check cuts its lines at that.
+LONGEST_VALUE = 8192
+_MOST_ATTRIBUTES = 40
+_LONGEST_ATTRIBUTE = 1000
+# A counter has 64 bits.
+_LARGEST_NUMBER = 2**64
+# What a node says of the time is taken within this; beyond it ours is. ntpd steps at 128 ms,
+# slurmctld warns at 5 min.
+_TOLERANCE = timedelta(minutes=2)
+# What every detector says of itself and of its target.
+_OF_ALL = frozenset({"detector", "target"})
+
+
+class Refused(Exception):
+    """The request is answered with this status and sentence."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Message:
+    """What came, and the node that the token vouches for."""
+
+    node: str
+    body: Mapping[str, Any]
+
+
+def parse_message(request: HttpRequest, now: datetime) -> Message:
+    """Without a token that is known the body is not read. Raises Refused."""
+    if int(request.headers.get("Content-Length") or 0) > LONGEST_BODY:
+        raise Refused(413, f"a body of at most {LONGEST_BODY} bytes was expected")
+    token = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+    row = stored.find(token)
+    if row is None and not node_tokens.may_be_of_before(token):
+        raise Refused(401, "no node has this token: `kintsugi node token NODE` creates one")
+    body = _parse_body(request)
+    node = resources.short_host(body["node"])
+    row = row or node_tokens.adopt(token, node, now)
+    if row is None or row.node.name != node:
+        raise Refused(
+            401, f"the token is not that of node {node}: `kintsugi node token {node}` creates one"
+        )
+    problem = stored.find_problem(row, now)
+    if problem:
+        raise Refused(401, f"{problem}: `kintsugi node token {node}` creates a new one")
+    stored.record_use(row, address=request.META.get("REMOTE_ADDR", ""), now=now)
+    return Message(node, body)
+
+
+def _parse_body(request: HttpRequest) -> Mapping[str, Any]:
+    try:
+        text = request.body
+    except (RequestDataTooBig, UnreadablePostError) as error:
+        raise Refused(413, f"a body of at most {LONGEST_BODY} bytes was expected") from error
+    if len(text) > LONGEST_BODY:
+        raise Refused(413, f"a body of at most {LONGEST_BODY} bytes was expected")
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"no JSON: {error}") from error
+    refusal = Refused(400, 'an object with "version": 1 and "node" was expected')
+    if not isinstance(body, dict) or body.get("version") != 1:
+        raise refusal
+    if not isinstance(body.get("node"), str):
+        raise refusal
+    return body
+
+
+def parse_time(body: Mapping[str, Any], now: datetime) -> datetime:
+    """When it was taken; ours where the node's clock is far off. Raises Refused."""
+    try:
+        taken_at = datetime.fromisoformat(str(body["taken_at"]))
+        return min(taken_at, now) if abs(taken_at - now) <= _TOLERANCE else now
+    except (KeyError, ValueError, TypeError) as error:
+        raise Refused(400, '"taken_at" was expected as ISO 8601 with offset') from error
+
+
+def parse_observations(message: Message, taken_at: datetime) -> dict[str, list[Observation]]:
+    """By detector. A node speaks of itself alone, and each detector of what it looks at. Raises
+    Refused."""
+    detectors = {
+        detector.name: detector
+        for detector in registry.DETECTORS
+        if detector.kind is TargetKind.NODE
+    }
+    observations: dict[str, list[Observation]] = {}
+    room = _MOST_OBSERVATIONS
+    for reading in _parse_rows(message.body.get("readings"), "readings", len(detectors)):
+        name = reading.get("detector")
+        if not isinstance(name, str) or name not in detectors:
+            names = ", ".join(sorted(detectors))
+            raise Refused(400, f"no detector {str(name)[:80]!r} runs on nodes; there are {names}")
+        rows = _parse_rows(reading.get("observations"), "observations", room)
+        room -= len(rows)
+        parsed = _Rows(message.node, detectors[name], taken_at)
+        observations[name] = [parsed.parse(row) for row in rows]
+    return observations
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The observations of one detector on one node."""
+
+    node: str
+    detector: Detector
+    taken_at: datetime
+
+    def parse(self, row: Mapping[str, Any]) -> Observation:
+        resource = row.get("resource")
+        if not isinstance(resource, str) or not _is_of_node(resource, self.node):
+            raise Refused(403, f"node {self.node} may not speak of {str(resource)[:80]}")
+        metric, attributes = row.get("metric"), row.get("attributes", {})
+        if not isinstance(metric, str) or not isinstance(attributes, dict):
+            raise Refused(400, "an observation has resource, metric, value and attributes")
+        self._check_metric(metric)
+        value = _parse_value(row.get("value"), metric)
+        if len(attributes) > _MOST_ATTRIBUTES:
+            raise Refused(413, f"{metric} has more than {_MOST_ATTRIBUTES} attributes")
+        texts = dict(_format_attributes(attributes))
+        return Observation(resource[:160], metric[:96], value, self.taken_at, texts)
+
+    def _check_metric(self, metric: str) -> None:
+        """What a detector does not look at it does not say: Slurm's word is Slurm's."""
+        family = metric.partition(".")[0]
+        name = self.detector.name
+        if family not in _OF_ALL | self.detector.families | {name}:
+            raise Refused(403, f"detector {name} may not say {metric[:80]!r}")
+
+
+def _format_attributes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, attribute in attributes.items():
+        yield str(name)[:_LONGEST_ATTRIBUTE], str(attribute)[:_LONGEST_ATTRIBUTE]
+
+
+def _parse_value(value: object, metric: str) -> object:
+    if isinstance(value, dict | list):
+        raise Refused(400, "an observation has resource, metric, value and attributes")
+    if isinstance(value, str) and len(value) > LONGEST_VALUE:
+        raise Refused(413, f"a value of {metric[:80]} is longer than {LONGEST_VALUE} characters")
+    # NaN is not smaller either.
+    if isinstance(value, int | float) and not abs(value) < _LARGEST_NUMBER:
+        raise Refused(400, f"a value of {metric[:80]} is no number of 64 bits")
+    return value
+
+
+def _is_of_node(resource: str, node: str) -> bool:
+    own = resources.node(node)
+    return resource == own or resource.startswith(f"{own}/")
+
+
+def parse_fault_types(body: Mapping[str, Any]) -> Sequence[str]:
+    """Raises Refused."""
+    rows = _parse_rows(body.get("faults"), "faults", _MOST_FAULTS)
+    return [str(row.get("fault_type", ""))[:96] for row in rows]
+
+
+def _parse_rows(value: object, name: str, most: int) -> list[Mapping[str, Any]]:
+    refusal = Refused(400, f'"{name}" was expected as a list of at most {most} objects')
+    if not isinstance(value, list) or len(value) > most:
+        raise refusal
+    if not all(isinstance(row, dict) for row in value):
+        raise refusal
+    return value
