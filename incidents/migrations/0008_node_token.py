@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('incidents', '0006_partial_indexes'),
+        ('incidents', '0007_clocks_of_processes'),
     ]
 
     operations = [
