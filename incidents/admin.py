@@ -15,15 +15,18 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from incidents.console.incident import SEVERITY_RANK, with_place
+from incidents.console.keyset import BeforeFilter
 from incidents.console.pages import ReadOnlyAdmin
 from incidents.console.parts import InServiceAdmin, history, nics
 from incidents.console.silences import SilenceAdmin
 from incidents.models import (
     Fault,
     Incident,
+    IncidentFault,
     InService,
     Node,
     Notification,
+    NotificationChannel,
     QuarantinedEvent,
     Silence,
     Switch,
@@ -32,14 +35,38 @@ from incidents.templatetags import console
 from incidents.vocabulary.lifecycle import CLOSED, OPEN
 
 
+class FaultBeforeFilter(BeforeFilter):
+    """Active faults come first in their list."""
+
+    def following(self, number: int) -> Q:
+        older = Q(pk__lt=number)
+        if Fault.objects.active().filter(pk=number).exists():
+            return Q(is_active=False) | older
+        return Q(is_active=False) & older
+
+
+class ChannelFilter(admin.SimpleListFilter):
+    """By the channels that there are; not read from all messages that there have been."""
+
+    title = "channel"
+    parameter_name = "channel"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        names = NotificationChannel.objects.order_by("name").values_list("name", flat=True)
+        return [(name, name) for name in names]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(channel=self.value()) if self.value() else queryset
+
+
 @admin.register(Fault)
 class FaultAdmin(ReadOnlyAdmin):
     list_display = ("severity_word", "type", "where", "activity", "times", "raised", "last_seen")
     list_display_links = None
-    list_filter: ClassVar = ["is_active", "severity", "component", "clears"]
+    list_filter: ClassVar = ["is_active", "severity", "component", "clears", FaultBeforeFilter]
     search_fields = ("fault_type", "resource")
     search_help_text = "Fault type or resource"
-    ordering = ("-is_active", "-last_seen_at", "-id")
+    ordering = ("-is_active", "-id")
     page_template = "incidents/fault.html"
     empty_title = "No fault"
     empty_text = (
@@ -83,6 +110,9 @@ class FaultAdmin(ReadOnlyAdmin):
     @admin.display(description="Last seen", ordering="last_seen_at")
     def last_seen(self, fault: Fault) -> SafeString:
         return console.when(fault.last_seen_at)
+
+
+PAST_SHOWN = 20
 
 
 class OpenIncidentsFilter(admin.SimpleListFilter):
@@ -132,13 +162,11 @@ class MachineAdmin(ReadOnlyAdmin):
         return self.get_queryset(request)
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        told = Q(owner=row.path) | Q(members__fault__owner=row.path)
-        about = Incident.objects.filter(told).values("pk")
-        incidents = with_place(Incident.objects.filter(pk__in=about))
+        incidents = with_place(Incident.objects.filter(pk__in=_incidents_about(row.path)))
         faults = Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")
         return {
             "open_incidents": incidents.filter(state__in=OPEN),
-            "past_incidents": incidents.filter(state__in=CLOSED)[:50],
+            "past_incidents": incidents.filter(state__in=CLOSED)[:PAST_SHOWN],
             "faults": faults[:100],
             "parts": history(row.path),
             "can_report": request.user.has_perm("incidents.add_userreport"),
@@ -155,6 +183,14 @@ class MachineAdmin(ReadOnlyAdmin):
     @admin.display(description="Inventory", ordering="is_provisional")
     def known(self, row: Any) -> str:
         return "provisional: only ever spoke to us" if row.is_provisional else "listed"
+
+
+def _incidents_about(owner: str) -> list[int]:
+    """Incidents rooted on this machine, or with a fault of it as a member. Two statements: an OR
+    over two tables reads every incident that there has been."""
+    rooted = Incident.objects.filter(owner=owner).order_by().values_list("pk", flat=True)
+    members = IncidentFault.objects.filter(fault__owner=owner).order_by()
+    return [*rooted, *members.values_list("incident", flat=True).distinct()]
 
 
 class NodeAdmin(MachineAdmin):
@@ -191,7 +227,7 @@ class SwitchAdmin(MachineAdmin):
 class NotificationAdmin(ReadOnlyAdmin):
     list_display = ("number", "incident", "channel", "reason", "send_state", "recorded", "todo")
     list_display_links = ("number",)
-    list_filter: ClassVar = ["state", "channel"]
+    list_filter: ClassVar = ["state", ChannelFilter, BeforeFilter]
     list_select_related = ("incident",)
     ordering = ("-id",)
     page_template = "incidents/notification.html"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from django.urls import reverse_lazy
 
 from kintsugi.configuration import config, settings_file
+from kintsugi.configuration.part_name import part_name
 from kintsugi.periodic import periods
 from kintsugi.web.appearance import UNFOLD as UNFOLD
 
@@ -33,14 +35,29 @@ def _kept_secret(path: Path) -> str:
 # A database host that vanished is noticed within seconds; libpq alone waits for minutes (our
 # choice; a site's URL may say otherwise). Times in seconds, tcp_user_timeout in milliseconds.
 _CONNECTION_DEFAULTS = {
-    "application_name": "kintsugi",
+    "application_name": part_name(sys.argv),
     "connect_timeout": "5",
     "keepalives_idle": "10",
     "tcp_user_timeout": "20000",
 }
+# What the server does for our sessions, as `options` (a site's own follow, and win).
+_SESSION_DEFAULTS = {
+    # PostgreSQL's advice for SSDs and for what is cached, as all that is open is. With 4, the
+    # default for disks, it reads a table of ended incidents whole for the few that are open.
+    # https://www.postgresql.org/docs/current/runtime-config-query.html#GUC-RANDOM-PAGE-COST
+    "random_page_cost": "1.1",
+    # A machine of ours that died leaves no lock behind for longer than this (our choice; PostgreSQL
+    # alone asks after two hours).
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "20s",
+    # Under the time limit of a task: who waits so long for a lock gives up with an error.
+    "lock_timeout": "60s",
+}
 
 
-def _database(libpq: dict[str, str] | None) -> dict[str, Any]:
+def make_database(libpq: dict[str, str] | None) -> dict[str, Any]:
     """By libpq's parameters as in DATABASE_URL; None: SQLite in the data directory."""
     if libpq is None:
         return {
@@ -60,6 +77,8 @@ def _database(libpq: dict[str, str] | None) -> dict[str, Any]:
         database[name.upper()] = options.pop(name, "")
     database["CONN_MAX_AGE"] = 60
     database["CONN_HEALTH_CHECKS"] = True
+    session = " ".join(f"-c {name}={value}" for name, value in _SESSION_DEFAULTS.items())
+    options["options"] = f"{session} {options.get('options', '')}".rstrip()
     database["OPTIONS"] = _CONNECTION_DEFAULTS | options
     return database
 
@@ -113,7 +132,7 @@ TEMPLATES = [
 ]
 ROOT_URLCONF = "kintsugi.urls"
 WSGI_APPLICATION = "kintsugi.wsgi.application"
-DATABASES = {"default": _database(KINTSUGI["DATABASE_URL"])}
+DATABASES = {"default": make_database(KINTSUGI["DATABASE_URL"])}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},

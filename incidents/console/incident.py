@@ -35,6 +35,7 @@ from incidents import services
 from incidents.console.forms import ACTS, IncidentAction, WordForm, acts_in
 from incidents.console.forms_edit import MOVES, EditAction, moves_in
 from incidents.console.impact import told_view
+from incidents.console.keyset import BeforeFilter
 from incidents.console.pages import ReadOnlyAdmin
 from incidents.console.silences import KeptFilter
 from incidents.models import Gpu, Incident, IncidentFault, Notification
@@ -42,7 +43,7 @@ from incidents.people import edit, explain
 from incidents.templatetags import console
 from incidents.text import wording
 from incidents.text.account import Section
-from incidents.vocabulary.lifecycle import CLOSED, State
+from incidents.vocabulary.lifecycle import OPEN, State
 
 SEVERITY_RANK = Case(
     *(When(severity=str(s), then=s.rank) for s in Severity), output_field=IntegerField()
@@ -51,6 +52,7 @@ SendState = Notification.SendState
 TROUBLED = (SendState.FAILED, SendState.UNKNOWN)
 WAITING = (SendState.WAITING, SendState.SENDING)
 MEMBERS_SHOWN = 50
+ENTRIES_SHOWN = 200
 MONTHS_OFFERED = 36
 LATEST_MACHINES = 200
 _OFFERED: tuple[IncidentAction | EditAction, ...] = (*ACTS, *MOVES)
@@ -80,7 +82,7 @@ class IncidentStateFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
         if self.value() == "unfinished":
-            return queryset.exclude(state__in=CLOSED)
+            return queryset.filter(state__in=OPEN)
         return queryset.filter(state=self.value()) if self.value() else queryset
 
 
@@ -162,7 +164,9 @@ class IncidentAdmin(ReadOnlyAdmin):
         MachineFilter,
         MonthFilter,
         KeptFilter,
+        BeforeFilter,
     ]
+    ordering = ("-id",)
     search_fields = ("title",)
     search_help_text = "Number, node, GPU serial, title or fault type"
     empty_title = "No incident"
@@ -258,7 +262,7 @@ class IncidentAdmin(ReadOnlyAdmin):
             "title": f"Incident {row.pk}",
             **_members_context(row),
             **_notifications_context(row),
-            **_history_context(row),
+            **_history_context(row, request.GET.get("before", "")),
             "can_act": can_act,
             "forms": forms,
             "sections": sections,
@@ -272,9 +276,16 @@ def _members_context(incident: Incident) -> dict[str, Any]:
     return {"members": shown[:MEMBERS_SHOWN], "member_count": members.count()}
 
 
-def _history_context(incident: Incident) -> dict[str, Any]:
+def _history_context(incident: Incident, before: str) -> dict[str, Any]:
+    """The newest entries, or those that came before the one of this number."""
+    entries = incident.timeline.order_by("-id")
+    if before.isdecimal():
+        entries = entries.filter(pk__lt=int(before))
+    shown = list(entries[: ENTRIES_SHOWN + 1])
+    timeline, is_cut = shown[:ENTRIES_SHOWN], len(shown) > ENTRIES_SHOWN
     return {
-        "timeline": incident.timeline.order_by("-id"),
+        "timeline": timeline,
+        "earlier": timeline[-1].pk if is_cut else None,
         "reports": incident.reports.order_by("id"),
         "duplicates": incident.duplicates.order_by("id"),
     }

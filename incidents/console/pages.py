@@ -14,6 +14,8 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from unfold.admin import ModelAdmin
 
+from incidents.console.keyset import BoundedPaginator
+
 
 class Crumb:
     """A row in the page's path at the top: the theme shows it with a capital, so it begins with a
@@ -37,6 +39,8 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
     actions = None
     list_filter_sheet = False
     list_per_page = 50
+    paginator = BoundedPaginator
+    show_full_result_count = False
     empty_title = "Nothing here yet"
     empty_text = "Rows appear by themselves as soon as there is something to show."
     change_list_template = "incidents/list.html"

@@ -107,6 +107,9 @@ class Fault(models.Model):
             Index(fields=["fault_type", "is_active"], name="fault_by_type"),
             _latest_first,
             Index(fields=["fingerprint", "cleared_at"], name="fault_by_end"),
+            Index(fields=["is_active", "id"], name="fault_list"),
+            Index(fields=["owner", "raised_at"], name="fault_by_onset"),
+            Index(fields=["owner", "observed_at"], name="fault_by_sight"),
             *_of_active,
         ]
 
@@ -327,6 +330,8 @@ class Incident(models.Model):
             Index(fields=["owner", "state"], name="incident_by_owner"),
             Index(fields=["node"], condition=_IS_OPEN, name="open_incident_by_node"),
             Index(fields=["owner"], condition=_IS_OPEN, name="open_incident_by_owner"),
+            Index(fields=["onset_at"], name="incident_by_onset"),
+            Index(fields=["closed_at"], name="incident_by_end"),
         ]
 
     def __str__(self) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from django.db.models import Q
-
 from detectors import resources
 from detectors.catalog import catalog as fault_catalog
 from incidents.inventory import aliases
@@ -225,8 +223,10 @@ def _sources(incident: Incident) -> dict[int, set[str]]:
 def _decision_groups(incident: Incident) -> list[DecisionGroup]:
     """Decisions about the incident and its faults, those of one kind, rule and sense as one."""
     faults = members_of(incident.pk).order_by().values("fault")
-    about = Q(incident=incident) | Q(fault__in=faults)
-    rows = Decision.objects.filter(about).exclude(kind__in=_TOLD_ELSEWHERE).order_by("pk")
+    told_here = Decision.objects.exclude(kind__in=_TOLD_ELSEWHERE).order_by()
+    # A union: an OR over two columns reads every decision that there has been.
+    about_incident = told_here.filter(incident=incident)
+    rows = about_incident.union(told_here.filter(fault__in=faults)).order_by("pk")
     groups: dict[tuple[str, str, str, str], list[Decision]] = defaultdict(list)
     for row in rows:
         groups[row.kind, row.rule, row.actor, _because(row.text)].append(row)

@@ -90,7 +90,7 @@ def summary(since: datetime | None, until: datetime) -> Summary:
 
     Raises ValueError when `since` is not before `until`.
     """
-    incidents, fleet = _incidents(), _fleet()
+    incidents, fleet = _incidents(since), _fleet()
     begin = _start(incidents, fleet, until) if since is None else since
     if since is not None and since >= until:
         raise ValueError(f"since {since.isoformat()} is not before until {until.isoformat()}")
@@ -127,10 +127,10 @@ def _column(values: Iterable[float | None]) -> Floats:
     return np.round(hours * _HOUR_S * 1000) / 1000 / _HOUR_S
 
 
-def _incidents() -> Incidents:
-    """Every incident as columns; onset is the device's clock, a resolved incident without
-    restored_at ended then."""
-    columns = _load_columns()
+def _incidents(since: datetime | None) -> Incidents:
+    """Incidents as columns; onset is the device's clock, a resolved incident without restored_at
+    ended then. Those that were over before `since` say nothing of the time from then on."""
+    columns = _load_columns(since)
     owners = columns["owner"]
     owner_numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
     units, provisional = _machines()
@@ -159,8 +159,9 @@ def _incidents() -> Incidents:
     )
 
 
-def _load_columns() -> dict[str, tuple[Any, ...]]:
-    """The columns of every incident, in one order of rows. One query."""
+def _load_columns(since: datetime | None) -> dict[str, tuple[Any, ...]]:
+    """The columns of every incident that was not over before `since` (None: of all), in one order
+    of rows. One query."""
     texts = ("component", "state", "owner", "recovery")
     restored_or_closed = Coalesce(F("restored_at"), F("closed_at"))
     times = {
@@ -176,7 +177,11 @@ def _load_columns() -> dict[str, tuple[Any, ...]]:
     for name, expression in times.items():
         expressions[name] = Hours(expression)
     expressions["left_out"] = _LEFT_OUT
-    rows = list(Incident.objects.order_by().values_list(*expressions.values()))
+    incidents = Incident.objects.order_by()
+    if since is not None:
+        is_later = Q(onset_at__gte=since) | Q(closed_at__gte=since) | Q(closed_at=None)
+        incidents = incidents.filter(is_later)
+    rows = list(incidents.values_list(*expressions.values()))
     if not rows:
         return dict.fromkeys(expressions, ())
     return dict(zip(expressions, zip(*rows, strict=True), strict=True))

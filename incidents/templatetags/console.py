@@ -34,6 +34,13 @@ def icon(name: str) -> SafeString:
     )
 
 
+@register.simple_tag
+def before_link(changes: Any) -> str:
+    """The address of the rows that follow those of a list's pages, with its filters."""
+    link: str = changes.get_query_string({"before": changes.paginator.last_number}, ["p"])
+    return link
+
+
 @register.filter
 def severity(value: str) -> SafeString:
     word = Severity(value)

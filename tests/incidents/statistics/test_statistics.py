@@ -106,6 +106,18 @@ def test_mttf_leaves_out_the_hours_a_node_was_out_of_service() -> None:
 
 
 @pytest.mark.usefixtures("fleet")
+def test_what_was_over_before_the_window_changes_none_of_its_numbers() -> None:
+    _failure(-30, lasts=50, out_of_service_at=_at(-30), closed_at=_at(25))
+    _failure(-10, lasts=None, out_of_service_at=_at(-10), state=State.OPEN)
+    _failure(100, lasts=200, out_of_service_at=_at(100), closed_at=_at(400))
+    before = statistics.summary(SINCE, UNTIL)
+    for hours in range(-2000, -100, 100):
+        _failure(hours, lasts=20, out_of_service_at=_at(hours), closed_at=_at(hours + 30))
+    assert statistics.summary(SINCE, UNTIL) == before
+    assert before.overall.up == before.overall.exposure - 1000  # that which began before is out
+
+
+@pytest.mark.usefixtures("fleet")
 def test_an_open_incident_is_censored_at_the_windows_end() -> None:
     for hours in (10, 20, 30):
         _failure(hours, lasts=1)
