@@ -20,12 +20,12 @@ from incidents.people.edit import Rearranged, merge, reroot, split
 from incidents.people.report import report
 from incidents.polling.last_polls import last_polls
 from incidents.state.transitions import act, ask, note_withdrawal, record, take_back
-from incidents.triage.gathering import ended as conclusions_ended
+from incidents.triage.aggregation import find_ended as conclusions_ended
 from incidents.triage.inbox import ingest_waiting, ingest_wires
 from incidents.triage.inbox import is_waiting as is_inbox_waiting
 from incidents.triage.inbox import read_backlog as read_inbox
-from incidents.triage.ingesting import active_fingerprints, ingest
-from incidents.triage.items import EventRefused
+from incidents.triage.ingest import active_fingerprints, ingest
+from incidents.triage.normalisation import EventRefused
 from incidents.triage.sweep import gpus_reset, node_restarted, sweep
 from incidents.vendor.deadlines import due as vendor_cases_due
 from incidents.vocabulary.changes import Acted, Change, ChangeKind, Refused

@@ -39,7 +39,7 @@ BROAD_EXCEPTS = 4
 # How many modules a folder holds at most, and one whose files are plug-ins.
 MODULES, PLUGINS = 16, 23
 # Imports under `if TYPE_CHECKING`.
-FOR_TYPES_ALONE = {"incidents.state.merge": {"incidents.state.board"}}
+FOR_TYPES_ALONE: dict[str, set[str]] = {}
 # What the node check carries, by its imports and its packages of detectors, and every other detector
 # of the registry: each is a file that may travel.
 FOR_NODES = sorted(

@@ -8,6 +8,9 @@ from datetime import datetime
 from detectors.catalog import catalog
 from detectors.faults import EventKind, FaultEvent, event_id
 
+# The attribute of a concluded event that names its rule.
+CONCLUDED_BY = "rule"
+
 
 def make_conclusion(
     kind: EventKind,

@@ -15,7 +15,7 @@ from itertools import islice
 
 from detectors.faults import Action, Role
 from incidents.correlation import near_misses, rule_file
-from incidents.correlation.meeting import Field, Seat
+from incidents.correlation.candidates import Candidate, CandidateIndex
 from incidents.correlation.near_misses import Miss, Nearly
 from incidents.correlation.relations import Surroundings
 from incidents.correlation.rules import CauseOrder, Lasts, Root, Rule, RuleSet
@@ -44,7 +44,7 @@ class Opens:
     """`nearly`: the rules that almost joined it to an open incident, and what was missing."""
 
     reason: str
-    nearly: tuple[Nearly, ...] = ()
+    near_misses: tuple[Nearly, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ class _Match:
 
     rule: Rule
     side: Side
-    seat: Seat
+    candidate: Candidate
     incident: IncidentView
     role: Role
 
     @property
     def other(self) -> FaultView:
-        return self.seat.seen.view()
+        return self.candidate.seen.view()
 
     @property
     def is_cause(self) -> bool:
@@ -125,28 +125,28 @@ class _Match:
 
 def place(fault: FaultView, incidents: Sequence[IncidentView], setting: Setting) -> Placement:
     """Where a new fault belongs among the open incidents of its neighbourhood."""
-    met = Field(setting.rules, setting.around)
+    index = CandidateIndex(setting.rules, setting.around)
     for incident in incidents:
-        met.enter(
+        index.enter(
             incident.key, incident, root=incident.root, members=incident.members or (incident.root,)
         )
-    return judge(fault, met, setting)
+    return judge(fault, index, setting)
 
 
-def judge(fault: FaultView, met: Field, setting: Setting) -> Placement:
+def judge(fault: FaultView, index: CandidateIndex, setting: Setting) -> Placement:
     """The same over an index that is kept for many faults.
 
     Of several incidents that fit one rule the one with the same resource, then the one nearest in
     time wins.
     """
-    first = next(_matches(fault, met, setting), None)
+    first = next(_matches(fault, index, setting), None)
     if first is None:
         if fault.opens_incident:
-            return Opens("no open incident explains it", _nearly(fault, met, setting))
+            return Opens("no open incident explains it", _nearly(fault, index, setting))
         return Keeps("recorded: a fault of this type opens no incident by itself")
-    explained = _explained(fault, met, setting)
+    explained = _explained(fault, index, setting)
     if first.incident.key in explained:
-        first = next(_wider_causes(fault, met, setting, explained), first)
+        first = next(_wider_causes(fault, index, setting, explained), first)
     others = {key: match for key, match in explained.items() if key != first.incident.key}
     joins = Joins(first.incident.key, first.role, first.rule.name, _reason(first, fault, setting))
     if not others or (first.incident.is_fixed and first.is_cause):
@@ -154,44 +154,56 @@ def judge(fault: FaultView, met: Field, setting: Setting) -> Placement:
     return _merged(fault, first, joins, others, setting)
 
 
-def effects(
-    fault: FaultView, met: Field, setting: Setting, *, incident: IncidentView, is_root: bool
-) -> Iterator[tuple[Seat, Joins]]:
-    """The loose faults that belong to the incident now that this fault, its root or a member,
+def symptoms(
+    fault: FaultView,
+    index: CandidateIndex,
+    setting: Setting,
+    *,
+    incident: IncidentView,
+    is_root: bool,
+) -> Iterator[tuple[Candidate, Joins]]:
+    """The unassigned faults that belong to the incident now that this fault, its root or a member,
     does."""
     for rule, side in setting.rules.sides(fault):
         if not (is_root if rule.is_of_peers or rule.by_root else True) or (
             side is Side.EFFECT and not rule.is_of_peers
         ):
             continue
-        for seat in met.find_matches(rule, side, fault, loose=True):
-            loose = seat.seen.view()
-            match = _Match(rule, _OTHER[side], Seat(fault, incident.key), incident, Role.SYMPTOM)
-            is_alike = rule.root is Root.STRONGER and takes_root(loose, fault)
-            if is_alike or not _fits(match, loose, setting):
+        for candidate in index.find_matches(rule, side, fault, unassigned=True):
+            unassigned = candidate.seen.view()
+            match = _Match(
+                rule, _OTHER[side], Candidate(fault, incident.key), incident, Role.SYMPTOM
+            )
+            is_alike = rule.root is Root.STRONGER and takes_root(unassigned, fault)
+            if is_alike or not _fits(match, unassigned, setting):
                 continue
-            yield seat, Joins(incident.key, Role.SYMPTOM, rule.name, _reason(match, loose, setting))
+            yield (
+                candidate,
+                Joins(incident.key, Role.SYMPTOM, rule.name, _reason(match, unassigned, setting)),
+            )
 
 
-def _matches(fault: FaultView, met: Field, setting: Setting) -> Iterator[_Match]:
+def _matches(fault: FaultView, index: CandidateIndex, setting: Setting) -> Iterator[_Match]:
     """The best match of each rule, from the top."""
     for rule, side in setting.rules.sides(fault):
-        candidates = _candidates(rule, side, fault, met)
+        candidates = _candidates(rule, side, fault, index)
         matches = [match for match in candidates if _fits(match, fault, setting)]
         if matches:
             yield min(matches, key=lambda match: _nearness(match, fault))
 
 
-def _candidates(rule: Rule, side: Side, fault: FaultView, met: Field) -> Iterator[_Match]:
+def _candidates(
+    rule: Rule, side: Side, fault: FaultView, index: CandidateIndex
+) -> Iterator[_Match]:
     if side is Side.CAUSE and (rule.is_symmetric or not _may_explain(rule, fault)):
         return
     views: dict[int, tuple[IncidentView, Role]] = {}  # many of one incident may be met
-    for seat in met.find_matches(rule, side, fault):
-        if seat.incident is not None:
-            if seat.incident not in views:
-                incident = met.incidents[seat.incident].view()
-                views[seat.incident] = incident, _role(rule, side, fault, incident)
-            yield _Match(rule, side, seat, *views[seat.incident])
+    for candidate in index.find_matches(rule, side, fault):
+        if candidate.incident is not None:
+            if candidate.incident not in views:
+                incident = index.incidents[candidate.incident].view()
+                views[candidate.incident] = incident, _role(rule, side, fault, incident)
+            yield _Match(rule, side, candidate, *views[candidate.incident])
 
 
 def _may_explain(rule: Rule, fault: FaultView) -> bool:
@@ -216,23 +228,23 @@ def _nearness(match: _Match, fault: FaultView) -> tuple[bool, timedelta, tuple[o
     return match.other.resource != fault.resource, apart(fault, match.other), match.incident.age
 
 
-def _explained(fault: FaultView, met: Field, setting: Setting) -> dict[int, _Match]:
+def _explained(fault: FaultView, index: CandidateIndex, setting: Setting) -> dict[int, _Match]:
     """Every incident whose root this fault explains, by the first rule that says so."""
     explained: dict[int, _Match] = {}
     for rule, side in setting.rules.sides(fault):
         if side is Side.CAUSE and not rule.is_of_peers:
-            for match in _candidates(rule, side, fault, met):
+            for match in _candidates(rule, side, fault, index):
                 if match.incident.key not in explained and _fits(match, fault, setting):
                     explained[match.incident.key] = match
     return explained
 
 
 def _wider_causes(
-    fault: FaultView, met: Field, setting: Setting, explained: dict[int, _Match]
+    fault: FaultView, index: CandidateIndex, setting: Setting, explained: dict[int, _Match]
 ) -> Iterator[_Match]:
     """What explains the fault itself, outside of the incidents that it explains: then theirs is the
     root."""
-    for match in _matches(fault, met, setting):
+    for match in _matches(fault, index, setting):
         is_effect = match.side is Side.EFFECT and not match.rule.is_of_peers
         if is_effect and match.incident.key not in explained:
             yield match
@@ -252,9 +264,10 @@ def _merged(
     for key, match in matches.items():
         reason = _sentence(match.incident.root, fault, match.rule.because, setting)
         explained.append(Explained(key, match.rule.name, reason))
+    others_of_stays = tuple(key for key in incidents if key != stays.key)
     return Merges(
         incident=stays.key,
-        others=tuple(key for key in incidents if key != stays.key),
+        others=others_of_stays,
         joins=replace(joins, incident=stays.key),
         root_of=None if is_root else first.incident.key,
         explained=tuple(explained),
@@ -421,11 +434,11 @@ def _when(fault: FaultView, other: FaultView) -> str:
     return f"{lasted} before" if seconds < 0 else f"{lasted} after"
 
 
-def _nearly(fault: FaultView, met: Field, setting: Setting) -> tuple[Nearly, ...]:
+def _nearly(fault: FaultView, index: CandidateIndex, setting: Setting) -> tuple[Nearly, ...]:
     """Rules of which one condition alone did not hold, at most three; one for each incident."""
     near: dict[int, Nearly] = {}
     for rule, side in setting.rules.sides(fault):
-        for match in _candidates(rule, side, fault, met):
+        for match in _candidates(rule, side, fault, index):
             if match.incident.key in near:
                 continue
             misses = list(islice(_unmet(match, fault, setting), 2))

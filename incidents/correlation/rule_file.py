@@ -35,7 +35,7 @@ from incidents.vocabulary.lifecycle import State
 from incidents.vocabulary.relations import Relation
 
 _DIRECTORY = Path(__file__).parent
-# Read by `incidents.correlation.gather_rules`, from the same files.
+# Read by `incidents.correlation.aggregation_rules`, from the same files.
 _OTHERS = ("gather",)
 _LONGEST_NAME = 64
 _JOIN = "join"
@@ -97,7 +97,7 @@ class _Reader:
 
     def whole(self) -> RuleSet:
         for row in self._chosen(self.class_rows, "class"):
-            self._take(row, _CLASS_KEYS, ("name",), self._add_class)
+            self._apply(row, _CLASS_KEYS, ("name",), self._add_class)
         rules: list[Rule] = []
 
         def add_rule(row: _Row, reasons: list[str]) -> None:
@@ -105,7 +105,7 @@ class _Reader:
 
         for row in self._chosen(self.rule_rows, "rule"):
             if row.values.get("enabled", True) is not False:
-                self._take(row, _RULE_KEYS, _NEEDED, add_rule)
+                self._apply(row, _RULE_KEYS, _NEEDED, add_rule)
         if self.problems:
             raise CorrelationError("\n".join(self.problems))
         return RuleSet(tuple(rules), dict(self.classes))
@@ -125,7 +125,7 @@ class _Reader:
                 kept[row.name or row.where] = row
         return sorted(kept.values(), key=lambda row: -row.folder)
 
-    def _take(self, row: _Row, known: frozenset[str], needed: Sequence[str], add: Any) -> None:
+    def _apply(self, row: _Row, known: frozenset[str], needed: Sequence[str], add: Any) -> None:
         reasons = [
             f"{key}: unknown, expected one of {', '.join(sorted(known))}"
             for key in set(row.values) - known

@@ -3,7 +3,7 @@
 `occurred_at` is what the device says, `observed_at` is when we saw it. A line that comes late and a
 clock that is behind look the same by these two alone, so what else is known decides: the kernel's
 own seconds, and how far the machine's dates were behind when it last spoke
-(incidents.triage.boots).
+(incidents.triage.clock_check).
 """
 
 from __future__ import annotations
@@ -73,10 +73,22 @@ def is_usual(event: FaultEvent, usual: timedelta | None) -> bool:
 
 def dated(event: FaultEvent, *, is_live: bool = False) -> Dated:
     """`is_live`: it is known to be of the moment at which we saw it, whatever its date
-    (incidents.triage.boots)."""
+    (incidents.triage.clock_check)."""
     behind = lag(event)
     if abs(behind) <= TOLERANCE:
         return Dated(event.occurred_at, event.occurred_at, Whose.DEVICE, behind)
     is_wrong = is_live or is_impossible(event)
     order_at = event.observed_at if is_wrong else event.occurred_at
     return Dated(event.observed_at, order_at, Whose.OURS, behind)
+
+
+def parse_kernel_stamp(source_key: str) -> tuple[str, timedelta | None]:
+    """Boot id without dashes and time since boot, of `host|boot|seconds|text`
+    (detectors.logs.header.source_key)."""
+    parts = source_key.split("|", 3)
+    if len(parts) < 4:
+        return "", None
+    try:
+        return parts[1].replace("-", "").lower(), timedelta(seconds=float(parts[2]))
+    except (ValueError, OverflowError):
+        return "", None

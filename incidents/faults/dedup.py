@@ -51,16 +51,16 @@ class Known:
     """What is known when an event arrives.
 
     `seen` is empty, or the sentence that says how the event was counted before. `booted_at` is the
-    last confirmed boot of the event's node, None when there was none or it is no node. `renewed_at`
-    is the last confirmed repair of its resource, and `renewed` says which. `ended_at` is when an
-    end was reported that found nothing standing.
+    last confirmed boot of the event's node, None when there was none or it is no node.
+    `repaired_at` is the last confirmed repair of its resource, and `repair` says which. `ended_at`
+    is when an end was reported that found nothing active.
     """
 
     standing: Standing | None = None
     seen: str = ""
     booted_at: datetime | None = None
-    renewed_at: datetime | None = None
-    renewed: str = ""
+    repaired_at: datetime | None = None
+    repair: str = ""
     ended_at: datetime | None = None
     limits: FlapLimits = USUAL
 
@@ -111,10 +111,10 @@ def _before_boot(event: FaultEvent, known: Known) -> Verdict | None:
 
 
 def _before_repair(event: FaultEvent, known: Known) -> Verdict | None:
-    if known.renewed_at is None or event.occurred_at >= known.renewed_at:
+    if known.repaired_at is None or event.occurred_at >= known.repaired_at:
         return None
     return Verdict(
-        VerdictKind.STALE, f"happened {moment(event.occurred_at)}, before {known.renewed}"
+        VerdictKind.STALE, f"happened {moment(event.occurred_at)}, before {known.repair}"
     )
 
 

@@ -151,7 +151,7 @@ def _freeze_values(groups: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
 
 
 @dataclass(frozen=True)
-class Spell:
+class JobInterval:
     """A job on one machine, from when to when; `ended_at` None: it runs. `machines` are all of the
     job's."""
 
@@ -166,9 +166,9 @@ class Spell:
         return self.ended_at is None or self.ended_at >= at - around
 
 
-def spells_on(
+def intervals_on(
     owners: Collection[str], *, since: datetime, until: datetime
-) -> dict[str, list[Spell]]:
+) -> dict[str, list[JobInterval]]:
     """By machine, the jobs that ran there in this time. Two queries per 5,000 machines or jobs."""
     hosts = sorted(_hosts_of(owners))
     rows: list[Any] = []
@@ -177,11 +177,11 @@ def spells_on(
     machines: dict[int, set[str]] = defaultdict(set)
     for pk, node in places({row[1] for row in rows}):
         machines[pk].add(resources.node(node))
-    found: dict[str, list[Spell]] = defaultdict(list)
+    found: dict[str, list[JobInterval]] = defaultdict(list)
     for node, pk, cluster, job_id, started_at, ended_at in rows:
         job_path = path(cluster, job_id)
-        spell = Spell(job_path, started_at, ended_at, frozenset(machines[pk]))
-        found[resources.node(node)].append(spell)
+        interval = JobInterval(job_path, started_at, ended_at, frozenset(machines[pk]))
+        found[resources.node(node)].append(interval)
     return found
 
 

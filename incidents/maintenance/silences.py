@@ -29,8 +29,10 @@ from incidents.inventory import graphs
 from incidents.maintenance.active_windows import as_window, in_force, until
 from incidents.models import Decision, Fault, Incident, IncidentFault, Silence
 from incidents.state import outbox
-from incidents.state.board import Board
-from incidents.state.cases import Entry, FaultCase, IncidentCase
+from incidents.state.batch import TriageBatch
+from incidents.state.cases import FaultCase, IncidentCase, TimelineNote
+from incidents.state.neighbourhood import load_incidents
+from incidents.state.persistence import persist
 from incidents.text.wording import moment
 from incidents.vocabulary.changes import KINTSUGI, Change
 from incidents.vocabulary.lifecycle import OPEN
@@ -47,16 +49,16 @@ def rule(window: int) -> str:
 # ---------------------------------------------------------------------------
 
 
-def apply(board: Board) -> None:
-    """Keeps new incidents of this board that windows cover from people, and announces those that
+def apply(batch: TriageBatch) -> None:
+    """Keeps new incidents of this batch that windows cover from people, and announces those that
     outgrew theirs.
 
     An incident that people know of is kept from them only by a window that begins later.
     """
     cases = [
-        case for case in board.incidents.values() if case.is_new or case.row.silence_id is not None
+        case for case in batch.incidents.values() if case.is_new or case.row.silence_id is not None
     ]
-    _judge(cases, in_force(board.now) if cases else [], board)
+    _judge(cases, in_force(batch.now) if cases else [], batch)
 
 
 def end_due(now: datetime) -> list[Change]:
@@ -96,10 +98,10 @@ def reconsider(now: datetime, *, begun: Sequence[Window] = ()) -> list[Change]:
     ids = kept | _touched(begun)
     if not ids:
         return []
-    board = Board(fault_catalog.load(), now)
-    _judge(board.read_incidents(ids), in_force(now), board, begun={window.key for window in begun})
-    board.write()
-    return board.changes
+    batch = TriageBatch(fault_catalog.load(), now)
+    _judge(load_incidents(batch, ids), in_force(now), batch, begun={window.key for window in begun})
+    persist(batch)
+    return batch.changes
 
 
 def _touched(begun: Sequence[Window]) -> set[int]:
@@ -125,27 +127,27 @@ def place(fault: Fault, peer: Callable[[str], str | None]) -> WindowPlace:
 def _judge(
     cases: Iterable[IncidentCase],
     windows: Sequence[Window],
-    board: Board,
+    batch: TriageBatch,
     begun: Collection[int] = (),
 ) -> None:
     peer = graphs.current().peer if windows else lambda resource: None
     keys = {window.key for window in windows}
     for case in cases:
         faults = _standing(case)
-        judged = judge([place(fault.row, peer) for fault in faults], windows, board.now)
+        judged = judge([place(fault.row, peer) for fault in faults], windows, batch.now)
         is_kept = case.row.silence_id is not None
         if isinstance(judged, Kept):
             if case.is_new or is_kept or judged.window.key in begun:
-                _keep(case, judged.window, board)
+                _keep(case, judged.window, batch)
         elif isinstance(judged, Outside):
             if is_kept:
-                _announce(case, faults[judged.number], board)
+                _announce(case, faults[judged.number], batch)
             elif case.is_new:
-                case.row.announced_at = board.now
+                case.row.announced_at = batch.now
         elif is_kept and not case.is_watched and case.row.silence_id not in keys:
             # No fault stands and yet it is not over: a repair goes on, or a person is asked for
             # something.
-            _announce(case, case.root, board)
+            _announce(case, case.root, batch)
 
 
 def _standing(case: IncidentCase) -> list[FaultCase]:
@@ -155,7 +157,7 @@ def _standing(case: IncidentCase) -> list[FaultCase]:
     return sorted(faults, key=lambda fault: fault is not case.root)
 
 
-def _keep(case: IncidentCase, window: Window, board: Board) -> None:
+def _keep(case: IncidentCase, window: Window, batch: TriageBatch) -> None:
     if case.row.silence_id == window.key:
         return
     was_told = case.row.silence_id is None and not case.is_new
@@ -163,21 +165,21 @@ def _keep(case: IncidentCase, window: Window, board: Board) -> None:
     text = f"Kept from people {until(window)}: {window.what} by {window.author} ({window.reason})."
     if window.kind is WindowKind.MAINTENANCE:
         text += " No repair starts there meanwhile."
-    case.entries.append(Entry("silenced", text, board.now))
-    board.decisions.append(_decision(Decision.Kind.SILENCED, case, window.key, text, board.now))
+    case.entries.append(TimelineNote("silenced", text, batch.now))
+    batch.decisions.append(_decision(Decision.Kind.SILENCED, case, window.key, text, batch.now))
     if was_told:
         outbox.withdraw([case.row.pk or 0])
-        outbox.show([case.row.pk or 0], now=board.now)
+        outbox.show([case.row.pk or 0], now=batch.now)
 
 
-def _announce(case: IncidentCase, cause: FaultCase, board: Board) -> None:
+def _announce(case: IncidentCase, cause: FaultCase, batch: TriageBatch) -> None:
     """Told once: since when it stands, under which window it was kept, and why it is told now."""
     row = Silence.objects.get(pk=case.row.silence_id or 0)
     window = as_window(row)
-    if window.is_in_force(board.now):
-        why = f"{board.named(cause.row)} is not part of it"
+    if window.is_in_force(batch.now):
+        why = f"{batch.format_fault(cause.row)} is not part of it"
     else:
-        ended = window.ended_at or window.ends_at or board.now
+        ended = window.ended_at or window.ends_at or batch.now
         why = f"that ended {moment(ended)}"
         if row.ended_by not in ("", KINTSUGI):
             why = f"{why} by {row.ended_by}"
@@ -187,11 +189,11 @@ def _announce(case: IncidentCase, cause: FaultCase, board: Board) -> None:
         f"Announced now: it stands since {since} and was kept from people by {keeper}, and {why}."
     )
     case.row.silence = None
-    case.row.announced_at = board.now
+    case.row.announced_at = batch.now
     case.is_changed = True
-    case.entries.append(Entry("announced", text, board.now))
-    announced = _decision(Decision.Kind.ANNOUNCED, case, window.key, text, board.now)
-    board.decisions.append(announced)
+    case.entries.append(TimelineNote("announced", text, batch.now))
+    announced = _decision(Decision.Kind.ANNOUNCED, case, window.key, text, batch.now)
+    batch.decisions.append(announced)
 
 
 def _decision(

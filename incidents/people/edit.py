@@ -21,8 +21,9 @@ from incidents.db import upsert
 from incidents.maintenance import silences
 from incidents.models import Decision, Fault, Incident, IncidentFault, Node, TimelineEntry
 from incidents.state import outbox
-from incidents.state.board import Board
+from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase, blocks
+from incidents.state.neighbourhood import load_incidents
 from incidents.state.settle import settle
 from incidents.state.transitions import move
 from incidents.text.wording import moment
@@ -265,7 +266,7 @@ class _Desk:
 
     def __init__(self, actor: str, note: str, now: datetime) -> None:
         self.actor, self.note, self.now = actor, note, now
-        self._board = Board(fault_catalog.load(), now)
+        self._batch = TriageBatch(fault_catalog.load(), now)
 
     def by(self, what: str) -> str:
         """`moved here from incident #3 by yuki at ...: the note`, as long as its column."""
@@ -274,7 +275,7 @@ class _Desk:
 
     def named(self, faults: Iterable[Fault | None]) -> str:
         rows = [row for row in faults if row is not None]
-        names = "; ".join(self._board.named(row) for row in rows[:_NAMED])
+        names = "; ".join(self._batch.format_fault(row) for row in rows[:_NAMED])
         unnamed = len(rows) - _NAMED
         return f"{names} and {unnamed} more" if unnamed > 0 else names
 
@@ -377,11 +378,11 @@ class _Desk:
 
     def settle(self, incident: Incident) -> None:
         """What cleared long ago may be all that is left."""
-        board = Board(fault_catalog.load(), self.now)
-        settle(board.read_incidents([incident.pk]), board=board, now=self.now)
+        batch = TriageBatch(fault_catalog.load(), self.now)
+        settle(load_incidents(batch, [incident.pk]), batch=batch, now=self.now)
 
     def _case(self, row: Fault) -> FaultCase:
-        return self._board.case(row)
+        return self._batch.case(row)
 
     def _shape(self, root: Fault, faults: Sequence[Fault]) -> dict[str, Any]:
         blocking = [row for row in faults if blocks(self._case(row), root.pk)] or [root]
@@ -389,7 +390,7 @@ class _Desk:
         actions = [Action(row.action) for row in blocking]
         severity = max(severities, key=lambda severity: severity.rank)
         action = max(actions, key=lambda action: action.rank)
-        title = self._board.title_of(self._case(root))
+        title = self._batch.format_title(self._case(root))
         kind, _, name = root.owner.partition("/")
         node = Node.objects.filter(name=name).first() if kind == "node" else None
         of_root = {

@@ -17,13 +17,15 @@ from incidents.db import upsert
 from incidents.faults.clocks import Whose
 from incidents.faults.fault_views import MANAGEMENT_NETWORK, USER_REPORT
 from incidents.inventory import aliases
+from incidents.inventory.provisional import add_provisional
 from incidents.maintenance import silences
 from incidents.models import Fault, Incident, TimelineEntry, UserReport
-from incidents.state import outbox
-from incidents.state.board import Board, new_fault, window
+from incidents.state import outbox, placement
+from incidents.state.batch import TriageBatch, new_fault, window
 from incidents.state.cases import FaultCase, IncidentCase
-from incidents.triage.ingesting import add_provisional
-from incidents.triage.items import EventRefused, component
+from incidents.state.neighbourhood import load_faults, load_neighbourhood
+from incidents.state.persistence import persist
+from incidents.triage.normalisation import EventRefused, component
 from incidents.vocabulary.lifecycle import State
 
 _LONGEST_TEXT = 10_000
@@ -63,12 +65,14 @@ def report(
         raise EventRefused("the time of the report lies in the future")
     with transaction.atomic():
         upsert.lock_placement()
-        board = Board(fault_catalog.load(), now)
-        case = _reported(board, kind, resource, occurred_at, text)
-        incident = case.member or board.open(case, f"reported by {author}", None)
+        batch = TriageBatch(fault_catalog.load(), now)
+        case = _reported(batch, kind, resource, occurred_at, text)
+        incident = case.member or placement.open_incident(
+            batch, case, f"reported by {author}", None
+        )
         incident.row.has_user_report, incident.is_changed = True, True
-        silences.apply(board)
-        board.write()
+        silences.apply(batch)
+        persist(batch)
         _write_down(
             incident.row,
             author=author,
@@ -81,35 +85,35 @@ def report(
 
 
 def _reported(
-    board: Board, kind: FaultType, name: str, occurred_at: datetime, text: str
+    batch: TriageBatch, kind: FaultType, name: str, occurred_at: datetime, text: str
 ) -> FaultCase:
     """The fault that the report speaks of, placed: the one that stands already, or a new one."""
     names = aliases.load({name})
     resource = names.resolve(name)
     owner = resources.owner(resource)
     add_provisional(names, {owner})
-    board.nodes = {f"node/{node.name}": node for node in names.nodes.values()}
+    batch.nodes = {f"node/{node.name}": node for node in names.nodes.values()}
     mark = fingerprint(resource, kind.id)
-    _end_what_was_closed(mark, board.now)
+    _end_what_was_closed(mark, batch.now)
     active = Fault.objects.active().filter(fingerprint=mark)
-    standing = board.take(active.select_for_update())
-    board.read_neighbourhood({(kind.id, resource), (USER_REPORT, resource)})
+    standing = load_faults(batch, active.select_for_update())
+    load_neighbourhood(batch, {(kind.id, resource), (USER_REPORT, resource)})
     if standing:
         standing[0].added += 1
         standing[0].excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))
         return standing[0]
     row = new_fault(kind, fingerprint=mark, resource=resource, qualifier="")
-    graph = board.met.around.graph
+    graph = batch.index.surroundings.graph
     row.component = str(component(kind.id, resource, kind.component, names, graph))
     row.severity = str(kind.severity)
     row.action = str(kind.action)
     row.raised_at = row.last_seen_at = occurred_at
     row.clock = str(Whose.PERSON)
-    row.observed_at = row.recorded_at = board.now
+    row.observed_at = row.recorded_at = batch.now
     case = FaultCase(row, opens_incident=True, is_sympathetic=False, is_new=True, added=1)
     case.excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))
-    board.faults[mark] = case
-    _place(board, case)
+    batch.faults[mark] = case
+    _place(batch, case)
     return case
 
 
@@ -127,15 +131,15 @@ def _end_what_was_closed(mark: str, now: datetime) -> None:
     )
 
 
-def _place(board: Board, case: FaultCase) -> None:
+def _place(batch: TriageBatch, case: FaultCase) -> None:
     """A report joins an incident of which something stands on its machine; only without such a one
     it is placed.
 
     Of several the one that explains what the reporter chose, then the nearest in time.
     """
-    near = [*_of_its_machine(board, case), *_of_wider_faults(board, case)]
+    near = [*_of_its_machine(batch, case), *_of_wider_faults(batch, case)]
     if not near:
-        board.settle_in(case)
+        placement.assign(batch, case)
         return
 
     def order(one: tuple[IncidentCase, datetime]) -> tuple[bool, timedelta]:
@@ -144,23 +148,25 @@ def _place(board: Board, case: FaultCase) -> None:
 
     incident = min(near, key=order)[0]
     reason = f"a user reported trouble on {case.row.owner.partition('/')[2]}"
-    board.join(case, incident, Joins(incident.key, Role.SYMPTOM, "user_report", reason))
+    placement.join(batch, case, incident, Joins(incident.key, Role.SYMPTOM, "user_report", reason))
 
 
-def _of_its_machine(board: Board, case: FaultCase) -> Iterator[tuple[IncidentCase, datetime]]:
+def _of_its_machine(batch: TriageBatch, case: FaultCase) -> Iterator[tuple[IncidentCase, datetime]]:
     """The incidents of the machine itself, whatever they and the report are about. People tell
     late: what still stands is what they mean, such as a GPU that a reboot did not bring back."""
-    for incident in board.incidents.values():
+    for incident in batch.incidents.values():
         is_standing = any(fault.row.is_active for fault in incident.members)
         is_near = abs(incident.row.onset_at - case.row.raised_at) <= window()
         if incident.row.owner == case.row.owner and (is_standing or is_near):
             yield incident, incident.row.onset_at
 
 
-def _of_wider_faults(board: Board, case: FaultCase) -> Iterator[tuple[IncidentCase, datetime]]:
+def _of_wider_faults(
+    batch: TriageBatch, case: FaultCase
+) -> Iterator[tuple[IncidentCase, datetime]]:
     """The incidents of other machines that have a fault on this one: a leaf's, with the node's
     link."""
-    for incident in board.incidents.values():
+    for incident in batch.incidents.values():
         if incident.row.owner == case.row.owner or not _reaches(incident, case):
             continue
         for fault in incident.members:

@@ -25,7 +25,7 @@ from incidents.inventory import graphs
 from incidents.jobs import jobs
 from incidents.models import Fault, Incident, IncidentFault
 from incidents.state import site_rules
-from incidents.state.board import window
+from incidents.state.batch import window
 from incidents.state.cases import FaultCase
 from incidents.topology.graph import ALL_NODES
 from incidents.vocabulary.lifecycle import State
@@ -36,7 +36,7 @@ from incidents.vocabulary.relations import Relation, Side
 _SUSPECT = [state.value for state in (State.OPEN, State.ACKNOWLEDGED, State.REPAIRING)]
 _GRAVE = [severity.value for severity in (Severity.MAJOR, Severity.CRITICAL)]
 # As where jobs are told apart by faults: Slurm lists a job for minutes after its end
-# (incidents.triage.gathering).
+# (incidents.triage.aggregation).
 _AROUND = timedelta(minutes=2)
 _TELLS_ITS_END = (str(ClearRule.BY_POLL), str(ClearRule.BY_EVENT))
 _TELLS_A_MOMENT = str(ClearRule.AFTER_QUIET)

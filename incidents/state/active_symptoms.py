@@ -4,6 +4,7 @@ only, never all."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,14 +13,14 @@ from django.db.models import Q, QuerySet
 
 from detectors import resources
 from detectors.faults import Action, Component, Severity
-from incidents.correlation import tallies
-from incidents.correlation.gather_rules import GatherRule, Place
+from incidents.correlation import symptom_counts
+from incidents.correlation.aggregation_rules import AggregationRule, Place
 from incidents.correlation.relations import Surroundings
-from incidents.correlation.tallies import Effect
+from incidents.correlation.symptom_counts import Symptom
 from incidents.db.prepared import Given, Prepared
 from incidents.faults.fault_views import FaultView
 from incidents.models import Fault
-from incidents.state.board import Board
+from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase
 
 # Our choice: what one cause takes goes within seconds, so hold-downs that end within these are
@@ -53,43 +54,43 @@ def came_at(row: Fault | _Row) -> datetime:
 
 
 def read(
-    rule: GatherRule,
+    rule: AggregationRule,
     places: Collection[str],
     around: Surroundings,
     *,
     since: datetime,
-    board: Board,
-) -> list[Effect]:
+    batch: TriageBatch,
+) -> list[Symptom]:
     """The rule's effects at these places and those beside them since then. One query; what the
-    board has counts as it is there."""
+    batch has counts as it is there."""
     asked = _LATELY[rule.also_ended, rule.at is Place.SITE]
     rows = asked.rows(types=rule.types, owners=_owners(rule, places, around), since=since)
     fresh = [
         case
-        for case in board.faults.values()
+        for case in batch.faults.values()
         if case.row.pk is None and rule.takes(case.row.fault_type)
     ]
-    return list(_effects(rows, rule, fresh, board))
+    return list(_effects(rows, rule, fresh, batch))
 
 
 def read_standing(
-    rule: GatherRule, place: str, around: Surroundings, *, board: Board
-) -> list[Effect]:
+    rule: AggregationRule, place: str, around: Surroundings, *, batch: TriageBatch
+) -> list[Symptom]:
     """The rule's effects at this place that stand now, however old."""
     rows = _STANDING[rule.at is Place.SITE].rows(
         types=rule.types, owners=_owners(rule, (place,), around)
     )
-    return list(_effects(rows, rule, (), board))
+    return list(_effects(rows, rule, (), batch))
 
 
-def _owners(rule: GatherRule, places: Collection[str], around: Surroundings) -> set[str]:
+def _owners(rule: AggregationRule, places: Collection[str], around: Surroundings) -> set[str]:
     """The machines that are asked about; none where the rule asks of all the site."""
     if rule.at is Place.SITE:
         return set()
     beside = (around.graph.siblings(place) for place in places if rule.quiet)
     near = set(places).union(*beside)
     owners = {resources.owner(place) for place in near}
-    return owners.union(*(tallies.machines_behind(place, around) for place in near))
+    return owners.union(*(symptom_counts.machines_behind(place, around) for place in near))
 
 
 def _asked(rows: QuerySet[Fault], *, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
@@ -124,27 +125,30 @@ _STANDING = {
 
 
 def _effects(
-    rows: Iterable[Sequence[Any]], rule: GatherRule, fresh: Iterable[FaultCase], board: Board
-) -> Iterator[Effect]:
-    """Few columns of each row: in a storm there are thousands, and the board has most of them."""
-    known = {case.row.pk: case for case in board.faults.values() if case.row.pk is not None}
+    rows: Iterable[Sequence[Any]],
+    rule: AggregationRule,
+    fresh: Iterable[FaultCase],
+    batch: TriageBatch,
+) -> Iterator[Symptom]:
+    """Few columns of each row: in a storm there are thousands, and the batch has most of them."""
+    known = {case.row.pk: case for case in batch.faults.values() if case.row.pk is not None}
     known.update(
-        {case.row.pk: case for incident in board.incidents.values() for case in incident.members}
+        {case.row.pk: case for incident in batch.incidents.values() for case in incident.members}
     )
     for row in rows:
         told = _Row(*row)
         case = known.get(told.pk)
         if case is None:
-            yield _told(told, board)
+            yield _told(told, batch)
         elif case.row.is_active or rule.also_ended:
-            yield _effect(case, board.now)
+            yield _effect(case, batch.now)
     for case in fresh:
-        yield _effect(case, board.now)
+        yield _effect(case, batch.now)
 
 
-def _told(row: _Row, board: Board) -> Effect:
-    """A fault that the board does not have."""
-    kind = board.catalog.get(row.fault_type)
+def _told(row: _Row, batch: TriageBatch) -> Symptom:
+    """A fault that the batch does not have."""
+    kind = batch.catalog.get(row.fault_type)
     view = FaultView(
         fault_type=row.fault_type,
         resource=row.resource,
@@ -157,23 +161,20 @@ def _told(row: _Row, board: Board) -> Effect:
         is_sympathetic=kind is not None and kind.is_sympathetic,
         is_active=row.is_active,
     )
-    return Effect(
+    return Symptom(
         row.fingerprint,
         view,
         came_at(row),
-        is_held=row.held_until is not None and row.held_until > board.now + SPREAD,
+        is_held=row.held_until is not None and row.held_until > batch.now + SPREAD,
         root_type=row.membership__incident__fault_type or "",
         root_place=row.membership__incident__root_resource or "",
     )
 
 
-def _effect(case: FaultCase, now: datetime) -> Effect:
-    incident = case.member.row if case.member is not None else None
-    return Effect(
-        case.row.fingerprint,
-        case.view(),
-        came_at(case.row),
-        is_held=case.is_held(now + SPREAD),
-        root_type=incident.fault_type if incident is not None else "",
-        root_place=incident.root_resource if incident is not None else "",
-    )
+def _effect(case: FaultCase, now: datetime) -> Symptom:
+    is_held = case.is_held(now + SPREAD)
+    symptom = Symptom(case.row.fingerprint, case.view(), came_at(case.row), is_held=is_held)
+    if case.member is None:
+        return symptom
+    root = case.member.row
+    return replace(symptom, root_type=root.fault_type, root_place=root.root_resource)

@@ -17,8 +17,9 @@ from incidents.correlation import engine
 from incidents.db import upsert
 from incidents.faults.clocks import TOLERANCE
 from incidents.models import Incident
-from incidents.state.board import Board
+from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase, IncidentCase
+from incidents.state.neighbourhood import load_incidents
 from incidents.state.settle import settle
 from incidents.vocabulary.changes import Change
 from incidents.vocabulary.lifecycle import State
@@ -36,18 +37,20 @@ def returned(now: datetime) -> list[Change]:
     )
     ids = list(seen_again.distinct().order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
     due = [
-        case.row.pk for case in Board(fault_catalog.load(), now).read_incidents(ids) if _back(case)
+        case.row.pk
+        for case in load_incidents(TriageBatch(fault_catalog.load(), now), ids)
+        if _back(case)
     ]
     if not due:
         return []
     with transaction.atomic():
         upsert.lock_placement()
-        board = Board(fault_catalog.load(), now)
-        cases = board.read_incidents(due)
+        batch = TriageBatch(fault_catalog.load(), now)
+        cases = load_incidents(batch, due)
         for case in cases:
             for fault in _back(case):
                 fault.has_come = True
-        return settle(cases, board=board, now=now)
+        return settle(cases, batch=batch, now=now)
 
 
 def _back(incident: IncidentCase) -> list[FaultCase]:

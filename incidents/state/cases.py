@@ -1,7 +1,7 @@
 """Faults and incidents as one batch changes them: rows beside what is to be written of them. No
 queries.
 
-Ingest, reports and the sweep change cases; `incidents.state.board` reads and writes them.
+Ingest, reports and the sweep change cases; `incidents.state.batch` reads and writes them.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class FaultCase:
 
 
 @dataclass
-class Entry:
+class TimelineNote:
     """A timeline entry to be. Entries of one kind and `group` become one line, so that fifty joins
     are told once."""
 
@@ -163,7 +163,7 @@ class Absorbed:
 
 @dataclass(eq=False)
 class IncidentCase:
-    """An open incident and what this batch makes of it. `key` is its place on the board.
+    """An open incident and what this batch makes of it. `key` is its place on the batch.
 
     `is_fixed`: a person chose the root. `into`: the incident that it became part of.
     """
@@ -174,7 +174,7 @@ class IncidentCase:
     members: list[FaultCase] = field(default_factory=list)
     joins: list[tuple[FaultCase, Role, str, str]] = field(default_factory=list)
     demoted: list[tuple[FaultCase, str, str]] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TimelineNote] = field(default_factory=list)
     absorbed: list[Absorbed] = field(default_factory=list)
     is_new: bool = False
     is_changed: bool = False

@@ -1,19 +1,21 @@
 """Repairs that wait: while a wider cause is suspected, nothing behind it is drained or rebooted.
 Starts nothing.
 
-Changes incidents of a board; the board writes them, and the guards ask before each step.
+Changes incidents of a batch; the batch writes them, and the guards ask before each step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from detectors.faults import Action
 from incidents.faults.fault_views import FOLLOWS_HARDWARE
 from incidents.models import Decision, Incident
-from incidents.state.board import Board
-from incidents.state.cases import Entry, IncidentCase
+from incidents.state.batch import TriageBatch
+from incidents.state.cases import IncidentCase, TimelineNote
+from incidents.state.neighbourhood import load_incidents
 from incidents.text.wording import clock
 from incidents.vocabulary.lifecycle import State
 
@@ -25,32 +27,41 @@ _MAY_WAIT = [state.value for state in (State.OPEN, State.ACKNOWLEDGED, State.REP
 _LONGEST_REASON = 255
 
 
-def hold(
-    board: Board,
-    machines: Collection[str],
-    *,
-    until: datetime,
-    reason: str,
-    rule: str,
-    holds_hardware: bool = True,
-) -> list[IncidentCase]:
-    """Lets the repairs on these machines wait; returns those that wait from now on. Told once, not
-    at each extension.
+@dataclass(frozen=True)
+class Suspicion:
+    """A place that may be the cause of what the machines behind it show: their repairs wait.
 
-    `holds_hardware` False: those whose root is a node's own hardware go on.
+    `holds_hardware` False: those whose root is a node's own hardware go on. `rule` says which rule
+    of aggregation suspects it, `reason` why, for people.
     """
-    young = Incident.objects.filter(opened_at__gt=board.now - LONGEST)  # an older one waits no more
+
+    machines: Collection[str]
+    until: datetime
+    reason: str
+    rule: str
+    holds_hardware: bool = True
+
+
+def hold_repairs(batch: TriageBatch, suspicions: Iterable[Suspicion]) -> None:
+    """Lets the repairs behind suspected places wait. Told once, not at each extension."""
+    for suspicion in suspicions:
+        _hold_behind(batch, suspicion)
+
+
+def _hold_behind(batch: TriageBatch, suspicion: Suspicion) -> None:
+    young = Incident.objects.filter(opened_at__gt=batch.now - LONGEST)  # an older one waits no more
     rows = young.filter(
-        owner__in=machines, state__in=_MAY_WAIT, action__in=_REPAIRS, node__isnull=False
+        owner__in=suspicion.machines,
+        state__in=_MAY_WAIT,
+        action__in=_REPAIRS,
+        node__isnull=False,
     )
-    board.read_incidents(rows.values_list("pk", flat=True))
-    held = []
-    for case in list(board.incidents.values()):
-        if case.row.owner in machines and _waits(case, holds_hardware=holds_hardware):
-            end = min(until, case.row.opened_at + LONGEST)
-            if end > board.now and _hold(board, case, end, reason=reason, rule=rule):
-                held.append(case)
-    return held
+    load_incidents(batch, rows.values_list("pk", flat=True))
+    for case in list(batch.incidents.values()):
+        if case.row.owner in suspicion.machines and _waits(
+            case, holds_hardware=suspicion.holds_hardware
+        ):
+            _hold(batch, case, suspicion)
 
 
 def _waits(case: IncidentCase, *, holds_hardware: bool) -> bool:
@@ -60,27 +71,27 @@ def _waits(case: IncidentCase, *, holds_hardware: bool) -> bool:
     return calls and (holds_hardware or not root.is_hardware or root.is_one_of(FOLLOWS_HARDWARE))
 
 
-def _hold(board: Board, case: IncidentCase, until: datetime, *, reason: str, rule: str) -> bool:
-    """Whether this is new to the incident."""
+def _hold(batch: TriageBatch, case: IncidentCase, suspicion: Suspicion) -> None:
     row = case.row
-    was_held = row.held_until is not None and row.held_until > board.now
+    until = min(suspicion.until, row.opened_at + LONGEST)
+    if until <= batch.now:
+        return
+    was_held = row.held_until is not None and row.held_until > batch.now
     if was_held and row.held_until is not None and row.held_until >= until:
-        return False
-    row.held_until, row.held_reason = until, reason[:_LONGEST_REASON]
+        return
+    row.held_until, row.held_reason = until, suspicion.reason[:_LONGEST_REASON]
     case.is_changed = True
     if was_held:
-        return False
-    text = f"No repair before {clock(until)}: {reason}"
-    case.entries.append(Entry("repair_held", text, board.now))
-    board.decisions.append(
-        Decision(
-            fault=case.root.row,
-            incident=row,
-            kind=Decision.Kind.HELD,
-            rule=rule,
-            text=text[:500],
-            until=until,
-            recorded_at=board.now,
-        )
+        return
+    text = f"No repair before {clock(until)}: {suspicion.reason}"
+    case.entries.append(TimelineNote("repair_held", text, batch.now))
+    decision = Decision(
+        fault=case.root.row,
+        incident=row,
+        kind=Decision.Kind.HELD,
+        rule=suspicion.rule,
+        text=text[:500],
+        until=until,
+        recorded_at=batch.now,
     )
-    return True
+    batch.decisions.append(decision)

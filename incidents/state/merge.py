@@ -5,46 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from detectors.faults import Role
-from incidents.correlation.engine import Joins, Merges
+from incidents.correlation.engine import Joins
 from incidents.models import Decision, Incident, IncidentFault, TimelineEntry
-from incidents.state.cases import Absorbed, Entry, FaultCase, IncidentCase
+from incidents.state.batch import TriageBatch
+from incidents.state.cases import Absorbed, FaultCase, IncidentCase, TimelineNote
 from incidents.state.transitions import move, tell
 from incidents.vocabulary.changes import KINTSUGI, Acted
 from incidents.vocabulary.lifecycle import State, Trigger, next_state
 
-if TYPE_CHECKING:
-    from incidents.state.board import Board
-
 _ATTEMPTS = 3
 
 
-def merge(board: Board, fault: FaultCase, placed: Merges) -> None:
-    """The others become part of the incident that stays; then the fault joins it, as root or
-    symptom."""
-    stays = board.incidents[placed.incident]
-    root = fault if placed.root_of is None else board.incidents[placed.root_of].root
-    why = {
-        one.incident: Joins(stays.key, Role.SYMPTOM, one.rule, one.reason)
-        for one in placed.explained
-    }
-    for key in placed.others:
-        _absorb(board, stays, board.incidents.pop(key), why.get(key, placed.joins), root)
-    if root is not fault:
-        board.take_root(stays, root, why.get(stays.key, placed.joins))
-    board.join(fault, stays, placed.joins)
-
-
-def _absorb(
-    board: Board, stays: IncidentCase, other: IncidentCase, why: Joins, root: FaultCase
+def absorb(
+    batch: TriageBatch, stays: IncidentCase, other: IncidentCase, why: Joins, root: FaultCase
 ) -> None:
     other.into = stays
     for member in other.members:
         member.member = stays
         stays.add(member)
-    board.met.merge(other.key, stays.key)
+    batch.index.merge(other.key, stays.key)
     stays.joins += other.joins
     stays.demoted += other.demoted
     if other.root is not root:
@@ -52,20 +32,20 @@ def _absorb(
     stays.is_changed = stays.is_unsettled = True
     _take_facts(stays.row, other.row)
     if other.is_new:  # nobody heard of it: its faults are told where they are now
-        for decision in board.decisions:
+        for decision in batch.decisions:
             if decision.incident is other.row:
                 decision.incident = stays.row
-        text = f"{board.named(other.root.row)}, {why.reason}"
-        stays.entries.append(Entry("joined", text, other.root.row.raised_at, why.rule))
+        text = f"{batch.format_fault(other.root.row)}, {why.reason}"
+        stays.entries.append(TimelineNote("joined", text, other.root.row.raised_at, why.rule))
         return
     stays.absorbed += [Absorbed(other, why.rule, why.reason), *other.absorbed]
     text = (
-        f"Incident #{other.row.pk} is part of this one: {board.named(other.root.row)},"
+        f"Incident #{other.row.pk} is part of this one: {batch.format_fault(other.root.row)},"
         f" {why.reason}."
     )
-    stays.entries.append(Entry("merged", text, board.now, "merged"))
-    board.decide(Decision.Kind.MERGED, other.root, other, f"merged, {why.reason}", rule=why.rule)
-    board.decide(Decision.Kind.MERGED, other.root, stays, text, rule=why.rule)
+    stays.entries.append(TimelineNote("merged", text, batch.now, "merged"))
+    batch.decide(Decision.Kind.MERGED, other.root, other, f"merged, {why.reason}", rule=why.rule)
+    batch.decide(Decision.Kind.MERGED, other.root, stays, text, rule=why.rule)
 
 
 def _take_facts(row: Incident, other: Incident) -> None:

@@ -113,11 +113,10 @@ def _owe_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
 def _raise_cards(cards: QuerySet[Notification], now: datetime) -> None:
     # Rows are locked in one order, so that two batches that share incidents never deadlock.
     held = list(cards.select_for_update().order_by("pk").values_list("pk", flat=True))
-    Notification.objects.filter(pk__in=held).update(
-        revision=F("revision") + 1,
-        due_at=Case(When(state=_State.SENT, then=Value(now)), default=F("due_at")),
-        state=Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state")),
-    )
+    due_at = Case(When(state=_State.SENT, then=Value(now)), default=F("due_at"))
+    state = Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state"))
+    cards = Notification.objects.filter(pk__in=held)
+    cards.update(revision=F("revision") + 1, due_at=due_at, state=state)
 
 
 def _owe_replies(entries: Sequence[TimelineEntry], name: str, now: datetime) -> None:

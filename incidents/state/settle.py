@@ -10,7 +10,7 @@ from typing import Any
 from detectors.faults import ClearRule, Recovery, Role
 from incidents.correlation import engine
 from incidents.models import Incident, TimelineEntry
-from incidents.state.board import Board
+from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase, IncidentCase, blocks
 from incidents.state.transitions import move, tell
 from incidents.text.wording import clock
@@ -21,23 +21,29 @@ NODE_RESTARTED = "the node restarted"
 _ATTEMPTS = 3
 
 
-def settle(cases: Iterable[IncidentCase], *, board: Board, now: datetime) -> list[Change]:
+def settle_touched(batch: TriageBatch) -> list[Change]:
+    """The same for the incidents of a batch that it may have settled."""
+    touched = [case for case in batch.incidents.values() if case.is_unsettled]
+    return settle(touched, batch=batch, now=batch.now) if touched else []
+
+
+def settle(cases: Iterable[IncidentCase], *, batch: TriageBatch, now: datetime) -> list[Change]:
     """Moves each incident whose faults have all cleared, or have come back."""
     changes: list[Change] = []
     told: list[TimelineEntry] = []
     for case in cases:
-        changes.extend(_settled(case, board, told, now=now))
+        changes.extend(_settled(case, batch, told, now=now))
     tell(told, now)
     return changes
 
 
 def _settled(
-    case: IncidentCase, board: Board, told: list[TimelineEntry], *, now: datetime
+    case: IncidentCase, batch: TriageBatch, told: list[TimelineEntry], *, now: datetime
 ) -> list[Change]:
     waiting = [fault for fault in case.members if blocks(fault, case.root.row.pk)]
     back = next((fault for fault in waiting if _is_back(fault, case, now)), None)
     if back is not None:
-        note = f"{board.named(back.row)}."
+        note = f"{batch.format_fault(back.row)}."
         if _moved(case.row, Trigger.FAULT_RETURNED, note=note, told=told, now=now):
             return [Change(case.row.pk, back.row.pk, ChangeKind.RETURNED, note)]
     if any(fault.row.is_active for fault in waiting):

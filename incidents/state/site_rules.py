@@ -7,8 +7,8 @@ from pathlib import Path
 
 from django.conf import settings
 
-from incidents.correlation import gather_rules, rule_file
-from incidents.correlation.gather_rules import GatherRule
+from incidents.correlation import aggregation_rules, rule_file
+from incidents.correlation.aggregation_rules import AggregationRule
 from incidents.correlation.rules import RuleSet
 
 
@@ -17,15 +17,15 @@ def joining() -> RuleSet:
     return rule_file.load(*_folders())
 
 
-def counting() -> tuple[GatherRule, ...]:
+def counting() -> tuple[AggregationRule, ...]:
     """What many faults together conclude, in order. Raises GatherError; read once per process and
     folder."""
-    return gather_rules.load(*_folders())
+    return aggregation_rules.load(*_folders())
 
 
 def counted_by_job() -> frozenset[str]:
     """The fault types of which each sighting counts, and not only the fault."""
-    return gather_rules.types_by_time(*_folders())
+    return aggregation_rules.types_by_time(*_folders())
 
 
 def _folders() -> tuple[Path, ...]:

@@ -99,8 +99,8 @@ def ask(
     What this incident has asked before in the same words is asked again without a line.
     """
     with transaction.atomic():
-        waiting = Incident.objects.open().filter(pk=incident_id, needs_human=instead_of)
-        if waiting.update(needs_human=asked, updated_at=now) != 1:
+        apply_grace = Incident.objects.open().filter(pk=incident_id, needs_human=instead_of)
+        if apply_grace.update(needs_human=asked, updated_at=now) != 1:
             return False
         if TimelineEntry.objects.filter(
             incident_id=incident_id, kind=kind, text__endswith=asked

@@ -21,7 +21,7 @@ from detectors.receivers.delivery import Backlog, PositionMoved
 from detectors.receivers.spool import Batch, Extent
 from incidents.db.upsert import is_postgresql
 from incidents.models import InboxBatch, SpoolMark, SpoolPosition
-from incidents.triage.ingesting import ingest, quarantine
+from incidents.triage.ingest import ingest, quarantine
 from incidents.vocabulary.changes import Change
 
 URGENT, ORDINARY = 0, 1
@@ -69,7 +69,7 @@ def ingest_waiting(now: datetime) -> list[Change] | None:
     are none. Raises OperationalError when the database is at fault, and then nothing was counted.
     """
     with transaction.atomic():
-        batches = _take()
+        batches = _apply()
         if not batches:
             return None
         events: list[FaultEvent] = []
@@ -138,7 +138,7 @@ def _make_batch(row: tuple[Any, ...]) -> InboxBatch:
     )
 
 
-def _take() -> list[InboxBatch]:
+def _apply() -> list[InboxBatch]:
     """The first batch in order, and those that follow it as long as they are few and small."""
     free = InboxBatch.objects.order_by("rank", "id").select_for_update(skip_locked=True)
     taken = list(free[:1])

@@ -22,14 +22,16 @@ from incidents.faults import dedup, flapping
 from incidents.faults.fault_views import UNREACHABLE
 from incidents.maintenance import silences
 from incidents.models import Fault, Incident, Node, SeenEvent
-from incidents.state import after_repair
-from incidents.state.board import Board, quiet_period
-from incidents.state.cases import Entry, FaultCase, IncidentCase, blocks
+from incidents.state import after_repair, placement
+from incidents.state.batch import TriageBatch, quiet_period
+from incidents.state.cases import FaultCase, IncidentCase, TimelineNote, blocks
+from incidents.state.neighbourhood import load_faults, load_incidents, load_neighbourhood
+from incidents.state.persistence import persist
 from incidents.state.settle import NODE_RESTARTED, settle
 from incidents.state.transitions import move, record
 from incidents.text.wording import clock, duration, resource
-from incidents.triage import grace, unhealed
-from incidents.triage.items import limits_of
+from incidents.triage import grace_periods, unhealed
+from incidents.triage.normalisation import limits_of
 from incidents.vocabulary.changes import KINTSUGI, Acted, Change, ChangeKind
 from incidents.vocabulary.lifecycle import State, Trigger
 
@@ -40,15 +42,13 @@ _MOST_FORGOTTEN = 20_000
 
 def sweep(*, now: datetime) -> list[Change]:
     """Everything whose time has come. Safe to call at any time and by several at once."""
-    changes = [
-        *_end_due(_end_quiet_faults, _quiet_faults(now), now),
-        *_end_due(_end_hold_downs, _held_faults(now), now),
-        *_steady(now),
-        *after_repair.returned(now),
-        *unhealed.parted(now),
-        *_settle_forgotten(now),
-        *_resolve_quiet_incidents(now),
-    ]
+    changes = _end_due(_end_quiet_faults, _quiet_faults(now), now)
+    changes += _end_due(_end_hold_downs, _held_faults(now), now)
+    changes += _steady(now)
+    changes += after_repair.returned(now)
+    changes += unhealed.parted(now)
+    changes += _settle_forgotten(now)
+    changes += _resolve_quiet_incidents(now)
     _forget(now)
     return changes
 
@@ -143,12 +143,12 @@ def _steady(now: datetime) -> list[Change]:
         return []
     with transaction.atomic():
         upsert.lock_placement()
-        board = Board(fault_catalog.load(), now)
-        for case in board.take(_flapping().order_by("fingerprint").select_for_update()):
+        batch = TriageBatch(fault_catalog.load(), now)
+        for case in load_faults(batch, _flapping().order_by("fingerprint").select_for_update()):
             if _is_over(case.row.fault_type, case.row.changes_at, now=now):
-                _stands(case, board)
-        board.write()
-        return board.changes
+                _stands(case, batch)
+        persist(batch)
+        return batch.changes
 
 
 def _flapping() -> QuerySet[Fault]:
@@ -160,62 +160,65 @@ def _is_over(fault_type: str, changes_at: list[str], *, now: datetime) -> bool:
     return flapping.is_over(flapping.read(changes_at), now, limits)
 
 
-def _stands(case: FaultCase, board: Board) -> None:
-    row, kind = case.row, board.catalog.get(case.row.fault_type)
+def _stands(case: FaultCase, batch: TriageBatch) -> None:
+    row, kind = case.row, batch.catalog.get(case.row.fault_type)
     row.is_flapping, case.is_changed = False, True
     if kind is not None and kind.clears is ClearRule.AFTER_QUIET and kind.quiet is not None:
-        row.clears_at = board.now + kind.quiet
-    _tell_steady(case, f"stands since {clock(flapping.read(row.changes_at)[-1])}", board.now)
+        row.clears_at = batch.now + kind.quiet
+    _tell_steady(case, f"stands since {clock(flapping.read(row.changes_at)[-1])}", batch.now)
 
 
 def _tell_steady(case: FaultCase, what: str, now: datetime) -> None:
     """Once, as its beginning was told."""
     if case.member is not None:
         text = f"{case.row.fault_type} on {resource(case.row.resource)} no longer flaps: it {what}."
-        case.member.entries.append(Entry("steady", text, now))
+        case.member.entries.append(TimelineNote("steady", text, now))
 
 
 def _clear(
     due: QuerySet[Fault], now: datetime, ended: Callable[[FaultCase], tuple[datetime, str]]
 ) -> list[Change]:
     """Clears these faults, under the placement lock, and settles their incidents."""
-    board = Board(fault_catalog.load(), now)
+    batch = TriageBatch(fault_catalog.load(), now)
     ids = list(due.order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
     rows = Fault.objects.active().filter(pk__in=ids).order_by("fingerprint").select_for_update()
-    for case in board.take(rows):
+    for case in load_faults(batch, rows):
         at, reason = ended(case)
-        board.ended(case, at, reason)
-    board.write()
-    return board.changes + settle(board.incidents.values(), board=board, now=now)
+        placement.clear_fault(batch, case, at, reason)
+    persist(batch)
+    return batch.changes + settle(batch.incidents.values(), batch=batch, now=now)
 
 
 def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
     """Faults that outlasted their hold-down get their place."""
-    board = Board(fault_catalog.load(), now)
+    batch = TriageBatch(fault_catalog.load(), now)
     held = list(due.order_by("fingerprint").select_for_update()[:_MOST_AT_ONCE])
-    machines = grace.around({row.resource for row in held if _period(row)}, now)
+    machines = grace_periods.load_machines({row.resource for row in held if _period(row)}, now)
     rows = _no_longer_waiting(held, machines, now)
-    cases = board.take(rows)
+    cases = load_faults(batch, rows)
     hosts = {resources.host_of(row.owner) for row in rows} - {None}
-    board.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
-    board.read_neighbourhood({(row.fault_type, row.resource) for row in rows})
+    batch.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
+    load_neighbourhood(batch, {(row.fault_type, row.resource) for row in rows})
     for case in cases:
         case.row.held_until, case.is_changed = None, True
-        if _period(case.row) and grace.is_over_by_itself(case.row, _period(case.row), machines):
-            board.ended(case, case.row.last_seen_at, "seen only while its machine started")
+        if _period(case.row) and grace_periods.is_over_by_itself(
+            case.row, _period(case.row), machines
+        ):
+            placement.clear_fault(
+                batch, case, case.row.last_seen_at, "seen only while its machine started"
+            )
         elif case.member is None:
-            board.loose = [loose for loose in board.loose if loose is not case]
-            board.settle_in(case)
+            placement.assign_again(batch, case)
         else:  # it came back while its incident was watched, and stays
             case.has_come = case.member.is_unsettled = True
-    silences.apply(board)
-    board.write()
-    unsettled = [case for case in board.incidents.values() if case.is_unsettled]
-    return board.changes + settle(unsettled, board=board, now=now)
+    silences.apply(batch)
+    persist(batch)
+    unsettled = [case for case in batch.incidents.values() if case.is_unsettled]
+    return batch.changes + settle(unsettled, batch=batch, now=now)
 
 
 def _no_longer_waiting(
-    held: Iterable[Fault], machines: grace.Machines, now: datetime
+    held: Iterable[Fault], machines: grace_periods.Machines, now: datetime
 ) -> list[Fault]:
     """What no boot, no planned work and no overload of our own explains any more.
 
@@ -256,8 +259,8 @@ def _settle_forgotten(now: datetime) -> list[Change]:
         return []
     with transaction.atomic():
         upsert.lock_placement()
-        board = Board(fault_catalog.load(), now)
-        return settle(board.read_incidents(chosen), board=board, now=now)
+        batch = TriageBatch(fault_catalog.load(), now)
+        return settle(load_incidents(batch, chosen), batch=batch, now=now)
 
 
 def _resolve_quiet_incidents(now: datetime) -> list[Change]:
@@ -271,12 +274,12 @@ def _resolve_quiet_incidents(now: datetime) -> list[Change]:
     changes = []
     with transaction.atomic():
         upsert.lock_placement()
-        board = Board(fault_catalog.load(), now)
-        for case in board.read_incidents(ids):
+        batch = TriageBatch(fault_catalog.load(), now)
+        for case in load_incidents(batch, ids):
             standing = [f for f in case.members if blocks(f, case.root.row.pk) and f.row.is_active]
             lasting = [fault for fault in standing if fault.row.clears_at is None]
             if lasting:
-                _ask_about(case, lasting, board)
+                _ask_about(case, lasting, batch)
             elif standing or not _is_quiet(case, now):
                 continue
             elif isinstance(move(case.row, Trigger.QUIET_ELAPSED, actor=KINTSUGI, now=now), Acted):
@@ -288,26 +291,23 @@ def _resolve_quiet_incidents(now: datetime) -> list[Change]:
 def _is_quiet(case: IncidentCase, now: datetime) -> bool:
     """Whether nothing of it has stood for the quiet period: what came and went within its hold-down
     was no quiet."""
-    ended = [
-        f.row.cleared_at
-        for f in case.members
-        if blocks(f, case.root.row.pk) and f.row.cleared_at is not None
-    ]
+    blocking = [fault.row for fault in case.members if blocks(fault, case.root.row.pk)]
+    ended = [row.cleared_at for row in blocking if row.cleared_at is not None]
     return all(at <= now - quiet_period() for at in ended)
 
 
-def _ask_about(case: IncidentCase, standing: list[FaultCase], board: Board) -> None:
+def _ask_about(case: IncidentCase, standing: list[FaultCase], batch: TriageBatch) -> None:
     """What still stands when all should be over is for a person: nothing but a person knows what it
     belongs to."""
     first = standing[0].row
     more = f" and {len(standing) - 1} more" if len(standing) > 1 else ""
     text = (
-        f"After the quiet period this still stands: {board.named(first)}{more}. It stays open until"
-        " a person looks."
+        f"After the quiet period this still stands: {batch.format_fault(first)}{more}. It stays"
+        " open until a person looks."
     )
-    place = board.format_resource(first.resource)
+    place = batch.format_resource(first.resource)
     asked = f"Look at {place}: {first.fault_type} still stands{more}. Then resolve."
-    record(case.row.pk, kind="still_standing", text=text, now=board.now, needs_human=asked)
+    record(case.row.pk, kind="still_standing", text=text, now=batch.now, needs_human=asked)
 
 
 def _forget(now: datetime) -> None:

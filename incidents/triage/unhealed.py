@@ -8,6 +8,7 @@ person, nor a fault that a person placed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -20,9 +21,11 @@ from detectors.faults import ClearRule, Role
 from incidents.db import upsert
 from incidents.maintenance import silences
 from incidents.models import Decision, Fault, Incident, IncidentFault, Node
-from incidents.state import site_rules
-from incidents.state.board import Board, window
-from incidents.state.cases import Entry, FaultCase, IncidentCase, blocks
+from incidents.state import placement, site_rules
+from incidents.state.batch import TriageBatch, window
+from incidents.state.cases import FaultCase, IncidentCase, TimelineNote, blocks
+from incidents.state.neighbourhood import load_faults, load_incidents, load_neighbourhood
+from incidents.state.persistence import persist
 from incidents.state.settle import settle
 from incidents.state.transitions import record
 from incidents.text.wording import duration
@@ -60,7 +63,7 @@ def parted(now: datetime) -> list[Change]:
     with transaction.atomic():
         upsert.lock_placement()
         changes: list[Change] = []
-        for parent in Board(fault_catalog.load(), now).read_incidents(due):
+        for parent in load_incidents(TriageBatch(fault_catalog.load(), now), due):
             placed = _placed_by_people(parent)
             children = [
                 fault
@@ -115,14 +118,16 @@ def _due(now: datetime) -> list[int]:
     goes_quiet = Q(root_fault__clears=str(ClearRule.AFTER_QUIET))
     healed = Q(root_fault__is_active=False, root_fault__cleared_at__lte=since) & ~goes_quiet
     passed = goes_quiet & Q(root_fault__last_seen_at__lte=since, pk__in=mostly)
-    waiting = Incident.objects.filter(pk__in=list(calm), state__in=_STATES, needs_human="")
+    apply_grace = Incident.objects.filter(pk__in=list(calm), state__in=_STATES, needs_human="")
     # Another fault of the cause's own part, or of its cable's other end, is the cause by another
     # name: it is not over.
-    waiting = waiting.exclude(
+    apply_grace = apply_grace.exclude(
         members__in=IncidentFault.objects.filter(rule__in=_of_cause(), fault__is_active=True)
     )
     return list(
-        waiting.filter(healed | passed).order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE]
+        apply_grace.filter(healed | passed)
+        .order_by("pk")
+        .values_list("pk", flat=True)[:_MOST_AT_ONCE]
     )
 
 
@@ -149,57 +154,62 @@ def _placed_by_people(parent: IncidentCase) -> set[int]:
 def _part(parent: IncidentCase, children: Sequence[FaultCase], now: datetime) -> list[Change]:
     ids = [child.row.pk for child in children]
     IncidentFault.objects.filter(fault_id__in=ids).delete()
-    board = Board(fault_catalog.load(), now, hidden=frozenset({parent.row.pk}))
+    batch = TriageBatch(fault_catalog.load(), now, hidden=frozenset({parent.row.pk}))
     rows = Fault.objects.filter(pk__in=ids).order_by("raised_at", "pk")
-    cases = board.take(rows)
+    cases = load_faults(batch, rows)
     hosts = {resources.host_of(case.row.owner) for case in cases} - {None}
-    board.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
-    board.read_neighbourhood({(case.row.fault_type, case.row.resource) for case in cases})
+    batch.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
+    load_neighbourhood(batch, {(case.row.fault_type, case.row.resource) for case in cases})
     for case in cases:
         if case.member is None:
-            board.loose = [loose for loose in board.loose if loose is not case]
-            board.settle_in(case)
-    _tell_children(parent, cases, board)
-    silences.apply(board)
-    board.write()
-    _tell_parent(parent, cases, board)
-    again = Board(board.catalog, now)
-    return board.changes + settle(again.read_incidents([parent.row.pk]), board=again, now=now)
+            placement.assign_again(batch, case)
+    _tell_children(parent, cases, batch)
+    silences.apply(batch)
+    persist(batch)
+    _tell_parent(parent, cases, batch)
+    again = TriageBatch(batch.catalog, now)
+    return batch.changes + settle(load_incidents(again, [parent.row.pk]), batch=again, now=now)
 
 
-def _tell_children(parent: IncidentCase, cases: Sequence[FaultCase], board: Board) -> None:
+def _tell_children(parent: IncidentCase, cases: Sequence[FaultCase], batch: TriageBatch) -> None:
     for incident in _homes(cases):
         text = (
             f"It was a symptom of incident #{parent.row.pk} ({parent.row.title}). What caused that"
             f" is over, and for {duration(grace())} nothing more has cleared there; this still"
             " stands, so it is told by itself."
         )
-        incident.entries.append(Entry("split_off", text, board.now))
+        incident.entries.append(TimelineNote("split_off", text, batch.now))
 
 
-def _tell_parent(parent: IncidentCase, cases: Sequence[FaultCase], board: Board) -> None:
-    """After the board is written: the new incidents have their numbers."""
+def _tell_parent(parent: IncidentCase, cases: Sequence[FaultCase], batch: TriageBatch) -> None:
+    """After the batch is written: the new incidents have their numbers."""
     more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
-    names = "; ".join(board.named(case.row) for case in cases[:_NAMED]) + more
+    names = "; ".join(batch.format_fault(case.row) for case in cases[:_NAMED]) + more
     numbers = ", ".join(f"#{incident.row.pk}" for incident in _homes(cases))
     text = (
         f"The cause is over, but this did not heal with it: {names}. It has been told by itself"
         f" since now: incident {numbers or 'none yet, it is held down'}."
     )
-    record(parent.row.pk, kind="split", text=text, now=board.now)
-    Decision.objects.bulk_create(
-        Decision(
+    record(parent.row.pk, kind="split", text=text, now=batch.now)
+    decisions = []
+    for case in cases:
+        decision = Decision(
             fault=case.row,
-            incident=incident,
             kind=Decision.Kind.SPLIT,
             rule="unhealed_child",
             text=text[:500],
-            recorded_at=board.now,
+            recorded_at=batch.now,
         )
-        for case in cases
-        for incident in (parent.row, *((case.member.row,) if case.member else ()))
-    )
-    board.changes.append(Change(parent.row.pk, None, ChangeKind.RECORDED, text))
+        incidents = [parent.row] if case.member is None else [parent.row, case.member.row]
+        decisions += [_for_incident(decision, incident) for incident in incidents]
+    Decision.objects.bulk_create(decisions)
+    batch.changes.append(Change(parent.row.pk, None, ChangeKind.RECORDED, text))
+
+
+def _for_incident(decision: Decision, incident: Incident) -> Decision:
+    decision = copy(decision)
+    decision.incident = incident
+    return decision
 
 
 def _homes(cases: Sequence[FaultCase]) -> list[IncidentCase]:

@@ -27,7 +27,7 @@ from incidents import services
 from incidents.inventory import graphs
 from incidents.models import Fault, IncidentFault
 from incidents.state import site_rules
-from incidents.state.board import window
+from incidents.state.batch import window
 from kintsugi.replay import database, due, shadow_history, shadow_steps
 from kintsugi.replay.due import Kind
 from kintsugi.replay.shadow_history import History

@@ -20,7 +20,7 @@ from incidents.topology.topology import (
     SwitchPlace,
     Topology,
 )
-from incidents.triage.ingesting import ingest
+from incidents.triage.ingest import ingest
 from incidents.vocabulary.changes import Change
 from tests.builders import NOW, an_event
 

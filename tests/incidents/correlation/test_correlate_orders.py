@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 
 from detectors.faults import Role
 from incidents.correlation import rule_file
-from incidents.correlation.engine import Joins, Keeps, Merges, Opens, Setting, effects, judge, place
-from incidents.correlation.meeting import Field
+from incidents.correlation.candidates import CandidateIndex
+from incidents.correlation.engine import (
+    Joins,
+    Keeps,
+    Merges,
+    Opens,
+    Setting,
+    judge,
+    place,
+    symptoms,
+)
 from incidents.correlation.relations import Surroundings
 from incidents.correlation.rules import Root
 from incidents.faults.fault_views import FaultView, IncidentView
@@ -215,10 +224,10 @@ def test_two_links_of_one_leaf_stay_two_when_a_minute_lies_between() -> None:
     later = a_view("nic.link.down", "node/gn044/nic/mlx5_0", after=40 * SECOND)
     found = place(later, [an_open(a_view("nic.link.down", NIC))], SETTING)
     assert isinstance(found, Opens)
-    (nearly,) = found.nearly
-    assert (nearly.incident, nearly.rule) == (1, "links_at_once")
+    (near_misses,) = found.near_misses
+    assert (near_misses.incident, near_misses.rule) == (1, "links_at_once")
     assert (
-        nearly.reason
+        near_misses.reason
         == "40 s after nic.link.down on gn042 NIC mlx5_0: too far apart in time for this rule"
     )
 
@@ -254,7 +263,7 @@ def test_a_root_that_a_person_chose_is_never_taken() -> None:
     fixed = replace(an_open(a_view("nic.link.down", NIC)), is_fixed=True)
     found = place(a_view("switch.rebooted", LEAF, after=SECOND), [fixed], SETTING)
     assert isinstance(found, Opens)
-    assert [one.reason.partition(": ")[2] for one in found.nearly] == [
+    assert [one.reason.partition(": ")[2] for one in found.near_misses] == [
         "a person chose the root of that incident"
     ]
 
@@ -285,25 +294,25 @@ class Group:
 
 
 class Sketch:
-    """The board of ingest without a database: what `judge` and `effects` say is done to plain
+    """The batch of ingest without a database: what `judge` and `effects` say is done to plain
     lists."""
 
     def __init__(self) -> None:
-        self.met = Field(SETTING.rules, AROUND)
+        self.index = CandidateIndex(SETTING.rules, AROUND)
         self.groups: dict[int, Group] = {}
-        self.loose: list[FaultView] = []
+        self.unassigned: list[FaultView] = []
 
     def take(self, fault: FaultView) -> None:
-        placed = judge(fault, self.met, SETTING)
+        placed = judge(fault, self.index, SETTING)
         if isinstance(placed, Keeps):
-            self.loose.append(fault)
-            self.met.assign(fault, None)
+            self.unassigned.append(fault)
+            self.index.assign(fault, None)
         elif isinstance(placed, Opens):
             group = self.groups[len(self.groups) + 1000] = Group(
                 len(self.groups) + 1000, fault, [fault]
             )
-            self.met.enter(group.key, group, root=fault, members=[fault])
-            self.draw_in(fault, group)
+            self.index.enter(group.key, group, root=fault, members=[fault])
+            self.absorb(fault, group)
         else:
             self.add(fault, placed)
 
@@ -315,37 +324,37 @@ class Sketch:
             for key in placed.others:
                 group.members += self.groups[key].members
                 self.groups[key].members = []
-                self.met.merge(key, group.key)
+                self.index.merge(key, group.key)
             group.root = root
-            self.met.reroot(group.key, root)
+            self.index.replace_root(group.key, root)
         group.members.append(fault)
-        self.met.assign(fault, group.key)
+        self.index.assign(fault, group.key)
         if role is Role.ROOT:
             group.root = fault
-            self.met.reroot(group.key, fault)
-        self.draw_in(fault, group)
+            self.index.replace_root(group.key, fault)
+        self.absorb(fault, group)
 
-    def draw_in(self, fault: FaultView, group: Group) -> None:
+    def absorb(self, fault: FaultView, group: Group) -> None:
         found = list(
-            effects(fault, self.met, SETTING, incident=group.view(), is_root=fault is group.root)
+            symptoms(fault, self.index, SETTING, incident=group.view(), is_root=fault is group.root)
         )
-        for seat, joins in found:
-            loose = seat.seen.view()
-            if loose in self.loose:
-                self.loose.remove(loose)
-                self.add(loose, joins)
+        for candidate, joins in found:
+            unassigned = candidate.seen.view()
+            if unassigned in self.unassigned:
+                self.unassigned.remove(unassigned)
+                self.add(unassigned, joins)
 
     @property
     def partition(self) -> set[tuple[str, frozenset[str]]]:
         """Each incident's root and members, by their types and places."""
         return {
-            (named(group.root), frozenset(map(named, group.members)))
+            (format_fault(group.root), frozenset(map(format_fault, group.members)))
             for group in self.groups.values()
             if group.members
         }
 
 
-def named(fault: FaultView) -> str:
+def format_fault(fault: FaultView) -> str:
     return f"{fault.fault_type} on {fault.resource}"
 
 

@@ -11,8 +11,8 @@ from incidents.correlation.pause_frames import sources
 from incidents.models import Fault, Incident
 from incidents.topology.graph import Graph
 from incidents.topology.topology import CablePlace, Topology
-from incidents.triage import gathering
-from incidents.triage.ingesting import ingest
+from incidents.triage import aggregation
+from incidents.triage.ingest import ingest
 from incidents.triage.sweep import sweep
 from tests.builders import NOW
 from tests.incidents.sites import a_site, happen, nics, open_incidents
@@ -90,7 +90,7 @@ def test_the_cards_own_word_is_the_root_when_it_comes_later() -> None:
 def test_the_conclusion_ends_when_no_port_stands_still() -> None:
     a_site()
     happen("switch.pfc_storm", ["switch/leaf-03/port/Ethernet8"])
-    assert gathering.ended(NOW + timedelta(minutes=1)) == []
+    assert aggregation.find_ended(NOW + timedelta(minutes=1)) == []
     happen(
         "switch.pfc_storm",
         ["switch/leaf-03/port/Ethernet8"],
@@ -98,7 +98,7 @@ def test_the_conclusion_ends_when_no_port_stands_still() -> None:
         kind=EventKind.CLEARED,
     )
     now = NOW + timedelta(minutes=3)
-    ingest(gathering.ended(now), now=now)
+    ingest(aggregation.find_ended(now), now=now)
 
     assert not Fault.objects.filter(fault_type="nic.pfc.source", is_active=True).exists()
 
@@ -114,7 +114,7 @@ def test_a_port_that_still_stands_still_is_no_storm_of_its_own_when_the_card_say
     over = NOW + timedelta(minutes=16)
     happen("nic.pfc.storm", ["node/gn003/nic/mlx5_2"], at=over, kind=EventKind.CLEARED)
     happen("switch.pfc_storm", ports[:1], at=over, kind=EventKind.CLEARED)
-    ingest(gathering.ended(over), now=over)
+    ingest(aggregation.find_ended(over), now=over)
     sweep(now=over + timedelta(minutes=30))
 
     assert open_incidents() == [("nic.pfc.storm", "node/gn003/nic/mlx5_2")]

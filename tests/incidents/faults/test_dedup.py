@@ -112,7 +112,7 @@ def test_event_from_before_the_last_boot_reopens_nothing() -> None:
 
 
 def test_event_from_before_the_last_repair_reopens_nothing() -> None:
-    known = Known(renewed_at=NOW, renewed="the repair of yesterday")
+    known = Known(repaired_at=NOW, repair="the repair of yesterday")
     verdict = decide(raised(-SECOND), known, now=NOW)
     assert verdict.kind is VerdictKind.STALE
     assert "before the repair of yesterday" in verdict.reason

@@ -14,7 +14,7 @@ from detectors.faults import Role
 from incidents.impact import impact
 from incidents.jobs import job_source, jobs
 from incidents.models import Fault, Incident, IncidentFault, IncidentJob, Node, Notification
-from incidents.state.board import new_fault
+from incidents.state.batch import new_fault
 from incidents.state.outbox import CONSOLE
 from incidents.vocabulary.lifecycle import State
 from tests.incidents.builders import T0, an_incident

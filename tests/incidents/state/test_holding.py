@@ -12,7 +12,7 @@ from incidents.models import Decision, Incident
 from incidents.state.holds import LONGEST
 from tests.builders import NOW
 from tests.incidents.sites import NODES, a_site, happen, nics
-from tests.incidents.triage.test_gathering import a_job
+from tests.incidents.triage.test_aggregation import a_job
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 GPU = "node/gn009/gpu/0000:19:00.0"

@@ -13,13 +13,13 @@ from django.test.utils import CaptureQueriesContext
 from detectors import resources
 from detectors.faults import EventKind
 from detectors.slurm.job_records import JobRecord
-from incidents.correlation import gather_rules
-from incidents.correlation.gather_rules import GatherError
+from incidents.correlation import aggregation_rules
+from incidents.correlation.aggregation_rules import AggregationError
 from incidents.jobs import jobs
 from incidents.models import Decision, Fault, Incident
 from incidents.state import site_rules
-from incidents.triage import gathering
-from incidents.triage.ingesting import ingest
+from incidents.triage import aggregation
+from incidents.triage.ingest import ingest
 from incidents.triage.sweep import sweep
 from tests.builders import NOW
 from tests.incidents.sites import NODES, TWO_OF_A_RACK, a_site, happen, nics, open_incidents
@@ -34,7 +34,7 @@ def _site(db: None) -> None:
 
 
 def concluded() -> list[tuple[str, str]]:
-    kinds = {rule.concludes for rule in gather_rules.load()} | {"nic.pfc.source"}
+    kinds = {rule.concludes for rule in aggregation_rules.load()} | {"nic.pfc.source"}
     rows = Fault.objects.filter(fault_type__in=kinds, is_active=True).order_by("pk")
     return list(rows.values_list("fault_type", "resource"))
 
@@ -42,7 +42,7 @@ def concluded() -> list[tuple[str, str]]:
 def swept(after: timedelta) -> None:
     """What the pipeline's sweep does with conclusions."""
     now = NOW + after
-    events = gathering.ended(now)
+    events = aggregation.find_ended(now)
     if events:
         ingest(events, now=now)
     sweep(now=now)
@@ -317,7 +317,7 @@ def test_no_gpu_is_suspect_when_a_program_that_is_started_again_and_again_fails_
 
 def test_nothing_is_read_when_no_rule_asks() -> None:
     with CaptureQueriesContext(connection) as asked:
-        assert gathering.ended(NOW) == []
+        assert aggregation.find_ended(NOW) == []
 
     assert len(asked) == 1
 
@@ -346,8 +346,8 @@ def test_a_rule_is_refused_when_it_says_what_cannot_be_meant(change: str, said: 
         f"{name} = {given}" for name, given in {**row, key: value}.items()
     )
 
-    with pytest.raises(GatherError, match=r"rules\.toml:1: x: ") as refused:
-        gather_rules.read([("rules.toml", text)])
+    with pytest.raises(AggregationError, match=r"rules\.toml:1: x: ") as refused:
+        aggregation_rules.read([("rules.toml", text)])
     assert said in str(refused.value)
 
 
@@ -361,7 +361,7 @@ def folder(settings: Any, tmp_path: Path) -> Path:
 def test_a_sites_counting_rule_takes_the_place_of_ours_and_its_others_come_first(
     folder: Path,
 ) -> None:
-    names = [rule.name for rule in gather_rules.load()]
+    names = [rule.name for rule in aggregation_rules.load()]
     (folder / "own.toml").write_text(
         TWO_OF_A_RACK.format(name="rack_power")
         + TWO_OF_A_RACK.format(name="two_of_a_rack")
@@ -387,7 +387,8 @@ def test_two_counting_rules_of_one_name_in_one_folder_are_refused(folder: Path) 
     (folder / "own.toml").write_text(2 * TWO_OF_A_RACK.format(name="leaf"))
 
     with pytest.raises(
-        GatherError, match=r"own\.toml:14: leaf: name: a second rule of this name, at own\.toml:2"
+        AggregationError,
+        match=r"own\.toml:14: leaf: name: a second rule of this name, at own\.toml:2",
     ):
         site_rules.counting()
 

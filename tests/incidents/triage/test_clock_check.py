@@ -11,7 +11,7 @@ import pytest
 from detectors.faults import FaultEvent
 from incidents import services
 from incidents.models import Fault, Incident
-from incidents.triage.boots import CLOCK_DOUBTED, Boot, of_boot
+from incidents.triage.clock_check import CLOCK_DOUBTED, Boot, of_boot
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event
 
 SECOND = timedelta(seconds=1)

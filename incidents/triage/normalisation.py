@@ -23,8 +23,6 @@ from incidents.topology.graph import Graph
 _LONGEST_PATH = 160
 _LONGEST_TYPE = 96
 _LARGEST_COUNT = 2**48
-_DELIVERED = "delivered before: counted once"
-_ANOTHER_PATH = "the same line came by another path: counted once"
 
 
 class EventRefused(ValueError):
@@ -52,7 +50,14 @@ class Item:
     """Whose time counts for it."""
 
     waits_until: datetime | None = None
-    """Until when a boot or planned work explains it (incidents.triage.grace)."""
+    """Until when a boot or planned work explains it (incidents.triage.grace_periods)."""
+
+    booted_at: datetime | None = None
+    """The last confirmed boot of its node."""
+
+    repaired_at: datetime | None = None
+    repair: str = ""
+    """The last confirmed repair of its resource, and which it was (`last_repair`)."""
 
     @property
     def limits(self) -> FlapLimits:
@@ -76,41 +81,19 @@ def limits_of(kind: FaultType | None) -> FlapLimits:
     """When a fault of the type flaps; what its row leaves open is as usual."""
     if kind is None:
         return USUAL
-    return FlapLimits(
-        start_percent=USUAL.start_percent if kind.flap_start is None else kind.flap_start,
-        stop_percent=USUAL.stop_percent if kind.flap_stop is None else kind.flap_stop,
-        look=kind.flap_look or USUAL.look,
-    )
+    start_percent = USUAL.start_percent if kind.flap_start is None else kind.flap_start
+    stop_percent = USUAL.stop_percent if kind.flap_stop is None else kind.flap_stop
+    return FlapLimits(start_percent, stop_percent, look=kind.flap_look or USUAL.look)
 
 
-def redated(item: Item, dated: Dated) -> Item:
+def redate(item: Item, dated: Dated) -> Item:
     """The item by the time that is now known to count."""
     return replace(item, dated=dated, event=replace(item.event, occurred_at=dated.order_at))
 
 
-def prepared(events: Sequence[FaultEvent], catalog: Catalog, names: Names) -> list[Item]:
+def normalise(events: Sequence[FaultEvent], catalog: Catalog, names: Names) -> list[Item]:
     """Raises EventRefused for an event that must not reach a table."""
     return [_item(event, catalog, names) for event in events]
-
-
-def seen(item: Item, fresh: set[str]) -> str:
-    """Empty for an event that counts; its keys are used up, so that a twin in the same batch does
-    not."""
-    told = ""
-    if item.keys[0] not in fresh:
-        told = _DELIVERED
-    elif len(item.keys) > 1 and item.keys[1] not in fresh:
-        told = _ANOTHER_PATH
-    fresh.difference_update(item.keys)
-    return told
-
-
-def seen_before(item: Item, known: set[str]) -> str:
-    """Empty for an event of which no key is stored yet, or the sentence that says how it was
-    counted before."""
-    if item.keys[0] in known:
-        return _DELIVERED
-    return _ANOTHER_PATH if not known.isdisjoint(item.keys) else ""
 
 
 def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
@@ -139,8 +122,8 @@ def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
     dated = clocks.dated(event)
     if dated.order_at != event.occurred_at:
         event = replace(event, occurred_at=dated.order_at)
-    mark = fingerprint(resource, event.fault_type, event.qualifier)
-    return Item(event, kind, resource, mark, tuple(keys), quiet, dated)
+    identity = fingerprint(resource, event.fault_type, event.qualifier)
+    return Item(event, kind, resource, identity, tuple(keys), quiet, dated)
 
 
 def key(event_id: str) -> str:

@@ -16,11 +16,11 @@ from django.db.models import Max
 from detectors import resources
 from detectors.faults import ClearRule, EventKind
 from incidents.db.prepared import Given, Prepared
+from incidents.faults import clocks
 from incidents.inventory import graphs
 from incidents.maintenance import slurm_windows
 from incidents.models import Fault, Node
-from incidents.triage import boots
-from incidents.triage.items import Item
+from incidents.triage.normalisation import Item
 
 # While planned work goes on, and for a while after it, a fault's wait is drawn out by this much at
 # a time. Our choice: no longer than the shortest grace, and no shorter, since the faults of
@@ -75,7 +75,7 @@ class Machines:
         return any(seen_at <= at + period for at in booted)
 
 
-def around(owned: Iterable[str], now: datetime) -> Machines:
+def load_machines(owned: Iterable[str], now: datetime) -> Machines:
     """The machines at both ends of these resources. Four small queries; none of them grows with the
     site."""
     topology = graphs.current().topology
@@ -89,7 +89,7 @@ def around(owned: Iterable[str], now: datetime) -> Machines:
     return machines
 
 
-def waiting(items: Sequence[Item], now: datetime) -> list[Item]:
+def apply_grace(items: Sequence[Item], now: datetime) -> list[Item]:
     """The items, those that a boot or planned work may have made with the time until which they
     wait."""
     graced = [
@@ -97,7 +97,7 @@ def waiting(items: Sequence[Item], now: datetime) -> list[Item]:
     ]
     if not graced:
         return list(items)
-    machines = around({item.resource for item in graced}, now)
+    machines = load_machines({item.resource for item in graced}, now)
     until = {item.event.event_id: _until(item, machines, now) for item in graced}
     return [replace(item, waits_until=until.get(item.event.event_id)) for item in items]
 
@@ -106,7 +106,7 @@ def _until(item: Item, machines: Machines, now: datetime) -> datetime | None:
     """A kernel's stamp tells of a boot that no poll has seen yet."""
     period = item.kind.boot_grace
     known = machines.waits_until(item.resource, period, now)
-    since_boot = boots.kernel(item.event.source_key)[1]
+    since_boot = clocks.parse_kernel_stamp(item.event.source_key)[1]
     if since_boot is None or since_boot >= period or item.dated.may_be_late:
         return known
     by_stamp = item.event.observed_at - since_boot + period

@@ -2,7 +2,7 @@
 common, and what waits.
 
 Rows are the `[[gather]]` tables of `correlation/gather.toml` and of a site's own folder. Pure apart
-from reading them; `incidents.triage.gathering` counts.
+from reading them; `incidents.triage.aggregation` counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OPTIONAL = (
 )
 
 
-class GatherError(CorrelationError):
+class AggregationError(CorrelationError):
     """The rules cannot be used. The message has one line per problem: file, line, rule, what was
     expected."""
 
@@ -80,7 +80,7 @@ class Ties(StrEnum):
 
 
 @dataclass(frozen=True)
-class GatherRule:
+class AggregationRule:
     """One row. `share` is of all that hang on the place. `quiet`: most places beside it show less
     than half as much.
 
@@ -142,7 +142,7 @@ def _is_one_of(fault_type: str, patterns: Sequence[str]) -> bool:
 
 
 @lru_cache(maxsize=4)
-def load(*extra_folders: Path) -> tuple[GatherRule, ...]:
+def load(*extra_folders: Path) -> tuple[AggregationRule, ...]:
     """The rules that ship with Kintsugi with those of a site, in order: the wider place first.
     Raises GatherError.
 
@@ -162,12 +162,12 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise GatherError(f"{path.name}: cannot be read: {error}") from error
+        raise AggregationError(f"{path.name}: cannot be read: {error}") from error
 
 
 def read(
     *folders: Sequence[tuple[str, str]], catalog: Catalog | None = None
-) -> tuple[GatherRule, ...]:
+) -> tuple[AggregationRule, ...]:
     """The rules of the files (name, text) of each folder. Raises GatherError naming every
     problem."""
     known = catalog or fault_catalog.load()
@@ -184,13 +184,13 @@ def read(
             own[row.name or row.where] = row
         chosen = [own.pop(row.name, row) for row in chosen]
         chosen = [*own.values(), *chosen]
-    rules: list[GatherRule] = []
+    rules: list[AggregationRule] = []
     for row in chosen:
         rule, reasons = (None, []) if row.is_off else _rule(row.values, known)
         problems += [f"{row.where}: {row.name or 'row'}: {reason}" for reason in sorted(reasons)]
         rules += [rule] if rule is not None else []
     if problems:
-        raise GatherError("\n".join(problems))
+        raise AggregationError("\n".join(problems))
     return tuple(rules)
 
 
@@ -223,7 +223,7 @@ def _rows(file: str, text: str, problems: list[str]) -> Iterator[_Row]:
         yield _Row(f"{file}:{numbers[index] if index < len(numbers) else '?'}", row)
 
 
-def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[GatherRule | None, list[str]]:
+def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[AggregationRule | None, list[str]]:
     reasons = [f"{key}: unknown" for key in sorted(set(row) - {*_NEEDED, *_OPTIONAL})]
     reasons += [f"{key}: missing" for key in _NEEDED if not row.get(key)]
     if reasons:
@@ -247,7 +247,7 @@ def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[GatherRule | None, 
         reasons.append(f"enabled: expected true or false, not {row['enabled']!r}")
     if bool(row.get("hold")) != bool(row.get("hold_at")):
         reasons.append("hold and hold_at: each needs the other")
-    return (None, reasons) if reasons else (GatherRule(**values), [])
+    return (None, reasons) if reasons else (AggregationRule(**values), [])
 
 
 def _patterns(key: str, given: Any, catalog: Catalog, reasons: list[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from incidents.db.prepared import Given, Prepared
 from incidents.faults.clocks import TOLERANCE
 from incidents.models import Incident, IncidentFault, InService
 from incidents.text.wording import moment
-from incidents.triage.items import Item
+from incidents.triage.normalisation import Item
 
 _REPAIRED = Prepared(
     lambda: (
@@ -35,24 +35,24 @@ _REPAIRED_THERE = Prepared(
 
 
 @dataclass(frozen=True)
-class Renewal:
+class LastRepair:
     """`how` completes "it happened before"."""
 
     at: datetime
     how: str
 
 
-def find_renewals(items: Sequence[Item], now: datetime) -> dict[str, Renewal]:
+def find_last_repairs(items: Sequence[Item], now: datetime) -> dict[str, LastRepair]:
     """By resource, the newest that is later than any of these items. One query while nothing was
     repaired lately."""
     oldest = min((item.event.occurred_at for item in items), default=now)
     found = list(_repairs(items, oldest))
     if oldest < now - TOLERANCE:
         found += _replacements(items, oldest)
-    newest: dict[str, Renewal] = {}
-    for resource, renewal in found:
+    newest: dict[str, LastRepair] = {}
+    for resource, repair in found:
         known = newest.get(resource)
-        newest[resource] = renewal if known is None or renewal.at > known.at else known
+        newest[resource] = repair if known is None or repair.at > known.at else known
     return newest
 
 
@@ -61,7 +61,7 @@ def may_be_older(oldest: datetime) -> bool:
     return Incident.objects.filter(repaired_at__gt=oldest).exists()
 
 
-def _repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str, Renewal]]:
+def _repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str, LastRepair]]:
     """An incident's repair covers the resources of its faults, and no other part of the machine."""
     repaired = dict(_REPAIRED.rows(oldest=oldest))
     if not repaired:
@@ -73,11 +73,11 @@ def _repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str, Ren
         if resource in resources and at is not None:
             yield (
                 resource,
-                Renewal(at, f"the repair that incident #{pk} ended with at {moment(at)}"),
+                LastRepair(at, f"the repair that incident #{pk} ended with at {moment(at)}"),
             )
 
 
-def _replacements(items: Sequence[Item], oldest: datetime) -> list[tuple[str, Renewal]]:
+def _replacements(items: Sequence[Item], oldest: datetime) -> list[tuple[str, LastRepair]]:
     """A part that has left its slot took its old faults along; a node's own stay ends all that it
     had."""
     slots = {slot for item in items for slot in (item.resource, item.owner)}
@@ -85,7 +85,7 @@ def _replacements(items: Sequence[Item], oldest: datetime) -> list[tuple[str, Re
         "slot", "to_at", "part"
     )
     left = {
-        slot: Renewal(at, f"the {part} there was replaced at {moment(at)}")
+        slot: LastRepair(at, f"the {part} there was replaced at {moment(at)}")
         for slot, at, part in gone
         if at
     }

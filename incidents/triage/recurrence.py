@@ -7,9 +7,9 @@ from typing import Any
 
 from detectors.faults import Verdict, VerdictKind
 from incidents.correlation import engine
-from incidents.state.board import Board, quiet_period
-from incidents.state.cases import Entry, FaultCase, blocks
-from incidents.triage.items import Item
+from incidents.state.batch import TriageBatch, quiet_period
+from incidents.state.cases import FaultCase, TimelineNote, blocks
+from incidents.triage.normalisation import Item
 from incidents.vocabulary.changes import KINTSUGI
 
 
@@ -21,23 +21,23 @@ def is_same(case: FaultCase, item: Item) -> bool:
     return case.member is not None or case.is_new or _is_recent(case, item)
 
 
-def come_again(case: FaultCase, item: Item) -> None:
+def count_return(case: FaultCase, item: Item) -> None:
     """A fault that flaps is one fault while it does: its device says that it is back."""
     case.changed(item.event.occurred_at, item.limits)
     case.count(item.event, item.quiet)
 
 
-def tell_flapping(board: Board, case: FaultCase, verdict: Verdict) -> None:
+def note_flapping(batch: TriageBatch, case: FaultCase, verdict: Verdict) -> None:
     """Once, when it begins: what it does from now on is told when it is over."""
     if verdict.kind is VerdictKind.FLAPPING and case.member is not None:
         text = (
-            f"{board.named(case.row)}: {verdict.reason}. Its changes are counted, and told again"
-            " when it is steady."
+            f"{batch.format_fault(case.row)}: {verdict.reason}. Its changes are counted, and told"
+            " again when it is steady."
         )
-        case.member.entries.append(Entry("flapping", text, board.now))
+        case.member.entries.append(TimelineNote("flapping", text, batch.now))
 
 
-def earlier_incident(case: FaultCase | None) -> Any:
+def get_earlier_incident(case: FaultCase | None) -> Any:
     membership = getattr(case.row, "membership", None) if case is not None else None
     if membership is None:
         return None

@@ -1,4 +1,4 @@
-"""What a board reads: open incidents with their faults, and faults without one, by the machines or
+"""What a batch reads: open incidents with their faults, and faults without one, by the machines or
 rows they are about.
 
 Reads only, a few statements whatever the number of rows.
@@ -40,7 +40,7 @@ _WITH_FAULTS_AT = Prepared(
         )
     )
 )
-_LOOSE_AT = Prepared(
+_UNASSIGNED_AT = Prepared(
     lambda: (
         Fault.objects.filter(owner__among=Given("owners"), membership__isnull=True)
         .filter(
@@ -111,9 +111,9 @@ def open_near(near: Nearby) -> set[int]:
     return found
 
 
-def loose_at(owners: Collection[str], *, since: datetime) -> list[Fault]:
+def unassigned_at(owners: Collection[str], *, since: datetime) -> list[Fault]:
     """Faults of these machines that belong to no incident, and stand or came since then."""
-    found: list[Fault] = _LOOSE_AT.objects(owners=owners, since=since)
+    found: list[Fault] = _UNASSIGNED_AT.objects(owners=owners, since=since)
     return found
 
 

@@ -8,7 +8,8 @@ a live fault that is dropped as old reads as health.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -21,8 +22,9 @@ from incidents.faults.clocks import TOLERANCE
 from incidents.inventory.aliases import Names
 from incidents.models import Fault, Node
 from incidents.text.wording import duration
-from incidents.triage.items import Item
-from incidents.triage.renewals import Renewal
+from incidents.triage import grace_periods, last_repair
+from incidents.triage.last_repair import LastRepair
+from incidents.triage.normalisation import Item, normalise, redate
 
 CLOCK_DOUBTED = "node.clock_doubted"
 _SOURCE = "kintsugi"
@@ -40,8 +42,33 @@ class Boot(StrEnum):
     UNSURE = "unsure"
 
 
+def check_clocks(
+    items: Sequence[Item], names: Names, catalog: Catalog, now: datetime
+) -> list[Item]:
+    """The items by the time that counts, with the last boot and repair before which they count for
+    nothing, and until when a boot or planned work explains them. A fault of the machine's clock is
+    added for each that may have been live and is left out."""
+    repairs = last_repair.find_last_repairs(items, now)
+    boots = find_boots(items, names, repairs)
+    clock_faults = normalise(create_clock_faults(items, boots, catalog), catalog, names)
+    checked = []
+    for item in (*items, *clock_faults):
+        is_live = boots.get(item.event.event_id) is Boot.THIS
+        ordered = redate(item, clocks.dated(item.event, is_live=True)) if is_live else item
+        checked.append(_with_history(ordered, names.node_of(item.owner), repairs))
+    return grace_periods.apply_grace(checked, now)
+
+
+def _with_history(item: Item, node: Node | None, repairs: Mapping[str, LastRepair]) -> Item:
+    booted_at = node.boot_seen_at if node is not None else None
+    repair = repairs.get(item.resource)
+    if repair is None:
+        return replace(item, booted_at=booted_at)
+    return replace(item, booted_at=booted_at, repaired_at=repair.at, repair=repair.how)
+
+
 def find_boots(
-    items: Iterable[Item], names: Names, renewed: Mapping[str, Renewal]
+    items: Iterable[Item], names: Names, repaired: Mapping[str, LastRepair]
 ) -> dict[str, Boot]:
     """By event id, for those that are dated well before we saw them, or before their machine's last
     boot or repair.
@@ -49,19 +76,18 @@ def find_boots(
     An event that is left out stands by its own date: nothing contradicts it. `renewed` is by
     resource.
     """
-    early = [
-        item
-        for item in items
-        if item.dated.may_be_late
-        or _is_before(item, names.node_of(item.owner), renewed.get(item.resource))
-    ]
+    early = []
+    for item in items:
+        node, repair = names.node_of(item.owner), repaired.get(item.resource)
+        if item.dated.may_be_late or _is_before(item, node, repair):
+            early.append(item)
     if not early:
         return {}
     latest_at = min(item.event.observed_at for item in early) - _APART
     usual = _usual_lags({item.owner for item in early}, latest_at)
     found: dict[str, Boot] = {}
     for item in early:
-        boot = _boot(item, names, renewed.get(item.resource), usual.get(item.owner))
+        boot = _boot(item, names, repaired.get(item.resource), usual.get(item.owner))
         if boot is not None:
             found[item.event.event_id] = boot
     return found
@@ -76,7 +102,7 @@ def of_boot(event: FaultEvent, booted_at: datetime, boot_id: str) -> Boot:
     """
     if event.observed_at < booted_at:
         return Boot.EARLIER
-    said_boot, seconds = kernel(event.source_key)
+    said_boot, seconds = clocks.parse_kernel_stamp(event.source_key)
     if said_boot and said_boot == boot_id.replace("-", "").lower():
         return Boot.THIS
     if _is_live(event, booted_at):
@@ -91,26 +117,23 @@ def of_boot(event: FaultEvent, booted_at: datetime, boot_id: str) -> Boot:
 def _is_live(event: FaultEvent, booted_at: datetime) -> bool:
     """Whether the kernel's stamp, counted from the boot, gives the moment at which we saw the
     line."""
-    seconds = kernel(event.source_key)[1]
+    seconds = clocks.parse_kernel_stamp(event.source_key)[1]
     return seconds is not None and abs(event.observed_at - (booted_at + seconds)) <= TOLERANCE
 
 
-def kernel(source_key: str) -> tuple[str, timedelta | None]:
-    """Boot id without dashes and time since boot, of `host|boot|seconds|text`
-    (detectors.logs.header.source_key)."""
-    parts = source_key.split("|", 3)
-    if len(parts) < 4:
-        return "", None
-    try:
-        return parts[1].replace("-", "").lower(), timedelta(seconds=float(parts[2]))
-    except (ValueError, OverflowError):
-        return "", None
-
-
-def alarms(items: Iterable[Item], boots: Mapping[str, Boot], catalog: Catalog) -> list[FaultEvent]:
+def create_clock_faults(
+    items: Iterable[Item], boots: Mapping[str, Boot], catalog: Catalog
+) -> list[FaultEvent]:
     """One per fault that may have been live and is left out, so that a person looks at the
     machine's clock."""
     kind = catalog[CLOCK_DOUBTED]
+    doubted = [
+        item
+        for item in items
+        if boots.get(item.event.event_id) is Boot.UNSURE
+        and item.kind.opens_incident
+        and _is_raised(item.event)
+    ]
     return [
         FaultEvent(
             event_id=event_id(CLOCK_DOUBTED, item.event.event_id),
@@ -128,16 +151,13 @@ def alarms(items: Iterable[Item], boots: Mapping[str, Boot], catalog: Catalog) -
                 f"Left out, dated {duration(item.dated.lag)} before it came: {item.event.excerpt}"
             ),
         )
-        for item in items
-        if boots.get(item.event.event_id) is Boot.UNSURE
-        and item.kind.opens_incident
-        and _is_raised(item.event)
+        for item in doubted
     ]
 
 
-def _is_before(item: Item, node: Node | None, renewal: Renewal | None) -> bool:
+def _is_before(item: Item, node: Node | None, repair: LastRepair | None) -> bool:
     return _is_dated_before(item, node) or (
-        renewal is not None and item.event.occurred_at < renewal.at
+        repair is not None and item.event.occurred_at < repair.at
     )
 
 
@@ -150,12 +170,12 @@ def _is_dated_before(item: Item, node: Node | None) -> bool:
 
 
 def _boot(
-    item: Item, names: Names, renewal: Renewal | None, usual: timedelta | None
+    item: Item, names: Names, repair: LastRepair | None, usual: timedelta | None
 ) -> Boot | None:
     """None: it is dated after all that is known, and nothing says that its clock is wrong."""
     event, node = item.event, names.node_of(item.owner)
     is_late = item.dated.may_be_late
-    if renewal is not None and event.observed_at < renewal.at:
+    if repair is not None and event.observed_at < repair.at:
         return Boot.EARLIER
     boot = Boot.UNSURE if is_late else Boot.EARLIER
     if node is not None and node.boot_seen_at is not None:
@@ -171,7 +191,7 @@ def _boot(
         boot = Boot.THIS
     if boot is Boot.THIS:
         return boot
-    if not _is_before(item, node, renewal):
+    if not _is_before(item, node, repair):
         return None
     return Boot.EARLIER if boot is Boot.UNSURE and _is_recorded(item) else boot
 
@@ -179,12 +199,9 @@ def _boot(
 def _is_recorded(item: Item) -> bool:
     """A late delivery of what is known already loses nothing."""
     at = item.event.occurred_at
-    told = Fault.objects.filter(
-        Q(raised_at__lte=at + TOLERANCE) | Q(last_seen_at__lte=at + TOLERANCE),
-        fingerprint=item.fingerprint,
-        last_seen_at__gte=at - TOLERANCE,
-    )
-    return told.exists()
+    began_by_then = Q(raised_at__lte=at + TOLERANCE) | Q(last_seen_at__lte=at + TOLERANCE)
+    same = Fault.objects.filter(fingerprint=item.fingerprint, last_seen_at__gte=at - TOLERANCE)
+    return same.filter(began_by_then).exists()
 
 
 def _usual_lags(owners: set[str], latest_at: datetime) -> dict[str, timedelta]:

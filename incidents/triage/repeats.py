@@ -22,8 +22,9 @@ from incidents.inventory.aliases import Names
 from incidents.models import Fault
 from incidents.state import site_rules
 from incidents.state.cases import LONGEST_EXCERPT
-from incidents.triage import renewals
-from incidents.triage.items import Item, redated, seen
+from incidents.triage import last_repair
+from incidents.triage.deduplication import use_keys
+from incidents.triage.normalisation import Item, redate
 from incidents.vocabulary.changes import Change, ChangeKind
 
 _COLUMNS = (
@@ -46,7 +47,7 @@ _STEADY = Prepared(
         Fault.objects.filter(
             Q(is_flapping=False)
             | (Q(clears_at__isnull=True) & ~Q(clears=str(ClearRule.AFTER_QUIET))),
-            fingerprint__among=Given("marks"),
+            fingerprint__among=Given("fingerprints"),
             is_active=True,
         )
         .order_by("fingerprint")
@@ -61,7 +62,7 @@ class NotOnlyRepeats(Exception):
 
 
 @dataclass
-class _Tally:
+class _RepeatCount:
     """One active fault and what the batch adds to it."""
 
     fault: int
@@ -81,7 +82,7 @@ class _Tally:
         is_apart = item.event.observed_at - self.observed_at >= 2 * clocks.TOLERANCE
         if not (item.dated.may_be_late and is_apart and clocks.is_usual(item.event, self.lag)):
             return item
-        return redated(item, clocks.dated(item.event, is_live=True))
+        return redate(item, clocks.dated(item.event, is_live=True))
 
     def add(self, item: Item) -> None:
         event = item.event
@@ -96,6 +97,12 @@ class _Tally:
                 (event.source[:64], event.occurred_at, event.excerpt[:LONGEST_EXCERPT])
             )
 
+    def get_row(self) -> upsert.Repeat:
+        last_seen_at = self.last_seen_at or self.standing.last_seen_at
+        return upsert.Repeat(
+            self.fault, self.count, last_seen_at, self.clears_at, len(self.excerpts)
+        )
+
 
 def may_repeat(items: Sequence[Item]) -> bool:
     """Whether these may be repeats and nothing else, as far as they tell themselves."""
@@ -109,59 +116,56 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list
     """
     if _may_be_stale(items, now):
         raise NotOnlyRepeats
-    tallies = _locked(sorted({item.fingerprint for item in items}))
-    if any(item.fingerprint not in tallies for item in items):
+    repeats = _locked(sorted({item.fingerprint for item in items}))
+    if any(item.fingerprint not in repeats for item in items):
         raise NotOnlyRepeats
     fresh = upsert.remember(sorted({key for item in items for key in item.keys}), now)
-    told: Counter[tuple[VerdictKind, str, str]] = Counter()
+    counted: Counter[tuple[VerdictKind, str, str]] = Counter()
     for item in items:
-        tally = tallies[item.fingerprint]
-        item = tally.in_order(item)
+        repeat = repeats[item.fingerprint]
+        item = repeat.in_order(item)
         node = names.node_of(item.owner)
         booted_at = node.boot_seen_at if node else None
         if booted_at is not None and item.event.occurred_at < booted_at:
             raise NotOnlyRepeats
-        known = dedup.Known(tally.standing, seen(item, fresh), booted_at)
+        known = dedup.Known(repeat.standing, use_keys(item, fresh), booted_at)
         verdict = dedup.decide(item.event, known, now=now)
         if verdict.kind is VerdictKind.ESCALATED:
             raise NotOnlyRepeats
-        told[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
+        counted[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
         if verdict.kind is VerdictKind.REPEAT:
-            if _counts_by_itself(item, tally):
+            if _counts_by_itself(item, repeat):
                 raise NotOnlyRepeats
-            tally.add(item)
-    _write([tally for tally in tallies.values() if tally.count])
-    return [
-        Change(
-            tallies[mark].incident,
-            tallies[mark].fault,
-            ChangeKind.REPEATED if kind is VerdictKind.REPEAT else ChangeKind.IGNORED,
-            f"{count} x {reason}",
-        )
-        for (kind, mark, reason), count in told.items()
-    ]
+            repeat.add(item)
+    _write([repeat for repeat in repeats.values() if repeat.count])
+    changes = []
+    for (kind, fingerprint, reason), count in counted.items():
+        repeat = repeats[fingerprint]
+        change = ChangeKind.REPEATED if kind is VerdictKind.REPEAT else ChangeKind.IGNORED
+        changes.append(Change(repeat.incident, repeat.fault, change, f"{count} x {reason}"))
+    return changes
 
 
-def _counts_by_itself(item: Item, tally: _Tally) -> bool:
+def _counts_by_itself(item: Item, repeat: _RepeatCount) -> bool:
     """Whether counting rules take this sighting for one more, as of another job."""
-    is_apart = item.event.occurred_at - tally.standing.last_seen_at >= dedup.APART
+    is_apart = item.event.occurred_at - repeat.standing.last_seen_at >= dedup.APART
     return is_apart and item.event.fault_type in site_rules.counted_by_job()
 
 
 def _may_be_stale(items: Sequence[Item], now: datetime) -> bool:
     """Old lines may be older than a repair; those that come at once are not asked about."""
     oldest = min((item.event.occurred_at for item in items), default=now)
-    return oldest < now - clocks.TOLERANCE and renewals.may_be_older(oldest)
+    return oldest < now - clocks.TOLERANCE and last_repair.may_be_older(oldest)
 
 
-def _locked(fingerprints: Sequence[str]) -> dict[str, _Tally]:
+def _locked(fingerprints: Sequence[str]) -> dict[str, _RepeatCount]:
     """The active faults, locked. Left out, as their events mean more: one that flaps and has ended,
     or has its end set by time, and what people alone have told so far."""
-    tallies = {}
-    for row in _STEADY.rows(marks=fingerprints):
+    repeats = {}
+    for row in _STEADY.rows(fingerprints=fingerprints):
         (
             pk,
-            mark,
+            fingerprint,
             severity,
             action,
             clears,
@@ -170,37 +174,24 @@ def _locked(fingerprints: Sequence[str]) -> dict[str, _Tally]:
             observed_at,
             lag_s,
             excerpts,
-            *told,
+            *incident_row,
         ) = row
-        clock, incident, has_platform_signal = told
+        clock, incident, has_platform_signal = incident_row
         if clock == str(clocks.Whose.PERSON) or has_platform_signal is False:
             continue
         standing = dedup.Standing(
             True, Severity(severity), Action(action), ClearRule(clears), raised_at, last_seen_at
         )
-        tallies[mark] = _Tally(
+        repeats[fingerprint] = _RepeatCount(
             pk, standing, excerpts, incident, timedelta(seconds=lag_s), observed_at
         )
-    return tallies
+    return repeats
 
 
-def _write(tallies: Sequence[_Tally]) -> None:
-    upsert.add_repeats(
-        [
-            upsert.Repeat(
-                tally.fault,
-                tally.count,
-                tally.last_seen_at or tally.standing.last_seen_at,
-                tally.clears_at,
-                len(tally.excerpts),
-            )
-            for tally in tallies
-        ]
-    )
-    upsert.put_excerpts(
-        [
-            upsert.Excerpt(tally.fault, slot, *tally.excerpts[index])
-            for tally in tallies
-            for index, slot in upsert.slots(tally.excerpts_before, len(tally.excerpts))
-        ]
-    )
+def _write(repeats: Sequence[_RepeatCount]) -> None:
+    upsert.add_repeats([repeat.get_row() for repeat in repeats])
+    excerpts = []
+    for repeat in repeats:
+        for index, slot in upsert.slots(repeat.excerpts_before, len(repeat.excerpts)):
+            excerpts.append(upsert.Excerpt(repeat.fault, slot, *repeat.excerpts[index]))
+    upsert.put_excerpts(excerpts)

@@ -1,8 +1,8 @@
 """Counts the effects that meet at one place, against all that hang on it and against the places
 beside it. Pure.
 
-`incidents.correlation.gather_rules` says what is counted, `incidents.triage.gathering` reads it and
-draws the conclusions.
+`incidents.correlation.aggregation_rules` says what is counted, `incidents.triage.aggregation` reads
+it and draws the conclusions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime
 
 from detectors import resources
 from incidents.correlation import relations
-from incidents.correlation.gather_rules import Counts, GatherRule, Place, Ties
+from incidents.correlation.aggregation_rules import AggregationRule, Counts, Place, Ties
 from incidents.correlation.relations import Surroundings
 from incidents.faults.fault_views import FaultView
 from incidents.topology.graph import ALL_NODES, LEAF, NOTHING, SPINE, STORAGE
@@ -22,27 +22,27 @@ from incidents.vocabulary.relations import Side
 
 
 @dataclass(frozen=True)
-class Effect:
+class Symptom:
     """A fault as rules count it. `root_type` and `root_place` are of its incident's root, empty
-    while it has none; `spell` is what rules count that count jobs."""
+    while it has none; `jobs` is what rules count that count jobs."""
 
-    mark: str
+    fingerprint: str
     """Its fingerprint."""
     fault: FaultView
     at: datetime
     is_held: bool = False
     root_type: str = ""
     root_place: str = ""
-    spell: str = ""
+    jobs: str = ""
 
 
 @dataclass(frozen=True)
-class Tally:
+class SymptomCount:
     """How much of what hangs on a place shows effects, and which effect of each came first."""
 
-    rule: GatherRule
+    rule: AggregationRule
     place: str
-    counted: Mapping[str, Effect]
+    counted: Mapping[str, Symptom]
     of: int
     is_quiet_beside: bool = True
     tied: tuple[str, ...] = field(default=())
@@ -86,19 +86,19 @@ _OF_MACHINE: Mapping[Place, Callable[[str, Surroundings], frozenset[str]]] = {
 }
 
 
-def places_of(rule: GatherRule, fault: FaultView, around: Surroundings) -> frozenset[str]:
+def places_of(rule: AggregationRule, fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Where the fault is counted by this rule."""
-    met = relations.keys(rule.relation, Side.EFFECT, fault, around)
-    return frozenset(place for place in met if _IS_AT[rule.at](place, around))
+    meeting_places = relations.keys(rule.relation, Side.EFFECT, fault, around)
+    return frozenset(place for place in meeting_places if _IS_AT[rule.at](place, around))
 
 
-def places_of_machine(rule: GatherRule, machine: str, around: Surroundings) -> frozenset[str]:
+def places_of_machine(rule: AggregationRule, machine: str, around: Surroundings) -> frozenset[str]:
     """The places behind which a repair of this machine waits."""
     asked = _OF_MACHINE.get(rule.at)
     return asked(machine, around) if asked is not None else NOTHING
 
 
-def is_at(rule: GatherRule, place: str, around: Surroundings) -> bool:
+def is_at(rule: AggregationRule, place: str, around: Surroundings) -> bool:
     """Whether this is a place of the rule's kind."""
     return _IS_AT[rule.at](place, around)
 
@@ -115,98 +115,97 @@ def machines_behind(place: str, around: Surroundings) -> frozenset[str]:
 
 
 def by_place(
-    rule: GatherRule, effects: Iterable[Effect], around: Surroundings
-) -> dict[str, list[Effect]]:
+    rule: AggregationRule, symptoms: Iterable[Symptom], around: Surroundings
+) -> dict[str, list[Symptom]]:
     """The effects of this rule, the earliest first, at each place where they count."""
-    found: dict[str, list[Effect]] = defaultdict(list)
-    for effect in sorted(effects, key=lambda effect: effect.at):
-        if rule.takes(effect.fault.fault_type):
-            for place in places_of(rule, effect.fault, around):
-                found[place].append(effect)
+    found: dict[str, list[Symptom]] = defaultdict(list)
+    for symptom in sorted(symptoms, key=lambda symptom: symptom.at):
+        if rule.takes(symptom.fault.fault_type):
+            for place in places_of(rule, symptom.fault, around):
+                found[place].append(symptom)
     return found
 
 
-def tally(
-    rule: GatherRule,
+def count_symptoms(
+    rule: AggregationRule,
     place: str,
-    effects: Mapping[str, Sequence[Effect]],
+    symptoms: Mapping[str, Sequence[Symptom]],
     newest: datetime,
     around: Surroundings,
-) -> Tally:
+) -> SymptomCount:
     """What the effects up to `newest`, by place, say of this one."""
-    here = _counted(rule, place, effects, newest, around)
-    one = Tally(rule, place, here, size(rule, place, around))
-    return replace(one, is_quiet_beside=_is_quiet(one, effects, newest, around))
+    here = _count(rule, place, symptoms, newest, around)
+    count = SymptomCount(rule, place, here, size(rule, place, around))
+    return replace(count, is_quiet_beside=_is_quiet(count, symptoms, newest, around))
 
 
 def count_affected(
-    rule: GatherRule, place: str, effects: Iterable[Effect], around: Surroundings
+    rule: AggregationRule, place: str, symptoms: Iterable[Symptom], around: Surroundings
 ) -> int:
     """How much of the place still shows effects, whenever they came and whatever explains them."""
-    here = by_place(rule, effects, around).get(place, ())
-    return len({one for effect in here if (one := _unit(rule, place, effect, around)) is not None})
+    here = by_place(rule, symptoms, around).get(place, ())
+    units = {_unit(rule, place, symptom, around) for symptom in here}
+    return len(units - {None})
 
 
-def untied(tallies: Sequence[Tally]) -> list[Tally]:
+def resolve_ties(counts: Sequence[SymptomCount]) -> list[SymptomCount]:
     """Conclusive ones; of those that explain the same, the first by name, or none."""
-    by_effects: dict[frozenset[str], list[Tally]] = {}
-    for one in tallies:
-        seen = frozenset(effect.fault.resource for effect in one.counted.values())
-        by_effects.setdefault(seen, []).append(one)
+    by_symptoms: dict[frozenset[str], list[SymptomCount]] = {}
+    for count in counts:
+        seen = frozenset(symptom.fault.resource for symptom in count.counted.values())
+        by_symptoms.setdefault(seen, []).append(count)
     chosen = []
-    for group in by_effects.values():
-        first, *others = sorted(group, key=lambda one: one.place)
+    for group in by_symptoms.values():
+        first, *others = sorted(group, key=lambda count: count.place)
         if not others or first.rule.ties is Ties.FIRST:
             tied = tuple(other.place for other in others)
             chosen.append(replace(first, tied=tied))
     return chosen
 
 
-def _counted(
-    rule: GatherRule,
+def _count(
+    rule: AggregationRule,
     place: str,
-    effects: Mapping[str, Sequence[Effect]],
+    symptoms: Mapping[str, Sequence[Symptom]],
     newest: datetime,
     around: Surroundings,
-) -> dict[str, Effect]:
-    found: dict[str, Effect] = {}
-    for effect in effects.get(place, ()):
-        is_in_time = newest - rule.window <= effect.at <= newest
-        if (
-            is_in_time
-            and not _is_explained(rule, place, effect)
-            and not (rule.outlasted and effect.is_held)
-        ):
-            unit = _unit(rule, place, effect, around)
+) -> dict[str, Symptom]:
+    found: dict[str, Symptom] = {}
+    for symptom in symptoms.get(place, ()):
+        is_in_time = newest - rule.window <= symptom.at <= newest
+        is_held = rule.outlasted and symptom.is_held
+        if is_in_time and not is_held and not _is_explained(rule, place, symptom):
+            unit = _unit(rule, place, symptom, around)
             if unit is not None:
-                found.setdefault(unit, effect)
+                found.setdefault(unit, symptom)
     return found
 
 
-def _is_explained(rule: GatherRule, place: str, effect: Effect) -> bool:
-    """It belongs to an incident whose root is something else than such an effect, or the same in a
+def _is_explained(rule: AggregationRule, place: str, symptom: Symptom) -> bool:
+    """It belongs to an incident whose root is something else than such an symptom, or the same in a
     wider place."""
-    if effect.root_type == rule.concludes:
-        return _width(effect.root_place) > _width(place)
-    return effect.root_type != "" and not rule.takes(effect.root_type)
+    if symptom.root_type == rule.concludes:
+        return _width(symptom.root_place) > _width(place)
+    return symptom.root_type != "" and not rule.takes(symptom.root_type)
 
 
 def _width(place: str) -> int:
     return _WIDTHS.get(place.partition("/")[0], 0)
 
 
-def _unit(rule: GatherRule, place: str, effect: Effect, around: Surroundings) -> str | None:
-    """What the effect counts as at this place; None: nothing."""
+def _unit(rule: AggregationRule, place: str, symptom: Symptom, around: Surroundings) -> str | None:
+    """What the symptom counts as at this place; None: nothing."""
     if rule.counts is Counts.JOBS:
-        return effect.spell or None
+        return symptom.jobs or None
     if rule.counts is Counts.CHILDREN:
-        return around.graph.child_of(place, effect.fault.resource)
+        return around.graph.child_of(place, symptom.fault.resource)
     behind = machines_behind(place, around)
-    ends = (effect.fault.owner, resources.owner(around.graph.peer(effect.fault.resource) or ""))
+    far_end = around.graph.peer(symptom.fault.resource) or ""
+    ends = (symptom.fault.owner, resources.owner(far_end))
     return next((machine for machine in ends if machine in behind), None)
 
 
-def size(rule: GatherRule, place: str, around: Surroundings) -> int:
+def size(rule: AggregationRule, place: str, around: Surroundings) -> int:
     """How many there are to be counted."""
     if rule.counts is Counts.JOBS:
         return 0
@@ -218,13 +217,17 @@ def size(rule: GatherRule, place: str, around: Surroundings) -> int:
 
 
 def _is_quiet(
-    here: Tally, effects: Mapping[str, Sequence[Effect]], newest: datetime, around: Surroundings
+    here: SymptomCount,
+    symptoms: Mapping[str, Sequence[Symptom]],
+    newest: datetime,
+    around: Surroundings,
 ) -> bool:
     """Whether at least half of the places beside it show less than half of what this one does."""
     beside = around.graph.siblings(here.place) if here.rule.quiet else NOTHING
     quiet = 0
     for sibling in beside:
-        of = size(here.rule, sibling, around)
-        there = len(_counted(here.rule, sibling, effects, newest, around)) / of if of else 0.0
-        quiet += there * 2 < here.share
+        total = size(here.rule, sibling, around)
+        shown = len(_count(here.rule, sibling, symptoms, newest, around))
+        share = shown / total if total else 0.0
+        quiet += share * 2 < here.share
     return quiet * 2 >= len(beside)

@@ -11,7 +11,7 @@ from detectors.faults import FaultEvent, Observation
 from incidents import services
 from incidents.inventory import services as inventory
 from incidents.models import Fault, Incident
-from incidents.triage.boots import CLOCK_DOUBTED
+from incidents.triage.clock_check import CLOCK_DOUBTED
 from incidents.vocabulary.changes import Acted
 from incidents.vocabulary.lifecycle import Trigger
 from tests.builders import GPU, NOW, OTHER_GPU, a_clear, a_node, an_event

@@ -8,10 +8,11 @@ from datetime import datetime
 
 from detectors.faults import Role
 from incidents.db import upsert
-from incidents.models import Fault, Incident, IncidentFault, TimelineEntry
-from incidents.state import outbox
-from incidents.state.cases import Entry, FaultCase, IncidentCase
-from incidents.vocabulary.changes import KINTSUGI
+from incidents.models import Decision, Fault, Incident, IncidentFault, TimelineEntry
+from incidents.state import merge, outbox
+from incidents.state.batch import TriageBatch
+from incidents.state.cases import FaultCase, IncidentCase, TimelineNote
+from incidents.vocabulary.changes import KINTSUGI, Change
 
 # What a fault that stood before may change.
 _FAULT_COLUMNS = [
@@ -53,7 +54,25 @@ _INCIDENT_COLUMNS = [
 _TOLD = 3
 
 
-def create(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase]) -> None:
+def persist(batch: TriageBatch) -> None:
+    """Everything that changed, and what came of it into the batch's `changes`."""
+    cases = {id(case): case for case in (*batch.replaced, *batch.faults.values())}
+    for incident in batch.incidents.values():
+        cases.update({id(case): case for case in incident.members})
+    incidents = list(batch.incidents.values())
+    _create(list(cases.values()), incidents)
+    merge.close(incidents, now=batch.now)
+    _update(incidents, now=batch.now)
+    for kind, fault, member, text in batch.pending:
+        survivor = member.survivor.row.pk if member is not None else None
+        batch.changes.append(Change(survivor, fault.row.pk, kind, text))
+    batch.pending.clear()
+    if batch.decisions:
+        Decision.objects.bulk_create(batch.decisions)
+        batch.decisions.clear()
+
+
+def _create(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase]) -> None:
     """Faults with their evidence, and new incidents."""
     _write_faults(faults)
     new = [incident for incident in incidents if incident.is_new]
@@ -63,7 +82,7 @@ def create(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase]) -> No
         Incident.objects.bulk_create([incident.row for incident in new])
 
 
-def update(incidents: Sequence[IncidentCase], *, now: datetime) -> None:
+def _update(incidents: Sequence[IncidentCase], *, now: datetime) -> None:
     """Changed incidents, memberships, timeline, and the notifications that the timeline owes."""
     _write_incidents(incidents, now)
     _write_timeline(incidents, now)
@@ -72,19 +91,14 @@ def update(incidents: Sequence[IncidentCase], *, now: datetime) -> None:
 def _write_faults(cases: Sequence[FaultCase]) -> None:
     """What stood before first: a fault that ended makes room for the one that came after it in the
     same batch."""
-    upsert.add_repeats(
-        [
-            upsert.Repeat(
-                case.row.pk,
-                case.added,
-                case.row.last_seen_at,
-                case.row.clears_at,
-                len(case.excerpts),
+    repeats = []
+    for case in cases:
+        if case.added and not case.is_new:
+            row, excerpts = case.row, len(case.excerpts)
+            repeats.append(
+                upsert.Repeat(row.pk, case.added, row.last_seen_at, row.clears_at, excerpts)
             )
-            for case in cases
-            if case.added and not case.is_new
-        ]
-    )
+    upsert.add_repeats(repeats)
     changed = [case.row for case in cases if case.is_changed and not case.is_new]
     changed.sort(key=lambda row: row.fingerprint)
     upsert.change(changed, _FAULT_COLUMNS)
@@ -98,10 +112,8 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
 
 def _excerpts(case: FaultCase) -> list[upsert.Excerpt]:
     before = 0 if case.is_new else case.excerpts_before
-    return [
-        upsert.Excerpt(case.row.pk, slot, *case.excerpts[index])
-        for index, slot in upsert.slots(before, len(case.excerpts))
-    ]
+    slots = upsert.slots(before, len(case.excerpts))
+    return [upsert.Excerpt(case.row.pk, slot, *case.excerpts[index]) for index, slot in slots]
 
 
 def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
@@ -140,35 +152,40 @@ def _links(incident: IncidentCase, now: datetime) -> Iterable[IncidentFault]:
 
 
 def _write_timeline(incidents: Sequence[IncidentCase], now: datetime) -> None:
-    entries = [
-        TimelineEntry(
-            incident=incident.row,
-            kind=entry.kind,
-            actor=KINTSUGI,
-            text=entry.text,
-            occurred_at=entry.occurred_at,
-            recorded_at=now,
-        )
-        for incident in incidents
-        for entry in _told_once(incident.entries)
-    ]
+    entries = []
+    for incident in incidents:
+        for note in _group_entries(incident.entries):
+            entries.append(_make_entry(incident.row, note, now))
     if entries:
         TimelineEntry.objects.bulk_create(entries)
         outbox.enqueue(entries, now=now)
 
 
-def _told_once(entries: Sequence[Entry]) -> list[Entry]:
+def _make_entry(incident: Incident, note: TimelineNote, now: datetime) -> TimelineEntry:
+    return TimelineEntry(
+        incident=incident,
+        kind=note.kind,
+        actor=KINTSUGI,
+        text=note.text,
+        occurred_at=note.occurred_at,
+        recorded_at=now,
+    )
+
+
+def _group_entries(entries: Sequence[TimelineNote]) -> list[TimelineNote]:
     """Entries in order; those of one kind and group become one, at the first's place, that says how
     many."""
-    runs: dict[tuple[str, str, int], list[Entry]] = {}
+    runs: dict[tuple[str, str, int], list[TimelineNote]] = {}
     for number, entry in enumerate(entries):
         runs.setdefault((entry.kind, entry.group, 0 if entry.group else number), []).append(entry)
-    told: list[Entry] = []
+    told: list[TimelineNote] = []
     for (kind, group, _), run in runs.items():
         if len(run) == 1:
             told.extend(run)
             continue
         shown = "; ".join(entry.text for entry in run[:_TOLD])
         more = f"; and {len(run) - _TOLD} more" if len(run) > _TOLD else ""
-        told.append(Entry(kind, f"{len(run)} faults: {shown}{more}", run[0].occurred_at, group))
+        told.append(
+            TimelineNote(kind, f"{len(run)} faults: {shown}{more}", run[0].occurred_at, group)
+        )
     return told

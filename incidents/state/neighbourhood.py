@@ -1,0 +1,81 @@
+"""Reads into a batch what its faults may be correlated with: open incidents and unassigned faults
+near them. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from django.db.models import Max
+
+from incidents.models import Fault
+from incidents.state import nearby, neighbourhood_rows
+from incidents.state.batch import TriageBatch, window
+from incidents.state.cases import FaultCase, IncidentCase
+from incidents.vocabulary import changes
+
+
+def load_neighbourhood(batch: TriageBatch, faults: Iterable[tuple[str, str]]) -> None:
+    """Open incidents and unassigned faults where rules may find the others of these (fault type,
+    resource) pairs."""
+    near = nearby.read_nearby(faults, batch.catalog, now=batch.now, window=window())
+    batch.index.set_surroundings(near.around)
+    known = {case.row.pk: case for case in batch.faults.values()}
+    load_incidents(
+        batch, neighbourhood_rows.open_near(near) | neighbourhood_rows.holding(list(known))
+    )
+    unassigned = neighbourhood_rows.unassigned_at(near.owners, since=batch.now - window())
+    # What joined an incident of this batch a moment ago is unassigned in its table still.
+    known.update(
+        {case.row.pk: case for incident in batch.incidents.values() for case in incident.members}
+    )
+    listed = {case.row.pk: case for case in batch.unassigned}
+    found = [known.get(row.pk) or listed.get(row.pk) or batch.case(row) for row in unassigned]
+    batch.unassigned += [
+        case for case in found if case.row.pk not in listed and case.member is None
+    ]
+    for case in batch.unassigned:
+        batch.index.assign(case, None)
+
+
+def load_faults(batch: TriageBatch, rows: Iterable[Fault]) -> list[FaultCase]:
+    """These faults, and the open incidents that they belong to."""
+    cases = [batch.case(row) for row in rows]
+    batch.faults.update({case.row.fingerprint: case for case in cases})
+    load_incidents(batch, neighbourhood_rows.holding([case.row.pk for case in cases]))
+    return cases
+
+
+def load_incidents(batch: TriageBatch, ids: Iterable[int]) -> list[IncidentCase]:
+    """The open ones among these, with their faults; those of their duplicates count as
+    theirs."""
+    by_pk = {case.row.pk: case for case in batch.faults.values() if case.row.pk}
+    wanted = set(ids) - set(batch.incidents) - batch.hidden
+    rows = neighbourhood_rows.incidents(wanted)
+    links_of = neighbourhood_rows.members_of([row.pk for row in rows])
+    for row in rows:
+        links = links_of[row.pk]
+        members = {link.fault: by_pk.get(link.fault) or batch.case(link.row()) for link in links}
+        root = members.get(row.root_fault_id or 0)
+        if root is None:
+            continue
+        is_fixed = any(
+            link.fault == row.root_fault_id and link.placed_by != changes.KINTSUGI for link in links
+        )
+        incident = IncidentCase(
+            row, key=row.pk, root=root, members=list(members.values()), is_fixed=is_fixed
+        )
+        for member in incident.members:
+            member.member = incident
+        batch.put_incident(incident)
+    return list(batch.incidents.values())
+
+
+def load_last_faults(fingerprints: Collection[str]) -> list[Fault]:
+    """The latest fault of each fingerprint that is active no more. Its membership, the incident and
+    the one that this repeats are read along."""
+    if not fingerprints:
+        return []
+    same = Fault.objects.filter(fingerprint__in=fingerprints).order_by()
+    newest = same.values("fingerprint").annotate(newest=Max("pk")).values("newest")
+    rows = Fault.objects.filter(pk__in=newest)
+    return list(rows.select_related("membership__incident__duplicate_of"))
