@@ -103,8 +103,9 @@ def _left_over(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 
 @contextlib.contextmanager
 def _locked(name: str, target: Target) -> Iterator[None]:
-    path = Path(lock_path(name))
+    path = Path(name)
     try:
+        path = lock_path(name)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise DetectorError(

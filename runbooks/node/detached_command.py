@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from detectors.detector import DetectorError, Shell, Target
+from detectors.transports.private_folder import SHELL
 
 # What a simulated node, or a person who reads `ps`, knows it by.
 NAME = "kintsugi-apart"
@@ -22,11 +23,11 @@ _KEY = re.compile(r"[A-Za-z0-9._-]{1,120}")
 # on a file beside it that it runs: a lock goes with its last holder, also with one that was killed.
 # What was killed before it could say how it ended is `lost`: whoever finds that has the end done.
 # Answers `never`, `running`, or `ended STATUS` and the output's end.
-SCRIPT = """umask 077
-base="${TMPDIR:-/tmp}/kintsugi-$(id -u)"; do=$1; at="$base/$2"; shown=$3; after=$4; shift 4
-mkdir "$base" 2>/dev/null
-if [ -L "$base" ] || [ ! -O "$base" ]; then echo "ended 126"; echo "$base belongs to another user"; exit; fi
-if [ "$do" = look ] && [ ! -d "$at" ]; then echo never; exit; fi
+# Outputs lie in a folder of our own user (`private_folder`); where another user has made one of the
+# name that it had before, it is passed over.
+_BEGIN = f"""b="${{TMPDIR:-/tmp}}"; {SHELL}do=$1; at="$d/$2"; shown=$3; after=$4; shift 4
+"""
+_RUN = """if [ "$do" = look ] && [ ! -d "$at" ]; then echo never; exit; fi
 exec 9>>"$at.lock"
 flock -n 9 || { [ $? = 1 ] && echo running; exit; }
 if [ -f "$at/status" ]; then echo "ended $(cat "$at/status")"; tail -c "$shown" "$at/output"; exit; fi
@@ -37,6 +38,7 @@ setsid sh -c 'how=$1; export KINTSUGI_APART="$2"; after=$3; shift 3
   echo "$status" >"$KINTSUGI_APART/new"; mv "$KINTSUGI_APART/new" "$KINTSUGI_APART/status"
 ' sh "$how" "$at" "$after" "$@" </dev/null >/dev/null 2>&1 &
 echo running"""  # noqa: E501
+SCRIPT = _BEGIN + _RUN
 
 
 @dataclass(frozen=True)
