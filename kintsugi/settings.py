@@ -83,6 +83,7 @@ def make_database(libpq: dict[str, str] | None) -> dict[str, Any]:
     return database
 
 
+HISTORY_DIR: Path = KINTSUGI["KINTSUGI_HISTORY_DIR"] or DATA_DIR / "history"
 SECRET_KEY = KINTSUGI["KINTSUGI_SECRET_KEY"] or _kept_secret(DATA_DIR / "secret_key")
 DEBUG = False
 ALLOWED_HOSTS = KINTSUGI["KINTSUGI_ALLOWED_HOSTS"]
@@ -220,6 +221,7 @@ def _beat_entry(task: str, period: timedelta, queue: str) -> dict[str, Any]:
 
 
 CELERY_BEAT_SCHEDULE = {
+    "prune_history": _beat_entry("prune_history", periods.PRUNE_HISTORY, "sweep"),
     "sweep": _beat_entry("sweep", KINTSUGI["KINTSUGI_SWEEP_EVERY"], "sweep"),
     "poll_due": _beat_entry("poll_due", periods.POLL_DUE, "sweep"),
     # What may wait for Slurm. A slurmctld that hangs holds up this queue and no other.

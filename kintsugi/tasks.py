@@ -33,6 +33,7 @@ from kintsugi import clock
 from kintsugi.clients import wiring
 from kintsugi.health import outside_ping, reporter
 from kintsugi.health.beat_scheduler import make_beat_part
+from kintsugi.history import retention
 from kintsugi.periodic import periods
 from kintsugi.periodic.own_pace import OwnPace
 from kintsugi.pipeline import Pipeline
@@ -214,6 +215,23 @@ def record_acts() -> None:
 def follow_reservations() -> None:
     """Slurm's maintenance reservations as windows."""
     pipeline().follow_reservations()
+
+
+# 8. What ended longer ago than KINTSUGI_KEEP, an hour's share at a time.
+@shared_task
+def prune_history() -> None:
+    """To files, and out of the database."""
+    keep: timedelta | None = settings.KINTSUGI["KINTSUGI_KEEP"]
+    if keep is None:
+        return
+
+    def work() -> None:
+        now = clock.now()
+        most = retention.MOST_AT_ONCE
+        retention.prune(settings.HISTORY_DIR, now - keep, now=now, most=most)
+
+    every = periods.PRUNE_HISTORY
+    periodic_tasks.run_once("prune_history", work, clock=clock.now, every=every)
 
 
 class CeleryQueue:

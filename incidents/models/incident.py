@@ -387,6 +387,17 @@ class TimelineEntry(models.Model):
         return self.text
 
 
+class KeptPeriod(models.Model):
+    """One row, once something has been removed: since when the database knows of all that has
+    ended. `incidents.statistics.kept_period` writes."""
+
+    begins_at = models.DateTimeField()
+    changed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"kept since {self.begins_at:%Y-%m-%d}"
+
+
 class UserReport(models.Model):
     """What a person told us, in their own words, and the incident it became part of."""
 

@@ -40,6 +40,7 @@ from incidents.reliability.summary import (
     left_out,
 )
 from incidents.reliability.texts import sentence
+from incidents.statistics import kept_period
 from incidents.vocabulary.lifecycle import State
 
 _HOUR_S = 3600.0
@@ -88,10 +89,13 @@ def summary(since: datetime | None, until: datetime) -> Summary:
     """Reliability from `since` (None: since the first machine entered service) to `until`, both
     timezone-aware.
 
-    Raises ValueError when `since` is not before `until`.
+    Raises ValueError when `since` is not before `until`. Of the time before the kept period
+    (KINTSUGI_KEEP) the database knows too little: it is left out, and the notice says so.
     """
     incidents, fleet = _incidents(since), _fleet()
-    begin = _start(incidents, fleet, until) if since is None else since
+    asked = _start(incidents, fleet, until) if since is None else since
+    kept_since = kept_period.get_begin()
+    begin = asked if kept_since is None else min(max(asked, kept_since), until)
     if since is not None and since >= until:
         raise ValueError(f"since {since.isoformat()} is not before until {until.isoformat()}")
     window = StudyPeriod(_hours(begin), _hours(until), timezone.get_default_timezone())
@@ -99,6 +103,8 @@ def summary(since: datetime | None, until: datetime) -> Summary:
     overall, *classes = rows
     has_nodes = fleet.starts[Unit.NODE].size > 0
     notice = "" if has_nodes else NO_INVENTORY
+    if begin > asked:
+        notice = f"{notice} {_format_kept(begin)}".strip()
     return Summary(
         since=begin,
         until=until,
@@ -106,6 +112,13 @@ def summary(since: datetime | None, until: datetime) -> Summary:
         classes=tuple(classes),
         notice=notice,
         left_out=left_out(incidents, window),
+    )
+
+
+def _format_kept(begin: datetime) -> str:
+    return (
+        f"The numbers begin at {begin:%Y-%m-%d}: what ended before has left the database for the"
+        " files of KINTSUGI_HISTORY_DIR."
     )
 
 

@@ -52,6 +52,7 @@ OBJECTS = {
     "vendor": "cases with vendors, and the parts that they replace",
     "inventory": "what should be there, from files, Slurm and the machines",
     "site": "the site that this command speaks to",
+    "history": "what ended long ago, in files and in the database",
     "hosts": "Slurm's host lists: gn[001-004]",
     "simulator": "the simulated cluster, where kintsugi[simulator] is installed",
 }
@@ -109,6 +110,17 @@ VERBS: tuple[Verb, ...] = (
         "engage the stop switch, or release it: --release",
         manage=("stop",),
         is_change=True,
+    ),
+    Verb(
+        ("history", "prune"),
+        "write what is older than KINTSUGI_KEEP to files, and remove it",
+        manage=("history", "prune"),
+        is_change=True,
+    ),
+    Verb(
+        ("history", "export"),
+        "write what ended before a day to files; remove nothing",
+        manage=("history", "export"),
     ),
     Verb(("reliability",), "MTBF, MTTR and their definitions", manage=("reliability",)),
     Verb(

@@ -27,6 +27,7 @@ from kintsugi.configuration.setting_values import (
     duration,
     expected_stages,
     flag,
+    kept_time,
     listen_address,
     networks,
     percent,
@@ -115,6 +116,21 @@ KEYS: tuple[Key, ...] = (
         "UTC",
         "an IANA time zone such as Asia/Tokyo",
         "of the pages",
+    ),
+    Key(
+        "KINTSUGI_KEEP",
+        kept_time,
+        "",
+        "a number and d or y, such as 400d or 2y",
+        "how long the database keeps what has ended; older history is written to files and removed;"
+        " unset: for ever",
+    ),
+    Key(
+        "KINTSUGI_HISTORY_DIR",
+        Path,
+        "",
+        "a directory",
+        "where history past KINTSUGI_KEEP is written; unset: history in the data directory",
     ),
     Key("DATABASE_URL", database_url, "", _DB_URL, "the database of record", True),
     Key(

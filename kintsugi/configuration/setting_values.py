@@ -25,6 +25,18 @@ def duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: float(found[1])})
 
 
+SHORTEST_KEPT = timedelta(days=90)  # what the home page's numbers are of
+
+
+def kept_time(text: str) -> timedelta:
+    """`2y` or `90d`: 90 days at least. A year has 365 days."""
+    years = re.fullmatch(r"(\d+)y", text)
+    found = timedelta(days=365 * int(years[1])) if years is not None else duration(text)
+    if found < SHORTEST_KEPT:
+        raise BadValue("it is 90d at least: the home page tells of 90 days")
+    return found
+
+
 def positive_duration(text: str) -> timedelta:
     found = duration(text)
     if found < timedelta(seconds=1):

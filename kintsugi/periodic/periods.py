@@ -21,3 +21,5 @@ UPDATE_JOBS_AT_ONCE = timedelta(seconds=10)
 # As often as Slurm's nodes are polled.
 RECORD_ACTS = timedelta(minutes=1)
 FOLLOW_RESERVATIONS = timedelta(minutes=1)
+# A site's two years end one day after the other: an hour's share is small.
+PRUNE_HISTORY = timedelta(hours=1)

@@ -26,6 +26,10 @@ class AuditQuerySet(models.QuerySet["AuditEntry"]):
     def delete(self) -> NoReturn:
         raise AppendOnly("entries of the audit log are not removed")
 
+    def remove_exported(self) -> None:
+        """Rows past KINTSUGI_KEEP that stand in a file by now: the one way out of the table."""
+        self._raw_delete(self.db)
+
 
 class AuditEntry(models.Model):
     """One line about one act, by names rather than references: it outlives what it names."""

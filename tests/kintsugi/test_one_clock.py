@@ -140,7 +140,7 @@ def test_a_queue_that_nobody_serves_is_told_and_a_beat_that_was_away_is_not() ->
 
 def test_each_has_an_entry_in_the_beat_with_a_queue_and_an_expiry_of_its_own() -> None:
     entries = settings.CELERY_BEAT_SCHEDULE
-    assert set(entries) == {"sweep", "poll_due", *WAITS_FOR_SLURM}
+    assert set(entries) == {"sweep", "poll_due", "prune_history", *WAITS_FOR_SLURM}
     for name, entry in entries.items():
         assert entry["task"] == getattr(tasks, name).name
         assert entry["options"]["queue"] == ("slurm" if name in WAITS_FOR_SLURM else "sweep")

@@ -1,0 +1,1 @@
+"""What has ended long ago: written to files, and then removed from the database."""
