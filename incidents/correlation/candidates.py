@@ -1,26 +1,26 @@
-"""Where faults meet: an index of the open incidents and unassigned faults of a transaction, by
-rule, side and key. Pure.
+"""The candidates of correlation: the open incidents and unassigned faults of a transaction, by
+fault type and machine. Pure.
 
-A new fault looks into the index and never at every other fault; it decides nothing
-(`incidents.correlation.engine` does).
+A new fault looks at the machines that a relation reaches and never at every other fault; the index
+decides nothing (`incidents.correlation.engine` does).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 from incidents.correlation import relations
 from incidents.correlation.relations import Surroundings
-from incidents.correlation.rules import Rule, RuleSet
+from incidents.correlation.rules import FaultClass, Rule, RuleSet
 from incidents.faults.fault_views import FaultView, IncidentView, Seen
 from incidents.vocabulary.relations import Relation, Side
 
-_Place = tuple[Relation, str]
-# Rule, side, and whether unassigned faults are meant.
-_Asked = tuple[str, Side, bool]
+_OTHER = {Side.CAUSE: Side.EFFECT, Side.EFFECT: Side.CAUSE}
+_Place = tuple[Relation, Side, FaultView]
+_Classes = Mapping[str, tuple[FaultClass, ...]]
 
 
 class Group(Protocol):
@@ -31,12 +31,12 @@ class Group(Protocol):
 
 @dataclass(eq=False)
 class Candidate:
-    """One fault's place: the key of its incident, None while it has none."""
+    """One fault, and the key of its incident; None while it has none."""
 
     seen: Seen
     incident: int | None
     number: int = 0
-    """In the order in which faults were seated."""
+    """In the order in which faults were entered."""
 
 
 @dataclass(eq=False)
@@ -48,55 +48,55 @@ class CandidateIndex:
     surroundings: Surroundings = field(default_factory=Surroundings)
     incidents: dict[int, Group] = field(default_factory=dict)
     _candidates: dict[int, Candidate] = field(default_factory=dict)
-    _by_type: dict[str, list[Candidate]] = field(default_factory=lambda: defaultdict(list))
+    _by_type: dict[str, dict[str, list[Candidate]]] = field(default_factory=dict)
+    """By fault type and machine."""
     _entered: int = 0
     _roots: dict[int, Candidate] = field(default_factory=dict)
-    _buckets: dict[_Asked, dict[_Place, list[Candidate]]] = field(default_factory=dict)
-    _keys: dict[tuple[Relation, Side, FaultView], frozenset[str]] = field(default_factory=dict)
+    _classes: dict[tuple[str, Side], _Classes] = field(default_factory=dict)
+    _keys: dict[_Place, frozenset[str]] = field(default_factory=dict)
+    _owners: dict[_Place, frozenset[str]] = field(default_factory=dict)
 
-    def set_surroundings(self, around: Surroundings) -> None:
+    def set_surroundings(self, surroundings: Surroundings) -> None:
         """What relations look at from now on; it holds what it held before, and more."""
         before = self.surroundings
         self.surroundings = Surroundings(
-            around.graph,
-            jobs={**before.jobs, **around.jobs},
-            machines={**before.machines, **around.machines},
-            windows={**before.windows, **around.windows},
+            surroundings.graph,
+            jobs={**before.jobs, **surroundings.jobs},
+            machines={**before.machines, **surroundings.machines},
+            windows={**before.windows, **surroundings.windows},
         )
         self._keys.clear()
-        self._buckets.clear()
+        self._owners.clear()
 
     def enter(self, key: int, group: Group, *, root: Seen, members: Iterable[Seen]) -> None:
-        """An incident with its faults, of which `root` is one."""
+        """An incident with its faults, of which `root` is one. Entered again, it and its faults
+        take the place of what stood for them."""
         self.incidents[key] = group
         for seen in members:
             self.assign(seen, key)
         self._roots[key] = self.assign(root, key)
 
     def assign(self, seen: Seen, incident: int | None) -> Candidate:
-        """Gives the fault its place, or moves it to another incident. None: to none."""
-        candidate = self._candidates.get(id(seen))
+        """Gives the fault to an incident, or moves it to another one. None: to none."""
+        candidate = self._candidates.get(seen.key)
         if candidate is None:
             self._entered += 1
-            candidate = self._candidates[id(seen)] = Candidate(seen, incident, self._entered)
-            self._by_type[seen.view().fault_type].append(candidate)
-            self._index(candidate)
-        elif candidate.incident != incident:
-            candidate.incident = incident
-            self._index(candidate)
+            candidate = Candidate(seen, incident, self._entered)
+            self._candidates[seen.key] = candidate
+            self._get_list(seen).append(candidate)
+        candidate.seen = seen
+        candidate.incident = incident
         return candidate
 
     def leave(self, seen: Seen) -> None:
         """The fault is about to be placed anew."""
-        candidate = self._candidates.pop(id(seen), None)
+        candidate = self._candidates.pop(seen.key, None)
         if candidate is not None:
-            candidate.incident = _GONE
+            self._get_list(seen).remove(candidate)
 
     def replace_root(self, incident: int, root: Seen) -> None:
         """`root` is, or becomes, a member of the incident and its root."""
-        candidate = self.assign(root, incident)
-        self._roots[incident] = candidate
-        self._index(candidate)
+        self._roots[incident] = self.assign(root, incident)
 
     def merge(self, gone: int, into: int) -> None:
         """Every fault of one incident belongs to the other; its root is a member from now on."""
@@ -114,34 +114,35 @@ class CandidateIndex:
 
     def find_matches(
         self, rule: Rule, side: Side, fault: FaultView, *, unassigned: bool = False
-    ) -> Iterator[Candidate]:
+    ) -> list[Candidate]:
         """Those whom a fault on this side of the rule meets, each once: every member that may be
         its cause, the roots that may be its effects or its peers; or, instead, the unassigned
         faults."""
-        other = Side.CAUSE if side is Side.EFFECT else Side.EFFECT
-        bucket = self._bucket(rule, other, unassigned=unassigned)
+        other = _OTHER[side]
         is_any_member = other is Side.CAUSE and not rule.is_of_peers and not rule.by_root
-        told: set[int] = set()
-        for place in self.places(rule, side, fault):
-            candidates = bucket.get(place)
-            if not candidates:
-                continue
-            known = [
-                candidate
-                for candidate in candidates
-                if self._counts(candidate, is_any_member, unassigned=unassigned)
-            ]
-            if len(known) < len(candidates):
-                bucket[place] = known
-            for candidate in known:
-                if id(candidate) not in told and candidate.seen.view() is not fault:
-                    told.add(id(candidate))
-                    yield candidate
-
-    def places(self, rule: Rule, side: Side, fault: FaultView) -> Iterator[_Place]:
+        found: dict[int, Candidate] = {}
         for relation in rule.relations:
-            for key in self.keys(relation, side, fault):
-                yield relation, key
+            keys = self.keys(relation, side, fault)
+            if not keys:
+                continue
+            owners = self.owners(relation, side, fault)
+            for candidate, classes in self._find_on(rule, other, owners):
+                if candidate.number in found:
+                    continue
+                if unassigned:
+                    counts = candidate.incident is None
+                else:
+                    counts = candidate.incident is not None and (
+                        is_any_member or self.is_root(candidate)
+                    )
+                if not counts:
+                    continue
+                view = candidate.seen.view()
+                if view is fault or keys.isdisjoint(self.keys(relation, other, view)):
+                    continue
+                if any(fault_class.holds_place(view) for fault_class in classes):
+                    found[candidate.number] = candidate
+        return sorted(found.values(), key=attrgetter("number"))
 
     def keys(self, relation: Relation, side: Side, fault: FaultView) -> frozenset[str]:
         asked = (relation, side, fault)
@@ -150,53 +151,41 @@ class CandidateIndex:
             known = self._keys[asked] = relations.keys(relation, side, fault, self.surroundings)
         return known
 
-    def roots(self) -> Iterator[Candidate]:
-        yield from self._roots.values()
+    def owners(self, relation: Relation, side: Side, fault: FaultView) -> frozenset[str]:
+        """The machines on which the relation finds faults of the other side."""
+        asked = (relation, side, fault)
+        known = self._owners.get(asked)
+        if known is None:
+            known = relations.owners(relation, side, fault, self.surroundings)
+            self._owners[asked] = known
+        return known
 
-    def _counts(self, candidate: Candidate, is_any_member: bool, *, unassigned: bool) -> bool:
-        """Seats that count no longer never do again there, unless they are seated again."""
-        if unassigned or candidate.incident is None or candidate.incident == _GONE:
-            return unassigned and candidate.incident is None
-        return is_any_member or self.is_root(candidate)
+    def _find_on(
+        self, rule: Rule, side: Side, owners: frozenset[str]
+    ) -> Iterator[tuple[Candidate, tuple[FaultClass, ...]]]:
+        """The candidates on these machines whose type is on this side of the rule."""
+        for fault_type, classes in self._get_classes(rule, side).items():
+            by_owner = self._by_type[fault_type]
+            near = by_owner.keys() & owners if len(by_owner) < len(owners) else owners
+            for owner in near:
+                for candidate in by_owner.get(owner, ()):
+                    yield candidate, classes
 
-    def _bucket(self, rule: Rule, side: Side, *, unassigned: bool) -> dict[_Place, list[Candidate]]:
-        asked = (rule.name, side, unassigned)
-        if asked not in self._buckets:
-            self._buckets[asked] = {}
-            for candidate in sorted(
-                self._on_side(rule, side, unassigned=unassigned),
-                key=lambda candidate: candidate.number,
-            ):
-                self._put(self._buckets[asked], rule, side, candidate)
-        return self._buckets[asked]
+    def _get_classes(self, rule: Rule, side: Side) -> _Classes:
+        """The types of candidates that this side of the rule speaks of: it speaks of few."""
+        known = self._classes.get((rule.name, side))
+        if known is None:
+            classes = {
+                fault_type: self.rules.classes_of(rule, side, fault_type)
+                for fault_type in self._by_type
+            }
+            known = {fault_type: found for fault_type, found in classes.items() if found}
+            self._classes[rule.name, side] = known
+        return known
 
-    def _on_side(self, rule: Rule, side: Side, *, unassigned: bool) -> Iterator[Candidate]:
-        """Whole types are left out at once: a rule speaks of few."""
-        for fault_type, candidates in self._by_type.items():
-            classes = self.rules.classes_of(rule, side, fault_type)
-            if classes:
-                for candidate in candidates:
-                    if (
-                        candidate.incident != _GONE
-                        and (candidate.incident is None) is unassigned
-                        and any(one.holds_place(candidate.seen.view()) for one in classes)
-                    ):
-                        yield candidate
-
-    def _index(self, candidate: Candidate) -> None:
-        if not self._buckets:
-            return  # nothing was asked yet: what is asked first is built of all seats
-        for rule, side in self.rules.sides(candidate.seen.view()):
-            bucket = self._buckets.get((rule.name, side, candidate.incident is None))
-            if bucket is not None:
-                self._put(bucket, rule, side, candidate)
-
-    def _put(
-        self, bucket: dict[_Place, list[Candidate]], rule: Rule, side: Side, candidate: Candidate
-    ) -> None:
-        for place in self.places(rule, side, candidate.seen.view()):
-            bucket.setdefault(place, []).append(candidate)
-
-
-# The incident of a candidate that was removed: no incident has this key.
-_GONE = 0
+    def _get_list(self, seen: Seen) -> list[Candidate]:
+        by_owner = self._by_type.get(seen.fault_type)
+        if by_owner is None:
+            by_owner = self._by_type[seen.fault_type] = {}
+            self._classes.clear()
+        return by_owner.setdefault(seen.owner, [])

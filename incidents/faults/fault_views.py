@@ -77,6 +77,10 @@ class FaultView:
         """Worked out once: views are keys of what rules ask again and again."""
         return hash((self.fault_type, self.resource, self.occurred_at))
 
+    @property
+    def key(self) -> int:
+        return id(self)
+
     def view(self) -> FaultView:
         return self
 
@@ -122,7 +126,17 @@ class FaultView:
 
 
 class Seen(Protocol):
-    """A fault as correlation may ask for it: the view of one, or what has one."""
+    """A fault as correlation may ask for it: the view of one, or what has one. `key` is its own
+    among the faults of one transaction; `owner` is its machine."""
+
+    @property
+    def key(self) -> int: ...
+
+    @property
+    def fault_type(self) -> str: ...
+
+    @property
+    def owner(self) -> str: ...
 
     def view(self) -> FaultView: ...
 

@@ -23,7 +23,7 @@ from incidents.models import Fault, Incident, TimelineEntry, UserReport
 from incidents.state import outbox, placement
 from incidents.state.batch import TriageBatch, new_fault, window
 from incidents.state.cases import FaultCase, IncidentCase
-from incidents.state.neighbourhood import load_faults, load_neighbourhood
+from incidents.state.neighbourhood import load_faults, load_near_incidents, load_neighbourhood
 from incidents.state.persistence import persist
 from incidents.triage.normalisation import EventRefused, component
 from incidents.vocabulary.lifecycle import State
@@ -98,6 +98,7 @@ def _reported(
     active = Fault.objects.active().filter(fingerprint=mark)
     standing = load_faults(batch, active.select_for_update())
     load_neighbourhood(batch, {(kind.id, resource), (USER_REPORT, resource)})
+    load_near_incidents(batch)
     if standing:
         standing[0].added += 1
         standing[0].excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))

@@ -39,7 +39,20 @@ class FaultCase:
     """Whether this batch brought it: raised, back, or past its hold-down."""
     is_seen_anew: bool = False
     """Whether this batch saw it again, well after it was last seen."""
+    key: int = 0
+    """Its own in the batch: that of its row, less than 0 while it has none."""
     _seen: tuple[tuple[object, ...], FaultView] | None = None
+
+    def __post_init__(self) -> None:
+        self.key = self.row.pk or -id(self)
+
+    @property
+    def fault_type(self) -> str:
+        return self.row.fault_type
+
+    @property
+    def owner(self) -> str:
+        return self.row.owner
 
     def view(self) -> FaultView:
         """The same value until the fault changes: many rules ask for it."""

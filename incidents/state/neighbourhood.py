@@ -20,9 +20,8 @@ def load_neighbourhood(batch: TriageBatch, faults: Iterable[tuple[str, str]]) ->
     near = nearby.read_nearby(faults, batch.catalog, now=batch.now, window=window())
     batch.index.set_surroundings(near.around)
     known = {case.row.pk: case for case in batch.faults.values()}
-    load_incidents(
-        batch, neighbourhood_rows.open_near(near) | neighbourhood_rows.holding(list(known))
-    )
+    load_incidents(batch, neighbourhood_rows.holding(list(known)))
+    _enter_near(batch, neighbourhood_rows.open_near(near))
     unassigned = neighbourhood_rows.unassigned_at(near.owners, since=batch.now - window())
     # What joined an incident of this batch a moment ago is unassigned in its table still.
     known.update(
@@ -35,6 +34,25 @@ def load_neighbourhood(batch: TriageBatch, faults: Iterable[tuple[str, str]]) ->
     ]
     for case in batch.unassigned:
         batch.index.assign(case, None)
+
+
+def _enter_near(batch: TriageBatch, ids: Collection[int]) -> None:
+    """Makes candidates of those that the batch does not have."""
+    unknown = set(ids) - batch.index.incidents.keys() - batch.hidden
+    for incident in neighbourhood_rows.near_incidents(unknown, batch.catalog):
+        batch.index.enter(incident.key, incident, root=incident.root, members=incident.members)
+
+
+def get_incident(batch: TriageBatch, key: int) -> IncidentCase:
+    """One that correlation found: read whole now that it changes, unless the batch has it."""
+    if key not in batch.incidents:
+        load_incidents(batch, [key])
+    return batch.incidents[key]
+
+
+def load_near_incidents(batch: TriageBatch) -> list[IncidentCase]:
+    """All candidates whole, for those who choose among them by themselves."""
+    return load_incidents(batch, [key for key in batch.index.incidents if key > 0])
 
 
 def load_faults(batch: TriageBatch, rows: Iterable[Fault]) -> list[FaultCase]:

@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 
 from django.db.models import Exists, OuterRef, Q
 
+from detectors.catalog.catalog import Catalog
 from incidents.db.prepared import Given, Prepared, instance
 from incidents.models import Fault, Incident, IncidentFault
+from incidents.state.near_incidents import NearFault, NearIncident
 from incidents.state.nearby import Nearby
+from incidents.vocabulary.changes import KINTSUGI
 from incidents.vocabulary.lifecycle import OPEN
 
 _OPEN = [state.value for state in OPEN]
@@ -55,6 +58,27 @@ _INCIDENTS = Prepared(
     lambda: Incident.objects.filter(
         pk__among=Given("ids"), state__in=_OPEN, root_fault__isnull=False
     ).order_by("id")
+)
+_NEAR = Prepared(
+    lambda: (
+        Incident.objects.filter(pk__among=Given("ids"), state__in=_OPEN, root_fault__isnull=False)
+        .order_by("id")
+        .values_list(
+            *("pk", "root_fault_id", "state", "has_platform_signal", "is_root_by_person"),
+            *("silence_id", "announced_at", "opened_at"),
+        )
+    )
+)
+_NEAR_FAULTS = Prepared(
+    lambda: (
+        IncidentFault.objects.filter(incident_id__among=Given("ids"))
+        .order_by("joined_at", "id")
+        .values_list(
+            *("incident_id", "placed_by", "fault_id", "fault__fault_type", "fault__owner"),
+            *("fault__resource", "fault__component", "fault__severity", "fault__action"),
+            *("fault__raised_at", "fault__observed_at", "fault__is_active"),
+        )
+    )
 )
 _DUPLICATES = Prepared(
     lambda: (
@@ -121,6 +145,43 @@ def incidents(ids: Collection[int]) -> list[Incident]:
     """The open ones among these."""
     found: list[Incident] = _INCIDENTS.objects(ids=ids) if ids else []
     return found
+
+
+def near_incidents(ids: Collection[int], catalog: Catalog) -> list[NearIncident]:
+    """The open ones among these, as correlation looks at them."""
+    rows = _NEAR.rows(ids=ids) if ids else ()
+    links_of: dict[int, list[Sequence[Any]]] = {pk: [] for pk, *_ in rows}
+    if not links_of:
+        return []
+    repeats = dict(_DUPLICATES.rows(ids=list(links_of)))
+    for incident, *link in _NEAR_FAULTS.rows(ids=[*links_of, *repeats]):
+        links_of[repeats.get(incident) or incident].append(link)
+    found = []
+    for row in rows:
+        incident = _make_near(row, links_of[row[0]], catalog)
+        if incident is not None:
+            found.append(incident)
+    return found
+
+
+def _make_near(
+    row: Sequence[Any], links: Sequence[Sequence[Any]], catalog: Catalog
+) -> NearIncident | None:
+    """None: its root is not among its faults."""
+    pk, root_pk, state, has_signal, is_root_by_person, silence, announced_at, opened_at = row
+    is_fixed = is_root_by_person
+    root = None
+    members = []
+    for placed_by, *columns in links:
+        member = NearFault(*columns, catalog=catalog)
+        members.append(member)
+        if member.key == root_pk:
+            root = member
+            is_fixed = is_fixed or placed_by != KINTSUGI
+    if root is None:
+        return None
+    is_told = silence is None or announced_at is not None
+    return NearIncident(pk, state, has_signal, is_fixed, is_told, opened_at, root, members)
 
 
 def members_of(incidents: Sequence[int]) -> dict[int, list[Member]]:

@@ -16,6 +16,7 @@ from incidents.models import Decision, Incident
 from incidents.state import merge
 from incidents.state.batch import TriageBatch, window
 from incidents.state.cases import FaultCase, IncidentCase, TimelineNote
+from incidents.state.neighbourhood import get_incident
 from incidents.text import wording
 from incidents.vocabulary.changes import ChangeKind
 from incidents.vocabulary.lifecycle import State
@@ -39,7 +40,7 @@ def assign(batch: TriageBatch, fault: FaultCase, *, follows: Incident | None = N
             f"held down until {wording.clock(fault.row.held_until)}: it may pass by itself",
         )
     elif isinstance(placed, engine.Joins):
-        join(batch, fault, batch.incidents[placed.incident], placed)
+        join(batch, fault, get_incident(batch, placed.incident), placed)
     elif isinstance(placed, engine.Merges):
         merge_incidents(batch, fault, placed)
     else:
@@ -67,8 +68,8 @@ def _note_near_misses(
     batch: TriageBatch, fault: FaultCase, incident: IncidentCase, near_misses: Sequence[Nearly]
 ) -> None:
     for near_miss in near_misses:
-        other = batch.incidents[near_miss.incident].row
-        to = f"#{other.pk}" if other.pk else "another incident of this moment"
+        is_written = near_miss.incident > 0
+        to = f"#{near_miss.incident}" if is_written else "another incident of this moment"
         batch.decide(
             Decision.Kind.NEARLY,
             fault,
@@ -83,7 +84,7 @@ def _waits_for(batch: TriageBatch, placed: engine.Placement) -> bool:
     over is joined."""
     if not isinstance(placed, engine.Joins | engine.Merges):
         return True
-    return batch.incidents[placed.incident].is_watched
+    return get_incident(batch, placed.incident).is_watched
 
 
 def _setting(batch: TriageBatch) -> engine.Setting:
@@ -228,14 +229,15 @@ def _absorb_effects(batch: TriageBatch, fault: FaultCase, incident: IncidentCase
 def merge_incidents(batch: TriageBatch, fault: FaultCase, placed: engine.Merges) -> None:
     """The others become part of the incident that stays; then the fault joins it, as root or
     symptom."""
-    stays = batch.incidents[placed.incident]
-    root = fault if placed.root_of is None else batch.incidents[placed.root_of].root
+    stays = get_incident(batch, placed.incident)
+    root = fault if placed.root_of is None else get_incident(batch, placed.root_of).root
     joins_of = {
         explained.incident: engine.Joins(stays.key, Role.SYMPTOM, explained.rule, explained.reason)
         for explained in placed.explained
     }
     for key in placed.others:
-        absorbed = batch.incidents.pop(key)
+        absorbed = get_incident(batch, key)
+        del batch.incidents[key]
         merge.absorb(batch, stays, absorbed, joins_of.get(key, placed.joins), root)
     if root is not fault:
         replace_root(batch, stays, root, joins_of.get(stays.key, placed.joins))
