@@ -209,16 +209,18 @@ def _parent(entry: Path) -> int:
         return 0
 
 
-def watcher(folder: str) -> int:
-    """The process that runs what keeps its output in this folder."""
+def watcher(key: str) -> int:
+    """The process that runs what keeps its output under this key, below this test's TMPDIR."""
+    below, end = os.environ["TMPDIR"].encode() + b"/", b"/" + key.encode()
     for entry in Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
         except OSError:
             continue
-        if words[:2] == [b"sh", b"-c"] and b"begun" in words and folder.encode() in words:
+        is_script = words[:2] == [b"sh", b"-c"] and b"begun" in words
+        if is_script and any(word.startswith(below) and word.endswith(end) for word in words):
             return int(entry.name)
-    raise AssertionError(f"nothing runs in {folder}")
+    raise AssertionError(f"nothing runs under {key}")
 
 
 def held(node: ANode) -> None:
@@ -236,7 +238,7 @@ def test_what_was_stopped_runs_again_whoever_is_killed_in_the_middle(
     (node.folder / "hold").touch()
     assert detached_command.start(LocalShell(), HERE, job) == Running()
     held(node)
-    first = watcher(f"{os.environ['TMPDIR']}/kintsugi-{os.getuid()}/{job.key}")
+    first = watcher(job.key)
     below = descendants(first)
     killed = {"the script": below, "the watcher": [first], "all of it": [first, *below]}[victims]
     for pid in killed:
@@ -254,15 +256,17 @@ def test_every_command_that_needs_root_is_named_for_sudoers(node: ANode, tmp_pat
     asked = tmp_path / "asked"
     sudo = Path(shutil.which("sudo") or "")
     sudo.write_text(f'#!/bin/sh\nshift\necho "$@" >>{asked}\nexec "$@"\n')
-    as_nobody = tmp_path / "bin" / "id"
-    as_nobody.write_text("#!/bin/sh\necho 1000\n")
-    as_nobody.chmod(0o755)
+    if os.getuid() == 0:
+        as_nobody = tmp_path / "bin" / "id"
+        as_nobody.write_text("#!/bin/sh\necho 1000\n")
+        as_nobody.chmod(0o755)
+        folder = tmp_path / "tmp" / "kintsugi-1000"
+        folder.mkdir(mode=0o700)
+        os.chown(folder, 1000, 1000)
     for key, which, gpus in (
         ("1-4-reset_gpu", Which.PART, GPUS[:1]),
         ("2-4-reset_gpu", Which.ALL, GPUS),
     ):
-        base = tmp_path / "tmp" / "kintsugi-1000"
-        base.mkdir(exist_ok=True)
         assert ended(gpu_reset.build_job(key, which, gpus)).status == 0
     allowed = {" ".join(command) for command in gpu_reset.list_commands(GPUS)}
     assert set(asked.read_text().splitlines()) <= allowed
