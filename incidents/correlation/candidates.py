@@ -119,6 +119,8 @@ class CandidateIndex:
         its cause, the roots that may be its effects or its peers; or, instead, the unassigned
         faults."""
         other = _OTHER[side]
+        if not self._get_classes(rule, other):
+            return []
         is_any_member = other is Side.CAUSE and not rule.is_of_peers and not rule.by_root
         found: dict[int, Candidate] = {}
         for relation in rule.relations:

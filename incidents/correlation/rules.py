@@ -7,14 +7,14 @@ Rows live in `correlation/*.toml`; a site may add a folder. Never decides about 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from detectors.faults import Component
+from detectors.faults import Action, Component
 from incidents.faults.fault_views import FaultView
 from incidents.vocabulary.lifecycle import State
 from incidents.vocabulary.relations import Relation, Side
@@ -169,6 +169,20 @@ class Rule:
 
 
 _Part = tuple[Rule, Side, tuple[FaultClass, ...]]
+_Traits = tuple[str, ResourceKind, Component, Action, bool, bool]
+
+
+def _get_traits(fault: FaultView) -> _Traits:
+    """All that a class of faults can ask of one: two faults alike in these are in the same
+    classes. Each flag of `FaultClass` follows from them."""
+    return (
+        fault.fault_type,
+        kind_of(fault.resource),
+        fault.component,
+        fault.action,
+        fault.opens_incident,
+        fault.is_sympathetic,
+    )
 
 
 @dataclass(frozen=True)
@@ -180,16 +194,26 @@ class RuleSet:
     _by_type: dict[str, dict[tuple[str, Side], _Part]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _by_traits: dict[_Traits, Sequence[tuple[Rule, Side]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
-    def sides(self, fault: FaultView) -> Iterator[tuple[Rule, Side]]:
+    def sides(self, fault: FaultView) -> Sequence[tuple[Rule, Side]]:
         """The rules that this fault can take part in, from the top, each with its side, effects
-        before causes."""
+        before causes. Kept: many faults are alike in all that classes ask."""
+        traits = _get_traits(fault)
+        known = self._by_traits.get(traits)
+        if known is not None:
+            return known
+        found = []
         for rule, side, classes in self._parts(fault.fault_type).values():
             if any(fault_class.holds_place(fault) for fault_class in classes):
-                yield rule, side
+                found.append((rule, side))
+        self._by_traits[traits] = found
+        return found
 
     def sides_of(self, fault_type: str) -> Iterator[tuple[Rule, Side]]:
         """The same by the type alone: where the fault is, and what else it is, may still speak
