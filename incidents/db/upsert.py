@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
-from django.db.models import Field, Model
+from django.db.models import Field, ForeignKey, Model
 
 from detectors.faults import Role
 
@@ -160,6 +161,45 @@ def put_excerpts(excerpts: Sequence[Excerpt]) -> None:
             f"INSERT INTO incidents_evidence {columns} VALUES (%s, %s, %s, %s, %s, %s){over}",  # noqa: S608
             rows,
         )
+
+
+def insert(rows: Sequence[Model], *, ignore_conflicts: bool = False) -> None:
+    """Inserts rows of one table, whose keys the database gives. The rows know their keys then,
+    unless conflicts are ignored. Raises IntegrityError for a row that breaks a constraint."""
+    if not rows:
+        return
+    if not is_postgresql():
+        type(rows[0])._default_manager.bulk_create(rows, ignore_conflicts=ignore_conflicts)
+        return
+    table = type(rows[0])._meta
+    fields = [field for field in table.concrete_fields if not field.primary_key]
+    columns = ", ".join(f'"{field.column}"' for field in fields)
+    conflicts = " ON CONFLICT DO NOTHING" if ignore_conflicts else ""
+    statement = (
+        f"INSERT INTO {table.db_table} ({columns}) SELECT {columns} FROM"  # noqa: S608
+        f" json_populate_recordset(NULL::{table.db_table}, %s){conflicts} RETURNING id"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [_encode_rows(rows, fields)])
+        keys = [] if ignore_conflicts else cursor.fetchall()
+    for row, (key,) in zip(rows, keys, strict=not ignore_conflicts):
+        row.pk = key
+        row._state.adding, row._state.db = False, connection.alias
+
+
+def _encode_rows(rows: Sequence[Model], fields: Sequence[Field[Any, Any]]) -> str:
+    """The values of the fields as they stand in memory. A row that another one names may have got
+    its key only now."""
+    names = [field.column for field in fields]
+    get_values = attrgetter(*(field.attname for field in fields))
+    links = [field for field in fields if isinstance(field, ForeignKey)]
+    for row in rows:
+        for link in links:
+            if link.is_cached(row):
+                linked = link.get_cached_value(row)
+                setattr(row, link.attname, linked.pk if linked is not None else None)
+    records = [dict(zip(names, get_values(row), strict=True)) for row in rows]
+    return msgspec.json.encode(records).decode()
 
 
 def change(rows: Sequence[Model], columns: Sequence[str]) -> None:

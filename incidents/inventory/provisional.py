@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from detectors import resources
+from incidents.db import upsert
 from incidents.inventory import aliases
 from incidents.models import Node, Switch
 
@@ -17,11 +18,11 @@ def add_provisional(names: aliases.Names, owners: set[str]) -> None:
     switches = [name for kind, _, name in unknown if kind == "switch"]
     if nodes:
         fresh = [Node(name=name, is_provisional=True, role="unknown") for name in nodes]
-        Node.objects.bulk_create(fresh, ignore_conflicts=True)
+        upsert.insert(fresh, ignore_conflicts=True)
         names.nodes.update({node.name: node for node in Node.objects.filter(name__in=nodes)})
     if switches:
         rows = [Switch(name=name, is_provisional=True, role="unknown") for name in switches]
-        Switch.objects.bulk_create(rows, ignore_conflicts=True)
+        upsert.insert(rows, ignore_conflicts=True)
         names.switches.update(
             {switch.name: switch for switch in Switch.objects.filter(name__in=switches)}
         )

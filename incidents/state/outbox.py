@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, F, QuerySet, Value, When
 
+from incidents.db import upsert
 from incidents.models import Incident, Notification, TimelineEntry
 
 CONSOLE = "console"
@@ -93,20 +94,18 @@ def _owe_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
     cards = Notification.objects.filter(
         channel=name, sequence=CARD_SEQUENCE, incident_id__in=incidents
     )
-    Notification.objects.bulk_create(
-        [
-            Notification(
-                incident_id=incident,
-                channel=name,
-                reason=CARD,
-                sequence=CARD_SEQUENCE,
-                due_at=now,
-                recorded_at=now,
-            )
-            for incident in incidents
-        ],
-        ignore_conflicts=True,
-    )
+    fresh = [
+        Notification(
+            incident_id=incident,
+            channel=name,
+            reason=CARD,
+            sequence=CARD_SEQUENCE,
+            due_at=now,
+            recorded_at=now,
+        )
+        for incident in incidents
+    ]
+    upsert.insert(fresh, ignore_conflicts=True)
     _raise_cards(cards, now)
 
 
@@ -120,19 +119,17 @@ def _raise_cards(cards: QuerySet[Notification], now: datetime) -> None:
 
 
 def _owe_replies(entries: Sequence[TimelineEntry], name: str, now: datetime) -> None:
-    Notification.objects.bulk_create(
-        [
-            Notification(
-                incident_id=entry.incident_id,
-                channel=name,
-                reason=entry.kind[:32],
-                sequence=entry.pk,
-                entry=entry,
-                due_at=now,
-                recorded_at=now,
-            )
-            for entry in entries
-            if entry.kind not in NOT_TOLD
-        ],
-        ignore_conflicts=True,
-    )
+    replies = [
+        Notification(
+            incident_id=entry.incident_id,
+            channel=name,
+            reason=entry.kind[:32],
+            sequence=entry.pk,
+            entry=entry,
+            due_at=now,
+            recorded_at=now,
+        )
+        for entry in entries
+        if entry.kind not in NOT_TOLD
+    ]
+    upsert.insert(replies, ignore_conflicts=True)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from detectors.faults import Role
 from incidents.db import upsert
-from incidents.models import Decision, Fault, Incident, IncidentFault, TimelineEntry
+from incidents.models import Incident, IncidentFault, TimelineEntry
 from incidents.state import merge, outbox
 from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase, IncidentCase, TimelineNote
@@ -67,9 +67,8 @@ def persist(batch: TriageBatch) -> None:
         survivor = member.survivor.row.pk if member is not None else None
         batch.changes.append(Change(survivor, fault.row.pk, kind, text))
     batch.pending.clear()
-    if batch.decisions:
-        Decision.objects.bulk_create(batch.decisions)
-        batch.decisions.clear()
+    upsert.insert(batch.decisions)
+    batch.decisions.clear()
 
 
 def _create(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase]) -> None:
@@ -78,8 +77,7 @@ def _create(faults: Sequence[FaultCase], incidents: Sequence[IncidentCase]) -> N
     new = [incident for incident in incidents if incident.is_new]
     for incident in new:
         incident.row.root_fault = incident.root.row
-    if new:
-        Incident.objects.bulk_create([incident.row for incident in new])
+    upsert.insert([incident.row for incident in new])
 
 
 def _update(incidents: Sequence[IncidentCase], *, now: datetime) -> None:
@@ -105,8 +103,7 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
     new = [case for case in cases if case.is_new]
     for case in new:
         case.row.count, case.row.excerpts = case.added, len(case.excerpts)
-    if new:
-        Fault.objects.bulk_create([case.row for case in new])
+    upsert.insert([case.row for case in new])
     upsert.put_excerpts([excerpt for case in cases for excerpt in _excerpts(case)])
 
 
@@ -130,8 +127,7 @@ def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
     ]
     upsert.demote(demoted)
     links = [link for incident in incidents for link in _links(incident, now)]
-    if links:
-        IncidentFault.objects.bulk_create(links)
+    upsert.insert(links)
 
 
 def _links(incident: IncidentCase, now: datetime) -> Iterable[IncidentFault]:
@@ -157,7 +153,7 @@ def _write_timeline(incidents: Sequence[IncidentCase], now: datetime) -> None:
         for note in _group_entries(incident.entries):
             entries.append(_make_entry(incident.row, note, now))
     if entries:
-        TimelineEntry.objects.bulk_create(entries)
+        upsert.insert(entries)
         outbox.enqueue(entries, now=now)
 
 

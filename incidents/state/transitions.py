@@ -175,7 +175,7 @@ def move(
 def tell(entries: Sequence[TimelineEntry], now: datetime) -> None:
     """Writes the timeline entries of moves, and what they owe to people."""
     if entries:
-        TimelineEntry.objects.bulk_create(entries)
+        upsert.insert(entries)
         outbox.enqueue(entries, now=now)
 
 
