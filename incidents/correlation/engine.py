@@ -8,7 +8,7 @@ the top.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
@@ -152,6 +152,16 @@ def judge(fault: FaultView, index: CandidateIndex, setting: Setting) -> Placemen
     if not others or (first.incident.is_fixed and first.is_cause):
         return joins
     return _merged(fault, first, joins, others, setting)
+
+
+def find_likely(faults: Iterable[FaultView], index: CandidateIndex, setting: Setting) -> set[int]:
+    """The incidents that these faults would join if each came alone: to read them at once."""
+    likely = set()
+    for fault in faults:
+        match = next(_matches(fault, index, setting), None)
+        if match is not None:
+            likely.add(match.incident.key)
+    return likely
 
 
 def symptoms(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Expression, Field, Func, Lookup, Model, QuerySet
 from django.db.models.base import ModelState
@@ -146,7 +146,7 @@ def instance(model: type[_M], names: Sequence[str], values: Iterable[Any]) -> _M
     where rows are many, and nothing here listens to its signals."""
     one = model.__new__(model)
     one._state = ModelState()
-    one._state.adding, one._state.db = False, connection.alias
+    one._state.adding, one._state.db = False, DEFAULT_DB_ALIAS
     one.__dict__.update(zip(names, values, strict=True))
     return one
 

@@ -6,7 +6,7 @@ that is open, or none for now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from detectors.faults import Action, Role, Severity
@@ -16,10 +16,20 @@ from incidents.models import Decision, Incident
 from incidents.state import merge
 from incidents.state.batch import TriageBatch, window
 from incidents.state.cases import FaultCase, IncidentCase, TimelineNote
-from incidents.state.neighbourhood import get_incident
+from incidents.state.neighbourhood import get_incident, load_incidents
 from incidents.text import wording
 from incidents.vocabulary.changes import ChangeKind
 from incidents.vocabulary.lifecycle import State
+
+
+def load_likely(batch: TriageBatch, faults: Iterable[FaultCase]) -> None:
+    """Loads the incidents that these new faults will probably join: one by one they would cost
+    some statements each."""
+    if batch.index.incidents.keys() <= batch.incidents.keys():
+        return
+    views = (fault.view() for fault in faults)
+    likely = engine.find_likely(views, batch.index, _setting(batch))
+    load_incidents(batch, likely)
 
 
 def assign(batch: TriageBatch, fault: FaultCase, *, follows: Incident | None = None) -> None:

@@ -59,6 +59,8 @@ def correlate(
     """Gives each item's fault its place; returns what changed no more than a count."""
     repeated: Repeated = Counter()
     early_clears = EarlyClears.load(items)
+    new_items = [item for item in items if _may_be_new(batch, item, new_keys)]
+    placement.load_likely(batch, (_create_fault(batch, item, names) for item in new_items))
     for item in items:
         known = dedup.Known(
             standing=_get_standing(batch, item),
@@ -129,6 +131,11 @@ def _load_neighbourhood(batch: TriageBatch, items: Sequence[Item], names: aliase
 def _get_standing(batch: TriageBatch, item: Item) -> dedup.Standing | None:
     case = batch.faults.get(item.fingerprint)
     return case.get_standing() if case is not None else None
+
+
+def _may_be_new(batch: TriageBatch, item: Item, new_keys: set[str]) -> bool:
+    is_raised = item.event.event is EventKind.RAISED
+    return is_raised and new_keys.issuperset(item.keys) and not _is_active(batch, item)
 
 
 def _is_active(batch: TriageBatch, item: Item) -> bool:
