@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Optional, Protocol, Union
 from detectors import resources
 from detectors.expected import Expected
 from detectors.faults import Observation, Word
+from detectors.provenance import Forger, Provenance, Transport
 
 
 class DetectorError(Exception):
@@ -237,7 +238,8 @@ class Detector(Protocol):
     names the output that a file is of, for `python -m detectors parse`. `every` is the usual pace;
     a site may slow it down. `for_the_record`: metrics that no rule mentions and that the inventory,
     pages or `compare` read instead; a metric of no use to anybody is not observed. `families`: of
-    which metrics it speaks, by the word before the dot, besides those of its own name.
+    which metrics it speaks, by the word before the dot, besides those of its own name. `transport`:
+    by which way it looks; `forger`: who could make it see what is not so.
     """
 
     name: ClassVar[str]
@@ -246,6 +248,8 @@ class Detector(Protocol):
     keeps: ClassVar[frozenset[str]]
     for_the_record: ClassVar[frozenset[str]]
     families: ClassVar[frozenset[str]]
+    transport: ClassVar[Transport]
+    forger: ClassVar[Forger]
 
     def wants(self, target: Target) -> bool:
         """Whether the target has what this detector looks at, as far as the inventory knows."""
@@ -267,9 +271,17 @@ class NothingToCompare:
     keeps: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset()
     families: ClassVar[frozenset[str]] = frozenset()
+    transport: ClassVar[Transport] = Transport.SSH
+    forger: ClassVar[Forger] = Forger.ROOT
 
     def wants(self, target: Target) -> bool:
         return True
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         return iter(())
+
+
+def provenance_of(detector: Detector, target: Target) -> Provenance:
+    """Of what the detector sees of the target by itself."""
+    proof = "its SSH host key" if detector.transport is Transport.SSH else ""
+    return Provenance(target.name, detector.transport, proof, forger=detector.forger)

@@ -11,6 +11,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Optional
 
+from detectors import provenance as provenances
+from detectors.provenance import UNKNOWN, Provenance
+
 
 class Word(str, Enum):
     """A closed set whose members are stored and printed as their value."""
@@ -153,7 +156,7 @@ class FaultEvent:
     `event_id` makes a redelivery count once; `source_key` folds one line that came by two paths
     (empty: nothing to fold by). `resource` is as reported; ingest resolves aliases before the
     fingerprint. Times are timezone-aware. `count` is how many identical facts the receiver folded
-    into this one.
+    into this one. `provenance`: who said so.
     """
 
     event_id: str
@@ -173,6 +176,7 @@ class FaultEvent:
     excerpt: str = ""
     channel: Channel = Channel.PLATFORM
     attributes: dict[str, str] = field(default_factory=dict)
+    provenance: Provenance = UNKNOWN
 
 
 _ENUM_FIELDS: dict[str, type[Word]] = {
@@ -201,6 +205,7 @@ def to_wire(event: FaultEvent) -> dict[str, Any]:
         wire[name] = str(wire[name])
     wire["occurred_at"] = event.occurred_at.isoformat()
     wire["observed_at"] = event.observed_at.isoformat()
+    wire["provenance"] = provenances.to_wire(event.provenance)
     return wire
 
 
@@ -213,4 +218,5 @@ def from_wire(wire: dict[str, Any]) -> FaultEvent:
             values[name] = enum(values[name])
     values["occurred_at"] = datetime.fromisoformat(values["occurred_at"])
     values["observed_at"] = datetime.fromisoformat(values["observed_at"])
+    values["provenance"] = provenances.from_wire(values.get("provenance"))
     return FaultEvent(**values)

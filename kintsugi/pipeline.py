@@ -21,6 +21,7 @@ from detectors.catalog.catalog import Catalog
 from detectors.detector import Detector, Target, TargetKind, Transports
 from detectors.faults import FaultEvent, Observation
 from detectors.polling import observe_one
+from detectors.provenance import UNKNOWN, Provenance
 from incidents import services as incidents
 from incidents.checks import overload, own_health, periodic_tasks, slurm_reach
 from incidents.inventory import services
@@ -150,18 +151,25 @@ class Pipeline:
                     break
         self.ingest_observations(node, observations)
 
-    def ingest_report(self, node: str, observations: Mapping[str, Sequence[Observation]]) -> None:
-        """What a check saw that the node ran itself: it takes no part from another machine."""
-        self.ingest_observations(node, observations, is_report=True)
+    def ingest_report(
+        self,
+        node: str,
+        observations: Mapping[str, Sequence[Observation]],
+        provenance: Provenance = UNKNOWN,
+    ) -> None:
+        """What a check saw that the node ran itself: it takes no part from another machine.
+        `provenance`: what proved that it is the node."""
+        self.ingest_observations(node, observations, report=provenance)
 
     def ingest_observations(
         self,
         node: str,
         observations: Mapping[str, Sequence[Observation]],
         *,
-        is_report: bool = False,
+        report: Provenance | None = None,
     ) -> None:
-        """What detectors saw of one node, by their names, out of turn."""
+        """What detectors saw of one node, by their names, out of turn. `report`: who told it, where
+        the node ran them itself."""
         now = self.clock()
         kind = TargetKind.NODE
         with transaction.atomic():
@@ -171,8 +179,10 @@ class Pipeline:
                 for name, answer in observations.items():
                     detector = self._watch.detector(name)
                     if detector is not None:
-                        rounds.append(Round(detector, target, list(answer), states[name]))
+                        state = states[name]
+                        rounds.append(Round(detector, target, list(answer), state, report))
             judgement = evaluate_rounds(rounds, self.catalog)
+            is_report = report is not None
             changes = self._store(rounds, judgement, now, lease=None, is_report=is_report)
         self._follow_up(changes, now)
 

@@ -10,7 +10,7 @@ journalctl's short forms, Cisco-like stamps.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import NamedTuple
@@ -118,7 +118,7 @@ class Header:
     `kernel_seconds` is printk's stamp as text, such as `390.306117`, or empty. `boot` is a boot id
     that the line carries, or empty. `repeats` is how many occurrences the line stands for; with
     `Repeat.LAST` the body is not the message. `severity` is syslog's 0 (emergency) to 7 (debug), or
-    None. `has_stamp`: the line said its wall time.
+    None; `facility` 0 (kernel) to 23, or None. `has_stamp`: the line said its wall time.
     """
 
     host: str | None
@@ -131,6 +131,7 @@ class Header:
     severity: int | None = None
     repeat: LineRepeat = LineRepeat.NONE
     has_stamp: bool = False
+    facility: int | None = None
 
 
 class _Stamp(NamedTuple):
@@ -238,15 +239,17 @@ def parse_header(
     """
     text = line[:MAX_TEXT].decode("utf-8", "replace").strip("\0\r\n ").removeprefix(_BOM)
     clock = _Clock(observed_at, zone, year)
-    severity = None
     pri = _PRI.match(text)
-    if pri is not None and int(pri[1]) < 192:
-        severity = int(pri[1]) % 8
-        text = text[pri.end() :]
-        structured = _RFC5424.match(text)
-        if structured is not None:
-            return _from_5424(text, structured, severity, clock)
-    return _from_bsd(text, severity, clock)
+    if pri is None or int(pri[1]) >= 192:
+        return _from_bsd(text, None, clock)
+    facility, severity = divmod(int(pri[1]), 8)
+    text = text[pri.end() :]
+    structured = _RFC5424.match(text)
+    if structured is not None:
+        header = _from_5424(text, structured, severity, clock)
+    else:
+        header = _from_bsd(text, severity, clock)
+    return replace(header, facility=facility)
 
 
 def _from_5424(text: str, found: re.Match[str], severity: int, clock: _Clock) -> Header:
@@ -270,7 +273,9 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     if kmsg is not None:
         micros = int(kmsg[2])
         body = f"[{micros // 1_000_000}.{micros % 1_000_000:06d}] {text[kmsg.end() :]}"
-        return _finish(None, None, "kernel", body, int(kmsg[1]) % 8, clock)
+        facility, severity = divmod(int(kmsg[1]), 8)
+        header = _finish(None, None, "kernel", body, severity, clock)
+        return replace(header, facility=facility)
     host, stamp = _leading_stamp(text, clock)
     kernel, end = "", stamp.end if stamp else 0
     if stamp is None and (printk := _KERNEL.match(text)) is not None:

@@ -15,6 +15,7 @@ from detectors.catalog import compiled
 from detectors.detector import Detector, Samples
 from detectors.faults import FaultEvent, Observation, event_id
 from detectors.logs.signatures import Matcher, to_event
+from detectors.provenance import Forger, Provenance, Transport
 
 CURSOR = "log.cursor"
 LINE = "log.line"
@@ -35,6 +36,7 @@ def lines_to_events(
     *,
     detector: Detector,
     matcher: Matcher | None = None,
+    sender: Provenance | None = None,
 ) -> list[FaultEvent]:
     """What the new lines of one round say; nothing for a detector that reads no log, or at first
     sight.
@@ -46,17 +48,24 @@ def lines_to_events(
     if CURSOR not in detector.keeps:
         return []
     lines = [o for o in detector.compare(observations, before) if o.metric == LINE]
-    return of_lines(lines, matcher=matcher)
+    return of_lines(lines, matcher=matcher, sender=sender)
 
 
-def of_lines(lines: Sequence[Observation], *, matcher: Matcher | None = None) -> list[FaultEvent]:
-    """The events of `log.line` observations."""
+def of_lines(
+    lines: Sequence[Observation],
+    *,
+    matcher: Matcher | None = None,
+    sender: Provenance | None = None,
+) -> list[FaultEvent]:
+    """The events of `log.line` observations: kernel records of the node's journal, which `sender`
+    brought; None: read by ourselves over SSH."""
     if not lines:
         return []
     matcher = matcher or _matcher()
     events = []
     for line in lines:
         host = resources.host_of(line.resource) or resources.UNKNOWN_HOST
+        brought = sender or Provenance(host, Transport.SSH, forger=Forger.ROOT)
         raw = str(line.value).encode("utf-8", "replace")
         facts = matcher.facts(
             raw,
@@ -69,7 +78,12 @@ def of_lines(lines: Sequence[Observation], *, matcher: Matcher | None = None) ->
             identity = event_id(
                 "node_log", line.resource, line.attributes.get("cursor", ""), number
             )
-            events.append(
-                to_event(fact, event_id=identity, observed_at=line.observed_at, source="node_log")
+            event = to_event(
+                fact,
+                event_id=identity,
+                observed_at=line.observed_at,
+                source="node_log",
+                sender=brought,
             )
+            events.append(event)
     return events

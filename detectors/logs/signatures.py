@@ -18,6 +18,7 @@ from detectors.catalog.catalog import Catalog, FaultType, ResourceKind, Signatur
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
 from detectors.logs.header import Header, parse_header, source_key
 from detectors.logs.matcher import compile_patterns
+from detectors.provenance import UNKNOWN, Provenance, of_line
 
 # How a line says that its alarm is over, whatever began it. Cisco's and Arista's system message
 # guides: the mnemonic of the end has that of the alarm in front of it, or the sentence ends in
@@ -39,8 +40,11 @@ _EXCERPT = 1000
 
 @dataclass(frozen=True)
 class Fact:
-    """One fault type raised or cleared on one resource, as one line said it. `occurred_at` is
-    UTC."""
+    """One fault type raised or cleared on one resource, as one line said it. `occurred_at` is UTC.
+
+    `program`, `facility` and `priority` (syslog's severity) are the line's. `is_of_driver`: what
+    was matched stands where the message begins.
+    """
 
     fault_type: str
     event: EventKind
@@ -57,6 +61,20 @@ class Fact:
     excerpt: str
     meaning: str
     attributes: dict[str, str] = field(default_factory=dict)
+    program: str = ""
+    facility: int | None = None
+    priority: int | None = None
+    is_of_driver: bool = False
+
+    def provenance(self, sender: Provenance) -> Provenance:
+        """Of the line, which this sender brought."""
+        return of_line(
+            sender,
+            program=self.program,
+            facility=self.facility,
+            severity=self.priority,
+            is_of_driver=self.is_of_driver,
+        )
 
 
 def excerpt_of(line: bytes) -> str:
@@ -64,9 +82,16 @@ def excerpt_of(line: bytes) -> str:
     return _text(line.strip(b"\0\r\n "))[:_EXCERPT]
 
 
-def to_event(fact: Fact, *, event_id: str, observed_at: datetime, source: str) -> FaultEvent:
-    """The fact as the event that travels to the database. `source` names the receiver or the
-    path."""
+def to_event(
+    fact: Fact,
+    *,
+    event_id: str,
+    observed_at: datetime,
+    source: str,
+    sender: Provenance = UNKNOWN,
+) -> FaultEvent:
+    """The fact as the event that travels to the database. `source` names the receiver or the path,
+    `sender` who brought the line."""
     return FaultEvent(
         event_id=event_id,
         fault_type=fact.fault_type,
@@ -84,6 +109,7 @@ def to_event(fact: Fact, *, event_id: str, observed_at: datetime, source: str) -
         code=fact.code,
         excerpt=fact.excerpt,
         attributes=dict(fact.attributes),
+        provenance=fact.provenance(sender),
     )
 
 
@@ -149,7 +175,8 @@ class Matcher:
             named = groups.pop("host", "") or header.host
             host = resources.short_host(default_host if is_own_line or not named else named)
             event = _event(item.signature, line)
-            hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event)
+            begins = _begins(header.body, found[0])
+            hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event, begins)
             return [self._fact(hit, name) for name in item.signature.types]
         return []
 
@@ -179,6 +206,10 @@ class Matcher:
             excerpt=hit.excerpt,
             meaning=row.meaning,
             attributes=attributes,
+            program=hit.header.program,
+            facility=hit.header.facility,
+            priority=hit.header.severity,
+            is_of_driver=hit.begins,
         )
 
     def _decoded(self, name: str, code: int | None, text: str) -> decode.Decoded:
@@ -201,6 +232,13 @@ class _Hit:
     header: Header
     excerpt: str
     event: EventKind
+    begins: bool
+
+
+def _begins(body: str, found: bytes) -> bool:
+    """Whether what was matched stands where the message begins."""
+    words = _text(found).lstrip(" :>]\t")
+    return bool(words) and body.startswith(words[:200])
 
 
 def _event(signature: Signature, line: bytes) -> EventKind:

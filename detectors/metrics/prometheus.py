@@ -17,6 +17,7 @@ from detectors.faults import Observation
 from detectors.metrics import dcgm_fields, promql
 from detectors.metrics.exposition import Metric
 from detectors.metrics.promql import QueryResult, Series
+from detectors.provenance import Transport
 
 _JOBS = ".*(node|dcgm|gpu).*"
 
@@ -43,6 +44,7 @@ class PrometheusDetector(NothingToCompare):
 
     name: ClassVar[str] = "prometheus"
     kind: ClassVar[TargetKind] = TargetKind.SITE
+    transport: ClassVar[Transport] = Transport.HTTP
     every: ClassVar[timedelta] = timedelta(seconds=60)
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {

@@ -11,16 +11,26 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from detectors.detector import Output, Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import (
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.faults import Observation
 from detectors.node.outputs import bmc_alarms, ipmitool, redfish
+from detectors.provenance import Transport
 
 
-class BmcDetector:
+class BmcDetector(NothingToCompare):
     """Power, cooling and hardware as the board itself sees them. Either way of asking is enough."""
 
     name: ClassVar[str] = "bmc"
     kind: ClassVar[TargetKind] = TargetKind.NODE
+    transport: ClassVar[Transport] = Transport.BMC
     every: ClassVar[timedelta] = timedelta(minutes=5)
     families: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset(

@@ -20,6 +20,7 @@ from detectors.detector import (
 )
 from detectors.faults import Observation
 from detectors.metrics import dcgm_fields, exposition
+from detectors.provenance import Transport
 
 URL = "dcgm"
 # Prometheus' own scrape_timeout; the exporter answers from its memory.
@@ -32,6 +33,7 @@ class DcgmDetector(NothingToCompare):
 
     name: ClassVar[str] = "dcgm"
     kind: ClassVar[TargetKind] = TargetKind.NODE
+    transport: ClassVar[Transport] = Transport.HTTP
     every: ClassVar[timedelta] = timedelta(seconds=60)
     families: ClassVar[frozenset[str]] = frozenset({"gpu", "nvlink", "pcie"})
     for_the_record: ClassVar[frozenset[str]] = frozenset(

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors.detector import Output, Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import (
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.faults import Observation
 from detectors.node.outputs import (
     bmc_alarms,
@@ -88,7 +96,7 @@ _SNIFFED = (
 )
 
 
-class HostDetector:
+class HostDetector(NothingToCompare):
     """Everything of a node that is cheap to ask and is no GPU, NIC or disk."""
 
     name: ClassVar[str] = "host"

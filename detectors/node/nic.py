@@ -11,7 +11,16 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
 from detectors import resources
-from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import (
+    Command,
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.evaluation.cable_ends import OF_NODE_LINK, LinkState
 from detectors.faults import Observation
 from detectors.node.outputs import nic_outputs
@@ -56,7 +65,7 @@ _NO_STATISTICS = (b"no stats available", b"Operation not supported")
 _OUTAGE_FROM = timedelta(seconds=25)
 
 
-class NicDetector:
+class NicDetector(NothingToCompare):
     """Observes `nic.*` of every port of a network card."""
 
     name: ClassVar[str] = "nic"

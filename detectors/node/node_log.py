@@ -15,7 +15,16 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar, Optional
 
-from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import (
+    Command,
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.faults import Observation
 
 WINDOW = timedelta(minutes=15)
@@ -50,7 +59,7 @@ _SEEN_AT = re.compile(r"(?:^|;)t=([0-9a-f]{1,16})(?:;|$)")
 _TEXT_LINE = re.compile(rb"\[\s*\d+\.\d+\]|^\d+,\d+,\d+,|^<\d+>|\bkernel: |^-- ", re.MULTILINE)
 
 
-class NodeLogDetector:
+class NodeLogDetector(NothingToCompare):
     """Observes `log.shown` for each line, and by comparing with the round before `log.line` for
     each that is new."""
 

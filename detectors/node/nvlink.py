@@ -14,7 +14,16 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
 from detectors import resources
-from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import (
+    Command,
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.faults import Observation
 from detectors.node.outputs import nvidia_smi, nvidia_smi_errors
 
@@ -89,7 +98,7 @@ class _Gpu:
         return 0 if self.has_none_active else None
 
 
-class NvlinkDetector:
+class NvlinkDetector(NothingToCompare):
     """Links that are down, and counters of errors that rise.
 
     Metrics: docs/reference/detectors/gpu.md.

@@ -14,7 +14,16 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
 from detectors import resources
-from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import (
+    Command,
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.faults import Observation
 from detectors.transports import files
 
@@ -101,7 +110,7 @@ class Device:
         return self.kind in _GPUS and self.vendor in _GPU_VENDORS
 
 
-class PcieDetector:
+class PcieDetector(NothingToCompare):
     """Links below their best, errors that rise. Metrics: docs/reference/detectors/gpu.md."""
 
     name: ClassVar[str] = "pcie"

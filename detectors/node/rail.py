@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors.detector import Reading, Sample, Samples, Target, TargetKind, Transports
+from detectors.detector import (
+    NothingToCompare,
+    Reading,
+    Sample,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.faults import Observation
 from detectors.node.outputs.nic_ports import FABRIC, NicPort, pci_command, ports, rdma_command
 
@@ -49,7 +57,7 @@ SEVERAL_NODES = "several nodes"
 itself."""
 
 
-class RailDetector:
+class RailDetector(NothingToCompare):
     """Observes `rail.*` of the ports that the inventory calls fabric."""
 
     name: ClassVar[str] = "rail"

@@ -13,7 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
-from detectors.detector import Command, Output, Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import (
+    Command,
+    NothingToCompare,
+    Output,
+    Reading,
+    Samples,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.evaluation import cable_ends
 from detectors.evaluation.cable_ends import LinkState
 from detectors.faults import Observation
@@ -58,7 +67,7 @@ _LESS_LIGHT_DB = 2.0
 _LANE_ERRORS = tuple(f"optics.raw_errors.lane{lane}" for lane in range(1, LANES + 1))
 
 
-class TransceiverDetector:
+class TransceiverDetector(NothingToCompare):
     """Observes `optics.*`, `module.*` and `nic.module.*` of every port that may hold a module."""
 
     name: ClassVar[str] = "transceiver"

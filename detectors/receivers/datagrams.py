@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from detectors.provenance import Transport
 from detectors.receivers.counters import Counters
 from detectors.receivers.intake import Sender
 from detectors.receivers.senders import Senders
@@ -74,7 +75,9 @@ class Datagrams:
         first."""
         sender = self._senders.get(address)
         if sender is None:
-            sender = self._senders[address] = Sender(senders.host(address))
+            provenance = senders.provenance(address, Transport.UDP)
+            sender = Sender(senders.host(address), provenance=provenance)
+            self._senders[address] = sender
             if len(self._senders) > _SENDERS:
                 self._senders.popitem(last=False)
         else:

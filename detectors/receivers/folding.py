@@ -13,6 +13,7 @@ from datetime import datetime
 
 from detectors.faults import EventKind, FaultEvent
 from detectors.logs.signatures import Fact, excerpt_of
+from detectors.provenance import UNKNOWN, Provenance
 
 # A line's first occurrences go out one by one: what a person reads first is exact and at once. From
 # then on its repeats are held, twice as long each time: 800,000 lines a minute of one node must not
@@ -46,6 +47,7 @@ class Folded:
     count: int
     is_open: bool = True
     source: str = "syslog"
+    provenance: Provenance = UNKNOWN
 
     def event(self, observed_at: datetime, source: str = "") -> FaultEvent:
         """`source` where it is another than its own."""
@@ -67,6 +69,7 @@ class Folded:
             code=fact.code,
             excerpt=excerpt_of(self.line),
             attributes=fact.attributes,
+            provenance=self.provenance,
         )
 
 
@@ -90,7 +93,15 @@ def of_event(event: FaultEvent) -> Folded:
         attributes=event.attributes,
     )
     line = event.excerpt.encode("utf-8", "replace")
-    return Folded(fact, event.occurred_at, line, event.source_key, event.count, source=event.source)
+    return Folded(
+        fact,
+        event.occurred_at,
+        line,
+        event.source_key,
+        event.count,
+        source=event.source,
+        provenance=event.provenance,
+    )
 
 
 @dataclass(slots=True)

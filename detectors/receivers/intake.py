@@ -16,6 +16,7 @@ from typing import Protocol
 
 from detectors.logs.header import Header, LineRepeat, parse_header, parse_stamp
 from detectors.logs.signatures import Fact
+from detectors.provenance import UNKNOWN, Provenance
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folded, Folder
 from detectors.receivers.shapes import Shape, Shapes, StampedLine, kernel_stamp
@@ -49,6 +50,7 @@ class Signatures(Protocol):
         observed_at: datetime,
         zone: tzinfo,
         year: int | None = None,
+        is_own_line: bool = False,
     ) -> list[Fact]: ...
 
 
@@ -68,14 +70,20 @@ class Zones:
 
 @dataclass
 class Sender:
-    """One connection, or one address that sends datagrams. `host` is whose lines they are when they
-    do not say.
+    """One connection, or one address that sends datagrams. `host` is whose lines they are: of a
+    relay those that do not say, of any other machine all.
 
     `tail` is the last that it sent, to know what `last message repeated` repeats.
     """
 
     host: str
     tail: bytes = b""
+    provenance: Provenance = UNKNOWN
+
+    def __post_init__(self) -> None:
+        one = self.provenance
+        # What a line meant is remembered by who sent it.
+        self.key = "|".join((self.host, one.sender, one.transport.value, one.authenticated_as))
 
 
 @dataclass
@@ -146,7 +154,7 @@ class Intake:
         together."""
         lines = part.split(b"\n")
         if self._is_dense:
-            shapes = self._shapes.known(lines, sender.host, observed_at)
+            shapes = self._shapes.known(lines, sender.key, observed_at)
             hits = self._hits(
                 [line for line, shape in zip(lines, shapes, strict=True) if shape is None]
             )
@@ -183,7 +191,7 @@ class Intake:
         return self._hits(lines[:half]) | self._hits(lines[half:])
 
     def _hit(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
-        reading = self._shapes.read(line, sender.host, observed_at)
+        reading = self._shapes.read(line, sender.key, observed_at)
         if reading is None:
             self._judge(line, sender, observed_at, now)
             return
@@ -215,13 +223,13 @@ class Intake:
             same = (number, shape.identity) if number else shape.identity
             waiting = self.folder.repeat(same, fact.count, now=now)
             if waiting is None:
-                reading = self._shapes.read(line, sender.host, observed_at)
+                reading = self._shapes.read(line, sender.key, observed_at)
                 at = (
                     self._time(reading.stamp, shape.zone, observed_at)
                     if reading is not None
                     else None
                 )
-                new = Folded(fact, at or fact.occurred_at, line, _own_key(key, number), fact.count)
+                new = _folded(fact, line, _own_key(key, number), sender, at)
                 waiting = self.folder.add(same, new, now=now)
             shape.waiting = waiting if len(shape.facts) == 1 else None
 
@@ -235,9 +243,7 @@ class Intake:
             self._shapes.remember(reading, shape)
             return shape
         zone = self._zone(line, sender, observed_at)
-        facts = tuple(
-            self._matcher.facts(line, default_host=sender.host, observed_at=observed_at, zone=zone)
-        )
+        facts = tuple(self._facts(line, sender, observed_at, zone))
         at = self._time(reading.stamp, zone, observed_at)
         keys = {fact.source_key for fact in facts}
         kernel = reading.kernel
@@ -265,9 +271,7 @@ class Intake:
     def _judge(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         """The long way, for lines whose header has an unusual shape."""
         zone = self._zone(line, sender, observed_at)
-        facts = self._matcher.facts(
-            line, default_host=sender.host, observed_at=observed_at, zone=zone
-        )
+        facts = self._facts(line, sender, observed_at, zone)
         keys = {fact.source_key for fact in facts} - {""}
         if any(not self._seen.is_new(key) for key in keys):
             self._counters.duplicates += 1
@@ -275,8 +279,8 @@ class Intake:
         body = self._header(line, sender, observed_at).body if facts else ""
         for number, fact in enumerate(facts):
             self.folder.add(
-                _identity(fact, body),
-                _folded(fact, line, _own_key(fact.source_key, number)),
+                (sender.key, *_identity(fact, body)),
+                _folded(fact, line, _own_key(fact.source_key, number), sender),
                 now=now,
             )
 
@@ -295,13 +299,11 @@ class Intake:
             return
         self._counters.hits += 1
         zone = self._zone(repeated, sender, observed_at)
-        for fact in self._matcher.facts(
-            repeated, default_host=sender.host, observed_at=observed_at, zone=zone
-        ):
-            again = Folded(fact, header.occurred_at, repeated, "", header.repeats)
-            self.folder.add(
-                _identity(fact, self._header(repeated, sender, observed_at).body), again, now=now
-            )
+        body = self._header(repeated, sender, observed_at).body
+        for fact in self._facts(repeated, sender, observed_at, zone):
+            again = _folded(fact, repeated, "", sender, header.occurred_at)
+            again.count = header.repeats
+            self.folder.add((sender.key, *_identity(fact, body)), again, now=now)
 
     def _line_before(
         self, before: bytes, host: str | None, sender: Sender, observed_at: datetime
@@ -314,6 +316,18 @@ class Intake:
                 return line
         return None
 
+    def _facts(
+        self, line: bytes, sender: Sender, observed_at: datetime, zone: tzinfo
+    ) -> list[Fact]:
+        """Only a relay's lines are of the host that they name."""
+        return self._matcher.facts(
+            line,
+            default_host=sender.host,
+            observed_at=observed_at,
+            zone=zone,
+            is_own_line=not sender.provenance.is_relay,
+        )
+
     def _header(self, line: bytes, sender: Sender, observed_at: datetime) -> Header:
         zone = self._zone(line, sender, observed_at)
         return parse_header(line, observed_at=observed_at, zone=zone)
@@ -321,9 +335,10 @@ class Intake:
     def _zone(self, line: bytes, sender: Sender, observed_at: datetime) -> tzinfo:
         if self._zones.is_one:
             return self._zones.of("*")
-        return self._zones.of(
-            short_host(parse_header(line, observed_at=observed_at, zone=UTC).host or sender.host)
-        )
+        named = None
+        if sender.provenance.is_relay:
+            named = parse_header(line, observed_at=observed_at, zone=UTC).host
+        return self._zones.of(short_host(named or sender.host))
 
     def _time(self, stamp: re.Match[bytes], zone: tzinfo, observed_at: datetime) -> datetime | None:
         """The stamp's time; its whole seconds are remembered, since a storm's lines share them."""
@@ -358,8 +373,12 @@ def _parts(block: bytes, size: int) -> Iterator[bytes]:
         yield block[start:] if start else block
 
 
-def _folded(fact: Fact, line: bytes, key: str) -> Folded:
-    return Folded(fact, fact.occurred_at, line, key, fact.count)
+def _folded(
+    fact: Fact, line: bytes, key: str, sender: Sender, at: datetime | None = None
+) -> Folded:
+    provenance = fact.provenance(sender.provenance)
+    occurred_at = at or fact.occurred_at
+    return Folded(fact, occurred_at, line, key, fact.count, provenance=provenance)
 
 
 def _own_key(key: str, number: int) -> str:

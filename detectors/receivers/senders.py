@@ -6,6 +6,8 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from detectors.provenance import Provenance, Transport
+
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 _CACHED = 20_000
 
@@ -13,15 +15,22 @@ _CACHED = 20_000
 @dataclass
 class Senders:
     """Accepted networks, and the host name of each known address (itself accepted unless the
-    networks are a list that somebody wrote). Everybody else is refused."""
+    networks are a list that somebody wrote). Everybody else is refused.
+
+    `relays` are the networks of those that speak for other machines. None: nobody has said; then
+    those are taken for relays that are no machine of the inventory.
+    """
 
     networks: Iterable[str] = LOOPBACK
     hosts: Mapping[str, str] = field(default_factory=dict)
     accepts_hosts: bool = True
+    relays: Iterable[str] | None = None
     _verdicts: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._parsed = [ipaddress.ip_network(network, strict=False) for network in self.networks]
+        self._parsed = _parse_networks(self.networks)
+        # A local rsyslog or a simulation sends from here.
+        self._relays = _parse_networks(LOOPBACK if self.relays is None else self.relays)
 
     def accepts(self, address: str) -> bool:
         verdict = self._verdicts.get(address)
@@ -38,17 +47,36 @@ class Senders:
         plain = _plain(address)
         return self.hosts.get(plain, plain)
 
+    def is_relay(self, address: str) -> bool:
+        """Whether the host that its lines name is believed."""
+        plain = _plain(address)
+        is_stranger = self.relays is None and plain not in self.hosts
+        return is_stranger or _is_within(plain, self._relays)
+
+    def provenance(self, address: str, transport: Transport) -> Provenance:
+        """Of what comes from this address, which nothing proves."""
+        return Provenance(_plain(address), transport, is_relay=self.is_relay(address))
+
     def _judge(self, address: str) -> bool:
         plain = _plain(address)
         if self.accepts_hosts and plain in self.hosts:
             return True
-        try:
-            parsed = ipaddress.ip_address(plain)
-        except ValueError:
-            return False
-        return any(
-            parsed.version == network.version and parsed in network for network in self._parsed
-        )
+        return _is_within(plain, self._parsed)
+
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _parse_networks(texts: Iterable[str]) -> list[_Network]:
+    return [ipaddress.ip_network(text, strict=False) for text in texts]
+
+
+def _is_within(plain: str, networks: Iterable[_Network]) -> bool:
+    try:
+        parsed = ipaddress.ip_address(plain)
+    except ValueError:
+        return False
+    return any(parsed.version == network.version and parsed in network for network in networks)
 
 
 def _plain(address: str) -> str:

@@ -23,6 +23,7 @@ from detectors.catalog.catalog import Catalog
 from detectors.detector import Reading, Target, TargetKind
 from detectors.evaluation.classify import classify
 from detectors.faults import Action, FaultEvent
+from detectors.provenance import Provenance, Transport
 from detectors.receivers.counters import Counters
 from detectors.receivers.senders import Senders
 from detectors.receivers.trap_engine import OwnEngine, Taken, TrapEngine, TrapKeys
@@ -84,7 +85,14 @@ def events(
         for event in classify(observation, _ALL, catalog):
             action = event.action if Action.WATCH.at_least(event.action) else Action.WATCH
             found.append(
-                replace(event, event_id="", source=SOURCE, action=action, excerpt=said.summary)
+                replace(
+                    event,
+                    event_id="",
+                    source=SOURCE,
+                    action=action,
+                    excerpt=said.summary,
+                    provenance=Provenance(host, Transport.SNMP_TRAP),
+                )
             )
     return found
 

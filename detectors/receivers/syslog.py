@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from detectors.faults import FaultEvent, Severity
+from detectors.provenance import Transport
 from detectors.receivers.connections import Connection, Connections, LineConnection, listen
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
@@ -174,7 +175,9 @@ class Receiver:
         # Bound before the signatures are compiled, which takes seconds: the kernel keeps what comes
         # meanwhile.
         stream = self._listen.stream or listen((self._listen.host, self._listen.port))
-        self._connections = self._read(stream, partial(LineConnection, take=self.take))
+        self._connections = self._read(
+            stream, Transport.TCP, partial(LineConnection, take=self.take)
+        )
         self.address = self._connections.address
         try:
             self._datagrams = Datagrams(
@@ -190,7 +193,7 @@ class Receiver:
         self._datagrams.start(self._loop)
         if self._relp_listener is not None:
             connect = partial(RelpConnection, take=self.take_acknowledged)
-            self._relp = self._read(self._relp_listener, connect)
+            self._relp = self._read(self._relp_listener, Transport.RELP, connect)
             self._relp.start(self._loop)
         for door in self._doors:
             # In a thread: it asks the database whom to believe, which no event loop may wait for.
@@ -228,11 +231,15 @@ class Receiver:
     # -- the way in
 
     def _read(
-        self, listener: socket.socket, connect: Callable[[Connections], Connection]
+        self,
+        listener: socket.socket,
+        transport: Transport,
+        connect: Callable[[Connections], Connection],
     ) -> Connections:
-        return Connections(listener, self.counters, self._accept, connect)
+        accept = partial(self._accept, transport=transport)
+        return Connections(listener, self.counters, accept, connect)
 
-    def _accept(self, address: str) -> Sender | None:
+    def _accept(self, address: str, *, transport: Transport) -> Sender | None:
         """The sender of a new connection; None refuses it."""
         if not self._senders.accepts(address):
             if not self.counters.refused_connections:
@@ -241,7 +248,8 @@ class Receiver:
                 )
             self._refusals.add(address, "TCP", 1, self._now())
             return None
-        return Sender(self._senders.host(address))
+        provenance = self._senders.provenance(address, transport)
+        return Sender(self._senders.host(address), provenance=provenance)
 
     def take(self, block: bytes, sender: Sender) -> None:
         """Whole lines of one sender."""

@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors import resources
-from detectors.detector import Reading, Samples, Target, TargetKind, Transports
+from detectors.detector import NothingToCompare, Reading, Samples, Target, TargetKind, Transports
 from detectors.faults import Observation
 from detectors.metrics import promql
 from detectors.metrics.promql import QueryResult
+from detectors.provenance import Forger, Transport
 from detectors.slurm import output, queries, stall
 from detectors.slurm.output import QueuedJob
 from detectors.slurm.stall import GpuSample, StallLimits, StallVerdict
@@ -32,12 +33,14 @@ QUERIES = {
 }
 
 
-class JobStalledDetector:
+class JobStalledDetector(NothingToCompare):
     """Observes `job.stalled` of each running job on two nodes or more, with its figures as
     facts."""
 
     name: ClassVar[str] = "job_stalled"
     kind: ClassVar[TargetKind] = TargetKind.SITE
+    transport: ClassVar[Transport] = Transport.SLURM
+    forger: ClassVar[Forger] = Forger.USER
     every: ClassVar[timedelta] = timedelta(seconds=60)
     families: ClassVar[frozenset[str]] = frozenset()
     for_the_record: ClassVar[frozenset[str]] = frozenset(

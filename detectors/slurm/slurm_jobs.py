@@ -13,6 +13,7 @@ from typing import ClassVar, Optional
 from detectors import resources
 from detectors.detector import NothingToCompare, Reading, Target, TargetKind, Transports
 from detectors.faults import Observation
+from detectors.provenance import Forger, Transport
 from detectors.slurm import failure_rate, output_formats, queries
 from detectors.slurm import output as slurm_output
 from detectors.slurm.failure_rate import EndedJob
@@ -37,6 +38,8 @@ class SlurmJobsDetector(NothingToCompare):
 
     name: ClassVar[str] = "slurm_jobs"
     kind: ClassVar[TargetKind] = TargetKind.SITE
+    transport: ClassVar[Transport] = Transport.SLURM
+    forger: ClassVar[Forger] = Forger.USER
     every: ClassVar[timedelta] = timedelta(minutes=10)
 
     def wants(self, target: Target) -> bool:

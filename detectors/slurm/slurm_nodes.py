@@ -12,6 +12,7 @@ from typing import ClassVar, Optional
 from detectors import resources
 from detectors.detector import NothingToCompare, Reading, Target, TargetKind, Transports
 from detectors.faults import Observation
+from detectors.provenance import Forger, Transport
 from detectors.slurm import drain_reasons, output_formats, queries
 from detectors.slurm.drain_reasons import Drainer
 from detectors.slurm.output import NodeState
@@ -32,6 +33,8 @@ class SlurmNodesDetector(NothingToCompare):
 
     name: ClassVar[str] = "slurm_nodes"
     kind: ClassVar[TargetKind] = TargetKind.SITE
+    transport: ClassVar[Transport] = Transport.SLURM
+    forger: ClassVar[Forger] = Forger.NOBODY
     every: ClassVar[timedelta] = timedelta(seconds=60)
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {

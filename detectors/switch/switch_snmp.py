@@ -22,6 +22,7 @@ from detectors.detector import (
 )
 from detectors.evaluation import cable_ends
 from detectors.faults import Observation
+from detectors.provenance import Transport
 from detectors.switch import environment, forwarding, ports, walk_text
 from detectors.switch import tables as switch_tables
 from detectors.switch.tables import Tables
@@ -40,6 +41,7 @@ class SwitchSnmpDetector(NothingToCompare):
 
     name: ClassVar[str] = "switch_snmp"
     kind: ClassVar[TargetKind] = TargetKind.SWITCH
+    transport: ClassVar[Transport] = Transport.SNMP
     every: ClassVar[timedelta] = timedelta(seconds=30)
     for_the_record: ClassVar[frozenset[str]] = frozenset(
         {
@@ -115,6 +117,7 @@ class SwitchSensorsDetector(NothingToCompare):
 
     name: ClassVar[str] = "switch_sensors"
     kind: ClassVar[TargetKind] = TargetKind.SWITCH
+    transport: ClassVar[Transport] = Transport.SNMP
     # Reading the optics of a port costs the switch a slow bus access each: never more often than
     # this.
     every: ClassVar[timedelta] = timedelta(minutes=5)

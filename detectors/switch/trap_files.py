@@ -19,6 +19,7 @@ from detectors.detector import (
     Transports,
 )
 from detectors.faults import Observation
+from detectors.provenance import Forger, Transport
 from detectors.switch import traps
 
 
@@ -27,6 +28,8 @@ class SnmptrapDetector(NothingToCompare):
 
     name: ClassVar[str] = "snmptrap"
     kind: ClassVar[TargetKind] = TargetKind.SWITCH
+    transport: ClassVar[Transport] = Transport.SNMP_TRAP
+    forger: ClassVar[Forger] = Forger.ANYONE
     every: ClassVar[timedelta] = timedelta(days=1)
 
     def wants(self, target: Target) -> bool:

@@ -7,9 +7,13 @@ from datetime import datetime
 
 from detectors.catalog import catalog
 from detectors.faults import EventKind, FaultEvent, event_id
+from detectors.provenance import Forger, Provenance, Transport
 
 # The attribute of a concluded event that names its rule.
 CONCLUDED_BY = "rule"
+# What is seen of ourselves; what is concluded of others is worth what was told of them.
+OWN = Provenance("kintsugi", Transport.CONCLUDED, forger=Forger.NOBODY)
+CONCLUDED = Provenance("kintsugi", Transport.CONCLUDED)
 
 
 def make_conclusion(
@@ -37,4 +41,5 @@ def make_conclusion(
         component=row.component,
         qualifier=qualifier,
         excerpt=text,
+        provenance=OWN if resource.startswith("kintsugi/") else CONCLUDED,
     )

@@ -7,7 +7,8 @@ one order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -30,13 +31,15 @@ LAST_EXCERPTS = 5
 
 @dataclass(frozen=True)
 class Repeat:
-    """What a batch adds to one active fault. `excerpts` is how many excerpts it brought."""
+    """What a batch adds to one active fault. `excerpts` is how many excerpts it brought,
+    `provenance` that of its last event in wire form; None: no event."""
 
     fault: int
     count: int
     last_seen_at: datetime
     clears_at: datetime | None
     excerpts: int
+    provenance: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,21 +117,23 @@ def add_repeats(repeats: Sequence[Repeat]) -> None:
             cursor.execute(
                 "UPDATE incidents_fault AS f SET count = f.count + n.count, last_seen_at ="
                 " GREATEST(f.last_seen_at, n.last_seen_at), clears_at = GREATEST(f.clears_at,"
-                " n.clears_at), excerpts = f.excerpts + n.excerpts FROM json_to_recordset(%s) AS"
+                " n.clears_at), excerpts = f.excerpts + n.excerpts, last_provenance ="
+                " COALESCE(n.provenance, f.last_provenance) FROM json_to_recordset(%s) AS"
                 " n(fault bigint, count bigint, last_seen_at timestamptz, clears_at timestamptz,"
-                " excerpts bigint) WHERE f.id = n.fault",
+                " excerpts bigint, provenance jsonb) WHERE f.id = n.fault",
                 [_json(repeats)],
             )
             return
         rows = []
         for repeat in repeats:
             last_seen_at, clears_at = _text(repeat.last_seen_at), _text(repeat.clears_at)
-            row = (repeat.count, last_seen_at, clears_at, clears_at, repeat.excerpts, repeat.fault)
-            rows.append(row)
+            told_by = None if repeat.provenance is None else json.dumps(repeat.provenance)
+            times = (last_seen_at, clears_at, clears_at)
+            rows.append((repeat.count, *times, repeat.excerpts, told_by, repeat.fault))
         cursor.executemany(
             "UPDATE incidents_fault SET count = count + %s, last_seen_at = MAX(last_seen_at, %s),"
-            " clears_at = COALESCE(MAX(clears_at, %s), clears_at, %s), excerpts = excerpts + %s"
-            " WHERE id = %s",
+            " clears_at = COALESCE(MAX(clears_at, %s), clears_at, %s), excerpts = excerpts + %s,"
+            " last_provenance = COALESCE(%s, last_provenance) WHERE id = %s",
             rows,
         )
 

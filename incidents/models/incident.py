@@ -79,6 +79,17 @@ class Fault(models.Model):
     excerpts = models.PositiveBigIntegerField(
         default=0, help_text="excerpts seen, of which ten are kept"
     )
+    forger = models.CharField(
+        max_length=8,
+        blank=True,
+        help_text="who could have written the best of what tells of it; empty: not known",
+    )
+    best_provenance = models.JSONField(
+        default=dict, blank=True, help_text="of the event that the fewest could have forged"
+    )
+    last_provenance = models.JSONField(
+        default=dict, blank=True, help_text="of the event by which it was seen last"
+    )
     held_until = models.DateTimeField(
         null=True, blank=True, help_text="no incident before: the type's hold-down"
     )

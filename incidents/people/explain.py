@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from detectors import provenance as provenances
 from detectors import resources
 from detectors.catalog import catalog as fault_catalog
 from incidents.inventory import aliases
@@ -114,6 +115,7 @@ class _Reader:
             clock=fault.clock,
             sources=sources,
             excerpt=excerpt,
+            told_by=_told_by([fault]),
         )
 
     def seen(self) -> list[SeenFaults]:
@@ -148,6 +150,7 @@ class _Reader:
             observed_at=observed_at,
             sources=sources,
             clocks=clocks,
+            told_by=_told_by(faults),
         )
 
     def _sources_of(self, faults: Iterable[Fault]) -> tuple[str, ...]:
@@ -201,6 +204,17 @@ class _Reader:
     def _places(self, paths: Iterable[str]) -> tuple[str, ...]:
         distinct = list(dict.fromkeys(paths))
         return tuple(self._format_resource(path) for path in distinct[:_PLACES])
+
+
+def _told_by(faults: Iterable[Fault]) -> tuple[str, ...]:
+    """Who told, the best and the last of each fault, in words; those that the fewest could have
+    forged first."""
+    found = set()
+    for fault in faults:
+        known = (fault.best_provenance, fault.last_provenance)
+        found |= {provenances.from_wire(wire) for wire in known if wire}
+    ordered = sorted(found, key=lambda one: (-one.forger.rank, provenances.describe(one)))
+    return tuple(provenances.describe(one) for one in ordered)
 
 
 def _because(reason: str) -> str:

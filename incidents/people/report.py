@@ -12,6 +12,7 @@ from detectors import resources
 from detectors.catalog import catalog as fault_catalog
 from detectors.catalog.catalog import FaultType
 from detectors.faults import Component, Role, fingerprint
+from detectors.provenance import Forger, Provenance, Transport
 from incidents.correlation.engine import Joins
 from incidents.db import upsert
 from incidents.faults.clocks import Whose
@@ -66,7 +67,8 @@ def report(
     with transaction.atomic():
         upsert.lock_placement()
         batch = TriageBatch(fault_catalog.load(), now)
-        case = _reported(batch, kind, resource, occurred_at, text)
+        told_by = Provenance(author, Transport.PERSON, author, forger=Forger.NOBODY)
+        case = _reported(batch, kind, resource, occurred_at, text, told_by)
         incident = case.member or placement.open_incident(
             batch, case, f"reported by {author}", None
         )
@@ -85,7 +87,12 @@ def report(
 
 
 def _reported(
-    batch: TriageBatch, kind: FaultType, name: str, occurred_at: datetime, text: str
+    batch: TriageBatch,
+    kind: FaultType,
+    name: str,
+    occurred_at: datetime,
+    text: str,
+    told_by: Provenance,
 ) -> FaultCase:
     """The fault that the report speaks of, placed: the one that stands already, or a new one."""
     names = aliases.load({name})
@@ -101,6 +108,7 @@ def _reported(
     load_near_incidents(batch)
     if standing:
         standing[0].added += 1
+        standing[0].take_provenance(told_by)
         standing[0].excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))
         return standing[0]
     row = new_fault(kind, fingerprint=mark, resource=resource, qualifier="")
@@ -112,6 +120,7 @@ def _reported(
     row.clock = str(Whose.PERSON)
     row.observed_at = row.recorded_at = batch.now
     case = FaultCase(row, opens_incident=True, is_sympathetic=False, is_new=True, added=1)
+    case.take_provenance(told_by)
     case.excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))
     batch.faults[mark] = case
     _place(batch, case)

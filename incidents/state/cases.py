@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from detectors import provenance as provenances
 from detectors.faults import Action, ClearRule, Component, FaultEvent, Role, Severity
+from detectors.provenance import Forger, Provenance
 from incidents.faults import flapping
 from incidents.faults.clocks import Whose
 from incidents.faults.dedup import APART, Standing
@@ -34,6 +36,8 @@ class FaultCase:
     added: int = 0
     excerpts: list[tuple[str, datetime, str]] = field(default_factory=list)
     excerpts_before: int = 0
+    last_provenance: Provenance | None = None
+    """Of the last event that this batch brought."""
     member: IncidentCase | None = None
     has_come: bool = False
     """Whether this batch brought it: raised, back, or past its hold-down."""
@@ -105,6 +109,7 @@ class FaultCase:
         """Adds one event to an active fault. `quiet` is the period of a type that clears after
         it."""
         self._seen_by_platform()
+        self.take_provenance(event.provenance)
         self.added += event.count
         row = self.row
         self.is_seen_anew = self.is_seen_anew or event.occurred_at - row.last_seen_at >= APART
@@ -118,6 +123,16 @@ class FaultCase:
             self.excerpts.append(
                 (event.source[:64], event.occurred_at, event.excerpt[:LONGEST_EXCERPT])
             )
+
+    def take_provenance(self, told_by: Provenance) -> None:
+        """Who tells of it now; the best of those who have told since it was raised is kept."""
+        row = self.row
+        row.last_provenance = provenances.to_wire(told_by)
+        self.last_provenance = told_by
+        known = Forger(row.forger) if row.forger else None
+        if known is None or told_by.forger.rank > known.rank:
+            row.forger, row.best_provenance = str(told_by.forger), row.last_provenance
+            self.is_changed = True
 
     def _seen_by_platform(self) -> None:
         """What people told first is from now on the platform's too, which will see its end."""
@@ -142,6 +157,7 @@ class FaultCase:
         row = self.row
         row.is_active, row.cleared_at, row.cleared_reason = True, None, ""
         row.returns += 1
+        row.forger, row.best_provenance = "", {}
         row.is_flapping = is_flapping
         self.changed(at, limits)
         self.is_changed = self.has_come = True

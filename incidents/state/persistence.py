@@ -29,6 +29,8 @@ _FAULT_COLUMNS = [
     "cleared_reason",
     "clears_at",
     "held_until",
+    "forger",
+    "best_provenance",
 ]
 # The state is not among them: it changes by compare-and-swap alone.
 _INCIDENT_COLUMNS = [
@@ -93,9 +95,11 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
     for case in cases:
         if case.added and not case.is_new:
             row, excerpts = case.row, len(case.excerpts)
-            repeats.append(
-                upsert.Repeat(row.pk, case.added, row.last_seen_at, row.clears_at, excerpts)
+            told_by = row.last_provenance if case.last_provenance is not None else None
+            repeat = upsert.Repeat(
+                row.pk, case.added, row.last_seen_at, row.clears_at, excerpts, told_by
             )
+            repeats.append(repeat)
     upsert.add_repeats(repeats)
     changed = [case.row for case in cases if case.is_changed and not case.is_new]
     changed.sort(key=lambda row: row.fingerprint)

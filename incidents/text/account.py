@@ -36,6 +36,7 @@ class SeenFaults:
     observed_at: datetime
     sources: tuple[str, ...]
     clocks: tuple[str, ...]
+    told_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class RootAccount:
     clock: str
     sources: tuple[str, ...]
     excerpt: str
+    told_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ def _root(account: Account) -> Iterator[Sentence]:
     yield Sentence(f"{what}, {began}, seen{sources} at {wording.clock(root.observed_at)}.")
     chosen = f"{root.by} chose it" if root.by != KINTSUGI else "It is the root"
     yield Sentence(f"{chosen}: {_ended(root.because)}")
+    yield from _tellers(root.told_by)
     if root.excerpt:
         yield Sentence(root.excerpt.strip(), Line.EVIDENCE)
 
@@ -218,6 +221,12 @@ def _seen(account: Account) -> Iterator[Sentence]:
         span = f"{_span(seen.first_at, seen.last_at)} by {clocks}{sources}"
         events = f"{seen.events} event{'' if seen.events == 1 else 's'}"
         yield Sentence(f"{what} on {where}, {span}; {events}, {_standing(seen)}.")
+        yield from _tellers(seen.told_by)
+
+
+def _tellers(told_by: Sequence[str]) -> Iterator[Sentence]:
+    for teller in told_by[:_NAMED]:
+        yield Sentence(f"Told by {teller}.")
 
 
 def _standing(seen: SeenFaults) -> str:

@@ -150,6 +150,7 @@ def create_clock_faults(
             excerpt=(
                 f"Left out, dated {duration(item.dated.lag)} before it came: {item.event.excerpt}"
             ),
+            provenance=item.event.provenance,
         )
         for item in doubted
     ]

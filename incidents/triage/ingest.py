@@ -17,6 +17,7 @@ from django.db import OperationalError, transaction
 
 from detectors.catalog import catalog as fault_catalog
 from detectors.faults import EventKind, FaultEvent, event_id
+from incidents.correlation.conclusions import OWN
 from incidents.db import upsert
 from incidents.inventory import aliases
 from incidents.maintenance import silences
@@ -103,6 +104,7 @@ def _raise_quarantine_fault(changes: Sequence[Change], now: datetime) -> list[Ch
         component=kind.component,
         count=len(errors),
         excerpt=clean(errors[0]),
+        provenance=OWN,
     )
     return _ingest_halving([alarm], now, is_whole=False)
 

@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Q
 
 from detectors.faults import Action, ClearRule, EventKind, Severity, VerdictKind
+from detectors.provenance import Forger, to_wire
 from incidents.db import upsert
 from incidents.db.prepared import Given, Prepared
 from incidents.faults import clocks, dedup
@@ -39,6 +41,7 @@ _COLUMNS = (
     "lag_s",
     "excerpts",
     "clock",
+    "forger",
     "membership__incident_id",
     "membership__incident__has_platform_signal",
 )
@@ -71,7 +74,9 @@ class _RepeatCount:
     incident: int | None
     lag: timedelta
     observed_at: datetime
+    forger: str
     count: int = 0
+    provenance: dict[str, Any] | None = None
     last_seen_at: datetime | None = None
     clears_at: datetime | None = None
     excerpts: list[tuple[str, datetime, str]] = field(default_factory=list)
@@ -87,6 +92,7 @@ class _RepeatCount:
     def add(self, item: Item) -> None:
         event = item.event
         self.count += event.count
+        self.provenance = to_wire(event.provenance)
         if self.last_seen_at is None or event.occurred_at > self.last_seen_at:
             self.last_seen_at = event.occurred_at
         if item.quiet is not None:
@@ -100,8 +106,18 @@ class _RepeatCount:
     def get_row(self) -> upsert.Repeat:
         last_seen_at = self.last_seen_at or self.standing.last_seen_at
         return upsert.Repeat(
-            self.fault, self.count, last_seen_at, self.clears_at, len(self.excerpts)
+            self.fault,
+            self.count,
+            last_seen_at,
+            self.clears_at,
+            len(self.excerpts),
+            self.provenance,
         )
+
+    def is_better_known_by(self, item: Item) -> bool:
+        """Whether fewer could have forged this than what has told of the fault so far."""
+        now = item.event.provenance.forger
+        return not self.forger or now.rank > Forger(self.forger).rank
 
 
 def may_repeat(items: Sequence[Item]) -> bool:
@@ -134,7 +150,7 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list
             raise NotOnlyRepeats
         counted[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
         if verdict.kind is VerdictKind.REPEAT:
-            if _counts_by_itself(item, repeat):
+            if _counts_by_itself(item, repeat) or repeat.is_better_known_by(item):
                 raise NotOnlyRepeats
             repeat.add(item)
     _write([repeat for repeat in repeats.values() if repeat.count])
@@ -176,14 +192,14 @@ def _locked(fingerprints: Sequence[str]) -> dict[str, _RepeatCount]:
             excerpts,
             *incident_row,
         ) = row
-        clock, incident, has_platform_signal = incident_row
+        clock, forger, incident, has_platform_signal = incident_row
         if clock == str(clocks.Whose.PERSON) or has_platform_signal is False:
             continue
         standing = dedup.Standing(
             True, Severity(severity), Action(action), ClearRule(clears), raised_at, last_seen_at
         )
         repeats[fingerprint] = _RepeatCount(
-            pk, standing, excerpts, incident, timedelta(seconds=lag_s), observed_at
+            pk, standing, excerpts, incident, timedelta(seconds=lag_s), observed_at, forger
         )
     return repeats
 

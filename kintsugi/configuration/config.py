@@ -33,6 +33,7 @@ from kintsugi.configuration.setting_values import (
     percent,
     plain_networks,
     positive_duration,
+    relays,
     slurm_access,
     time_zones,
     url,
@@ -162,6 +163,14 @@ KEYS: tuple[Key, ...] = (
         "CIDR networks, comma-separated, and the word inventory",
         "accepted senders; inventory stands for loopback and all addresses in the inventory, and is"
         " the default",
+    ),
+    Key(
+        "KINTSUGI_SYSLOG_RELAYS",
+        relays,
+        "",
+        "CIDR networks, comma-separated, or none",
+        "senders that speak for other machines, such as a log host; any other speaks for itself."
+        " Unset: whoever is accepted and no machine of the inventory",
     ),
     Key(
         "KINTSUGI_SYSLOG_TIME_ZONES",

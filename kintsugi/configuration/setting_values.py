@@ -109,6 +109,11 @@ def plain_networks(text: str) -> list[str]:
     return [str(ipaddress.ip_network(part, strict=False)) for part in words(text)]
 
 
+def relays(text: str) -> list[str]:
+    """CIDR networks; `none` for no relay."""
+    return [] if text == "none" else plain_networks(text)
+
+
 def words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 

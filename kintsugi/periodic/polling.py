@@ -15,12 +15,13 @@ from time import monotonic
 
 from detectors import resources
 from detectors.catalog.catalog import Catalog
-from detectors.detector import Detector, Target, TargetKind, Transports
+from detectors.detector import Detector, Target, TargetKind, Transports, provenance_of
 from detectors.evaluation import judge
 from detectors.expected import Expected
 from detectors.faults import FaultEvent, Observation
 from detectors.logs import log_events
 from detectors.polling import observe_one
+from detectors.provenance import Provenance
 from incidents import services as incidents
 from incidents.inventory import services
 from incidents.polling import polling
@@ -177,12 +178,16 @@ def _no_answer(target: Target, detector: Detector, now: datetime) -> Observation
 
 @dataclass(frozen=True)
 class Round:
-    """What one detector saw of one target, and what it remembered of the round before."""
+    """What one detector saw of one target, and what it remembered of the round before.
+
+    `provenance`: who told what it saw, where it did not look itself.
+    """
 
     detector: Detector
     target: Target
     observations: list[Observation]
     state: PollState
+    provenance: Provenance | None = None
 
     @property
     def is_reachable(self) -> bool | None:
@@ -270,7 +275,9 @@ def _evaluate_round(
     )
     state.memory = result.memory
     lines = [comparison for comparison in compared if comparison.metric == log_events.LINE]
-    return [*log_events.of_lines(lines), *result.events]
+    provenance = poll.provenance or provenance_of(poll.detector, poll.target)
+    events = [replace(event, provenance=provenance) for event in result.events]
+    return [*log_events.of_lines(lines, sender=provenance), *events]
 
 
 def without_silence(poll: Round) -> Round:

@@ -10,6 +10,7 @@ from typing import Any
 from detectors.catalog.catalog import Catalog
 from detectors.faults import event_id, to_wire
 from detectors.logs.signatures import Matcher
+from detectors.provenance import Provenance
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
@@ -27,7 +28,8 @@ class ReplayIntake:
         self._intake = Intake(
             Matcher(catalog), zones=Zones(), counters=Counters(), folder=self._folder
         )
-        self._sender = Sender(UNKNOWN_HOST)
+        # A file of many machines: each line is of the one that it names.
+        self._sender = Sender(UNKNOWN_HOST, provenance=Provenance("replay", is_relay=True))
         self.lines = 0
         self.events = 0
 

@@ -24,6 +24,7 @@ from detectors.faults import (
     Severity,
     event_id,
 )
+from detectors.provenance import from_wire
 from incidents.faults import flapping
 from incidents.faults.fault_views import USER_REPORT
 from incidents.models import Evidence, Fault, IncidentFault, Job, JobNode, PlannedWork, Silence
@@ -159,6 +160,7 @@ def _event(
         observed_at=max(at + delay, at),
         count=max(1, count),
         source="shadow",
+        provenance=from_wire(fault.best_provenance),
         **_fields(fault),
     )
 

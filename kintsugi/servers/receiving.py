@@ -40,6 +40,10 @@ from kintsugi.servers.database_reads import DatabaseAway
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_NO_RELAYS = (
+    "KINTSUGI_SYSLOG_RELAYS is unset: every accepted sender that is no machine of the inventory is"
+    " believed whichever machine its lines name; list your log hosts, or say none"
+)
 
 
 def receiver() -> Receiver:
@@ -48,6 +52,8 @@ def receiver() -> Receiver:
     directory: Path = settings.DATA_DIR / "spool"
     spool = Spool(directory)
     senders = partial(accepted_senders, directory / "senders.json")
+    if settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"] is None:
+        _log.warning(_NO_RELAYS)
     try:
         listen, relp = _listeners()
         trap_listeners = _trap_listeners(directory)
@@ -228,7 +234,8 @@ def accepted_senders(cache: Path) -> Senders:
         cache.write_text(json.dumps(hosts))
     own = socket.gethostname()
     hosts = {"127.0.0.1": own, "::1": own, **hosts}
-    return Senders(networks=networks, hosts=hosts, accepts_hosts=accepts_inventory)
+    relays: list[str] | None = settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"]
+    return Senders(networks=networks, hosts=hosts, accepts_hosts=accepts_inventory, relays=relays)
 
 
 def _inventory_addresses() -> dict[str, str]:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 from detectors.faults import Observation
 from kintsugi import clock, tasks
 from kintsugi.web.node_check import messages
-from kintsugi.web.node_check.messages import Refused
+from kintsugi.web.node_check.messages import Message, Refused
 from runbooks import services as runbooks
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def readings(request: HttpRequest) -> HttpResponse:
         message = messages.parse_message(request, now)
         taken_at = messages.parse_time(message.body, now)
         observations = messages.parse_observations(message, taken_at)
-        _ingest(message.node, observations)
+        _ingest(message, observations)
     except Refused as refusal:
         return _answer(refusal)
     accepted = sum(len(of_detector) for of_detector in observations.values())
@@ -52,11 +52,11 @@ def leases(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"is_granted": leave.is_granted, "reason": leave.reason})
 
 
-def _ingest(node: str, observations: Mapping[str, Sequence[Observation]]) -> None:
+def _ingest(message: Message, observations: Mapping[str, Sequence[Observation]]) -> None:
     try:
-        tasks.pipeline().ingest_report(node, observations)
+        tasks.pipeline().ingest_report(message.node, observations, message.provenance)
     except (TypeError, ValueError) as error:  # nothing of it was stored: it is one transaction
-        _log.warning("readings of %s are not what its detectors give: %r", node, error)
+        _log.warning("readings of %s are not what its detectors give: %r", message.node, error)
         raise Refused(400, f"readings that no detector of this version gives: {error}") from error
 
 

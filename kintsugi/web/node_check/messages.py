@@ -15,6 +15,7 @@ from django.http import HttpRequest, UnreadablePostError
 from detectors import registry, resources
 from detectors.detector import Detector, TargetKind
 from detectors.faults import Observation
+from detectors.provenance import UNKNOWN, Forger, Provenance, Transport
 from incidents.inventory import node_tokens as stored
 from kintsugi.clients import node_tokens
 
@@ -50,6 +51,7 @@ class Message:
 
     node: str
     body: Mapping[str, Any]
+    provenance: Provenance = UNKNOWN
 
 
 def parse_message(request: HttpRequest, now: datetime) -> Message:
@@ -70,8 +72,11 @@ def parse_message(request: HttpRequest, now: datetime) -> Message:
     problem = stored.find_problem(row, now)
     if problem:
         raise Refused(401, f"{problem}: `kintsugi node token {node}` creates a new one")
-    stored.record_use(row, address=request.META.get("REMOTE_ADDR", ""), now=now)
-    return Message(node, body)
+    address = request.META.get("REMOTE_ADDR", "")
+    stored.record_use(row, address=address, now=now)
+    # The token is root's on the node.
+    proof = Provenance(address, Transport.NODE_CHECK, str(row), forger=Forger.ROOT)
+    return Message(node, body, proof)
 
 
 def _parse_body(request: HttpRequest) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from detectors.catalog import catalog
 from detectors.faults import FaultEvent
 from detectors.logs.signatures import Fact, Matcher, to_event
+from detectors.provenance import Forger, Provenance, Transport
 from detectors.receivers import syslog
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folder
@@ -233,6 +234,45 @@ def test_lines_without_a_host_are_their_senders(tmp_path: Path) -> None:
         assert set(running.inbox.counts()) == {("node/gn007/gpu/0000:19:00.0", 79)}
 
 
+@pytest.mark.parametrize(
+    ("relays", "is_relay"),
+    [
+        (None, {"10.1.0.7": False, "10.0.0.9": True, "127.0.0.1": True}),
+        ([], {"10.1.0.7": False, "10.0.0.9": False, "127.0.0.1": False}),
+        (["10.0.0.9/32"], {"10.1.0.7": False, "10.0.0.9": True, "127.0.0.1": False}),
+        (["10.1.0.0/16"], {"10.1.0.7": True, "::ffff:10.1.0.7": True, "10.0.0.9": False}),
+    ],
+)
+def test_a_machine_of_the_inventory_speaks_for_itself_unless_it_is_a_relay(
+    relays: list[str] | None, is_relay: dict[str, bool]
+) -> None:
+    senders = Senders(hosts={"10.1.0.7": "gn007", "127.0.0.1": "manager"}, relays=relays)
+    assert {address: senders.is_relay(address) for address in is_relay} == is_relay
+
+
+@pytest.mark.parametrize("is_relay", [True, False])
+def test_the_host_in_a_line_counts_where_its_sender_is_a_relay(is_relay: bool) -> None:
+    intake = Intake(MATCHER, zones=Zones(), counters=Counters(), folder=Folder())
+    sender = Sender("gn007", provenance=Provenance("10.1.0.7", Transport.UDP, is_relay=is_relay))
+    for number, line in enumerate([xid(host="gn042"), xid(host="gn043"), xid(host="gn044")]):
+        intake.take(line, sender, observed_at=AT, now=1.0 + number)
+    events = [folded.event(AT) for folded in intake.folder.take(9.0, everything=True)]
+    hosts = {event.resource.split("/")[1] for event in events}
+    assert hosts == ({"gn042", "gn043", "gn044"} if is_relay else {"gn007"})
+    (told,) = {event.provenance for event in events}
+    assert (told.sender, told.transport, told.is_relay) == ("10.1.0.7", Transport.UDP, is_relay)
+    assert (told.program, told.forger) == ("kernel", Forger.ANYONE)
+
+
+def test_what_two_senders_say_of_one_machine_is_kept_apart() -> None:
+    intake = Intake(MATCHER, zones=Zones(), counters=Counters(), folder=Folder())
+    for address in ("10.0.0.9", "10.66.6.6"):
+        sender = Sender(address, provenance=Provenance(address, Transport.UDP, is_relay=True))
+        intake.take(xid(host="gn042"), sender, observed_at=AT, now=1.0)
+    events = [folded.event(AT) for folded in intake.folder.take(9.0, everything=True)]
+    assert {event.provenance.sender for event in events} == {"10.0.0.9", "10.66.6.6"}
+
+
 def test_stamps_are_read_in_the_zone_of_their_source(tmp_path: Path) -> None:
     zones = Zones({"gn042": ZoneInfo("Asia/Tokyo"), "*": ZoneInfo("UTC")})
     with RunningReceiver(tmp_path, zones=zones) as running:
@@ -322,13 +362,16 @@ LINE = st.tuples(
 ).map(b"".join)
 
 
+RELAY = Provenance("10.0.0.9", Transport.TCP, is_relay=True)
+
+
 def judged(lines: list[bytes]) -> list[FaultEvent]:
     """Events of the lines in order, unfolded, with the shapes of earlier lines remembered."""
     intake = Intake(MATCHER, zones=Zones(), counters=Counters(), folder=Folder())
     events = []
     for line in lines:
         intake.folder = Folder()
-        intake.take(line, Sender("gn042"), observed_at=AT, now=1.0)
+        intake.take(line, Sender("gn042", provenance=RELAY), observed_at=AT, now=1.0)
         events += [folded.event(AT) for folded in intake.folder.take(1.0, everything=True)]
     return events
 
@@ -342,7 +385,8 @@ def said(lines: list[bytes]) -> list[FaultEvent]:
         keys = {fact.source_key for fact in facts} - {""}
         if not keys & seen:
             expected += [
-                to_event(fact, event_id="", observed_at=AT, source="syslog") for fact in facts
+                to_event(fact, event_id="", observed_at=AT, source="syslog", sender=RELAY)
+                for fact in facts
             ]
         seen |= keys
     return expected
@@ -402,7 +446,7 @@ def test_the_matcher_is_asked_for_two_hosts_of_a_thousand_that_send_one_text() -
 
     intake = Intake(Asked(CATALOG), zones=Zones(), counters=Counters(), folder=Folder())
     block = b"\n".join(xid(host=f"gn{number:03d}") for number in range(1000))
-    intake.take(block, Sender("relay"), observed_at=AT, now=1.0)
+    intake.take(block, Sender("relay", provenance=RELAY), observed_at=AT, now=1.0)
     resources = {folded.fact.resource for folded in intake.folder.take(1.0, everything=True)}
     assert (len(asked), len(resources)) == (2, 1000)
 
