@@ -42,7 +42,7 @@ from runbooks.lease.lease import LateWorker
 from runbooks.library import library
 from runbooks.library.library import Planned
 from runbooks.models import Mode, Run, StepRun
-from runbooks.node import drains, holding
+from runbooks.node import drains, holding, looking
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, TakenOver
@@ -167,6 +167,8 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
         text = f"Whether {attempt} took is not known yet."
         ending.store_note(turn, text, again_in=timedelta(seconds=5))
         return
+    if _acts_on_node(step) and _is_refused_by_node(turn, ctx):
+        return
     with transaction.atomic():
         approvals.use_permission(permission, now)
         ending.store_attempt(turn)
@@ -182,6 +184,29 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
     at("acted")
     ending.store_result(turn, result, is_last=_is_last(run))
     at("stored")
+
+
+def _acts_on_node(step: Step) -> bool:
+    """A swap is of another node, which its pool's owner has given for that."""
+    return step.touches_node or step.act not in (None, Act.SWAP_SPARE)
+
+
+def _is_refused_by_node(turn: Turn, ctx: Context) -> bool:
+    """The node's own root has the last word. Of a node that cannot be asked the step's own rules
+    hold: it was looked at by them a moment ago."""
+    refusal = looking.read_refusal(ctx.world.shell, ctx.target)
+    if not isinstance(refusal, looking.NodeRefusal):
+        return False
+    node, run = ctx.node, turn.run
+    step = _get_planned(run).step
+    does_not = f"Kintsugi does not {step.plan.format(node=node)}"
+    text = f"The root of {node} refuses: {refusal.reason}. {does_not}, and does nothing more there."
+    ask = (
+        f"Repair {node} by hand. Or have its root remove {looking.NEVER_FILE} and begin anew:"
+        f" kintsugi runbook start {run.runbook} {run.incident_id}."
+    )
+    ending.fail(turn, Failed(text, ask))
+    return True
 
 
 def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> None:

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 
 from detectors.catalog import catalog
-from detectors.detector import Detector, DetectorError, TargetKind, Transports
+from detectors.detector import (
+    Detector,
+    DetectorError,
+    Shell,
+    Target,
+    TargetKind,
+    Transports,
+)
 from detectors.evaluation.classify import classify
 from detectors.faults import Action, Component, EventKind, FaultEvent, Observation, Severity
 from detectors.logs.signatures import Fact, Matcher
@@ -34,6 +41,19 @@ _OF_THE_NODE = frozenset({Component.GPU, Component.NVLINK, Component.NIC, Compon
 # new at once.
 _AT_ONCE = timedelta(minutes=1)
 SILENT = "detector.silent"
+
+# The file by which a node's own root refuses whatever Kintsugi would do there.
+NEVER_FILE = "/etc/kintsugi/never"
+# What a simulated node, or a person who reads `ps`, knows the question by.
+NEVER = "kintsugi-never"
+# A folder that our user may not enter may hold the file: that is not taken for absent.
+_NEVER_SCRIPT = f"""folder=${{1%/*}}
+if [ -e "$1" ] || [ -L "$1" ]; then echo "{NEVER}: refused"; [ -f "$1" ] && head -c 400 "$1"
+elif [ -e "$folder" ] && ! [ -x "$folder" ]; then echo "{NEVER}: hidden"
+else echo "{NEVER}: absent"; fi"""
+_NEVER_ANSWER = re.compile(rf"^{NEVER}: (?P<word>refused|hidden|absent)$", re.MULTILINE)
+# Asked before each act, also of nodes that answer nobody: their drain is not to wait for long.
+_NEVER_TIMEOUT = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
@@ -185,3 +205,49 @@ def read_kernel_log(ctx: Context) -> KernelLog:
         for fact in _matcher().facts(line, default_host=ctx.node, observed_at=ctx.now, zone=UTC)
     )
     return KernelLog(tuple(fact for fact in facts if fact.event is EventKind.RAISED), "")
+
+
+@dataclass(frozen=True)
+class NodeRefusal:
+    """The node's own root wants nothing done there. `reason` says how that is known, for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """Whether the node's root refuses is not known; `why`, for people."""
+
+    why: str
+
+
+def read_refusal(shell: Shell, target: Target) -> NodeRefusal | NoAnswer | None:
+    """Whether the node's root refuses (`NEVER_FILE`); None where it does not.
+
+    NoAnswer: the node cannot be asked, or does not come to an end; what each act asks of a node
+    that does not answer holds then. A node that answers with anything but a plain no refuses.
+    """
+    argv = ("sh", "-c", _NEVER_SCRIPT, NEVER, NEVER_FILE)
+    try:
+        output = shell.run(target, argv, _NEVER_TIMEOUT)
+    except DetectorError as error:
+        return NoAnswer(str(error))
+    found = _NEVER_ANSWER.search(output.text)
+    if found is None and output.status is None:
+        return NoAnswer(output.complaint)
+    if found is None:
+        return NodeRefusal(f"it cannot be seen whether {NEVER_FILE} is there: {output.complaint}")
+    if found["word"] == "absent":
+        return None
+    if found["word"] == "hidden":
+        return NodeRefusal(f"Kintsugi's user may not look into the folder of {NEVER_FILE}")
+    said = _to_one_line(output.text[found.end() :])
+    return NodeRefusal(
+        f'{NEVER_FILE} is there and says "{said}"' if said else f"{NEVER_FILE} is there"
+    )
+
+
+def _to_one_line(text: str) -> str:
+    """Printable, of 200 characters at most: who wrote it is not known."""
+    printable = (letter if letter.isprintable() else " " for letter in text)
+    return " ".join("".join(printable).split())[:200]
