@@ -18,15 +18,17 @@ MOST_OF_ALL = 64 * 1024 * 1024
 HIDDEN = "(hidden)"
 _SHORTEST_SECRET = 6
 # What looks like a secret whoever wrote it: a word that names one and its value, and a URL's user
-# and password.
+# and password. Of bytes, since logs hold what is no text; each repetition that may begin anywhere
+# is bounded, so that none takes longer than its text is long.
 _NAMED = re.compile(
-    r"""(?ix) \b( [\w-]*(?: pass(?:word|wd|phrase)? | secret | token | api[_-]?key | community )[\w-]* )
-        ( ["']? \s* [:=] \s* ["']? ) ( [^\s"',;]+ )"""  # noqa: E501
+    rb"""(?ix) ( (?: pass(?:word|wd|phrase)? | secret | token | api[_-]?key | community )
+        [\w-]{0,64} ["']? \s{0,32} [:=] \s{0,32} ["']? ) [^\s"',;]+"""
 )
-_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@]+@")
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9+/._~=-]{8,}")
+_IN_URL = re.compile(rb"(://)[^\s/@]+@")
+_BEARER = re.compile(rb"(?i)\b(bearer|basic)\s{1,32}[a-z0-9+/._~=-]{8,}")
 _KEY_BLOCK = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+    rb"-----BEGIN [A-Z ]{0,64}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,64}PRIVATE KEY-----|\Z)",
+    re.DOTALL,
 )
 
 
@@ -41,21 +43,15 @@ class Piece:
 
 
 def without_secrets(content: bytes, secrets: Collection[str] = ()) -> bytes:
-    """Text with each known secret, and whatever looks like one, hidden. Bytes that are no text stay
-    as they are."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")
-        for secret in _worth_hiding(secrets):
-            text = text.replace(secret.encode().decode("latin-1"), HIDDEN)
-        return text.encode("latin-1")
+    """Any bytes, with each known secret, and whatever looks like one, hidden: whether or not they
+    are text."""
+    hidden = HIDDEN.encode()
     for secret in _worth_hiding(secrets):
-        text = text.replace(secret, HIDDEN)
-    text = _KEY_BLOCK.sub(HIDDEN, text)
-    text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
-    text = _BEARER.sub(rf"\1 {HIDDEN}", text)
-    return _NAMED.sub(rf"\1\2{HIDDEN}", text).encode()
+        content = content.replace(secret.encode(errors="surrogatepass"), hidden)
+    content = _KEY_BLOCK.sub(hidden, content)
+    content = _IN_URL.sub(rb"\1" + hidden + b"@", content)
+    content = _BEARER.sub(rb"\1 " + hidden, content)
+    return _NAMED.sub(rb"\1" + hidden, content)
 
 
 def packed(

@@ -77,6 +77,9 @@ while :; do
 done"""
 
 
+_ROUND = re.compile(r"^kintsugi round (\d+) (dcgm|nccl)$", re.MULTILINE)
+
+
 def build_command(wanted: Wanted) -> tuple[str, ...]:
     return _COMMANDS[wanted.test](wanted)
 
@@ -113,7 +116,7 @@ def evaluate(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
 def evaluate_burn_in(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
     """By the last test that it ran; of NCCL every round whose output is at hand has to be fast
     enough."""
-    marks = list(re.finditer(r"^kintsugi round (\d+) (dcgm|nccl)$", ended.said, re.MULTILINE))
+    marks = list(_ROUND.finditer(ended.said))
     if not marks:
         return evaluate(wanted, ended)
     last = marks[-1]
@@ -143,7 +146,9 @@ _SETTINGS = frozenset(
     }
 )
 _CONFIG_SEVERITY = 5
-_ROW = re.compile(r"^\|\s*([^|]*?)\s*\|\s*([^|]*?)\s*\|\s*$", re.MULTILINE)
+# `| PCIe | Pass |`, cut at its bars.
+_CELLS_OF_A_ROW = 4
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -210,10 +215,11 @@ def _parse_category(category: Mapping[str, Any]) -> Iterator[_Result]:
         name = str(test.get("name", "a test"))
         for row in _list_rows(test.get("results")):
             warnings = _list_warnings(row)
-            severities = {_to_mapping(warning).get("error_severity") for warning in warnings}
+            severities = [_to_mapping(warning).get("error_severity") for warning in warnings]
             texts = [str(_to_mapping(warning).get("warning", warning)) for warning in warnings]
             place = row.get("gpu_ids", row.get("gpu_id", row.get("entity_id", "")))
-            is_setting = name in _SETTINGS or severities == {_CONFIG_SEVERITY}
+            is_config = bool(severities) and all(s == _CONFIG_SEVERITY for s in severities)
+            is_setting = name in _SETTINGS or is_config
             status, text = str(row.get("status", "")).lower(), "; ".join(texts)[:200]
             yield _Result(name, status, str(place), text, is_setting)
 
@@ -230,10 +236,14 @@ def _parse_table(text: str) -> list[_Result]:
     """The table that dcgmi prints without -j: `| PCIe | Fail - GPU: 3 |`, warnings in the rows
     below."""
     found = []
-    for name, value in _ROW.findall(text):
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().split("|", _CELLS_OF_A_ROW)]
+        if len(cells) != _CELLS_OF_A_ROW or cells[0] or cells[-1]:
+            continue
+        _, name, value, _ = cells
         status, _, where = value.partition(" - ")
         if status.lower() in {"pass", "fail", "warn", "skip"}:
-            numbers = re.findall(r"\d+", where)
+            numbers = _NUMBER.findall(where)
             found.append(
                 _Result(name, status.lower(), ",".join(numbers), is_setting=name in _SETTINGS)
             )
@@ -256,8 +266,7 @@ def _list_rows(value: object) -> list[Mapping[str, Any]]:
 _BUS = re.compile(r"^# Avg bus bandwidth\s*:\s*(\d+(?:\.\d+)?)", re.MULTILINE)
 _WRONG = re.compile(r"^# Out of bounds values\s*:\s*(\d+) FAILED", re.MULTILINE)
 _CARD = re.compile(r"^card (\S+)$", re.MULTILINE)
-# Bytes, iterations, peak, average, messages: the average is the fourth.
-_WRITTEN = re.compile(r"^\s*\d+\s+\d+\s+\d+(?:\.\d+)?\s+(\d+(?:\.\d+)?)\s+\d", re.MULTILINE)
+_SPEED = re.compile(r"\d{1,12}(?:\.\d{1,12})?")
 
 
 def _evaluate_nccl(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
@@ -307,8 +316,16 @@ def _evaluate_cards(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
 
 def _parse_speed(output: str) -> float | None:
     """The average of the last row of ib_write_bw's table."""
-    values = _WRITTEN.findall(output)
+    rows = (line.split(maxsplit=5) for line in output.splitlines())
+    values = [row[3] for row in rows if _is_of_bandwidth(row)]
     return float(values[-1]) if values else None
+
+
+def _is_of_bandwidth(cells: Sequence[str]) -> bool:
+    """Bytes, iterations, peak, average, messages: the average is the fourth."""
+    if len(cells) < 5 or not all(_SPEED.fullmatch(cell) for cell in cells[:4]):
+        return False
+    return "." not in cells[0] + cells[1] and cells[4][0].isdecimal()
 
 
 def _format_too_slow(speeds: Sequence[float], at_least: float | None, unit: str) -> str:

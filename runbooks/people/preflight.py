@@ -21,6 +21,7 @@ from runbooks.step import World
 
 _BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
 _TIMEOUT = timedelta(seconds=10)
+_SECONDS = re.compile(r"\d{1,9}")
 # Enough to see that key, host keys and addresses fit, without a round over ten thousand nodes.
 _SAMPLE = 5
 # Keys and hosts change by the day, not by the minute; long enough for a person to come back to the
@@ -120,7 +121,7 @@ def _check_return_to_service(config: Mapping[str, str], world: World) -> Check:
 
 
 def _check_resume_timeout(config: Mapping[str, str], world: World) -> Check:
-    found = re.match(r"\d+", config.get("ResumeTimeout", ""))
+    found = _SECONDS.match(config.get("ResumeTimeout", ""))
     limit = timedelta(seconds=int(found[0])) if found else timedelta(0)
     boot = world.policy.boot_time
     text = (

@@ -30,13 +30,13 @@ _USUAL = re.compile(
     r" IPMB|Acquire IPMB|^\s*$"
 )
 # What ipmitool says, and what it means; the first that fits. It ends with 1 for all of them.
-_REFUSED = (
+_REFUSED = tuple((re.compile(words, re.IGNORECASE), meaning) for words, meaning in (
     (r"RAKP 2 HMAC is invalid|unauthorized name|RAKP 4", "does not let {user} in: correct user and password"),  # noqa: E501
     (r"insufficient privilege|invalid role|privilege level", "does not allow it to {user}: make it Operator there"),  # noqa: E501
     (r"invalid (?:authentication|integrity|confidentiality) algorithm|no matching cipher|cipher suite|build_v2x_msg",  # noqa: E501
      "does not take cipher suite {cipher}: give another `cipher`, such as 3"),
     (r"Invalid command|Command not supported|Invalid data field", "does not take it: switch its power by hand"),  # noqa: E501
-)  # fmt: skip
+))  # fmt: skip
 _NOT_NOW = "not supported in present state"
 
 
@@ -105,7 +105,7 @@ class IpmiPower:
         if is_late:
             return PowerError(f"{who} has not answered `chassis power {verb}` in time.")
         for pattern, meaning in _REFUSED:
-            if re.search(pattern, words, re.IGNORECASE):
+            if pattern.search(words):
                 text = meaning.format(user=self._access.user, cipher=self._access.cipher)
                 return PowerRefusal(f"{who} {text} ([group.bmc]; ipmitool: {words}).")
         if "Unable to establish" in words or "lookup" in words:

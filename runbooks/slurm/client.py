@@ -37,6 +37,8 @@ from runbooks.slurm.protocol import (
 # slurmctld's own MessageTimeout is 10 s by default, and scontrol retries: past this it hangs.
 _TIMEOUT = timedelta(seconds=30)
 _ACCOUNTING_TIMEOUT = timedelta(seconds=60)
+_JOB_ID = re.compile(r"\d{1,10}(_\d{1,10})?")
+_SSH_ACCESS = re.compile(r"ssh:(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d{1,5}))?")
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,80}")
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,100}")
@@ -395,7 +397,7 @@ class ScontrolWriter(ScontrolReader):
         return found
 
     def _job_of_id(self, job_id: str) -> SlurmJob | None:
-        if not re.fullmatch(r"\d+(_\d+)?", job_id):
+        if not _JOB_ID.fullmatch(job_id):
             raise SlurmRefusal(f"{job_id}: no job id")
         between = slurm_output.secret_between()
         argv = (*slurm_jobs.build_squeue(between), "--states=all", f"--jobs={job_id}")
@@ -434,7 +436,7 @@ class ScontrolWriter(ScontrolReader):
 
 def parse_controller(access: str) -> Target:
     """Where Slurm's programs run, from KINTSUGI_SLURM: `local` or `ssh:[USER@]HOST[:PORT]`."""
-    found = re.fullmatch(r"ssh:(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?", access)
+    found = _SSH_ACCESS.fullmatch(access)
     if found is None:
         return Target(name="localhost", address="localhost")
     return Target(

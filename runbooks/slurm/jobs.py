@@ -38,6 +38,8 @@ SACCT = (
     ),
     f"--format={_SACCT_COLUMNS}",
 )
+_EXIT_CODE = re.compile(r"(\d{1,3}):(\d{1,3})")
+_WAIT_STATUS = re.compile(r"\d{1,6}")
 _AGREED = re.compile(r"(?<![\w=-])kintsugi=requeue(?![\w=-])")
 _WORKS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "CONFIGURING"})
 _COMPLETES = frozenset({"COMPLETING", "STAGE_OUT"})
@@ -160,7 +162,7 @@ def _parse_sacct_row(cells: Sequence[str], name: str) -> SlurmJob:
 
 def _parse_exit_code(text: str) -> int | None:
     """sacct prints `status:signal`."""
-    found = re.fullmatch(r"(\d{1,3}):(\d{1,3})", text)
+    found = _EXIT_CODE.fullmatch(text)
     if found is None:
         return None
     status, signal = int(found[1]), int(found[2])
@@ -184,7 +186,7 @@ def _parse_hosts(text: str) -> tuple[str, ...]:
 
 def _parse_wait_status(text: str) -> int | None:
     """squeue prints what wait(2) gave: 768 is status 3, 9 is killed by signal 9."""
-    if not re.fullmatch(r"\d{1,6}", text):
+    if not _WAIT_STATUS.fullmatch(text):
         return None
     number = int(text)
     return _as_shell_status(number >> 8, number & 127)

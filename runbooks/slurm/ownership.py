@@ -25,6 +25,7 @@ _BY_SLURM = re.compile(
 # What Slurm puts between a reason and what it appends to it.
 _BETWEEN = " : "
 _SLURM_USERS = frozenset({"", "root", "slurm"})
+_OF_INCIDENT = re.compile(rf"{_OURS}(\d{{1,18}}) ")
 _REBOOT_ISSUED = re.compile(r" : reboot (?:issued|complete|timed out)")
 
 
@@ -98,7 +99,7 @@ def _is_slurms(text: str) -> bool:
 
 def parse_incident(state: NodeState) -> int | None:
     """The incident that a reason of ours names."""
-    found = re.match(rf"{_OURS}(\d+) ", state.reason)
+    found = _OF_INCIDENT.match(state.reason)
     return int(found[1]) if found else None
 
 

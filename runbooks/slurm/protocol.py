@@ -39,9 +39,13 @@ __all__ = [
 MAINTENANCE = ("MAINT", "IGNORE_JOBS")
 
 
+_OWN = "kintsugi_"
+_OWN_NAME = re.compile(rf"{_OWN}\d+-\d+-\w+")
+
+
 def format_own_name(key: str) -> str:
     """What a reservation or a job of ours is called."""
-    return f"kintsugi_{key}"
+    return f"{_OWN}{key}"
 
 
 def check_unchanged(node: str, before: NodeState | None, found: NodeState) -> None:
@@ -64,7 +68,7 @@ def format_state(node: NodeState) -> str:
 
 def is_ours(name: str) -> bool:
     """Whether a job of this name tests a node for us: of one that fails, nobody loses any work."""
-    return re.fullmatch(rf"{format_own_name('')}\d+-\d+-\w+", name) is not None
+    return _OWN_NAME.fullmatch(name) is not None
 
 
 class SlurmError(WorldError):

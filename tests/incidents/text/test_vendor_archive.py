@@ -76,6 +76,27 @@ def test_what_looks_like_a_secret_is_hidden(text: str, expected: str) -> None:
     assert without_secrets(text.encode()).decode() == expected
 
 
+@pytest.mark.parametrize("beside", [b"\xff", b"\x80\xfe SEL \x00", b"caf\xe9 ", b"\xc3\xa0"])
+def test_what_looks_like_a_secret_is_hidden_beside_bytes_that_are_no_text(beside: bytes) -> None:
+    key = b"-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----"
+    secrets = (b"password=hunter2secret\n", b"https://root:hunter2secret@bmc/\n", key)
+    content = beside + b"\n" + beside.join(secrets) + beside + b"\nkept"
+    shown = without_secrets(content)
+    assert b"hunter2secret" not in shown
+    assert b"AAAA" not in shown
+    assert beside in shown
+    assert shown.endswith(b"kept")
+
+
+def test_a_password_of_letters_beyond_ascii_is_hidden_whole() -> None:
+    assert without_secrets("password=àéîõü".encode()) == f"password={HIDDEN}".encode()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_taken(content: bytes) -> None:
+    assert isinstance(without_secrets(content, ["S3cret-Value"]), bytes)
+
+
 @given(st.text("abc \xff=", max_size=30), st.text("abc \xff=", max_size=30))
 def test_a_known_secret_never_leaves(before: str, after: str) -> None:
     for encoding in ("utf-8", "latin-1"):

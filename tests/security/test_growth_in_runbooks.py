@@ -1,0 +1,149 @@
+"""What a node, Slurm or a controller prints freezes no run: each pattern and each parser of
+runbooks, and those of the vendor's archive, take a time that grows as the text does, and end well
+on any bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from incidents.text import archive
+from runbooks.node import diagnostics
+from runbooks.node.detached_command import Ended
+from runbooks.node.diagnostics import Diagnosis, Wanted
+from runbooks.slurm.ownership import parse_incident
+from runbooks.slurm.protocol import NodeState
+from tests import growth
+
+PATTERNS = {
+    **growth.find_patterns("runbooks"),
+    **growth.find_patterns("incidents.text"),
+}
+# Of runbook files, which the site writes itself, of 64 KiB at most: they are read at the start.
+OF_OUR_OWN_FILES = {"runbooks.plan.runbook_file._is_harmless", "runbooks.text_templates.fill"}
+PARSERS = {
+    name: parse
+    for name, parse in growth.find_parsers("runbooks").items()
+    if name not in OF_OUR_OWN_FILES
+}
+# What a parser needs beside the text. One that is not here, and needs more, fails the test.
+MORE: dict[str, dict[str, Any]] = {
+    "runbooks.slurm.jobs.parse_squeue": {"between": "\x1f"},
+    "runbooks.slurm.jobs.parse_sacct": {"name": "kintsugi"},
+    "runbooks.slurm.node_states._parse_seconds": {"default": timedelta(0)},
+}
+# Rows as the programs print them, to be made long in each of their parts.
+HEADS = (
+    "| PCIe | Pass |\n",
+    "4711\x1fmai\x1fRUNNING\x1f",
+    "4711|RUNNING|8|gpu|",
+    "4711|kintsugi|COMPLETED|0:0|",
+    " 65536 1000 390.1 389.9 0.7\n",
+    "card mlx5_0\n",
+    "kintsugi round 1 nccl\n",
+    "ended 0\n",
+    '{"DCGM GPU Diagnostic": {"test_categories": [',
+)
+
+
+@pytest.mark.parametrize("name", sorted(PATTERNS))
+def test_pattern_takes_a_time_that_grows_as_the_text(name: str) -> None:
+    assert growth.find_slow_pattern(PATTERNS[name]) == ""
+
+
+def test_no_pattern_is_hidden_from_that() -> None:
+    assert growth.find_hidden_patterns("runbooks") == []
+
+
+def get_parser(name: str) -> Callable[[Any], object]:
+    parse, more = PARSERS[name], MORE.get(name, {})
+
+    def call(text: str) -> object:
+        is_bytes = next(iter(parse.__annotations__.values())) == "bytes"
+        return parse(text.encode() if is_bytes else text, **more)
+
+    return call
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+def test_parser_takes_a_time_that_grows_as_the_text(name: str) -> None:
+    assert growth.find_slow_parser(get_parser(name), HEADS) == ""
+
+
+@pytest.mark.parametrize("test", list(Diagnosis))
+def test_verdict_takes_a_time_that_grows_as_the_text(test: Diagnosis) -> None:
+    wanted = Wanted(test, at_least=1.0, devices=("mlx5_0",))
+    texts = growth.find_slow_parser(
+        lambda text: diagnostics.evaluate(wanted, Ended(0, text)), HEADS
+    )
+    burn_in = growth.find_slow_parser(
+        lambda text: diagnostics.evaluate_burn_in(wanted, Ended(0, text)), HEADS
+    )
+    assert (texts, burn_in) == ("", "")
+
+
+def test_archive_takes_a_time_that_grows_as_the_text() -> None:
+    heads = ("password=", "a://b:", "bearer ", "-----BEGIN PRIVATE KEY-----", "token", "secret-")
+    hide = lambda text: archive.without_secrets(text.encode(), ["known-secret"])  # noqa: E731
+    assert growth.find_slow_parser(hide, heads) == ""
+
+
+texts = st.text(st.characters(exclude_categories=[]), max_size=80) | st.sampled_from(HEADS).flatmap(
+    lambda head: st.text(max_size=40).map(lambda rest: head + rest)
+)
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+@given(text=texts)
+def test_parser_ends_well_on_any_text(name: str, text: str) -> None:
+    is_bytes = next(iter(PARSERS[name].__annotations__.values())) == "bytes"
+    PARSERS[name](text.encode(errors="replace") if is_bytes else text, **MORE.get(name, {}))
+
+
+KEYS = (
+    *("DCGM Diagnostic", "test_categories", "tests", "name", "results", "status", "warnings"),
+    *("info", "warning", "error_severity", "gpu_ids", "runtime_error"),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inside: (
+        st.lists(inside, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(KEYS),
+            inside,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("test", list(Diagnosis))
+@given(document=JSON, text=texts)
+def test_verdict_is_given_on_any_text(test: Diagnosis, document: object, text: str) -> None:
+    wanted = Wanted(test, at_least=1.0, devices=("mlx5_0",))
+    for said in (text, json.dumps({"DCGM Diagnostic": {"test_categories": [document]}})):
+        for status in (0, 1, None, 127):
+            diagnostics.evaluate(wanted, Ended(status, said))
+            diagnostics.evaluate_burn_in(wanted, Ended(status, said))
+
+
+def test_severity_that_is_no_number_breaks_no_verdict() -> None:
+    said = (
+        '{"DCGM GPU Diagnostic": {"test_categories": [{"tests": [{"name": "PCIe", "results":'
+        ' [{"status": "Fail", "gpu_id": "0", "warnings": [{"error_severity": [1]}]}]}]}]}}'
+    )
+    verdict = diagnostics.evaluate(Wanted(Diagnosis.DCGM), Ended(1, said))
+    assert verdict.outcome is diagnostics.DiagnosticOutcome.ILL
+
+
+def test_number_without_end_in_a_reason_names_no_incident() -> None:
+    reason = f"kintsugi:{'7' * 5000} x"
+    state = NodeState("gn001", "IDLE", frozenset(), reason, "root", None, None, ())
+    assert parse_incident(state) is None
