@@ -181,7 +181,7 @@ def insert(rows: Sequence[Model], *, ignore_conflicts: bool = False) -> None:
     columns = ", ".join(f'"{field.column}"' for field in fields)
     conflicts = " ON CONFLICT DO NOTHING" if ignore_conflicts else ""
     statement = (
-        f"INSERT INTO {table.db_table} ({columns}) SELECT {columns} FROM"  # noqa: S608
+        f'INSERT INTO "{table.db_table}" ({columns}) SELECT {columns} FROM'  # noqa: S608
         f" json_populate_recordset(NULL::{table.db_table}, %s){conflicts} RETURNING id"
     )
     with connection.cursor() as cursor:

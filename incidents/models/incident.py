@@ -189,7 +189,8 @@ class InboxBatch(models.Model):
     in order of arrival.
 
     Receiver, segment and start say where they lay in the receiver's spool: that makes the events'
-    ids.
+    ids. A part of a batch (`is_part`) has the batch's key as its segment, no receiver, and events
+    with their ids.
     """
 
     receiver = models.CharField(max_length=64)
@@ -199,6 +200,10 @@ class InboxBatch(models.Model):
     payload = models.BinaryField(help_text="a JSON list of events in wire form, without their ids")
     size = models.PositiveIntegerField(help_text="bytes of the payload")
     recorded_at = models.DateTimeField()
+    attempts = models.PositiveSmallIntegerField(
+        db_default=0, help_text="how often a process began to count it and did not live to end it"
+    )
+    is_part = models.BooleanField(db_default=False)
 
     class Meta:
         constraints: ClassVar = [

@@ -3,16 +3,23 @@ take from it, each batch once.
 
 A batch is taken, counted and removed in one transaction: a worker that dies leaves it to the next.
 On PostgreSQL workers pass over each other's batches; SQLite has one writer at a time anyway.
+
+Before a batch is counted, its row says that it was begun: what kills the process that counts it
+leaves that behind. A batch that was begun too often is cut into single events, and the event that
+goes on killing is put aside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection, transaction
-from django.db.models import Count, Min, Sum
+import msgspec
+from django.db import Error, connection, transaction
+from django.db.models import Count, F, Min, Sum
 
 from detectors import faults
 from detectors.faults import FaultEvent
@@ -29,6 +36,12 @@ URGENT, ORDINARY = 0, 1
 _MOST_BYTES = 256 * 1024
 _MOST_BATCHES = 64
 _NOTHING = timedelta(0)
+# Our choice: workers are killed for many reasons, so twice may be chance. A batch begun so often is
+# cut; an event alone that was begun so often is put aside. What was cut has had a part of these.
+_CUT_AFTER, _CUT_WITH, _PUT_ASIDE_AFTER = 3, 2, 5
+# Any fixed number: the key of the advisory lock under which batches are begun.
+_BEGINNING_LOCK = 0x6B696E7462656769
+_beginning = threading.Lock()
 _COPY = (
     "COPY incidents_inboxbatch (receiver, segment, start, rank, payload, size, recorded_at)"
     " FROM STDIN"
@@ -68,17 +81,39 @@ def ingest_waiting(now: datetime) -> list[Change] | None:
     """Counts the most urgent batches that no other worker has taken, and removes them. None: there
     are none. Raises OperationalError when the database is at fault, and then nothing was counted.
     """
-    with transaction.atomic():
-        batches = _apply()
-        if not batches:
+    with contextlib.ExitStack() as beginning:
+        beginning.enter_context(_lock_beginning())
+        keys = _begin()
+        if not keys:
             return None
-        events: list[FaultEvent] = []
-        broken: list[tuple[Mapping[str, Any], str]] = []
-        for batch in batches:
-            _decode(batch, events, broken)
-        changes = quarantine(broken, now=now) if broken else []
-        changes += ingest(events, now=now)
-        InboxBatch.objects.filter(pk__in=[batch.pk for batch in batches]).delete()
+        try:
+            with transaction.atomic():
+                found = InboxBatch.objects.filter(pk__in=keys).order_by("rank", "id")
+                batches = list(found.select_for_update())
+                beginning.close()
+                return _ingest_batches(batches, now)
+        except Exception:
+            _forgive(keys)
+            raise
+
+
+def _ingest_batches(batches: Sequence[InboxBatch], now: datetime) -> list[Change]:
+    events: list[FaultEvent] = []
+    broken: list[tuple[Mapping[str, Any], str]] = []
+    for batch in batches:
+        wires = _decode(batch, broken)
+        if batch.attempts <= _CUT_AFTER:
+            _add_events(wires, events, broken)
+        elif len(wires) > 1:
+            _cut(batch, wires)
+        elif batch.attempts <= _PUT_ASIDE_AFTER:
+            _add_events(wires, events, broken)
+        else:
+            text = f"the process that counted it ended {batch.attempts - 1} times"
+            broken += [(wire, text) for wire in wires]
+    changes = quarantine(broken, now=now) if broken else []
+    changes += ingest(events, now=now)
+    InboxBatch.objects.filter(pk__in=[batch.pk for batch in batches]).delete()
     return changes
 
 
@@ -86,8 +121,7 @@ def ingest_wires(wires: Sequence[Mapping[str, Any]], *, now: datetime) -> list[C
     """The same for events that stand in no inbox."""
     events: list[FaultEvent] = []
     broken: list[tuple[Mapping[str, Any], str]] = []
-    for wire in wires:
-        _decode_wire(wire, events, broken)
+    _add_events(wires, events, broken)
     changes = quarantine(broken, now=now) if broken else []
     return changes + ingest(events, now=now)
 
@@ -138,36 +172,103 @@ def _make_batch(row: tuple[Any, ...]) -> InboxBatch:
     )
 
 
-def _apply() -> list[InboxBatch]:
-    """The first batch in order, and those that follow it as long as they are few and small."""
-    free = InboxBatch.objects.order_by("rank", "id").select_for_update(skip_locked=True)
-    taken = list(free[:1])
-    if not taken or taken[0].size >= _MOST_BYTES:
-        return taken
-    size = taken[0].size
-    first = taken[0].pk
-    sizes = InboxBatch.objects.order_by("rank", "id").exclude(pk=first)
+@contextlib.contextmanager
+def _lock_beginning() -> Iterator[None]:
+    """One worker at a time chooses batches, says so and locks them: in between they would be free
+    to others, whose attempts would count as well. A session's lock: it ends with the process."""
+    if not is_postgresql():
+        with _beginning:
+            yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s)", [_BEGINNING_LOCK])
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Error), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [_BEGINNING_LOCK])
+
+
+def _begin() -> list[int]:
+    """The keys of the batches to count now, whose rows say so. No disk is waited for: a database
+    that crashes forgets no more than that they were begun."""
+    with transaction.atomic():
+        if is_postgresql():
+            with connection.cursor() as cursor:
+                cursor.execute("SET LOCAL synchronous_commit = off")
+        keys = _choose()
+        InboxBatch.objects.filter(pk__in=keys).update(attempts=F("attempts") + 1)
+    return keys
+
+
+def _forgive(keys: Collection[int]) -> None:
+    """The attempt failed and the process lives: it was no batch that kills."""
+    with contextlib.suppress(Error):
+        begun = InboxBatch.objects.filter(pk__in=keys, attempts__gt=0)
+        begun.update(attempts=F("attempts") - 1)
+
+
+def _choose() -> list[int]:
+    """The first batch in order, and those that follow it as long as they are few and small. One
+    that may kill is alone."""
+    waiting = InboxBatch.objects.order_by("rank", "id")
+    free = waiting.select_for_update(skip_locked=True)
+    first = free.values_list("pk", "size", "attempts").first()
+    if first is None:
+        return []
+    pk, size, attempts = first
+    if size >= _MOST_BYTES or attempts >= _CUT_AFTER - 1:
+        return [pk]
+    harmless = waiting.filter(attempts__lt=_CUT_AFTER - 1).exclude(pk=pk)
     wanted = []
-    for pk, more in sizes.values_list("pk", "size")[:_MOST_BATCHES]:
+    for follower, more in harmless.values_list("pk", "size")[:_MOST_BATCHES]:
         size += more
         if size > _MOST_BYTES:
             break
-        wanted.append(pk)
-    return taken + list(free.filter(pk__in=wanted))
+        wanted.append(follower)
+    return [pk, *free.filter(pk__in=wanted).values_list("pk", flat=True)]
+
+
+def _cut(batch: InboxBatch, wires: Sequence[Mapping[str, Any]]) -> None:
+    """In place of the batch, each of its events alone."""
+    parts = []
+    for index, wire in enumerate(wires):
+        payload = msgspec.json.encode([wire])
+        part = InboxBatch(
+            receiver="",
+            segment=batch.pk,
+            start=index,
+            rank=batch.rank,
+            payload=payload,
+            size=len(payload),
+            recorded_at=batch.recorded_at,
+            attempts=_CUT_WITH,
+            is_part=True,
+        )
+        parts.append(part)
+    InboxBatch.objects.bulk_create(parts)
 
 
 def _decode(
-    batch: InboxBatch,
-    events: list[FaultEvent],
-    broken: list[tuple[Mapping[str, Any], str]],
-) -> None:
+    batch: InboxBatch, broken: list[tuple[Mapping[str, Any], str]]
+) -> Sequence[Mapping[str, Any]]:
     payload = bytes(batch.payload)
     try:
-        wires = spool.decode(payload, batch.receiver, batch.segment, batch.start)
+        if batch.is_part:
+            parts: list[dict[str, Any]] = msgspec.json.decode(payload, type=list[dict[str, Any]])
+            return parts
+        return spool.decode(payload, batch.receiver, batch.segment, batch.start)
     except ValueError as error:
         text = payload.decode("utf-8", "replace")
         broken.append(({"payload": text}, f"not a batch of events: {error}"))
-        return
+        return ()
+
+
+def _add_events(
+    wires: Iterable[Mapping[str, Any]],
+    events: list[FaultEvent],
+    broken: list[tuple[Mapping[str, Any], str]],
+) -> None:
     for wire in wires:
         _decode_wire(wire, events, broken)
 

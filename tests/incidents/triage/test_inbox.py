@@ -1,0 +1,129 @@
+"""What ends the process that counts it is found and put aside; the rest of its batch counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.db import OperationalError, connection
+from django.db.models import F
+
+from detectors.faults import to_wire
+from incidents.models import Fault, InboxBatch, QuarantinedEvent
+from incidents.triage import inbox
+from tests.builders import NOW, a_node, an_event
+
+POISON, HARMLESS = "gpu.xid.48", "gpu.xid.79"
+ROOT = Path(__file__).parents[3]
+# A worker in a process of its own. The statement that stores the poison kills it as a fault in
+# compiled code would: no exception, nothing rolled back by us.
+WORKER = f"""
+import os, signal
+from datetime import datetime
+import django
+django.setup()
+from django.db import connection
+from incidents.triage import inbox
+
+def kill(execute, sql, params, many, context):
+    if sql.startswith('INSERT INTO "incidents_fault"') and {POISON!r} in str(params):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return execute(sql, params, many, context)
+
+now = datetime.fromisoformat({NOW.isoformat()!r})
+with connection.execute_wrapper(kill):
+    while inbox.ingest_waiting(now) is not None:
+        pass
+"""
+MOST_LIVES = 12
+
+
+def put(*types: str, number: int = 0) -> None:
+    """One batch with a fault of each of these types, as a receiver hands it over."""
+    wires = []
+    for gpu, fault_type in enumerate(types):
+        wires.append(to_wire(an_event(fault_type, f"node/gn042/gpu/0000:{gpu:02x}:00.0")))
+    payload = json.dumps(wires).encode()
+    InboxBatch.objects.create(
+        receiver="r1",
+        segment=1,
+        start=number,
+        rank=1,
+        payload=payload,
+        size=len(payload),
+        recorded_at=NOW,
+    )
+
+
+def database_environment() -> dict[str, str]:
+    """The test's own database, for another process."""
+    database = connection.settings_dict
+    user, host, port = database["USER"], database["HOST"], database["PORT"]
+    return {"DATABASE_URL": f"postgresql://{user}@{host}:{port}/{database['NAME']}"}
+
+
+def run_worker(folder: Path) -> int:
+    """How it ended: 0, or minus the signal that killed it."""
+    environment = {
+        "KINTSUGI_DATA_DIR": str(folder),
+        "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
+    }
+    worker = subprocess.run(
+        [sys.executable, "-c", WORKER],
+        check=False,
+        cwd=ROOT,
+        env=os.environ | environment | database_environment(),
+    )
+    return worker.returncode
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgresql
+def test_an_event_that_kills_each_worker_is_put_aside_and_the_others_count(tmp_path: Path) -> None:
+    a_node()
+    put(HARMLESS, POISON, HARMLESS)
+    put(HARMLESS, number=1)
+    ends = []
+    while InboxBatch.objects.exists() and len(ends) < MOST_LIVES:
+        ends.append(run_worker(tmp_path))
+    assert set(ends[:-1]) == {-signal.SIGKILL}
+    assert ends[-1] == 0
+    aside = QuarantinedEvent.objects.get()
+    assert aside.wire["fault_type"] == POISON
+    assert "ended 5 times" in aside.error
+    counted = Fault.objects.filter(fault_type=HARMLESS).values_list("resource", "count")
+    assert sorted(counted) == [
+        ("node/gn042/gpu/0000:00:00.0", 2),
+        ("node/gn042/gpu/0000:02:00.0", 1),
+    ]
+
+
+@pytest.mark.django_db
+def test_a_database_that_fails_is_not_held_against_the_batch() -> None:
+    def fail(execute, sql, params, many, context):  # type: ignore[no-untyped-def]
+        if sql.startswith('INSERT INTO "incidents_fault"'):
+            raise OperationalError("the server closed the connection")
+        return execute(sql, params, many, context)
+
+    put(HARMLESS)
+    for _ in range(2 * MOST_LIVES):
+        with pytest.raises(OperationalError), connection.execute_wrapper(fail):
+            inbox.ingest_waiting(NOW)
+    assert InboxBatch.objects.get().attempts == 0
+    assert inbox.ingest_waiting(NOW) is not None
+    assert Fault.objects.get().count == 1
+
+
+@pytest.mark.django_db
+def test_a_batch_that_may_kill_takes_no_other_with_it() -> None:
+    put(HARMLESS)
+    put(HARMLESS, number=1)
+    InboxBatch.objects.filter(start=0).update(attempts=F("attempts") + 2)
+    inbox.ingest_waiting(NOW)
+    assert InboxBatch.objects.get().start == 1
