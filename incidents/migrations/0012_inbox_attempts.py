@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('incidents', '0010_kept_period'),
+        ('incidents', '0011_provenance'),
     ]
 
     operations = [
