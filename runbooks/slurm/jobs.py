@@ -123,7 +123,7 @@ def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
     hosts, gpus_per_node = _parse_hosts(nodes), output.gpus_in(gpus)
     started_at = _parse_time(started) if has_begun else None
     ended_at = _parse_time(ended) if has_ended else None
-    exit_status = _parse_wait_status(status) if has_ended else None
+    exit_status = _parse_exit(status) if has_ended else None
     checkpoint_at = job_records.checkpoint(comment)
     return SlurmJob(
         job_id,
@@ -147,7 +147,7 @@ def _parse_sacct_row(cells: Sequence[str], name: str) -> SlurmJob:
     has_ended = word not in _WORKS and word not in _WAITS
     hosts, started_at = _parse_hosts(nodes), _parse_time(started)
     ended_at = _parse_time(ended) if has_ended else None
-    exit_status = _parse_exit_code(status) if has_ended else None
+    exit_status = _parse_exit(status) if has_ended else None
     return SlurmJob(
         job_id,
         user,
@@ -160,13 +160,16 @@ def _parse_sacct_row(cells: Sequence[str], name: str) -> SlurmJob:
     )
 
 
-def _parse_exit_code(text: str) -> int | None:
-    """sacct prints `status:signal`."""
-    found = _EXIT_CODE.fullmatch(text)
-    if found is None:
+def _parse_exit(text: str) -> int | None:
+    """`status:signal` as sacct prints it, and squeue of 23.02 and later; what wait(2) gave as
+    squeue of 22.05 prints it: 768 is status 3, 9 is killed by signal 9."""
+    pair = _EXIT_CODE.fullmatch(text)
+    if pair is not None:
+        return _as_shell_status(int(pair[1]), int(pair[2]))
+    if not _WAIT_STATUS.fullmatch(text):
         return None
-    status, signal = int(found[1]), int(found[2])
-    return _as_shell_status(status, signal)
+    number = int(text)
+    return _as_shell_status(number >> 8, number & 127)
 
 
 def _as_shell_status(status: int, signal: int) -> int:
@@ -182,14 +185,6 @@ def has_agreement(comment: str) -> bool:
 
 def _parse_hosts(text: str) -> tuple[str, ...]:
     return () if text in ("", "(null)", "None assigned") else tuple(output.hosts(text))
-
-
-def _parse_wait_status(text: str) -> int | None:
-    """squeue prints what wait(2) gave: 768 is status 3, 9 is killed by signal 9."""
-    if not _WAIT_STATUS.fullmatch(text):
-        return None
-    number = int(text)
-    return _as_shell_status(number >> 8, number & 127)
 
 
 def _parse_time(text: str) -> datetime | None:

@@ -70,7 +70,8 @@ def get_written(state: NodeState) -> Written:
 
 
 def get_owner(state: NodeState, incident_id: int, known: Sequence[Written] | None = None) -> Owner:
-    """Who took the node out. A reason left on a node that takes jobs belongs to nobody.
+    """Who took the node out. A reason left on a node that takes jobs belongs to nobody: from 24.11
+    on a resume keeps it there.
 
     `known` are the reasons that runs of ours wrote; what only looks like one, or was added to one,
     is a person's word. None: the text alone is believed, as for what nothing is done about.
@@ -78,14 +79,13 @@ def get_owner(state: NodeState, incident_id: int, known: Sequence[Written] | Non
     if state.is_failing:
         return Owner.PERSON
     is_out = state.is_draining or state.base == "DOWN"
-    if state.reason.startswith(_OURS):
-        if known is not None and not any(written.stands_in(state) for written in known):
-            return Owner.PERSON if is_out else Owner.NOBODY
-        if state.reason.startswith(_format_prefix(incident_id)):
-            return Owner.THIS_INCIDENT
-        return Owner.OTHER_INCIDENT if is_out else Owner.NOBODY
     if not is_out or not state.reason:
         return Owner.NOBODY
+    if state.reason.startswith(_OURS):
+        if known is not None and not any(written.stands_in(state) for written in known):
+            return Owner.PERSON
+        is_of_this = state.reason.startswith(_format_prefix(incident_id))
+        return Owner.THIS_INCIDENT if is_of_this else Owner.OTHER_INCIDENT
     return (
         Owner.SLURM
         if state.reason_set_by in _SLURM_USERS and _is_slurms(state.reason)
@@ -148,14 +148,12 @@ def evaluate_hold(state: NodeState, whose: Owner) -> Held | Dropped | TakenOver:
         return TakenOver(
             f'{state.name} was set to FAIL by {who}: "{state.reason}"', is_resumed=False
         )
-    if whose is Owner.THIS_INCIDENT:
-        return Held() if state.is_draining else Dropped(f"Slurm dropped the drain of {state.name}")
-    if whose is Owner.SLURM and state.is_draining:
+    if state.is_draining and whose in (Owner.THIS_INCIDENT, Owner.SLURM):
         return Held()
-    if state.base == "DOWN" and not state.is_draining and whose in (Owner.SLURM, Owner.NOBODY):
-        return Dropped(f"Slurm set {state.name} down and dropped its drain")
     if not state.is_draining and state.base != "DOWN":
         return TakenOver(f"{state.name} was resumed by someone else", is_resumed=True)
+    if not state.is_draining and whose in (Owner.THIS_INCIDENT, Owner.SLURM, Owner.NOBODY):
+        return Dropped(f"Slurm dropped the drain of {state.name}")
     return TakenOver(
         f'{state.name} now has another reason, by {who}: "{state.reason}"', is_resumed=False
     )
