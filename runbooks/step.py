@@ -222,6 +222,7 @@ class Context:
     find_members: Callable[[], Sequence[ActiveFault]] = tuple
     find_maintenance: Callable[[], str] = str
     find_written: Callable[[int], Sequence[Written]] = lambda incident: ()
+    find_persons_reason: Callable[[], str] = str
     params: Mapping[str, Any] = field(default_factory=dict)
     key: str = ""
 

@@ -12,7 +12,7 @@ from tests import durations, statements, touched
 from tests.durations import Duration, get_slowest
 from tests.services import patience
 from tests.services.patience import Deadline, patient
-from tests.tiers import FAST, PLAIN, Unit, belongs, deal, get_units, is_within
+from tests.tiers import FAST, PLAIN, Unit, belongs, deal, drives, get_units, is_within
 
 pytest_plugins = ["pytester"]
 SUITE = """
@@ -52,6 +52,12 @@ def known(items: list[pytest.Item]) -> dict[str, Duration]:
 
 def names(items: list[pytest.Item]) -> list[str]:
     return [item.name for item in items]
+
+
+def test_the_tests_of_another_slurm_are_those_that_drive_slurmctld(
+    items: list[pytest.Item],
+) -> None:
+    assert names([item for item in items if drives(item, "slurmctld")]) == ["test_with_slurm"]
 
 
 def test_the_fast_tier_has_no_test_that_is_known_to_be_slow_and_none_that_needs_a_service(

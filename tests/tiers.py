@@ -107,6 +107,11 @@ def belongs(item: pytest.Item, tier: str, durations: dict[str, Duration]) -> boo
     return not is_long or is_longer_in_deep(item)
 
 
+def drives(item: pytest.Item, program: str) -> bool:
+    """Whether it is marked as needing this program."""
+    return any(program in mark.args for mark in item.iter_markers("needs"))
+
+
 def is_repeated_on_sqlite(item: pytest.Item, which: str, chosen: frozenset[str]) -> bool:
     """`which`: `differing`, or `rest` for all others that use the database."""
     is_chosen = (
@@ -153,6 +158,7 @@ class TierRun:
         base: str | None = config.getoption("--touched-first")
         self.touched = Touched(base) if base else None
         self.on_sqlite: str | None = config.getoption("--on-sqlite")
+        self.program: str | None = config.getoption("--driving")
         self.chosen = load_chosen()
         self.recorder = StatementRecorder() if config.getoption("--record") else None
         self.shapes: dict[str, set[str]] = {}
@@ -186,6 +192,8 @@ class TierRun:
         gc.freeze()
 
     def _belongs(self, item: pytest.Item, tier: str) -> bool:
+        if self.program is not None and not drives(item, self.program):
+            return False
         if self.on_sqlite is not None:
             return is_repeated_on_sqlite(item, self.on_sqlite, self.chosen)
         return belongs(item, tier, self.durations)
@@ -272,6 +280,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["differing", "rest"],
         help="of what uses a database, what the databases do not read alike, or all else",
     )
+    group.addoption("--driving", metavar="PROGRAM", help="of these, what drives this program")
     group.addoption("--touched-first", metavar="BASE", help="first what differs from this commit")
     group.addoption(
         "--start-within",

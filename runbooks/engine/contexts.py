@@ -14,6 +14,7 @@ from incidents.models import Fault, Incident
 from runbooks.engine import start
 from runbooks.models import Run
 from runbooks.node import drains
+from runbooks.shadow import shadow_log
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Written
 from runbooks.slurm.protocol import NodeState, SlurmRefusal
@@ -35,6 +36,7 @@ def build_context(
     context.find_members = partial(_load_members, run)
     context.find_maintenance = partial(_find_maintenance, run, now)
     context.find_written = partial(_load_written, run)
+    context.find_persons_reason = partial(shadow_log.find_persons_reason, run.place)
     return context
 
 

@@ -81,6 +81,11 @@ class SeenNode(models.Model):
     is_out = models.BooleanField(help_text="drained or down")
     is_ours = models.BooleanField(default=False, help_text="the reason is Kintsugi's")
     reason = models.CharField(max_length=255, blank=True)
+    persons_reason = models.CharField(
+        max_length=255,
+        blank=True,
+        help_text="why a person took it out, kept while it is out: Slurm may write over it",
+    )
     boot_time = models.DateTimeField(null=True, blank=True)
     seen_at = models.DateTimeField()
 

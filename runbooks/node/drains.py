@@ -26,9 +26,12 @@ def evaluate_hold(ctx: Context) -> Held | Dropped | TakenOver:
 
 def get_owner(ctx: Context) -> Owner:
     """Whose the node is. What other runs have written is only read where this run has not written
-    what stands there."""
+    what stands there. A person's drain stays theirs when Slurm has put a reason of its own in the
+    place of theirs."""
     known = [*load_written(ctx.facts), *_get_attempted_reasons(ctx)]
     whose = ownership.get_owner(ctx.state, ctx.incident_id, known)
+    if whose is Owner.SLURM and ctx.find_persons_reason():
+        return Owner.PERSON
     named = ownership.parse_incident(ctx.state)
     if whose is not Owner.PERSON or named is None:
         return whose

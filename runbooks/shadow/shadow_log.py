@@ -97,18 +97,19 @@ def record_external_acts(nodes: Mapping[str, NodeState], now: datetime) -> int:
             row.is_out, _get_owner(row), row.reason, row.boot_time
         )
         after = external_changes.observe_node(state)
-        if _as_row(after) == (row.is_out, row.is_ours, row.reason, row.boot_time):
+        persons_reason = _get_persons_reason(row.persons_reason, after)
+        seen = (row.is_out, row.is_ours, row.reason, row.boot_time)
+        if _as_row(after) == seen and persons_reason == row.persons_reason:
             continue
         if name not in ours:
             acts += [
                 _build_row(row.node, act) for act in external_changes.find_acts(before, state, now)
             ]
         row.is_out, row.is_ours, row.reason, row.boot_time = _as_row(after)
-        row.seen_at = now
+        row.persons_reason, row.seen_at = persons_reason, now
         changed.append(row)
-    SeenNode.objects.bulk_update(
-        changed, ["is_out", "is_ours", "reason", "boot_time", "seen_at"], batch_size=500
-    )
+    columns = ["is_out", "is_ours", "reason", "persons_reason", "boot_time", "seen_at"]
+    SeenNode.objects.bulk_update(changed, columns, batch_size=500)
     _create_seen_nodes(nodes.keys() - known.keys(), nodes, now)
     SeenAct.objects.bulk_create(acts)
     return len(acts)
@@ -119,13 +120,28 @@ def _as_row(node: external_changes.NodeSnapshot) -> tuple[bool, bool, str, datet
     return node.is_out, is_ours, node.reason[:_LONGEST], node.boot_time
 
 
+def _get_persons_reason(known: str, node: external_changes.NodeSnapshot) -> str:
+    """What Slurm writes over a person's reason takes the node from nobody: from 23.02 on it does so
+    where a drained node registers with fewer GPUs (src/slurmctld/node_mgr.c)."""
+    if node.owner is Owner.PERSON:
+        return node.reason[:_LONGEST]
+    return known if node.owner is Owner.SLURM else ""
+
+
+def find_persons_reason(node: str) -> str:
+    """Why a person took this node out, where the looks at Slurm have seen that and not since seen
+    it in service; else empty."""
+    row = SeenNode.objects.filter(node__name=node).only("persons_reason").first()
+    return row.persons_reason if row is not None else ""
+
+
 def _get_owner(row: SeenNode) -> Owner:
     """Enough of it for the next look: a person's or Slurm's reason, or ours."""
     if not row.is_out:
         return Owner.NOBODY
     if row.is_ours:
         return Owner.OTHER_INCIDENT
-    return Owner.PERSON if row.reason else Owner.SLURM
+    return Owner.PERSON if row.persons_reason else Owner.SLURM
 
 
 def _get_runs_since(ended: datetime) -> QuerySet[Run]:
@@ -147,15 +163,15 @@ def _create_seen_nodes(
         return
     rows = []
     for node in Node.objects.filter(name__in=list(names)):
-        is_out, is_ours, reason, boot_time = _as_row(
-            external_changes.observe_node(nodes[node.name])
-        )
+        seen = external_changes.observe_node(nodes[node.name])
+        is_out, is_ours, reason, boot_time = _as_row(seen)
         rows.append(
             SeenNode(
                 node=node,
                 is_out=is_out,
                 is_ours=is_ours,
                 reason=reason,
+                persons_reason=_get_persons_reason("", seen),
                 boot_time=boot_time,
                 seen_at=now,
             )

@@ -86,11 +86,12 @@ def get_owner(state: NodeState, incident_id: int, known: Sequence[Written] | Non
             return Owner.PERSON
         is_of_this = state.reason.startswith(_format_prefix(incident_id))
         return Owner.THIS_INCIDENT if is_of_this else Owner.OTHER_INCIDENT
-    return (
-        Owner.SLURM
-        if state.reason_set_by in _SLURM_USERS and _is_slurms(state.reason)
-        else Owner.PERSON
-    )
+    return Owner.SLURM if is_by_slurm(state) else Owner.PERSON
+
+
+def is_by_slurm(state: NodeState) -> bool:
+    """Whether the reason is one that Slurm's own daemons write."""
+    return state.reason_set_by in _SLURM_USERS and _is_slurms(state.reason)
 
 
 def _is_slurms(text: str) -> bool:

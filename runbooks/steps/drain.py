@@ -70,10 +70,12 @@ class Drain(Base):
 
 def _wait_for_person(ctx: Context) -> Wait:
     ctx.facts["persons_reason"] = ctx.state.reason
-    who = ctx.state.reason_set_by or "someone"
+    who, reason = ctx.state.reason_set_by or "someone", f'"{ctx.state.reason}"'
+    if ownership.is_by_slurm(ctx.state):
+        who = "a person"
+        reason = f'"{ctx.find_persons_reason()}", over which Slurm has written {reason}'
     text = (
-        f'{ctx.node} is taken out by {who}: "{ctx.state.reason}". Kintsugi leaves it alone while'
-        " that stands."
+        f"{ctx.node} is taken out by {who}: {reason}. Kintsugi leaves it alone while that stands."
     )
     ask = f"Look after {ctx.node}, which {who} has taken out: Kintsugi leaves it to you."
     return Wait(text, _LOOK_AGAIN, ask=ask, is_told=True)

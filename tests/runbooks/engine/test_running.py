@@ -198,9 +198,10 @@ def test_drain_that_slurm_wrote_is_adopted_and_told() -> None:
     assert any('with the reason "Kill task failed"' in line for line in site.story(run.incident))
 
 
+@pytest.mark.parametrize("version", ["22.05.8", "24.11.5"])
 @pytest.mark.parametrize("step", ["wait_for_jobs", "confirm_on_node", "wait_for_boot"])
-def test_run_stops_and_says_so_when_a_person_resumes_the_node(step: str) -> None:
-    site = Site()
+def test_run_stops_and_says_so_when_a_person_resumes_the_node(step: str, version: str) -> None:
+    site = Site(slurm={"SLURM_VERSION": version})
     if step == "wait_for_jobs":
         site.slurm.add_job("17", nodes=["gn001"])
     incident = site.raise_fault() if step == "confirm_on_node" else site.lose_gpu()
