@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional
@@ -20,6 +21,7 @@ from typing import Any, Optional
 from detectors.catalog import grace_periods as graces
 from detectors.catalog import rows, rules
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
+from detectors.provenance import FACILITIES
 
 try:
     import tomllib
@@ -55,6 +57,18 @@ class ResourceKind(str, Enum):
     PORT = "port"
     STORAGE = "storage"
 
+
+class Begins(str, Enum):
+    """Where in a line a signature stands: what comes before is no part of it, and nobody's to
+    choose."""
+
+    MESSAGE = "message"
+    """With the first character of the message, behind program and printk's stamp."""
+    PROGRAM = "program"
+    """With the program's name, or the severity's word before it."""
+
+
+ANY = "any"
 
 # The groups of which a signature of each kind needs at least one.
 _NEEDED_GROUPS: dict[ResourceKind, tuple[str, ...]] = {
@@ -114,6 +128,9 @@ class Signature:
     `types` are ids, each of which the line raises or clears; `{code}` in one is completed by the
     group `code`. A line that fits `unless` too says something else. `qualifier` names groups that
     tell two faults of one type on one resource apart.
+
+    `programs` (with `*` for any characters) and `facilities` (0 to 23) are who may write the line;
+    without facilities any may. Only the kernel's lines may name no program, as in dmesg.
     """
 
     types: tuple[str, ...]
@@ -123,6 +140,18 @@ class Signature:
     unless: str = ""
     qualifier: tuple[str, ...] = ()
     where: str = ""
+    programs: tuple[str, ...] = ()
+    facilities: frozenset[int] = frozenset()
+    begins: Begins = Begins.MESSAGE
+
+    def is_of(self, program: str, facility: Optional[int]) -> bool:
+        """Whether a line of this program and facility may say it. A line that names no facility, as
+        in a file, is judged by its program."""
+        if facility is not None and self.facilities and facility not in self.facilities:
+            return False
+        if not program:
+            return "kernel" in self.programs or "*" in self.programs
+        return any(fnmatchcase(program, pattern) for pattern in self.programs)
 
 
 @dataclass(frozen=True)
@@ -345,8 +374,12 @@ _ENUMS: dict[str, type[Enum]] = {
 
 def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
     """One per pattern. Raises ValueError with one reason per line."""
-    known = {"type", "event", "pattern", "on", "unless", "qualifier"}
-    reasons = _list_wrong_fields(row, known, ("type", "event", "pattern", "on"))
+    required = ("type", "event", "pattern", "on", "program", "facility", "begins")
+    reasons = _list_wrong_fields(row, {*required, "unless", "qualifier"}, required)
+    begins = rows.member(Begins, "begins", row["begins"], reasons) if "begins" in row else None
+    programs, facilities = _names(row.get("program", ())), _facilities(row, reasons)
+    if ANY in programs:
+        programs = ("*",)
     event = rows.member(EventKind, "event", row["event"], reasons) if "event" in row else None
     kind = rows.member(ResourceKind, "on", row["on"], reasons) if "on" in row else None
     types = _names(row.get("type", ()))
@@ -370,9 +403,20 @@ def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
             reasons.append(f"qualifier {name} is no group of a pattern")
     if reasons or not isinstance(event, EventKind) or not isinstance(kind, ResourceKind):
         raise ValueError("\n".join(reasons))
-    return [
-        Signature(types, event, pattern, kind, unless, qualifier, where) for pattern in patterns
-    ]
+    shared = Signature(types, event, "", kind, unless, qualifier, where, programs, facilities)
+    place = begins if isinstance(begins, Begins) else Begins.MESSAGE
+    return [replace(shared, pattern=pattern, begins=place) for pattern in patterns]
+
+
+def _facilities(row: Mapping[str, Any], reasons: list[str]) -> frozenset[int]:
+    """Empty for any."""
+    found = set()
+    for name in _names(row.get("facility", ())):
+        if name in FACILITIES:
+            found.add(FACILITIES.index(name))
+        elif name != ANY:
+            reasons.append(f"facility {name!r} is none of {ANY}, {', '.join(FACILITIES)}")
+    return frozenset(found)
 
 
 def _names(value: object) -> tuple[str, ...]:

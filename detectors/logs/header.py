@@ -53,6 +53,9 @@ _ZONE_HOURS = {
     "PDT": -7, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9, "AEST": 10, "AEDT": 11,
 }  # fmt: skip
 
+# The abbreviations of glibc's de_DE that differ in three plain letters.
+_MONTHS |= {"mai": 5, "okt": 10, "dez": 12}
+
 _HALF_A_YEAR = timedelta(days=182)
 
 _CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:(?P<point>[.,])(?P<frac>\d+)(?:\.\d+)?)?"
@@ -70,7 +73,9 @@ _PRI = re.compile(r"<(\d{1,3})>")
 _RFC5424 = re.compile(r"1 (?P<stamp>\S+) (?P<host>\S+) (?P<program>\S+) (?P<pid>\S+) (?P<id>\S+) ?")
 _ELEMENT = re.compile(r'\[[^\s\]="]+(?: [^\s\]="]+="(?:[^"\\]|\\.)*")*\]')
 _BOOT = re.compile(r'\b_?(?:boot_id|BOOT_ID)="([0-9a-fA-F-]{32,36})"')
-_KERNEL = re.compile(r"\[\s*(\d{1,10}\.\d{3,9})\](?:\[\s*[TC]\d+\])?\s?")
+_KERNEL = re.compile(
+    r"\[\s*(?:(\d{1,10}\.\d{3,9})\s?|\d{1,10}(?:\.\d{1,2}s?|s))\](?:\[\s*[TC]\d+\])?\s?"
+)
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
 # Before the stamp: `*`, a sequence number, `host:` or `host RP/0/RSP0/CPU0:` (Cisco's families).
 _BARE_LEAD = re.compile(r":?\s*(?:\d+: )?[*.]?")
@@ -292,7 +297,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     severity = severity if word_severity is None else word_severity
     # What the kernel's ring holds is the kernel's text, `systemd[1]: ...` too: one line gets one
     # key by every path.
-    program, body = ("", rest) if kernel and host is None else _take_program(rest)
+    is_ring = bool(kernel) or (stamp is not None and stamp.is_dmesg)
+    program, body = ("", rest) if is_ring and host is None else _take_program(rest)
     occurred_at = stamp.at if stamp else None
     return _finish(host, occurred_at, program, kernel + body, severity, clock)
 
@@ -347,6 +353,8 @@ def _take_priority(host: str | None, rest: str) -> tuple[str | None, str, int | 
 def _take_program(rest: str) -> tuple[str, str]:
     """`kernel: text` and `swss#orchagent[42]: text`. NVRM and driver names are part of the
     message."""
+    if rest.startswith("kernel:"):
+        return "kernel", rest[len("kernel:") :].removeprefix(" ")
     found = _PROGRAM.match(rest)
     if found is None or found["name"] in ("NVRM", "AER", "SXid", "EDAC", "Lustre", "LustreError"):
         return "", rest
@@ -366,7 +374,7 @@ def _finish(
     if not program and body.startswith("kernel: "):
         program, body = "kernel", body[8:]
     printk = _KERNEL.match(body)
-    seconds = printk[1] if printk is not None else ""
+    seconds = (printk[1] or "") if printk is not None else ""
     if printk is not None:
         body = body[printk.end() :]
     if repeat is LineRepeat.NONE:

@@ -14,7 +14,7 @@ from datetime import datetime, tzinfo
 
 from detectors import resources
 from detectors.catalog import decode
-from detectors.catalog.catalog import Catalog, FaultType, ResourceKind, Signature
+from detectors.catalog.catalog import Begins, Catalog, FaultType, ResourceKind, Signature
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
 from detectors.logs.header import Header, parse_header, source_key
 from detectors.logs.matcher import compile_patterns
@@ -36,6 +36,10 @@ _ENDS_BY_NO_LINE = frozenset({ResourceKind.GPU, ResourceKind.NVSWITCH})
 # A person reads the excerpt; the longest known line of a fault is a Lustre request of about 400
 # characters.
 _EXCERPT = 1000
+# What loggers and switches write before each message: SONiC ":- " (swss-common, logger.h), Arista
+# a sequence number.
+_LEAD = re.compile(rb"^[:\-\s]{0,8}(?:\d{1,10}: )?")
+_REPLACED = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 @dataclass(frozen=True)
@@ -163,20 +167,25 @@ class Matcher:
         stamps that name none. `is_own_line`: `default_host` is where the line was read, whatever
         host it names. The first signature that fits speaks for the line.
         """
-        for number in self._match(line):
+        numbers = self._match(line)
+        if not numbers:
+            return []
+        header = parse_header(line, observed_at=observed_at, zone=zone, year=year)
+        body = _LEAD.sub(b"", header.body.encode(), count=1)
+        for number in numbers:
             item = self._signatures[number]
-            found = item.pattern.search(line)
+            if not item.signature.is_of(header.program, header.facility):
+                continue
+            found, is_of_driver = _find(item, line, body)
             if found is None or (item.unless is not None and item.unless.search(line)):
                 continue
-            header = parse_header(line, observed_at=observed_at, zone=zone, year=year)
             groups = {
                 name: _text(value) for name, value in found.groupdict().items() if value is not None
             }
             named = groups.pop("host", "") or header.host
             host = resources.short_host(default_host if is_own_line or not named else named)
             event = _event(item.signature, line)
-            begins = _begins(header.body, found[0])
-            hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event, begins)
+            hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event, is_of_driver)
             return [self._fact(hit, name) for name in item.signature.types]
         return []
 
@@ -209,7 +218,7 @@ class Matcher:
             program=hit.header.program,
             facility=hit.header.facility,
             priority=hit.header.severity,
-            is_of_driver=hit.begins,
+            is_of_driver=hit.is_of_driver,
         )
 
     def _decoded(self, name: str, code: int | None, text: str) -> decode.Decoded:
@@ -232,13 +241,24 @@ class _Hit:
     header: Header
     excerpt: str
     event: EventKind
-    begins: bool
+    is_of_driver: bool
 
 
-def _begins(body: str, found: bytes) -> bool:
-    """Whether what was matched stands where the message begins."""
-    words = _text(found).lstrip(" :>]\t")
-    return bool(words) and body.startswith(words[:200])
+def _find(item: _Compiled, line: bytes, body: bytes) -> tuple[re.Match[bytes] | None, bool]:
+    """The signature where it may stand, and whether the message begins with it: what somebody
+    quotes in a message is not said by it."""
+    found = item.pattern.match(body)
+    if found is not None or item.signature.begins is Begins.MESSAGE:
+        return found, True
+    found = item.pattern.search(line)
+    is_before = found is not None and found.start() <= _begin_of_message(line, body)
+    return (found if is_before else None), False
+
+
+def _begin_of_message(line: bytes, body: bytes) -> int:
+    """Where the message stands in the line; bytes that are no text differ in the two."""
+    words = body.partition(_REPLACED)[0][:64]
+    return max(line.find(words), 0) if words else 0
 
 
 def _event(signature: Signature, line: bytes) -> EventKind:

@@ -27,6 +27,9 @@ _SIGNATURE = """
 type = "gpu.sample"
 event = "raised"
 on = "node"
+program = "kernel"
+facility = "kern"
+begins = "message"
 pattern = 'sample text'
 """
 
@@ -106,6 +109,11 @@ def test_a_wrong_row_is_refused_with_file_line_and_reason(tmp_path, old, new, re
         ('on = "node"', 'on = "gpu"', "needs a group named pci"),
         ('on = "node"', 'on = "moon"', "on 'moon' is none of"),
         ('event = "raised"', 'event = "maybe"', "event 'maybe' is none of"),
+        ('program = "kernel"\n', "", "missing program"),
+        ('facility = "kern"\n', "", "missing facility"),
+        ('begins = "message"\n', "", "missing begins"),
+        ('facility = "kern"', 'facility = "kernel"', "facility 'kernel' is none of any, kern"),
+        ('begins = "message"', 'begins = "anywhere"', "begins 'anywhere' is none of message"),
         ('type = "gpu.sample"', 'type = "gpu.absent"', "gpu.absent: no such fault type"),
         ('type = "gpu.sample"', 'type = "gpu.{code}"', "no group `code`"),
         ('on = "node"', 'on = "node"\nqualifier = ["peer"]', "qualifier peer is no group"),

@@ -177,7 +177,7 @@ def test_a_wrong_count_closes_its_connection_and_keeps_what_came_before(
 
 
 def test_bad_bytes_cost_a_count_and_nothing_else(running: RunningReceiver) -> None:
-    running.send(b"<4>" + b"x" * 200_000, b"\x00\xff\xfe" + xid() + b"\x00", b"", xid(48))
+    running.send(b"<4>" + b"x" * 200_000, b"\x00" + xid() + b"\xff\xfe\x00", b"", xid(48))
     running.send_datagrams(b"", b"\n\n", b"\xff" * 60_000, xid(31) + b"\n")
     with running.connect() as half_open, running.connect() as slow:
         half_open.sendall(b"123")
