@@ -32,6 +32,7 @@ from runbooks.people.controls import (
 from runbooks.people.job_stops import Leave, may_stop_job
 from runbooks.people.manual_runs import start_manual_run
 from runbooks.people.progress import format_progress
+from runbooks.people.restore import follow_restore
 from runbooks.people.standstill import sweep_standstills
 from runbooks.shadow.shadow_log import Agreement, compute_agreement, store_judgement
 from runbooks.slurm.running_jobs import get_running_jobs
@@ -50,6 +51,7 @@ __all__ = [
     "compute_agreement",
     "evaluate_breaker",
     "evaluate_outcomes",
+    "follow_restore",
     "format_plan",
     "format_progress",
     "get_answering_nodes",

@@ -112,6 +112,12 @@ VERBS: tuple[Verb, ...] = (
         is_change=True,
     ),
     Verb(
+        ("restored",),
+        "after a restore from a backup: stop, end runs, move numbers on, list unknown drains",
+        manage=("restored",),
+        is_change=True,
+    ),
+    Verb(
         ("history", "prune"),
         "write what is older than KINTSUGI_KEEP to files, and remove it",
         manage=("history", "prune"),
