@@ -113,6 +113,7 @@ class Pipeline:
         for answers in self._watch.poll(detector, chunk.targets, self.clock):
             now = self.clock()
             self._follow_up(self._ingest_polls(chunk, detector, answers, now), now)
+        polling.end(chunk, self._watch.every(detector), self.clock())
 
     def _ingest_polls(
         self, chunk: Chunk, detector: Detector, answers: Answers, now: datetime
@@ -120,16 +121,20 @@ class Pipeline:
         """Evaluated before the transaction, and once more in it where a round out of turn came
         between."""
         names = [target.name for target, _ in answers]
-        states = polling.get_poll_states(chunk, names)
-        versions = {name: (state.polled_at, state.failures) for name, state in states.items()}
-        rounds = _make_rounds(detector, answers, states)
+        every = self._watch.every(detector)
         is_overloaded = overload.suspends(now)
-        judgement = evaluate_rounds(rounds, self.catalog, is_overloaded=is_overloaded)
+
+        def evaluate() -> tuple[list[Round], Judgement]:
+            states = polling.get_poll_states(chunk, names)
+            rounds = _make_rounds(detector, answers, states)
+            return rounds, evaluate_rounds(rounds, self.catalog, is_overloaded=is_overloaded)
+
+        rounds, judgement = evaluate()
         with transaction.atomic():
-            if polling.versions(chunk, names) != versions:
-                rounds = _make_rounds(detector, answers, polling.get_poll_states(chunk, names))
-                judgement = evaluate_rounds(rounds, self.catalog, is_overloaded=is_overloaded)
-            return self._store(rounds, judgement, now, lease=chunk.lease)
+            states = [poll.state for poll in rounds]
+            if polling.is_overtaken(chunk, states, every, now):
+                rounds, judgement = evaluate()
+            return self._store(rounds, judgement, now, chunk=chunk)
 
     def poll_node(self, node: str) -> None:
         """One round of detectors on one node, now and in this process; ends at the first that
@@ -173,7 +178,7 @@ class Pipeline:
         now = self.clock()
         kind = TargetKind.NODE
         with transaction.atomic():
-            states = polling.kept_of(node, kind.value, sorted(observations), now)
+            states = polling.kept_of(node, kind.value, sorted(observations))
             rounds = []
             for target in services.targets(kind, [node]):
                 for name, answer in observations.items():
@@ -183,7 +188,7 @@ class Pipeline:
                         rounds.append(Round(detector, target, list(answer), state, report))
             judgement = evaluate_rounds(rounds, self.catalog)
             is_report = report is not None
-            changes = self._store(rounds, judgement, now, lease=None, is_report=is_report)
+            changes = self._store(rounds, judgement, now, chunk=None, is_report=is_report)
         self._follow_up(changes, now)
 
     def advance(self, run_id: int) -> None:
@@ -341,7 +346,7 @@ class Pipeline:
         judgement: Judgement,
         now: datetime,
         *,
-        lease: datetime | None,
+        chunk: Chunk | None,
         is_report: bool = False,
     ) -> list[Change]:
         """In the caller's transaction: what is remembered, when the next look comes, what became of
@@ -352,7 +357,7 @@ class Pipeline:
         detectors = {id(poll.detector): poll.detector for poll in rounds}
         for detector in detectors.values():
             states = [poll.state for poll in rounds if poll.detector is detector]
-            polling.finish(states, self._watch.every(detector), now, lease=lease)
+            polling.finish(states, self._watch.every(detector), now, chunk=chunk)
         if judgement.revived:
             polling.answered(rounds[0].target.kind.value, judgement.revived, now)
         if judgement.events:

@@ -109,8 +109,9 @@ def ingest(wires: Sequence[Mapping[str, Any]] = (), extent: Sequence[Any] | None
 # 2. One detector looks at a chunk of targets. What waited until its lease has run out is no longer
 #   asked.
 @shared_task(expires=LEASE.total_seconds())
-def poll(detector: str, targets: Sequence[str], lease: str) -> None:
-    pipeline().poll(Chunk(detector, tuple(targets), datetime.fromisoformat(lease)))
+def poll(detector: str, targets: Sequence[str], lease: str, number: int | None = None) -> None:
+    held_until = datetime.fromisoformat(lease)
+    pipeline().poll(Chunk(detector, tuple(targets), held_until, number))
 
 
 # 3. One step of one repair. A process that only looks leaves it to one that acts, unless it would
@@ -252,7 +253,8 @@ class CeleryQueue:
             _on_commit(notify, notification_id, countdown=wait)
 
     def poll(self, chunk: Chunk) -> None:
-        _on_commit(poll, chunk.detector, list(chunk.targets), chunk.lease.isoformat())
+        lease = chunk.lease.isoformat()
+        _on_commit(poll, chunk.detector, list(chunk.targets), lease, chunk.number)
 
 
 def _on_commit(

@@ -91,11 +91,12 @@ class _Round:
     def _debounce(self, rule: ThresholdRule, seen: Observation, opinion: Opinion) -> Opinion:
         key = _key(rule, seen)
         last = self.before.streaks.get(key)
+        needed = rule.polls if opinion is Opinion.FAULTY else rule.clear_polls
         if last is not None and last.opinion == opinion.value:
-            streak = replace(last, polls=last.polls + 1)
+            # No further than it is asked for: a memory that says nothing new is not written.
+            streak = replace(last, polls=min(last.polls + 1, max(last.polls, needed)))
         else:
             streak = Streak(opinion.value, 1, seen.observed_at, self.before.looked_at)
-        needed = rule.polls if opinion is Opinion.FAULTY else rule.clear_polls
         hold = rule.hold if opinion is Opinion.FAULTY else timedelta(0)
         if needed > 1 or hold:
             self.streaks[key] = streak
@@ -246,16 +247,28 @@ def _is_whole(observations: Sequence[Observation]) -> bool:
     return not any(seen.metric in _ANSWERS and seen.value is False for seen in observations)
 
 
-def to_json(memory: Memory) -> dict[str, Any]:
+# In the place of a time: that of the last look.
+_LAST_LOOK = "last"
+
+
+def to_json(memory: Memory, looked_at: Optional[datetime] = None) -> dict[str, Any]:
     """JSON-ready; times as seconds since the epoch, which are short and exact to the
-    microsecond."""
-    samples = [
-        [*key, sample.value, sample.at.timestamp()] for key, sample in memory.samples.items()
-    ]
+    microsecond.
+
+    `looked_at`: when the last look was, where the caller keeps that itself. What was seen then is
+    marked and its time not written, so that a look that saw nothing new changes nothing.
+    """
+
+    def seconds(at: Optional[datetime]) -> Any:
+        if at is None:
+            return None
+        return _LAST_LOOK if at == looked_at else at.timestamp()
+
+    samples = [[*key, sample.value, seconds(sample.at)] for key, sample in memory.samples.items()]
     streaks = [[*key, *_streak_to_json(streak)] for key, streak in memory.streaks.items()]
     rises = [[*key, _rises_to_json(recent)] for key, recent in memory.rises.items()]
-    looked_at = _timestamp(memory.looked_at)
-    return {"samples": samples, "streaks": streaks, "rises": rises, "looked_at": looked_at}
+    last_good = seconds(memory.looked_at)
+    return {"samples": samples, "streaks": streaks, "rises": rises, "looked_at": last_good}
 
 
 def _streak_to_json(streak: Streak) -> list[Any]:
@@ -271,17 +284,21 @@ def _timestamp(at: Optional[datetime]) -> Optional[float]:
     return at.timestamp() if at else None
 
 
-def from_json(values: Mapping[str, Any], zone: Any) -> Memory:
+def from_json(values: Mapping[str, Any], zone: Any, looked_at: Optional[datetime] = None) -> Memory:
     """Inverse of `to_json`; `zone` of the times. Raises ValueError, KeyError or TypeError on
     anything else.
 
     What an earlier version wrote says nothing of the last looks.
     """
 
-    def moment(seconds: float) -> datetime:
-        return datetime.fromtimestamp(seconds, tz=zone)
+    def moment(seconds: Any) -> datetime:
+        if seconds != _LAST_LOOK:
+            return datetime.fromtimestamp(seconds, tz=zone)
+        if looked_at is None:
+            raise ValueError("when the last look was is not known")
+        return looked_at
 
-    def moment_or_none(seconds: Optional[float]) -> Optional[datetime]:
+    def moment_or_none(seconds: Any) -> Optional[datetime]:
         return None if seconds is None else moment(seconds)
 
     samples: dict[_SampleKey, Sample] = {}

@@ -17,7 +17,8 @@ from detectors.faults import EventKind, FaultEvent
 from incidents.checks import overload
 from incidents.correlation.conclusions import make_conclusion
 from incidents.faults.fault_views import BLIND_DETECTOR, SILENT_DETECTOR
-from incidents.models import Evidence, Fault, Poll
+from incidents.models import Evidence, Fault
+from incidents.polling import polling
 
 # Two periods of polls after the first: by then every machine on which it is silent has said so.
 GATHERED = timedelta(minutes=2)
@@ -70,7 +71,7 @@ def evaluate_blindness(now: datetime) -> list[FaultEvent]:
 
 def _format_silence(detector: str, silent: Silent) -> str:
     count = len(silent.machines)
-    total = max(Poll.objects.filter(detector=detector).count(), count)
+    total = max(polling.count_targets(detector), count)
     evidence = Evidence.objects.filter(fault_id=silent.fault_id)
     last = evidence.order_by("-occurred_at", "-pk").first()
     answer = last.excerpt if last else "nothing"

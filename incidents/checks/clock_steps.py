@@ -21,6 +21,7 @@ from incidents.models import (
     Notification,
     NotificationChannel,
     Poll,
+    PollChunk,
     PollPause,
 )
 from incidents.text.wording import duration, moment
@@ -40,6 +41,7 @@ _MOVED: tuple[tuple[type[Model], _Columns], ...] = (
     (Incident, ("held_until", "repaired_at")),
     (Notification, ("due_at", "leased_until")),
     (NotificationChannel, ("open_at",)),
+    (PollChunk, ("next_poll_at", "leased_until", "polled_at")),
     (Poll, ("next_poll_at", "leased_until", "polled_at")),
     (PollPause, ("until",)),
     (Heartbeat, ("seen_at", "unbroken_since", "began_at", "backlog_since")),

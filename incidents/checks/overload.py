@@ -18,7 +18,7 @@ from detectors import resources
 from detectors.faults import EventKind, FaultEvent
 from incidents.correlation.conclusions import make_conclusion
 from incidents.faults.fault_views import SILENT_TARGET
-from incidents.models import Fault, Node, Poll, Switch
+from incidents.models import Fault, Node, Poll, PollChunk, Switch
 from incidents.polling.polling import LEASE
 
 OVERLOADED = "kintsugi.overloaded"
@@ -111,18 +111,27 @@ def _format_slowness(pace: Pace) -> str:
 
 
 def _poll_lag(now: datetime) -> timedelta | None:
-    """By how much the latest poll begins too late; None while few do.
+    """By how much the latest poll begins too late; None while few do. A chunk counts as many polls
+    as it has targets.
 
     One under way is as late as it was taken: how long its target takes to answer is not our
     lateness.
     """
+    starts = []
+    total = 0
+    chunks = PollChunk.objects.values_list("next_poll_at", "leased_until", "size")
+    for due_at, leased_until, size in chunks:
+        total += size
+        starts.append((_poll_start(leased_until, now) - due_at, size))
     overdue = Poll.objects.filter(next_poll_at__lte=now - LATE)
-    rows = overdue.values_list("next_poll_at", "leased_until")[:_MOST]
-    lags = [_poll_start(leased_until, now) - due for due, leased_until in rows]
-    late = [lag for lag in lags if lag > LATE]
-    if len(late) < FEWEST or len(late) <= LATE_SHARE * Poll.objects.count():
+    for poll in overdue.defer("memory")[:_MOST]:
+        if poll.next_poll_at is not None:
+            starts.append((_poll_start(poll.leased_until, now) - poll.next_poll_at, 1))
+    late = [(lag, size) for lag, size in starts if lag > LATE]
+    count = sum(size for _, size in late)
+    if count < FEWEST or count <= LATE_SHARE * total:
         return None
-    return max(late)
+    return max(lag for lag, _ in late)
 
 
 def _poll_start(leased_until: datetime | None, now: datetime) -> datetime:
@@ -134,7 +143,8 @@ def _poll_start(leased_until: datetime | None, now: datetime) -> datetime:
 
 def _any_silent() -> bool:
     """Whether there is any silence that could be taken for a fault."""
-    return Poll.objects.filter(failures__gt=0).exists() or _silent_targets().exists()
+    silent = Poll.objects.filter(next_poll_at__isnull=False, failures__gt=0)
+    return silent.exists() or _silent_targets().exists()
 
 
 def _silent_targets() -> QuerySet[Fault]:

@@ -12,15 +12,67 @@ from typing import ClassVar
 from django.db import models
 
 
+class PollChunks(models.QuerySet["PollChunk"]):
+    def of_target(self, target: str, kind: str) -> PollChunks:
+        """The chunk of each detector that looks at this target."""
+        return self.filter(kind=kind, targets__contains=f"\n{target}\n")
+
+
+class PollChunk(models.Model):
+    """Targets that one detector polls together. A round under way holds the row until
+    `leased_until`.
+
+    Three times a period the row is written; nothing that changes is indexed, so PostgreSQL writes
+    it in place. The times stand before the names for the same reason: of a row that is written in
+    place its log holds what lies between the first and the last byte that changed.
+    """
+
+    detector = models.CharField(max_length=64)
+    kind = models.CharField(max_length=8, help_text="node, switch or site")
+    number = models.PositiveIntegerField(help_text="counted from 0, within the detector")
+    next_poll_at = models.DateTimeField()
+    leased_until = models.DateTimeField(null=True, blank=True)
+    polled_at = models.DateTimeField(
+        null=True, blank=True, help_text="when its last round began, which all in step took part in"
+    )
+    size = models.PositiveIntegerField(help_text="how many targets")
+    targets = models.TextField(help_text="names, each between line feeds")
+
+    objects = PollChunks.as_manager()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["detector", "kind", "number"], name="one_poll_chunk_per_number"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.detector}, chunk {self.number}"
+
+    @property
+    def names(self) -> list[str]:
+        return self.targets.split()
+
+
 class Poll(models.Model):
-    """One detector on one target. A poll under way holds the row until `leased_until`."""
+    """One detector on one target: what it remembers, written when that has changed, and how long
+    the target has been silent.
+
+    A target is in step while it has no `next_poll_at`: its chunk's rounds look at it. Who is
+    silent, was late or is paused has a time and a lease of its own, and delays no other.
+    """
 
     detector = models.CharField(max_length=64)
     kind = models.CharField(max_length=8, help_text="node, switch or site")
     target = models.CharField(max_length=64)
-    next_poll_at = models.DateTimeField()
+    next_poll_at = models.DateTimeField(null=True, blank=True, help_text="empty: with its chunk")
     leased_until = models.DateTimeField(null=True, blank=True)
-    polled_at = models.DateTimeField(null=True, blank=True)
+    polled_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="when this row was written; in step, its chunk's may be later",
+    )
     failures = models.PositiveIntegerField(
         default=0, help_text="polls in a row that the target did not answer"
     )
@@ -35,7 +87,11 @@ class Poll(models.Model):
             )
         ]
         indexes: ClassVar = [
-            models.Index(fields=["detector", "next_poll_at"], name="poll_by_due"),
+            models.Index(
+                fields=["detector", "next_poll_at"],
+                name="poll_out_of_step",
+                condition=models.Q(next_poll_at__isnull=False),
+            ),
             models.Index(fields=["kind", "target"], name="poll_by_target"),
         ]
 

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from detectors.detector import TargetKind
-from incidents.models import Poll, PollPause
+from incidents.models import Poll, PollChunk, PollPause
 
 _NODE = TargetKind.NODE.value
 
@@ -35,11 +35,14 @@ def pause(
 
 def is_quiet(node: str, detectors: Collection[str], now: datetime) -> bool:
     """No look of theirs at this node is under way: one that began before the pause may still
-    run."""
-    looks = Poll.objects.filter(
-        kind=_NODE, target=node, detector__in=detectors, leased_until__gt=now
-    )
-    return not looks.exists()
+    run. In step with its chunk it is looked at in the chunk's rounds, and otherwise in its own."""
+    polls = Poll.objects.filter(kind=_NODE, target=node, detector__in=detectors)
+    if polls.filter(leased_until__gt=now).exists():
+        return False
+    apart = polls.filter(next_poll_at__isnull=False).values_list("detector", flat=True)
+    in_step = set(detectors).difference(apart)
+    chunks = PollChunk.objects.of_target(node, _NODE)
+    return not chunks.filter(detector__in=in_step, leased_until__gt=now).exists()
 
 
 def end(holder: str) -> None:

@@ -1,11 +1,15 @@
-"""When each detector looks at each target next, and what it remembers. The only writer of `Poll`
-and `PlannedWork`.
+"""When each detector looks at each target next, and what it remembers. The only writer of
+`PollChunk`, `Poll` and `PlannedWork`.
 
-Polls are spread over their period by a hash of detector and target, so that the same poll always
-falls on the same moment of the period. A poll under way holds its row by a lease that is longer
-than a task may take: what is written at its end is written only by its holder. After a stop
-everything is overdue, and no more is handed out at a time than one and a half times what usually
-falls due: it catches up within a period and a half, and nothing is stormed.
+Targets are polled in chunks of up to 50, one row each: what a round costs the database does not
+depend on how many it looked at, but on what has changed. Chunks are spread over the period, and
+each always falls on the same moment of it. Who is silent, was late or is paused leaves its chunk
+and is polled by a time of its own until it answers: it delays no other.
+
+A poll under way holds its row by a lease that is longer than a task may take: what is written at
+its end is written only by its holder. After a stop everything is overdue, and no more is handed out
+at a time than one and a half times what usually falls due: it catches up within a period and a
+half, and nothing is stormed.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,12 +31,20 @@ from django.db.models import Count, Max, Q, QuerySet
 from detectors.detector import Sample, TargetKind
 from detectors.evaluation import judge
 from detectors.evaluation.judge import Memory
-from incidents.models import Fault, Node, PlannedWork, Poll, Switch
+from incidents.models import Fault, Node, PlannedWork, Poll, PollChunk, Switch
 from incidents.polling import poll_pauses
 
 _log = logging.getLogger(__name__)
 
 CHUNK = 50
+# Our choice: few machines are looked at in smaller chunks, at this many moments of the period, and
+# not all at once.
+_MOMENTS = 20
+_SMALLEST_CHUNK = 10
+# Points of a sequence with this step (the golden ratio) lie evenly, however many there are.
+_STEP = 0.6180339887498949
+# Any fixed number: the key of the advisory lock under which the schedule is planned.
+_PLAN_LOCK = 0x6B696E7473756771 & 0x7FFFFFFFFFFFFFFF
 # A task ends or is ended after two minutes (CELERY_TASK_TIME_LIMIT); one that waited so long in its
 # queue is dropped.
 LEASE = timedelta(seconds=180)
@@ -47,6 +59,9 @@ PLANNED_FOR = timedelta(minutes=15)
 # it back.
 SETTLES = timedelta(minutes=3)
 _ROWS = 2000
+# Of a row: its id, when it was written, and with how many failures.
+_Version = tuple[int | None, datetime | None, int]
+_NEW: _Version = (None, None, 0)
 
 
 @dataclass(frozen=True)
@@ -61,43 +76,116 @@ class PollPace:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Targets that one detector looks at in one task. `lease` is what it holds their rows by."""
+    """Targets that one detector looks at in one task. `lease` is what it holds their rows by.
+
+    `number`: of the chunk whose round this is; None: targets out of step, each held by a row of its
+    own. `began_at`: None until it has begun.
+    """
 
     detector: str
     targets: tuple[str, ...]
     lease: datetime
+    number: int | None = None
+    began_at: datetime | None = None
 
 
 @dataclass
 class PollState:
-    """A row as a round finds it, and as it leaves it."""
+    """What is known of one target as a round finds it, and as it leaves it.
 
-    pk: int
+    `polled_at`: its last look. `seen_at`: that of this round; None while it has seen nothing. The
+    others tell of the row: `pk` None while there is none, `stored` the memory as it was read.
+    """
+
+    pk: int | None
     detector: str
+    kind: str
     target: str
     failures: int = 0
     memory: Memory = field(default_factory=Memory)
     polled_at: datetime | None = None
+    seen_at: datetime | None = None
+    is_in_step: bool = True
+    stored: bytes = b""
+    version: _Version = _NEW
+
+
+# Planning
+# ---------------------------------------------------------------------------
 
 
 def plan(paces: Sequence[PollPace], now: datetime) -> None:
     """Brings the schedule up to the inventory. What is new is first looked at within one period
     from now."""
     named = {pace.detector for pace in paces}
-    Poll.objects.exclude(detector__in=named).delete()
-    for pace in paces:
-        polls = Poll.objects.filter(detector=pace.detector)
-        known = set(polls.filter(kind=pace.kind).values_list("target", flat=True))
-        gone = sorted(known - pace.targets)
-        for start in range(0, len(gone), _ROWS):
-            targets = gone[start : start + _ROWS]
-            polls.filter(target__in=targets).delete()
-        fresh = []
-        for name in sorted(pace.targets - known):
-            first_at = _on_grid(pace.detector, name, pace.every, now)
-            poll = Poll(detector=pace.detector, kind=pace.kind, target=name, next_poll_at=first_at)
-            fresh.append(poll)
-        Poll.objects.bulk_create(fresh, batch_size=_ROWS, ignore_conflicts=True)
+    with transaction.atomic():
+        _lock_plan()
+        PollChunk.objects.exclude(detector__in=named).delete()
+        Poll.objects.exclude(detector__in=named).delete()
+        for pace in paces:
+            _plan_chunks(pace, now)
+            _forget_gone(pace)
+
+
+def _lock_plan() -> None:
+    """One process plans at a time: two would put a new target into two chunks."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLAN_LOCK])
+
+
+def _plan_chunks(pace: PollPace, now: datetime) -> None:
+    """Chunks keep their targets; what is new fills those with room first."""
+    PollChunk.objects.filter(detector=pace.detector).exclude(kind=pace.kind).delete()
+    chunks = list(PollChunk.objects.filter(detector=pace.detector).order_by("number"))
+    members = {name for chunk in chunks for name in chunk.names}
+    fresh = sorted(pace.targets - members, reverse=True)
+    size = min(CHUNK, max(_SMALLEST_CHUNK, math.ceil(len(pace.targets) / _MOMENTS)))
+    changed, emptied = [], []
+    for chunk in chunks:
+        names = [name for name in chunk.names if name in pace.targets]
+        while fresh and len(names) < size:
+            names.append(fresh.pop())
+        if not names:
+            emptied.append(chunk.pk)
+        elif names != chunk.names:
+            chunk.size, chunk.targets = len(names), _joined(names)
+            changed.append(chunk)
+    PollChunk.objects.filter(pk__in=emptied).delete()
+    PollChunk.objects.bulk_update(changed, ["size", "targets"], batch_size=_ROWS)
+    PollChunk.objects.bulk_create(_new_chunks(pace, fresh[::-1], size, chunks, now))
+
+
+def _new_chunks(
+    pace: PollPace, names: Sequence[str], size: int, chunks: Sequence[PollChunk], now: datetime
+) -> list[PollChunk]:
+    first = max((chunk.number for chunk in chunks), default=-1) + 1
+    made = []
+    for number, start in enumerate(range(0, len(names), size), first):
+        members = names[start : start + size]
+        chunk = PollChunk(
+            detector=pace.detector,
+            kind=pace.kind,
+            number=number,
+            next_poll_at=_on_grid(pace.detector, number, pace.every, now),
+            size=len(members),
+            targets=_joined(members),
+        )
+        made.append(chunk)
+    return made
+
+
+def _forget_gone(pace: PollPace) -> None:
+    polls = Poll.objects.filter(detector=pace.detector)
+    polls.exclude(kind=pace.kind).delete()
+    gone = sorted(set(polls.values_list("target", flat=True)) - pace.targets)
+    for start in range(0, len(gone), _ROWS):
+        polls.filter(target__in=gone[start : start + _ROWS]).delete()
+
+
+def _joined(names: Sequence[str]) -> str:
+    lines = "\n".join(names)
+    return f"\n{lines}\n"
 
 
 def marks() -> tuple[object, ...]:
@@ -110,23 +198,40 @@ def marks() -> tuple[object, ...]:
     return (tuple(nodes.values()), tuple(switches.values()))
 
 
+# Claiming
+# ---------------------------------------------------------------------------
+
+
 def claim(paces: Sequence[PollPace], now: datetime, *, tick: timedelta) -> list[Chunk]:
     """What is due, leased to the caller, in chunks; the longest overdue first. `tick`: the time
-    between two calls."""
+    between two calls. A handful of statements, however many detectors there are."""
     free = Q(next_poll_at__lte=now) & (Q(leased_until=None) | Q(leased_until__lte=now))
-    by_detector = Poll.objects.order_by().values("detector")
-    counts = by_detector.annotate(total=Count("pk"), due=Count("pk", filter=free))
-    waiting = {row["detector"]: row["total"] for row in counts if row["due"]}
-    paused = poll_pauses.get_paused_nodes(now) if waiting else {}
-    chunks: list[Chunk] = []
-    for pace in paces:
-        if pace.detector in waiting:
-            usual = waiting[pace.detector] * (tick / pace.every)
-            most = max(CHUNK, math.ceil(usual * _CATCHING_UP))
-            is_paused = _paused(paused, pace.detector)
-            due = Poll.objects.filter(free, detector=pace.detector).exclude(is_paused)
-            chunks += _claimed(due, pace.detector, most, now)
-    return chunks
+    out_of_step = Poll.objects.filter(next_poll_at__isnull=False)
+    chunks_due = _count_due(PollChunk.objects.all(), free)
+    polls_due = _count_due(out_of_step, free)
+    if not chunks_due and not polls_due:
+        return []
+    paused = poll_pauses.get_paused_nodes(now)
+    shares = {pace.detector: tick / pace.every * _CATCHING_UP for pace in paces}
+    most_chunks, most_polls = {}, {}
+    for detector, share in shares.items():
+        most_chunks[detector] = max(1, math.ceil(chunks_due.get(detector, 0) * share))
+        most_polls[detector] = max(CHUNK, math.ceil(polls_due.get(detector, 0) * share))
+    claimed = _claim_chunks(free, most_chunks, now, paused) if chunks_due else []
+    if polls_due:
+        is_paused = Q()
+        for detector in paused:
+            is_paused |= Q(detector=detector) & _paused(paused, detector)
+        due = out_of_step.filter(free)
+        claimed += _claim_out_of_step(due.exclude(is_paused) if paused else due, most_polls, now)
+    return claimed
+
+
+def _count_due(rows: QuerySet[Any], free: Q) -> dict[str, int]:
+    """How many rows each detector has that has any due."""
+    counts = rows.order_by().values("detector")
+    counts = counts.annotate(total=Count("pk"), due=Count("pk", filter=free))
+    return {row["detector"]: row["total"] for row in counts if row["due"]}
 
 
 def _paused(paused: Mapping[str, frozenset[str]], detector: str) -> Q:
@@ -134,185 +239,383 @@ def _paused(paused: Mapping[str, frozenset[str]], detector: str) -> Q:
     return Q(kind=TargetKind.NODE.value, target__in=sorted(paused.get(detector, ())))
 
 
-def _claimed(due: QuerySet[Poll], detector: str, most: int, now: datetime) -> list[Chunk]:
-    """Dead targets go in chunks of their own: the others do not wait for their time limits."""
+def _first_of_each(rows: Iterable[tuple[int, str]], most: Mapping[str, int]) -> list[int]:
+    """The ids of the first rows of each detector, so many of each."""
+    counts: dict[str, int] = defaultdict(int)
+    ids = []
+    for pk, detector in rows:
+        if counts[detector] < most.get(detector, 0):
+            counts[detector] += 1
+            ids.append(pk)
+    return ids
+
+
+def _claim_chunks(
+    free: Q, most: Mapping[str, int], now: datetime, paused: Mapping[str, frozenset[str]]
+) -> list[Chunk]:
     lease = now + LEASE
+    due = PollChunk.objects.filter(free).order_by("next_poll_at")
+    wanted = _first_of_each(due.values_list("pk", "detector"), most)
     with transaction.atomic():
-        unlocked = due.order_by("next_poll_at").select_for_update(skip_locked=True)
-        rows = list(unlocked.values_list("pk", "target", "failures")[:most])
-        ids = [pk for pk, _, _ in rows]
-        for start in range(0, len(ids), _ROWS):
-            leased = Poll.objects.filter(pk__in=ids[start : start + _ROWS])
-            leased.update(leased_until=lease)
-    living = [target for _, target, failures in rows if not failures]
-    dead = [target for _, target, failures in rows if failures]
+        rows = list(due.filter(pk__in=wanted).select_for_update(skip_locked=True))
+        PollChunk.objects.filter(pk__in=[row.pk for row in rows]).update(leased_until=lease)
     chunks = []
-    for names in (living, dead):
-        for start in range(0, len(names), CHUNK):
-            chunk_names = tuple(names[start : start + CHUNK])
-            chunks.append(Chunk(detector, chunk_names, lease))
+    for row in rows:
+        is_of_nodes = row.kind == TargetKind.NODE.value
+        left_alone = paused.get(row.detector, frozenset()) if is_of_nodes else frozenset()
+        names = tuple(name for name in row.names if name not in left_alone)
+        chunks.append(Chunk(row.detector, names, lease, row.number))
     return chunks
 
 
+def _claim_out_of_step(due: QuerySet[Poll], most: Mapping[str, int], now: datetime) -> list[Chunk]:
+    """Dead targets go in chunks of their own: the others do not wait for their time limits."""
+    lease = now + LEASE
+    wanted = _first_of_each(due.order_by("next_poll_at").values_list("pk", "detector"), most)
+    together: dict[tuple[str, bool], list[str]] = defaultdict(list)
+    for start in range(0, len(wanted), _ROWS):
+        with transaction.atomic():
+            rows = due.filter(pk__in=wanted[start : start + _ROWS]).order_by("next_poll_at")
+            locked = list(rows.select_for_update(skip_locked=True).defer("memory"))
+            leased = Poll.objects.filter(pk__in=[row.pk for row in locked])
+            leased.update(leased_until=lease)
+        for row in locked:
+            together[row.detector, row.failures > 0].append(row.target)
+    chunks = []
+    for (detector, _), names in together.items():
+        for start in range(0, len(names), CHUNK):
+            chunks.append(Chunk(detector, tuple(names[start : start + CHUNK]), lease))
+    return chunks
+
+
+# A round, from its begin to its end
+# ---------------------------------------------------------------------------
+
+
 def begin(chunk: Chunk, now: datetime) -> Chunk:
-    """Takes the chunk over from whoever rang. Empty when another has it already, or its lease has
-    run out."""
-    lease = max(
-        now + LEASE, chunk.lease + timedelta(microseconds=1)
-    )  # another one: the ring's own is used up
+    """Takes the chunk over from whoever enqueued it. Empty when another has it already, or its
+    lease has run out."""
+    # Another one: that of the task is used up.
+    lease = max(now + LEASE, chunk.lease + timedelta(microseconds=1))
+    paused = poll_pauses.get_paused_nodes(now)
+    begin_rows = _begin_out_of_step if chunk.number is None else _begin_chunk
     with transaction.atomic():
-        rows = Poll.objects.filter(
-            detector=chunk.detector, target__in=chunk.targets, leased_until=chunk.lease
-        )
-        # What was paused since it was rung is let go, so that whoever paused it does not wait for
-        # it.
-        rows.filter(_paused(poll_pauses.get_paused_nodes(now), chunk.detector)).update(
-            leased_until=None
-        )
-        held = (
-            dict(rows.select_for_update().values_list("pk", "target")) if now < chunk.lease else {}
-        )
-        Poll.objects.filter(pk__in=held).update(leased_until=lease)
-    return Chunk(chunk.detector, tuple(held.values()), lease)
+        targets = begin_rows(chunk, lease, paused, now)
+    return replace(chunk, targets=tuple(targets), lease=lease, began_at=now)
+
+
+def _begin_out_of_step(
+    chunk: Chunk, lease: datetime, paused: Mapping[str, frozenset[str]], now: datetime
+) -> list[str]:
+    rows = Poll.objects.filter(
+        detector=chunk.detector, target__in=chunk.targets, leased_until=chunk.lease
+    )
+    # What was paused since it was claimed is let go, so that whoever paused it does not wait for
+    # it.
+    rows.filter(_paused(paused, chunk.detector)).update(leased_until=None)
+    if now >= chunk.lease:
+        return []
+    held = dict(rows.select_for_update().values_list("pk", "target"))
+    Poll.objects.filter(pk__in=held).update(leased_until=lease)
+    return list(held.values())
+
+
+def _begin_chunk(
+    chunk: Chunk, lease: datetime, paused: Mapping[str, frozenset[str]], now: datetime
+) -> list[str]:
+    rows = _leased_chunks(chunk).select_for_update()
+    row = rows.first() if now < chunk.lease else None
+    if row is None:
+        return []
+    row.leased_until = lease
+    row.save(update_fields=["leased_until"])
+    names = row.names
+    polls = Poll.objects.filter(detector=row.detector, kind=row.kind, target__in=names)
+    apart = set(polls.filter(next_poll_at__isnull=False).values_list("target", flat=True))
+    if row.kind == TargetKind.NODE.value:
+        left_alone = paused.get(row.detector, frozenset()).intersection(names) - apart
+        _take_out_of_step(row, left_alone, now)
+        apart |= left_alone
+    return [name for name in names if name not in apart]
+
+
+def _take_out_of_step(chunk: PollChunk, names: Iterable[str], now: datetime) -> None:
+    """They are not looked at in this round of their chunk, so its time is not theirs any more."""
+    for name in sorted(names):
+        locked = Poll.objects.select_for_update()
+        poll, _ = locked.get_or_create(detector=chunk.detector, kind=chunk.kind, target=name)
+        poll.polled_at = _latest(poll.polled_at, chunk.polled_at)
+        poll.next_poll_at = now
+        poll.save(update_fields=["polled_at", "next_poll_at"])
+
+
+def _leased_chunks(chunk: Chunk) -> QuerySet[PollChunk]:
+    """Its row, as long as it is held; none of one that is out of step."""
+    held = PollChunk.objects.filter(detector=chunk.detector, leased_until=chunk.lease)
+    return held.none() if chunk.number is None else held.filter(number=chunk.number)
 
 
 def get_poll_states(chunk: Chunk, targets: Iterable[str]) -> dict[str, PollState]:
-    """What was remembered of these targets; only rows that the chunk holds. Not locked: see
-    `versions`."""
-    return {row.target: _poll_state(row) for row in _leased_polls(chunk, targets)}
+    """What was remembered of these targets; only what the chunk holds. Not locked: see
+    `is_overtaken`."""
+    polls = Poll.objects.filter(detector=chunk.detector, target__in=list(targets))
+    if chunk.number is None:
+        return {row.target: _poll_state(row) for row in polls.filter(leased_until=chunk.lease)}
+    held = _leased_chunks(chunk).first()
+    if held is None:
+        return {}
+    rows = {row.target: row for row in polls.filter(kind=held.kind)}
+    states = {}
+    for name in set(targets).intersection(held.names):
+        row = rows.get(name) or Poll(detector=held.detector, kind=held.kind, target=name)
+        states[name] = _poll_state(row, held.polled_at)
+    return states
 
 
-def versions(chunk: Chunk, targets: Iterable[str]) -> dict[str, tuple[datetime | None, int]]:
-    """When each of these rows was written last, and with how many failures: locked until the
-    transaction ends.
+def is_overtaken(
+    chunk: Chunk, states: Collection[PollState], every: timedelta, now: datetime
+) -> bool:
+    """Whether anybody else has written one of the rows that `finish` will write: a round out of
+    turn does. These rows are locked until the transaction ends; who is overtaken reads again."""
+    if chunk.number is not None and not _leased_chunks(chunk).exists():
+        return bool(states)
+    is_late = _is_late(chunk, every, now)
+    written = [state for state in states if is_late or _is_changed(state)]
+    targets = [state.target for state in written]
+    rows = Poll.objects.filter(detector=chunk.detector, target__in=targets)
+    if chunk.number is None:
+        rows = rows.filter(leased_until=chunk.lease)
+    locked = rows.order_by("pk").select_for_update()
+    versions = {row.target: _version(row) for row in locked.defer("memory")}
+    return any(versions.get(state.target, _NEW) != state.version for state in written)
 
-    A round out of turn writes rows that a chunk holds. Where these are not as `kept` read them, it
-    has to read again.
+
+def finish(
+    states: Sequence[PollState], every: timedelta, now: datetime, *, chunk: Chunk | None
+) -> None:
+    """Writes what is remembered where that has changed, and when those out of step are polled
+    next; lets their rows go.
+
+    `chunk`: what holds them. None: a round out of turn, which holds none, and whose time is kept
+    with each row.
     """
-    rows = (
-        _leased_polls(chunk, targets)
-        .select_for_update()
-        .values_list("target", "polled_at", "failures")
-    )
-    return {target: (polled_at, failures) for target, polled_at, failures in rows}
+    is_late = chunk is not None and _is_late(chunk, every, now)
+    fresh: list[Poll] = []
+    updated: list[Poll] = []
+    for state in states:
+        if not (chunk is None or is_late or _is_changed(state)):
+            continue
+        next_at = _next(state, every, now) if state.failures or is_late else None
+        poll = Poll(
+            pk=state.pk,
+            detector=state.detector,
+            kind=state.kind,
+            target=state.target,
+            failures=state.failures,
+            memory=packed(state.memory, state.seen_at),
+            polled_at=state.seen_at or now,
+            next_poll_at=next_at,
+        )
+        (fresh if poll.pk is None else updated).append(poll)
+    Poll.objects.bulk_create(fresh, ignore_conflicts=True)
+    _update(updated, chunk.lease if chunk is not None and chunk.number is None else None)
 
 
-def _leased_polls(chunk: Chunk, targets: Iterable[str]) -> QuerySet[Poll]:
-    rows = Poll.objects.filter(
-        detector=chunk.detector, target__in=list(targets), leased_until=chunk.lease
-    )
-    return rows.order_by("pk")
+def _update(polls: Sequence[Poll], lease: datetime | None) -> None:
+    """`lease`: of rows that are held by one of their own."""
+    held = "" if lease is None else " AND leased_until = %s"
+    holder: tuple[Any, ...] = () if lease is None else (_stored(lease),)
+    values = []
+    for poll in polls:
+        times = (_stored(poll.polled_at), _stored(poll.next_poll_at))
+        values.append((poll.memory, poll.failures, *times, poll.pk, *holder))
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "UPDATE incidents_poll SET memory = %s, failures = %s, polled_at = %s, next_poll_at = %s,"  # noqa: E501, S608
+            f" leased_until = NULL WHERE id = %s{held}",
+            values,
+        )
+
+
+def _is_changed(state: PollState) -> bool:
+    """Whether its row says something else than before. The time of a look that saw nothing new is
+    its chunk's."""
+    if state.failures or not state.is_in_step:
+        return True
+    return _encoded(state.memory, state.seen_at) != state.stored
+
+
+def _is_late(chunk: Chunk, every: timedelta, now: datetime) -> bool:
+    """Whether the next round of the chunk would have to wait for who answers now."""
+    return chunk.number is not None and chunk.began_at is not None and now - chunk.began_at > every
+
+
+def end(chunk: Chunk, every: timedelta, now: datetime) -> None:
+    """All have answered or been given up: the chunk's next round may come."""
+    if chunk.number is None:
+        return
+    next_at = _on_grid(chunk.detector, chunk.number, every, now + every / 2)
+    _leased_chunks(chunk).update(polled_at=chunk.began_at, next_poll_at=next_at, leased_until=None)
+
+
+def answered(kind: str, targets: Sequence[str], now: datetime) -> None:
+    """These targets answer again: detectors that had given them up look soon."""
+    given_up = Poll.objects.filter(next_poll_at__isnull=False, failures__gt=0)
+    given_up.filter(kind=kind, target__in=targets).update(failures=0, next_poll_at=now)
+
+
+# One target, or all of one kind
+# ---------------------------------------------------------------------------
 
 
 def last_polled(target: str, kind: str) -> dict[str, datetime]:
     """When each detector looked at this target last."""
-    rows = Poll.objects.filter(target=target, kind=kind, polled_at__isnull=False)
-    return {name: at for name, at in rows.values_list("detector", "polled_at") if at is not None}
+    looks = {
+        chunk.detector: chunk.polled_at
+        for chunk in PollChunk.objects.of_target(target, kind)
+        if chunk.polled_at
+    }
+    for row in Poll.objects.filter(target=target, kind=kind).defer("memory"):
+        looked_at = _looked_at(row, looks.get(row.detector))
+        if looked_at is not None:
+            looks[row.detector] = looked_at
+    return looks
+
+
+def count_targets(detector: str) -> int:
+    """How many targets it looks at."""
+    chunks = PollChunk.objects.filter(detector=detector)
+    return sum(chunks.values_list("size", flat=True))
 
 
 def samples(
     detectors: Sequence[str], kind: str, targets: Collection[str]
 ) -> Iterator[tuple[str, str, Sample]]:
     """Resource, metric and what was last seen, of all that these detectors remember of these
-    targets; one query."""
+    targets; two queries."""
+    looks: dict[tuple[str, str], datetime | None] = {}
+    for chunk in PollChunk.objects.filter(detector__in=detectors, kind=kind):
+        for name in chunk.names:
+            looks[chunk.detector, name] = chunk.polled_at
     polls = Poll.objects.filter(detector__in=detectors, kind=kind, target__in=sorted(targets))
-    for packed_memory in polls.exclude(memory=b"").values_list("memory", flat=True):
-        memory = unpacked(bytes(packed_memory))
+    for row in polls.exclude(memory=b""):
+        looked_at = _looked_at(row, looks.get((row.detector, row.target)))
+        memory = unpacked(bytes(row.memory), looked_at)
         for (resource, metric), sample in memory.samples.items():
             yield resource, metric, sample
 
 
-def kept_of(
-    target: str, kind: str, detectors: Sequence[str], now: datetime
-) -> dict[str, PollState]:
+def kept_of(target: str, kind: str, detectors: Sequence[str]) -> dict[str, PollState]:
     """By detector, for a round of one target out of turn; locked, missing rows made, in the
     caller's transaction."""
+    chunks = PollChunk.objects.of_target(target, kind).filter(detector__in=detectors)
+    looks = dict(chunks.values_list("detector", "polled_at"))
     rows = (
         Poll.objects.filter(target=target, kind=kind, detector__in=detectors)
         .order_by("pk")
         .select_for_update()
     )
-    known = {row.detector: _poll_state(row) for row in rows}
+    known = {row.detector: row for row in rows}
     missing = [name for name in detectors if name not in known]
     if missing:
-        fresh = [
-            Poll(detector=name, kind=kind, target=target, next_poll_at=now) for name in missing
-        ]
+        fresh = [Poll(detector=name, kind=kind, target=target) for name in missing]
         Poll.objects.bulk_create(fresh, ignore_conflicts=True)
-        known = {row.detector: _poll_state(row) for row in rows.all()}
-    return known
+        known = {row.detector: row for row in rows.all()}
+    return {name: _poll_state(row, looks.get(name)) for name, row in known.items()}
 
 
-def _poll_state(row: Poll) -> PollState:
-    memory = unpacked(bytes(row.memory))
-    return PollState(row.pk, row.detector, row.target, row.failures, memory, row.polled_at)
-
-
-def finish(
-    rounds: Sequence[PollState], every: timedelta, now: datetime, *, lease: datetime | None
-) -> None:
-    """Writes what is remembered and when the next round comes, and lets the rows go that are held
-    by `lease`.
-
-    None: rows of a round out of turn, which holds none.
-    """
-    values = []
-    for state in rounds:
-        next_at = _next(state.detector, state.target, every, state.failures, now)
-        memory = packed(state.memory)
-        values.append((memory, state.failures, _stored(now), _stored(next_at), state.pk))
-    held = "" if lease is None else " AND leased_until = %s"
-    holder: tuple[Any, ...] = () if lease is None else (_stored(lease),)
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            "UPDATE incidents_poll SET memory = %s, failures = %s, polled_at = %s, next_poll_at = %s,"  # noqa: E501, S608
-            f" leased_until = NULL WHERE id = %s{held}",
-            [(*value, *holder) for value in values],
-        )
-
-
-def answered(kind: str, targets: Sequence[str], now: datetime) -> None:
-    """These targets answer again: detectors that had given them up look soon."""
-    Poll.objects.filter(kind=kind, target__in=targets, failures__gt=0).update(
-        failures=0, next_poll_at=now
+def _poll_state(row: Poll, chunk_polled_at: datetime | None = None) -> PollState:
+    """A row that is not stored yet is of a target that nothing is remembered of."""
+    looked_at = _looked_at(row, chunk_polled_at)
+    text = _decompressed(bytes(row.memory))
+    return PollState(
+        row.pk,
+        row.detector,
+        row.kind,
+        row.target,
+        row.failures,
+        _decoded(text, looked_at),
+        looked_at,
+        is_in_step=row.next_poll_at is None,
+        stored=text,
+        version=_version(row),
     )
 
 
-def _stored(moment: datetime) -> Any:
+def _version(row: Poll) -> _Version:
+    return (row.pk, row.polled_at, row.failures)
+
+
+def _looked_at(row: Poll, chunk_polled_at: datetime | None) -> datetime | None:
+    """The last look at the row's target: its chunk's last round counts for who is in step."""
+    if row.next_poll_at is not None:
+        return row.polled_at
+    return _latest(row.polled_at, chunk_polled_at)
+
+
+def _latest(*moments: datetime | None) -> datetime | None:
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _stored(moment: datetime | None) -> Any:
     """As Django stores it, so that the database compares like with like."""
-    return connection.ops.adapt_datetimefield_value(moment)
+    return None if moment is None else connection.ops.adapt_datetimefield_value(moment)
 
 
-def _next(detector: str, target: str, every: timedelta, failures: int, now: datetime) -> datetime:
-    """A moment of the usual grid, at least half a period off; further off the longer the target has
+def _next(state: PollState, every: timedelta, now: datetime) -> datetime:
+    """A period after the look, at least half a period off; further off the longer the target has
     been dead."""
-    waits = every * (1 << min(max(0, failures - _PATIENCE), 10)) - every
+    waits = every * (1 << min(max(0, state.failures - _PATIENCE), 10)) - every
     waits = min(waits, max(timedelta(0), _LONGEST_WAIT - every))
-    usual = _on_grid(detector, target, every, now + every / 2)
-    return usual + every * math.floor(waits / every)
+    seen_at = state.seen_at or now
+    periods = max(1, math.ceil((now + every / 2 - seen_at) / every))
+    return seen_at + every * (periods + math.floor(waits / every))
 
 
-def _on_grid(detector: str, target: str, every: timedelta, after: datetime) -> datetime:
-    """The next moment after `after` that is this poll's own in the period."""
-    digest = hashlib.blake2b(f"{detector}/{target}".encode(), digest_size=8).digest()
+def _on_grid(detector: str, number: int, every: timedelta, after: datetime) -> datetime:
+    """The next moment after `after` that is this chunk's own in the period."""
+    digest = hashlib.blake2b(detector.encode(), digest_size=8).digest()
+    share = (int.from_bytes(digest, "big") / 2**64 + number * _STEP) % 1
     period_s = every.total_seconds()
-    phase_s = int.from_bytes(digest, "big") / 2**64 * period_s
+    phase_s = share * period_s
     passed = math.floor((after.timestamp() - phase_s) / period_s) + 1
     return datetime.fromtimestamp(phase_s + passed * period_s, tz=UTC)
 
 
-def packed(memory: Memory) -> bytes:
-    return zlib.compress(msgspec.json.encode(judge.to_json(memory)), 1)
+# Memories as text
+# ---------------------------------------------------------------------------
 
 
-def unpacked(text: bytes) -> Memory:
+def packed(memory: Memory, looked_at: datetime | None) -> bytes:
+    """`looked_at`: when the look was that the memory is of; `unpacked` is told it, or a later one
+    that saw the same."""
+    return zlib.compress(_encoded(memory, looked_at), 1)
+
+
+def unpacked(packed_memory: bytes, looked_at: datetime | None) -> Memory:
     """What cannot be read is forgotten, as at first sight: counters then start from a new
     baseline."""
+    return _decoded(_decompressed(packed_memory), looked_at)
+
+
+def _encoded(memory: Memory, looked_at: datetime | None) -> bytes:
+    return msgspec.json.encode(judge.to_json(memory, looked_at))
+
+
+def _decompressed(packed_memory: bytes) -> bytes:
+    try:
+        return zlib.decompress(packed_memory) if packed_memory else b""
+    except zlib.error as error:
+        _log.warning("the memory of a poll cannot be read and is begun anew: %r", error)
+        return b""
+
+
+def _decoded(text: bytes, looked_at: datetime | None) -> Memory:
     if not text:
         return Memory()
     try:
-        return judge.from_json(msgspec.json.decode(zlib.decompress(text)), UTC)
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        return judge.from_json(msgspec.json.decode(text), UTC, looked_at)
+    except (ValueError, KeyError, TypeError) as error:
         _log.warning("the memory of a poll cannot be read and is begun anew: %r", error)
         return Memory()
 

@@ -264,6 +264,7 @@ def _evaluate_round(
 ) -> list[FaultEvent]:
     """Its fault events; its state holds what is to be remembered."""
     state = poll.state
+    state.seen_at = max((seen.observed_at for seen in poll.observations), default=None)
     compared = list(poll.detector.compare(poll.observations, state.memory.samples))
     result = judge.judge(
         [*poll.observations, *compared],

@@ -280,11 +280,12 @@ class _OneAnswer:
 def _scale(scratch: Path) -> None:
     from detectors import registry  # noqa: PLC0415
     from detectors.detector import Transports  # noqa: PLC0415
-    from incidents.models import Node, Poll  # noqa: PLC0415
+    from incidents.models import Node, Poll, PollChunk  # noqa: PLC0415
 
     costs: list[float] = []
     for size in SIZES:
         Poll.objects.all().delete()
+        PollChunk.objects.all().delete()
         Node.objects.all().delete()
         Node.objects.bulk_create(
             [Node(name=f"n{number:05}") for number in range(size)], batch_size=1000

@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from incidents.checks import clock_steps, heartbeats
 from incidents.checks.heartbeats import PartReport, Process
-from incidents.models import Fault, Heartbeat, Incident, Notification, Poll
+from incidents.models import Fault, Heartbeat, Incident, Notification, PollChunk
 from runbooks.models import Mode, Run, RunbookMode, RunState
 from tests.builders import NOW
 from tests.kintsugi.test_pipeline import DRAIN_REBOOT_VERIFY, START, House, _lose_gpu
@@ -95,7 +95,7 @@ def test_nothing_of_what_waits_lies_further_ahead_than_it_did(armed: House) -> N
 
 def _list_waits(house: House) -> dict[str, timedelta]:
     """How long from now each poll, message and run waits."""
-    waits = {f"poll {row.pk}": row.next_poll_at - house.now for row in Poll.objects.all()}
+    waits = {f"poll {row.pk}": row.next_poll_at - house.now for row in PollChunk.objects.all()}
     unsent = Notification.objects.filter(due_at__gt=house.now)
     waits |= {f"message {row.pk}": row.due_at - house.now for row in unsent}
     waiting = Run.objects.filter(~Q(wake_at=None), wake_at__gt=house.now)

@@ -80,7 +80,7 @@ def remember(
         detector=detector,
         target=target,
         kind=kind,
-        defaults={"next_poll_at": at, "memory": polling.packed(memory)},
+        defaults={"polled_at": at, "memory": polling.packed(memory, at)},
     )
 
 

@@ -3,12 +3,12 @@ ever."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.utils import timezone
 
-from incidents.models import Node, Poll, PollPause
+from incidents.models import Node, PollChunk, PollPause
 from incidents.polling import poll_pauses, polling
 from incidents.polling.polling import Chunk, PollPace
 from tests.builders import NOW
@@ -28,7 +28,7 @@ PACES = [PollPace(name, "node", MINUTE, frozenset(NODES)) for name in ("gpu", "n
 def schedule() -> None:
     Node.objects.bulk_create(Node(name=name, address=name) for name in NODES)
     polling.plan(PACES, NOW)
-    Poll.objects.update(next_poll_at=NOW)
+    PollChunk.objects.update(next_poll_at=NOW)
 
 
 def paused(node: str = "gn001", *, holder: str = "run 1", lasts: timedelta = 15 * MINUTE) -> None:
@@ -37,8 +37,8 @@ def paused(node: str = "gn001", *, holder: str = "run 1", lasts: timedelta = 15 
     )
 
 
-def looked_at(detector: str, now: object = NOW) -> set[str]:
-    chunks = polling.claim(PACES, now, tick=TICK)  # type: ignore[arg-type]
+def looked_at(detector: str, now: datetime = NOW) -> set[str]:
+    chunks = [polling.begin(chunk, now) for chunk in polling.claim(PACES, now, tick=TICK)]
     return {target for chunk in chunks if chunk.detector == detector for target in chunk.targets}
 
 
