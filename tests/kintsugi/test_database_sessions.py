@@ -3,11 +3,19 @@ it."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import psycopg
 import pytest
+from django.db.utils import ConnectionHandler
 
 from kintsugi.configuration import config
 from kintsugi.configuration.part_name import part_name
 from kintsugi.settings import make_database
+from tests.services.ports import free_port
+from tests.services.postgres import Postgres
 
 
 @pytest.mark.parametrize(
@@ -70,3 +78,52 @@ def test_postgresql_has_taken_them() -> None:
             "SELECT current_setting('lock_timeout'), current_setting('random_page_cost')"
         )
         assert cursor.fetchone() == ("1min", "1.1")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    running = Postgres().start()
+    yield running
+    running.remove()
+
+
+@pytest.mark.needs("postgres", "initdb")
+@pytest.mark.parametrize(
+    ("url", "is_by_socket"),
+    [
+        ("postgresql://kintsugi@127.0.0.1:{port}/postgres?sslmode=prefer", False),
+        ("postgresql://kintsugi@127.0.0.1:{dead},127.0.0.1:{port}/postgres", False),
+        (
+            "postgresql://kintsugi@127.0.0.1:{dead},127.0.0.1:{port}/postgres?target_session_attrs=read-write",
+            False,
+        ),
+        ("postgresql:///postgres?host={home}&port={port}&user=kintsugi", True),
+        ("postgresql://kintsugi@{quoted}:{port}/postgres", True),
+    ],
+    ids=["one host", "the first is dead", "a standby may be named", "socket", "socket as host"],
+)
+def test_any_address_that_libpq_understands_reaches_the_server(
+    server: Postgres, url: str, is_by_socket: bool
+) -> None:
+    home = str(server.home)
+    places = {"port": server.port, "dead": free_port(), "home": home, "quoted": quote(home, "")}
+    with connect(url.format(**places)) as connection:
+        row = connection.execute(
+            "SELECT inet_server_addr() IS NULL, application_name FROM pg_stat_activity"
+            " WHERE pid = pg_backend_pid()"
+        ).fetchone()
+    assert row == (is_by_socket, part_name(sys.argv))
+
+
+def connect(url: str) -> psycopg.Connection[tuple[object, ...]]:
+    """By what Django would give the driver."""
+    libpq = config.load({"DATABASE_URL": url})["DATABASE_URL"]
+    django = ConnectionHandler({"default": make_database(libpq)})["default"]
+    parameters = django.get_connection_params()
+    return psycopg.connect(**parameters)
+
+
+@pytest.mark.needs("postgres", "initdb")
+def test_a_server_of_another_kind_than_the_address_asks_for_is_refused(server: Postgres) -> None:
+    with pytest.raises(psycopg.OperationalError, match="not in hot standby"):
+        connect(f"{server.url}?target_session_attrs=standby")

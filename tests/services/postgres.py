@@ -16,9 +16,10 @@ _ACCOUNT = "nobody"
 
 
 class Postgres:
-    """`url` names its one database. `is_durable` keeps fsync on, for benchmarks and crash tests."""
+    """`url` names its one database. `is_durable` keeps fsync on, for benchmarks and crash tests.
+    `address`: of this machine, where it listens for its neighbours in 10.0.0.0/8 as well."""
 
-    def __init__(self, *, is_durable: bool = False) -> None:
+    def __init__(self, *, is_durable: bool = False, address: str = "") -> None:
         self._directory = tempfile.TemporaryDirectory(
             prefix="kintsugi-pg-", ignore_cleanup_errors=True
         )
@@ -43,6 +44,10 @@ class Postgres:
         )
         if made.wait(patient(60)):
             raise RuntimeError("initdb failed")
+        self._addresses = ",".join(filter(None, ("127.0.0.1", address)))
+        if address:
+            with (self.home / "db" / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all 10.0.0.0/8 trust\n")
 
     @property
     def url(self) -> str:
@@ -53,7 +58,7 @@ class Postgres:
             "-p",
             str(self.port),
             "-c",
-            "listen_addresses=127.0.0.1",
+            f"listen_addresses={self._addresses}",
             "-k",
             str(self.home),
             *self._settings,

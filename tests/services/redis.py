@@ -12,7 +12,9 @@ from tests.services.programs import find, spawn, stop
 
 
 class Redis:
-    def __init__(self, *options: str) -> None:
+    """`address`: of this machine, where it listens for its neighbours as well."""
+
+    def __init__(self, *options: str, address: str = "") -> None:
         self._directory = tempfile.TemporaryDirectory(
             prefix="kintsugi-redis-", ignore_cleanup_errors=True
         )
@@ -26,6 +28,9 @@ class Redis:
             "--appendonly",
             "no",
         )
+        self._addresses = ["127.0.0.1", *filter(None, [address])]
+        if address:  # it refuses others by itself, as long as it has no password
+            self._options += ("--protected-mode", "no")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -38,7 +43,7 @@ class Redis:
             "--port",
             str(self.port),
             "--bind",
-            "127.0.0.1",
+            *self._addresses,
             "--dir",
             str(self.home),
         ]
