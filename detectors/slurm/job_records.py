@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Optional
 
-from detectors.slurm import output
+from detectors.slurm import output, queries
 
 # Of the states of jobs, those in which a node works or ends its work:
 # https://slurm.schedmd.com/squeue.html.
@@ -34,10 +34,10 @@ RUNNING = frozenset(
 _CHECKPOINT = re.compile(r"\bcheckpoint=(?P<at>[0-9][0-9T:.Z+-]{0,40})")
 _TOTAL = re.compile(r"\bgres/gpu=(\d{1,7})\b")
 _TYPED = re.compile(r"\bgres/gpu:[^=,]{1,64}=(\d{1,7})\b")
-_PER_NODE = re.compile(r"\bgpu(?::[A-Za-z][\w.-]{0,60})?[:=](\d{1,6})\b")
+_COUNT = re.compile(r"[0-9]{1,7}")
+_ASKED = re.compile(r"\bgpu(?::[A-Za-z][\w.-]{0,60})?[:=](\d{1,6})\b")
 _EPOCH = re.compile(r"\d{9,11}")
 _CELLS = 10
-_JOB_WIDTH = 20
 
 CountGpus = Callable[[str, str, int], int]
 """Of a job by its number, its TRES and how many nodes it has."""
@@ -86,20 +86,40 @@ class RecentJobs:
 def parse_listed_jobs(
     text: str, totals: str = "", *, between: str, cluster: str = "slurm"
 ) -> list[JobRecord]:
-    """What `slurm_queries.jobs(between)` prints, and in `totals` each job's TRES by
-    `slurm_queries.JOB_TOTALS`.
+    """What `slurm_queries.jobs(between)` prints, and in `totals` what `slurm_queries.JOB_TOTALS`
+    does.
 
-    A job that asked for GPUs in total has none per node; its TRES names GPUs only where
-    AccountingStorageTRES does.
+    GPUs are those that Slurm gave the job, where it keeps count of them (AccountingStorageTRES),
+    else those that it asked for: per node, in all, or per task. Who gets them by `--exclusive`
+    alone is seen in the first case only.
     """
-    gpus_in_all: dict[str, int] = {}
-    for line in totals.splitlines():
-        gpus_in_all[line[:_JOB_WIDTH].strip()] = _all_gpus(line[_JOB_WIDTH:])
+    rows = [_cut(line, queries.JOB_TOTALS_WIDTHS) for line in totals.splitlines()]
+    totals_by_job = {job_id: cells for job_id, *cells in rows}
 
     def count_gpus(job_id: str, tres: str, nodes: int) -> int:
-        return gpus_in_all.get(job_id) or _gpus_per_node(tres) * nodes
+        given, of_job, of_task, tasks = totals_by_job.get(job_id, ("", "", "", ""))
+        return (
+            _all_gpus(given)
+            or _count_asked(tres) * nodes
+            or _count_asked(of_job)
+            or _count_asked(of_task) * _parse_count(tasks)
+        )
 
     return _parse(text, between, cluster, count_gpus)
+
+
+def _cut(line: str, widths: Sequence[int]) -> list[str]:
+    """A line of cells of these widths."""
+    cells, start = [], 0
+    for width in widths:
+        cells.append(line[start : start + width].strip())
+        start += width
+    return cells
+
+
+def _parse_count(text: str) -> int:
+    """0 for what is no number of at most seven digits."""
+    return int(text) if _COUNT.fullmatch(text) else 0
 
 
 def parse_ended_jobs(text: str, *, between: str, cluster: str = "slurm") -> list[JobRecord]:
@@ -165,9 +185,9 @@ def _all_gpus(tres: str) -> int:
     return int(total[1]) if total else sum(int(count) for count in _TYPED.findall(tres))
 
 
-def _gpus_per_node(text: str) -> int:
-    """`gres:gpu:h100:8`, `gres/gpu:8` or `N/A`."""
-    found = _PER_NODE.search(text)
+def _count_asked(text: str) -> int:
+    """`gres:gpu:h100:8` of 22.05, `gres/gpu:8` or `gres/gpu=8` of later ones, or `N/A`."""
+    found = _ASKED.search(text)
     return int(found[1]) if found else 0
 
 

@@ -54,7 +54,14 @@ _SHOWN_STATES = (
 )
 _ENDED_STATES = "CA,CD,F,TO,NF,PR,OOM,DL,BF,RQ"
 _SQUEUE = ("squeue", "--all", "--noheader", f"--states={_SHOWN_STATES}")
-JOB_TOTALS = (*_SQUEUE, "--Format=JobID:20,tres-alloc:200")
+# What a job was given where AccountingStorageTRES names GPUs, else what it asked for as a whole or
+# for each task; what it asked for on each node stands in `jobs`.
+JOB_TOTALS_WIDTHS = (20, 200, 60, 60, 12)
+_TOTALS = ("JobID", "tres-alloc", "tres-per-job", "tres-per-task", "NumTasks")
+JOB_TOTALS = (
+    *_SQUEUE,
+    "--Format=" + ",".join(f"{name}:{width}" for name, width in zip(_TOTALS, JOB_TOTALS_WIDTHS)),
+)
 
 
 def jobs(between: str) -> tuple[str, ...]:

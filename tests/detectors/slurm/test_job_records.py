@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.slurm import output
+from detectors.slurm import output, queries
 from detectors.slurm.job_records import checkpoint, parse_ended_jobs, parse_listed_jobs
 
 BEGIN = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
@@ -125,3 +125,28 @@ def test_a_row_that_a_user_writes_into_a_name_or_comment_is_no_job_of_another(at
             "alice",
             "alice",
         ]
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_task", "tasks", "gpus"),
+    [
+        # sbatch --gpus=3, as squeue of 22.05 and of 24.11 prints it
+        ("gres:gpu:3", "N/A", "1", 3),
+        ("gres/gpu:3", "N/A", "1", 3),
+        # sbatch --ntasks=2 --gpus-per-task=1
+        ("N/A", "gres:gpu:1", "2", 2),
+        ("N/A", "gres/gpu=1", "2", 2),
+        ("N/A", "N/A", "1", 0),
+        ("N/A", "gres/gpu=1", "many", 0),
+    ],
+)
+def test_gpus_are_what_a_job_asked_for_where_slurm_keeps_no_count_of_those_it_gave(
+    of_job: str, of_task: str, tasks: str, gpus: int
+) -> None:
+    allocated = "cpu=1,node=1,billing=1"
+    widths = queries.JOB_TOTALS_WIDTHS
+    cells_of_job = ("17", allocated, of_job, of_task, tasks)
+    totals = "".join(cell.ljust(width) for cell, width in zip(cells_of_job, widths, strict=True))
+    line = "17|RUNNING|alice|gpu|2025-01-15T03:00:00|N/A|N/A|gn001|train|(null)"
+    (job,) = parse_listed_jobs(cells(line), totals, between=US)
+    assert job.gpus == gpus

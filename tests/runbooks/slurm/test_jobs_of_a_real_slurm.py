@@ -74,3 +74,24 @@ def test_a_job_cancelled_after_its_node_lost_a_gpu_is_counted_with_its_checkpoin
     assert 0 < row.gpu_hours_lost <= 4 * ran
     assert impact.tally(Incident.objects.get()).people == 1  # type: ignore[union-attr]
     assert "keeps no accounts" in job_source.notice()
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [(("--gpus=2",), 2), (("--ntasks=2", "--gpus-per-task=1"), 2), (("--gres=gpu:1",), 1)],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_gpus_of_a_job_are_known_however_it_asked_for_them(
+    slurm_daemons: SlurmDaemons, take_node: Callable[[], str], words: tuple[str, ...], gpus: int
+) -> None:
+    wanted = ("sbatch", "--parsable", f"--nodelist={take_node()}", "--output=/dev/null", *words)
+    job_id = slurm_daemons.command(*wanted, "--wrap=sleep 600").strip()
+    slurm = real_client(slurm_daemons)
+    slurm_daemons.wait_until(
+        lambda: any(job.job_id == job_id for job in slurm.recent_jobs(timedelta(hours=1)).records),
+        what="the job runs",
+    )
+    (found,) = (
+        job for job in slurm.recent_jobs(timedelta(hours=1)).records if job.job_id == job_id
+    )
+    assert found.gpus == gpus
