@@ -51,12 +51,14 @@ class Reset:
 
 @dataclass(frozen=True)
 class ActiveFault:
-    """A fault that stands on the node, as the database has it. `action` is what it calls for."""
+    """A fault that stands on the node, as the database has it. `action` is what it calls for;
+    `is_believed`: no user of the node can have written what tells of it."""
 
     fault_type: str
     resource: str
     last_seen_at: datetime
     action: Action = Action.NONE
+    is_believed: bool = False
 
     def __str__(self) -> str:
         return f"{self.fault_type} on {self.resource}"

@@ -39,6 +39,13 @@ _EXCERPT = 1000
 # What loggers and switches write before each message: SONiC ":- " (swss-common, logger.h), Arista
 # a sequence number.
 _LEAD = re.compile(rb"^[:\-\s]{0,8}(?:\d{1,10}: )?")
+# What the kernel says of a process begins with its name, of 15 characters at most, which is its
+# user's choice: it is no driver's word (arch/x86/mm/fault.c, arch/x86/kernel/traps.c,
+# kernel/signal.c, mm/oom_kill.c, mm/page_alloc.c).
+_OF_PROCESS = re.compile(
+    rb"(?:traps: |warn_alloc: )?.{1,15}?"
+    rb"(?: ?\[\d+\]| ?\(\d+\)|/\d+| invoked oom-killer|: page allocation)"
+)
 _REPLACED = "\N{REPLACEMENT CHARACTER}".encode()
 
 
@@ -185,6 +192,7 @@ class Matcher:
             named = groups.pop("host", "") or header.host
             host = resources.short_host(default_host if is_own_line or not named else named)
             event = _event(item.signature, line)
+            is_of_driver = is_of_driver and _OF_PROCESS.match(body) is None
             hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event, is_of_driver)
             return [self._fact(hit, name) for name in item.signature.types]
         return []

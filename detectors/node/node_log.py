@@ -92,12 +92,12 @@ class NodeLogDetector(NothingToCompare):
         name, output = next(
             iter(reading.outputs.items()), ("journal", Output(1, b"", b"", timedelta(0)))
         )
-        trouble = _complaint(name, output)
+        trouble = find_complaint(name, output)
         if trouble:
             yield reading.silent(trouble)
             return
         cursor = ""
-        for line, place in _lines(name, output.stdout, reading.target.name):
+        for line, place in read_lines(name, output.stdout, reading.target.name):
             cursor = place
             yield reading.saw("log.shown", line, cursor=place)
         if cursor:
@@ -166,7 +166,7 @@ def _is_older(line: Observation, last: str) -> bool:
     return bool(then and this and int(this[1], 16) <= int(then[1], 16))
 
 
-def _complaint(name: str, output: Output) -> str:
+def find_complaint(name: str, output: Output) -> str:
     """Empty where the output can be read; a quiet kernel leaves it empty too."""
     if output.status != 0:
         return f"journalctl: {output.complaint}"
@@ -181,10 +181,12 @@ def _complaint(name: str, output: Output) -> str:
     return ""
 
 
-def _lines(name: str, stdout: bytes, host: str) -> Iterator[tuple[str, str]]:
-    """Each line as a syslog line of the kernel, with its place in the journal. Lines that are cut
-    off are left out."""
-    for number, raw in enumerate(stdout.splitlines()[-MOST_LINES:]):
+def read_lines(
+    name: str, stdout: bytes, host: str, *, most: int = MOST_LINES
+) -> Iterator[tuple[str, str]]:
+    """Each of the last `most` lines as a syslog line of the kernel, with its place in the journal.
+    Lines that are cut off are left out."""
+    for number, raw in enumerate(stdout.splitlines()[-most:]):
         if name != "journal":
             if raw.strip() and not raw.startswith(b"-- "):
                 yield raw[:_LONGEST_LINE].decode("utf-8", "replace"), f"n={number}"

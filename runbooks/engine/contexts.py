@@ -14,6 +14,7 @@ from incidents.models import Fault, Incident
 from runbooks.engine import start
 from runbooks.models import Run
 from runbooks.node import drains
+from runbooks.node.witnesses import BELIEVED
 from runbooks.shadow import shadow_log
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Written
@@ -69,7 +70,13 @@ def build_active_fault(fault: Fault) -> ActiveFault:
     """The device's clock may be behind: a fault that we first saw after a boot was raised after
     it."""
     last_seen_at = max(fault.last_seen_at, fault.observed_at)
-    return ActiveFault(fault.fault_type, fault.resource, last_seen_at, Action(fault.action))
+    return ActiveFault(
+        fault.fault_type,
+        fault.resource,
+        last_seen_at,
+        Action(fault.action),
+        is_believed=fault.forger in BELIEVED,
+    )
 
 
 def _load_active(run: Run) -> list[ActiveFault]:

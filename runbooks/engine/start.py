@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from runbooks.fleet import fleet
 from runbooks.lease import withdrawal_reasons
 from runbooks.library import library
 from runbooks.models import UNFINISHED, Mode, Run, RunState
+from runbooks.node.witnesses import BELIEVED
 from runbooks.plan.choose import Chosen, FaultPlace, NoRunbook, Past, choose
 from runbooks.plan.runbook import Runbook, Trouble
 from runbooks.step import World
@@ -30,6 +31,13 @@ from runbooks.step import World
 _WAITS_FOR_RUN = (State.OPEN, State.ACKNOWLEDGED)
 # After these a run comes again only by a person: it ended in asking one, or a person ended it.
 _FINAL = (RunState.FAILED, RunState.ABORTED, RunState.SHADOWED)
+
+
+UNWITNESSED = "unwitnessed"
+"""The fact of a run that ended since nobody who can be believed sees its fault."""
+# How soon the same text has the node looked at again (our choice: as long as nothing may move
+# before a person is asked).
+_REST = timedelta(minutes=10)
 
 
 def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World) -> list[int]:
@@ -140,10 +148,19 @@ def _exclude_over(waiting: QuerySet[Incident]) -> QuerySet[Incident]:
     on_node = Run.objects.unfinished().filter(node=OuterRef("node"))
     last_state = Subquery(last.values("state")[:1])
     is_handed_over = Subquery(last.values("facts__handed_over")[:1])
+    unwitnessed = Subquery(last.values("facts__unwitnessed")[:1])
     annotated = waiting.annotate(
-        last_state=last_state, is_handed_over=is_handed_over, is_node_busy=Exists(on_node)
+        last_state=last_state,
+        last_ended_at=Subquery(last.values("finished_at")[:1]),
+        is_handed_over=is_handed_over,
+        unwitnessed=unwitnessed,
+        is_node_busy=Exists(on_node),
     )
-    goes_on = ~Q(last_state__in=_FINAL) & Q(is_handed_over__isnull=True)
+    seen_again = Fault.objects.active().filter(
+        membership__incident=OuterRef("pk"), last_seen_at__gt=OuterRef("last_ended_at")
+    )
+    is_seen_again = Q(unwitnessed__isnull=True) | Exists(seen_again)
+    goes_on = ~Q(last_state__in=_FINAL) & Q(is_handed_over__isnull=True) & is_seen_again
     return annotated.filter(Q(last_state=None) | goes_on)
 
 
@@ -180,7 +197,7 @@ def _withdraw_run(run: Run, text: str, now: datetime) -> None:
 def _start_run(incident: Incident, modes: Mapping[str, str], now: datetime) -> Run | None:
     cause = find_cause(incident)
     chosen = choose_runbook(incident, cause, modes=modes, now=now)
-    if isinstance(chosen, NoRunbook):
+    if isinstance(chosen, NoRunbook) or _is_resting(incident, now):
         return None
     book = chosen.book
     node = incident.node if book.needs_node else None
@@ -276,7 +293,26 @@ def is_over(incident: Incident) -> bool:
     last = incident.runs.order_by("-pk").first()
     if last is None:
         return False
-    return RunState(last.state) in _FINAL or bool(last.facts.get("handed_over"))
+    is_final = RunState(last.state) in _FINAL or bool(last.facts.get("handed_over"))
+    return is_final or _is_unwitnessed(incident, last)
+
+
+def _is_unwitnessed(incident: Incident, last: Run) -> bool:
+    """Whether its last run ended unwitnessed, and nobody has told of its faults since."""
+    if not last.facts.get(UNWITNESSED):
+        return False
+    active = Fault.objects.active().filter(membership__incident=incident)
+    return not active.filter(last_seen_at__gt=last.finished_at).exists()
+
+
+def _is_resting(incident: Incident, now: datetime) -> bool:
+    """Whether its node has just denied the same text: it is not asked each time it is written."""
+    last = incident.runs.order_by("-pk").first()
+    if last is None or not last.facts.get(UNWITNESSED) or last.finished_at is None:
+        return False
+    active = Fault.objects.active().filter(membership__incident=incident)
+    believed = active.filter(forger__in=BELIEVED, last_seen_at__gt=last.finished_at)
+    return now < last.finished_at + _REST and not believed.exists()
 
 
 def find_cause(incident: Incident) -> Fault | None:

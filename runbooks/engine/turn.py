@@ -29,6 +29,7 @@ from runbooks.engine import (
     start,
     watch_only,
     withdraw,
+    witness_check,
 )
 from runbooks.engine import result as ending
 from runbooks.engine.result import Turn
@@ -138,7 +139,7 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
     ctx = contexts.build_context(run, nodes[run.place], turn.attempted_at, now=now, world=world)
     ctx.params, ctx.key = planned.params, turn.key
-    if _is_settled(turn, ctx):
+    if witness_check.is_denied(turn, ctx, world=world) or _is_settled(turn, ctx):
         return
     if isinstance(verdict, withdrawal_reasons.Withdraw):
         withdraw.withdraw(run, verdict, now=now, world=world)
@@ -167,7 +168,7 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
         text = f"Whether {attempt} took is not known yet."
         ending.store_note(turn, text, again_in=timedelta(seconds=5))
         return
-    if _acts_on_node(step) and _is_refused_by_node(turn, ctx):
+    if acts_on_node(step) and _is_refused_by_node(turn, ctx):
         return
     with transaction.atomic():
         approvals.use_permission(permission, now)
@@ -186,8 +187,9 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
     at("stored")
 
 
-def _acts_on_node(step: Step) -> bool:
-    """A swap is of another node, which its pool's owner has given for that."""
+def acts_on_node(step: Step) -> bool:
+    """Whether the node's root is asked before it. A swap is of another node, which its pool's owner
+    has given for that."""
     return step.touches_node or step.act not in (None, Act.SWAP_SPARE)
 
 

@@ -31,10 +31,10 @@ _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GP
 
 
 def withdraw(
-    run: Run, verdict: withdrawal_reasons.Withdraw, *, now: datetime, world: World
+    run: Run, verdict: withdrawal_reasons.Withdraw, *, now: datetime, world: World, ask: str = ""
 ) -> None:
     """Hands back what this run drained and never rebooted; what was rebooted and not verified stays
-    drained."""
+    drained. `ask` is what a person is asked, where the node does not ask for more."""
     node = run.place
     has_drained = run.steps.filter(name__in=(Drain.name, AdoptDrain.name)).exists()
     state = world.slurm.nodes((node,))[node]
@@ -42,7 +42,7 @@ def withdraw(
         drains.evaluate_hold(contexts.build_context(run, state, None, now=now, world=world)), Held
     )
     incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
-    ill, ask = _format_polled_fault(node), ""
+    ill = _format_polled_fault(node)
     maintenance = active_windows.maintained(now).get(node, "")
     if is_ours and incident is not None:
         text = f"{node} stays drained for incident #{incident.pk}."

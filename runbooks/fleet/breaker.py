@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef, Q
 
 from detectors.faults import Action, Component, EventKind, FaultEvent
 from incidents.correlation.conclusions import make_conclusion
 from incidents.db.prepared import Given, Prepared
-from incidents.models import Fault, Incident, Node
+from incidents.models import Fault, Incident, IncidentFault, Node
 from incidents.vocabulary.lifecycle import State
 from runbooks.guards import causes
 from runbooks.guards.verdicts import Bounds
-from runbooks.models import Breaker
+from runbooks.models import Breaker, Run
+from runbooks.node.witnesses import BELIEVED, WITNESS
 from runbooks.slurm.protocol import NodeState
 
 FAULT_TYPE = "kintsugi.breaker_tripped"
@@ -26,6 +28,15 @@ _RESOURCE = "kintsugi/breaker"
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 _OF_NODES = [Component.GPU.value, Component.NVLINK.value, Component.NODE.value]
 _NOT_BAD = [State.FALSE_POSITIVE.value, State.DUPLICATE.value]
+
+
+def _is_believed() -> Q:
+    """Seen by somebody who can be believed, or by its node when a run asked it; or a run was let
+    take the node out, since nobody could be asked. What anybody may have written trips nothing."""
+    told = IncidentFault.objects.filter(incident=OuterRef("pk"), fault__forger__in=BELIEVED)
+    runs = Run.objects.filter(incident=OuterRef("pk"))
+    seen = runs.filter(Q(claimed_at__isnull=False) | Q(facts__has_key=WITNESS))
+    return Q(Exists(told)) | Q(Exists(seen))
 
 
 _STANDING = Prepared(lambda: Breaker.objects.filter(closed_at=None).order_by("pk")[:1])
@@ -41,6 +52,7 @@ _CALLED = Prepared(
         )
         .filter(node__is_provisional=False)
         .exclude(state__in=_NOT_BAD)
+        .filter(_is_believed())
         .values_list("node__name")
     )
 )

@@ -21,12 +21,18 @@ from detectors.detector import (
 from detectors.evaluation.classify import classify
 from detectors.faults import Action, Component, EventKind, FaultEvent, Observation, Severity
 from detectors.logs.signatures import Fact, Matcher
+from detectors.node import node_log
 from detectors.polling import observe
 from runbooks.step import Context, EndedBoot
 
 _BOOT = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime")
-# Of this boot alone; a storm of lines does not fill memory.
-_KERNEL_LOG = ("journalctl", "--dmesg", "--no-pager", "--output=short-iso", "--lines=20000")
+# Of this boot alone; a storm of lines does not fill memory. As JSON, so that a name with a line's
+# end in it begins no line; of facility kern alone, since root's programs write to /dev/kmsg too.
+_MOST_LINES = 20_000
+_KERNEL_LOG = (
+    *("journalctl", "--dmesg", "--no-pager", "--output=json", f"--lines={_MOST_LINES}"),
+    *("--output-fields=MESSAGE,PRIORITY,_SOURCE_MONOTONIC_TIMESTAMP", "SYSLOG_FACILITY=0"),
+)
 _TIMEOUT = timedelta(seconds=20)
 # What a noisy login shell prints before it is passed over.
 _BOOT_ID_AND_UPTIME = re.compile(
@@ -176,11 +182,14 @@ def read_boot(ctx: Context) -> EndedBoot | None:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """What the node's own kernel log of this boot holds. `complaint`: why it could not be read;
-    empty when it was."""
+    """What the node's own kernel log of this boot holds, in its drivers' own words. `complaint`:
+    why it could not be read; empty when it was. `is_whole`: no older lines were left out;
+    `is_reached`: the node itself answered."""
 
     raised: tuple[Fact, ...]
     complaint: str
+    is_whole: bool = True
+    is_reached: bool = True
 
     def get_last(self, fault_type: str, resource: str, node: str) -> Fact | None:
         """The last line that shows this fault on the resource, or on the node where it names no
@@ -196,15 +205,23 @@ def read_kernel_log(ctx: Context) -> KernelLog:
     try:
         output = ctx.world.shell.run(ctx.target, _KERNEL_LOG, _TIMEOUT)
     except DetectorError as error:
-        return KernelLog((), str(error))
-    if output.status != 0:
-        return KernelLog((), output.complaint)
-    facts = (
-        fact
-        for line in output.stdout.splitlines()
-        for fact in _matcher().facts(line, default_host=ctx.node, observed_at=ctx.now, zone=UTC)
-    )
-    return KernelLog(tuple(fact for fact in facts if fact.event is EventKind.RAISED), "")
+        return KernelLog((), str(error), is_reached=False)
+    complaint = node_log.find_complaint("journal", output)
+    if complaint:
+        return KernelLog((), complaint)
+    lines = list(node_log.read_lines("journal", output.stdout, ctx.node, most=_MOST_LINES))
+    raised = []
+    for line, _ in lines:
+        facts = _matcher().facts(
+            line.encode(), default_host=ctx.node, observed_at=ctx.now, zone=UTC, is_own_line=True
+        )
+        raised += [fact for fact in facts if _is_drivers_own(fact)]
+    return KernelLog(tuple(raised), "", is_whole=len(lines) < _MOST_LINES)
+
+
+def _is_drivers_own(fact: Fact) -> bool:
+    """Whether the driver itself says it: no name that a user chose stands before it, or is it."""
+    return fact.event is EventKind.RAISED and fact.program == "kernel" and fact.is_of_driver
 
 
 @dataclass(frozen=True)

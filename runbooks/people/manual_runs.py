@@ -15,6 +15,7 @@ from runbooks.engine import start
 from runbooks.fleet import fleet
 from runbooks.library import library
 from runbooks.models import Mode, Run
+from runbooks.node.witnesses import WITNESS
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 
 _MAY_START = (State.OPEN, State.ACKNOWLEDGED)
@@ -42,7 +43,11 @@ def start_manual_run(
     root = incident.root_fault
     run = start.build_run(incident, book, mode, now=now)
     run.fault_type = root.fault_type if root is not None else incident.fault_type
-    run.facts = {"resource": incident.root_resource, "why": f"{actor} asked for it"}
+    run.facts = {
+        "resource": incident.root_resource,
+        "why": f"{actor} asked for it",
+        WITNESS: f"{actor}, who asked for the run",
+    }
     run.approved_by = actor[:150]
     try:
         with transaction.atomic():

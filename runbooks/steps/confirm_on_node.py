@@ -5,9 +5,7 @@ What is confirmed is the run's own fault, or any other that stands on the node i
 and calls for a repair: the run goes on for that one. Of each the answer is one of three, and people
 read which it was and of what:
 
-1. Seen. The detectors that the fault type names see it, on the same resource or on the whole node;
-   for a type that no detector can see the node's own kernel log, this boot's, holds it; or the node
-   answers neither us nor Slurm.
+1. Seen. A witness sees it (`runbooks.node.witnesses`), or the node answers neither us nor Slurm.
 2. Looked and well. Whatever could have seen it has answered, and does not.
 3. Could not look. The node, a detector or the kernel log gave no answer: nothing is known, and that
   is never well.
@@ -18,14 +16,13 @@ Unless one is seen a person is asked, and it is looked at again: the node stays 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar
 
-from detectors.catalog import catalog
-from detectors.faults import Action, FaultEvent
-from runbooks.node import looking
+from detectors.faults import Action
+from runbooks.node import looking, witnesses
 from runbooks.node.looking import KernelLog, NodeInspection
+from runbooks.node.witnesses import CONFIRMED_AT, Denied, Testimony, Unseen, Witnessed
 from runbooks.step import (
     ActiveFault,
     Base,
@@ -41,30 +38,6 @@ from runbooks.step import (
 _LONGEST = timedelta(minutes=5)
 
 
-@dataclass(frozen=True)
-class _Confirmed:
-    """`how` ends the sentence "Confirmed on gn042: ..."."""
-
-    fault: ActiveFault
-    how: str
-
-
-@dataclass(frozen=True)
-class _Well:
-    """`how` says who has looked, and follows "not confirmed on gn042:"."""
-
-    fault: ActiveFault
-    how: str
-
-
-@dataclass(frozen=True)
-class _Unknown:
-    """`why` says who gave no answer."""
-
-    fault: ActiveFault
-    why: str
-
-
 class ConfirmOnNode(Base):
     """Stores the boot id too: after this step the node may lose it."""
 
@@ -72,7 +45,7 @@ class ConfirmOnNode(Base):
     plan: ClassVar[str] = "confirm the fault on {node} itself"
 
     def run(self, ctx: Context) -> Result:
-        faults = _get_candidates(ctx)
+        faults = witnesses.list_candidates(ctx)
         detectors: set[str] = set()
         for fault in faults:
             detectors.update(looking.get_confirming_detectors(fault.fault_type))
@@ -82,88 +55,32 @@ class ConfirmOnNode(Base):
         boot = looking.read_boot(ctx)
         ctx.facts["boot_id_before"] = boot.boot_id if boot is not None else ctx.known_boot_id
         log = KernelLog((), "")
-        if not all(_get_detectors(fault) for fault in faults):
+        if not all(witnesses.list_detectors(fault.fault_type) for fault in faults):
             log = looking.read_kernel_log(ctx)
-        answers = [_examine(ctx, fault, inspection, log) for fault in faults]
-        confirmed = next((answer for answer in answers if isinstance(answer, _Confirmed)), None)
+        answers = [witnesses.examine(ctx, fault, inspection, log) for fault in faults]
+        confirmed = next((answer for answer in answers if isinstance(answer, Witnessed)), None)
         if confirmed is not None:
             return _confirm(ctx, confirmed, instead_of=answers[0])
-        unknown = [answer for answer in answers if isinstance(answer, _Unknown)]
-        well = [answer for answer in answers if isinstance(answer, _Well)]
+        unknown = [answer for answer in answers if isinstance(answer, Unseen)]
+        well = [answer for answer in answers if isinstance(answer, Denied)]
         if unknown:
             return _report_unknown(ctx, unknown, well)
         return _report_well(ctx, well, inspection)
 
 
-def _get_candidates(ctx: Context) -> Sequence[ActiveFault]:
-    """The run's own fault, and all of the incident's that stand on the node and call for a
-    repair."""
-    own = ActiveFault(ctx.fault_type, ctx.resource, ctx.now)
-    found: list[ActiveFault] = [own]
-    for fault in ctx.members:
-        is_own = (fault.fault_type, fault.resource) == (own.fault_type, own.resource)
-        if not is_own and fault.action.at_least(Action.RESET_GPU):
-            found.append(fault)
-    return found
-
-
-def _get_detectors(fault: ActiveFault) -> tuple[str, ...]:
-    row = catalog.load().get(fault.fault_type)
-    return tuple(row.confirmed_by) if row is not None else ()
-
-
-def _examine(
-    ctx: Context, fault: ActiveFault, inspection: NodeInspection, log: KernelLog
-) -> _Confirmed | _Well | _Unknown:
-    detectors = _get_detectors(fault)
-    if not detectors:
-        return _examine_log(ctx, fault, log)
-    event = next((event for event in inspection.raised if _is_confirming(event, fault, ctx)), None)
-    if event is not None:
-        return _Confirmed(fault, f"{event.fault_type} on {event.resource} ({event.excerpt})")
-    silent = [
-        f"its {name} check gives no answer ({inspection.silent[name]})"
-        for name in detectors
-        if name in inspection.silent
-    ]
-    if silent:
-        return _Unknown(fault, " and ".join(silent))
-    return _Well(
-        fault, f"its {' and '.join(detectors)} check finds nothing wrong with {fault.resource}"
-    )
-
-
-def _examine_log(ctx: Context, fault: ActiveFault, log: KernelLog) -> _Confirmed | _Well | _Unknown:
-    if log.complaint:
-        return _Unknown(fault, f"its own kernel log cannot be read ({log.complaint})")
-    fact = log.get_last(fault.fault_type, fault.resource, ctx.node)
-    if fact is None:
-        return _Well(fault, f"its own kernel log does not hold it ({fault})")
-    return _Confirmed(fault, f'its own kernel log says "{fact.excerpt}"')
-
-
-def _is_confirming(event: FaultEvent, fault: ActiveFault, ctx: Context) -> bool:
-    """A fault of the same part that calls for a repair; one of the whole node counts for each of
-    its parts."""
-    is_there = looking.is_on(event.resource, part=fault.resource, node=ctx.node)
-    return is_there and event.action.at_least(Action.RESET_GPU)
-
-
-def _confirm(
-    ctx: Context, confirmed: _Confirmed, *, instead_of: _Confirmed | _Well | _Unknown
-) -> Done:
-    ctx.facts["confirmed_at"] = to_iso(ctx.now)
+def _confirm(ctx: Context, confirmed: Witnessed, *, instead_of: Testimony) -> Done:
+    ctx.facts[CONFIRMED_AT] = to_iso(ctx.now)
     text = f"Confirmed on {ctx.node}: {confirmed.how}."
     if confirmed.fault == instead_of.fault:
         return Done(text)
-    is_well = isinstance(instead_of, _Well)
+    is_well = isinstance(instead_of, Denied)
     was = "is not seen there" if is_well else "could not be looked at"
     goes_on = f"The run goes on for {confirmed.fault}, of the same incident"
     text = f"{text} {goes_on}: {instead_of.fault} {was}."
     return Done(text, cause=confirmed.fault)
 
 
-def _report_well(ctx: Context, answers: Sequence[_Well], inspection: NodeInspection) -> Wait:
+def _report_well(ctx: Context, answers: Sequence[Denied], inspection: NodeInspection) -> Wait:
     """What is seen on another part is not of this incident: its poll gives it a place. Nobody is
     told meanwhile that nothing is wrong."""
     elsewhere = [event for event in inspection.raised if event.action.at_least(Action.RESET_GPU)]
@@ -187,7 +104,7 @@ def _report_well(ctx: Context, answers: Sequence[_Well], inspection: NodeInspect
     )
 
 
-def _report_unknown(ctx: Context, unknown: Sequence[_Unknown], well: Sequence[_Well] = ()) -> Wait:
+def _report_unknown(ctx: Context, unknown: Sequence[Unseen], well: Sequence[Denied] = ()) -> Wait:
     faults = " and ".join(str(answer.fault) for answer in unknown)
     why = _join_distinct(answer.why for answer in unknown)
     ask = f"See why {ctx.node} cannot be looked at ({why}). Whether {faults} stands is not known."
@@ -216,11 +133,11 @@ def _report_unreachable(ctx: Context, inspection: NodeInspection) -> Result:
     own = ActiveFault(ctx.fault_type, ctx.resource, ctx.now)
     if "NOT_RESPONDING" in ctx.state.flags or ctx.state.base == "DOWN":
         ctx.facts["boot_id_before"] = ctx.known_boot_id
-        confirmed = _Confirmed(
+        confirmed = Witnessed(
             own,
             f"it answers neither Kintsugi ({inspection.complaint}) nor Slurm ({ctx.state.base})",
         )
         return _confirm(ctx, confirmed, instead_of=confirmed)
     return _report_unknown(
-        ctx, [_Unknown(own, f"Kintsugi cannot reach it ({inspection.complaint}), while Slurm can")]
+        ctx, [Unseen(own, f"Kintsugi cannot reach it ({inspection.complaint}), while Slurm can")]
     )

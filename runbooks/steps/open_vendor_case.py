@@ -4,12 +4,14 @@ called by a person."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import ClassVar
 
 from incidents.vendor import cases
 from incidents.vendor.cases import Facts
 from incidents.vocabulary.changes import KINTSUGI, Refused
-from runbooks.step import Base, Context, Done, Failed, Parameter, Result
+from runbooks.node import witnesses
+from runbooks.step import Base, Context, Done, Failed, Parameter, Result, Wait
 
 _ADVANCE = "yes or no: the new part comes before the old one goes back"
 
@@ -36,6 +38,20 @@ class OpenVendorCase(Base):
         "vendor": Parameter(_parse_vendor, "a name of at most 64 characters", default=""),
         "advance": Parameter(_parse_flag, _ADVANCE, default=False),
     }
+
+    def blocked(self, ctx: Context) -> Wait | None:
+        """No part is condemned for what a text alone has told."""
+        if witnesses.is_witnessed(ctx):
+            return None
+        text = (
+            f"{ctx.fault_type} on {ctx.resource} was told by a text alone, and {ctx.node} could not"
+            " be asked. No vendor is called for that; it is looked at again."
+        )
+        ask = (
+            f"See why {ctx.node} cannot be looked at. If {ctx.fault_type} is real, open the case by"
+            f" hand: kintsugi runbook start vendor_replacement {ctx.incident_id}."
+        )
+        return Wait(text, timedelta(minutes=1), ask=ask, is_told=True)
 
     def run(self, ctx: Context) -> Result:
         vendor, is_advance = ctx.params.get("vendor", ""), ctx.params.get("advance") or None

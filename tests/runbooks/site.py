@@ -14,6 +14,7 @@ from detectors.catalog.catalog import load
 from detectors.detector import Output, Target, Unreachable
 from detectors.expected import Expected
 from detectors.faults import Action, EventKind, FaultEvent, event_id
+from detectors.provenance import Forger, Provenance, Transport
 from fixtures.cluster.gpu import Presence
 from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
 from fixtures.memory_power import MemoryPower
@@ -29,6 +30,8 @@ from runbooks.step import Context, World, to_iso
 CLUSTER = "kintsugi-test"
 EPOCH = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 BOOT = timedelta(seconds=40)
+# What a fault is told by where a test does not say: only the node's root could have forged it.
+KERNEL_RECORD = Provenance("gn001", Transport.SSH, program="kernel", forger=Forger.ROOT)
 
 
 def a_policy(**changes: Any) -> Policy:
@@ -153,8 +156,10 @@ class Site:
         resource: str = "",
         action: Action | None = None,
         source: str = "test",
+        told_by: Provenance = KERNEL_RECORD,
     ) -> Incident:
-        """A log line came: the fault stands in the database, whatever the node is really like."""
+        """A kernel record of the node came, which we read ourselves, or what `told_by` says: the
+        fault stands in the database, whatever the node is really like."""
         row = load()[fault_type]
         where = resource or self.gpu(node)
         event = FaultEvent(
@@ -170,6 +175,7 @@ class Site:
             component=row.component,
             code=row.code,
             excerpt=f"{fault_type} on {where}",
+            provenance=told_by,
         )
         incidents.ingest([event], now=self.now)
         return Incident.objects.filter(members__fault__resource=where).latest("pk")
@@ -206,6 +212,7 @@ class Site:
                 action=row.action,
                 component=row.component,
                 excerpt=f"gpu.present = {is_there}",
+                provenance=KERNEL_RECORD,
             )
             incidents.ingest([event], now=self.now)
 

@@ -1,0 +1,160 @@
+"""Who has seen a fault on its node that no user of that node can speak for. Only looks.
+
+A log line that came over the network says what anybody wrote. A witness is a detector's own
+reading, a record of the node's kernel that we read ourselves over SSH and that begins with its
+driver's own words, Slurm, the management controller, or a person. Of each fault the answer is one
+of three, and people read which it was and of what:
+
+1. Witnessed. The detectors that the fault type names see it, on the same resource or on the whole
+   node; for a type that no detector can see the node's own kernel log, this boot's, holds it.
+2. Denied. Whatever could have seen it has answered, and does not.
+3. Unseen. The node, a detector or the kernel log gave no answer: nothing is known, and that is
+   never well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from detectors.catalog import catalog
+from detectors.faults import Action, FaultEvent
+from detectors.provenance import Forger
+from runbooks.node import looking
+from runbooks.node.looking import KernelLog, NodeInspection
+from runbooks.step import ActiveFault, Context
+
+WITNESS = "witness"
+"""The fact of a run: who has seen its fault, as the end of a sentence."""
+CONFIRMED_AT = "confirmed_at"
+BELIEVED = (Forger.ROOT.value, Forger.NOBODY.value)
+"""Who could have forged a fault of which no user of its node can have told."""
+
+
+@dataclass(frozen=True)
+class Witnessed:
+    """`how` ends the sentence "Confirmed on gn042: ..."."""
+
+    fault: ActiveFault
+    how: str
+
+
+@dataclass(frozen=True)
+class Denied:
+    """`how` says who has looked, and follows "not confirmed on gn042:"."""
+
+    fault: ActiveFault
+    how: str
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """`why` says who gave no answer."""
+
+    fault: ActiveFault
+    why: str
+
+
+Testimony = Witnessed | Denied | Unseen
+
+
+def is_witnessed(ctx: Context) -> bool:
+    """Whether somebody who can be believed has seen the run's fault since it began."""
+    return WITNESS in ctx.facts or CONFIRMED_AT in ctx.facts
+
+
+def list_candidates(ctx: Context) -> Sequence[ActiveFault]:
+    """The run's own fault, and all of the incident's that stand on the node and call for a
+    repair."""
+    own = ActiveFault(ctx.fault_type, ctx.resource, ctx.now)
+    found: list[ActiveFault] = [own]
+    for fault in ctx.members:
+        if (fault.fault_type, fault.resource) == (own.fault_type, own.resource):
+            found[0] = replace(fault, last_seen_at=ctx.now)
+        elif fault.action.at_least(Action.RESET_GPU):
+            found.append(fault)
+    return found
+
+
+def list_detectors(fault_type: str) -> tuple[str, ...]:
+    """Those that see such a fault on its node; none: its kernel alone does."""
+    row = catalog.load().get(fault_type)
+    return tuple(row.confirmed_by) if row is not None else ()
+
+
+def list_detectors_of(faults: Iterable[ActiveFault]) -> list[str]:
+    names: set[str] = set()
+    for fault in faults:
+        names.update(list_detectors(fault.fault_type))
+    return sorted(names)
+
+
+def examine(
+    ctx: Context, fault: ActiveFault, inspection: NodeInspection, log: KernelLog
+) -> Testimony:
+    """What those say of one fault who are to see it."""
+    detectors = list_detectors(fault.fault_type)
+    if not detectors:
+        return examine_log(ctx, fault, log)
+    event = next((event for event in inspection.raised if _is_confirming(event, fault, ctx)), None)
+    if event is not None:
+        return Witnessed(fault, f"{event.fault_type} on {event.resource} ({event.excerpt})")
+    silent = [
+        f"its {name} check gives no answer ({inspection.silent[name]})"
+        for name in detectors
+        if name in inspection.silent
+    ]
+    if silent:
+        return Unseen(fault, " and ".join(silent))
+    return Denied(
+        fault, f"its {' and '.join(detectors)} check finds nothing wrong with {fault.resource}"
+    )
+
+
+def examine_log(ctx: Context, fault: ActiveFault, log: KernelLog) -> Testimony:
+    """What the node's own kernel says of one fault."""
+    if log.complaint:
+        return Unseen(fault, f"its own kernel log cannot be read ({log.complaint})")
+    fact = log.get_last(fault.fault_type, fault.resource, ctx.node)
+    if fact is not None:
+        return Witnessed(fault, f'its own kernel log says "{fact.excerpt}"')
+    if not log.is_whole:
+        return Unseen(fault, "its own kernel log holds more lines than are read")
+    return Denied(fault, f"its own kernel log does not hold it ({fault})")
+
+
+def _is_confirming(event: FaultEvent, fault: ActiveFault, ctx: Context) -> bool:
+    """A fault of the same part that calls for a repair; one of the whole node counts for each of
+    its parts."""
+    is_there = looking.is_on(event.resource, part=fault.resource, node=ctx.node)
+    return is_there and event.action.at_least(Action.RESET_GPU)
+
+
+def find_witness(ctx: Context) -> Testimony:
+    """One answer for all of the incident's faults on the node, before anything is done to it.
+
+    The kernel log is asked first, which takes a fraction of a second; of a type that detectors
+    see, either is a witness.
+    """
+    faults = list_candidates(ctx)
+    log = looking.read_kernel_log(ctx)
+    if not log.is_reached:
+        return Unseen(faults[0], f"Kintsugi cannot reach it ({log.complaint})")
+    by_log = [examine_log(ctx, fault, log) for fault in faults]
+    seen = next((answer for answer in by_log if isinstance(answer, Witnessed)), None)
+    names = list_detectors_of(faults)
+    if seen is not None or not names:
+        return seen or _combine(by_log)
+    inspection = looking.inspect_node(ctx, only=names)
+    if not inspection.is_reachable:
+        return Unseen(faults[0], f"Kintsugi cannot reach it ({inspection.complaint})")
+    return _combine([examine(ctx, fault, inspection, log) for fault in faults])
+
+
+def _combine(answers: Sequence[Testimony]) -> Testimony:
+    """One who has seen it suffices; well it is only where nobody was kept from looking."""
+    for kind in (Witnessed, Unseen):
+        found = next((answer for answer in answers if isinstance(answer, kind)), None)
+        if found is not None:
+            return found
+    return answers[0]
