@@ -25,7 +25,7 @@ from incidents.statistics import impact_statistics, statistics
 from incidents.vocabulary.lifecycle import State
 from kintsugi.web import modes
 from kintsugi.web.pages import render_page
-from runbooks.models import UNFINISHED, Mode, Run, RunState
+from runbooks.models import UNFINISHED, Mode, Run, RunState, SeenNode
 from runbooks.people import progress
 
 HOME_ROWS = 25
@@ -194,14 +194,17 @@ def _page(row: Incident | Run | Node | Switch) -> str:
 def pods() -> list[dict[str, Any]]:
     """Nodes of the inventory per pod: total, out of service, under repair, in service.
 
-    Out of service: an open incident says since when the node is out and not yet restored. Under
-    repair: an unfinished run. Under repair counts as out.
+    Out of service: Slurm showed it so at the last look, whoever took it out, or an open incident
+    says since when the node is out and not yet restored. Under repair: an unfinished run. Under
+    repair counts as out.
     """
     out = Incident.objects.open().filter(
         node=OuterRef("pk"), out_of_service_at__isnull=False, restored_at=None
     )
     repair = Run.objects.unfinished().filter(node=OuterRef("pk")).exclude(mode=Mode.SHADOW)
-    nodes = Node.objects.inventoried().annotate(is_out=Exists(out), is_repaired=Exists(repair))
+    seen_out = SeenNode.objects.filter(node=OuterRef("pk"), is_out=True)
+    is_out = Exists(out) | Exists(seen_out)
+    nodes = Node.objects.inventoried().annotate(is_out=is_out, is_repaired=Exists(repair))
     counts = {
         "total": Count("pk"),
         "repaired": Count("pk", filter=Q(is_repaired=True)),

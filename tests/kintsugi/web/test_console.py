@@ -29,7 +29,16 @@ from incidents.models import (
 )
 from incidents.vocabulary.lifecycle import State, Trigger
 from kintsugi.roles import PERMISSIONS, UserRole
-from runbooks.models import Breaker, Mode, Run, RunbookMode, RunState, StepRun, StopSwitch
+from runbooks.models import (
+    Breaker,
+    Mode,
+    Run,
+    RunbookMode,
+    RunState,
+    SeenNode,
+    StepRun,
+    StopSwitch,
+)
 from tests.builders import NOW, a_fault, a_node, a_switch, an_incident
 from tests.kintsugi.pages import a_run, pages
 from tests.kintsugi.people import People, people
@@ -285,6 +294,15 @@ class TestHome:
         assert pods == [
             {"pod": "pod-a", "total": 4, "repaired": 1, "out": 1, "serving": 2},
             {"pod": "pod-b", "total": 1, "repaired": 0, "out": 0, "serving": 1},
+        ]
+
+    def test_a_node_that_a_person_has_drained_is_counted_as_out(self, people: People) -> None:
+        nodes = [a_node(f"gn00{number}", pod="pod-a") for number in range(1, 4)]
+        for node in nodes[:2]:
+            SeenNode.objects.create(node=node, is_out=True, reason="bob: tray", seen_at=NOW)
+        SeenNode.objects.create(node=nodes[2], is_out=False, seen_at=NOW)
+        assert people.viewer.get("/").context["pods"] == [
+            {"pod": "pod-a", "total": 3, "repaired": 0, "out": 2, "serving": 1}
         ]
 
     def test_the_numbers_are_in_plain_words_and_say_what_they_leave_out(
