@@ -8,11 +8,12 @@ one order.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, cast
+from zlib import crc32
 
 import msgspec
 from django.db import connection
@@ -23,6 +24,9 @@ from detectors.faults import Role
 
 # Any fixed number: the key of the advisory lock under which faults are placed into incidents.
 _PLACEMENT_LOCK = 0x6B696E7473756769 & 0x7FFFFFFFFFFFFFFF
+# Any fixed number: the first key of the advisory locks of single pods; the second is of the name.
+_POD_LOCK = 0x6B706F64
+_HALF_OF_CRC = 1 << 31
 # SQLite takes 32,766 parameters per statement; older builds 999.
 _CHUNK = 900
 FIRST_EXCERPTS = 5
@@ -57,12 +61,34 @@ def is_postgresql() -> bool:
     return connection.vendor == "postgresql"
 
 
+class WiderLockNeeded(Exception):
+    """What is placed reaches beyond the pods that the transaction has locked."""
+
+
 def lock_placement() -> None:
-    """One placement at a time, until the transaction ends. SQLite's transactions are exclusive
+    """One placement at a time, in all pods, until the transaction ends. Never after `lock_pods` in
+    one transaction: two that did would wait for each other. SQLite's transactions are exclusive
     anyway."""
     if is_postgresql():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
+
+
+def get_lock_key(name: str) -> int:
+    """A name as the second key of an advisory lock. Two names may share one: they wait more."""
+    return crc32(name.encode()) - _HALF_OF_CRC
+
+
+def lock_pods(pods: Collection[str]) -> None:
+    """One placement at a time in these pods, and none elsewhere that locks all, until the
+    transaction ends or is rolled back to a savepoint before. On PostgreSQL alone."""
+    keys = sorted({get_lock_key(pod) for pod in pods})
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [_PLACEMENT_LOCK])
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(%s, key) FROM unnest(%s::integer[]) AS key",
+            [_POD_LOCK, keys],
+        )
 
 
 def known(keys: Sequence[str]) -> set[str]:

@@ -204,6 +204,9 @@ class InboxBatch(models.Model):
         db_default=0, help_text="how often a process began to count it and did not live to end it"
     )
     is_part = models.BooleanField(db_default=False)
+    pod = models.CharField(
+        max_length=32, db_default="", help_text="of a part: the pod that all of it is of"
+    )
 
     class Meta:
         constraints: ClassVar = [

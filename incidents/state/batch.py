@@ -7,6 +7,7 @@ caller holds the placement lock.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -15,7 +16,8 @@ from django.conf import settings
 from detectors import resources
 from detectors.catalog.catalog import Catalog, FaultType
 from incidents.correlation.candidates import CandidateIndex
-from incidents.inventory import aliases
+from incidents.db.upsert import WiderLockNeeded
+from incidents.inventory import aliases, graphs
 from incidents.models import Decision, Fault, Node
 from incidents.state import site_rules
 from incidents.state.cases import FaultCase, IncidentCase
@@ -49,6 +51,8 @@ class TriageBatch:
     changes: list[Change] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     """What was judged and why, of rows that may be new: written after them."""
+    pods: frozenset[str] | None = None
+    """Those in which nothing else is placed meanwhile. None: all, and what belongs to no pod."""
     hidden: frozenset[int] = frozenset()
     """Incidents that this batch leaves out: what parts from one must not be placed there again."""
     index: CandidateIndex = field(default_factory=lambda: CandidateIndex(site_rules.joining()))
@@ -94,6 +98,24 @@ class TriageBatch:
         known = self.catalog.get(fault.row.fault_type)
         what = known.title if known else fault.row.fault_type
         return f"{self.format_resource(fault.row.resource)}: {what}"
+
+    def require_lock(self, machines: Iterable[str]) -> None:
+        """What is of these machines is about to change. Raises WiderLockNeeded where another
+        transaction may change it too."""
+        if self.pods is None:
+            return
+        get_pod = graphs.current().pod_of
+        if not self.pods.issuperset({get_pod(machine) for machine in machines}):
+            raise WiderLockNeeded
+
+    def require_stillness(self, machines: Iterable[str]) -> None:
+        """The same for what is only read. What belongs to no pod changes under the lock of all
+        alone, and stands still."""
+        if self.pods is None:
+            return
+        get_pod = graphs.current().pod_of
+        if not self.pods.issuperset({get_pod(machine) for machine in machines} - {""}):
+            raise WiderLockNeeded
 
     def is_unassigned(self, fault: FaultCase) -> bool:
         return fault.member is None and fault in self.unassigned

@@ -4,20 +4,50 @@ near them. Decides nothing."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import datetime
 
 from django.db.models import Max
 
+from detectors import resources
+from detectors.catalog.catalog import Catalog
+from incidents.db import upsert
+from incidents.inventory import graphs
 from incidents.models import Fault
 from incidents.state import nearby, neighbourhood_rows
 from incidents.state.batch import TriageBatch, window
 from incidents.state.cases import FaultCase, IncidentCase
 from incidents.vocabulary import changes
 
+# A batch of more pods locks all: as many single locks would cost as much as they save.
+_MOST_PODS = 16
+
+
+def lock_neighbourhood(
+    faults: Collection[tuple[str, str]], catalog: Catalog, now: datetime, *, by_pod: bool
+) -> frozenset[str] | None:
+    """Lets no other transaction place faults until this one ends: in the pods where rules may find
+    others of these (fault type, resource) pairs, which it gives; or anywhere (None).
+
+    `by_pod` False: anywhere in any case. What belongs to no pod, as a spine, locks all.
+    """
+    if by_pod and upsert.is_postgresql():
+        get_pod = graphs.current().pod_of
+        pods = {get_pod(resources.owner(resource)) for _, resource in faults}
+        if "" not in pods and len(pods) <= _MOST_PODS:
+            near = nearby.read_nearby(faults, catalog, now=now, window=window())
+            pods |= {get_pod(machine) for machine in near.owners}
+            pods.discard("")
+            upsert.lock_pods(pods)
+            return frozenset(pods)
+    upsert.lock_placement()
+    return None
+
 
 def load_neighbourhood(batch: TriageBatch, faults: Iterable[tuple[str, str]]) -> None:
     """Open incidents and unassigned faults where rules may find the others of these (fault type,
-    resource) pairs."""
+    resource) pairs. Raises WiderLockNeeded, as `load_incidents` does."""
     near = nearby.read_nearby(faults, batch.catalog, now=batch.now, window=window())
+    batch.require_stillness(near.owners)
     batch.index.set_surroundings(near.around)
     known = {case.row.pk: case for case in batch.faults.values()}
     load_incidents(batch, neighbourhood_rows.holding(list(known)))
@@ -64,8 +94,8 @@ def load_faults(batch: TriageBatch, rows: Iterable[Fault]) -> list[FaultCase]:
 
 
 def load_incidents(batch: TriageBatch, ids: Iterable[int]) -> list[IncidentCase]:
-    """The open ones among these, with their faults; those of their duplicates count as
-    theirs."""
+    """The open ones among these, with their faults; those of their duplicates count as theirs.
+    Raises WiderLockNeeded for one that reaches beyond what the batch has locked."""
     by_pk = {case.row.pk: case for case in batch.faults.values() if case.row.pk}
     wanted = set(ids) - set(batch.incidents) - batch.hidden
     rows = neighbourhood_rows.incidents(wanted)
@@ -82,6 +112,7 @@ def load_incidents(batch: TriageBatch, ids: Iterable[int]) -> list[IncidentCase]
         incident = IncidentCase(
             row, key=row.pk, root=root, members=list(members.values()), is_fixed=is_fixed
         )
+        batch.require_lock(incident.machines)
         for member in incident.members:
             member.member = incident
         batch.put_incident(incident)

@@ -159,6 +159,7 @@ def _add(
     batch: TriageBatch, fault: FaultCase, incident: IncidentCase, placed: engine.Joins
 ) -> None:
     row = incident.row
+    batch.require_lock([fault.row.owner])
     fault.member = incident
     fault.row.held_until, fault.has_come = None, True
     incident.add(fault)

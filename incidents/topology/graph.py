@@ -194,8 +194,24 @@ class Graph:
                 machines_and_switches.append((machine, switch))
         return _group_by_second(machines_and_switches)
 
-    # Nodes and file systems
+    # Pods, nodes and file systems
     # ---------------------------------------------------------------------------
+
+    def pod_of(self, machine: str) -> str:
+        """The pod of a node, leaf or rack; empty for what serves several pods (spines, file
+        systems and their servers), and for what no inventory gives a pod."""
+        return self._pods.get(machine, "")
+
+    @cached_property
+    def _pods(self) -> dict[str, str]:
+        pods = {resources.rack(rack.name): rack.pod for rack in self.topology.racks}
+        for machine, node in self._nodes.items():
+            if not self.is_server(machine):
+                pods[machine] = node.pod
+        for machine, switch in self._switches.items():
+            if switch.role == LEAF:
+                pods[machine] = switch.pod
+        return pods
 
     def node(self, machine: str) -> NodePlace | None:
         return self._nodes.get(machine)

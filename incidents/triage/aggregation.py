@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q
 
+from detectors import resources
 from detectors.catalog import catalog as fault_catalog
 from detectors.faults import ClearRule, EventKind, FaultEvent, fingerprint
 from incidents.correlation import symptom_counts
@@ -39,6 +40,8 @@ from incidents.vocabulary.relations import Relation
 # after its end.
 AROUND_JOBS = timedelta(minutes=2)
 _SHOWN = 3
+# Our choice: so many transactions at most bring symptoms of one place at the same moment.
+_AT_ONCE = 4
 _DUE = Prepared(
     lambda: Fault.objects.filter(is_active=True).filter(
         Q(fault_type__among=Given("concluded"), clears=str(ClearRule.BY_POLL))
@@ -88,10 +91,18 @@ class Aggregation:
             symptom_counts.count_symptoms(rule, place, symptoms, until, self.surroundings)
             for place in sorted(places)
         ]
+        self._require_all_symptoms([count for count in counts if count.place in shown_at])
         conclusive = [count for count in counts if count.is_conclusive and count.place in shown_at]
         for count in symptom_counts.resolve_ties(conclusive):
             self._conclude(count, symptoms)
         self.suspicions += [self._suspect(count) for count in counts if count.holds]
+
+    def _require_all_symptoms(self, counts: Sequence[SymptomCount]) -> None:
+        """A place that several pods share may have symptoms in transactions that have not ended.
+        Each sees its own: where a few together would be enough, they are counted one by one."""
+        for count in counts:
+            if _AT_ONCE * len(count.counted) >= count.rule.needed(count.of):
+                self.batch.require_lock([resources.owner(count.place)])
 
     def _get_unexplained(self, rule: AggregationRule) -> list[FaultCase]:
         """What the batch brought of the rule's symptoms; where sightings count, what it saw again

@@ -23,7 +23,11 @@ from incidents.models import Decision, Fault
 from incidents.state import placement
 from incidents.state.batch import TriageBatch, new_fault
 from incidents.state.cases import FaultCase, TimelineNote
-from incidents.state.neighbourhood import load_last_faults, load_neighbourhood
+from incidents.state.neighbourhood import (
+    load_last_faults,
+    load_neighbourhood,
+    lock_neighbourhood,
+)
 from incidents.triage import recurrence
 from incidents.triage.deduplication import EarlyClears, use_keys
 from incidents.triage.normalisation import Item, component, normalise
@@ -40,12 +44,23 @@ _ACTIVE = Prepared(
 )
 
 
+def lock_batch(
+    items: Sequence[Item], catalog: Catalog, now: datetime, *, by_pod: bool
+) -> frozenset[str] | None:
+    """The pods in which no other batch is placed until this one is written; None: all."""
+    return lock_neighbourhood(_get_places(items), catalog, now, by_pod=by_pod)
+
+
 def load_batch(
-    items: Sequence[Item], names: aliases.Names, catalog: Catalog, now: datetime
+    items: Sequence[Item],
+    names: aliases.Names,
+    catalog: Catalog,
+    now: datetime,
+    pods: frozenset[str] | None = None,
 ) -> tuple[TriageBatch, set[str]]:
     """What correlating these items needs, and which of their keys are new. Locks the active fault
-    of each fingerprint, in one order, before it stores the keys."""
-    batch = TriageBatch(catalog, now)
+    of each fingerprint, in one order, before it stores the keys. `pods`: those that are locked."""
+    batch = TriageBatch(catalog, now, pods=pods)
     _load_active_faults(batch, sorted({item.fingerprint for item in items}))
     keys = sorted({key for item in items for key in item.keys})
     new_keys = upsert.remember(keys, now)
@@ -87,6 +102,7 @@ def correlate_conclusions(
     if not events:
         return repeated
     items = normalise(events, batch.catalog, names)
+    batch.require_lock(item.owner for item in items)
     unread = {item.fingerprint for item in items} - batch.faults.keys()
     _load_active_faults(batch, sorted(unread))
     _load_neighbourhood(batch, items, names)
@@ -125,7 +141,11 @@ def _load_neighbourhood(batch: TriageBatch, items: Sequence[Item], names: aliase
         batch.faults[row.fingerprint] = batch.case(row)
     add_provisional(names, {item.owner for item in items})
     batch.nodes = {f"node/{name}": node for name, node in names.nodes.items()}
-    load_neighbourhood(batch, {(item.event.fault_type, item.resource) for item in items})
+    load_neighbourhood(batch, _get_places(items))
+
+
+def _get_places(items: Sequence[Item]) -> set[tuple[str, str]]:
+    return {(item.event.fault_type, item.resource) for item in items}
 
 
 def _get_standing(batch: TriageBatch, item: Item) -> dedup.Standing | None:

@@ -4,6 +4,10 @@ take from it, each batch once.
 A batch is taken, counted and removed in one transaction: a worker that dies leaves it to the next.
 On PostgreSQL workers pass over each other's batches; SQLite has one writer at a time anyway.
 
+In a storm batches wait in numbers, and each holds events of many pods. Then some are sorted: in
+their place come parts with the events of one pod each, and a worker takes parts of a pod at which
+no other works. So workers stand in each other's way no more than the pods do.
+
 Before a batch is counted, its row says that it was begun: what kills the process that counts it
 leaves that behind. A batch that was begun too often is cut into single events, and the event that
 goes on killing is put aside.
@@ -21,12 +25,13 @@ import msgspec
 from django.db import Error, connection, transaction
 from django.db.models import Count, F, Min, Sum
 
-from detectors import faults
+from detectors import faults, resources
 from detectors.faults import FaultEvent
 from detectors.receivers import spool
 from detectors.receivers.delivery import Backlog, PositionMoved
 from detectors.receivers.spool import Batch, Extent
-from incidents.db.upsert import is_postgresql
+from incidents.db.upsert import get_lock_key, is_postgresql
+from incidents.inventory import graphs
 from incidents.models import InboxBatch, SpoolMark, SpoolPosition
 from incidents.triage.ingest import ingest, quarantine
 from incidents.vocabulary.changes import Change
@@ -36,11 +41,15 @@ URGENT, ORDINARY = 0, 1
 _MOST_BYTES = 256 * 1024
 _MOST_BATCHES = 64
 _NOTHING = timedelta(0)
+# Our choice: so many are sorted together, into parts of so many events.
+_MOST_SORTED, _EVENTS_OF_PART = 16, 500
 # Our choice: workers are killed for many reasons, so twice may be chance. A batch begun so often is
 # cut; an event alone that was begun so often is put aside. What was cut has had a part of these.
 _CUT_AFTER, _CUT_WITH, _PUT_ASIDE_AFTER = 3, 2, 5
 # Any fixed number: the key of the advisory lock under which batches are begun.
 _BEGINNING_LOCK = 0x6B696E7462656769
+# The first key of the advisory locks of pods at which a worker is; the second is of the name.
+_AT_WORK_LOCK = 0x6B776F72
 _beginning = threading.Lock()
 _COPY = (
     "COPY incidents_inboxbatch (receiver, segment, start, rank, payload, size, recorded_at)"
@@ -81,15 +90,19 @@ def ingest_waiting(now: datetime) -> list[Change] | None:
     """Counts the most urgent batches that no other worker has taken, and removes them. None: there
     are none. Raises OperationalError when the database is at fault, and then nothing was counted.
     """
-    with contextlib.ExitStack() as beginning:
+    with contextlib.ExitStack() as at_work, contextlib.ExitStack() as beginning:
         beginning.enter_context(_lock_beginning())
-        keys = _begin()
+        keys = _begin(at_work)
         if not keys:
             return None
         try:
             with transaction.atomic():
                 found = InboxBatch.objects.filter(pk__in=keys).order_by("rank", "id")
                 batches = list(found.select_for_update())
+                if _is_to_be_sorted(
+                    batches
+                ):  # one worker at a time: parts keep the order of batches
+                    return _sort(batches, now)
                 beginning.close()
                 return _ingest_batches(batches, now)
         except Exception:
@@ -112,7 +125,7 @@ def _ingest_batches(batches: Sequence[InboxBatch], now: datetime) -> list[Change
             text = f"the process that counted it ended {batch.attempts - 1} times"
             broken += [(wire, text) for wire in wires]
     changes = quarantine(broken, now=now) if broken else []
-    changes += ingest(events, now=now)
+    changes += ingest(events, now=now, by_pod=True)
     InboxBatch.objects.filter(pk__in=[batch.pk for batch in batches]).delete()
     return changes
 
@@ -189,14 +202,14 @@ def _lock_beginning() -> Iterator[None]:
             cursor.execute("SELECT pg_advisory_unlock(%s)", [_BEGINNING_LOCK])
 
 
-def _begin() -> list[int]:
+def _begin(at_work: contextlib.ExitStack) -> list[int]:
     """The keys of the batches to count now, whose rows say so. No disk is waited for: a database
     that crashes forgets no more than that they were begun."""
     with transaction.atomic():
         if is_postgresql():
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL synchronous_commit = off")
-        keys = _choose()
+        keys = _choose(at_work)
         InboxBatch.objects.filter(pk__in=keys).update(attempts=F("attempts") + 1)
     return keys
 
@@ -208,45 +221,110 @@ def _forgive(keys: Collection[int]) -> None:
         begun.update(attempts=F("attempts") - 1)
 
 
-def _choose() -> list[int]:
-    """The first batch in order, and those that follow it as long as they are few and small. One
-    that may kill is alone."""
-    waiting = InboxBatch.objects.order_by("rank", "id")
-    free = waiting.select_for_update(skip_locked=True)
-    first = free.values_list("pk", "size", "attempts").first()
+def _choose(at_work: contextlib.ExitStack) -> list[int]:
+    """The first batch in order, and those that follow it as long as they are few and small; of a
+    part those of the same pod. One that may kill is alone. `at_work` keeps the pod's lock."""
+    free = InboxBatch.objects.order_by("rank", "-is_part", "id").select_for_update(skip_locked=True)
+    rows = list(free.only("pk", "rank", "size", "attempts", "is_part", "pod")[:_MOST_BATCHES])
+    first = next((row for row in rows if not row.pod or take_pod(row.pod, at_work)), None)
     if first is None:
         return []
-    pk, size, attempts = first
-    if size >= _MOST_BYTES or attempts >= _CUT_AFTER - 1:
-        return [pk]
-    harmless = waiting.filter(attempts__lt=_CUT_AFTER - 1).exclude(pk=pk)
-    wanted = []
-    for follower, more in harmless.values_list("pk", "size")[:_MOST_BATCHES]:
-        size += more
-        if size > _MOST_BYTES:
-            break
-        wanted.append(follower)
-    return [pk, *free.filter(pk__in=wanted).values_list("pk", flat=True)]
+    if first.attempts >= _CUT_AFTER - 1:
+        return [first.pk]
+    alike = [row for row in rows if _is_taken_with(row, first)]
+    size = 0
+    keys: list[int] = []
+    for row in alike:
+        size += row.size
+        if size > _MOST_BYTES and keys:
+            is_storm = is_postgresql() and not first.is_part
+            return [row.pk for row in alike[:_MOST_SORTED]] if is_storm else keys
+        keys.append(row.pk)
+    return keys
+
+
+def _is_taken_with(row: InboxBatch, first: InboxBatch) -> bool:
+    is_alike = (row.rank, row.is_part, row.pod) == (first.rank, first.is_part, first.pod)
+    return is_alike and row.attempts < _CUT_AFTER - 1
+
+
+def take_pod(pod: str, at_work: contextlib.ExitStack) -> bool:
+    """Whether no other worker is at the pod; then this one is until `at_work` ends."""
+    keys = [_AT_WORK_LOCK, get_lock_key(pod)]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s, %s)", keys)
+        is_free: bool = cursor.fetchone()[0]
+    if is_free:
+        at_work.callback(_leave_pod, keys)
+    return is_free
+
+
+def _leave_pod(keys: Sequence[int]) -> None:
+    with contextlib.suppress(Error), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_unlock(%s, %s)", keys)
+
+
+def _is_to_be_sorted(batches: Sequence[InboxBatch]) -> bool:
+    """In a storm `_choose` takes more than one transaction counts. While parts wait, or are being
+    counted, what comes after them is sorted too: it must not overtake what is of the same fault."""
+    first = batches[0]
+    if first.is_part or first.attempts > _CUT_AFTER or not is_postgresql():
+        return False
+    if sum(batch.size for batch in batches) > _MOST_BYTES and len(batches) > 1:
+        return True
+    return InboxBatch.objects.filter(rank=first.rank, is_part=True).exists()
+
+
+def _sort(batches: Sequence[InboxBatch], now: datetime) -> list[Change]:
+    """In place of these batches, parts with the events of one pod each; what is of no pod, or of no
+    machine that the inventory knows, is together. Counts nothing but what is no batch."""
+    get_pod = graphs.current().pod_of
+    broken: list[tuple[Mapping[str, Any], str]] = []
+    wires_of: dict[str, list[Mapping[str, Any]]] = {}
+    for batch in batches:
+        for wire in _decode(batch, broken):
+            pod = get_pod(resources.owner(str(wire.get("resource"))))
+            wires_of.setdefault(pod, []).append(wire)
+    first = batches[0]
+    parts: list[InboxBatch] = []
+    for pod, wires in wires_of.items():
+        for start in range(0, len(wires), _EVENTS_OF_PART):
+            some = wires[start : start + _EVENTS_OF_PART]
+            parts.append(_make_part(first, len(parts), some, pod=pod))
+    InboxBatch.objects.bulk_create(parts)
+    InboxBatch.objects.filter(pk__in=[batch.pk for batch in batches]).delete()
+    return quarantine(broken, now=now) if broken else []
 
 
 def _cut(batch: InboxBatch, wires: Sequence[Mapping[str, Any]]) -> None:
     """In place of the batch, each of its events alone."""
     parts = []
     for index, wire in enumerate(wires):
-        payload = msgspec.json.encode([wire])
-        part = InboxBatch(
-            receiver="",
-            segment=batch.pk,
-            start=index,
-            rank=batch.rank,
-            payload=payload,
-            size=len(payload),
-            recorded_at=batch.recorded_at,
-            attempts=_CUT_WITH,
-            is_part=True,
-        )
-        parts.append(part)
+        parts.append(_make_part(batch, index, [wire], pod=batch.pod, attempts=_CUT_WITH))
     InboxBatch.objects.bulk_create(parts)
+
+
+def _make_part(
+    batch: InboxBatch,
+    index: int,
+    wires: Sequence[Mapping[str, Any]],
+    *,
+    pod: str,
+    attempts: int = 0,
+) -> InboxBatch:
+    payload = msgspec.json.encode(wires)
+    return InboxBatch(
+        receiver="",
+        segment=batch.pk,
+        start=index,
+        rank=batch.rank,
+        payload=payload,
+        size=len(payload),
+        recorded_at=batch.recorded_at,
+        attempts=attempts,
+        is_part=True,
+        pod=pod,
+    )
 
 
 def _decode(

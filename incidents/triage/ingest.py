@@ -32,6 +32,7 @@ from incidents.triage.correlate import (
     correlate,
     correlate_conclusions,
     load_batch,
+    lock_batch,
     summarise,
 )
 from incidents.triage.deduplication import deduplicate
@@ -43,24 +44,27 @@ QUARANTINED = "kintsugi.event_quarantined"
 OURSELVES = "kintsugi/ingest"
 
 
-def ingest(events: Sequence[FaultEvent], *, now: datetime) -> list[Change]:
+def ingest(events: Sequence[FaultEvent], *, now: datetime, by_pod: bool = False) -> list[Change]:
     """Counts events and gives each new fault its place. Safe to call again with the same events.
 
-    Raises OperationalError when the database is at fault, and then nothing was counted.
+    `by_pod`: other batches may be placed at the same time in pods that these events do not reach.
+    Only for a transaction that takes the lock of all pods neither before nor after. Raises
+    OperationalError when the database is at fault, and then nothing was counted.
     """
     with transaction.atomic():
-        changes = _ingest_halving(list(events), now)
+        changes = _ingest_halving(list(events), now, by_pod=by_pod)
         changes += _raise_quarantine_fault(changes, now)
     return changes
 
 
 def _ingest_events(
-    events: Sequence[FaultEvent], now: datetime, *, may_be_short: bool
+    events: Sequence[FaultEvent], now: datetime, *, may_be_short: bool, by_pod: bool
 ) -> list[Change]:
     """The phases in order. Each takes values and gives values; the batch holds the faults and
     incidents that they read and change, and is written once.
 
     A batch that only repeats active faults is counted after the first phase, and needs no lock.
+    Raises WiderLockNeeded where `by_pod` proves too narrow, and then nothing was counted.
     """
     catalog = fault_catalog.load()
     names = aliases.load({event.resource for event in events})
@@ -69,12 +73,12 @@ def _ingest_events(
         with contextlib.suppress(NotOnlyRepeats), transaction.atomic():
             return count_repeats(items, names, now=now)
     with transaction.atomic():
-        upsert.lock_placement()
+        pods = lock_batch(items, catalog, now, by_pod=by_pod)
         items, ignored = deduplicate(items)
         if not items:
             return ignored
         items = check_clocks(items, names, catalog, now)
-        batch, new_keys = load_batch(items, names, catalog, now)
+        batch, new_keys = load_batch(items, names, catalog, now, pods)
         repeated = correlate(batch, items, names, new_keys)
         conclusions = aggregate(batch, items)
         hold_repairs(batch, conclusions.suspicions)
@@ -110,12 +114,15 @@ def _raise_quarantine_fault(changes: Sequence[Change], now: datetime) -> list[Ch
 
 
 def _ingest_halving(
-    events: list[FaultEvent], now: datetime, *, is_whole: bool = True
+    events: list[FaultEvent], now: datetime, *, is_whole: bool = True, by_pod: bool = False
 ) -> list[Change]:
     if not events:
         return []
     try:
-        return _ingest_events(events, now, may_be_short=is_whole)
+        if by_pod:
+            with contextlib.suppress(upsert.WiderLockNeeded):
+                return _ingest_events(events, now, may_be_short=is_whole, by_pod=True)
+        return _ingest_events(events, now, may_be_short=is_whole, by_pod=False)
     except OperationalError:
         raise  # the database, not the event
     except Exception as error:  # noqa: BLE001  one ingest batch: halve it, put the culprit aside

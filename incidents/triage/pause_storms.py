@@ -15,6 +15,7 @@ from incidents.inventory import graphs
 from incidents.models import Fault
 from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase
+from incidents.topology.graph import ALL_NODES
 
 RULE = "pause"
 _SHOWN = 3
@@ -25,6 +26,7 @@ def conclude(batch: TriageBatch, came: Iterable[FaultCase]) -> list[FaultEvent]:
     without a storm."""
     if not any(case.row.fault_type == STORM for case in came):
         return []
+    batch.require_lock([ALL_NODES])  # the card may stand in any pod
     rows = Fault.objects.active().filter(fault_type__in=(STORM, CARD_STORM, SOURCE))
     active = set(rows.values_list("fault_type", "resource"))
     for case in batch.faults.values():

@@ -1,4 +1,5 @@
-"""What ends the process that counts it is found and put aside; the rest of its batch counts."""
+"""What ends the process that counts it is found and put aside; a storm is sorted by pod, so that
+workers share it."""
 
 from __future__ import annotations
 
@@ -7,6 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,8 +22,11 @@ from django.db.models import F
 from detectors.faults import to_wire
 from incidents.models import Fault, InboxBatch, QuarantinedEvent
 from incidents.triage import inbox
-from tests.builders import NOW, a_node, an_event
+from tests.builders import NOW, a_clear, a_node, an_event
+from tests.services.patience import patient
 
+LINK = "nic.link.down"
+PODS = {"gn001": "a", "gn002": "a", "gn003": "b", "login": ""}
 POISON, HARMLESS = "gpu.xid.48", "gpu.xid.79"
 ROOT = Path(__file__).parents[3]
 # A worker in a process of its own. The statement that stores the poison kills it as a fault in
@@ -45,10 +53,15 @@ MOST_LIVES = 12
 
 
 def put(*types: str, number: int = 0) -> None:
-    """One batch with a fault of each of these types, as a receiver hands it over."""
+    """One batch with a fault of each of these types."""
     wires = []
     for gpu, fault_type in enumerate(types):
         wires.append(to_wire(an_event(fault_type, f"node/gn042/gpu/0000:{gpu:02x}:00.0")))
+    put_wires(wires, number)
+
+
+def put_wires(wires: Sequence[Mapping[str, object]], number: int) -> None:
+    """As a receiver hands a batch over."""
     payload = json.dumps(wires).encode()
     InboxBatch.objects.create(
         receiver="r1",
@@ -127,3 +140,82 @@ def test_a_batch_that_may_kill_takes_no_other_with_it() -> None:
     InboxBatch.objects.filter(start=0).update(attempts=F("attempts") + 2)
     inbox.ingest_waiting(NOW)
     assert InboxBatch.objects.get().start == 1
+
+
+def ingest_elsewhere() -> None:
+    """Another worker's look at the inbox."""
+
+    def work() -> None:
+        try:
+            inbox.ingest_waiting(NOW)
+        finally:
+            connection.close()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join(patient(30))
+    assert not worker.is_alive()
+
+
+def put_storm(batches: int) -> None:
+    """So many batches, two of which are more than one transaction counts: links of each node go
+    down and come back, by turns."""
+    for number in range(batches):
+        at = NOW + timedelta(seconds=number)
+        wires = []
+        for node in PODS:
+            resource = f"node/{node}/nic/mlx5_0"
+            is_down = number % 2 == 0
+            event = an_event(LINK, resource, at=at) if is_down else a_clear(LINK, resource, at=at)
+            wires.append({**to_wire(event), "excerpt": "x" * 60_000})
+        put_wires(wires, number)
+
+
+@pytest.fixture
+def _two_pods() -> None:
+    for node, pod in PODS.items():
+        a_node(node, pod=pod)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("_two_pods")
+def test_a_storm_is_sorted_by_pod_and_each_event_counts_once() -> None:
+    put_storm(batches=5)
+    assert inbox.ingest_waiting(NOW) == []
+    parts = InboxBatch.objects.values_list("pod", "is_part")
+    assert set(parts) == {("a", True), ("b", True), ("", True)}
+    while inbox.ingest_waiting(NOW + timedelta(minutes=1)) is not None:
+        pass
+    standing = Fault.objects.active().filter(fault_type=LINK).values_list("owner", "returns")
+    assert sorted(standing) == [(f"node/{node}", 2) for node in sorted(PODS)]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("_two_pods")
+def test_a_worker_passes_over_a_pod_at_which_another_works() -> None:
+    put_storm(batches=2)
+    inbox.ingest_waiting(NOW)
+    InboxBatch.objects.filter(pod="").delete()
+
+    with ExitStack() as at_work:
+        assert inbox.take_pod("a", at_work)
+        ingest_elsewhere()
+    assert set(InboxBatch.objects.values_list("pod", flat=True)) == {"a"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("_two_pods")
+def test_what_comes_after_parts_does_not_overtake_them() -> None:
+    put_storm(batches=2)
+    inbox.ingest_waiting(NOW)
+    InboxBatch.objects.filter(pod="").delete()
+    put(HARMLESS, number=9)
+    with ExitStack() as at_work:
+        assert inbox.take_pod("a", at_work)
+        assert inbox.take_pod("b", at_work)
+        ingest_elsewhere()
+    assert not Fault.objects.exists()
+    assert not InboxBatch.objects.filter(is_part=False).exists()

@@ -1,0 +1,132 @@
+"""Batches of two pods are placed at the same time; whatever concerns both waits for both."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection, transaction
+
+from detectors.faults import FaultEvent
+from incidents import services
+from incidents.models import Fault, Incident, IncidentFault
+from incidents.triage.ingest import ingest
+from tests.builders import NOW, a_clear, a_node, an_event
+from tests.services.patience import patient
+from tests.services.ports import wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
+
+GPU, OTHER_GPU = "0000:19:00.0", "0000:3b:00.0"
+
+
+@pytest.fixture(autouse=True)
+def _two_pods() -> None:
+    a_node("gn001", pod="a")
+    a_node("gn002", pod="b")
+    a_node("login", pod="")
+
+
+def lost(node: str, gpu: str = GPU) -> FaultEvent:
+    return an_event("gpu.xid.79", f"node/{node}/gpu/{gpu}")
+
+
+def place(event: FaultEvent) -> None:
+    ingest([event], now=NOW, by_pod=True)
+
+
+@contextmanager
+def while_placing(event: FaultEvent) -> Iterator[None]:
+    """Another transaction has placed this and has not ended."""
+    with transaction.atomic():
+        place(event)
+        yield
+
+
+def start(job: Callable[[], object]) -> threading.Thread:
+    def work() -> None:
+        try:
+            job()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def is_waiting_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return bool(cursor.fetchone()[0])
+
+
+def has_locked_all_pods() -> bool:
+    """Whether this transaction holds the one lock whose key is a single number, against all."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"
+            " AND mode = 'ExclusiveLock' AND pid = pg_backend_pid()"
+        )
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_batch_of_another_pod_is_placed_meanwhile() -> None:
+    with while_placing(lost("gn001")):
+        other = start(lambda: place(lost("gn002")))
+        other.join(patient(30))
+        assert not other.is_alive()
+    assert Incident.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        lost("gn001", OTHER_GPU),
+        lost("login"),
+        an_event("switch.asic.error", "switch/spine-01"),
+    ],
+    ids=["of the same pod", "of no pod", "of what all pods share"],
+)
+def test_another_batch_waits(event: FaultEvent) -> None:
+    with while_placing(lost("gn001")):
+        other = start(lambda: place(event))
+        wait_until(is_waiting_for_a_lock, within_s=30, what="the other batch to wait")
+        assert Fault.objects.count() == 1
+    other.join(patient(30))
+    assert Fault.objects.count() == 2
+
+
+def test_what_people_and_the_sweep_do_waits_for_every_pod() -> None:
+    with while_placing(lost("gn001")):
+        other = start(lambda: services.ingest([lost("gn002")], now=NOW))
+        wait_until(is_waiting_for_a_lock, within_s=30, what="the other batch to wait")
+    other.join(patient(30))
+    assert Incident.objects.count() == 2
+
+
+def test_two_batches_of_one_machine_at_once_make_one_incident() -> None:
+    with while_placing(lost("gn001")):
+        other = start(lambda: place(lost("gn001", OTHER_GPU)))
+        wait_until(is_waiting_for_a_lock, within_s=30, what="the other batch to wait")
+    other.join(patient(30))
+    assert Incident.objects.get().members.count() == 2
+
+
+def test_an_incident_that_reaches_into_another_pod_changes_under_the_lock_of_all() -> None:
+    place(lost("gn001"))
+    place(lost("gn002"))
+    incident, other = Incident.objects.order_by("owner")
+    IncidentFault.objects.filter(incident=other).update(incident=incident, role="symptom")
+    Incident.objects.filter(pk=other.pk).update(state="duplicate", root_fault=None)
+    with transaction.atomic():
+        place(a_clear("gpu.xid.79", f"node/gn001/gpu/{GPU}", at=NOW))
+        assert has_locked_all_pods()
+    assert list(Fault.objects.active().values_list("owner", flat=True)) == ["node/gn002"]
+
+
+def test_a_fault_of_one_machine_locks_its_pod_alone() -> None:
+    with while_placing(lost("gn001")):
+        assert not has_locked_all_pods()
