@@ -25,7 +25,9 @@ from detectors.detector import (
     Unreachable,
 )
 from incidents.topology import discovery
+from runbooks.node import looking
 from runbooks.people import root_rights
+from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.reset_gpu import ResetGpu
 
 # Where programs of root lie; a shell without login often looks into neither sbin.
@@ -84,6 +86,7 @@ def find_detector_commands(
     for command in discovery.commands():
         if command.as_root:
             needs.commands.setdefault(command.argv, set()).add("inventory discover")
+    needs.commands.setdefault(looking.KERNEL_LOG.argv, set()).add(ConfirmOnNode.name)
     if shell is not None:
         _locate(needs, targets, shell)
     return needs

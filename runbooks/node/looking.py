@@ -11,8 +11,10 @@ from datetime import UTC, timedelta
 
 from detectors.catalog import catalog
 from detectors.detector import (
+    Command,
     Detector,
     DetectorError,
+    Output,
     Shell,
     Target,
     TargetKind,
@@ -29,9 +31,14 @@ _BOOT = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime")
 # Of this boot alone; a storm of lines does not fill memory. As JSON, so that a name with a line's
 # end in it begins no line; of facility kern alone, since root's programs write to /dev/kmsg too.
 _MOST_LINES = 20_000
-_KERNEL_LOG = (
-    *("journalctl", "--dmesg", "--no-pager", "--output=json", f"--lines={_MOST_LINES}"),
-    *("--output-fields=MESSAGE,PRIORITY,_SOURCE_MONOTONIC_TIMESTAMP", "SYSLOG_FACILITY=0"),
+KERNEL_LOG = Command(
+    "kernel-log",
+    (
+        *("journalctl", "--dmesg", "--no-pager", "--output=json", f"--lines={_MOST_LINES}"),
+        *("--output-fields=MESSAGE,PRIORITY,_SOURCE_MONOTONIC_TIMESTAMP", "SYSLOG_FACILITY=0"),
+    ),
+    timeout=timedelta(seconds=20),
+    as_root=True,
 )
 _TIMEOUT = timedelta(seconds=20)
 # What a noisy login shell prints before it is passed over.
@@ -202,12 +209,15 @@ class KernelLog:
 
 
 def read_kernel_log(ctx: Context) -> KernelLog:
+    """As our user, and as root where that user may not read it (group systemd-journal)."""
+    shell, target = ctx.world.shell, ctx.target
     try:
-        output = ctx.world.shell.run(ctx.target, _KERNEL_LOG, _TIMEOUT)
+        own = shell.run(target, KERNEL_LOG.argv, KERNEL_LOG.timeout)
     except DetectorError as error:
         return KernelLog((), str(error), is_reached=False)
-    complaint = node_log.find_complaint("journal", output)
-    if complaint:
+    complaint = node_log.find_complaint("journal", own)
+    output = _read_as_root(shell, target) if complaint else own
+    if output is None or node_log.find_complaint("journal", output):
         return KernelLog((), complaint)
     lines = list(node_log.read_lines("journal", output.stdout, ctx.node, most=_MOST_LINES))
     raised = []
@@ -217,6 +227,13 @@ def read_kernel_log(ctx: Context) -> KernelLog:
         )
         raised += [fact for fact in facts if _is_drivers_own(fact)]
     return KernelLog(tuple(raised), "", is_whole=len(lines) < _MOST_LINES)
+
+
+def _read_as_root(shell: Shell, target: Target) -> Output | None:
+    try:
+        return shell.run_all(target, KERNEL_LOG.name, [KERNEL_LOG])[KERNEL_LOG.name]
+    except DetectorError:
+        return None
 
 
 def _is_drivers_own(fact: Fact) -> bool:

@@ -290,7 +290,6 @@ def _list_looks() -> Iterator[str]:
             "just before each act there",
             looking._NEVER_TIMEOUT,
         ),
-        (looking._KERNEL_LOG, "a fault that a text told of; `confirm_on_node`", looking._TIMEOUT),
         (looking._BOOT, "`confirm_on_node`, `reboot`, `wait_for_boot`", looking._TIMEOUT),
         (reset_gpu._HOLDERS, "`reset_gpu`", reset_gpu._LOOK_TIMEOUT),
         (("tail", "-c", "BYTES", "FILE"), "a job's report; field diagnostics", looking._TIMEOUT),
@@ -300,6 +299,10 @@ def _list_looks() -> Iterator[str]:
         (("ls", "-1d", "PATHS"), "`kintsugi inventory sudoers`", preflight._TIMEOUT),
     ):
         yield f"| `{format_argv(argv)}` | | {occasion} | {limit(timeout)} |"
+    row = format_command(looking.KERNEL_LOG)
+    occasion = "a fault that a text told of; `confirm_on_node`"
+    right = "root, where our user may not read the journal"
+    yield f"| `{row.command}` | {right} | {occasion} | {row.limit} |"
     yield "| the commands of detectors below | | `confirm_on_node`, `verify`, `requeue_dead_jobs` | |"
     for command in (*discovery.commands(), Command("x", ("ethtool", "-i", "rail0"))):
         row = format_command(command)

@@ -15,7 +15,8 @@ from incidents.models import Incident, VendorCase
 from runbooks import services
 from runbooks.fleet import breaker
 from runbooks.models import Mode, Run, RunState
-from runbooks.node import looking
+from runbooks.node import looking, witnesses
+from runbooks.node.witnesses import Unseen
 from tests.runbooks.site import KERNEL_RECORD, Site, a_context
 
 pytestmark = pytest.mark.django_db
@@ -272,5 +273,15 @@ def test_a_journal_that_kintsugi_may_not_read_denies_nothing() -> None:
         hint = b"Hint: You are currently not seeing messages from other users and the system.\n"
         return Output(0, b"", hint, timedelta(0))
 
+    site.nodes.nodes[NODE].kernel(XID, at=site.now)
     site.shell.run = run  # type: ignore[method-assign]
-    assert "not seeing messages" in looking.read_kernel_log(a_context(site)).complaint
+    log = looking.read_kernel_log(a_context(site))
+    assert "not seeing messages" in log.complaint
+    asked = a_context(site, fault_type="gpu.xid.119")
+    assert isinstance(witnesses.find_witness(asked), Unseen)
+
+    as_root = site.nodes.nodes[NODE].run(looking.KERNEL_LOG.argv)[1]
+    answers = {looking.KERNEL_LOG.name: Output(0, as_root, b"", timedelta(0))}
+    site.shell.run_all = lambda target, name, commands: answers  # type: ignore[method-assign]
+    log = looking.read_kernel_log(a_context(site))
+    assert [fact.fault_type for fact in log.raised] == ["gpu.xid.119"]
