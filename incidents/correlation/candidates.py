@@ -59,12 +59,10 @@ class CandidateIndex:
     def set_surroundings(self, surroundings: Surroundings) -> None:
         """What relations look at from now on; it holds what it held before, and more."""
         before = self.surroundings
-        self.surroundings = Surroundings(
-            surroundings.graph,
-            jobs={**before.jobs, **surroundings.jobs},
-            machines={**before.machines, **surroundings.machines},
-            windows={**before.windows, **surroundings.windows},
-        )
+        jobs = {**before.jobs, **surroundings.jobs}
+        machines = {**before.machines, **surroundings.machines}
+        windows = {**before.windows, **surroundings.windows}
+        self.surroundings = Surroundings(surroundings.graph, jobs, machines, windows)
         self._keys.clear()
         self._owners.clear()
 

@@ -125,6 +125,51 @@ class FaultView:
         )
 
 
+class StoredFault(Protocol):
+    """The columns of a fault that correlation looks at, in whatever form they were read."""
+
+    @property
+    def fault_type(self) -> str: ...
+
+    @property
+    def resource(self) -> str: ...
+
+    @property
+    def component(self) -> str: ...
+
+    @property
+    def severity(self) -> str: ...
+
+    @property
+    def action(self) -> str: ...
+
+    @property
+    def raised_at(self) -> datetime: ...
+
+    @property
+    def observed_at(self) -> datetime: ...
+
+    @property
+    def is_active(self) -> bool: ...
+
+
+def view_stored(row: StoredFault, *, opens_incident: bool, is_sympathetic: bool) -> FaultView:
+    """A row as correlation looks at it; what its type says of it is given besides."""
+    component, severity, action = row.component, row.severity, row.action
+    return FaultView(
+        row.fault_type,
+        row.resource,
+        Component(component),
+        Severity(severity),
+        Action(action),
+        occurred_at=row.raised_at,
+        observed_at=row.observed_at,
+        opens_incident=opens_incident,
+        is_sympathetic=is_sympathetic,
+        is_active=row.is_active,
+    )
+
+
 class Seen(Protocol):
     """A fault as correlation may ask for it: the view of one, or what has one. `key` is its own
     among the faults of one transaction; `owner` is its machine."""

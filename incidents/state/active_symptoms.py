@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 from django.db.models import Q, QuerySet
 
 from detectors import resources
-from detectors.faults import Action, Component, Severity
 from incidents.correlation import symptom_counts
 from incidents.correlation.aggregation_rules import AggregationRule, Place
 from incidents.correlation.relations import Surroundings
 from incidents.correlation.symptom_counts import Symptom
 from incidents.db.prepared import Given, Prepared
-from incidents.faults.fault_views import FaultView
+from incidents.faults.fault_views import view_stored
 from incidents.models import Fault
 from incidents.state.batch import TriageBatch
 from incidents.state.cases import FaultCase
@@ -149,23 +148,17 @@ def _effects(
 def _told(row: _Row, batch: TriageBatch) -> Symptom:
     """A fault that the batch does not have."""
     kind = batch.catalog.get(row.fault_type)
-    view = FaultView(
-        fault_type=row.fault_type,
-        resource=row.resource,
-        component=Component(row.component),
-        severity=Severity(row.severity),
-        action=Action(row.action),
-        occurred_at=row.raised_at,
-        observed_at=row.observed_at,
+    view = view_stored(
+        row,
         opens_incident=kind is None or kind.opens_incident,
         is_sympathetic=kind is not None and kind.is_sympathetic,
-        is_active=row.is_active,
     )
+    is_held = row.held_until is not None and row.held_until > batch.now + SPREAD
     return Symptom(
         row.fingerprint,
         view,
         came_at(row),
-        is_held=row.held_until is not None and row.held_until > batch.now + SPREAD,
+        is_held=is_held,
         root_type=row.membership__incident__fault_type or "",
         root_place=row.membership__incident__root_resource or "",
     )

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from detectors import provenance as provenances
-from detectors.faults import Action, ClearRule, Component, FaultEvent, Role, Severity
+from detectors.faults import Action, ClearRule, FaultEvent, Role, Severity
 from detectors.provenance import Forger, Provenance
 from incidents.faults import flapping
 from incidents.faults.clocks import Whose
 from incidents.faults.dedup import APART, Standing
-from incidents.faults.fault_views import USER_REPORT, FaultView, IncidentView
+from incidents.faults.fault_views import USER_REPORT, FaultView, IncidentView, view_stored
 from incidents.faults.flapping import USUAL, FlapLimits
 from incidents.models import Fault, Incident
 from incidents.vocabulary.lifecycle import State
@@ -63,23 +63,11 @@ class FaultCase:
         row = self.row
         stamp = (row.severity, row.action, row.is_active, row.component, row.raised_at)
         if self._seen is None or self._seen[0] != stamp:
-            self._seen = stamp, self._view()
+            view = view_stored(
+                row, opens_incident=self.opens_incident, is_sympathetic=self.is_sympathetic
+            )
+            self._seen = stamp, view
         return self._seen[1]
-
-    def _view(self) -> FaultView:
-        row = self.row
-        return FaultView(
-            fault_type=row.fault_type,
-            resource=row.resource,
-            component=Component(row.component),
-            severity=Severity(row.severity),
-            action=Action(row.action),
-            occurred_at=row.raised_at,
-            observed_at=row.observed_at,
-            opens_incident=self.opens_incident,
-            is_sympathetic=self.is_sympathetic,
-            is_active=row.is_active,
-        )
 
     @property
     def is_of_people(self) -> bool:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from detectors.catalog.catalog import Catalog
-from detectors.faults import Action, Component, Severity
-from incidents.faults.fault_views import FaultView, IncidentView
+from incidents.faults.fault_views import FaultView, IncidentView, view_stored
 from incidents.vocabulary.lifecycle import State
 
 
@@ -34,17 +33,10 @@ class NearFault:
         """Made when a rule looks at it: at most it never does."""
         if self._view is None:
             kind = self.catalog.get(self.fault_type)
-            self._view = FaultView(
-                fault_type=self.fault_type,
-                resource=self.resource,
-                component=Component(self.component),
-                severity=Severity(self.severity),
-                action=Action(self.action),
-                occurred_at=self.raised_at,
-                observed_at=self.observed_at,
+            self._view = view_stored(
+                self,
                 opens_incident=kind is None or kind.opens_incident,
                 is_sympathetic=kind is not None and kind.is_sympathetic,
-                is_active=self.is_active,
             )
         return self._view
 

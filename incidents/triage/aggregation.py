@@ -167,9 +167,10 @@ class Aggregation:
     def _suspect(self, count: SymptomCount) -> Suspicion:
         rule = count.rule
         place = self.batch.format_resource(count.place)
+        shown = f"{len(count.counted)} of {count.of} behind {place}"
         reason = (
-            f"{len(count.counted)} of {count.of} behind {place} show the same kind of fault within"
-            f" {duration(rule.window)}: {place} itself may be the cause."
+            f"{shown} show the same kind of fault within {duration(rule.window)}: {place} itself"
+            " may be the cause."
         )
         return Suspicion(
             machines=symptom_counts.machines_behind(count.place, self.surroundings),
@@ -240,10 +241,8 @@ def _format_evidence(count: SymptomCount, batch: TriageBatch) -> str:
     shown = [batch.format_resource(symptom.fault.resource) for symptom in symptoms[:_SHOWN]]
     more = f" and {len(symptoms) - _SHOWN} more" if len(symptoms) > _SHOWN else ""
     total = f" of {count.of}" if count.of else ""
-    text = (
-        f"{len(symptoms)}{total} ({', '.join(shown)}{more}) within"
-        f" {duration(count.rule.window)}: {count.rule.because}."
-    )
+    seen = f"{len(symptoms)}{total} ({', '.join(shown)}{more})"
+    text = f"{seen} within {duration(count.rule.window)}: {count.rule.because}."
     if not count.tied:
         return text
     tied = ", ".join(batch.format_resource(place) for place in count.tied)

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from django.db.models import Max, Q
 
-from detectors.catalog.catalog import Catalog
+from detectors.catalog.catalog import Catalog, FaultType
 from detectors.faults import EventKind, FaultEvent, event_id
 from incidents.faults import clocks
 from incidents.faults.clocks import TOLERANCE
@@ -127,33 +127,32 @@ def create_clock_faults(
     """One per fault that may have been live and is left out, so that a person looks at the
     machine's clock."""
     kind = catalog[CLOCK_DOUBTED]
-    doubted = [
-        item
-        for item in items
-        if boots.get(item.event.event_id) is Boot.UNSURE
-        and item.kind.opens_incident
-        and _is_raised(item.event)
-    ]
-    return [
-        FaultEvent(
-            event_id=event_id(CLOCK_DOUBTED, item.event.event_id),
-            fault_type=kind.id,
-            event=EventKind.RAISED,
-            resource=item.owner,
-            source=_SOURCE,
-            occurred_at=item.event.observed_at,
-            observed_at=item.event.observed_at,
-            severity=kind.severity,
-            action=kind.action,
-            component=kind.component,
-            count=item.event.count,
-            excerpt=(
-                f"Left out, dated {duration(item.dated.lag)} before it came: {item.event.excerpt}"
-            ),
-            provenance=item.event.provenance,
-        )
-        for item in doubted
-    ]
+    created = []
+    for item in items:
+        is_unsure = boots.get(item.event.event_id) is Boot.UNSURE
+        if is_unsure and item.kind.opens_incident and _is_raised(item.event):
+            created.append(_make_clock_fault(item, kind))
+    return created
+
+
+def _make_clock_fault(item: Item, kind: FaultType) -> FaultEvent:
+    event = item.event
+    late = duration(item.dated.lag)
+    return FaultEvent(
+        event_id=event_id(CLOCK_DOUBTED, event.event_id),
+        fault_type=kind.id,
+        event=EventKind.RAISED,
+        resource=item.owner,
+        source=_SOURCE,
+        occurred_at=event.observed_at,
+        observed_at=event.observed_at,
+        severity=kind.severity,
+        action=kind.action,
+        component=kind.component,
+        count=event.count,
+        excerpt=f"Left out, dated {late} before it came: {event.excerpt}",
+        provenance=event.provenance,
+    )
 
 
 def _is_before(item: Item, node: Node | None, repair: LastRepair | None) -> bool:
@@ -179,15 +178,13 @@ def _boot(
     if repair is not None and event.observed_at < repair.at:
         return Boot.EARLIER
     boot = Boot.UNSURE if is_late else Boot.EARLIER
-    if node is not None and node.boot_seen_at is not None:
-        if (
-            is_late
-            and event.observed_at >= node.boot_seen_at
-            and _is_live(event, node.boot_seen_at)
-        ):
+    booted_at = node.boot_seen_at if node is not None else None
+    if node is not None and booted_at is not None:
+        is_seen_since = event.observed_at >= booted_at
+        if is_late and is_seen_since and _is_live(event, booted_at):
             return Boot.THIS
         if _is_dated_before(item, node):
-            boot = of_boot(event, node.boot_seen_at, node.boot_id)
+            boot = of_boot(event, booted_at, node.boot_id)
     if boot is Boot.UNSURE and clocks.is_usual(event, usual):
         boot = Boot.THIS
     if boot is Boot.THIS:

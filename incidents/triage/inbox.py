@@ -48,6 +48,7 @@ _MOST_SORTED, _EVENTS_OF_PART = 16, 500
 _CUT_AFTER, _CUT_WITH, _PUT_ASIDE_AFTER = 3, 2, 5
 # Any fixed number: the key of the advisory lock under which batches are begun.
 _BEGINNING_LOCK = 0x6B696E7462656769
+_PARTS = msgspec.json.Decoder(list[dict[str, Any]])
 # The first key of the advisory locks of pods at which a worker is; the second is of the name.
 _AT_WORK_LOCK = 0x6B776F72
 _beginning = threading.Lock()
@@ -333,8 +334,7 @@ def _decode(
     payload = bytes(batch.payload)
     try:
         if batch.is_part:
-            parts: list[dict[str, Any]] = msgspec.json.decode(payload, type=list[dict[str, Any]])
-            return parts
+            return _PARTS.decode(payload)
         return spool.decode(payload, batch.receiver, batch.segment, batch.start)
     except ValueError as error:
         text = payload.decode("utf-8", "replace")
