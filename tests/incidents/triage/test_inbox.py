@@ -20,6 +20,7 @@ from django.db import OperationalError, connection
 from django.db.models import F
 
 from detectors.faults import to_wire
+from incidents import services
 from incidents.models import Fault, InboxBatch, QuarantinedEvent
 from incidents.triage import inbox
 from tests.builders import NOW, a_clear, a_node, an_event
@@ -219,3 +220,24 @@ def test_what_comes_after_parts_does_not_overtake_them() -> None:
         ingest_elsewhere()
     assert not Fault.objects.exists()
     assert not InboxBatch.objects.filter(is_part=False).exists()
+
+
+@pytest.mark.django_db
+def test_each_line_that_waited_over_a_reboot_counts_or_is_told_as_older_than_it() -> None:
+    """A backlog worked off after a repair: nothing is lost without a word."""
+    a_node()
+    booted_at = NOW + timedelta(minutes=5)
+    services.node_restarted("gn042", booted_at=booted_at, boot_id="b2", now=booted_at)
+    before = [NOW + timedelta(seconds=second) for second in range(20)]
+    after = [booted_at + timedelta(seconds=second) for second in range(1, 8)]
+    wires = []
+    for at in (*before, *after):
+        seconds = (at - NOW).total_seconds()
+        key = f"gn042||{seconds:.6f}|{at}"
+        wires.append(to_wire(an_event(HARMLESS, at=at, source_key=key)))
+    put_wires(wires, 0)
+    changes = inbox.ingest_waiting(booted_at + timedelta(minutes=5))
+    assert changes is not None
+    left_out = [change.text for change in changes if "before the node's last boot" in change.text]
+    assert sum(int(text.partition(" x ")[0]) for text in left_out) == len(before)
+    assert Fault.objects.get(fault_type=HARMLESS).count == len(after)
