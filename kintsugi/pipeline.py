@@ -110,10 +110,15 @@ class Pipeline:
         if detector is None:
             return
         chunk = polling.begin(chunk, self.clock())
+        not_asked: list[str] = []
         for answers in self._watch.poll(detector, chunk.targets, self.clock):
             now = self.clock()
-            self._follow_up(self._ingest_polls(chunk, detector, answers, now), now)
-        polling.end(chunk, self._watch.every(detector), self.clock())
+            if chunk.number is not None:
+                not_asked += [target.name for target, seen in answers if not seen]
+                answers = [answer for answer in answers if answer[1]]
+            if answers:
+                self._follow_up(self._ingest_polls(chunk, detector, answers, now), now)
+        polling.end(chunk, self._watch.every(detector), self.clock(), not_asked=not_asked)
 
     def _ingest_polls(
         self, chunk: Chunk, detector: Detector, answers: Answers, now: datetime
@@ -176,17 +181,27 @@ class Pipeline:
         """What detectors saw of one node, by their names, out of turn. `report`: who told it, where
         the node ran them itself."""
         now = self.clock()
-        kind = TargetKind.NODE
-        with transaction.atomic():
-            states = polling.kept_of(node, kind.value, sorted(observations))
+        detectors = {}
+        for name in sorted(observations):
+            detector = self._watch.detector(name)
+            if detector is not None:
+                detectors[name] = detector
+        targets = services.targets(TargetKind.NODE, [node])
+
+        def evaluate() -> tuple[list[Round], Judgement]:
+            states = polling.get_states_out_of_turn(node, list(detectors))
             rounds = []
-            for target in services.targets(kind, [node]):
-                for name, answer in observations.items():
-                    detector = self._watch.detector(name)
-                    if detector is not None:
-                        state = states[name]
-                        rounds.append(Round(detector, target, list(answer), state, report))
-            judgement = evaluate_rounds(rounds, self.catalog)
+            for target in targets:
+                for name, detector in detectors.items():
+                    answer = list(observations[name])
+                    rounds.append(Round(detector, target, answer, states[name], report))
+            return rounds, evaluate_rounds(rounds, self.catalog)
+
+        with transaction.atomic():
+            polling.begin_out_of_turn(node)
+            rounds, judgement = evaluate()
+            if polling.is_overtaken_out_of_turn(node, [poll.state for poll in rounds]):
+                rounds, judgement = evaluate()
             is_report = report is not None
             changes = self._store(rounds, judgement, now, chunk=None, is_report=is_report)
         self._follow_up(changes, now)
@@ -354,10 +369,12 @@ class Pipeline:
         if not rounds:
             return []
         changes = learn(judgement, now, may_move_parts=not is_report)
-        detectors = {id(poll.detector): poll.detector for poll in rounds}
-        for detector in detectors.values():
-            states = [poll.state for poll in rounds if poll.detector is detector]
-            polling.finish(states, self._watch.every(detector), now, chunk=chunk)
+        states = [poll.state for poll in rounds]
+        every = {poll.detector.name: self._watch.every(poll.detector) for poll in rounds}
+        if chunk is not None:
+            polling.finish(states, every[chunk.detector], now, chunk=chunk)
+        else:
+            polling.finish_out_of_turn(rounds[0].target.name, states, every, now)
         if judgement.revived:
             polling.answered(rounds[0].target.kind.value, judgement.revived, now)
         if judgement.events:

@@ -18,6 +18,7 @@ from incidents.models import (
     Heartbeat,
     Incident,
     Node,
+    NodeReport,
     Notification,
     NotificationChannel,
     Poll,
@@ -43,6 +44,7 @@ _MOVED: tuple[tuple[type[Model], _Columns], ...] = (
     (NotificationChannel, ("open_at",)),
     (PollChunk, ("next_poll_at", "leased_until", "polled_at")),
     (Poll, ("next_poll_at", "leased_until", "polled_at")),
+    (NodeReport, ("looked_at",)),
     (PollPause, ("until",)),
     (Heartbeat, ("seen_at", "unbroken_since", "began_at", "backlog_since")),
 )

@@ -41,6 +41,7 @@ from incidents.models.inventory import (
 )
 from incidents.models.node_token import NodeToken
 from incidents.models.polling import (
+    NodeReport,
     PeriodicTask,
     PlannedWork,
     Poll,
@@ -75,6 +76,7 @@ __all__ = [
     "Module",
     "Nic",
     "Node",
+    "NodeReport",
     "NodeToken",
     "Notification",
     "NotificationChannel",

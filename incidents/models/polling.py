@@ -99,6 +99,18 @@ class Poll(models.Model):
         return f"{self.detector} on {self.kind}/{self.target}"
 
 
+class NodeReport(models.Model):
+    """When a node was last looked at out of turn (it posts what its own check saw, or a run
+    looks), and by which detectors. Whoever looks so holds the row meanwhile."""
+
+    node = models.CharField(max_length=64, primary_key=True)
+    looked_at = models.DateTimeField(null=True, blank=True)
+    detectors = models.JSONField(default=list, help_text="by name")
+
+    def __str__(self) -> str:
+        return self.node
+
+
 class PollPause(models.Model):
     """Detectors that leave a node alone for a while, because its holder (a run) resets or tests its
     GPUs."""

@@ -1,5 +1,5 @@
 """When each detector looks at each target next, and what it remembers. The only writer of
-`PollChunk`, `Poll` and `PlannedWork`.
+`PollChunk`, `Poll`, `NodeReport` and `PlannedWork`.
 
 Targets are polled in chunks of up to 50, one row each: what a round costs the database does not
 depend on how many it looked at, but on what has changed. Chunks are spread over the period, and
@@ -31,7 +31,7 @@ from django.db.models import Count, Max, Q, QuerySet
 from detectors.detector import Sample, TargetKind
 from detectors.evaluation import judge
 from detectors.evaluation.judge import Memory
-from incidents.models import Fault, Node, PlannedWork, Poll, PollChunk, Switch
+from incidents.models import Fault, Node, NodeReport, PlannedWork, Poll, PollChunk, Switch
 from incidents.polling import poll_pauses
 
 _log = logging.getLogger(__name__)
@@ -125,6 +125,7 @@ def plan(paces: Sequence[PollPace], now: datetime) -> None:
         for pace in paces:
             _plan_chunks(pace, now)
             _forget_gone(pace)
+        NodeReport.objects.exclude(node__in=Node.objects.values("name")).delete()
 
 
 def _lock_plan() -> None:
@@ -334,18 +335,22 @@ def _begin_chunk(
     apart = set(polls.filter(next_poll_at__isnull=False).values_list("target", flat=True))
     if row.kind == TargetKind.NODE.value:
         left_alone = paused.get(row.detector, frozenset()).intersection(names) - apart
-        _take_out_of_step(row, left_alone, now)
+        if left_alone:
+            _take_out_of_step(row, left_alone, now)
         apart |= left_alone
     return [name for name in names if name not in apart]
 
 
-def _take_out_of_step(chunk: PollChunk, names: Iterable[str], now: datetime) -> None:
+def _take_out_of_step(chunk: PollChunk, names: Iterable[str], due_at: datetime) -> None:
     """They are not looked at in this round of their chunk, so its time is not theirs any more."""
+    reports = _load_reports(chunk.kind, names)
     for name in sorted(names):
         locked = Poll.objects.select_for_update()
         poll, _ = locked.get_or_create(detector=chunk.detector, kind=chunk.kind, target=name)
-        poll.polled_at = _latest(poll.polled_at, chunk.polled_at)
-        poll.next_poll_at = now
+        poll.polled_at = _latest(
+            poll.polled_at, chunk.polled_at, reports.get((chunk.detector, name))
+        )
+        poll.next_poll_at = due_at
         poll.save(update_fields=["polled_at", "next_poll_at"])
 
 
@@ -365,11 +370,24 @@ def get_poll_states(chunk: Chunk, targets: Iterable[str]) -> dict[str, PollState
     if held is None:
         return {}
     rows = {row.target: row for row in polls.filter(kind=held.kind)}
+    reports = _load_reports(held.kind, targets)
     states = {}
     for name in set(targets).intersection(held.names):
         row = rows.get(name) or Poll(detector=held.detector, kind=held.kind, target=name)
-        states[name] = _poll_state(row, held.polled_at)
+        states[name] = _poll_state(row, _latest(held.polled_at, reports.get((held.detector, name))))
     return states
+
+
+def _load_reports(kind: str, targets: Iterable[str]) -> dict[tuple[str, str], datetime]:
+    """By detector and node, its last look out of turn."""
+    if kind != TargetKind.NODE.value:
+        return {}
+    looks: dict[tuple[str, str], datetime] = {}
+    for report in NodeReport.objects.filter(node__in=list(targets)):
+        if report.looked_at is not None:
+            for detector in report.detectors:
+                looks[detector, report.node] = report.looked_at
+    return looks
 
 
 def is_overtaken(
@@ -383,11 +401,18 @@ def is_overtaken(
     written = [state for state in states if is_late or _is_changed(state)]
     targets = [state.target for state in written]
     rows = Poll.objects.filter(detector=chunk.detector, target__in=targets)
-    if chunk.number is None:
-        rows = rows.filter(leased_until=chunk.lease)
-    locked = rows.order_by("pk").select_for_update()
-    versions = {row.target: _version(row) for row in locked.defer("memory")}
-    return any(versions.get(state.target, _NEW) != state.version for state in written)
+    return _are_rewritten(
+        written, rows if chunk.number is not None else rows.filter(leased_until=chunk.lease)
+    )
+
+
+def _are_rewritten(states: Sequence[PollState], rows: QuerySet[Poll]) -> bool:
+    """Locks them."""
+    locked = rows.order_by("pk").select_for_update().defer("memory")
+    versions = {(row.detector, row.target): _version(row) for row in locked}
+    return any(
+        versions.get((state.detector, state.target), _NEW) != state.version for state in states
+    )
 
 
 def finish(
@@ -396,8 +421,7 @@ def finish(
     """Writes what is remembered where that has changed, and when those out of step are polled
     next; lets their rows go.
 
-    `chunk`: what holds them. None: a round out of turn, which holds none, and whose time is kept
-    with each row.
+    `chunk`: what holds them. None: nothing does, and each is written.
     """
     is_late = chunk is not None and _is_late(chunk, every, now)
     fresh: list[Poll] = []
@@ -423,6 +447,8 @@ def finish(
 
 def _update(polls: Sequence[Poll], lease: datetime | None) -> None:
     """`lease`: of rows that are held by one of their own."""
+    if not polls:
+        return
     held = "" if lease is None else " AND leased_until = %s"
     holder: tuple[Any, ...] = () if lease is None else (_stored(lease),)
     values = []
@@ -450,12 +476,24 @@ def _is_late(chunk: Chunk, every: timedelta, now: datetime) -> bool:
     return chunk.number is not None and chunk.began_at is not None and now - chunk.began_at > every
 
 
-def end(chunk: Chunk, every: timedelta, now: datetime) -> None:
-    """All have answered or been given up: the chunk's next round may come."""
+def end(chunk: Chunk, every: timedelta, now: datetime, *, not_asked: Collection[str] = ()) -> None:
+    """All have answered or been given up: the chunk's next round may come. `not_asked`: targets
+    that the site has configured no way to; nothing is written of these while they are the whole
+    chunk, which then waits for longer."""
     if chunk.number is None:
         return
+    held = _leased_chunks(chunk)
+    later = now + max(every, _LONGEST_WAIT)
+    if not_asked and len(not_asked) == len(chunk.targets):
+        held.update(next_poll_at=later, leased_until=None)
+        return
+    if not_asked:
+        with transaction.atomic():
+            row = held.select_for_update().first()
+            if row is not None:
+                _take_out_of_step(row, not_asked, later)
     next_at = _on_grid(chunk.detector, chunk.number, every, now + every / 2)
-    _leased_chunks(chunk).update(polled_at=chunk.began_at, next_poll_at=next_at, leased_until=None)
+    held.update(polled_at=chunk.began_at, next_poll_at=next_at, leased_until=None)
 
 
 def answered(kind: str, targets: Sequence[str], now: datetime) -> None:
@@ -475,8 +513,10 @@ def last_polled(target: str, kind: str) -> dict[str, datetime]:
         for chunk in PollChunk.objects.of_target(target, kind)
         if chunk.polled_at
     }
+    for (detector, _), reported_at in _load_reports(kind, [target]).items():
+        looks[detector] = max(reported_at, looks.get(detector, reported_at))
     for row in Poll.objects.filter(target=target, kind=kind).defer("memory"):
-        looked_at = _looked_at(row, looks.get(row.detector))
+        looked_at = _looked_at(row, looks.pop(row.detector, None))
         if looked_at is not None:
             looks[row.detector] = looked_at
     return looks
@@ -492,11 +532,13 @@ def samples(
     detectors: Sequence[str], kind: str, targets: Collection[str]
 ) -> Iterator[tuple[str, str, Sample]]:
     """Resource, metric and what was last seen, of all that these detectors remember of these
-    targets; two queries."""
+    targets; three queries."""
     looks: dict[tuple[str, str], datetime | None] = {}
     for chunk in PollChunk.objects.filter(detector__in=detectors, kind=kind):
         for name in chunk.names:
             looks[chunk.detector, name] = chunk.polled_at
+    for key, reported_at in _load_reports(kind, targets).items():
+        looks[key] = _latest(reported_at, looks.get(key))
     polls = Poll.objects.filter(detector__in=detectors, kind=kind, target__in=sorted(targets))
     for row in polls.exclude(memory=b""):
         looked_at = _looked_at(row, looks.get((row.detector, row.target)))
@@ -505,23 +547,53 @@ def samples(
             yield resource, metric, sample
 
 
-def kept_of(target: str, kind: str, detectors: Sequence[str]) -> dict[str, PollState]:
-    """By detector, for a round of one target out of turn; locked, missing rows made, in the
-    caller's transaction."""
-    chunks = PollChunk.objects.of_target(target, kind).filter(detector__in=detectors)
+def begin_out_of_turn(node: str) -> None:
+    """One round of a node out of turn at a time, until the caller's transaction ends."""
+    NodeReport.objects.select_for_update().get_or_create(node=node)
+
+
+def get_states_out_of_turn(node: str, detectors: Sequence[str]) -> dict[str, PollState]:
+    """By detector. Rows are not locked: see `is_overtaken_out_of_turn`."""
+    kind = TargetKind.NODE.value
+    chunks = PollChunk.objects.of_target(node, kind).filter(detector__in=detectors)
     looks = dict(chunks.values_list("detector", "polled_at"))
-    rows = (
-        Poll.objects.filter(target=target, kind=kind, detector__in=detectors)
-        .order_by("pk")
-        .select_for_update()
-    )
-    known = {row.detector: row for row in rows}
-    missing = [name for name in detectors if name not in known]
-    if missing:
-        fresh = [Poll(detector=name, kind=kind, target=target) for name in missing]
-        Poll.objects.bulk_create(fresh, ignore_conflicts=True)
-        known = {row.detector: row for row in rows.all()}
-    return {name: _poll_state(row, looks.get(name)) for name, row in known.items()}
+    reports = _load_reports(kind, [node])
+    rows = {row.detector: row for row in _rows_of(node, detectors)}
+    states = {}
+    for name in detectors:
+        row = rows.get(name) or Poll(detector=name, kind=kind, target=node)
+        states[name] = _poll_state(row, _latest(looks.get(name), reports.get((name, node))))
+    return states
+
+
+def _rows_of(node: str, detectors: Collection[str]) -> QuerySet[Poll]:
+    kind = TargetKind.NODE.value
+    return Poll.objects.filter(target=node, kind=kind, detector__in=detectors)
+
+
+def is_overtaken_out_of_turn(node: str, states: Collection[PollState]) -> bool:
+    """As `is_overtaken`: a chunk's round writes the same rows."""
+    written = [state for state in states if _is_changed(state)]
+    return _are_rewritten(written, _rows_of(node, [state.detector for state in written]))
+
+
+def finish_out_of_turn(
+    node: str, states: Sequence[PollState], every: Mapping[str, timedelta], now: datetime
+) -> None:
+    """Writes the rows that have changed, and of all when the look was. `every`: by detector."""
+    for state in states:
+        if _is_changed(state):
+            finish([state], every[state.detector], now, chunk=None)
+    report = NodeReport.objects.get(node=node)
+    names = sorted(state.detector for state in states)
+    absent = set(report.detectors).difference(names)
+    if absent:
+        # The report's time is no longer theirs.
+        rows = _rows_of(node, absent).filter(next_poll_at=None, polled_at__lt=report.looked_at)
+        rows.update(polled_at=report.looked_at)
+    seen = [state.seen_at for state in states if state.seen_at is not None]
+    report.looked_at, report.detectors = max(seen, default=now), names
+    report.save(update_fields=["looked_at", "detectors"])
 
 
 def _poll_state(row: Poll, chunk_polled_at: datetime | None = None) -> PollState:

@@ -17,20 +17,25 @@ from incidents.polling.polling import PollPace
 from tests.builders import NOW
 
 MINUTE = timedelta(minutes=1)
-BEFORE, AFTER = "0012_inbox_attempts", "0013_poll_chunk"
+BEFORE = "0012_inbox_attempts"
 MEMORY = Memory({("node/gn001", "told.errors"): Sample(100, NOW)}, looked_at=NOW)
 
 
-def migrate(name: str) -> StateApps:
-    """The models as they are after that migration."""
+def migrate_back(name: str) -> StateApps:
+    """The models as they were after that migration."""
     executor = MigrationExecutor(connection)
     executor.migrate([("incidents", name)])
     return executor.loader.project_state([("incidents", name)]).apps
 
 
+def migrate_all() -> None:
+    executor = MigrationExecutor(connection)
+    executor.migrate(executor.loader.graph.leaf_nodes())
+
+
 @pytest.mark.django_db(transaction=True)
 def test_memories_of_before_go_on_and_the_silent_stay_out_of_step() -> None:
-    polls = migrate(BEFORE).get_model("incidents", "Poll").objects
+    polls = migrate_back(BEFORE).get_model("incidents", "Poll").objects
     kept = polling.packed(MEMORY, None)
     for name, failures in (("gn001", 0), ("gn002", 4)):
         polls.create(
@@ -42,7 +47,7 @@ def test_memories_of_before_go_on_and_the_silent_stay_out_of_step() -> None:
             polled_at=NOW,
             next_poll_at=NOW + MINUTE,
         )
-    migrate(AFTER)
+    migrate_all()
     try:
         pace = PollPace("gpu", "node", MINUTE, frozenset(("gn001", "gn002")))
         polling.plan([pace], NOW)
@@ -56,5 +61,3 @@ def test_memories_of_before_go_on_and_the_silent_stay_out_of_step() -> None:
     finally:
         Poll.objects.all().delete()
         PollChunk.objects.all().delete()
-        executor = MigrationExecutor(connection)
-        executor.migrate(executor.loader.graph.leaf_nodes())

@@ -325,7 +325,7 @@ def test_a_chunk_costs_the_database_the_same_whatever_its_size() -> None:
         counts.append(
             len([query for query in queries if "UPDATE incidents_poll" not in query["sql"]])
         )
-    assert counts[0] == counts[1] <= 25
+    assert counts[0] == counts[1] <= 26
 
 
 def test_a_node_that_comes_into_the_inventory_is_polled_and_one_that_leaves_is_not() -> None:
@@ -353,6 +353,75 @@ def test_readings_that_a_node_pushes_are_judged_with_the_same_memory() -> None:
     assert house.standing() == {("detector.silent", "node/gn001")}
 
 
+def posted(house: House, errors: int, *, detector: str = "told") -> None:
+    """The node's own check, a minute later."""
+    house.now += MINUTE
+    seen = [
+        Observation("node/gn001", "told.errors", errors, house.now),
+        Observation("node/gn001", "target.reachable", True, house.now),
+    ]
+    house.pipeline.ingest_observations("gn001", {detector: seen})
+
+
+def test_a_post_that_says_nothing_new_writes_no_memory_and_is_the_last_look() -> None:
+    house = House(Told(), nodes=1)
+    posted(house, 7)
+    before = list(Poll.objects.values())
+    for _ in range(3):
+        posted(house, 7)
+    assert list(Poll.objects.values()) == before
+    assert polling.last_polled("gn001", "node") == {"told": house.now}
+    ((_, _, sample),) = polling.samples(["told"], "node", ["gn001"])
+    assert sample == Sample(7, house.now)
+
+
+def test_the_last_look_of_a_detector_that_does_not_post_this_time_stays() -> None:
+    house = House(Told(), SlowlyTold(), nodes=1)
+    posted(house, 7, detector="slow")
+    posted(house, 7, detector="slow")
+    last_at = house.now
+    posted(house, 9)
+    posted(house, 9)
+    assert polling.last_polled("gn001", "node") == {"slow": last_at, "told": house.now}
+    ((_, _, sample),) = polling.samples(["slow"], "node", ["gn001"])
+    assert sample == Sample(7, last_at)
+
+
+def test_posts_and_polls_that_take_turns_add_up() -> None:
+    told = Told({"gn001": [("told.errors", 10)]})
+    house = House(told, nodes=1)
+    house.rounds()
+    posted(house, 12)
+    told.seen["gn001"] = [("told.errors", 14)]
+    house.rounds()
+    posted(house, 18)
+    assert house.standing() == set()  # never five at once
+    told.seen["gn001"] = [("told.errors", 25)]
+    house.rounds()
+    assert house.standing() == {("gpu.count_mismatch", "node/gn001")}
+
+
+def test_of_nodes_that_nobody_may_enter_nothing_is_written_and_posts_go_on() -> None:
+    told = Told({name: NotConfigured("no key") for name in ("gn001", "gn002", "gn003")})
+    house = House(told)
+    posted(house, 7)
+    posted_at, before = house.now, list(Poll.objects.values())
+    house.rounds(12)
+    assert list(Poll.objects.values()) == before
+    assert polling.last_polled("gn001", "node") == {"told": posted_at}
+    told.seen.clear()
+    house.rounds(6)
+    assert polling.last_polled("gn002", "node").keys() == {"told"}
+
+
+def test_a_node_that_nobody_may_enter_leaves_the_chunk_of_those_that_may_be() -> None:
+    house = House(Told({"gn002": NotConfigured("no key")}))
+    house.rounds(3)
+    assert [row.target for row in Poll.objects.filter(next_poll_at__isnull=False)] == ["gn002"]
+    assert polling.last_polled("gn002", "node").get("told") is None
+    assert house.standing() == set()
+
+
 class SlowlyTold(Told):
     name: ClassVar[str] = "slow"
     every: ClassVar[timedelta] = timedelta(minutes=5)
@@ -363,13 +432,10 @@ def test_a_round_out_of_turn_spares_slow_detectors_that_have_just_looked() -> No
     house.pipeline.poll_node("gn001")
     house.now += MINUTE
     house.pipeline.poll_node("gn001")
-    assert dict(Poll.objects.values_list("detector", "polled_at")) == {
-        "told": house.now,
-        "slow": NOW,
-    }
+    assert polling.last_polled("gn001", "node") == {"told": house.now, "slow": NOW}
     house.now += 4 * MINUTE
     house.pipeline.poll_node("gn001")
-    assert Poll.objects.get(detector="slow").polled_at == house.now
+    assert polling.last_polled("gn001", "node")["slow"] == house.now
 
 
 def test_a_ring_for_a_detector_that_this_version_does_not_have_is_passed_over() -> None:
