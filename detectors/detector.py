@@ -203,9 +203,11 @@ class Reading:
 
     def saw(self, metric: str, value: Any, resource: str = "", **attributes: str) -> Observation:
         """An observation of this reading; without a resource it is the target's own."""
-        return Observation(
-            resource or self.target.resource, metric, value, self.taken_at, attributes
-        )
+        place = resources.printable(resource) if resource else self.target.resource
+        told = {name: resources.printable(text) for name, text in attributes.items()}
+        if isinstance(value, str):
+            value = resources.printable(value)
+        return Observation(place, metric, value, self.taken_at, told)
 
     def answered(self) -> Observation:
         """The detector got what it needs: clears its `detector.silent`."""

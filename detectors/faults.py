@@ -190,12 +190,16 @@ _ENUM_FIELDS: dict[str, type[Word]] = {
 
 def fingerprint(resource: str, fault_type: str, qualifier: str = "") -> str:
     """RFC 8632's alarm identity: resource, alarm type, qualifier. 32 hex digits."""
-    return hashlib.sha256("\x1f".join((resource, fault_type, qualifier)).encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        "\x1f".join((resource, fault_type, qualifier)).encode(errors="surrogatepass")
+    ).hexdigest()[:32]
 
 
 def event_id(*parts: object) -> str:
     """Identity of one delivery, such as (receiver, segment, offset). 32 hex digits."""
-    return hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        "\x1f".join(str(part) for part in parts).encode(errors="surrogatepass")
+    ).hexdigest()[:32]
 
 
 def to_wire(event: FaultEvent) -> dict[str, Any]:

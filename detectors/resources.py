@@ -46,6 +46,21 @@ def short_host(name: str) -> str:
     return host.split(".", 1)[0]
 
 
+def printable(text: str) -> str:
+    """On one line, without what a terminal would obey or no database takes: control characters,
+    changes of the writing direction and lone surrogates show as replacement characters, a tab as a
+    blank."""
+    if text.isprintable():
+        return text
+    return "".join(_show(letter) for letter in text)
+
+
+def _show(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    return " " if letter == "\t" else "\N{REPLACEMENT CHARACTER}"
+
+
 def node(host: str) -> str:
     return f"node/{short_host(host)}"
 

@@ -31,7 +31,9 @@ _RECOVERY: dict[str, Action] = {
     "bus reset": Action.REBOOT,
 }
 _RECOVERY_TEXT = re.compile(
-    r"changed from\s+\S+\s*\([^)]*\)\s+to\s+\S+\s*\((?P<word>[^)]*)\)", re.IGNORECASE
+    r"changed from\s{1,8}\S{1,40}\s{0,8}\([^()]{0,80}\)\s{1,8}"
+    r"to\s{1,8}\S{1,40}\s{0,8}\((?P<word>[^()]{0,80})\)",
+    re.IGNORECASE,
 )
 _SEVERITY_OF = {
     Action.NONE: Severity.WARNING,

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from detectors.catalog.catalog import CatalogError, load
 from detectors.faults import EventKind
 from detectors.logs.signatures import Fact, Matcher
-from detectors.resources import UNKNOWN_HOST
+from detectors.resources import UNKNOWN_HOST, printable
 
 # A line beyond this is cut, as the receiver does (docs/reference/contracts.md).
 _LONGEST = 64 * 1024
@@ -82,7 +82,7 @@ def explain(
     """One or more results per line, in order. `host` is meant where a line names none."""
     for number, raw in enumerate(lines, 1):
         line = raw[:_LONGEST].rstrip(b"\r\n\0")
-        text = line.decode("utf-8", "replace")
+        text = printable(line.decode("utf-8", "replace"))
         facts = matcher.facts(
             line, default_host=host, observed_at=observed_at, zone=zone, year=year
         )

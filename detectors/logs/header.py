@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import NamedTuple
 
-from detectors.resources import short_host
+from detectors.resources import printable, short_host
 
 MAX_TEXT = 64 * 1024
 # Enough of a line to tell it from the next one; a key is a hash in the database anyway.
@@ -417,4 +417,5 @@ def source_key(host: str, header: Header) -> str:
     """
     if not header.kernel_seconds or header.repeat is not LineRepeat.NONE:
         return ""
-    return f"{short_host(host)}|{header.boot}|{header.kernel_seconds}|{header.body[:_KEY_TEXT]}"
+    text = printable(header.body[:_KEY_TEXT])
+    return f"{short_host(host)}|{header.boot}|{header.kernel_seconds}|{text}"

@@ -36,6 +36,9 @@ _ENDS_BY_NO_LINE = frozenset({ResourceKind.GPU, ResourceKind.NVSWITCH})
 # A person reads the excerpt; the longest known line of a fault is a Lustre request of about 400
 # characters.
 _EXCERPT = 1000
+# Of a line this is read. A record of the kernel holds 1 KiB (printk.c, PRINTKRB_RECORD_MAX), and
+# RFC 5424 asks receivers for 2 KiB. More of it would take `re` too long.
+LONGEST_LINE = 8 * 1024
 # What loggers and switches write before each message: SONiC ":- " (swss-common, logger.h), Arista
 # a sequence number.
 _LEAD = re.compile(rb"^[:\-\s]{0,8}(?:\d{1,10}: )?")
@@ -177,6 +180,7 @@ class Matcher:
         numbers = self._match(line)
         if not numbers:
             return []
+        line = line[:LONGEST_LINE]
         header = parse_header(line, observed_at=observed_at, zone=zone, year=year)
         body = _LEAD.sub(b"", header.body.encode(), count=1)
         for number in numbers:
@@ -190,7 +194,8 @@ class Matcher:
                 name: _text(value) for name, value in found.groupdict().items() if value is not None
             }
             named = groups.pop("host", "") or header.host
-            host = resources.short_host(default_host if is_own_line or not named else named)
+            whose = default_host if is_own_line or not named else named
+            host = resources.short_host(resources.printable(whose))
             event = _event(item.signature, line)
             is_of_driver = is_of_driver and _OF_PROCESS.match(body) is None
             hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event, is_of_driver)
@@ -276,7 +281,7 @@ def _event(signature: Signature, line: bytes) -> EventKind:
 
 
 def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return resources.printable(value.decode("utf-8", "replace"))
 
 
 def _nic(host: str, groups: dict[str, str]) -> str:

@@ -22,7 +22,7 @@ _QUOTED_NAME = re.compile(r"\s*\"((?:[^\"\\]|\\.)*)\"\s*(,?)")
 _END = re.compile(r"\s*\}")
 _VALUE = re.compile(r"\s*(\S+)(?:\s+(-?\d+(?:\.\d+)?))?\s*(?:#\s.*)?$")
 _NUMBER = re.compile(
-    r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|[Nn]a[Nn])"
+    r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|[Nn]a[Nn])"
 )
 _ESCAPES = {r"\\": "\\", r"\n": "\n", r"\"": '"'}
 _ESCAPE = re.compile(r"\\[\\n\"]")

@@ -29,7 +29,7 @@ _BY_SLURM: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("reboot_timed_out", r"reboot timed out"),
         ("reboot", r"reboot (?:issued|complete|requested)"),
         ("resume_timed_out", r"ResumeTimeout reached"),
-        ("gres_count", r"gres/\S+ count .*"),
+        ("gres_count", r"gres/\S{1,128} count .*"),
         ("low_resources", r"Low (?:RealMemory|TmpDisk|CPUs).*|Low socket\*core.*"),
     )
 )

@@ -43,7 +43,7 @@ _OPTICS = re.compile(
 )
 # NX-OS: `Ethernet1/1 Lane 1 Transceiver Receive Power Sensor`.
 _NXOS_OPTICS = re.compile(
-    r"^(?P<port>[A-Z]\w*[\d/]+)(?: Lane (?P<lane>\d+))? Transceiver "
+    r"^(?P<port>[A-Z]\w{0,32}[\d/]{1,32})(?: Lane (?P<lane>\d{1,4}))? Transceiver "
     r"(?P<what>Receive Power|Transmit Power|Bias Current|Temperature|Voltage) Sensor$"
 )
 _METRICS = {

@@ -27,7 +27,7 @@ _OPER = {
     6: "notPresent",
     7: "lowerLayerDown",
 }
-_NAMED = re.compile(r"^[A-Za-z][\w.:/-]*\d[\w.:/-]*$|^\d+(?:[/:]\d+)+$")
+_NAMED = re.compile(r"^[A-Za-z][\w.:/-]{0,64}\d[\w.:/-]{0,64}$|^\d{1,8}(?:[/:]\d{1,8}){1,8}$")
 
 # The order of `port.counters`, one list for each port so that few samples are kept: column, width
 # in bits, metric.

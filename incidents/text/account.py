@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from detectors.resources import printable
 from incidents.text import wording
 
 KINTSUGI = "kintsugi"
@@ -190,7 +191,8 @@ def text(account: Account) -> str:
         lines += [
             f"  {'| ' if line.kind is Line.EVIDENCE else ''}{line.text}" for line in section.lines
         ]
-    return "\n".join(lines)
+    # What others wrote stands in it: nothing of it is for the terminal to obey.
+    return "\n".join(printable(line) for line in "\n".join(lines).split("\n"))
 
 
 # Sentences

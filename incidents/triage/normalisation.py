@@ -116,7 +116,7 @@ def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
     keys = [key(event.event_id)]
     if event.source_key:
         keys.append(f"k:{hashlib.sha256(event.source_key.encode()).hexdigest()[:32]}")
-    if "\x00" in event.excerpt:
+    if not event.excerpt.isprintable():
         event = replace(event, excerpt=clean(event.excerpt))
     quiet = kind.quiet if kind.clears is ClearRule.AFTER_QUIET else None
     dated = clocks.dated(event)
@@ -170,8 +170,8 @@ def component(
 
 
 def clean(text: str) -> str:
-    """PostgreSQL stores no NUL."""
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    """Nothing that PostgreSQL does not store (NUL, lone surrogates), nor a terminal would obey."""
+    return "\n".join(resources.printable(line) for line in text.split("\n"))
 
 
 def storable(value: Any) -> Any:

@@ -34,7 +34,7 @@ _DF = re.compile(
 _ARRAY = re.compile(r"^(?P<name>md\S*) : (?P<state>active|inactive)(?P<rest>[^\r\n]*)$")
 _MEMBERS = re.compile(r"\[(?P<wanted>\d+)/(?P<present>\d+)\] \[(?P<map>[U_]+)\]")
 _PROGRESS = re.compile(r"(?P<what>recovery|resync|check|reshape)\s*=\s*(?P<percent>[\d.]+%)")
-_FAULTY = re.compile(r"(\S+?)\[\d+\]\(F\)")
+_FAULTY = re.compile(r"([^\s\[\]]{1,64})\[\d{1,6}\]\(F\)")
 _IMPORT = re.compile(r"^[ \t]+(name|target|state|current_connection):\s*(\S+)", re.MULTILINE)
 # IDLE: disconnected for want of use, since Lustre 2.12; NEW: not asked yet. Lustre manual, section
 # on imports.

@@ -29,7 +29,7 @@ _EDAC = "/sys/devices/system/edac/mc"
 _CONTROLLER = re.compile(r"/(mc\d+)/(ce_count|ue_count|mc_name|ce_noinfo_count|ue_noinfo_count)$")
 _MODULE = re.compile(r"/(mc\d+)/((?:dimm|rank)\d+)/(dimm_label|dimm_ce_count|dimm_ue_count)$")
 _MACHINE_CHECKS = re.compile(r"^[ \t]*MCE:((?:\s+\d+)+)", re.MULTILINE)
-_KILLS = re.compile(r"^oom_kill\s+(\d+)", re.MULTILINE)
+_KILLS = re.compile(r"^oom_kill\s+(\d{1,19})(?!\d)", re.MULTILINE)
 _TRACKED = re.compile(
     r"^System time\s*:\s*([\d.]+(?:e-?\d+)?) seconds (fast|slow) of NTP time", re.MULTILINE
 )

@@ -57,17 +57,19 @@ _LEVELS = {
 _READING = re.compile(r"^-?\d+(?:\.\d+)?(?:e[+-]?\d+)?\s*(?P<unit>[a-z% ]{0,24})", re.IGNORECASE)
 _NO_READING = frozenset({"ns", "na", "no reading", "not readable", "disabled", "n/a", ""})
 _QUOTED = re.compile(r"'([^']*)'")
-_BLOCK = re.compile(r"^\s?Sensor ID\s*:\s*(?P<name>[^\r\n(]{1,80}?)[ \t]{0,40}\(", re.MULTILINE)
+_BLOCK = re.compile(
+    r"^\s?Sensor ID\s{0,40}:\s{0,40}(?P<name>[^\r\n(]{1,80}?)[ \t]{0,40}\(", re.MULTILINE
+)
 _BLOCK_TYPE = re.compile(
     r"^[ \t]*Sensor Type \((?:Discrete|Threshold|Analog)\)\s*:\s*(?P<type>[^\r\n(]+)", re.MULTILINE
 )
 _BLOCK_STATES = re.compile(
     r"^[ \t]*States Asserted[ \t]*:[^\r\n]*\r?\n(?P<states>(?:[ \t]+\[[^\]\r\n]{0,80}\]["
-    r" \t]*\r?\n?)+)",
+    r" \t]*\r?\n?){1,64})",
     re.MULTILINE,
 )
 _BLOCK_STATUS = re.compile(r"^[ \t]*Status\s*:\s*(?P<status>[^\r\n]+)", re.MULTILINE)
-_BRACKETED = re.compile(r"\[([^\]\r\n]*)\]")
+_BRACKETED = re.compile(r"\[([^\[\]\r\n]{0,200})\]")
 
 
 def commands() -> list[Command]:

@@ -17,7 +17,7 @@ DARK_DBM = -40.0
 LANES = 16
 
 _LINE = re.compile(r"\s*(?P<name>[A-Za-z][^:\r\n]{1,79}?)\s*: ?(?P<value>[^\r\n]{0,200})")
-_LANE = re.compile(r"\s*\(Chan(?:nel)? (\d{1,2})\)\s*$")
+_LANE = re.compile(r"\s{0,8}\(Chan(?:nel)? (\d{1,2})\)\s{0,8}$")
 _DBM = re.compile(r"(-?\d{1,4}(?:\.\d{1,6})?|-inf)\s?dBm")
 _FIRST_NUMBER = re.compile(r"\s*(-?\d{1,6}(?:\.\d{1,6})?)")
 _THRESHOLD = re.compile(r"(?P<what>.+) (?P<way>high|low) (?P<grade>alarm|warning) threshold")

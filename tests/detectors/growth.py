@@ -1,0 +1,130 @@
+"""Texts that make a pattern work hard, drawn from the pattern itself, and how its time grows."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from re import _constants as ops  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+KIB = 1024
+SIZES = (1 * KIB, 16 * KIB, 128 * KIB, 1024 * KIB)
+# What a byte may cost of a longer text, by what it cost of a shorter one: 1 where time is linear, 8 or
+# 16 where it is quadratic. The rest is for caches and noise.
+_MOST_GROWTH = 3.5
+# Below this a clock says nothing.
+_SHORTEST_S = 0.001
+_NOTHING_S = 0.0002
+_REPEATS = (ops.MAX_REPEAT, ops.MIN_REPEAT, ops.POSSESSIVE_REPEAT)
+
+
+def attacks(pattern: str) -> Iterator[tuple[str, str, str]]:
+    """(before, pump, after) for each part that may repeat without a bound: the pump repeated
+    stands between what leads there and what lets the match fail."""
+    flags = re.compile(pattern).flags & ~re.UNICODE
+    yield from _of(_parser.parse(pattern, flags), "")
+    for pump in (" ", "a", "0", "a "):
+        yield "", pump, "\x01"
+
+
+def _of(parsed: Any, before: str) -> Iterator[tuple[str, str, str]]:
+    led = before
+    for op, value in parsed:
+        if op in _REPEATS:
+            _least, most, inner = value
+            sample = _sample(inner)
+            yield from _of(inner, led)
+            if most >= 64 and sample:
+                yield led, sample, "\x01"
+                yield "", led + sample, "\x01"
+        elif op is ops.SUBPATTERN:
+            yield from _of(value[3], led)
+        elif op is ops.BRANCH:
+            for branch in value[1]:
+                yield from _of(branch, led)
+        led += _sample([(op, value)])
+
+
+def _sample(parsed: Any) -> str:
+    """A text that the pattern matches, as short as may be; look-around is passed over."""
+    text = ""
+    for op, value in parsed:
+        if op is ops.LITERAL:
+            text += chr(value)
+        elif op is ops.NOT_LITERAL:
+            text += "x" if value != ord("x") else "y"
+        elif op is ops.ANY:
+            text += "x"
+        elif op is ops.IN:
+            text += _one_of(value)
+        elif op in _REPEATS:
+            text += _sample(value[2]) * max(value[0], 1 if value[1] else 0)
+        elif op is ops.SUBPATTERN:
+            text += _sample(value[3])
+        elif op is ops.BRANCH:
+            text += _sample(value[1][0])
+        elif op is ops.ATOMIC_GROUP:
+            text += _sample(value)
+    return text
+
+
+def _one_of(choices: Any) -> str:
+    compiled = _matching(choices)
+    for candidate in "a0 xA:/-_.,;=()[]<>{}'\"\t\n|%#@!*+~\x01":
+        if compiled(candidate):
+            return candidate
+    return "x"
+
+
+def _matching(choices: Any) -> Callable[[str], bool]:
+    is_negated = bool(choices) and choices[0][0] is ops.NEGATE
+
+    def matches(character: str) -> bool:
+        found = any(_fits(op, value, character) for op, value in choices)
+        return found is not is_negated
+
+    return matches
+
+
+def _fits(op: Any, value: Any, character: str) -> bool:
+    if op is ops.LITERAL:
+        return ord(character) == value
+    if op is ops.RANGE:
+        return bool(value[0] <= ord(character) <= value[1])
+    if op is not ops.CATEGORY:
+        return False
+    name = str(value)
+    kinds = {"DIGIT": str.isdigit, "SPACE": str.isspace, "WORD": _is_word}
+    kind = next(test for word, test in kinds.items() if name.endswith(word))
+    return bool(kind(character)) is not ("NOT" in name)
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def find_growth(work: Callable[[str], object], before: str, pump: str, after: str) -> str:
+    """Empty where time grows with the text and no faster, from 1 KiB to 1 MiB; otherwise which
+    sizes took how long. In seconds of this thread's own CPU."""
+    last = 0.0
+    for smaller, size in zip((SIZES[0], *SIZES), SIZES, strict=False):
+        text = before + pump * (size // len(pump)) + after
+        most = max(last, _SHORTEST_S) * _MOST_GROWTH * size / smaller
+        took = _time(work, text)
+        if took > most:
+            took = min(took, _time(work, text))
+        if took > most:
+            return f"{size // KIB} KiB took {took:.3f} s, {smaller // KIB} KiB {last:.4f} s"
+        last = took
+        # It stops early: were it quadratic, 1 MiB would cost some milliseconds.
+        if size >= 128 * KIB and took < _NOTHING_S:
+            break
+    return ""
+
+
+def _time(work: Callable[[str], object], text: str) -> float:
+    began = time.thread_time()
+    work(text)
+    return time.thread_time() - began
