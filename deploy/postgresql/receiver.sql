@@ -7,8 +7,9 @@ GRANT USAGE ON SCHEMA public TO kintsugi_receiver;
 -- What it hands over, and how much waits there.
 GRANT INSERT, SELECT (id, size, recorded_at) ON incidents_inboxbatch TO kintsugi_receiver;
 GRANT SELECT, INSERT, UPDATE ON incidents_spoolposition TO kintsugi_receiver;
--- Who may send: the addresses of the inventory. Whose lines were refused.
-GRANT SELECT (id, name, address) ON incidents_node, incidents_switch TO kintsugi_receiver;
+-- Who may send, and whom the inventory knows. Whose lines were refused.
+GRANT SELECT (name) ON incidents_alias TO kintsugi_receiver;
+GRANT SELECT (id, name, address, is_provisional) ON incidents_node, incidents_switch TO kintsugi_receiver;
 GRANT SELECT, INSERT, UPDATE, DELETE ON incidents_refusedsender TO kintsugi_receiver;
 -- That it is alive, and that the tables are of its version.
 GRANT SELECT, INSERT, UPDATE, DELETE ON incidents_heartbeat TO kintsugi_receiver;

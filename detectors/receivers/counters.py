@@ -23,6 +23,9 @@ class Counters:
     connections: int = 0
     refused_connections: int = 0  # from outside the accepted networks, or over the limit
     refused_datagrams: int = 0
+    crowded_datagrams: int = 0  # of senders that sent more than their share could be looked at
+    refused_names: int = 0  # events of machines that no inventory knows, over the quota
+    refused_events: int = 0  # over the quota of their sender
     lost_datagrams: int = 0  # dropped by the kernel before they could be read
     batches: int = 0
     deliveries_failed: int = 0  # the inbox did not take batches; they are delivered later

@@ -18,13 +18,15 @@ class Senders:
     networks are a list that somebody wrote). Everybody else is refused.
 
     `relays` are the networks of those that speak for other machines. None: nobody has said; then
-    those are taken for relays that are no machine of the inventory.
+    those are taken for relays that are no machine of the inventory. `names`: all machines that the
+    inventory knows; None: not known.
     """
 
     networks: Iterable[str] = LOOPBACK
     hosts: Mapping[str, str] = field(default_factory=dict)
     accepts_hosts: bool = True
     relays: Iterable[str] | None = None
+    names: frozenset[str] | None = None
     _verdicts: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,9 @@ class Senders:
         plain = _plain(address)
         is_stranger = self.relays is None and plain not in self.hosts
         return is_stranger or _is_within(plain, self._relays)
+
+    def is_listed_relay(self, address: str) -> bool:
+        return self.relays is not None and _is_within(_plain(address), self._relays)
 
     def provenance(self, address: str, transport: Transport) -> Provenance:
         """Of what comes from this address, which nothing proves."""

@@ -32,7 +32,7 @@ from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.delivery import Delivery, Inbox
 from detectors.receivers.folding import Folder, of_event
 from detectors.receivers.intake import Intake, Sender, Signatures, Zones
-from detectors.receivers.refusals import Refusals, RefusedInput
+from detectors.receivers.refusals import NAMES, Quotas, Refusals, RefusedInput
 from detectors.receivers.relp.sessions import RelpConnection
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool, SpoolFull
@@ -121,6 +121,7 @@ class Receiver:
         self._now = now
         self._folder = Folder()
         self._refusals = Refusals()
+        self._quotas = Quotas()
         self._report_refusals = report_refusals
         self._relp_listener = relp
         self._relp: Connections | None = None
@@ -339,10 +340,27 @@ class Receiver:
         if taken:
             self._flushed_s = now
             observed_at = self._now()
-            self._backlog += [folded.event(observed_at) for folded in taken]
+            events = [folded.event(observed_at) for folded in taken]
+            self._backlog += [event for event in events if self._admits(event, now)]
         self._spool_backlog()
         if self._folder.is_waiting:
             self._schedule(now)
+
+    def _admits(self, event: FaultEvent, now: float) -> bool:
+        """Whether the quota of its sender has room for it; what has none is told to people."""
+        sender = event.provenance.sender
+        is_limited = not self._senders.is_listed_relay(sender)
+        refusal = self._quotas.find_refusal(
+            event, self._senders.names, is_limited=is_limited, now=now
+        )
+        if not refusal:
+            return True
+        if refusal == NAMES:
+            self.counters.refused_names += 1
+        else:
+            self.counters.refused_events += 1
+        self._refusals.add(sender, refusal, 1, self._now())
+        return False
 
     def _spool_backlog(self) -> None:
         """In batches of one urgency, the urgent first. Events of one fault are of one severity, so

@@ -27,10 +27,11 @@ from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import LOOPBACK, Senders
 from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Door, Listen, Receiver
+from detectors.resources import short_host
 from detectors.transports import error_text
 from incidents.checks import refused_senders
 from incidents.checks.heartbeats import PartBacklog
-from incidents.models import Node, Switch
+from incidents.models import Alias, Node, Switch
 from incidents.triage import inbox
 from kintsugi import clock, tasks
 from kintsugi.configuration.setting_values import INVENTORY
@@ -223,8 +224,10 @@ def accepted_senders(cache: Path) -> Senders:
     networks = [network for network in listed if network != INVENTORY]
     if accepts_inventory:
         networks += LOOPBACK
+    names: frozenset[str] | None = None
     try:
         hosts = database_reads.ask(_inventory_addresses)
+        names = database_reads.ask(_inventory_names)
     except DatabaseAway as error:
         _log.warning(
             "the inventory cannot be read (%s); the senders known last time are accepted", error
@@ -235,7 +238,20 @@ def accepted_senders(cache: Path) -> Senders:
     own = socket.gethostname()
     hosts = {"127.0.0.1": own, "::1": own, **hosts}
     relays: list[str] | None = settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"]
-    return Senders(networks=networks, hosts=hosts, accepts_hosts=accepts_inventory, relays=relays)
+    return Senders(
+        networks=networks, hosts=hosts, accepts_hosts=accepts_inventory, relays=relays, names=names
+    )
+
+
+def _inventory_names() -> frozenset[str] | None:
+    """By what its machines are called in lines: their names and aliases; None without any."""
+    names: set[str] = set()
+    for rows in (Node.objects.inventoried(), Switch.objects.inventoried()):
+        names.update(rows.values_list("name", flat=True))
+    if not names:
+        return None
+    names |= {socket.gethostname(), *Alias.objects.values_list("name", flat=True)}
+    return frozenset(short_host(name) for name in names)
 
 
 def _inventory_addresses() -> dict[str, str]:

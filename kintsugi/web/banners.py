@@ -10,8 +10,10 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
+from detectors.receivers.refusals import EVENTS, NAMES
 from incidents.checks import overload, own_health, refused_senders
 from incidents.maintenance import active_windows, silences
+from incidents.models import RefusedSender
 from incidents.notify.services import troubles
 from kintsugi.configuration.setting_values import INVENTORY
 from runbooks.models import Breaker, StopSwitch
@@ -86,9 +88,12 @@ def _message_banners() -> list[Banner]:
 
 def _refused_sender_banners() -> list[Banner]:
     """Whose syslog is refused, and the line that lets it in."""
-    refused = refused_senders.get_recent(timezone.now())
+    recent = refused_senders.get_recent(timezone.now())
+    left_out = [sender for sender in recent if sender.transport in (NAMES, EVENTS)]
+    refused = [sender for sender in recent if sender not in left_out]
+    banners = [_left_out_banner(left_out)] if left_out else []
     if not refused:
-        return []
+        return banners
     first = refused[0]
     address = first.address
     unit = "connections" if first.transport == "TCP" else "datagrams"
@@ -101,7 +106,22 @@ def _refused_sender_banners() -> list[Banner]:
         " If it is a machine of yours, add it to the inventory with this address, or set"
         f" KINTSUGI_SYSLOG_NETWORKS={setting} and restart the receiver."
     )
-    return [Banner("mode", "block", text)]
+    return [*banners, Banner("mode", "block", text)]
+
+
+def _left_out_banner(left_out: list[RefusedSender]) -> Banner:
+    """Whose events were read and left out, in one line however many machines they name."""
+    count = sum(sender.count for sender in left_out)
+    first = left_out[0]
+    others = _format_others(sorted({sender.address for sender in left_out} - {first.address}))
+    names_many = any(sender.transport == NAMES for sender in left_out)
+    why = "in the name of machines that no inventory knows" if names_many else "too many at once"
+    text = (
+        f"{count} faults told by {first.address}{others} since {_format_minute(first.first_at)}"
+        f" were left out: {why}. If they are yours, add the machines to the inventory, and a log"
+        " host to KINTSUGI_SYSLOG_RELAYS; otherwise find out who sends them."
+    )
+    return Banner("mode", "block", text)
 
 
 def _format_others(addresses: list[str]) -> str:
