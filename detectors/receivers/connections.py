@@ -11,8 +11,10 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from detectors.receivers.counters import Counters
 from detectors.receivers.framing import Framer, FramingError
@@ -28,8 +30,11 @@ _READ_BYTES = 256 * 1024
 # our choice, small parts of the units' TimeoutStopSec.
 _SENDERS_CLOSE_S = 1.0
 _READ_EMPTY_S = 10.0
+# A sender that is slower than this at TLS has its connection closed (our choice).
+_HANDSHAKE_S = 10.0
 
-Accept = Callable[[str], Sender | None]
+# By address, and by the name that a certificate proves, empty without one.
+Accept = Callable[[str, str], Sender | None]
 Take = Callable[[bytes, Sender], None]
 
 
@@ -37,7 +42,8 @@ class Connections:
     """Listens from the first, so that the kernel completes connections and keeps their bytes;
     `start` reads them.
 
-    `accept` gives the sender of an address, None refuses it; `connect` makes what reads a
+    With `tls` each sender must show a certificate that the context takes (RFC 5425). `accept` gives
+    the sender of an address, None refuses it; `connect` makes what reads a
     connection. `listener` listens already; others may listen on it after us: what has not been
     accepted at the end is theirs.
     """
@@ -48,7 +54,9 @@ class Connections:
         counters: Counters,
         accept: Accept,
         connect: Callable[[Connections], Connection],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._counters = counters
         self._accept = accept
         self._connect = connect
@@ -129,11 +137,27 @@ class Connections:
                 loop.call_later(_ACCEPT_AGAIN_S, self._accept_again)
                 return
             accepted.setblocking(False)
-            task = loop.create_task(
-                loop.connect_accepted_socket(lambda: self._connect(self), accepted)
-            )
-            self._accepting.add(task)
-            task.add_done_callback(self._accepting.discard)
+            self._take_connection(loop, accepted)
+
+    def _take_connection(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
+        handshake_s = None if self._tls is None else _HANDSHAKE_S
+        connecting = loop.connect_accepted_socket(
+            lambda: self._connect(self),
+            accepted,
+            ssl=self._tls,
+            ssl_handshake_timeout=handshake_s,
+        )
+        task = loop.create_task(connecting)
+        self._accepting.add(task)
+        task.add_done_callback(self._end_accepting)
+
+    def _end_accepting(self, task: asyncio.Task[object]) -> None:
+        self._accepting.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            if not self._counters.refused_handshakes:
+                _log.warning("refused a connection over TLS: %s", error)
+            self._counters.refused_handshakes += 1
 
     def _accept_again(self) -> None:
         if self._listener.fileno() >= 0:  # not closed meanwhile
@@ -141,8 +165,8 @@ class Connections:
 
     # -- what a connection asks
 
-    def opened(self, connection: Connection, address: str) -> Sender | None:
-        sender = self._accept(address) if len(self._open) < MAX_CONNECTIONS else None
+    def opened(self, connection: Connection, address: str, proof: str) -> Sender | None:
+        sender = self._accept(address, proof) if len(self._open) < MAX_CONNECTIONS else None
         if sender is None:
             self._counters.refused_connections += 1
             return None
@@ -171,6 +195,40 @@ def listen(address: tuple[str, int]) -> socket.socket:
     """Raises OSError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     return socket.create_server(address, family=family, backlog=_BACKLOG)
+
+
+class TlsError(Exception):
+    """The certificate, the key or the authorities cannot be used: says which, and why."""
+
+
+def make_tls(certificate: str, key: str, authorities: str) -> ssl.SSLContext:
+    """Of files in PEM: our certificate with its chain, its key, and who signs those of senders. A
+    sender without a certificate of theirs is refused. Raises TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 9662: 1.2 at least
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ValueError) as error:
+        raise TlsError(f"{certificate} with the key {key}: {error}") from error
+    try:
+        context.load_verify_locations(cafile=authorities)
+    except (OSError, ValueError) as error:
+        raise TlsError(f"{authorities}: {error}") from error
+    return context
+
+
+def find_name(certificate: Mapping[str, Any]) -> str:
+    """The machine that a certificate (as `ssl` shows it) is of: its first DNS name, else its common
+    name (RFC 5425, section 5.2); empty without either."""
+    for kind, name in certificate.get("subjectAltName", ()):
+        if kind == "DNS":
+            return str(name)
+    for part in certificate.get("subject", ()):
+        for kind, name in part:
+            if kind == "commonName":
+                return str(name)
+    return ""
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -210,7 +268,9 @@ class Connection(asyncio.Protocol):
             raise TypeError("a TCP transport is expected")
         peer = transport.get_extra_info("peername") or ("",)
         self._transport = transport
-        self.sender = self._connections.opened(self, peer[0])
+        certificate = transport.get_extra_info("peercert")
+        proof = find_name(certificate) if certificate else ""
+        self.sender = self._connections.opened(self, peer[0], proof)
         if self.sender is None:
             transport.abort()
             return
@@ -259,13 +319,19 @@ class Connection(asyncio.Protocol):
         """Nothing more will be written to it: a sender that looks sees the end, and sends no
         more."""
         if self._transport is not None and not self._transport.is_closing():
-            with contextlib.suppress(OSError):  # it was reset
+            # It was reset; TLS has no half-closed connections.
+            with contextlib.suppress(OSError, NotImplementedError):
                 self._transport.write_eof()
 
     def read_empty_and_close(self, read_until_s: float) -> None:
-        """Takes what the kernel holds of this sender, at most until then on the monotonic clock."""
+        """Takes what the kernel holds of this sender, at most until then on the monotonic clock.
+        Over TLS that is no text yet: what asyncio has not handed over is left."""
         transport = self._transport
         if transport is None or self.sender is None:
+            return
+        if transport.get_extra_info("ssl_object") is not None:
+            self.finish()
+            transport.close()
             return
         descriptor: int = transport.get_extra_info("socket").fileno()
         while not transport.is_closing():

@@ -22,6 +22,7 @@ class Counters:
     acknowledged_lines: int = 0  # by RELP
     connections: int = 0
     refused_connections: int = 0  # from outside the accepted networks, or over the limit
+    refused_handshakes: int = 0  # of TLS: without a certificate that we take
     refused_datagrams: int = 0
     crowded_datagrams: int = 0  # of senders that sent more than their share could be looked at
     refused_names: int = 0  # events of machines that no inventory knows, over the quota

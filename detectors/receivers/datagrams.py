@@ -24,8 +24,8 @@ _PER_WAKE = 4096
 # beyond is lost, as it would be in the kernel, and no other's. Our choices: 64 KiB take some 20 ms
 # at worst.
 _TURN_BYTES = 64 * 1024
-_WAITING_BYTES = 4 * 1024 * 1024
-_ALL_WAITING_BYTES = 64 * 1024 * 1024
+_WAITING_BYTES = 32 * 1024 * 1024
+_ALL_WAITING_BYTES = 128 * 1024 * 1024
 _BUFFER_BYTES = 64 * 1024 * 1024
 _SO_RCVBUFFORCE = 33  # Linux; needs CAP_NET_ADMIN
 _LARGEST = 65535
@@ -79,10 +79,11 @@ class Datagrams:
         if self._loop is not None:
             self._loop.remove_reader(self._socket.fileno())
         is_left = self._is_kept and is_held_back
-        while not is_left and self._drain():
-            pass
-        while self._waiting:
-            self._take_turn()
+        is_more = not is_left
+        while is_more:
+            is_more = self._drain()
+            while self._waiting:
+                self._take_turn()
         if self._turn is not None:
             self._turn.cancel()
         self._socket.close()

@@ -4,10 +4,10 @@ of a closed port."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from detectors.faults import FaultEvent
+from detectors.faults import EventKind, FaultEvent
 from detectors.resources import UNKNOWN_HOST
 
 # Addresses between two looks. Whoever forges more fills nothing: further ones count in the
@@ -57,40 +57,54 @@ _BURST, _PER_SECOND = 1000, 50.0
 _SENDERS = 20_000
 
 
+# Faults over that are kept until the sender has room again, one event for each; more are left out.
+_MOST_HELD, _MOST_HELD_OF_ALL = 5_000, 20_000
+
+_FaultKey = tuple[str, str, str]
+
+
 @dataclass
 class _Account:
-    """What one sender has left."""
+    """What one sender has left, and what waits for room: by fault, the kinds of event in order."""
 
     events: float
     at_s: float
+    held: dict[_FaultKey, dict[EventKind, FaultEvent]] = field(default_factory=dict)
+
+    def takes(self, now: float) -> bool:
+        gained = (now - self.at_s) * _PER_SECOND
+        self.events, self.at_s = min(_BURST, self.events + gained), now
+        if self.events < 1.0:
+            return False
+        self.events -= 1.0
+        return True
 
 
 class Quotas:
-    """Which events are left out, so that no sender makes many machines up or crowds others out. In
-    the receiver's own thread alone; `now` is of a monotonic clock."""
+    """How many events are taken of each sender, so that none makes many machines up or crowds
+    others out. In the receiver's own thread alone; `now` is of a monotonic clock."""
 
     def __init__(self) -> None:
         self._names: dict[str, set[str]] = {}
         self._all_names: set[str] = set()
         self._began_s = 0.0
         self._accounts: dict[str, _Account] = {}
+        self._held = 0
+        self._refused: dict[str, int] = {}
 
-    def find_refusal(
-        self, event: FaultEvent, known: Collection[str] | None, *, is_limited: bool, now: float
-    ) -> str:
-        """NAMES, EVENTS, or empty for an event that is taken. `known`: the machines of the
-        inventory, None where they are not known; `is_limited`: the sender is no listed relay."""
-        sender = event.provenance.sender
-        if known is not None and not self._is_named(event, sender, known, now):
-            return NAMES
-        return EVENTS if is_limited and not self._has_room(sender, now) else ""
+    @property
+    def is_holding(self) -> bool:
+        return self._held > 0
 
-    def _is_named(self, event: FaultEvent, sender: str, known: Collection[str], now: float) -> bool:
+    def may_name(self, event: FaultEvent, known: Collection[str] | None, now: float) -> bool:
+        """Whether its machine is one of the inventory (`known`; None: not known), or one of the few
+        others that its sender may name."""
         name = event.resource.split("/", 2)[1]
-        if name in known or name == UNKNOWN_HOST:
+        if known is None or name in known or name == UNKNOWN_HOST:
             return True
         if now - self._began_s > _DAY_S:
             self._names, self._all_names, self._began_s = {}, set(), now
+        sender = event.provenance.sender
         names = self._names.get(sender, set())
         if name in names:
             return True
@@ -101,15 +115,55 @@ class Quotas:
         self._all_names.add(name)
         return True
 
-    def _has_room(self, sender: str, now: float) -> bool:
+    def take(self, event: FaultEvent, now: float) -> FaultEvent | None:
+        """The event while its sender has room. None: it waits, or was left out (`refused`)."""
+        account = self._get_account(event.provenance.sender, now)
+        key = (event.fault_type, event.resource, event.qualifier)
+        if key not in account.held and account.takes(now):
+            return event
+        self._hold(account, key, event)
+        return None
+
+    def take_due(self, now: float, *, everything: bool = False) -> list[FaultEvent]:
+        """What waited and has room now; everything when the receiver stops."""
+        due: list[FaultEvent] = []
+        for account in self._accounts.values() if self._held else ():
+            while account.held and (everything or account.takes(now)):
+                events = account.held.pop(next(iter(account.held)))
+                self._held -= 1
+                due += events.values()
+        return due
+
+    def take_refused(self) -> dict[str, int]:
+        """By sender, how many events were left out since the last call."""
+        refused, self._refused = self._refused, {}
+        return refused
+
+    def _get_account(self, sender: str, now: float) -> _Account:
         account = self._accounts.get(sender)
         if account is None:
             if len(self._accounts) >= _SENDERS:
-                self._accounts.clear()
+                idle = [name for name, one in self._accounts.items() if not one.held]
+                for name in idle:
+                    del self._accounts[name]
             account = self._accounts[sender] = _Account(_BURST, now)
-        gained = (now - account.at_s) * _PER_SECOND
-        account.events, account.at_s = min(_BURST, account.events + gained), now
-        if account.events < 1.0:
-            return False
-        account.events -= 1.0
-        return True
+        return account
+
+    def _hold(self, account: _Account, key: _FaultKey, event: FaultEvent) -> None:
+        """A repeat joins what waits of its fault; an end after a beginning, and the reverse, stays
+        after it."""
+        waiting = account.held.get(key)
+        if waiting is None:
+            if len(account.held) >= _MOST_HELD or self._held >= _MOST_HELD_OF_ALL:
+                sender = event.provenance.sender
+                self._refused[sender] = self._refused.get(sender, 0) + 1
+                return
+            waiting = account.held[key] = {}
+            self._held += 1
+        before = waiting.pop(event.event, None)
+        if before is None:
+            waiting[event.event] = event
+            return
+        latest = event if waiting else before
+        count = before.count + event.count
+        waiting[event.event] = replace(latest, count=count, source_key="")

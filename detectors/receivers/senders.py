@@ -6,7 +6,8 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from detectors.provenance import Provenance, Transport
+from detectors.provenance import Forger, Provenance, Transport
+from detectors.resources import short_host
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 _CACHED = 20_000
@@ -19,7 +20,8 @@ class Senders:
 
     `relays` are the networks of those that speak for other machines. None: nobody has said; then
     those are taken for relays that are no machine of the inventory. `names`: all machines that the
-    inventory knows; None: not known.
+    inventory knows; None: not known. `datagram_hosts`: the addresses that alone may send over
+    UDP; None: all that may send.
     """
 
     networks: Iterable[str] = LOOPBACK
@@ -27,6 +29,7 @@ class Senders:
     accepts_hosts: bool = True
     relays: Iterable[str] | None = None
     names: frozenset[str] | None = None
+    datagram_hosts: frozenset[str] | None = None
     _verdicts: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,6 +64,22 @@ class Senders:
     def provenance(self, address: str, transport: Transport) -> Provenance:
         """Of what comes from this address, which nothing proves."""
         return Provenance(_plain(address), transport, is_relay=self.is_relay(address))
+
+    def proved_provenance(self, address: str, name: str) -> Provenance:
+        """Of what comes over TLS, by the name that the sender's certificate proves. A machine that
+        speaks for itself is believed as far as its users are; a relay as far as who sends to it."""
+        is_known = self.names is not None and short_host(name) in self.names
+        is_relay = self.is_listed_relay(address) or (self.is_relay(address) and not is_known)
+        forger = Forger.ANYONE if is_relay else Forger.USER
+        proof = f"the certificate of {name}"
+        return Provenance(_plain(address), Transport.TLS, proof, is_relay, forger=forger)
+
+    def accepts_datagrams(self, address: str) -> bool:
+        """Over UDP anybody can write any address as the sender's."""
+        if not self.accepts(address):
+            return False
+        plain = _plain(address)
+        return self.datagram_hosts is None or plain in self.datagram_hosts
 
     def _judge(self, address: str) -> bool:
         plain = _plain(address)

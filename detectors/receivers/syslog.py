@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,10 +33,11 @@ from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.delivery import Delivery, Inbox
 from detectors.receivers.folding import Folder, of_event
 from detectors.receivers.intake import Intake, Sender, Signatures, Zones
-from detectors.receivers.refusals import NAMES, Quotas, Refusals, RefusedInput
+from detectors.receivers.refusals import EVENTS, NAMES, Quotas, Refusals, RefusedInput
 from detectors.receivers.relp.sessions import RelpConnection
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool, SpoolFull
+from detectors.resources import short_host
 
 _log = logging.getLogger(__name__)
 BATCH_EVENTS = 500
@@ -68,6 +70,14 @@ class Listen:
     datagram: socket.socket | None = None
 
 
+@dataclass(frozen=True)
+class TlsDoor:
+    """Where syslog over TLS comes in, and whose certificates are taken."""
+
+    listener: socket.socket
+    context: ssl.SSLContext
+
+
 class Door(Protocol):
     """Another way in, with a thread of its own. What it delivers and `taken` does not count yet is
     in memory."""
@@ -91,7 +101,8 @@ class Door(Protocol):
 class Receiver:
     """`run` blocks until `stop`, which any thread may call. `senders` is asked again every minute.
 
-    `relp` is a listening socket for senders that want their lines acknowledged. `report_refusals`
+    `tls` is the port for syslog over TLS, `relp` a listening socket for senders that want their
+    lines acknowledged. `report_refusals`
     is called in a thread, at most every ten seconds, when senders were refused.
     """
 
@@ -106,6 +117,7 @@ class Receiver:
         zones: Zones,
         now: Callable[[], datetime],
         relp: socket.socket | None = None,
+        tls: TlsDoor | None = None,
         doors: Sequence[Door] = (),
         report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
     ) -> None:
@@ -125,6 +137,8 @@ class Receiver:
         self._report_refusals = report_refusals
         self._relp_listener = relp
         self._relp: Connections | None = None
+        self._tls_door = tls
+        self._tls: Connections | None = None
         # Who is told of lines whose events are in the folder, and of those that left it.
         self._folded_for: list[Callable[[], None]] = []
         self._folded_lines = 0
@@ -196,6 +210,11 @@ class Receiver:
             connect = partial(RelpConnection, take=self.take_acknowledged)
             self._relp = self._read(self._relp_listener, Transport.RELP, connect)
             self._relp.start(self._loop)
+        if self._tls_door is not None:
+            lines = partial(LineConnection, take=self.take)
+            listener, context = self._tls_door.listener, self._tls_door.context
+            self._tls = self._read(listener, Transport.TLS, lines, context)
+            self._tls.start(self._loop)
         for door in self._doors:
             # In a thread: it asks the database whom to believe, which no event loop may wait for.
             await asyncio.to_thread(
@@ -218,6 +237,8 @@ class Receiver:
                 await asyncio.to_thread(door.stop)
             await asyncio.sleep(0)  # what the doors delivered last is taken in this turn
             await self._connections.drain_and_close(is_held_back=self._is_held_back)
+            if self._tls is not None:
+                await self._tls.drain_and_close(is_held_back=self._is_held_back)
             self._datagrams.drain_and_close(is_held_back=self._is_held_back)
             self._flush(everything=True)
             if self._relp is not None:
@@ -236,11 +257,12 @@ class Receiver:
         listener: socket.socket,
         transport: Transport,
         connect: Callable[[Connections], Connection],
+        tls: ssl.SSLContext | None = None,
     ) -> Connections:
         accept = partial(self._accept, transport=transport)
-        return Connections(listener, self.counters, accept, connect)
+        return Connections(listener, self.counters, accept, connect, tls)
 
-    def _accept(self, address: str, *, transport: Transport) -> Sender | None:
+    def _accept(self, address: str, proof: str, *, transport: Transport) -> Sender | None:
         """The sender of a new connection; None refuses it."""
         if not self._senders.accepts(address):
             if not self.counters.refused_connections:
@@ -249,6 +271,9 @@ class Receiver:
                 )
             self._refusals.add(address, "TCP", 1, self._now())
             return None
+        if transport is Transport.TLS:
+            proved = self._senders.proved_provenance(address, proof)
+            return Sender(short_host(proof), provenance=proved) if proof else None
         provenance = self._senders.provenance(address, transport)
         return Sender(self._senders.host(address), provenance=provenance)
 
@@ -276,7 +301,7 @@ class Receiver:
 
     def _take_datagrams(self, blocks: dict[str, bytes]) -> None:
         for address, block in blocks.items():
-            if self._senders.accepts(address):
+            if self._senders.accepts_datagrams(address):
                 self.take(block, self._datagrams.sender(address, self._senders))
             else:
                 if not self.counters.refused_datagrams:
@@ -341,26 +366,31 @@ class Receiver:
             self._flushed_s = now
             observed_at = self._now()
             events = [folded.event(observed_at) for folded in taken]
-            self._backlog += [event for event in events if self._admits(event, now)]
+            self._backlog += self._admitted(events, now)
+        self._backlog += self._quotas.take_due(now, everything=everything)
         self._spool_backlog()
         if self._folder.is_waiting:
             self._schedule(now)
 
-    def _admits(self, event: FaultEvent, now: float) -> bool:
-        """Whether the quota of its sender has room for it; what has none is told to people."""
-        sender = event.provenance.sender
-        is_limited = not self._senders.is_listed_relay(sender)
-        refusal = self._quotas.find_refusal(
-            event, self._senders.names, is_limited=is_limited, now=now
-        )
-        if not refusal:
-            return True
-        if refusal == NAMES:
-            self.counters.refused_names += 1
-        else:
-            self.counters.refused_events += 1
-        self._refusals.add(sender, refusal, 1, self._now())
-        return False
+    def _admitted(self, events: Sequence[FaultEvent], now: float) -> list[FaultEvent]:
+        """Those for which the quotas of their senders have room. What is left out is told to
+        people."""
+        admitted = []
+        for event in events:
+            sender, transport = event.provenance.sender, event.provenance.transport
+            if not self._quotas.may_name(event, self._senders.names, now):
+                self.counters.refused_names += 1
+                self._refusals.add(sender, NAMES, 1, self._now())
+                continue
+            # RELP holds its senders back by itself, and may not be told "taken" of what waits.
+            is_free = transport is Transport.RELP or self._senders.is_listed_relay(sender)
+            taken = event if is_free else self._quotas.take(event, now)
+            if taken is not None:
+                admitted.append(taken)
+        for sender, count in self._quotas.take_refused().items():
+            self.counters.refused_events += count
+            self._refusals.add(sender, EVENTS, count, self._now())
+        return admitted
 
     def _spool_backlog(self) -> None:
         """In batches of one urgency, the urgent first. Events of one fault are of one severity, so
@@ -405,6 +435,8 @@ class Receiver:
         self._datagrams.hold_back(is_full)
         if self._relp is not None:
             self._relp.hold_back(is_full)
+        if self._tls is not None:
+            self._tls.hold_back(is_full)
         for door in self._doors:
             door.hold_back(is_full)
         _log.warning("senders are %s", "held back" if is_full else "read again")
@@ -422,7 +454,10 @@ class Receiver:
         while True:
             await asyncio.sleep(_TICK_S)
             await asyncio.to_thread(self._sync)
-            self._spool_backlog()
+            if self._quotas.is_holding:
+                self._flush()
+            else:
+                self._spool_backlog()
             self._datagrams.count_lost()
             self._write_counters()
             if time.monotonic() - reported_s >= _REPORT_EVERY_S and (

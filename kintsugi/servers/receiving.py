@@ -7,7 +7,7 @@ import ipaddress
 import json
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,14 @@ from kombu.exceptions import OperationalError
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
 from detectors.receivers import connections
+from detectors.receivers.connections import TlsError
 from detectors.receivers.delivery import Backlog, InboxAway
 from detectors.receivers.intake import Zones
 from detectors.receivers.passed_sockets import PassedSocketError, take_passed_sockets
 from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import LOOPBACK, Senders
 from detectors.receivers.spool import Batch, Extent, Spool
-from detectors.receivers.syslog import Door, Listen, Receiver
+from detectors.receivers.syslog import Door, Listen, Receiver, TlsDoor
 from detectors.resources import short_host
 from detectors.transports import error_text
 from incidents.checks import refused_senders
@@ -57,8 +58,9 @@ def receiver() -> Receiver:
         _log.warning(_NO_RELAYS)
     try:
         listen, relp = _listeners()
+        tls = _tls_door()
         trap_listeners = _trap_listeners(directory)
-    except (PassedSocketError, AddressTaken) as error:
+    except (PassedSocketError, AddressTaken, TlsError) as error:
         spool.close()
         raise AddressTaken(str(error)) from error
     return Receiver(
@@ -70,6 +72,7 @@ def receiver() -> Receiver:
         zones=_load_zones(),
         now=clock.now,
         relp=relp,
+        tls=tls,
         doors=trap_listeners,
         report_refusals=_record_refusals,
     )
@@ -142,6 +145,22 @@ def _listeners() -> tuple[Listen, socket.socket | None]:
     if relp is None and relp_address is not None:
         relp = _listen_for_relp(relp_address)
     return listen, relp
+
+
+def _tls_door() -> TlsDoor | None:
+    """Syslog over TLS, where the site wants it. Raises TlsError, AddressTaken."""
+    address: tuple[str, int] | None = settings.KINTSUGI["KINTSUGI_TLS_LISTEN"]
+    if address is None:
+        return None
+    names = ("KINTSUGI_TLS_CERTIFICATE", "KINTSUGI_TLS_KEY", "KINTSUGI_TLS_AUTHORITIES")
+    missing = [name for name in names if not settings.KINTSUGI[name]]
+    if missing:
+        raise TlsError(f"KINTSUGI_TLS_LISTEN is set, {' and '.join(missing)} not")
+    context = connections.make_tls(*(str(settings.KINTSUGI[name]) for name in names))
+    try:
+        return TlsDoor(connections.listen(address), context)
+    except OSError as error:
+        raise _taken("KINTSUGI_TLS_LISTEN", address, error) from error
 
 
 def _listen_for_relp(address: tuple[str, int]) -> socket.socket:
@@ -225,8 +244,10 @@ def accepted_senders(cache: Path) -> Senders:
     if accepts_inventory:
         networks += LOOPBACK
     names: frozenset[str] | None = None
+    switches: Collection[str] | None = None
     try:
         hosts = database_reads.ask(_inventory_addresses)
+        switches = database_reads.ask(_switch_names)
         names = database_reads.ask(_inventory_names)
     except DatabaseAway as error:
         _log.warning(
@@ -238,8 +259,18 @@ def accepted_senders(cache: Path) -> Senders:
     own = socket.gethostname()
     hosts = {"127.0.0.1": own, "::1": own, **hosts}
     relays: list[str] | None = settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"]
+    udp = None
+    if settings.KINTSUGI["KINTSUGI_SYSLOG_UDP"] == "switches":
+        # While the database is away, all machines known last time: which are switches is not kept.
+        known = hosts.values() if switches is None else switches
+        udp = frozenset(address for address, name in hosts.items() if name in known)
     return Senders(
-        networks=networks, hosts=hosts, accepts_hosts=accepts_inventory, relays=relays, names=names
+        networks=networks,
+        hosts=hosts,
+        accepts_hosts=accepts_inventory,
+        relays=relays,
+        names=names,
+        datagram_hosts=udp,
     )
 
 
@@ -252,6 +283,10 @@ def _inventory_names() -> frozenset[str] | None:
         return None
     names |= {socket.gethostname(), *Alias.objects.values_list("name", flat=True)}
     return frozenset(short_host(name) for name in names)
+
+
+def _switch_names() -> list[str]:
+    return list(Switch.objects.exclude(address="").values_list("name", flat=True))
 
 
 def _inventory_addresses() -> dict[str, str]:

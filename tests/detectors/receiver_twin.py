@@ -17,7 +17,7 @@ from detectors.receivers.intake import Zones
 from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool
-from detectors.receivers.syslog import Door, Listen, Receiver
+from detectors.receivers.syslog import Door, Listen, Receiver, TlsDoor
 from tests.services.ports import wait_until
 
 # Compiled once for all tests: they use it in one thread after the other.
@@ -86,6 +86,7 @@ class RunningReceiver:
         matcher: Callable[[], Matcher] = lambda: MATCHER,
         listen: Listen | None = None,
         relp: socket.socket | None = None,
+        tls: TlsDoor | None = None,
         report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
     ) -> None:
         self.inbox = inbox or MemoryInbox()
@@ -95,6 +96,7 @@ class RunningReceiver:
             inbox=self.inbox,
             listen=listen or Listen(port=0),
             relp=relp,
+            tls=tls,
             senders=lambda: senders or Senders(),
             zones=zones or Zones(),
             now=lambda: AT,

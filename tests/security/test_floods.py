@@ -17,7 +17,7 @@ from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
-from detectors.receivers.refusals import EVENTS, NAMES, Quotas
+from detectors.receivers.refusals import Quotas
 
 _AT = datetime(2026, 11, 23, 8, tzinfo=UTC)
 _KNOWN = frozenset({"gn001", "gn002"})
@@ -41,48 +41,76 @@ def told(host: str, sender: str = "10.66.6.6") -> FaultEvent:
     return replace(_EVENT, resource=f"node/{host}", provenance=provenance)
 
 
-def refusals(events: list[FaultEvent], *, now: float = 0.0, is_limited: bool = True) -> list[str]:
+def named(events: list[FaultEvent]) -> list[bool]:
     quotas = Quotas()
-    return [quotas.find_refusal(event, _KNOWN, is_limited=is_limited, now=now) for event in events]
+    return [quotas.may_name(event, _KNOWN, 0.0) for event in events]
 
 
 def test_three_thousand_made_up_hosts_are_twenty_machines() -> None:
-    found = refusals([told(f"forged{number}") for number in range(3000)], is_limited=False)
-    assert (found.count(""), found.count(NAMES)) == (20, 2980)
+    assert named([told(f"forged{number}") for number in range(3000)]).count(True) == 20
 
 
 def test_all_senders_together_make_up_a_hundred_machines() -> None:
-    events = [told(f"forged{n}", f"10.66.0.{n % 200}") for n in range(3000)]
-    assert refusals(events, is_limited=False).count("") == 100
+    events = [told(f"forged{number}", f"10.66.0.{number % 200}") for number in range(3000)]
+    assert named(events).count(True) == 100
 
 
 def test_machines_of_the_inventory_are_heard_whatever_was_made_up() -> None:
     events = [told(f"forged{number}") for number in range(200)]
-    assert refusals([*events, told("gn001"), told("gn002", "10.0.0.9")])[-2:] == ["", ""]
+    assert named([*events, told("gn001"), told("gn002", "10.0.0.9")])[-2:] == [True, True]
 
 
 def test_a_name_that_was_taken_is_taken_again() -> None:
     events = [told(f"forged{number}") for number in range(30)]
-    found = refusals([*events, told("forged3"), told("forged25")])
-    assert found[-2:] == ["", NAMES]
+    assert named([*events, told("forged3"), told("forged25")])[-2:] == [True, False]
 
 
-def test_a_flood_of_one_sender_leaves_anothers_faults() -> None:
-    flood = [told("gn001") for _ in range(5000)]
-    found = refusals([*flood, told("gn002", "10.0.0.2")])
-    assert (found.count(EVENTS), found[-1]) == (4000, "")
+def flood(count: int) -> list[FaultEvent]:
+    """Of one sender, of as many faults."""
+    return [replace(told("gn001"), qualifier=str(number)) for number in range(count)]
 
 
-def test_a_listed_relay_has_no_quota_of_faults() -> None:
-    assert set(refusals([told("gn001") for _ in range(5000)], is_limited=False)) == {""}
-
-
-def test_a_sender_that_was_quiet_is_heard_again() -> None:
+def test_a_flood_of_one_sender_waits_and_anothers_fault_does_not() -> None:
     quotas = Quotas()
-    for _ in range(1500):
-        quotas.find_refusal(told("gn001"), _KNOWN, is_limited=True, now=0.0)
-    again = quotas.find_refusal(told("gn001"), _KNOWN, is_limited=True, now=1.0)
-    assert again == ""
+    taken = [quotas.take(event, 0.0) for event in flood(3000)]
+    assert sum(event is not None for event in taken) == 1000
+    assert quotas.take(told("gn002", "10.0.0.2"), 0.0) is not None
+
+
+def test_what_waited_is_taken_as_its_sender_has_room() -> None:
+    quotas = Quotas()
+    for event in flood(1200):
+        quotas.take(event, 0.0)
+    assert len(quotas.take_due(1.0)) == 50
+    assert len(quotas.take_due(0.0, everything=True)) == 150
+    assert not quotas.is_holding
+
+
+def test_repeats_over_the_quota_count_as_one_event_and_none_is_lost() -> None:
+    quotas = Quotas()
+    events = [quotas.take(event, 0.0) for event in flood(1000)]
+    events += [quotas.take(told("gn002"), 0.0) for _ in range(5000)]
+    due = quotas.take_due(0.0, everything=True)
+    assert [(event.resource, event.count) for event in due] == [("node/gn002", 5000)]
+    assert quotas.take_refused() == {}
+
+
+def test_an_end_over_the_quota_stays_after_its_beginning() -> None:
+    quotas = Quotas()
+    for event in flood(1000):
+        quotas.take(event, 0.0)
+    down, up = told("gn002"), replace(told("gn002"), event=EventKind.CLEARED)
+    for event in (down, up, down, up):
+        quotas.take(event, 0.0)
+    kinds = [event.event for event in quotas.take_due(0.0, everything=True)]
+    assert kinds == [EventKind.RAISED, EventKind.CLEARED]
+
+
+def test_what_no_room_is_left_for_is_counted_by_its_sender() -> None:
+    quotas = Quotas()
+    for event in flood(8000):
+        quotas.take(event, 0.0)
+    assert quotas.take_refused() == {"10.66.6.6": 2000}
 
 
 def test_each_sender_of_datagrams_has_its_turn() -> None:

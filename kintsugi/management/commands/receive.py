@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from detectors.receivers.connections import TlsError
 from detectors.receivers.spool import SpoolError
 from kintsugi import startup
 from kintsugi.health import reporter
@@ -26,7 +27,7 @@ class Command(BaseCommand):
         startup.require_schema()
         try:
             receiver = receiving.receiver()
-        except (SpoolError, receiving.AddressTaken) as error:
+        except (SpoolError, TlsError, receiving.AddressTaken) as error:
             raise CommandError(str(error)) from error
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: receiver.stop())

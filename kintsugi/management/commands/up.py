@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError
 
+from detectors.receivers.connections import TlsError
 from detectors.receivers.spool import SpoolError
 from kintsugi import tasks
 from kintsugi.celery import app
@@ -28,7 +29,7 @@ class Command(StoreCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             receiver = receiving.receiver()
-        except (SpoolError, receiving.AddressTaken) as error:
+        except (SpoolError, TlsError, receiving.AddressTaken) as error:
             raise CommandError(str(error)) from error
         host, port = settings.KINTSUGI["KINTSUGI_WEB_LISTEN"]
         parts = embedded.Parts()

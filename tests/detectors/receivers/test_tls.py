@@ -1,0 +1,156 @@
+"""Syslog over TLS (RFC 5425): who has no certificate is not read, and who has one speaks for itself."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from detectors.provenance import Forger, Provenance, Transport
+from detectors.receivers.connections import TlsError, listen, make_tls
+from detectors.receivers.senders import Senders
+from detectors.receivers.syslog import TlsDoor
+from tests.detectors.receiver_twin import MemoryInbox, RunningReceiver
+from tests.services.ports import wait_until
+from tests.services.programs import find
+
+_LINE = b"<3>1 - %b kernel - - - NVRM: Xid (PCI:0000:19:00): 79, pid=1, name=x, lost"
+
+
+class Authority:
+    """Signs certificates by openssl, as a site does."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self._home, self._name = home, name
+        home.mkdir(exist_ok=True)
+        self.certificate = home / f"{name}.pem"
+        self._key = home / f"{name}.key"
+        self._openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-days", "2", "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.certificate),
+        )
+
+    def sign(self, name: str) -> tuple[Path, Path]:
+        """(certificate, key) of the machine."""
+        key, request = self._home / f"{name}.key", self._home / f"{name}.csr"
+        certificate = self._home / f"{name}.pem"
+        self._openssl(
+            *("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"),
+            *("-keyout", key, "-out", request),
+        )
+        self._openssl(
+            *("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key),
+            *("-CAcreateserial", "-copy_extensions", "copy", "-days", "2", "-out", certificate),
+        )
+        return certificate, key
+
+    @staticmethod
+    def _openssl(*words: object) -> None:
+        command = [find("openssl") or "openssl", *(str(word) for word in words)]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("site"), "authority")
+
+
+@pytest.fixture(scope="module")
+def receivers(site: Authority) -> tuple[Path, Path]:
+    return site.sign("kintsugi.example")
+
+
+@pytest.fixture
+def running(
+    tmp_path: Path, site: Authority, receivers: tuple[Path, Path]
+) -> Iterator[tuple[RunningReceiver, int, MemoryInbox]]:
+    certificate, key = receivers
+    context = make_tls(str(certificate), str(key), str(site.certificate))
+    listener = listen(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    names = frozenset({"gn001", "gn042"})
+    inbox = MemoryInbox()
+    senders = Senders(names=names, relays=[])
+    with RunningReceiver(
+        tmp_path, inbox=inbox, senders=senders, tls=TlsDoor(listener, context)
+    ) as receiver:
+        yield receiver, port, inbox
+
+
+def connected(port: int, site: Authority, own: tuple[Path, Path] | None) -> ssl.SSLSocket:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=str(site.certificate))
+    if own is not None:
+        context.load_cert_chain(str(own[0]), str(own[1]))
+    plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    return context.wrap_socket(plain, server_hostname="kintsugi.example")
+
+
+def framed(line: bytes, *, is_counted: bool) -> bytes:
+    return b"%d %b" % (len(line), line) if is_counted else line + b"\n"
+
+
+@pytest.mark.needs("openssl")
+@pytest.mark.parametrize("is_counted", [True, False], ids=["octet-counted", "line feeds"])
+def test_a_machine_with_a_certificate_speaks_for_itself(
+    running: tuple[RunningReceiver, int, MemoryInbox], site: Authority, is_counted: bool
+) -> None:
+    receiver, port, inbox = running
+    with connected(port, site, site.sign("gn001.cluster.example")) as sender:
+        sender.sendall(framed(_LINE % b"gn042", is_counted=is_counted))
+        receiver.wait_for_occurrences(1)
+    assert set(inbox.counts()) == {("node/gn001/gpu/0000:19:00.0", 79)}
+    (wire,) = [wire for batch in inbox.batches for wire in batch.wires]
+    told = wire["provenance"]
+    assert (told["transport"], told["forger"]) == ("tls", "user")
+    assert told["authenticated_as"] == "the certificate of gn001.cluster.example"
+
+
+@pytest.mark.needs("openssl")
+def test_nobody_is_read_without_a_certificate_that_the_site_signed(
+    running: tuple[RunningReceiver, int, MemoryInbox], site: Authority, tmp_path: Path
+) -> None:
+    receiver, port, inbox = running
+    others = Authority(tmp_path / "others", "others").sign("gn001")
+    for own in (None, others):
+        with contextlib.suppress(OSError), connected(port, site, own) as sender:
+            sender.sendall(framed(_LINE % b"gn001", is_counted=True))
+            while sender.recv(64):  # until it is closed, or reset
+                pass
+    counters = receiver.receiver.counters
+    wait_until(lambda: counters.refused_handshakes >= 2, within_s=20, what="two refused handshakes")
+    receiver.stop()
+    assert not inbox.counts()
+
+
+@pytest.mark.needs("openssl")
+def test_what_is_wrong_with_a_file_is_said_with_its_name(
+    site: Authority, receivers: tuple[Path, Path], tmp_path: Path
+) -> None:
+    certificate, key = (str(path) for path in receivers)
+    with pytest.raises(TlsError, match=r"absent\.pem"):
+        make_tls(str(tmp_path / "absent.pem"), key, str(site.certificate))
+    with pytest.raises(TlsError, match=r"absent\.pem"):
+        make_tls(certificate, key, str(tmp_path / "absent.pem"))
+
+
+def test_a_relay_over_tls_is_believed_as_far_as_who_sends_to_it() -> None:
+    senders = Senders(names=frozenset({"gn001"}), relays=["10.0.0.9/32"])
+    by_relay = senders.proved_provenance("10.0.0.9", "log01.example")
+    proof = "the certificate of log01.example"
+    assert by_relay == Provenance("10.0.0.9", Transport.TLS, proof, is_relay=True)
+    assert senders.proved_provenance("10.1.0.1", "gn001").forger is Forger.USER
+
+
+def test_datagrams_are_of_switches_alone_where_the_site_says_so() -> None:
+    hosts = {"10.1.0.1": "gn001", "10.2.0.1": "leaf-01"}
+    senders = Senders(hosts=hosts, datagram_hosts=frozenset({"10.2.0.1"}))
+    assert senders.accepts_datagrams("10.2.0.1")
+    assert not senders.accepts_datagrams("10.1.0.1")
+    assert senders.accepts("10.1.0.1")
