@@ -17,7 +17,7 @@ Database = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Table name to key to fields. A key has its parts joined by `|`; a field is text, or a list of
 texts."""
 
-_RULE = re.compile(r" *(?:-{1,2} +)*---[- ]*")
+_RULE = re.compile(r" *(?:-{1,2} +){0,64}---[- ]*")
 _COLUMN = re.compile(r"-+")
 # A switch with 512 ports and two buffers a port prints some 4,000 rows.
 _MOST_ROWS = 20_000

@@ -13,7 +13,7 @@ KIB = 1024
 SIZES = (1 * KIB, 16 * KIB, 128 * KIB, 1024 * KIB)
 # What a byte may cost of a longer text, by what it cost of a shorter one: 1 where time is linear, 8 or
 # 16 where it is quadratic. The rest is for caches and noise.
-_MOST_GROWTH = 3.5
+_MOST_GROWTH = 5.0
 # Below this a clock says nothing.
 _SHORTEST_S = 0.001
 _NOTHING_S = 0.0002
