@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from detectors.faults import to_wire
+from detectors.provenance import Forger, Provenance, Transport
 from incidents.models import Incident
 from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.library import library
@@ -28,11 +29,16 @@ def armed(tmp_path: Path) -> House:
 
 
 def happen(house: House, fault_type: str, *resources: str) -> None:
+    """Told by what no user of the node could have forged, so that no node is asked about it: what
+    is simulated here shows nothing of it."""
     house.now += timedelta(seconds=1)
     at = house.now - timedelta(milliseconds=500)
-    house.pipeline.ingest(
-        [to_wire(an_event(fault_type, resource, at=at)) for resource in resources]
-    )
+    wires = []
+    for resource in resources:
+        _, node, *_ = resource.split("/")
+        record = Provenance(node, Transport.SSH, program="kernel", forger=Forger.ROOT)
+        wires.append(to_wire(an_event(fault_type, resource, at=at, provenance=record)))
+    house.pipeline.ingest(wires)
     house.answer()
 
 
