@@ -370,13 +370,14 @@ def _is_driver(name: str) -> bool:
 def _finish(
     host: str | None, at: datetime | None, program: str, body: str, severity: int | None, clock: _Clock, boot: str = ""  # noqa: E501
 ) -> Header:  # fmt: skip
-    body, repeats, repeat = _repeats(body)
+    # rsyslog keeps the blank with which it took the message from behind its tag.
+    body, repeats, repeat = _repeats(body.lstrip(" "))
     if not program and body.startswith("kernel: "):
         program, body = "kernel", body[8:]
     printk = _KERNEL.match(body)
     seconds = (printk[1] or "") if printk is not None else ""
     if printk is not None:
-        body = body[printk.end() :]
+        body = body[printk.end() :].lstrip(" ")
     if repeat is LineRepeat.NONE:
         body, repeats, repeat = _repeats(body)
     occurred_at, has_stamp = at or clock.observed_at, at is not None

@@ -72,6 +72,8 @@ def test_a_nodes_line_is_the_fault_it_speaks_of(fault_type, event, resource, lin
         b"kernel: message repeated 3 times: [%s]",
         b"<4>1 2026-11-21T03:59:58Z gn042 kernel - - - \xef\xbb\xbf%s",
         b"<4>Nov 21 03:59:58 gn042 kernel:%s",
+        b"<4>1 2026-11-21T03:59:58+00:00 gn042 kernel - - -  [ 8123.617543] %s",
+        b"<4>Nov 21 03:59:58 gn042 kernel:  %s",
         b"\x00%s\x00",
     ],
 )
