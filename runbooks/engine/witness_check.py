@@ -15,7 +15,7 @@ from runbooks.engine import start, withdraw
 from runbooks.engine.result import Turn
 from runbooks.lease.withdrawal_reasons import Withdraw
 from runbooks.node import witnesses
-from runbooks.node.witnesses import WITNESS, Denied, Unseen, Witnessed
+from runbooks.node.witnesses import Denied, Unseen, Witnessed
 from runbooks.step import Context, Wait, World, fact_time, to_iso
 
 # A kernel's line may come here by syslog before journald has written it: measured as seconds on a
@@ -32,9 +32,11 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
     run = turn.run
     if witnesses.is_witnessed(ctx) or not Action(run.incident.action).at_least(Action.RESET_GPU):
         return False
-    told_by = next((fault for fault in witnesses.list_candidates(ctx) if fault.is_believed), None)
-    if told_by is not None:
-        ctx.facts[WITNESS] = f"{told_by}, which no user of {ctx.node} can have written"
+    believed = [fault for fault in witnesses.list_candidates(ctx) if fault.is_believed]
+    if believed:
+        strongest = max(believed, key=lambda fault: fault.action.rank)
+        how = f"{strongest}, which no user of {ctx.node} can have written"
+        witnesses.note_witness(ctx, how, strongest.action)
         return False
     asked_at = fact_time(ctx, _ASKED_AT)
     if asked_at is not None and ctx.now < asked_at + _ASK_AGAIN and _DENIED_SINCE not in ctx.facts:
@@ -46,7 +48,7 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
         return True
     ctx.facts.pop(_DENIED_SINCE, None)
     if isinstance(answer, Witnessed):
-        ctx.facts[WITNESS] = answer.how
+        witnesses.note_witness(ctx, answer.how, answer.fault.action)
     assert isinstance(answer, Witnessed | Unseen)  # noqa: S101 - the third was dealt with
     return False
 

@@ -15,7 +15,7 @@ of three, and people read which it was and of what:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from detectors.catalog import catalog
 from detectors.faults import Action, FaultEvent
@@ -26,6 +26,8 @@ from runbooks.step import ActiveFault, Context
 
 WITNESS = "witness"
 """The fact of a run: who has seen its fault, as the end of a sentence."""
+WITNESSED_ACTION = "witnessed_action"
+"""The fact of a run: the most that a fault calls for which a witness has seen."""
 CONFIRMED_AT = "confirmed_at"
 BELIEVED = (Forger.ROOT.value, Forger.NOBODY.value)
 """Who could have forged a fault of which no user of its node can have told."""
@@ -63,6 +65,20 @@ def is_witnessed(ctx: Context) -> bool:
     return WITNESS in ctx.facts or CONFIRMED_AT in ctx.facts
 
 
+def is_vendor_witnessed(ctx: Context) -> bool:
+    """Whether a part may be called broken: a fault that by itself calls for the vendor has been
+    seen itself. A lesser one that repairs have not cured was seen when they were tried."""
+    row = catalog.load().get(ctx.fault_type)
+    if row is None or row.action is not Action.VENDOR:
+        return is_witnessed(ctx)
+    return ctx.facts.get(WITNESSED_ACTION) == Action.VENDOR.value
+
+
+def note_witness(ctx: Context, how: str, action: Action) -> None:
+    ctx.facts[WITNESS] = how
+    ctx.facts[WITNESSED_ACTION] = action.value
+
+
 def list_candidates(ctx: Context) -> Sequence[ActiveFault]:
     """The run's own fault, and all of the incident's that stand on the node and call for a
     repair."""
@@ -70,7 +86,7 @@ def list_candidates(ctx: Context) -> Sequence[ActiveFault]:
     found: list[ActiveFault] = [own]
     for fault in ctx.members:
         if (fault.fault_type, fault.resource) == (own.fault_type, own.resource):
-            found[0] = replace(fault, last_seen_at=ctx.now)
+            found[0] = fault
         elif fault.action.at_least(Action.RESET_GPU):
             found.append(fault)
     return found
@@ -141,20 +157,33 @@ def find_witness(ctx: Context) -> Testimony:
     if not log.is_reached:
         return Unseen(faults[0], f"Kintsugi cannot reach it ({log.complaint})")
     by_log = [examine_log(ctx, fault, log) for fault in faults]
-    seen = next((answer for answer in by_log if isinstance(answer, Witnessed)), None)
+    seen = _find_strongest(by_log)
     names = list_detectors_of(faults)
     if seen is not None or not names:
-        return seen or _combine(by_log)
+        return seen or _excuse_boot(ctx, _combine(by_log))
     inspection = looking.inspect_node(ctx, only=names)
     if not inspection.is_reachable:
         return Unseen(faults[0], f"Kintsugi cannot reach it ({inspection.complaint})")
     return _combine([examine(ctx, fault, inspection, log) for fault in faults])
 
 
+def _excuse_boot(ctx: Context, answer: Testimony) -> Testimony:
+    """What the boot before has logged, such as a panic, this boot's log cannot hold."""
+    if not isinstance(answer, Denied):
+        return answer
+    boot = looking.read_boot(ctx)
+    if boot is not None and boot.booted_at <= answer.fault.last_seen_at:
+        return answer
+    return Unseen(answer.fault, f"{ctx.node} has booted since, and its log begins with that")
+
+
 def _combine(answers: Sequence[Testimony]) -> Testimony:
     """One who has seen it suffices; well it is only where nobody was kept from looking."""
-    for kind in (Witnessed, Unseen):
-        found = next((answer for answer in answers if isinstance(answer, kind)), None)
-        if found is not None:
-            return found
-    return answers[0]
+    unseen = (answer for answer in answers if isinstance(answer, Unseen))
+    return _find_strongest(answers) or next(unseen, answers[0])
+
+
+def _find_strongest(answers: Sequence[Testimony]) -> Witnessed | None:
+    """Of those that were seen the one that calls for most."""
+    seen = (answer for answer in answers if isinstance(answer, Witnessed))
+    return max(seen, key=lambda answer: answer.fault.action.rank, default=None)

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
+from detectors.faults import Action
 from incidents.models import Incident
 from incidents.reserve import decommissions
 from incidents.state import transitions
@@ -15,7 +16,7 @@ from runbooks.engine import start
 from runbooks.fleet import fleet
 from runbooks.library import library
 from runbooks.models import Mode, Run
-from runbooks.node.witnesses import WITNESS
+from runbooks.node.witnesses import WITNESS, WITNESSED_ACTION
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 
 _MAY_START = (State.OPEN, State.ACKNOWLEDGED)
@@ -47,6 +48,7 @@ def start_manual_run(
         "resource": incident.root_resource,
         "why": f"{actor} asked for it",
         WITNESS: f"{actor}, who asked for the run",
+        WITNESSED_ACTION: Action.VENDOR.value,
     }
     run.approved_by = actor[:150]
     try:

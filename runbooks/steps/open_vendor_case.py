@@ -41,15 +41,14 @@ class OpenVendorCase(Base):
 
     def blocked(self, ctx: Context) -> Wait | None:
         """No part is condemned for what a text alone has told."""
-        if witnesses.is_witnessed(ctx):
+        if witnesses.is_vendor_witnessed(ctx):
             return None
-        text = (
-            f"{ctx.fault_type} on {ctx.resource} was told by a text alone, and {ctx.node} could not"
-            " be asked. No vendor is called for that; it is looked at again."
-        )
+        fault = f"{ctx.fault_type} on {ctx.resource}"
+        text = f"{fault} was told by a text alone. No vendor is called for that."
         ask = (
-            f"See why {ctx.node} cannot be looked at. If {ctx.fault_type} is real, open the case by"
-            f" hand: kintsugi runbook start vendor_replacement {ctx.incident_id}."
+            f"See whether {fault} is real: {ctx.node} shows it nowhere, or cannot be asked. If it"
+            " is, open the case by hand, or abort this run and begin it anew: kintsugi runbook"
+            f" start vendor_replacement {ctx.incident_id}."
         )
         return Wait(text, timedelta(minutes=1), ask=ask, is_told=True)
 

@@ -263,6 +263,36 @@ def test_no_vendor_is_called_for_a_node_that_could_not_be_asked() -> None:
     assert "No vendor is called" in Run.objects.get().waiting_for
 
 
+def test_a_forged_fault_beside_a_true_one_condemns_no_part() -> None:
+    site = a_site()
+    site.nodes.inject("gpu_ecc_uncorrectable", f"{NODE}/gpu/0")
+    site.raise_fault(NODE, fault_type="gpu.xid.48")
+    site.raise_fault(NODE, fault_type="gpu.ecc.unrepairable", told_by=UDP)
+    turn(site, 20, timedelta(seconds=30))
+    run = Run.objects.latest("pk")
+    assert run.runbook == "vendor_replacement"
+    assert VendorCase.objects.count() == 0
+    assert "No vendor is called" in run.waiting_for
+
+
+def test_a_part_that_is_seen_to_be_broken_goes_to_the_vendor_without_a_person() -> None:
+    site = a_site()
+    site.raise_fault(NODE, fault_type="gpu.ecc.unrepairable")
+    turn(site, 5, timedelta(seconds=30))
+    assert VendorCase.objects.count() == 1
+
+
+def test_a_node_that_has_booted_since_denies_nothing() -> None:
+    """A panic stands in the log of the boot that it ended."""
+    site = a_site()
+    resource = f"node/{NODE}"
+    site.raise_fault(NODE, fault_type="node.kernel.panic", resource=resource, told_by=UDP)
+    site.nodes.reboot(NODE)
+    site.now += timedelta(minutes=1)
+    turn(site, 1, timedelta(0))
+    assert is_drained(site)
+
+
 def test_a_journal_that_kintsugi_may_not_read_denies_nothing() -> None:
     site = a_site(nodes=1)
     real = site.shell.run
