@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Optional
 
-from detectors.slurm import output, queries
+from detectors.slurm import output
 
 # Of the states of jobs, those in which a node works or ends its work:
 # https://slurm.schedmd.com/squeue.html.
@@ -34,6 +34,8 @@ RUNNING = frozenset(
 _CHECKPOINT = re.compile(r"\bcheckpoint=(?P<at>[0-9][0-9T:.Z+-]{0,40})")
 _TOTAL = re.compile(r"\bgres/gpu=(\d{1,7})\b")
 _TYPED = re.compile(r"\bgres/gpu:[^=,]{1,64}=(\d{1,7})\b")
+# Of the cells that `slurm_queries.JOB_TOTALS` asks for.
+TOTALS_WIDTHS = (20, 200, 60, 60, 12)
 _COUNT = re.compile(r"[0-9]{1,7}")
 _ASKED = re.compile(r"\bgpu(?::[A-Za-z][\w.-]{0,60})?[:=](\d{1,6})\b")
 _EPOCH = re.compile(r"\d{9,11}")
@@ -93,7 +95,7 @@ def parse_listed_jobs(
     else those that it asked for: per node, in all, or per task. Who gets them by `--exclusive`
     alone is seen in the first case only.
     """
-    rows = [_cut(line, queries.JOB_TOTALS_WIDTHS) for line in totals.splitlines()]
+    rows = [_cut(line, TOTALS_WIDTHS) for line in totals.splitlines()]
     totals_by_job = {job_id: cells for job_id, *cells in rows}
 
     def count_gpus(job_id: str, tres: str, nodes: int) -> int:

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from detectors.detector import Command, Output, Target, TargetKind
 from detectors.slurm import output as slurm_output
+from detectors.slurm.job_records import TOTALS_WIDTHS
 
 SITE = "slurm"
 # slurmctld's own MessageTimeout is 10 s by default, and its programs retry: past this they hang.
@@ -56,11 +57,10 @@ _ENDED_STATES = "CA,CD,F,TO,NF,PR,OOM,DL,BF,RQ"
 _SQUEUE = ("squeue", "--all", "--noheader", f"--states={_SHOWN_STATES}")
 # What a job was given where AccountingStorageTRES names GPUs, else what it asked for as a whole or
 # for each task; what it asked for on each node stands in `jobs`.
-JOB_TOTALS_WIDTHS = (20, 200, 60, 60, 12)
 _TOTALS = ("JobID", "tres-alloc", "tres-per-job", "tres-per-task", "NumTasks")
 JOB_TOTALS = (
     *_SQUEUE,
-    "--Format=" + ",".join(f"{name}:{width}" for name, width in zip(_TOTALS, JOB_TOTALS_WIDTHS)),
+    "--Format=" + ",".join(f"{name}:{width}" for name, width in zip(_TOTALS, TOTALS_WIDTHS)),
 )
 
 

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.slurm import output, queries
-from detectors.slurm.job_records import checkpoint, parse_ended_jobs, parse_listed_jobs
+from detectors.slurm import output
+from detectors.slurm.job_records import (
+    TOTALS_WIDTHS,
+    checkpoint,
+    parse_ended_jobs,
+    parse_listed_jobs,
+)
 
 BEGIN = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 US = "\x1f"
@@ -144,7 +149,7 @@ def test_gpus_are_what_a_job_asked_for_where_slurm_keeps_no_count_of_those_it_ga
     of_job: str, of_task: str, tasks: str, gpus: int
 ) -> None:
     allocated = "cpu=1,node=1,billing=1"
-    widths = queries.JOB_TOTALS_WIDTHS
+    widths = TOTALS_WIDTHS
     cells_of_job = ("17", allocated, of_job, of_task, tasks)
     totals = "".join(cell.ljust(width) for cell, width in zip(cells_of_job, widths, strict=True))
     line = "17|RUNNING|alice|gpu|2025-01-15T03:00:00|N/A|N/A|gn001|train|(null)"
