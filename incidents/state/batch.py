@@ -7,7 +7,7 @@ caller holds the placement lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -17,7 +17,7 @@ from detectors import resources
 from detectors.catalog.catalog import Catalog, FaultType
 from incidents.correlation.candidates import CandidateIndex
 from incidents.db.upsert import WiderLockNeeded
-from incidents.inventory import aliases, graphs
+from incidents.inventory import aliases
 from incidents.models import Decision, Fault, Node
 from incidents.state import site_rules
 from incidents.state.cases import FaultCase, IncidentCase
@@ -33,6 +33,14 @@ def window() -> timedelta:
 def quiet_period() -> timedelta:
     period: timedelta = settings.KINTSUGI["KINTSUGI_QUIET_PERIOD"]
     return period
+
+
+@dataclass(frozen=True)
+class LockedPods:
+    """The pods in which no other transaction places faults, and which machine is of which."""
+
+    pods: frozenset[str]
+    get_pod: Callable[[str], str]
 
 
 @dataclass
@@ -51,8 +59,8 @@ class TriageBatch:
     changes: list[Change] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     """What was judged and why, of rows that may be new: written after them."""
-    pods: frozenset[str] | None = None
-    """Those in which nothing else is placed meanwhile. None: all, and what belongs to no pod."""
+    locked: LockedPods | None = None
+    """Where nothing else is placed meanwhile. None: anywhere."""
     hidden: frozenset[int] = frozenset()
     """Incidents that this batch leaves out: what parts from one must not be placed there again."""
     index: CandidateIndex = field(default_factory=lambda: CandidateIndex(site_rules.joining()))
@@ -99,22 +107,23 @@ class TriageBatch:
         what = known.title if known else fault.row.fault_type
         return f"{self.format_resource(fault.row.resource)}: {what}"
 
+    def has_locked(self, machine: str) -> bool:
+        """Whether no other transaction may change what is of the machine."""
+        return self.locked is None or self.locked.get_pod(machine) in self.locked.pods
+
     def require_lock(self, machines: Iterable[str]) -> None:
         """What is of these machines is about to change. Raises WiderLockNeeded where another
         transaction may change it too."""
-        if self.pods is None:
-            return
-        get_pod = graphs.current().pod_of
-        if not self.pods.issuperset({get_pod(machine) for machine in machines}):
+        if self.locked is not None and not all(map(self.has_locked, machines)):
             raise WiderLockNeeded
 
     def require_stillness(self, machines: Iterable[str]) -> None:
         """The same for what is only read. What belongs to no pod changes under the lock of all
         alone, and stands still."""
-        if self.pods is None:
+        if self.locked is None:
             return
-        get_pod = graphs.current().pod_of
-        if not self.pods.issuperset({get_pod(machine) for machine in machines} - {""}):
+        pods = {self.locked.get_pod(machine) for machine in machines} - {""}
+        if not self.locked.pods.issuperset(pods):
             raise WiderLockNeeded
 
     def is_unassigned(self, fault: FaultCase) -> bool:

@@ -56,7 +56,14 @@ def _hold_behind(batch: TriageBatch, suspicion: Suspicion) -> None:
         action__in=_REPAIRS,
         node__isnull=False,
     )
-    load_incidents(batch, rows.values_list("pk", flat=True))
+    # What waits elsewhere for long enough is left alone: it would take the lock of all pods.
+    enough = batch.now + (suspicion.until - batch.now) / 2
+    wanted = []
+    for pk, owner, held_until in rows.values_list("pk", "owner", "held_until"):
+        is_held = held_until is not None and held_until >= enough
+        if batch.has_locked(owner) or not is_held:
+            wanted.append(pk)
+    load_incidents(batch, wanted)
     for case in list(batch.incidents.values()):
         if case.row.owner in suspicion.machines and _waits(
             case, holds_hardware=suspicion.holds_hardware

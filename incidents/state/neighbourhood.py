@@ -14,7 +14,7 @@ from incidents.db import upsert
 from incidents.inventory import graphs
 from incidents.models import Fault
 from incidents.state import nearby, neighbourhood_rows
-from incidents.state.batch import TriageBatch, window
+from incidents.state.batch import LockedPods, TriageBatch, window
 from incidents.state.cases import FaultCase, IncidentCase
 from incidents.vocabulary import changes
 
@@ -24,7 +24,7 @@ _MOST_PODS = 16
 
 def lock_neighbourhood(
     faults: Collection[tuple[str, str]], catalog: Catalog, now: datetime, *, by_pod: bool
-) -> frozenset[str] | None:
+) -> LockedPods | None:
     """Lets no other transaction place faults until this one ends: in the pods where rules may find
     others of these (fault type, resource) pairs, which it gives; or anywhere (None).
 
@@ -38,7 +38,7 @@ def lock_neighbourhood(
             pods |= {get_pod(machine) for machine in near.owners}
             pods.discard("")
             upsert.lock_pods(pods)
-            return frozenset(pods)
+            return LockedPods(frozenset(pods), get_pod)
     upsert.lock_placement()
     return None
 

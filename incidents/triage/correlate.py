@@ -21,7 +21,7 @@ from incidents.inventory import aliases
 from incidents.inventory.provisional import add_provisional
 from incidents.models import Decision, Fault
 from incidents.state import placement
-from incidents.state.batch import TriageBatch, new_fault
+from incidents.state.batch import LockedPods, TriageBatch, new_fault
 from incidents.state.cases import FaultCase, TimelineNote
 from incidents.state.neighbourhood import (
     load_last_faults,
@@ -46,7 +46,7 @@ _ACTIVE = Prepared(
 
 def lock_batch(
     items: Sequence[Item], catalog: Catalog, now: datetime, *, by_pod: bool
-) -> frozenset[str] | None:
+) -> LockedPods | None:
     """The pods in which no other batch is placed until this one is written; None: all."""
     return lock_neighbourhood(_get_places(items), catalog, now, by_pod=by_pod)
 
@@ -56,11 +56,14 @@ def load_batch(
     names: aliases.Names,
     catalog: Catalog,
     now: datetime,
-    pods: frozenset[str] | None = None,
+    locked: LockedPods | None = None,
 ) -> tuple[TriageBatch, set[str]]:
     """What correlating these items needs, and which of their keys are new. Locks the active fault
-    of each fingerprint, in one order, before it stores the keys. `pods`: those that are locked."""
-    batch = TriageBatch(catalog, now, pods=pods)
+    of each fingerprint, in one order, before it stores the keys.
+
+    `locked`: where nobody else places faults.
+    """
+    batch = TriageBatch(catalog, now, locked=locked)
     _load_active_faults(batch, sorted({item.fingerprint for item in items}))
     keys = sorted({key for item in items for key in item.keys})
     new_keys = upsert.remember(keys, now)

@@ -73,12 +73,12 @@ def _ingest_events(
         with contextlib.suppress(NotOnlyRepeats), transaction.atomic():
             return count_repeats(items, names, now=now)
     with transaction.atomic():
-        pods = lock_batch(items, catalog, now, by_pod=by_pod)
+        locked = lock_batch(items, catalog, now, by_pod=by_pod)
         items, ignored = deduplicate(items)
         if not items:
             return ignored
         items = check_clocks(items, names, catalog, now)
-        batch, new_keys = load_batch(items, names, catalog, now, pods)
+        batch, new_keys = load_batch(items, names, catalog, now, locked)
         repeated = correlate(batch, items, names, new_keys)
         conclusions = aggregate(batch, items)
         hold_repairs(batch, conclusions.suspicions)
