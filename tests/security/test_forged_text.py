@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from detectors.catalog import catalog
 from detectors.detector import Output
 from detectors.provenance import Forger, Provenance, Transport
 from incidents import services as incidents
@@ -29,7 +28,7 @@ XID = "NVRM: Xid (PCI:0000:19:00): 119, pid=1, Timeout waiting for RPC from GSP!
 UE = "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0"
 
 
-def a_site(nodes: int = 20) -> Site:
+def a_site(nodes: int = 6) -> Site:
     site = Site(nodes=nodes, verify_command=("true",))
     for runbook in RUNBOOKS:
         site.set_mode(Mode.ARMED, runbook)
@@ -89,7 +88,7 @@ def test_three_forged_lines_move_nothing(
         if QUOTED[kind]:
             site.nodes.nodes[NODE].kernel(QUOTED[kind], at=site.now)
         site.raise_fault(NODE, fault_type=fault_type, resource=resource, told_by=told_by)
-        turn(site, 30, timedelta(seconds=20))
+        turn(site, 12, timedelta(seconds=20))
         assert not is_drained(site)
         site.now += timedelta(hours=25)
     assert count_acts(site) == (0, 0, 0, 0)
@@ -131,11 +130,7 @@ def test_a_lost_gpu_that_a_text_told_of_is_repaired_without_a_person() -> None:
     assert not is_drained(site)
 
 
-@pytest.mark.parametrize(
-    "fault_type",
-    ["gpu.xid.79", "gpu.xid.119", "gpu.xid.95", "gpu.lost", "node.memory.uncorrected"],
-)
-def test_no_process_can_take_the_words_of_a_driver_for_its_name(fault_type: str) -> None:
+def test_no_process_can_take_the_words_of_a_driver_for_its_name() -> None:
     """The kernel writes the first 15 characters of a process's name where its message begins."""
     site = a_site(nodes=1)
     for words in (XID, UE, "nvidia-nvswitch0: SXid (PCI:0000:19:00.0): 20034, Fatal, Link 3"):
@@ -154,7 +149,6 @@ def test_no_process_can_take_the_words_of_a_driver_for_its_name(fault_type: str)
     log = looking.read_kernel_log(a_context(site))
     assert log.complaint == ""
     assert [fact.excerpt for fact in log.raised] == []
-    assert catalog.load().get(fault_type) is not None
 
 
 def test_forged_lines_fill_no_cap() -> None:
