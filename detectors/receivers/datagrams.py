@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +20,12 @@ from detectors.receivers.counters import Counters
 from detectors.receivers.intake import Sender
 from detectors.receivers.senders import Senders
 
-_PER_WAKE = 4096
-# Of each sender so much is looked at in one turn, and so much waits in memory; what one sends
-# beyond is lost, as it would be in the kernel, and no other's. Our choices: 64 KiB take some 20 ms
-# at worst.
-_TURN_BYTES = 64 * 1024
+_PER_WAKE = 8192
+# Of each sender's lines so many seconds of CPU go in one turn, in blocks of so many bytes, and so
+# much waits in memory; what one sends beyond is lost, as it would be in the kernel, and no other's.
+# Our choices: a megabyte of benign lines takes milliseconds, and ten turns a tenth of a second.
+_TURN_S = 0.01
+_BLOCK_BYTES = 16 * 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 _ALL_WAITING_BYTES = 128 * 1024 * 1024
 _BUFFER_BYTES = 64 * 1024 * 1024
@@ -126,7 +128,8 @@ class Datagrams:
         except OSError:  # an ICMP error of an earlier datagram; the next read goes on
             drained = 1
         self._take_turn()
-        self._go_on()
+        if drained < _PER_WAKE:
+            self._go_on()
         return drained > 0
 
     def _keep(self, line: bytes, address: str) -> None:
@@ -141,19 +144,23 @@ class Datagrams:
 
     def _take_turn(self) -> None:
         """Of each sender a little: who sends much waits for itself alone."""
-        blocks = {}
         for address, waiting in list(self._waiting.items()):
-            lines, size = [], 0
-            while waiting and size < _TURN_BYTES:
-                lines.append(waiting.popleft())
-                size += len(lines[-1])
-            self._sizes[address] -= size
-            self._size -= size
-            blocks[address] = _block(lines)
+            until_s = time.thread_time() + _TURN_S
+            while waiting:
+                self._take({address: self._pop_block(address, waiting)})
+                if time.thread_time() >= until_s:
+                    break
             if not waiting:
                 del self._waiting[address], self._sizes[address]
-        if blocks:
-            self._take(blocks)
+
+    def _pop_block(self, address: str, waiting: deque[bytes]) -> bytes:
+        lines, size = [], 0
+        while waiting and size < _BLOCK_BYTES:
+            lines.append(waiting.popleft())
+            size += len(lines[-1])
+        self._sizes[address] -= size
+        self._size -= size
+        return _block(lines)
 
     def _go_on(self) -> None:
         """Another turn soon, where something waits and nobody has asked for one."""

@@ -115,12 +115,20 @@ def test_what_no_room_is_left_for_is_counted_by_its_sender() -> None:
 
 def test_each_sender_of_datagrams_has_its_turn() -> None:
     taken: list[dict[str, bytes]] = []
+
+    def take(blocks: dict[str, bytes]) -> None:
+        """Work of some milliseconds for each block, as of lines that all state faults."""
+        taken.append(blocks)
+        until_s = time.thread_time() + 0.005
+        while time.thread_time() < until_s:
+            pass
+
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
     receiver.bind(("127.0.0.1", 0))
     receiver.setblocking(False)
     address = receiver.getsockname()
-    datagrams = Datagrams(address, Counters(), taken.append, passed=receiver)
+    datagrams = Datagrams(address, Counters(), take, passed=receiver)
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as loud,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as quiet,
@@ -131,9 +139,9 @@ def test_each_sender_of_datagrams_has_its_turn() -> None:
             loud.sendto(b"x" * 60_000, address)
         quiet.sendto(b"the one that counts", address)
         datagrams.drain_and_close(is_held_back=False)
-    first = taken[0]
-    assert first["127.0.0.3"] == b"the one that counts"
-    assert len(first["127.0.0.2"]) < 200_000
+    order = [address for turn in taken for address in turn]
+    before = order[: order.index("127.0.0.3")]
+    assert before.count("127.0.0.2") < 10
     assert sum(turn.get("127.0.0.2", b"").count(b"x") for turn in taken) == 20 * 60_000
 
 
