@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import paramiko
 import psycopg
 import pytest
 
@@ -39,7 +40,8 @@ NETWORK = f"10.231.{os.getpid() % 250}"
 OURS = f"{NETWORK}.1"
 MAKE_NODES = """
 from incidents.models import Node
-Node.objects.bulk_create(Node(name=f"gn{number:03d}") for number in range(20))
+names = [f"gn{number:03d}" for number in range(20)]
+Node.objects.bulk_create(Node(name=name, address="127.0.0.1") for name in names)
 """
 # A machine is told as silent after a minute; work goes on long before.
 GOES_ON_WITHIN_S = 30
@@ -181,7 +183,13 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
             "KINTSUGI_SYSLOG_LISTEN": "0.0.0.0:5514",
             "KINTSUGI_SYSLOG_NETWORKS": "10.0.0.0/8",
             "KINTSUGI_SLURM": "off",
+            # Nobody listens there: each poll is one, and is refused.
+            "KINTSUGI_SSH_USER": "kintsugi",
+            "KINTSUGI_SSH_KEY": str(tmp_path / "key"),
+            "KINTSUGI_SSH_KNOWN_HOSTS": str(tmp_path / "known_hosts"),
         }
+        paramiko.ECDSAKey.generate().write_private_key_file(shared["KINTSUGI_SSH_KEY"])
+        (tmp_path / "known_hosts").touch()
         for number in (1, 2):
             home = tmp_path / f"mgmt-{number}"
             home.mkdir()
