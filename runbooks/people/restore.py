@@ -34,6 +34,7 @@ from runbooks.slurm import ownership
 from runbooks.slurm.protocol import NodeState, SlurmError, SlurmReader
 from runbooks.steps.pause_pollers import get_holder
 
+_SCHEMA_OR_QUOTE = re.compile(r"^.*\.|\"")
 REASON = "The database was restored from a backup: what happened since then is not known."
 # Our choice: more incidents, runs and messages than a site makes between two backups.
 NUMBERS_LEFT_OUT = 10_000
@@ -165,7 +166,7 @@ def _move_sequence_on(model: type[Model], least: int) -> int:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT pg_get_serial_sequence(%s, %s)", [table, "id"])
             sequence = _first(cursor)
-            name = connection.ops.quote_name(re.sub(r"^.*\.|\"", "", str(sequence)))
+            name = connection.ops.quote_name(_SCHEMA_OR_QUOTE.sub("", str(sequence)))
             cursor.execute(f"SELECT last_value FROM {name}")  # noqa: S608  (its own name)
             last = max(used, int(_first(cursor))) + NUMBERS_LEFT_OUT
             cursor.execute("SELECT setval(%s, %s)", [sequence, last])
