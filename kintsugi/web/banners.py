@@ -99,14 +99,28 @@ def _refused_sender_banners() -> list[Banner]:
     unit = "connections" if first.transport == "TCP" else "datagrams"
     amount = f"{first.count} {unit} since {_format_minute(first.first_at)}"
     others = _format_others(sorted({sender.address for sender in refused} - {address}))
-    networks = settings.KINTSUGI["KINTSUGI_SYSLOG_NETWORKS"] or [INVENTORY]
-    setting = ",".join([*networks, address])
     text = (
         f"Syslog from {address} is refused ({amount}){others}: nothing that it says is read."
-        " If it is a machine of yours, add it to the inventory with this address, or set"
-        f" KINTSUGI_SYSLOG_NETWORKS={setting} and restart the receiver."
+        f" {_format_admission(first)}"
     )
     return [*banners, Banner("mode", "block", text)]
+
+
+def _format_admission(sender: RefusedSender) -> str:
+    """What lets it in."""
+    address = sender.address
+    if sender.transport == "UDP" and settings.KINTSUGI["KINTSUGI_SYSLOG_UDP"] == "switches":
+        return (
+            "Datagrams are taken of switches alone (KINTSUGI_SYSLOG_UDP=switches). If it is a"
+            " switch of yours, add it to the inventory with this address; let any other machine"
+            " send by TCP or TLS."
+        )
+    networks = settings.KINTSUGI["KINTSUGI_SYSLOG_NETWORKS"] or [INVENTORY]
+    setting = ",".join([*networks, address])
+    return (
+        "If it is a machine of yours, add it to the inventory with this address, or set"
+        f" KINTSUGI_SYSLOG_NETWORKS={setting} and restart the receiver."
+    )
 
 
 def _left_out_banner(left_out: list[RefusedSender]) -> Banner:

@@ -121,6 +121,15 @@ class TestRefusedSenders:
         line = text.split("KINTSUGI_SYSLOG_NETWORKS=")[1].split(" ")[0]
         assert setting_values.networks(line) == ["inventory", "10.0.0.5/32"]
 
+    def test_the_banner_sends_a_machine_that_is_no_switch_to_another_door(
+        self, settings: Any
+    ) -> None:
+        settings.KINTSUGI = settings.KINTSUGI | {"KINTSUGI_SYSLOG_UDP": "switches"}
+        refused_senders.record([refusal("10.0.0.5", 7, timezone.now(), transport="UDP")])
+        text = next(banner.text for banner in banners.get_banners() if "10.0.0.5" in banner.text)
+        assert "let any other machine send by TCP or TLS" in text
+        assert "KINTSUGI_SYSLOG_NETWORKS" not in text
+
 
 def test_senders_are_those_known_last_time_when_the_database_is_away(tmp_path: Path) -> None:
     Node.objects.create(name="gn001", address="10.1.0.1")
