@@ -3,6 +3,7 @@ itself."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -133,7 +134,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     hook.chmod(0o755)
     options = SlurmOptions(gpus_per_node=2, reboot_hook=(str(hook),))
     with ExitStack() as running:
-        sshd = Sshd()
+        # The same Slurm as this process finds.
+        sshd = Sshd(SetEnv=f'PATH="{os.environ["PATH"]}"')
         running.callback(sshd.remove)
         program = sshd.home / "hold"
         program.write_text(HOLD.format(home=sshd.home))

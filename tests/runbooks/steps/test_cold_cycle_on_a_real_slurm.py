@@ -3,12 +3,14 @@ all the same."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from detectors.slurm import output
 from fixtures.cluster.slurm_daemons import SlurmDaemons, SlurmOptions
 from fixtures.cluster.world import SimulatedNode, SimulatedShell, SimulatedWorld
 from fixtures.memory_power import MemoryPower
@@ -79,6 +81,7 @@ def test_a_node_that_slurm_sets_down_while_it_is_off_comes_back(
         run = site.play(a_run(site).pk)
         assert run.state == RunState.SUCCEEDED, (run.outcome, Incident.objects.get().needs_human)
         assert "was off for" in run.steps.get(name="cold_cycle").text
-        assert f"{NODE} not responding, setting DOWN" in daemons.log.read_text()
+        set_down = re.findall(r"Nodes (\S+) not responding, setting DOWN", daemons.log.read_text())
+        assert any(NODE in output.hosts(nodes) for nodes in set_down)
         state = site.world.slurm.nodes((NODE,))[NODE]
         assert (state.is_draining, state.base) == (False, "IDLE")
