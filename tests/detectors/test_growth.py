@@ -82,7 +82,7 @@ def test_no_pattern_takes_longer_than_its_text_is_long(
 
 
 def test_a_pattern_that_grows_faster_is_found() -> None:
-    slow = re.compile(r"(?:a|b)+ *b* *b* *c")
+    slow = re.compile(r"(?:a|b)+c")
     (grown, *_) = [
         found
         for before, pump, after in growth.attacks(slow.pattern)

@@ -93,6 +93,7 @@ def test_only_the_first_reporter_of_a_process_counts(monkeypatch: pytest.MonkeyP
     assert len(started) == 1
 
 
+@pytest.mark.django_db(transaction=True)
 def test_work_that_fails_does_not_make_the_process_seem_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
