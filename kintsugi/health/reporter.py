@@ -117,6 +117,7 @@ class Reporter:
                     _log.warning("nobody is told that this runs: %s", error_text.reason(error))
                 is_away = True
             self._stopped.wait(heartbeats.WRITTEN_EVERY.total_seconds())
+        connection.close()
 
     def notify_forever(self) -> None:
         """Until `stop`; returns at once where systemd waits for no sign of life."""

@@ -115,6 +115,9 @@ def test_work_that_fails_does_not_make_the_process_seem_dead(
         wait_until(lambda: len(writes) > before + 3, within_s=10, what="further writes")
     finally:
         own.stop()
+        for thread in threading.enumerate():
+            if thread.name == "heartbeat":
+                thread.join()
 
 
 @pytest.fixture
