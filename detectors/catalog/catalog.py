@@ -31,7 +31,7 @@ except (
     tomllib = None  # type: ignore[assignment]
 
 _DIRECTORY = Path(__file__).parent
-_TABLES = ("type", "signature", "rule", "grace")
+_TABLES = ("type", "signature", "rule", "grace", "harmless")
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # A character class or an escaped character says nothing about look-around; a back-reference is an
 # escaped digit.
@@ -147,11 +147,41 @@ class Signature:
     def is_of(self, program: str, facility: Optional[int]) -> bool:
         """Whether a line of this program and facility may say it. A line that names no facility, as
         in a file, is judged by its program."""
-        if facility is not None and self.facilities and facility not in self.facilities:
-            return False
-        if not program:
-            return "kernel" in self.programs or "*" in self.programs
-        return any(fnmatchcase(program, pattern) for pattern in self.programs)
+        return is_written_by(self.programs, self.facilities, program, facility)
+
+
+@dataclass(frozen=True)
+class Harmless:
+    """A line that looks like a failure and is none: raises nothing, whatever a signature says.
+
+    `reason` tells people why, `source` where that is known from. The other fields as of
+    `Signature`.
+    """
+
+    pattern: str
+    reason: str
+    source: str
+    programs: tuple[str, ...]
+    facilities: frozenset[int] = frozenset()
+    where: str = ""
+
+    def is_of(self, program: str, facility: Optional[int]) -> bool:
+        return is_written_by(self.programs, self.facilities, program, facility)
+
+
+def is_written_by(
+    programs: tuple[str, ...],
+    facilities: frozenset[int],
+    program: str,
+    facility: Optional[int],
+) -> bool:
+    """Whether a line of this program and facility may be one of these programs' and facilities'. A
+    line that names no facility, as in a file, is judged by its program."""
+    if facility is not None and facilities and facility not in facilities:
+        return False
+    if not program:
+        return "kernel" in programs or "*" in programs
+    return any(fnmatchcase(program, pattern) for pattern in programs)
 
 
 @dataclass(frozen=True)
@@ -162,6 +192,7 @@ class Catalog:
     signatures: tuple[Signature, ...] = ()
     rules: Mapping[str, tuple[rules.ThresholdRule, ...]] = field(default_factory=dict)
     """How polled values raise and clear the types, by metric."""
+    harmless: tuple[Harmless, ...] = ()
 
     def __getitem__(self, fault_type: str) -> FaultType:
         """Raises KeyError for an id that is neither a row nor of a numbered family."""
@@ -226,6 +257,7 @@ class _Reader:
     signatures: list[Signature] = field(default_factory=list)
     rules: list[rules.ThresholdRule] = field(default_factory=list)
     graces: list[graces.Grace] = field(default_factory=list)
+    harmless: list[Harmless] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -248,6 +280,7 @@ class _Reader:
             "signature": self._add_signature,
             "rule": self._add_rule,
             "grace": self._add_grace,
+            "harmless": self._add_harmless,
         }
         for table, add in adders.items():
             defaults = found.get("defaults", {}) if table == "type" else {}
@@ -281,6 +314,9 @@ class _Reader:
 
     def _add_grace(self, where: str, row: dict[str, Any]) -> None:
         self.graces.append(graces.read(where, row))
+
+    def _add_harmless(self, where: str, row: dict[str, Any]) -> None:
+        self.harmless.extend(_harmless(where, row))
 
     def check_references(self) -> None:
         for grace in self.graces:
@@ -408,6 +444,23 @@ def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
     return [replace(shared, pattern=pattern, begins=place) for pattern in patterns]
 
 
+def _harmless(where: str, row: Mapping[str, Any]) -> list[Harmless]:
+    """One per pattern. Raises ValueError with one reason per line."""
+    required = ("pattern", "program", "facility", "reason", "source")
+    reasons = _list_wrong_fields(row, set(required), required)
+    facilities = _facilities(row, reasons)
+    programs = _names(row.get("program", ()))
+    if ANY in programs:
+        programs = ("*",)
+    patterns = _names(row.get("pattern", ()))
+    for pattern in patterns:
+        _groups("pattern", pattern, reasons)
+    if reasons:
+        raise ValueError("\n".join(reasons))
+    reason, source = str(row["reason"]), str(row["source"])
+    return [Harmless(pattern, reason, source, programs, facilities, where) for pattern in patterns]
+
+
 def _facilities(row: Mapping[str, Any], reasons: list[str]) -> frozenset[int]:
     """Empty for any."""
     found = set()
@@ -482,7 +535,7 @@ def _build(reader: _Reader) -> Catalog:
     for name, fault_type in reader.types.items():
         boot_grace = graces.longest(reader.graces, name)
         types[name] = replace(fault_type, boot_grace=boot_grace)
-    return Catalog(types, tuple(reader.signatures), rules_by_metric)
+    return Catalog(types, tuple(reader.signatures), rules_by_metric, tuple(reader.harmless))
 
 
 @lru_cache(maxsize=1)

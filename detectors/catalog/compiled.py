@@ -16,7 +16,7 @@ from detectors.catalog import catalog
 from detectors.catalog.catalog import Catalog, CatalogError
 
 NAME = "compiled.json"
-_TABLES = ("type", "rule", "signature", "grace")
+_TABLES = ("type", "rule", "signature", "grace", "harmless")
 
 
 def compile_catalog(paths: Sequence[Path]) -> str:

@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from detectors.catalog.catalog import CatalogError, load
 from detectors.faults import EventKind
 from detectors.logs.signatures import Fact, Matcher
+from detectors.logs.unread import UnreadLine, UnreadReader
 from detectors.resources import UNKNOWN_HOST, printable
 
 # A line beyond this is cut, as the receiver does (docs/reference/contracts.md).
@@ -53,21 +54,24 @@ _FACT_KEYS = (
 
 @dataclass(frozen=True)
 class ExplainedLine:
-    """One line (1-based number) and the fact it states; a benign line has no fact."""
+    """One line (1-based number) and the fact it states. A benign line has no fact, nor has one that
+    nobody reads: a program that matters says that something failed, and no signature takes it."""
 
     line: int
     text: str
     fact: Fact | None
+    unread: UnreadLine | None = None
 
     def as_json(self) -> dict[str, Any]:
         fact = self.fact
+        unread = None if self.unread is None else self.unread.template
         if fact is None:
-            return {"line": self.line, **dict.fromkeys(_FACT_KEYS)}
+            return {"line": self.line, **dict.fromkeys(_FACT_KEYS), "unread": unread}
         values = {key: getattr(fact, key) for key in _FACT_KEYS}
         for key in ("event", "component", "severity", "action"):
             values[key] = str(values[key])
         values["occurred_at"] = fact.occurred_at.isoformat()
-        return {"line": self.line, **values}
+        return {"line": self.line, **values, "unread": None}
 
 
 def explain(
@@ -80,6 +84,7 @@ def explain(
     year: int | None = None,
 ) -> Iterator[ExplainedLine]:
     """One or more results per line, in order. `host` is meant where a line names none."""
+    unread_reader = UnreadReader(matcher)
     for number, raw in enumerate(lines, 1):
         line = raw[:_LONGEST].rstrip(b"\r\n\0")
         text = printable(line.decode("utf-8", "replace"))
@@ -89,7 +94,8 @@ def explain(
         for fact in facts:
             yield ExplainedLine(number, text, fact)
         if not facts:
-            yield ExplainedLine(number, text, None)
+            unread = unread_reader.read(line, default_host=host, observed_at=observed_at, zone=zone)
+            yield ExplainedLine(number, text, None, unread)
 
 
 def _open_log(path: str) -> AbstractContextManager[IO[bytes]]:
@@ -184,23 +190,29 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(results: Iterable[ExplainedLine], *, as_json: bool, with_benign: bool) -> None:
-    lines = facts = benign = last = 0
+    lines = facts = benign = unread = last = 0
     for result in results:
         lines, last = lines + (result.line != last), result.line
         facts += result.fact is not None
-        benign += result.fact is None
-        if result.fact is None and not with_benign:
+        unread += result.unread is not None
+        is_benign = result.fact is None and result.unread is None
+        benign += is_benign
+        if is_benign and not with_benign:
             continue
         print(
             json.dumps(result.as_json(), ensure_ascii=False) if as_json else _format_result(result)
         )
     if not as_json:
-        told = (
-            f"{_format_count(facts, 'fact')}, {_format_count(benign, 'line')} benign"
-            if facts
-            else _CALM
-        )
-        print(f"{_format_count(lines, 'line')}: {told}.")
+        print(f"{_format_count(lines, 'line')}: {_summarise(facts, unread, benign)}.")
+
+
+def _summarise(facts: int, unread: int, benign: int) -> str:
+    if not facts and not unread:
+        return _CALM
+    counts = [_format_count(facts, "fact"), f"{_format_count(benign, 'line')} benign"]
+    if unread:
+        counts.insert(1, f"{_format_count(unread, 'line')} unread")
+    return ", ".join(counts)
 
 
 def _format_count(count: int, noun: str) -> str:
@@ -209,6 +221,8 @@ def _format_count(count: int, noun: str) -> str:
 
 def _format_result(result: ExplainedLine) -> str:
     fact = result.fact
+    if result.unread is not None:
+        return _format_unread(result.unread, result)
     if fact is None:
         return f"line {result.line}: benign\n  > {result.text[:_SHOWN]}\n"
     title = load()[fact.fault_type].title
@@ -222,3 +236,9 @@ def _format_result(result: ExplainedLine) -> str:
     state = f"  {what}; on {fact.resource}, {when}"
     text = f"  > {result.text[:_SHOWN]}"
     return f"{heading}\n{state}\n  {fact.meaning}\n{text}\n"
+
+
+def _format_unread(unread: UnreadLine, result: ExplainedLine) -> str:
+    heading = f"line {result.line}: unread"
+    meaning = f"{unread.program} says that something failed, and no signature takes it."
+    return f"{heading}\n  {meaning}\n  {unread.template[:_SHOWN]}\n  > {result.text[:_SHOWN]}\n"

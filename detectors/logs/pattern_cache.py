@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
-# One catalogue has two sets of patterns; so many of the last versions and of the tests are kept.
-_MOST_FILES = 16
+# One catalogue has six sets of patterns (signatures, harmless and unread lines, each by line and by
+# block); so many of the last versions and of the tests are kept.
+_MOST_FILES = 48
 _LARGEST = 256 * 1024 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _DIGEST_SIZE = hashlib.sha256().digest_size

@@ -14,7 +14,14 @@ from datetime import datetime, tzinfo
 
 from detectors import resources
 from detectors.catalog import decode
-from detectors.catalog.catalog import Begins, Catalog, FaultType, ResourceKind, Signature
+from detectors.catalog.catalog import (
+    Begins,
+    Catalog,
+    FaultType,
+    Harmless,
+    ResourceKind,
+    Signature,
+)
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
 from detectors.logs.header import Header, parse_header, source_key
 from detectors.logs.matcher import compile_patterns
@@ -151,6 +158,13 @@ class Matcher:
         # Bound once: nearly every line of a log ends in one of these.
         self._has_match = lines.has_match
         self._occurs = lines.occurs
+        self._harmless = [
+            (harmless, re.compile(harmless.pattern.encode())) for harmless in catalog.harmless
+        ]
+        self._match_harmless = compile_patterns(
+            [(number, pattern.pattern) for number, (_, pattern) in enumerate(self._harmless)],
+            engine=engine,
+        ).match
 
     def may_hit(self, block: bytes) -> bool:
         """Whether any line of a block (LF between them) deserves a closer look; one scan for the
@@ -182,7 +196,9 @@ class Matcher:
             return []
         line = line[:LONGEST_LINE]
         header = parse_header(line, observed_at=observed_at, zone=zone, year=year)
-        body = _LEAD.sub(b"", header.body.encode(), count=1)
+        body = _body_of(header)
+        if self.find_harmless(line, header) is not None:
+            return []
         for number in numbers:
             item = self._signatures[number]
             if not item.signature.is_of(header.program, header.facility):
@@ -201,6 +217,29 @@ class Matcher:
             hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event, is_of_driver)
             return [self._fact(hit, name) for name in item.signature.types]
         return []
+
+    def find_harmless(self, line: bytes, header: Header) -> Harmless | None:
+        """The row that says that this line means nothing, where its message begins so."""
+        numbers = self._match_harmless(line)
+        if not numbers:
+            return None
+        body = _body_of(header)
+        for number in numbers:
+            harmless, pattern = self._harmless[number]
+            if harmless.is_of(header.program, header.facility) and pattern.match(body):
+                return harmless
+        return None
+
+    def is_read(self, line: bytes, header: Header) -> bool:
+        """Whether the catalogue has a word on this line: that it states a fault, or that it does
+        not (`unless`, a harmless row)."""
+        body = _body_of(header)
+        for number in self._match(line):
+            item = self._signatures[number]
+            is_its_program = item.signature.is_of(header.program, header.facility)
+            if is_its_program and _find(item, line, body)[0] is not None:
+                return True
+        return self.find_harmless(line, header) is not None
 
     def _fact(self, hit: _Hit, name: str) -> Fact:
         groups = hit.groups
@@ -255,6 +294,10 @@ class _Hit:
     excerpt: str
     event: EventKind
     is_of_driver: bool
+
+
+def _body_of(header: Header) -> bytes:
+    return _LEAD.sub(b"", header.body.encode(), count=1)
 
 
 def _find(item: _Compiled, line: bytes, body: bytes) -> tuple[re.Match[bytes] | None, bool]:

@@ -131,9 +131,9 @@ def test_without_a_folder_nothing_is_kept_and_nothing_fails(
 
 
 def test_old_files_go(folder: Path) -> None:
-    for number in range(40):
+    for number in range(60):
         pattern_cache.store(f"key{number}", b"compiled")
-    assert len(list(folder.iterdir())) == 16
+    assert len(list(folder.iterdir())) == 48
     assert pattern_cache.load("key39") == b"compiled"
 
 

@@ -32,6 +32,7 @@ KEYS = [
     "code",
     "action",
     "meaning",
+    "unread",
 ]
 LOG = b"""Nov 21 03:59:58 gn042 systemd[1]: Started Session 4 of User root.
 Nov 21 03:59:59 gn042 kernel: [ 8123.6] NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus.
@@ -179,3 +180,16 @@ def test_every_line_of_any_bytes_is_accounted_for(data):
     assert sorted({result.line for result in results}) == list(range(1, len(lines) + 1))
     for result in results:
         json.dumps(result.as_json())
+
+
+def test_a_line_that_nobody_reads_is_shown_as_such_without_asking_for_all(capsys, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("<11>Nov  1 12:00:00 gn001 slurmd[99]: error: frobnicator 7 is not there\n")
+    assert main(["explain", str(log)]) == 0
+    shown = capsys.readouterr().out
+    assert "line 1: unread" in shown
+    assert "error: frobnicator <*> is not there" in shown
+    assert "0 facts, 1 line unread, 0 lines benign" in shown
+    assert main(["explain", str(log), "--json"]) == 0
+    [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (row["fault_type"], row["unread"]) == (None, "error: frobnicator <*> is not there")

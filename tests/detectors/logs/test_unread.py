@@ -1,0 +1,161 @@
+"""Lines that no signature takes: which of them people are shown, and as what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.catalog import catalog
+from detectors.logs import unread
+from detectors.logs.signatures import Matcher
+from detectors.logs.unread import UnreadLine, UnreadLines, UnreadReader, make_template
+
+_AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def reader() -> UnreadReader:
+    return UnreadReader(Matcher(catalog.load()))
+
+
+def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> UnreadLine | None:
+    return reader.read(
+        line.encode(), default_host="gn001", observed_at=_AT, zone=UTC, is_own_line=is_own_line
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("<4>Nov  1 12:00:00 gn001 kernel: quux0: firmware gave no response", "kernel"),
+        ("<11>Nov  1 12:00:00 gn001 slurmd[99]: error: the frobnicator is not there", "slurmd"),
+        ("<30>Nov  1 12:00:00 gn001 nv-fabricmanager[7]: partition 3 is unhealthy", None),
+        ("Nov  1 12:00:00.1 leaf01 ERR pmon#ledd: doQuux: no such quux", "ledd"),
+        ("<187>123: Nov  1 12:00:00.1: %QUUX-3-FROB: board 2 gave up", "%QUUX"),
+        ("<189>123: Nov  1 12:00:00.1: %QUUX-5-FROB: fan tray 2 failed to answer", "%QUUX"),
+        ("<30>Nov  1 12:00:00 gn001 systemd[1]: Failed to start the NVMe array.", "systemd"),
+    ],
+)
+def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
+    found = read(reader, line)
+    assert found is not None
+    assert program is None or found.program == program
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # Programs of users and of logins, whatever they say and however urgently.
+        "<11>Nov  1 12:00:00 gn001 python3[99]: error: GPU memory failed, PCIe lost",
+        "<83>Nov  1 12:00:00 gn001 sshd[99]: error: PAM: authentication failure of fan",
+        "<187>123: Nov  1 12:00:00.1: %AUTHPRIV-3-SYSTEM_MSG: login of link failed - sshd[3]",
+        "<187>123: Nov  1 12:00:00.1: %DAEMON-3-SYSTEM_MSG: error: kex failed - dcos_sshd[4]",
+        # What works.
+        "<6>Nov  1 12:00:00 gn001 kernel: quux0: link is up, 400 Gb/s",
+        "<4>Nov  1 12:00:00 gn001 kernel: quux0: error reporting enabled on PCI port",
+        "<30>Nov  1 12:00:00 gn001 slurmd[99]: launch task StepId=7.0",
+        # No part of the machine.
+        "<4>Nov  1 12:00:00 gn001 kernel: quux: bad luck",
+        "<187>Nov  1 12:00:00 sw1 last message repeated 3 times",
+    ],
+)
+def test_other_lines_are_not(reader, line):
+    assert read(reader, line) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Nov  1 12:00:00 gn001 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "Nov  1 12:00:00 gn001 kernel: ACPI Error: no handler for region [IPMI] (20230331/x-261)",
+        "Nov  1 12:00:00 gn001 kernel: ADDRCONF(NETDEV_UP): eth0: link is not ready",
+    ],
+)
+def test_what_the_catalogue_has_a_word_on_is_read(reader, line):
+    assert read(reader, line) is None
+
+
+def test_a_harmless_row_is_stronger_than_a_signature_and_needs_its_program(tmp_path):
+    row = """
+[[harmless]]
+pattern = 'NVRM: Xid \\(PCI:0000:3b:00\\)'
+program = "kernel"
+facility = "kern"
+reason = "That slot is a test bench."
+source = "site"
+"""
+    (tmp_path / "site.toml").write_text(row)
+    paths = [*catalog.files(), tmp_path / "site.toml"]
+    matcher = Matcher(catalog.read(paths))
+
+    def facts(line: str) -> list[object]:
+        return list(matcher.facts(line.encode(), default_host="h", observed_at=_AT, zone=UTC))
+
+    xid = "kernel: NVRM: Xid (PCI:0000:%s:00): 79, pid=1, GPU has fallen off the bus."
+    assert not facts("Nov  1 12:00:00 gn001 " + xid % "3b")
+    assert facts("Nov  1 12:00:00 gn001 " + xid % "3c")
+
+
+def test_a_harmless_row_says_why_and_where_from(tmp_path):
+    (tmp_path / "site.toml").write_text('[[harmless]]\npattern = "quux("\nprogram = "kernel"\n')
+    with pytest.raises(catalog.CatalogError) as refused:
+        catalog.read([tmp_path / "site.toml"])
+    text = str(refused.value)
+    assert "site.toml:1" in text
+    for field in ("reason", "source", "facility"):
+        assert f"missing {field}" in text
+    assert "does not compile" in text
+
+
+def test_lines_of_one_form_have_one_template():
+    forms = [
+        "quux 0000:3b:00.0 eth4: cmd 0x1f(12) at /dev/nvme0 for 'alice' took 3.5 s, 10.1.2.3:22",
+        "quux 0000:9c:00.1 eth17: cmd 0xff03(7) at /dev/nvme12/x for 'bob' took 12 s, 10.9.9.9:80",
+    ]
+    assert len({make_template(form) for form in forms}) == 1
+    assert make_template(forms[0]).startswith("quux <*> eth<*>: cmd <*>(<*>) at <*> for <*> took")
+
+
+def test_templates_that_differ_in_a_word_become_one_and_others_stay_apart():
+    one, other = "port lab failed to reach state up", "port office failed to reach state up"
+    assert unread.merge(one, other) == "port <*> failed to reach state up"
+    assert unread.merge(one, "fan tray does not spin at all now") is None
+    assert unread.merge(one, "port lab failed") is None
+
+
+def test_a_line_is_of_the_machine_that_sent_it_unless_a_relay_did(reader):
+    line = "<11>Nov  1 12:00:00 gn042 slurmd[99]: error: the frobnicator is not there"
+    relayed, own = read(reader, line), read(reader, line, is_own_line=True)
+    assert relayed is not None
+    assert own is not None
+    assert (relayed.host, own.host) == ("gn042", "gn001")
+
+
+def test_lines_of_a_template_on_a_machine_are_counted_together_and_the_rest_is_counted_out():
+    line = UnreadLine("gn001", "kernel", "a b", 4, _AT, _AT, 2, "a b")
+    later = UnreadLine("gn001", "kernel", "a b", 3, _AT, _AT + timedelta(minutes=1), 1, "a b later")
+    lines = UnreadLines(most=1)
+    lines.add(line)
+    lines.add(later)
+    lines.add(UnreadLine("gn002", "kernel", "a b", 4, _AT, _AT, 5, "a b"))
+    [found] = lines.take()
+    assert (found.count, found.severity, found.first_at, found.sample) == (3, 3, _AT, "a b")
+    assert found.last_at == _AT + timedelta(minutes=1)
+    assert lines.left_out == 5
+    assert not lines.take()
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_taken(reader, line):
+    found = reader.read(line, default_host="gn001", observed_at=_AT, zone=UTC)
+    assert found is None or found.sample
+
+
+@given(st.text(max_size=400))
+def test_a_template_of_a_template_is_itself_and_holds_no_digit(text):
+    template = make_template(text)
+    assert not any(letter in "0123456789" for letter in template)
+    assert make_template(template) == template
