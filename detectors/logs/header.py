@@ -74,7 +74,8 @@ _RFC5424 = re.compile(r"1 (?P<stamp>\S+) (?P<host>\S+) (?P<program>\S+) (?P<pid>
 _ELEMENT = re.compile(r'\[[^\s\]="]+(?: [^\s\]="]+="(?:[^"\\]|\\.)*")*\]')
 _BOOT = re.compile(r'\b_?(?:boot_id|BOOT_ID)="([0-9a-fA-F-]{32,36})"')
 _KERNEL = re.compile(
-    r"\[\s*(?:(\d{1,10}\.\d{3,9})\s?|\d{1,10}(?:\.\d{1,2}s?|s))\](?:\[\s*[TC]\d+\])?\s?"
+    r"\[\s*(?:(\d{1,10}\.\d{3,9})\s?|\d{1,10}(?:\.\d{1,2}s?|s)|\+\d{1,6}\.\d{3,9})\]"
+    r"(?:\[\s*[TC]\d+\])?\s?"
 )
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
 # Before the stamp: `*`, a sequence number, `host:` or `host RP/0/RSP0/CPU0:` (Cisco's families).
@@ -104,6 +105,8 @@ _SUFFIX_REPEAT = re.compile(
     r"(.*\S)\s+\(message repeated (\d{1,9}) times?(?: in [\d.]+ secs?)?\)$",
     re.IGNORECASE | re.DOTALL,
 )
+# Daemons that are named like kernel modules.
+_DAEMONS = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvidia-powerd")
 
 
 class LineRepeat(str, Enum):
@@ -364,6 +367,9 @@ def _take_program(rest: str) -> tuple[str, str]:
 
 
 def _is_driver(name: str) -> bool:
+    """A kernel module whose name stands before a message of dmesg, and no daemon of that name."""
+    if name.startswith(_DAEMONS):
+        return False
     return name.startswith(("nvidia", "mlx", "nvme", "pcie", "bnxt", "ib_", "md/"))
 
 

@@ -268,3 +268,52 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
             deadline = deadline_in(10)
             re.search(signature.pattern.encode(), line)
             assert time.monotonic() < deadline, (signature.where, word)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  595.45.04",
+        "NVRM: GPU 0000:9b:00.0: RmInitAdapter succeeded!",
+        "NVRM: Persistence mode is deprecated and will be removed in a future release",
+        "NVRM: objClInitPcieChipset: *** Chipset Setup Function Error!",
+        "NVRM: GPU3 kgspInitLogging: Failed to load gsp_log_*.bin, no GSP-RM logs will be printed (non-fatal)",
+        "nvidia-nvlink: Nvlink Core is being initialized, major device number 508",
+        "nvidia-nvswitch0: using MSI",
+        "nvidia-peermem nv_get_p2p_free_callback:9 ERROR detected invalid context, skipping further processing",
+        "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  595.45.04",
+        "nvidia 0000:9b:00.0: enabling device (0140 -> 0142)",
+        "pcieport 0000:98:01.0: pciehp: Slot(7): Link Down/Up ignored (recovered by DPC)",
+        "pcieport 0000:98:01.0: pciehp: Slot(7): Link Up",
+        "pci 0000:9b:00.0: not ready 1ms after FLR",
+    ],
+)
+def test_a_drivers_everyday_line_is_benign(text):
+    assert facts(f"Nov 21 03:59:58 gn042 kernel: [ 77.123456] {text}") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nv-fabricmanager[77]: Connected to 1 node.",
+        "nv-fabricmanager[77]: Successfully configured all the available NVSwitches to route NVLink traffic.",
+        "nvidia-imex[77]: Successfully connected to all peers",
+        "nvidia-persistenced: Started (77)",
+    ],
+)
+def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
+    assert facts(f"Nov 21 03:59:58 gn042 {text}") == []
+
+
+def test_a_loss_told_in_three_lines_keeps_the_gpus_address():
+    lines = [
+        "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.",
+        "NVRM: GPU 0000:9b:00.0: GPU is on Board 165.",
+    ]
+    assert {fact(line).resource for line in lines} == {GPU}
+
+
+def test_the_time_since_the_line_before_is_no_stamp_of_the_kernel():
+    found = fact("[  +0.000008] pcieport 0000:98:01.0: AER: device recovery failed")
+    assert (found.fault_type, found.source_key) == ("pcie.recovery_failed", "")
