@@ -36,8 +36,15 @@ class Forger(str, Enum):
         """0 for anyone, rising with what it takes."""
         return _FORGERS.index(self)
 
+    @property
+    def is_believed(self) -> bool:
+        """Whether no user of the machine can have written it."""
+        return self in (Forger.ROOT, Forger.NOBODY)
+
 
 _FORGERS = tuple(Forger)
+BELIEVED = tuple(forger.value for forger in Forger if forger.is_believed)
+"""As they are stored."""
 
 
 class Transport(str, Enum):

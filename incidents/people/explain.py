@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from detectors import provenance as provenances
 from detectors import resources
 from detectors.catalog import catalog as fault_catalog
+from detectors.faults import Action
+from detectors.provenance import BELIEVED
 from incidents.inventory import aliases
 from incidents.models import Decision, Evidence, Fault, Incident, IncidentFault
 from incidents.people.edit import members_of
@@ -151,7 +153,15 @@ class _Reader:
             sources=sources,
             clocks=clocks,
             told_by=_told_by(faults),
+            is_doubted=self._is_doubted(faults),
         )
+
+    def _is_doubted(self, faults: Iterable[Fault]) -> bool:
+        """Whether a text alone has told of these, and they call for a repair beside what is
+        believed: that is what the incident calls for."""
+        believed = (link.fault for link in self._members if link.fault.forger in BELIEVED)
+        doubted = [fault for fault in faults if fault.forger not in BELIEVED]
+        return any(map(_calls_for_repair, believed)) and any(map(_calls_for_repair, doubted))
 
     def _sources_of(self, faults: Iterable[Fault]) -> tuple[str, ...]:
         """Who told of any of these faults."""
@@ -204,6 +214,10 @@ class _Reader:
     def _places(self, paths: Iterable[str]) -> tuple[str, ...]:
         distinct = list(dict.fromkeys(paths))
         return tuple(self._format_resource(path) for path in distinct[:_PLACES])
+
+
+def _calls_for_repair(fault: Fault) -> bool:
+    return Action(fault.action).at_least(Action.RESET_GPU)
 
 
 def _told_by(faults: Iterable[Fault]) -> tuple[str, ...]:

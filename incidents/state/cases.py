@@ -70,6 +70,17 @@ class FaultCase:
         return self._seen[1]
 
     @property
+    def is_believed(self) -> bool:
+        """Whether no user of its machine can have written what tells of it."""
+        return bool(self.row.forger) and Forger(self.row.forger).is_believed
+
+    @property
+    def is_believed_repair(self) -> bool:
+        """Whether it stands, is believed, and calls for a repair."""
+        calls = Action(self.row.action).at_least(Action.RESET_GPU)
+        return self.row.is_active and self.is_believed and calls
+
+    @property
     def is_of_people(self) -> bool:
         """Whether people alone have told of it, by whatever type."""
         return self.row.fault_type == USER_REPORT or self.row.clock == str(Whose.PERSON)
@@ -97,6 +108,9 @@ class FaultCase:
         """Adds one event to an active fault. `quiet` is the period of a type that clears after
         it."""
         self._seen_by_platform()
+        if event.provenance.forger.is_believed and not self.is_believed:
+            # What a text alone has called for counts no more.
+            self.row.severity, self.row.action = str(event.severity), str(event.action)
         self.take_provenance(event.provenance)
         self.added += event.count
         row = self.row
@@ -121,6 +135,8 @@ class FaultCase:
         if known is None or told_by.forger.rank > known.rank:
             row.forger, row.best_provenance = str(told_by.forger), row.last_provenance
             self.is_changed = True
+            if self.member is not None and told_by.forger.is_believed:
+                self.member.raise_to(self)
 
     def _seen_by_platform(self) -> None:
         """What people told first is from now on the platform's too, which will see its end."""
@@ -247,12 +263,31 @@ class IncidentCase:
             max(Severity(self.row.severity), Severity(fault.row.severity), key=lambda s: s.rank)
         )
         if fault.row.owner == self.root.row.owner:
-            self.row.action = str(
-                max(Action(self.row.action), Action(fault.row.action), key=lambda a: a.rank)
-            )
+            self._weigh_repair(fault)
         is_raised = before != (self.row.severity, self.row.action)
         self.is_changed = self.is_changed or is_raised
         return is_raised
+
+    def _weigh_repair(self, fault: FaultCase) -> None:
+        """What the incident calls for with this fault. While one stands that is believed and calls
+        for a repair, what texts alone have told lifts nothing: a run asks the node for it."""
+        believed = [
+            member
+            for member in (*self.members, fault)
+            if member.is_believed_repair and self._is_weighed(member)
+        ]
+        if not believed:
+            actions = (Action(self.row.action), Action(fault.row.action))
+            self.row.action = str(max(actions, key=lambda action: action.rank))
+            return
+        strongest = max(believed, key=lambda member: Action(member.row.action).rank)
+        self.row.action = strongest.row.action
+        if not self.root.is_believed:
+            self.row.component = strongest.row.component
+
+    def _is_weighed(self, fault: FaultCase) -> bool:
+        is_on_machine = fault.row.owner == self.root.row.owner
+        return is_on_machine and fault.opens_incident and not fault.is_sympathetic
 
     def weigh(self) -> None:
         """Severity and action anew, after another root was found: no repair of a node for what a

@@ -38,6 +38,8 @@ class SeenFaults:
     sources: tuple[str, ...]
     clocks: tuple[str, ...]
     told_by: tuple[str, ...] = ()
+    is_doubted: bool = False
+    """Told by a text alone, beside what is believed: it lifts no repair."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,11 @@ def _seen(account: Account) -> Iterator[Sentence]:
         events = f"{seen.events} event{'' if seen.events == 1 else 's'}"
         yield Sentence(f"{what} on {where}, {span}; {events}, {_standing(seen)}.")
         yield from _tellers(seen.told_by)
+        if seen.is_doubted:
+            yield Sentence(
+                f"{seen.fault_type} is not believed: a text alone has told it, and it lifts no"
+                " repair unless the node shows it too."
+            )
 
 
 def _tellers(told_by: Sequence[str]) -> Iterator[Sentence]:

@@ -207,6 +207,9 @@ def _clear(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) ->
 
 def _escalate(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) -> None:
     row, event = case.row, item.event
+    if case.is_believed and not event.provenance.forger.is_believed:
+        case.count(event, item.quiet)
+        return
     row.severity = str(max(Severity(row.severity), event.severity, key=lambda word: word.rank))
     row.action = str(max(Action(row.action), event.action, key=lambda word: word.rank))
     case.is_changed = True

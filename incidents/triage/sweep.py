@@ -16,6 +16,7 @@ from django.db.models import Q, QuerySet
 from detectors import resources
 from detectors.catalog import catalog as fault_catalog
 from detectors.faults import Action, ClearRule
+from detectors.provenance import Provenance
 from incidents.checks import overload
 from incidents.db import upsert
 from incidents.faults import dedup, flapping
@@ -29,7 +30,8 @@ from incidents.state.neighbourhood import load_faults, load_incidents, load_neig
 from incidents.state.persistence import persist
 from incidents.state.settle import NODE_RESTARTED, settle
 from incidents.state.transitions import move, record
-from incidents.text.wording import clock, duration, resource
+from incidents.text.wording import clock, duration
+from incidents.text.wording import resource as format_resource
 from incidents.triage import grace_periods, unhealed
 from incidents.triage.normalisation import limits_of
 from incidents.vocabulary.changes import KINTSUGI, Acted, Change, ChangeKind
@@ -96,6 +98,18 @@ def gpus_reset(
     return _in_one_go(
         lambda due, at: _clear(due, at, lambda case: (reset_at, reason)), standing, now
     )
+
+
+def fault_witnessed(fault_type: str, resource: str, *, told_by: Provenance, now: datetime) -> None:
+    """Somebody who can be believed has looked, and sees the fault: what it calls for counts from
+    now on."""
+    standing = Fault.objects.active().filter(fault_type=fault_type, resource=resource)
+    with transaction.atomic():
+        upsert.lock_placement()
+        batch = TriageBatch(fault_catalog.load(), now)
+        for case in load_faults(batch, standing.order_by("fingerprint").select_for_update()):
+            case.take_provenance(told_by)
+        persist(batch)
 
 
 def _end_due(
@@ -171,7 +185,8 @@ def _stands(case: FaultCase, batch: TriageBatch) -> None:
 def _tell_steady(case: FaultCase, what: str, now: datetime) -> None:
     """Once, as its beginning was told."""
     if case.member is not None:
-        text = f"{case.row.fault_type} on {resource(case.row.resource)} no longer flaps: it {what}."
+        where = format_resource(case.row.resource)
+        text = f"{case.row.fault_type} on {where} no longer flaps: it {what}."
         case.member.entries.append(TimelineNote("steady", text, now))
 
 

@@ -8,13 +8,13 @@ from functools import partial
 
 from detectors.detector import Target
 from detectors.faults import Action
+from detectors.provenance import BELIEVED
 from incidents.inventory import services
 from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident
 from runbooks.engine import start
 from runbooks.models import Run
 from runbooks.node import drains
-from runbooks.node.witnesses import BELIEVED
 from runbooks.shadow import shadow_log
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Written

@@ -12,6 +12,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from detectors.catalog import catalog
 from detectors.faults import Action, Component, Severity
+from detectors.provenance import BELIEVED
 from incidents.db.prepared import Given, Prepared
 from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident, Node
@@ -23,7 +24,6 @@ from runbooks.fleet import fleet
 from runbooks.lease import withdrawal_reasons
 from runbooks.library import library
 from runbooks.models import UNFINISHED, Mode, Run, RunState
-from runbooks.node.witnesses import BELIEVED
 from runbooks.plan.choose import Chosen, FaultPlace, NoRunbook, Past, choose
 from runbooks.plan.runbook import Runbook, Trouble
 from runbooks.step import World
@@ -271,9 +271,23 @@ def build_trouble(incident: Incident, cause: Fault | None, *, is_lemon: bool = F
         fault_type=_get_fault_type(incident, cause),
         action=Action(incident.action),
         component=Component(incident.component),
-        severity=Severity(incident.severity),
+        severity=_get_severity(incident, cause),
         is_lemon=is_lemon,
     )
+
+
+def _get_severity(incident: Incident, cause: Fault | None) -> Severity:
+    """The incident's; beside a cause that is believed no text alone raises it. Jobs that are hit
+    may."""
+    severity = Severity(incident.severity)
+    own = Severity(incident.own_severity or incident.severity)
+    is_raised_by_jobs = severity.rank > own.rank
+    if cause is None or cause.forger not in BELIEVED or is_raised_by_jobs:
+        return severity
+    active = Fault.objects.active().filter(membership__incident=incident)
+    believed = active.filter(forger__in=BELIEVED).values_list("severity", flat=True)
+    known = (cause.severity, *believed)
+    return max(map(Severity, known), key=lambda word: word.rank)
 
 
 def is_called_for(run: Run) -> bool:
@@ -316,13 +330,15 @@ def _is_resting(incident: Incident, now: datetime) -> bool:
 
 
 def find_cause(incident: Incident) -> Fault | None:
-    """The fault that calls for the action: the root, or a member that calls for more."""
+    """The fault that calls for the action: the root, or a member that calls for more. One that
+    is believed before one that a text alone has told."""
     active = Fault.objects.active().filter(membership__incident=incident)
-    members = active.order_by("raised_at", "pk")
+    members = active.filter(action=incident.action).order_by("raised_at", "pk")
     root = incident.root_fault
-    if root is not None and root.action == incident.action:
-        return root
-    return next((fault for fault in members if fault.action == incident.action), root)
+    is_of_root = root is not None and root.action == incident.action
+    calling = [root, *members] if is_of_root and root is not None else list(members)
+    believed = (fault for fault in calling if fault.forger in BELIEVED)
+    return next(believed, calling[0] if calling else root)
 
 
 def _get_hold_end(cause: Fault | None) -> datetime | None:

@@ -7,16 +7,19 @@ today's rules: the node is drained, and confirmed before anything else is done t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from detectors.faults import Action
+from detectors.provenance import Forger, Provenance, Transport
+from incidents.triage import sweep
 from runbooks.engine import result as ending
 from runbooks.engine import start, withdraw
 from runbooks.engine.result import Turn
 from runbooks.lease.withdrawal_reasons import Withdraw
 from runbooks.node import witnesses
 from runbooks.node.witnesses import Denied, Unseen, Witnessed
-from runbooks.step import Context, Wait, World, fact_time, to_iso
+from runbooks.step import ActiveFault, Context, Wait, World, fact_time, to_iso
 
 # A kernel's line may come here by syslog before journald has written it: measured as seconds on a
 # busy node (our choice).
@@ -32,25 +35,67 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
     run = turn.run
     if witnesses.is_witnessed(ctx) or not Action(run.incident.action).at_least(Action.RESET_GPU):
         return False
-    believed = [fault for fault in witnesses.list_candidates(ctx) if fault.is_believed]
+    candidates = witnesses.list_candidates(ctx)
+    believed = [fault for fault in candidates if fault.is_believed]
     if believed:
         strongest = max(believed, key=lambda fault: fault.action.rank)
-        how = f"{strongest}, which no user of {ctx.node} can have written"
-        witnesses.note_witness(ctx, how, strongest.action)
-        return False
+        return _is_chosen_anew(turn, ctx, strongest, candidates, world=world)
     asked_at = fact_time(ctx, _ASKED_AT)
     if asked_at is not None and ctx.now < asked_at + _ASK_AGAIN and _DENIED_SINCE not in ctx.facts:
         return False
     ctx.facts[_ASKED_AT] = to_iso(ctx.now)
-    answer = witnesses.find_witness(ctx)
+    answer = witnesses.find_witness(ctx, candidates)
     if isinstance(answer, Denied):
         _wait_or_give_up(turn, ctx, answer, world=world)
         return True
     ctx.facts.pop(_DENIED_SINCE, None)
     if isinstance(answer, Witnessed):
-        witnesses.note_witness(ctx, answer.how, answer.fault.action)
+        _keep_witness(ctx, answer)
     assert isinstance(answer, Witnessed | Unseen)  # noqa: S101 - the third was dealt with
     return False
+
+
+def _is_chosen_anew(
+    turn: Turn,
+    ctx: Context,
+    strongest: ActiveFault,
+    candidates: Sequence[ActiveFault],
+    *,
+    world: World,
+) -> bool:
+    """The run is for what is believed. What a text alone has told and calls for more counts where
+    the node shows it too. Whether the turn ends here, since that calls for another run than this.
+    """
+    doubted = [fault for fault in candidates if fault.action.rank > strongest.action.rank]
+    answer = witnesses.find_witness(ctx, doubted) if doubted else None
+    if isinstance(answer, Witnessed) and answer.action.rank > strongest.action.rank:
+        _keep_witness(ctx, answer)
+        reason = f"{answer.fault}, of the same incident, is seen on {ctx.node} and calls for more"
+        is_for_another = turn.run.claimed_at is None and not _is_own(ctx, answer.fault)
+    else:
+        how = f"{strongest}, which no user of {ctx.node} can have written"
+        witnesses.note_witness(ctx, how, strongest.action)
+        reason = (
+            f"{ctx.fault_type} was told by a text alone, which anybody may have written, and of its"
+            f" incident only {strongest} is believed"
+        )
+        is_for_another = any(_is_own(ctx, fault) for fault in doubted)
+    if is_for_another:
+        withdraw.withdraw(turn.run, Withdraw(reason, hands_back=True), now=turn.now, world=world)
+    return is_for_another
+
+
+def _is_own(ctx: Context, fault: ActiveFault) -> bool:
+    return (fault.fault_type, fault.resource) == (ctx.fault_type, ctx.resource)
+
+
+def _keep_witness(ctx: Context, answer: Witnessed) -> None:
+    fault = answer.fault
+    witnesses.note_witness(ctx, answer.how, answer.action)
+    if not answer.action.at_least(fault.action):
+        return
+    told_by = Provenance(ctx.node, Transport.SSH, "its SSH host key", forger=Forger.ROOT)
+    sweep.fault_witnessed(fault.fault_type, fault.resource, told_by=told_by, now=ctx.now)
 
 
 def _wait_or_give_up(turn: Turn, ctx: Context, answer: Denied, *, world: World) -> None:

@@ -13,6 +13,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, Q
 
 from detectors.faults import Action, Component, EventKind, FaultEvent
+from detectors.provenance import BELIEVED
 from incidents.correlation.conclusions import make_conclusion
 from incidents.db.prepared import Given, Prepared
 from incidents.models import Fault, Incident, IncidentFault, Node
@@ -20,7 +21,7 @@ from incidents.vocabulary.lifecycle import State
 from runbooks.guards import causes
 from runbooks.guards.verdicts import Bounds
 from runbooks.models import Breaker, Run
-from runbooks.node.witnesses import BELIEVED, WITNESS
+from runbooks.node.witnesses import WITNESS
 from runbooks.slurm.protocol import NodeState
 
 FAULT_TYPE = "kintsugi.breaker_tripped"
@@ -33,7 +34,8 @@ _NOT_BAD = [State.FALSE_POSITIVE.value, State.DUPLICATE.value]
 def _is_believed() -> Q:
     """Seen by somebody who can be believed, or by its node when a run asked it; or a run was let
     take the node out, since nobody could be asked. What anybody may have written trips nothing."""
-    told = IncidentFault.objects.filter(incident=OuterRef("pk"), fault__forger__in=BELIEVED)
+    members = IncidentFault.objects.filter(incident=OuterRef("pk"))
+    told = members.filter(fault__forger__in=BELIEVED, fault__action__in=_REPAIRS)
     runs = Run.objects.filter(incident=OuterRef("pk"))
     seen = runs.filter(Q(claimed_at__isnull=False) | Q(facts__has_key=WITNESS))
     return Q(Exists(told)) | Q(Exists(seen))

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from detectors.catalog import catalog
 from detectors.faults import Action, FaultEvent
-from detectors.provenance import Forger
 from runbooks.node import looking
 from runbooks.node.looking import KernelLog, NodeInspection
 from runbooks.step import ActiveFault, Context
@@ -29,16 +28,16 @@ WITNESS = "witness"
 WITNESSED_ACTION = "witnessed_action"
 """The fact of a run: the most that a fault calls for which a witness has seen."""
 CONFIRMED_AT = "confirmed_at"
-BELIEVED = (Forger.ROOT.value, Forger.NOBODY.value)
-"""Who could have forged a fault of which no user of its node can have told."""
 
 
 @dataclass(frozen=True)
 class Witnessed:
-    """`how` ends the sentence "Confirmed on gn042: ..."."""
+    """`how` ends the sentence "Confirmed on gn042: ...". `action` is what the thing that was seen
+    calls for: of a lesser fault on the same part not more than that one does."""
 
     fault: ActiveFault
     how: str
+    action: Action
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,12 @@ def examine(
     detectors = list_detectors(fault.fault_type)
     if not detectors:
         return examine_log(ctx, fault, log)
-    event = next((event for event in inspection.raised if _is_confirming(event, fault, ctx)), None)
+    confirming = (event for event in inspection.raised if _is_confirming(event, fault, ctx))
+    event = max(confirming, key=lambda event: event.action.rank, default=None)
     if event is not None:
-        return Witnessed(fault, f"{event.fault_type} on {event.resource} ({event.excerpt})")
+        action = min(fault.action, event.action, key=lambda action: action.rank)
+        how = f"{event.fault_type} on {event.resource} ({event.excerpt})"
+        return Witnessed(fault, how, action)
     silent = [
         f"its {name} check gives no answer ({inspection.silent[name]})"
         for name in detectors
@@ -133,7 +135,7 @@ def examine_log(ctx: Context, fault: ActiveFault, log: KernelLog) -> Testimony:
         return Unseen(fault, f"its own kernel log cannot be read ({log.complaint})")
     fact = log.get_last(fault.fault_type, fault.resource, ctx.node)
     if fact is not None:
-        return Witnessed(fault, f'its own kernel log says "{fact.excerpt}"')
+        return Witnessed(fault, f'its own kernel log says "{fact.excerpt}"', fault.action)
     if not log.is_whole:
         return Unseen(fault, "its own kernel log holds more lines than are read")
     return Denied(fault, f"its own kernel log does not hold it ({fault})")
@@ -146,13 +148,12 @@ def _is_confirming(event: FaultEvent, fault: ActiveFault, ctx: Context) -> bool:
     return is_there and event.action.at_least(Action.RESET_GPU)
 
 
-def find_witness(ctx: Context) -> Testimony:
-    """One answer for all of the incident's faults on the node, before anything is done to it.
+def find_witness(ctx: Context, faults: Sequence[ActiveFault]) -> Testimony:
+    """One answer for all of these faults on the node, before anything is done to it.
 
     The kernel log is asked first, which takes a fraction of a second; of a type that detectors
     see, either is a witness.
     """
-    faults = list_candidates(ctx)
     log = looking.read_kernel_log(ctx)
     if not log.is_reached:
         return Unseen(faults[0], f"Kintsugi cannot reach it ({log.complaint})")
@@ -186,4 +187,4 @@ def _combine(answers: Sequence[Testimony]) -> Testimony:
 def _find_strongest(answers: Sequence[Testimony]) -> Witnessed | None:
     """Of those that were seen the one that calls for most."""
     seen = (answer for answer in answers if isinstance(answer, Witnessed))
-    return max(seen, key=lambda answer: answer.fault.action.rank, default=None)
+    return max(seen, key=lambda answer: answer.action.rank, default=None)

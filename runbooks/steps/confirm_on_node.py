@@ -136,6 +136,7 @@ def _report_unreachable(ctx: Context, inspection: NodeInspection) -> Result:
         confirmed = Witnessed(
             own,
             f"it answers neither Kintsugi ({inspection.complaint}) nor Slurm ({ctx.state.base})",
+            own.action,
         )
         return _confirm(ctx, confirmed, instead_of=confirmed)
     return _report_unknown(
