@@ -286,6 +286,15 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "pcieport 0000:98:01.0: pciehp: Slot(7): Link Down/Up ignored (recovered by DPC)",
         "pcieport 0000:98:01.0: pciehp: Slot(7): Link Up",
         "pci 0000:9b:00.0: not ready 1ms after FLR",
+        "mlx5_core 0000:5e:00.0: firmware version: 28.41.1000",
+        "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
+        "mlx5_core 0000:5e:00.0: E-Switch: Total vports 10, per vport: max uc(128) max mc(2048)",
+        "mlx5_core 0000:5e:00.0: health recovery succeeded",
+        "bnxt_en 0000:5e:00.0 ens9np0: Error recovery is enabled",
+        "bnxt_en 0000:5e:00.0 ens9np0: Driver recovery watchdog, role: primary, firmware status: 0x8000 (healthy)",
+        "ice 0000:5e:00.0: The DDP package was successfully loaded: ICE OS Default Package version 1.3.36.0",
+        "i40e 0000:5e:00.0: fw 9.120.73026 api 1.15 nvm 9.20 0x8000d8c5",
+        "bond0: (slave ens9np0): Enslaving as a backup interface with an up link",
     ],
 )
 def test_a_drivers_everyday_line_is_benign(text):
