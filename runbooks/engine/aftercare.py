@@ -56,7 +56,7 @@ def check_return(turn: Turn, ctx: Context, *, at: Callable[[str], None]) -> None
         return
     result.store_attempt(turn)
     at("attempted")
-    ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
+    drains.resume_node(ctx)
     at("acted")
     _store_resume(turn, StepRun.Outcome.DONE)
     at("stored")

@@ -110,7 +110,7 @@ def _load_target(node: str) -> Target:
 def _may_adopt(state: NodeState) -> bool:
     """A drain left by another incident is ours to take over unless that incident still waits for a
     person."""
-    number = ownership.parse_incident(state)
+    number = ownership.parse_incident(state.reason)
     incident = Incident.objects.filter(pk=number).first() if number is not None else None
     return incident is None or not incident.is_open or not start.is_over(incident)
 

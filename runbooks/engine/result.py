@@ -23,11 +23,12 @@ from runbooks.guards.table import GuardRefused, Refusal
 from runbooks.lease import lease
 from runbooks.lease.lease import REFUSED, SAID_AT
 from runbooks.models import Run, RunState, StepRun
-from runbooks.node import drains, return_to_service
+from runbooks.node import drains, node_loan, overwritten, return_to_service
 from runbooks.shadow import shadow_log
 from runbooks.slurm.ownership import TakenOver
 from runbooks.step import (
     Back,
+    Context,
     Done,
     Failed,
     HandedOver,
@@ -352,6 +353,39 @@ def take_over(turn: Turn, taken: TakenOver, *, left: str = "") -> None:
         _act(turn, Trigger.REPAIR_WITHDRAWN, text, needs_human=ask)
 
 
+def restores_persons_drain(turn: Turn, ctx: Context) -> bool:
+    """Whether the turn ends here: a person's drain came in the moment of our last act and is put
+    back, or the accounts that would say so are waited for."""
+    found = overwritten.find_overwritten(ctx)
+    if found is None:
+        return False
+    if isinstance(found, overwritten.Unknown):
+        text = f"Slurm's accounts are asked whether anybody has drained {ctx.node} meanwhile."
+        if turn.run.finished_at is None:
+            _schedule_retry(turn, text, at=turn.now + overwritten.LOOK_AGAIN)
+        else:
+            lease.release(turn.run, wake_at=turn.now + overwritten.LOOK_AGAIN)
+        return True
+    audit.record_run(turn.run, "drain", audit.Phase.BEGUN, "A person's drain.", now=turn.now)
+    text = overwritten.put_back(ctx, found)
+    if node_loan.is_lent(ctx.facts):
+        store_note(turn, f"{text}.", again_in=timedelta(0))
+    elif turn.run.finished_at is None:
+        take_over(turn, TakenOver(text, is_resumed=False))
+    else:
+        _store_restored(turn, f"{text}.")
+    return True
+
+
+def _store_restored(turn: Turn, text: str) -> None:
+    """The run had given the node back, and is over."""
+    turn.run.facts.pop(return_to_service.GIVEN_BACK_AT, None)
+    ask = f"See whether {turn.run.place} is to stay out: its repair had ended well."
+    with transaction.atomic():
+        _record(turn, "run_note", text, needs_human=ask)
+        lease.release(turn.run, wake_at=None)
+
+
 def conclude(turn: Turn, text: str) -> None:
     """What acted on no node has come to its end: a line, and nothing of the incident is changed."""
     with transaction.atomic():
@@ -418,18 +452,25 @@ def _audit(turn: Turn, phase: audit.Phase, text: str) -> None:
 
 def _finish(turn: Turn, state: RunState, outcome: str) -> None:
     poll_pauses.end(get_holder(turn.run.pk))
-    facts, now = turn.run.facts, turn.now
-    wake_at = persons_resume.get_next_check_at(facts, now)
-    wake_at = wake_at or return_to_service.get_next_check_at(facts)
-    wake_at = wake_at or keep_drained.get_next_check_at(facts, now)
+    wake_at = get_next_check_at(turn.run, turn.now)
+    if overwritten.is_unchecked(turn.run.facts):
+        wake_at = turn.now + overwritten.LOOK_AGAIN
     lease.release(
         turn.run,
         wake_at=wake_at,
         state=state,
         outcome=outcome,
         waiting_for="",
-        finished_at=now,
+        finished_at=turn.now,
     )
+
+
+def get_next_check_at(run: Run, now: datetime) -> datetime | None:
+    """When an ended run is looked at once more, and None where that is not needed."""
+    facts = run.facts
+    wake_at = persons_resume.get_next_check_at(facts, now)
+    wake_at = wake_at or return_to_service.get_next_check_at(facts)
+    return wake_at or keep_drained.get_next_check_at(facts, now)
 
 
 def _act(turn: Turn, trigger: Trigger, text: str, **changes: Any) -> None:

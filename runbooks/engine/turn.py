@@ -43,7 +43,7 @@ from runbooks.lease.lease import LateWorker
 from runbooks.library import library
 from runbooks.library.library import Planned
 from runbooks.models import Mode, Run, StepRun
-from runbooks.node import drains, holding, looking
+from runbooks.node import drains, holding, looking, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, TakenOver
@@ -139,6 +139,8 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
     ctx = contexts.build_context(run, nodes[run.place], turn.attempted_at, now=now, world=world)
     ctx.params, ctx.key = planned.params, turn.key
+    if ending.restores_persons_drain(turn, ctx):
+        return
     if witness_check.is_denied(turn, ctx, world=world) or _is_settled(turn, ctx):
         return
     if isinstance(verdict, withdrawal_reasons.Withdraw):
@@ -217,6 +219,9 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
     try:
         state = world.slurm.nodes((run.place,))[run.place]
         ctx = contexts.build_context(run, state, None, now=now, world=world)
+        turn = Turn(run, None, now)
+        if overwritten.is_unchecked(run.facts) and _is_only_checked(turn, ctx):
+            return
         if drains.RESUMED_AT in run.facts:
             persons_resume.check_fault(run, ctx)
         elif GIVEN_BACK_AT in run.facts:
@@ -225,6 +230,18 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
             keep_drained.check_drain(run, ctx)
     except WorldError as error:
         aftercare.postpone(run, error, now)
+
+
+def _is_only_checked(turn: Turn, ctx: Context) -> bool:
+    """Whether the look ends with what the accounts say of the run's last act: nothing else is
+    due."""
+    if ending.restores_persons_drain(turn, ctx):
+        return True
+    due_at = ending.get_next_check_at(turn.run, turn.now)
+    if due_at is not None and due_at <= turn.now:
+        return False
+    lease.release(turn.run, wake_at=due_at)
+    return True
 
 
 def _is_settled(turn: Turn, ctx: Context) -> bool:

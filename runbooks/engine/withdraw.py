@@ -38,9 +38,10 @@ def withdraw(
     node = run.place
     has_drained = run.steps.filter(name__in=(Drain.name, AdoptDrain.name)).exists()
     state = world.slurm.nodes((node,))[node]
-    is_ours = has_drained and isinstance(
-        drains.evaluate_hold(contexts.build_context(run, state, None, now=now, world=world)), Held
-    )
+    ctx = contexts.build_context(run, state, None, now=now, world=world)
+    if result.restores_persons_drain(Turn(run, None, now), ctx):
+        return
+    is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)
     incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
     ill = _format_polled_fault(node)
     maintenance = active_windows.maintained(now).get(node, "")
@@ -65,13 +66,13 @@ def withdraw(
             f"Left as Slurm had it, because {verdict.reason}.",
             now=now,
         )
-        world.slurm_writer.drain(node, run.facts["adopted_reason"], as_seen=state)
+        drains.drain_node(ctx, run.facts["adopted_reason"])
         text = f"{node} is left as Slurm had left it, drained: {run.facts['adopted_reason']}."
     elif is_ours and verdict.hands_back and not has_tried(run):
         audit.record_run(
             run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now
         )
-        world.slurm_writer.resume(node, as_seen=state)
+        drains.resume_node(ctx)
         run.facts[GIVEN_BACK_AT] = to_iso(now)
         text = f"{node} is handed back: it takes jobs again."
     elif is_ours:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from detectors.catalog import catalog
+from runbooks.node import overwritten
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, Held, Owner, TakenOver, Written
 from runbooks.slurm.protocol import NodeState
@@ -32,7 +33,7 @@ def get_owner(ctx: Context) -> Owner:
     whose = ownership.get_owner(ctx.state, ctx.incident_id, known)
     if whose is Owner.SLURM and ctx.find_persons_reason():
         return Owner.PERSON
-    named = ownership.parse_incident(ctx.state)
+    named = ownership.parse_incident(ctx.state.reason)
     if whose is not Owner.PERSON or named is None:
         return whose
     return ownership.get_owner(ctx.state, ctx.incident_id, [*known, *ctx.find_written(named)])
@@ -41,7 +42,15 @@ def get_owner(ctx: Context) -> Owner:
 def drain_node(ctx: Context, reason: str) -> None:
     """Drains the node as this turn saw it, and keeps what Slurm then shows: that alone is our
     drain."""
-    store_written(ctx.facts, ctx.world.slurm_writer.drain(ctx.node, reason, as_seen=ctx.state))
+    after = ctx.world.slurm_writer.drain(ctx.node, reason, as_seen=ctx.state)
+    store_written(ctx.facts, after)
+    overwritten.note_drain(ctx.facts, ctx.state, after, ctx.now)
+
+
+def resume_node(ctx: Context) -> None:
+    """Gives the node back as this turn saw it."""
+    overwritten.note_resume(ctx.facts, ctx.now)
+    ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
 
 
 def store_written(facts: dict[str, Any], state: NodeState) -> None:

@@ -109,7 +109,7 @@ def admit_job(ctx: Context) -> Wait | str:
         ctx.facts[_UNFINISHED] = f"{text} {_format_delete_command(ctx)}"
         return Wait(f"{ctx.node} is about to be let in for a job of ours.", timedelta(0))
     if isinstance(found, Held):
-        ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
+        drains.resume_node(ctx)
         if not is_reserved(ctx):
             return f"the reservation of {ctx.node} has ended"
     lent["let_in_at"] = to_iso(ctx.now)

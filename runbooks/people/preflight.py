@@ -60,6 +60,7 @@ def run_checks(world: World) -> list[Check]:
         _check_return_to_service,
         _check_resume_timeout,
         _check_privileges,
+        _check_accounts,
         _check_nodes,
         _check_node_access,
         _check_root_rights,
@@ -150,6 +151,16 @@ def _check_privileges(config: Mapping[str, str], world: World) -> Check:
     return Check(
         "privileges", access.is_operator, f"{access.reason}.", "" if access.is_operator else todo
     )
+
+
+def _check_accounts(config: Mapping[str, str], world: World) -> Check:
+    """Not an obstacle: without them what is written over in that moment is not known afterwards."""
+    moment = "in the moment between Kintsugi's look and its update (below 50 ms)"
+    if config.get("AccountingStorageType", "").endswith("slurmdbd"):
+        text = f"Slurm keeps accounts: a person's drain {moment} is put back."
+        return Check("accounts", True, text)
+    text = f"Slurm keeps no accounts (slurmdbd): a person's drain {moment} is written over unseen."
+    return Check("accounts", True, text)
 
 
 def _check_nodes(config: Mapping[str, str], world: World) -> Check:

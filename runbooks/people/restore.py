@@ -73,7 +73,7 @@ def follow_restore(slurm: SlurmReader, *, actor: str, now: datetime) -> Restored
         error = ""
     except SlurmError as refusal:
         nodes, error = [], str(refusal)
-    named = [number for state in nodes if (number := ownership.parse_incident(state))]
+    named = [number for state in nodes if (number := ownership.parse_incident(state.reason))]
     next_incident = _move_numbers_on(named)
     audit.record_person(actor, "restored", REASON, now=now)
     drains_found = None if error else tuple(_find_unknown_drains(nodes))
@@ -123,14 +123,14 @@ def _withdraw(run: Run, *, actor: str, now: datetime) -> bool:
 
 def _find_unknown_drains(nodes: Sequence[NodeState]) -> list[UnknownDrain]:
     written: dict[int, list[ownership.Written]] = {}
-    numbers = {number for state in nodes if (number := ownership.parse_incident(state))}
+    numbers = {number for state in nodes if (number := ownership.parse_incident(state.reason))}
     for incident, facts in Run.objects.filter(incident__in=numbers).values_list(
         "incident", "facts"
     ):
         written.setdefault(incident, []).extend(drains.load_written(facts))
     found = []
     for state in sorted(nodes, key=lambda state: state.name):
-        number = ownership.parse_incident(state)
+        number = ownership.parse_incident(state.reason)
         is_out = state.is_draining or state.base == "DOWN"
         if number is None or not is_out:
             continue

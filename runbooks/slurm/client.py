@@ -17,12 +17,13 @@ from detectors.slurm import job_records, queries
 from detectors.slurm import output as slurm_output
 from detectors.slurm.job_records import Accounts
 from detectors.slurm.reservations import SHOW, reservations
-from runbooks.slurm import answers, demands
+from runbooks.slurm import answers, demands, node_events
 from runbooks.slurm import jobs as slurm_jobs
 from runbooks.slurm.protocol import (
     MAINTENANCE,
     Access,
     Demand,
+    NodeEvent,
     NodeState,
     RecentJobs,
     Reservation,
@@ -102,6 +103,14 @@ class ScontrolReader:
             records
             + job_records.parse_ended_jobs(output.stdout.decode(errors="replace"), between=between)
         )
+
+    def node_events(self, node: str) -> list[NodeEvent] | None:
+        output = self._run(*node_events.SHOW, f"nodes={_check_node_name(node)}")
+        if node_events.has_no_accounts(output):
+            return None
+        if output.status != 0:
+            raise answers.build_error(node_events.SHOW, output)
+        return node_events.parse_events(output.stdout.decode(errors="replace"))
 
     def reservations(self) -> list[Reservation]:
         return reservations(self._ask(*SHOW))
@@ -193,9 +202,8 @@ class ScontrolWriter(ScontrolReader):
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
         words = _format_one_line(reason)
         self._unchanged(node, as_seen)
-        output = self._act(
-            "update", f"NodeName={_check_node_name(node)}", "State=DRAIN", f"Reason={words}"
-        )
+        update = ("scontrol", "update", f"NodeName={node}", "State=DRAIN")
+        output = self._run(*update, f"Reason={words}")
         after = self._look(node)
         if not (after.is_draining and after.reason.startswith(words.rstrip('"'))):
             raise answers.build_mismatch(
@@ -205,7 +213,7 @@ class ScontrolWriter(ScontrolReader):
 
     def resume(self, node: str, *, as_seen: NodeState | None = None) -> None:
         self._unchanged(node, as_seen)
-        output = self._act("update", f"NodeName={_check_node_name(node)}", "State=RESUME")
+        output = self._run("scontrol", "update", f"NodeName={node}", "State=RESUME")
         after = self._look(node)
         if after.is_draining or after.base == "DOWN":
             raise answers.build_mismatch(
@@ -214,7 +222,7 @@ class ScontrolWriter(ScontrolReader):
 
     def reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
         before = self._unchanged(node, as_seen)
-        output = self._act("reboot", _check_node_name(node))
+        output = self._run("scontrol", "reboot", node)
         after = self._look(node)
         has_booted = after.boot_time != before.boot_time
         if not (after.is_rebooting or has_booted or after.reason != before.reason):
@@ -228,7 +236,7 @@ class ScontrolWriter(ScontrolReader):
         before = self._unchanged(node, as_seen)
         if not before.is_rebooting:
             return before
-        output = self._act("cancel_reboot", _check_node_name(node))
+        output = self._run("scontrol", "cancel_reboot", node)
         after = self.drain(node, reason)
         if after.is_rebooting and b"Invalid node state" in output.stderr + output.stdout:
             raise SlurmRefusal(
@@ -247,7 +255,7 @@ class ScontrolWriter(ScontrolReader):
             raise SlurmRefusal(
                 f"{node} is {format_state(before)}: its drain would go with the reboot"
             )
-        output = self._act("cancel_reboot", _check_node_name(node))
+        output = self._run("scontrol", "cancel_reboot", node)
         after = self._look(node)
         if after.is_rebooting:
             raise answers.build_mismatch(
@@ -378,20 +386,26 @@ class ScontrolWriter(ScontrolReader):
         return self._act_by("scontrol", *argv)
 
     def _act_by(self, *argv: str) -> Output:
-        """An act on nodes or jobs. The cluster's name is asked for right before it."""
+        """An act on jobs, reservations or partitions."""
+        self._check_cluster()
+        return self._run(*argv)
+
+    def _check_cluster(self) -> None:
+        """Raises SlurmRefusal where this is another cluster than the one to be acted upon."""
         name = self.config().get("ClusterName", "")
         if not self._cluster_name or name != self._cluster_name:
             raise SlurmRefusal(
                 f"this is cluster {name or 'without a name'}, and KINTSUGI_CLUSTER_NAME is"
                 f" {self._cluster_name or 'unset'}: nothing is done to it"
             )
-        return self._run(*argv)
 
     def _look(self, node: str) -> NodeState:
         return self.nodes((node,))[node]
 
     def _unchanged(self, node: str, as_seen: NodeState | None) -> NodeState:
-        """The node directly before an act. Raises NodeChanged."""
+        """The node directly before an act: what is asked between this look and the act is the time
+        in which a person's word can be written over. Raises NodeChanged."""
+        self._check_cluster()
         found = self._look(node)
         check_unchanged(node, as_seen, found)
         return found

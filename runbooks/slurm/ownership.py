@@ -60,8 +60,14 @@ class Written:
         """
         if state.reason == self.reason:
             return not self.by or not state.reason_set_by or state.reason_set_by == self.by
-        rest = state.reason.removeprefix(self.reason)
-        return rest != state.reason and rest.startswith(_BETWEEN) and _is_slurms(rest)
+        return self.is_continued_by(state.reason)
+
+    def is_continued_by(self, reason: str) -> bool:
+        """The text is this one, with at most what Slurm itself appends."""
+        rest = reason.removeprefix(self.reason)
+        if reason == self.reason:
+            return True
+        return rest != reason and rest.startswith(_BETWEEN) and is_slurms_text(rest)
 
 
 def get_written(state: NodeState) -> Written:
@@ -91,16 +97,17 @@ def get_owner(state: NodeState, incident_id: int, known: Sequence[Written] | Non
 
 def is_by_slurm(state: NodeState) -> bool:
     """Whether the reason is one that Slurm's own daemons write."""
-    return state.reason_set_by in _SLURM_USERS and _is_slurms(state.reason)
+    return state.reason_set_by in _SLURM_USERS and is_slurms_text(state.reason)
 
 
-def _is_slurms(text: str) -> bool:
+def is_slurms_text(text: str) -> bool:
+    """Whether each part of it is one that Slurm's own daemons write."""
     return all(_BY_SLURM.fullmatch(part) for part in text.split(_BETWEEN) if part)
 
 
-def parse_incident(state: NodeState) -> int | None:
+def parse_incident(reason: str) -> int | None:
     """The incident that a reason of ours names."""
-    found = _OF_INCIDENT.match(state.reason)
+    found = _OF_INCIDENT.match(reason)
     return int(found[1]) if found else None
 
 

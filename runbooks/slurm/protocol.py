@@ -21,6 +21,7 @@ __all__ = [
     "Access",
     "Demand",
     "NodeChanged",
+    "NodeEvent",
     "NodeState",
     "RecentJobs",
     "Reservation",
@@ -98,6 +99,21 @@ class Access:
     reason: str
 
 
+@dataclass(frozen=True)
+class NodeEvent:
+    """A row of Slurm's accounts: the node was out for this reason, by whom, since when. `ended_at`
+    is None while it is; times are slurmctld's, in whole seconds.
+
+    Measured in 22.05.8: nothing is written of a node on which jobs are, and of two drains within
+    one second there is one row, with the second's reason and the first's user.
+    """
+
+    reason: str
+    by: str
+    began_at: datetime
+    ended_at: datetime | None
+
+
 class SlurmReader(Protocol):
     """What Slurm shows: all that a process may ask that never acts. Every method raises
     SlurmError."""
@@ -122,6 +138,11 @@ class SlurmReader(Protocol):
     def recent_jobs(self, lately: timedelta) -> RecentJobs:
         """All jobs that run, and those that ended lately; accounts that do not answer are said, not
         raised."""
+        ...
+
+    def node_events(self, node: str) -> list[NodeEvent] | None:
+        """What the accounts hold of the node's last day, the oldest first; None where none are
+        kept. What slurmctld has seen comes there some tenths of a second later."""
         ...
 
     def reservations(self) -> list[Reservation]:

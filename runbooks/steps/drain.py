@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from runbooks.guards.table import Act
-from runbooks.node import drains
+from runbooks.node import drains, overwritten
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Owner
 from runbooks.slurm.protocol import NodeState
@@ -32,6 +32,8 @@ class Drain(Base):
             return None
         ctx.facts.setdefault("drained_at", to_iso(ctx.now))
         drains.store_written(ctx.facts, ctx.state)
+        if ctx.attempted_at is not None:
+            overwritten.note_drain(ctx.facts, None, ctx.state, ctx.now)
         return Done(f"{ctx.node} is drained already, by this incident.")
 
     def blocked(self, ctx: Context) -> Wait | Failed | None:
@@ -45,7 +47,7 @@ class Drain(Base):
             )
             return Wait(text, _LOOK_AGAIN, is_told=True)
         if owner is Owner.OTHER_INCIDENT and not ctx.may_adopt():
-            number = ownership.parse_incident(ctx.state)
+            number = ownership.parse_incident(ctx.state.reason)
             text = f"{ctx.node} is drained for incident #{number}, which waits for a person."
             return Wait(text, _LOOK_AGAIN, is_told=True)
         if owner is Owner.PERSON:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar
 
+from runbooks.node import drains, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import node_states
 from runbooks.step import Base, Context, Done, Failed, NotCured, Result, StepEffect, Wait, to_iso
@@ -25,6 +26,7 @@ class Resume(Base):
         else."""
         if ctx.attempted_at is not None and not ctx.state.is_draining and ctx.state.base != "DOWN":
             ctx.facts[GIVEN_BACK_AT] = to_iso(ctx.attempted_at)
+            overwritten.note_resume(ctx.facts, ctx.now)
             return Done(f"{ctx.node} takes jobs again.")
         return None
 
@@ -51,5 +53,5 @@ class Resume(Base):
 
     def run(self, ctx: Context) -> Result:
         ctx.facts[GIVEN_BACK_AT] = to_iso(ctx.now)
-        ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
+        drains.resume_node(ctx)
         return Done(f"{ctx.node} takes jobs again.")

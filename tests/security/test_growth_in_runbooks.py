@@ -146,4 +146,4 @@ def test_severity_that_is_no_number_breaks_no_verdict() -> None:
 def test_number_without_end_in_a_reason_names_no_incident() -> None:
     reason = f"kintsugi:{'7' * 5000} x"
     state = NodeState("gn001", "IDLE", frozenset(), reason, "root", None, None, ())
-    assert parse_incident(state) is None
+    assert parse_incident(state.reason) is None

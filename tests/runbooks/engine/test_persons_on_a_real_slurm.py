@@ -4,7 +4,7 @@ real Slurm."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ from tests.runbooks.conftest import CLUSTER, boots, reboots_asked
 from tests.runbooks.real_site import RealSite
 from tests.runbooks.slurm.test_real_slurm_states import a_run, a_slurm, look
 from tests.services.patience import deadline_in
+from tests.services.slurmdbd import PROGRAMS, Slurmdbd
 
 pytestmark = [
     pytest.mark.needs("slurmctld", "slurmd", "munged"),
@@ -139,16 +140,16 @@ def test_a_reboot_that_a_person_asks_for_just_before_our_resume_is_made_and_the_
 
 
 class Meanwhile(LocalShell):
-    """Runs programs, and lets a person act right before `scontrol reboot`, after the client has
-    looked."""
+    """Runs programs, and lets a person act right before that act (the last words of its command
+    line), after the client has looked."""
 
-    def __init__(self, act: Callable[[], None]) -> None:
+    def __init__(self, act: Callable[[], None], last: str) -> None:
         super().__init__()
-        self._act = act
+        self._act, self._last = act, last
         self._has_acted = False
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        if argv[-2:] == ("reboot", NODE) and not self._has_acted:
+        if self._last in " ".join(argv) and not self._has_acted:
             self._has_acted = True
             self._act()
         return super().run(target, argv, timeout)
@@ -163,9 +164,11 @@ def busy(slurm: SlurmDaemons) -> None:
     )
 
 
-def meanwhile(site: RealSite, slurm: SlurmDaemons, act: Callable[[], None]) -> None:
+def meanwhile(
+    site: RealSite, slurm: SlurmDaemons, act: Callable[[], None], last: str = f"reboot {NODE}"
+) -> None:
     client = ScontrolWriter(
-        Meanwhile(act), parse_controller("local"), cluster_name=CLUSTER, conf=str(slurm.conf)
+        Meanwhile(act, last), parse_controller("local"), cluster_name=CLUSTER, conf=str(slurm.conf)
     )
     site.world = replace(site.world, slurm=client, writer=client)
 
@@ -227,3 +230,61 @@ def test_a_reboot_of_ours_is_not_cancelled_from_under_a_persons_drain_and_they_a
         assert "still stands" in run.outcome
         slurm.command("scontrol", "cancel_reboot", NODE)
         assert not look(slurm).is_draining, "which is why Kintsugi does not do that"
+
+
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[Slurmdbd]:
+    slurmdbd = Slurmdbd()
+    try:
+        yield slurmdbd.start()
+    finally:
+        slurmdbd.remove()
+
+
+def play_until_put_back(site: RealSite, run: Run, slurm: SlurmDaemons) -> Run:
+    """To the run's end, and on until the person's words stand on the node again."""
+    deadline = deadline_in(120)
+    while not (look(slurm).is_draining and look(slurm).reason.startswith(THEIRS)):
+        assert time.monotonic() < deadline, Run.objects.get(pk=run.pk).outcome
+        Run.objects.filter(pk=run.pk, wake_at__isnull=False).update(wake_at=site.now())
+        turn.advance(run.pk, now=site.now(), world=site.world)
+    return Run.objects.get(pk=run.pk)
+
+
+@pytest.mark.needs(*PROGRAMS)
+def test_a_drain_that_ours_has_written_over_is_put_back_as_slurmdbd_tells_it(
+    tmp_path: Path, accounts: Slurmdbd
+) -> None:
+    with a_slurm(tmp_path, **accounts.settings) as slurm:
+        site, run, _ = a_run(slurm)
+
+        def act() -> None:
+            update(slurm, "State=DRAIN", f"Reason={THEIRS}")
+            second = int(time.time())
+            slurm.wait_until(lambda: int(time.time()) > second, what="another second")
+
+        meanwhile(site, slurm, act, f"NodeName={NODE} State=DRAIN Reason=kintsugi")
+        run = site.play(run.pk)
+        assert run.state == RunState.ABORTED, run.outcome
+        assert THEIRS in run.outcome
+        assert look(slurm).is_draining
+        assert look(slurm).reason.startswith(f"{THEIRS} (by root, ")
+        assert (boots(slurm, NODE), reboots_asked(slurm, NODE)) == (0, 0)
+
+
+@pytest.mark.needs(*PROGRAMS)
+def test_a_drain_that_our_resume_has_undone_is_put_back_as_slurmdbd_tells_it(
+    tmp_path: Path, accounts: Slurmdbd
+) -> None:
+    with a_slurm(tmp_path, **accounts.settings) as slurm:
+        site, run, incident = a_run(slurm)
+        meanwhile(
+            site,
+            slurm,
+            lambda: update(slurm, "State=DRAIN", f"Reason={THEIRS}"),
+            f"NodeName={NODE} State=RESUME",
+        )
+        run = play_until_put_back(site, run, slurm)
+        incident.refresh_from_db()
+        assert "See whether gn001 is to stay out" in incident.needs_human
+        assert reboots_asked(slurm, NODE) == 1

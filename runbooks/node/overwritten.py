@@ -1,0 +1,184 @@
+"""Whether a person's drain was written over by ours, or undone by our resume, in the moment between
+our last look and the act; and their words put back.
+
+Slurm has no update that holds only while nothing has changed: between the look and `scontrol
+update` lies the start of one program, or longer where slurmctld hangs. Where slurmdbd keeps
+accounts, they say afterwards what stood there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from runbooks.slurm import ownership
+from runbooks.slurm.ownership import Written
+from runbooks.slurm.protocol import NodeEvent, NodeState, SlurmError
+from runbooks.step import Context, to_iso
+
+# The fact of a run: its last drain or resume, until the accounts were read for it.
+_UNCHECKED = "unchecked_act"
+_DRAIN, _RESUME = "drain", "resume"
+# slurmctld hands its events on at once where slurmdbd answers (measured: below 0.3 s). Our choice.
+_AWAITED_FOR = timedelta(seconds=15)
+# Of a resume it hands two on, and slurmdbd writes each in two statements: the first looks may show
+# the half of it.
+_SETTLES_IN = timedelta(seconds=3)
+LOOK_AGAIN = timedelta(seconds=1)
+# Slurm keeps 255 characters of it in the accounts.
+_LONGEST = 240
+
+
+@dataclass(frozen=True)
+class Overwritten:
+    """What a person had written. `reason` is empty where it was lost: both came in one second."""
+
+    reason: str
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The accounts do not hold our own act yet."""
+
+
+def note_drain(
+    facts: dict[str, Any], seen: NodeState | None, after: NodeState, now: datetime
+) -> None:
+    """After a drain; `seen` is the node before it, None where that is not known, `after` as it was
+    read back. Of a node with jobs the accounts hold nothing."""
+    facts.pop(_UNCHECKED, None)
+    if after.is_drained and after.reason_changed_at is not None:
+        seen_at = seen.reason_changed_at if seen is not None else None
+        facts[_UNCHECKED] = {
+            "act": _DRAIN,
+            "seen": seen.reason if seen is not None else "",
+            "seen_at": to_iso(seen_at.replace(microsecond=0)) if seen_at is not None else "",
+            "reason": after.reason,
+            "by": after.reason_set_by,
+            "began_at": to_iso(after.reason_changed_at.replace(microsecond=0)),
+            "noted_at": to_iso(now),
+        }
+
+
+def note_resume(facts: dict[str, Any], now: datetime) -> None:
+    """Before or after a resume of what this run had drained."""
+    facts[_UNCHECKED] = {"act": _RESUME, "reason": facts.get("reason", ""), "noted_at": to_iso(now)}
+
+
+def is_unchecked(facts: Mapping[str, Any]) -> bool:
+    return _UNCHECKED in facts
+
+
+def find_overwritten(ctx: Context) -> Overwritten | Unknown | None:
+    """Reads the accounts for the run's last drain or resume, if that was not done yet. Unknown for
+    some seconds at most: then it is taken for not to be had."""
+    act = ctx.facts.get(_UNCHECKED)
+    if act is None:
+        return None
+    events: Sequence[NodeEvent] | None = None
+    try:
+        events = ctx.world.slurm.node_events(ctx.node)
+    except SlurmError:
+        found: Overwritten | Unknown | None = Unknown()
+    else:
+        found = _compare(ctx, act, events) if events is not None else None
+    waited = ctx.now - datetime.fromisoformat(act["noted_at"])
+    is_over = waited > _AWAITED_FOR
+    if found is None and events is not None and act["act"] == _RESUME and waited < _SETTLES_IN:
+        return Unknown()
+    if isinstance(found, Unknown) and not is_over:
+        return found
+    if not isinstance(found, Overwritten):
+        del ctx.facts[_UNCHECKED]
+        return None
+    return found
+
+
+def put_back(ctx: Context, found: Overwritten) -> str:
+    """Writes the person's words onto the node again, where ours still stand in their place; what
+    was done, as a sentence."""
+    act = ctx.facts.pop(_UNCHECKED)
+    who, at = found.by or "someone", f"{found.at:%Y-%m-%d %H:%M:%S %Z}"
+    words = f'with "{found.reason}"' if found.reason else "with words that are lost"
+    said = f"{who} had drained {ctx.node} at {at} {words}"
+    is_drain = act["act"] == _DRAIN
+    ours = f"Kintsugi {'drained' if is_drain else 'resumed'} it in the same moment"
+    if not _stands(act, ctx.state):
+        return f"{said}, and {ours}: somebody has changed it since, and it is left as it is"
+    note = f" (by {who}, {at}; put back by Kintsugi)"
+    reason = found.reason or f"drained in the same second as by Kintsugi, ask {who}"
+    ctx.world.slurm_writer.drain(
+        ctx.node, f"{reason[: _LONGEST - len(note)]}{note}", as_seen=ctx.state
+    )
+    return f"{said}, and {ours}: their drain and their words are put back"
+
+
+def _stands(act: Mapping[str, str], state: NodeState) -> bool:
+    """The node is as our act had left it. Just after a resume it may not respond for a moment."""
+    if act["act"] == _RESUME:
+        is_down = state.base == "DOWN"
+        return not (state.is_draining or state.is_failing or state.is_rebooting or is_down)
+    return state.is_draining and Written(act["reason"], act["by"]).stands_in(state)
+
+
+def _compare(
+    ctx: Context, act: Mapping[str, str], events: Sequence[NodeEvent]
+) -> Overwritten | Unknown | None:
+    if act["act"] == _RESUME:
+        return _find_before_resume(act["reason"], events)
+    found = _find_before_drain(act, events)
+    if isinstance(found, Overwritten) and _is_ours(ctx, found):
+        return None
+    return found
+
+
+def _is_ours(ctx: Context, found: Overwritten) -> bool:
+    """Another run of ours gave the node back within that second."""
+    incident = ownership.parse_incident(found.reason)
+    if incident is None:
+        return False
+    return any(written.is_continued_by(found.reason) for written in ctx.find_written(incident))
+
+
+def _find_before_drain(
+    act: Mapping[str, str], events: Sequence[NodeEvent]
+) -> Overwritten | Unknown | None:
+    """What stood there until our reason came, other than what had been seen before. In one second
+    there is one row, with their name and our reason."""
+    began_at = datetime.fromisoformat(act["began_at"])
+    ours = [event for event in events if event.reason == act["reason"]]
+    if not ours:
+        return Unknown()
+    own = ours[-1]
+    if own.began_at != began_at:
+        return None
+    is_by_another = own.by not in ("", act["by"]) and act["by"] != ""
+    if is_by_another and act["seen_at"] != act["began_at"]:
+        return Overwritten("", own.by, own.began_at)
+    before = [event for event in events if event.ended_at == began_at and event is not own]
+    persons = [
+        event
+        for event in before
+        if event.reason != act["seen"] and not ownership.is_slurms_text(event.reason)
+    ]
+    return _build(persons[-1]) if persons else None
+
+
+def _find_before_resume(reason: str, events: Sequence[NodeEvent]) -> Overwritten | Unknown | None:
+    """What came in the place of our reason, and went with our resume."""
+    if not events or events[-1].ended_at is None:
+        return Unknown()
+    last = events[-1]
+    if len(events) == 1 or last.reason.startswith(reason) or ownership.is_slurms_text(last.reason):
+        return None
+    before = events[-2]
+    is_after_ours = before.reason.startswith(reason) and before.ended_at == last.began_at
+    return _build(last) if is_after_ours else None
+
+
+def _build(event: NodeEvent) -> Overwritten:
+    return Overwritten(event.reason, event.by, event.began_at)

@@ -1,0 +1,136 @@
+"""A person drains, or drains again, between the client's last look and its update: what Slurm's
+accounts say of it is put back, and the run stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from detectors.detector import Output, Target
+from fixtures.memory_slurm_commands import CommandShell
+from runbooks.models import Run, RunState
+from runbooks.node import drains
+from runbooks.slurm import ownership
+from runbooks.slurm.client import ScontrolWriter, parse_controller
+from runbooks.slurm.ownership import Owner
+from tests.runbooks.site import CLUSTER, Site
+
+pytestmark = pytest.mark.django_db
+THEIRS = "bob: tray out, hands inside"
+
+
+class Meanwhile(CommandShell):
+    """Lets a person act right before one `scontrol update`, once the client has looked."""
+
+    def __init__(self, site: Site, word: str, act: Callable[[], None]) -> None:
+        super().__init__(site.slurm)
+        self._word, self._act, self.times = word, act, 0
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        if "update" in argv and self._word in argv and not self.times:
+            self.times += 1
+            self._act()
+        return super().run(target, argv, timeout)
+
+
+def play(word: str, *, seconds: int, accounts: bool = True) -> tuple[Site, Run]:
+    """A whole run; bob drains right before our update of that kind, which slurmctld takes so many
+    seconds later."""
+    site = Site(nodes=2)
+    site.slurm.keeps_accounts = accounts
+
+    def person() -> None:
+        site.slurm.human_drain("gn001", THEIRS)
+        site.now += timedelta(seconds=seconds)
+
+    shell = Meanwhile(site, word, person)
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    run = site.play(site.begin(site.lose_gpu()))
+    for _ in range(6):
+        if run.wake_at is not None:
+            site.now = max(site.now, run.wake_at)
+            run = site.advance(run)
+    assert shell.times == 1
+    return site, run
+
+
+def acts(site: Site) -> list[str]:
+    return [act[0] for act in site.slurm.journal]
+
+
+def test_a_drain_that_ours_has_written_over_is_put_back_with_its_words_and_the_run_stops() -> None:
+    site, run = play("State=DRAIN", seconds=2)
+    node = site.slurm.nodes(("gn001",))["gn001"]
+    assert run.state == RunState.ABORTED
+    assert acts(site) == ["drain", "drain"], "ours, and theirs again: no reboot, no resume"
+    assert node.is_draining
+    assert node.reason.startswith(f"{THEIRS} (by bob, 2025-01-15 03:00:00 UTC")
+    assert "bob had drained gn001" in run.outcome
+    assert THEIRS in run.outcome
+    assert any(THEIRS in line for line in site.story(run.incident))
+
+
+def test_a_drain_within_the_same_second_is_known_by_its_user_though_its_words_are_lost() -> None:
+    site, run = play("State=DRAIN", seconds=0)
+    assert run.state == RunState.ABORTED
+    assert acts(site) == ["drain", "drain"]
+    assert "ask bob" in site.slurm.nodes(("gn001",))["gn001"].reason
+    assert "with words that are lost" in run.outcome
+
+
+@pytest.mark.parametrize("seconds", [0, 2])
+def test_a_drain_that_our_resume_has_undone_is_put_back(seconds: int) -> None:
+    site, run = play("State=RESUME", seconds=seconds)
+    node = site.slurm.nodes(("gn001",))["gn001"]
+    assert acts(site) == ["drain", "reboot", "resume", "drain"]
+    assert node.is_draining
+    assert node.reason.startswith(THEIRS)
+    run.incident.refresh_from_db()
+    assert "See whether gn001 is to stay out" in run.incident.needs_human
+    assert run.wake_at is None
+
+
+def test_what_is_put_back_is_a_persons_for_every_later_run() -> None:
+    site, run = play("State=DRAIN", seconds=2)
+    node = site.slurm.nodes(("gn001",))["gn001"]
+    known = drains.load_written(run.facts)
+    assert ownership.get_owner(node, run.incident_id, known) is Owner.PERSON
+
+
+def test_without_accounts_the_window_remains() -> None:
+    """docs/runbooks.md says so."""
+    site, run = play("State=DRAIN", seconds=2, accounts=False)
+    assert run.state == RunState.SUCCEEDED
+    assert acts(site) == ["drain", "reboot", "resume"]
+
+
+def test_a_drain_that_was_over_before_ours_is_nobodys_word() -> None:
+    site = Site(nodes=2)
+    site.slurm.human_drain("gn001", THEIRS)
+    site.now += timedelta(seconds=5)
+    site.slurm.human_resume("gn001")
+    site.now += timedelta(seconds=5)
+    run = site.play(site.begin(site.lose_gpu()))
+    assert run.state == RunState.SUCCEEDED, run.outcome
+    assert acts(site) == ["drain", "reboot", "resume"]
+
+
+def test_a_silent_slurmdbd_holds_a_run_up_for_seconds_only() -> None:
+    site = Site(nodes=2)
+
+    class Silent(CommandShell):
+        def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+            if "sacctmgr" in argv:
+                words = b"sacctmgr: error: Sending PersistInit msg: Connection refused"
+                return Output(1, b"", words, timedelta(0))
+            return super().run(target, argv, timeout)
+
+    client = ScontrolWriter(Silent(site.slurm), parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    run = site.play(site.begin(site.lose_gpu()))
+    assert run.state == RunState.SUCCEEDED, run.outcome
+    assert acts(site) == ["drain", "reboot", "resume"]
