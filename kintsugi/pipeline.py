@@ -23,7 +23,7 @@ from detectors.faults import FaultEvent, Observation
 from detectors.polling import observe_one
 from detectors.provenance import UNKNOWN, Provenance
 from incidents import services as incidents
-from incidents.checks import overload, own_health, periodic_tasks, slurm_reach
+from incidents.checks import overload, own_health, periodic_tasks, slurm_reach, unread_lines
 from incidents.inventory import services
 from incidents.notify import services as notifications
 from incidents.notify.notifier import Notifier
@@ -377,6 +377,7 @@ class Pipeline:
             polling.finish_out_of_turn(rounds[0].target.name, states, every, now)
         if judgement.revived:
             polling.answered(rounds[0].target.kind.value, judgement.revived, now)
+        unread_lines.record(judgement.unread, now)
         if judgement.events:
             changes += incidents.ingest(judgement.events, now=now)
         return changes

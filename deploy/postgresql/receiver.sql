@@ -11,6 +11,8 @@ GRANT SELECT, INSERT, UPDATE ON incidents_spoolposition TO kintsugi_receiver;
 GRANT SELECT (name) ON incidents_alias TO kintsugi_receiver;
 GRANT SELECT (id, name, address, is_provisional) ON incidents_node, incidents_switch TO kintsugi_receiver;
 GRANT SELECT, INSERT, UPDATE, DELETE ON incidents_refusedsender TO kintsugi_receiver;
+-- Lines that no signature takes.
+GRANT SELECT, INSERT, UPDATE, DELETE ON incidents_unreadtemplate, incidents_unreadonmachine TO kintsugi_receiver;
 -- That it is alive, and that the tables are of its version.
 GRANT SELECT, INSERT, UPDATE, DELETE ON incidents_heartbeat TO kintsugi_receiver;
 GRANT SELECT ON django_migrations TO kintsugi_receiver;

@@ -15,6 +15,7 @@ from detectors.catalog import compiled
 from detectors.detector import Detector, Samples
 from detectors.faults import FaultEvent, Observation, event_id
 from detectors.logs.signatures import Matcher, to_event
+from detectors.logs.unread import UnreadLine, UnreadLines, UnreadReader
 from detectors.provenance import Forger, Provenance, Transport
 
 CURSOR = "log.cursor"
@@ -28,6 +29,30 @@ def _matcher() -> Matcher:
         _own.matcher = Matcher(compiled.load(with_signatures=True))
     matcher: Matcher = _own.matcher
     return matcher
+
+
+def _unread_reader() -> UnreadReader:
+    if not hasattr(_own, "unread_reader"):
+        _own.unread_reader = UnreadReader(_matcher())
+    reader: UnreadReader = _own.unread_reader
+    return reader
+
+
+def find_unread(lines: Sequence[Observation]) -> list[UnreadLine]:
+    """Of `log.line` observations those that say that something failed and that no signature takes,
+    one for each machine and template."""
+    found = UnreadLines()
+    for line in lines:
+        unread = _unread_reader().read(
+            str(line.value).encode("utf-8", "replace"),
+            default_host=resources.host_of(line.resource) or resources.UNKNOWN_HOST,
+            observed_at=line.observed_at,
+            zone=timezone.utc,
+            is_own_line=True,
+        )
+        if unread is not None:
+            found.add(unread)
+    return found.take()
 
 
 def lines_to_events(

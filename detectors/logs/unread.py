@@ -154,7 +154,7 @@ class UnreadReader:
         self._matcher = matcher
         lines = compile_patterns(list(enumerate(_PREFILTER)), engine=engine)
         self.may_hold = lines.occurs
-        self._has_match = lines.has_match
+        self.is_candidate = lines.has_match
 
     def read(
         self,
@@ -167,7 +167,7 @@ class UnreadReader:
     ) -> Optional[UnreadLine]:
         """What an unread line says; None for one that is read, harmless or of no interest.
         Arguments as of `Matcher.facts`."""
-        if not self._has_match(line):
+        if not self.is_candidate(line):
             return None
         line = line[:LONGEST_LINE]
         header = parse_header(line, observed_at=observed_at, zone=zone)
@@ -264,7 +264,7 @@ def merge(template: str, other: str) -> Optional[str]:
 class UnreadLines:
     """What was found since somebody last took it: bounded, what does not fit is counted."""
 
-    def __init__(self, most: int = 500) -> None:
+    def __init__(self, most: int = 200) -> None:
         self._most = most
         self._found: dict[tuple[str, str, str], UnreadLine] = {}
         self.left_out = 0

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from detectors.logs.header import Header, LineRepeat, parse_header, parse_stamp
 from detectors.logs.signatures import Fact
+from detectors.logs.unread import UnreadLine, UnreadLines
 from detectors.provenance import UNKNOWN, Provenance
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folded, Folder
@@ -33,6 +34,9 @@ _STAMPS = 4096
 _KEYS = 50_000
 _TAIL = 8 * 1024
 _LAST_MESSAGE = b"ast message "
+# Lines a second that are looked at for unread ones, at some 50 us each: a twentieth of a core at
+# most. Our choice; what is over it is counted.
+_UNREAD_PER_SECOND = 1000
 
 
 class Signatures(Protocol):
@@ -52,6 +56,24 @@ class Signatures(Protocol):
         year: int | None = None,
         is_own_line: bool = False,
     ) -> list[Fact]: ...
+
+
+class UnreadSource(Protocol):
+    """What `detectors.logs.unread.UnreadReader` gives."""
+
+    def may_hold(self, block: bytes) -> bool: ...
+
+    def is_candidate(self, line: bytes) -> bool: ...
+
+    def read(
+        self,
+        line: bytes,
+        *,
+        default_host: str,
+        observed_at: datetime,
+        zone: tzinfo,
+        is_own_line: bool = False,
+    ) -> UnreadLine | None: ...
 
 
 @dataclass(frozen=True)
@@ -105,12 +127,23 @@ class _SeenKeys:
 
 
 class Intake:
-    """One thread's intake: `take` blocks, then `folder.take` the facts."""
+    """One thread's intake: `take` blocks, then `folder.take` the facts, and `unread.take` the lines
+    that nobody reads."""
 
     def __init__(
-        self, matcher: Signatures, *, zones: Zones, counters: Counters, folder: Folder
+        self,
+        matcher: Signatures,
+        *,
+        zones: Zones,
+        counters: Counters,
+        folder: Folder,
+        unread_reader: UnreadSource | None = None,
     ) -> None:
         self._matcher = matcher
+        self._unread_reader = unread_reader
+        self.unread = UnreadLines()
+        self._unread_left = float(_UNREAD_PER_SECOND)
+        self._unread_at_s = 0.0
         self._zones = zones
         self._counters = counters
         self.folder = folder
@@ -135,7 +168,41 @@ class Intake:
             for part in _parts(block, _PART):
                 if self._is_dense or self._matcher.may_hit(part):
                     self._narrow(part, sender, observed_at, now)
+        self._find_unread(block, sender, observed_at, now)
         sender.tail = block[-_TAIL:]
+
+    def _find_unread(self, block: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+        reader = self._unread_reader
+        if reader is None:
+            return
+        self._unread_left += (now - self._unread_at_s) * _UNREAD_PER_SECOND
+        self._unread_left = min(self._unread_left, _UNREAD_PER_SECOND)
+        self._unread_at_s = now
+        for part in _parts(block, _SMALL_PART):
+            if not reader.may_hold(part):
+                continue
+            for line in part.split(b"\n"):
+                if not reader.is_candidate(line) or self._matcher.is_hit(line):
+                    continue
+                if self._unread_left < 1.0:
+                    self._counters.unread_unexamined += 1
+                    continue
+                self._unread_left -= 1.0
+                self._read_unread(reader, line, sender, observed_at)
+
+    def _read_unread(
+        self, reader: UnreadSource, line: bytes, sender: Sender, observed_at: datetime
+    ) -> None:
+        found = reader.read(
+            line,
+            default_host=sender.host,
+            observed_at=observed_at,
+            zone=self._zone(line, sender, observed_at),
+            is_own_line=not sender.provenance.is_relay,
+        )
+        if found is not None:
+            self._counters.unread += 1
+            self.unread.add(found)
 
     def _narrow(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         """One fault among a hundred lines is found in smaller parts first; of a storm's lines most

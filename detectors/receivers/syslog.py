@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Protocol
 
 from detectors.faults import FaultEvent, Severity
+from detectors.logs.unread import UnreadLine
 from detectors.provenance import Transport
 from detectors.receivers.connections import Connection, Connections, LineConnection, listen
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.delivery import Delivery, Inbox
 from detectors.receivers.folding import Folder, of_event
-from detectors.receivers.intake import Intake, Sender, Signatures, Zones
+from detectors.receivers.intake import Intake, Sender, Signatures, UnreadSource, Zones
 from detectors.receivers.refusals import EVENTS, NAMES, Quotas, Refusals, RefusedInput
 from detectors.receivers.relp.sessions import RelpConnection
 from detectors.receivers.senders import Senders
@@ -103,7 +104,8 @@ class Receiver:
 
     `tls` is the port for syslog over TLS, `relp` a listening socket for senders that want their
     lines acknowledged. `report_refusals`
-    is called in a thread, at most every ten seconds, when senders were refused.
+    is called in a thread, at most every ten seconds, when senders were refused; so is
+    `report_unread` with lines that no signature takes; where it returns False they come again.
     """
 
     def __init__(
@@ -120,6 +122,8 @@ class Receiver:
         tls: TlsDoor | None = None,
         doors: Sequence[Door] = (),
         report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
+        unread_reader: Callable[[], UnreadSource | None] = lambda: None,
+        report_unread: Callable[[Sequence[UnreadLine]], bool] = lambda lines: True,
     ) -> None:
         self.counters = Counters()
         self.ready = threading.Event()
@@ -135,6 +139,8 @@ class Receiver:
         self._refusals = Refusals()
         self._quotas = Quotas()
         self._report_refusals = report_refusals
+        self._make_unread_reader = unread_reader
+        self._report_unread = report_unread
         self._relp_listener = relp
         self._relp: Connections | None = None
         self._tls_door = tls
@@ -202,7 +208,11 @@ class Receiver:
             self._connections.close_listener()
             raise
         self._intake = Intake(
-            self._matcher(), zones=self._zones, counters=self.counters, folder=self._folder
+            self._matcher(),
+            zones=self._zones,
+            counters=self.counters,
+            folder=self._folder,
+            unread_reader=self._make_unread_reader(),
         )
         self._connections.start(self._loop)
         self._datagrams.start(self._loop)
@@ -241,6 +251,7 @@ class Receiver:
                 await self._tls.drain_and_close(is_held_back=self._is_held_back)
             self._datagrams.drain_and_close(is_held_back=self._is_held_back)
             self._flush(everything=True)
+            await self._report()
             if self._relp is not None:
                 await self._relp.tell_end_and_close()
             self._write_counters()
@@ -460,17 +471,23 @@ class Receiver:
                 self._spool_backlog()
             self._datagrams.count_lost()
             self._write_counters()
-            if time.monotonic() - reported_s >= _REPORT_EVERY_S and (
-                refused := self._refusals.take()
-            ):
+            if time.monotonic() - reported_s >= _REPORT_EVERY_S:
                 reported_s = time.monotonic()
-                await asyncio.to_thread(self._report_refusals, refused)
+                await self._report()
             if time.monotonic() - told_s < _TOLD_EVERY_S:
                 continue
             told_s, before, told = time.monotonic(), told, self.counters.snapshot()
             self._senders = await asyncio.to_thread(self._ask_senders)
             if told != before:
                 _log.info("%s", " ".join(f"{name}={told[name]}" for name in told if told[name]))
+
+    async def _report(self) -> None:
+        refused, unread = self._refusals.take(), self._intake.unread.take()
+        if refused:
+            await asyncio.to_thread(self._report_refusals, refused)
+        if unread and not await asyncio.to_thread(self._report_unread, unread):
+            for line in unread:
+                self._intake.unread.add(line)
 
     def _sync(self) -> None:
         try:

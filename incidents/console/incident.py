@@ -32,6 +32,7 @@ from django.views.decorators.http import require_POST
 
 from detectors.faults import Severity
 from incidents import services
+from incidents.checks import unread_lines
 from incidents.console.forms import ACTS, IncidentAction, WordForm, acts_in
 from incidents.console.forms_edit import MOVES, EditAction, moves_in
 from incidents.console.impact import told_view
@@ -287,6 +288,7 @@ def _history_context(incident: Incident, before: str) -> dict[str, Any]:
         "timeline": timeline,
         "earlier": timeline[-1].pk if is_cut else None,
         "reports": incident.reports.order_by("id"),
+        "unread": unread_lines.get_sightings_beside(incident, timezone.now()),
         "duplicates": incident.duplicates.order_by("id"),
     }
 

@@ -51,6 +51,7 @@ from incidents.models.polling import (
     SlurmReach,
 )
 from incidents.models.triage import Decision, IncidentJob, Job, JobNode, JobSource, Silence
+from incidents.models.unread import UnreadOnMachine, UnreadTemplate
 from incidents.models.vendor import Quarantine, Spare, VendorCase, VendorMove
 
 __all__ = [
@@ -102,6 +103,8 @@ __all__ = [
     "StoragePath",
     "Switch",
     "TimelineEntry",
+    "UnreadOnMachine",
+    "UnreadTemplate",
     "UserReport",
     "VendorCase",
     "VendorMove",

@@ -37,6 +37,7 @@ class Verb:
 OBJECTS = {
     "incident": "incidents: what is wrong, since when, why it is one incident",
     "fault": "faults that stand: what incidents are made of",
+    "unread": "log lines of failures that nobody reads: no signature takes them",
     "node": "nodes of the inventory, and what is wrong with them",
     "token": "the tokens with which nodes' own checks speak",
     "run": "repairs: what they did, what they wait for",
@@ -67,6 +68,7 @@ _LISTS = "kintsugi.cli.lists"
 _INCIDENTS = "kintsugi.cli.incidents"
 _RUNS = "kintsugi.cli.runs"
 _NODES = "kintsugi.cli.nodes"
+_UNREAD = "kintsugi.cli.unread"
 
 
 def _windows(name: str) -> tuple[Verb, ...]:
@@ -173,6 +175,16 @@ VERBS: tuple[Verb, ...] = (
         manage=("why",),
     ),
     Verb(("fault", "list"), "faults that stand", f"{_INCIDENTS}:list_faults"),
+    Verb(
+        ("unread", "list"),
+        "templates of unread lines, the newest first",
+        f"{_UNREAD}:list_unread",
+    ),
+    Verb(
+        ("unread", "show"),
+        "one of them: its lines, and the machines that printed them",
+        f"{_UNREAD}:show_unread",
+    ),
     Verb(
         ("node", "list"),
         "nodes with their incidents and what Slurm showed of them",

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from django.db.models import Count
+from django.db.models import Count, Sum
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from detectors.faults import Severity
 from incidents.checks.heartbeats import list_latest
-from incidents.models import Fault, Incident, Notification
+from incidents.models import Fault, Incident, Notification, UnreadTemplate
 from incidents.triage import inbox
 from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.models import Run, RunState
@@ -33,6 +33,7 @@ class OwnNumbers(Collector):
         yield _collect_faults()
         yield _collect_incidents()
         yield _collect_runs()
+        yield from _collect_unread()
         waiting = Notification.objects.filter(state=Notification.SendState.WAITING).count()
         yield GaugeMetricFamily(
             "kintsugi_notifications_waiting", "Messages not yet sent.", value=waiting
@@ -112,6 +113,18 @@ def _collect_runs() -> Metric:
     counts = Run.objects.values_list("state").annotate(Count("pk")).order_by()
     return _make_gauge(
         "kintsugi_runs", "Runs of runbooks, all there are.", "state", RunState.values, dict(counts)
+    )
+
+
+def _collect_unread() -> Iterator[Metric]:
+    found = UnreadTemplate.objects.aggregate(templates=Count("pk"), lines=Sum("count"))
+    yield GaugeMetricFamily(
+        "kintsugi_unread_templates",
+        "Forms of log lines of failures that no signature takes.",
+        value=found["templates"],
+    )
+    yield GaugeMetricFamily(
+        "kintsugi_unread_lines", "Lines of these forms so far.", value=found["lines"] or 0
     )
 
 

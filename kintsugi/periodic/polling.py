@@ -20,6 +20,7 @@ from detectors.evaluation import judge
 from detectors.expected import Expected
 from detectors.faults import FaultEvent, Observation
 from detectors.logs import log_events
+from detectors.logs.unread import UnreadLine
 from detectors.polling import observe_one
 from detectors.provenance import Provenance
 from incidents import services as incidents
@@ -215,8 +216,8 @@ class Restart:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What rounds say: fault events, boots, facts to be kept, and the targets that were dead and
-    answer again.
+    """What rounds say: fault events, boots, facts to be kept, the targets that were dead and answer
+    again, and log lines that nobody reads.
 
     The rounds' own rows hold what is remembered next.
     """
@@ -225,6 +226,7 @@ class Judgement:
     restarts: list[Restart]
     observations: list[Observation]
     revived: list[str]
+    unread: list[UnreadLine]
 
 
 def evaluate_rounds(
@@ -249,23 +251,31 @@ def evaluate_rounds(
     booted |= {restart.node: restart.booted_at for restart in restarts}
     revived: set[str] = set()
     events: list[FaultEvent] = []
+    unread: list[UnreadLine] = []
     for poll in rounds:
         if poll.state.failures and poll.is_reachable:
             revived.add(poll.target.name)
         is_node = poll.target.kind is TargetKind.NODE
         booted_at = booted.get(poll.target.name) if is_node else None
-        events += _evaluate_round(poll, active, catalog, booted_at)
+        compared = list(poll.detector.compare(poll.observations, poll.state.memory.samples))
+        lines = [comparison for comparison in compared if comparison.metric == log_events.LINE]
+        unread += log_events.find_unread(lines)
+        events += _evaluate_round(poll, compared, active, catalog, booted_at)
         poll.state.failures = _count_failures(poll, is_overloaded=is_overloaded)
-    return Judgement(events, restarts, observations, sorted(revived))
+    return Judgement(events, restarts, observations, sorted(revived), unread)
 
 
 def _evaluate_round(
-    poll: Round, active: Collection[str], catalog: Catalog, booted_at: datetime | None
+    poll: Round,
+    compared: Sequence[Observation],
+    active: Collection[str],
+    catalog: Catalog,
+    booted_at: datetime | None,
 ) -> list[FaultEvent]:
-    """Its fault events; its state holds what is to be remembered."""
+    """Its fault events; its state holds what is to be remembered. `compared`: what its detector
+    says beside the round before."""
     state = poll.state
     state.seen_at = max((seen.observed_at for seen in poll.observations), default=None)
-    compared = list(poll.detector.compare(poll.observations, state.memory.samples))
     result = judge.judge(
         [*poll.observations, *compared],
         state.memory,

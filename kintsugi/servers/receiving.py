@@ -9,7 +9,7 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 from zoneinfo import ZoneInfo
@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
+from detectors.logs.unread import UnreadLine, UnreadReader
 from detectors.receivers import connections
 from detectors.receivers.connections import TlsError
 from detectors.receivers.delivery import Backlog, InboxAway
@@ -30,7 +31,7 @@ from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Door, Listen, Receiver, TlsDoor
 from detectors.resources import short_host
 from detectors.transports import error_text
-from incidents.checks import refused_senders
+from incidents.checks import refused_senders, unread_lines
 from incidents.checks.heartbeats import PartBacklog
 from incidents.models import Alias, Node, Switch
 from incidents.triage import inbox
@@ -65,6 +66,7 @@ def receiver() -> Receiver:
         raise AddressTaken(str(error)) from error
     return Receiver(
         matcher=_load_matcher,
+        unread_reader=lambda: UnreadReader(_load_matcher()),
         spool=spool,
         inbox=DatabaseInbox(),
         listen=listen,
@@ -75,6 +77,7 @@ def receiver() -> Receiver:
         tls=tls,
         doors=trap_listeners,
         report_refusals=_record_refusals,
+        report_unread=_record_unread,
     )
 
 
@@ -83,7 +86,9 @@ def _load_zones() -> Zones:
     return Zones({host: ZoneInfo(name) for host, name in names.items()})
 
 
+@lru_cache(maxsize=1)
 def _load_matcher() -> Matcher:
+    """The receiver's own: nothing else of its process matches lines."""
     return Matcher(catalog.load())
 
 
@@ -194,6 +199,16 @@ def _record_refusals(refusals: Sequence[RefusedInput]) -> None:
         database_reads.ask(lambda: refused_senders.record(refusals))
     except DatabaseAway as error:
         _log.warning("whose syslog is refused cannot be recorded: %s", error)
+
+
+def _record_unread(lines: Sequence[UnreadLine]) -> bool:
+    """Whether they are in the database."""
+    try:
+        database_reads.ask(lambda: unread_lines.record(lines, clock.now()))
+    except DatabaseAway as error:
+        _log.warning("lines that no signature takes cannot be recorded yet: %s", error)
+        return False
+    return True
 
 
 class DatabaseInbox:

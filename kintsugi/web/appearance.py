@@ -116,6 +116,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "separator": True,
         "items": [
             _item("Catalogue", "menu_book", "catalogue", "incidents.view_fault"),
+            _item("Unread lines", "help_center", "unread", "incidents.view_fault"),
             _item(
                 "Messages",
                 "mail",

@@ -1,5 +1,5 @@
 """The catalogue of fault types as pages to read: what each means, how bad it is, what to do, how it
-stops."""
+stops. And the lines that it does not read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from detectors.catalog import catalog
 from detectors.catalog.catalog import FaultType
 from detectors.faults import Action, Severity
+from incidents.checks import unread_lines
 from incidents.console.incident import with_place
 from incidents.models import Fault, Incident
 from incidents.text import wording
@@ -97,3 +98,26 @@ def entry(request: HttpRequest, fault_type: str) -> HttpResponse:
         "seen": faults.count(),
     }
     return render_page(request, "kintsugi/catalogue_entry.html", fault.title, context)
+
+
+def unread(request: HttpRequest) -> HttpResponse:
+    """Templates of lines that no signature takes, the newest first."""
+    if not request.user.has_perm("incidents.view_fault"):
+        raise PermissionDenied
+    words = request.GET.get("q", "")
+    pages = Paginator(unread_lines.list_templates(words.split()), PER_PAGE)
+    context = {"page": pages.get_page(request.GET.get("page")), "words": words}
+    return render_page(request, "kintsugi/unread.html", "Unread lines", context)
+
+
+def unread_template(request: HttpRequest, key: str) -> HttpResponse:
+    """One template with its lines and the machines that printed them."""
+    if not request.user.has_perm("incidents.view_fault"):
+        raise PermissionDenied
+    template = unread_lines.list_templates().filter(key=key).first()
+    if template is None:
+        raise Http404(f"There is no unread template {key}.")
+    machines = template.machines.order_by("-last_at", "pk")[:PER_PAGE]
+    context = {"template": template, "machines": machines}
+    title = f"Unread lines of {template.program}"
+    return render_page(request, "kintsugi/unread_template.html", title, context)

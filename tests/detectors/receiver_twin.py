@@ -12,6 +12,7 @@ from pathlib import Path
 
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
+from detectors.logs.unread import UnreadLine, UnreadReader
 from detectors.receivers.delivery import Backlog, InboxAway, PositionMoved
 from detectors.receivers.intake import Zones
 from detectors.receivers.refusals import RefusedInput
@@ -88,10 +89,12 @@ class RunningReceiver:
         relp: socket.socket | None = None,
         tls: TlsDoor | None = None,
         report_refusals: Callable[[Sequence[RefusedInput]], None] = lambda refusals: None,
+        report_unread: Callable[[Sequence[UnreadLine]], bool] = lambda lines: True,
     ) -> None:
         self.inbox = inbox or MemoryInbox()
         self.receiver = Receiver(
             matcher=matcher,
+            unread_reader=lambda: UnreadReader(MATCHER),
             spool=Spool(home / "spool"),
             inbox=self.inbox,
             listen=listen or Listen(port=0),
@@ -102,6 +105,7 @@ class RunningReceiver:
             now=lambda: AT,
             doors=doors,
             report_refusals=report_refusals,
+            report_unread=report_unread,
         )
         self._thread = threading.Thread(target=self.receiver.run)
 

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from detectors.logs.unread import UnreadLine
+from incidents.checks import unread_lines
 from incidents.models import (
     Decommission,
     Evidence,
@@ -17,6 +19,7 @@ from incidents.models import (
     QuarantinedEvent,
     Silence,
     TimelineEntry,
+    UnreadTemplate,
     UserReport,
     VendorCase,
 )
@@ -127,8 +130,13 @@ def pages(db: None) -> list[str]:
         created_by="ada",
         expires_at=NOW + timedelta(days=365),
     )
+    line = UnreadLine("gn042", "kernel", "quux failed", 3, NOW, NOW, 2, "quux failed")
+    unread_lines.record([line], NOW)
+    unread = UnreadTemplate.objects.get()
     return [
         "/",
+        "/unread/",
+        f"/unread/{unread.key}/",
         "/incidents/nodetoken/",
         f"/incidents/nodetoken/{token.pk}/change/",
         "/incidents/decommission/",

@@ -17,6 +17,9 @@ import pytest
 from django.core.management import get_commands
 from typer.core import TyperGroup
 
+from detectors.logs.unread import UnreadLine
+from incidents.checks import unread_lines
+from incidents.models import UnreadTemplate
 from incidents.vocabulary.lifecycle import State
 from kintsugi.cli import exit_codes
 from kintsugi.cli.grammar import OBJECTS, VERBS, Needs, Verb
@@ -410,3 +413,29 @@ def test_the_shell_completes_objects_and_verbs_without_a_site(tmp_path: Path) ->
     )
     assert completed.stdout.split() == ["list", "show", "why"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.django_db
+class TestUnread:
+    @pytest.fixture(autouse=True)
+    def key(self) -> str:
+        line = UnreadLine("gn042", "kernel", "quux failed", 3, NOW, NOW, 2, "quux failed")
+        unread_lines.record([line], NOW)
+        return str(UnreadTemplate.objects.get().key)
+
+    def test_templates_are_listed(self, kintsugi: Command, key: str) -> None:
+        [row] = kintsugi("unread", "list", "gn042", "--json").json
+        assert (row["key"], row["template"], row["lines"]) == (key, "quux failed", 2)
+        assert kintsugi("unread", "list", "gn007").out == "No unread line.\n"
+
+    def test_one_is_shown_with_its_machines(self, kintsugi: Command, key: str) -> None:
+        shown = kintsugi("unread", "show", key)
+        assert "> quux failed" in shown.out
+        assert "gn042" in shown.out
+        [machine] = kintsugi("unread", "show", key, "--json").json["on"]
+        assert machine["machine"] == "gn042"
+
+    def test_another_key_is_refused(self, kintsugi: Command) -> None:
+        refused = kintsugi("unread", "show", "nothing")
+        assert refused.code == exit_codes.FAILED
+        assert "kintsugi unread list" in refused.err

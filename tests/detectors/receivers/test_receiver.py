@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from detectors.catalog import catalog
 from detectors.faults import FaultEvent
 from detectors.logs.signatures import Fact, Matcher, to_event
+from detectors.logs.unread import UnreadLine, UnreadReader
 from detectors.provenance import Forger, Provenance, Transport
 from detectors.receivers import syslog
 from detectors.receivers.counters import Counters
@@ -470,6 +471,45 @@ def test_who_is_refused_is_reported_with_the_number_of_tries(tmp_path: Path) -> 
     for each in reported:
         tries[each.address, each.transport] += each.count
     assert tries == {("127.0.0.1", "UDP"): 3, ("127.0.0.1", "TCP"): 1}
+
+
+UNREAD = b"<4>Jan 12 03:04:05 gn042 kernel: quux%d: firmware gave no response"
+
+
+def test_lines_that_nobody_reads_are_reported_with_their_count_and_come_again_when_refused(
+    tmp_path: Path,
+) -> None:
+    tries: list[list[UnreadLine]] = []
+
+    def report(lines: Sequence[UnreadLine]) -> bool:
+        tries.append(list(lines))
+        return len(tries) > 1
+
+    with RunningReceiver(tmp_path, report_unread=report) as running:
+        running.send(UNREAD % 1, xid(), b"<6>Jan 12 03:04:05 gn042 kernel: fine", UNREAD % 2)
+        wait_until(lambda: len(tries) > 1, within_s=60, what="a second report")
+        assert running.receiver.counters.unread == 2
+    for lines in tries[:2]:
+        [line] = lines
+        assert (line.template, line.count) == ("quux<*>: firmware gave no response", 2)
+
+
+def test_a_flood_of_unread_lines_is_looked_at_by_a_thousand_a_second_and_counted() -> None:
+    counters = Counters()
+    intake = Intake(
+        MATCHER,
+        zones=Zones(),
+        counters=counters,
+        folder=Folder(),
+        unread_reader=UnreadReader(MATCHER),
+    )
+    sender = Sender("gn042", provenance=Provenance("gn042"))
+    block = b"\n".join(UNREAD % number for number in range(3000))
+    intake.take(block, sender, observed_at=AT, now=1.0)
+    assert (counters.unread, counters.unread_unexamined) == (1000, 2000)
+    intake.take(UNREAD % 1, sender, observed_at=AT, now=1.5)
+    [line] = intake.unread.take()
+    assert line.count == 1001
 
 
 def test_forged_addresses_fill_no_memory() -> None:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from incidents.models import Heartbeat, InboxBatch, RefusedSender
+from incidents.models import Heartbeat, InboxBatch, RefusedSender, UnreadOnMachine
 from incidents.triage import inbox
 from tests.builders import NOW, a_node
 from tests.deployment import DEPLOY
@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
 ROOT = Path(__file__).resolve().parents[3]
 ROLE = "kintsugi_receiver"
 LINE = b"<4>Jan 12 03:04:05 gn042 kernel: NVRM: Xid (PCI:0000:19:00): 79, pid=8, name=python3\n"
+
+UNREAD = b"<4>Jan 12 03:04:05 gn042 kernel: quux0: firmware gave no response\n"
 
 
 @pytest.fixture
@@ -77,12 +79,13 @@ def test_a_receiver_of_the_role_hands_over_what_it_receives_and_says_that_it_liv
     port: int,
 ) -> None:
     a_node()
-    send(port, LINE)
+    send(port, LINE + UNREAD)
     wait_until(InboxBatch.objects.exists, within_s=60, what="the line in the inbox")
     wait_until(Heartbeat.objects.exists, within_s=60, what="its sign of life")
     changes = inbox.ingest_waiting(NOW)
     assert changes
     assert not RefusedSender.objects.exists()
+    wait_until(UnreadOnMachine.objects.exists, within_s=60, what="the line that nobody reads")
 
 
 @pytest.mark.parametrize(

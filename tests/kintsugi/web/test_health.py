@@ -170,6 +170,7 @@ class TestMetrics:
         assert metrics["kintsugi_open_incidents"]["open",] == 1
         assert ("resolved",) not in metrics["kintsugi_open_incidents"]
         assert metrics["kintsugi_runs"]["running",] == 0
+        assert metrics["kintsugi_unread_templates"][()] == 0
         waiting = Notification.objects.filter(state="waiting").count()
         assert metrics["kintsugi_notifications_waiting"][()] == waiting > 0
 
