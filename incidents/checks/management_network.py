@@ -30,6 +30,8 @@ AT_ONCE = timedelta(minutes=5)
 _MINUTES = AT_ONCE.seconds // 60
 _SHOWN = 5
 _SWITCH = "switch/"
+# While one stands, silence of a node says nothing of that node.
+_WIDER = (MANAGEMENT_NETWORK, "facility.nodes_down")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,24 @@ def find_silences(silent: Sequence[str], pods: dict[str, str]) -> list[SilentNod
         if pod and len(names) >= silence_threshold(sizes[pod]):
             silences.append(SilentNodes(tuple(names), sizes[pod], f"the nodes of {pod}"))
     return silences
+
+
+def explain_silence(node: str) -> str:
+    """What silences more than this node, as the end of a sentence; empty where nothing known does.
+    Such a node may run on, and be well."""
+    wider = Fault.objects.active().filter(fault_type__in=_WIDER).order_by("pk").first()
+    if wider is not None:
+        return f"{wider.fault_type} stands on {wider.resource}"
+    silent = Fault.objects.active().filter(fault_type=SILENT_TARGET)
+    hosts = map(resources.host_of, silent.values_list("owner", flat=True))
+    names = {node, *(host for host in hosts if host is not None)}
+    if len(names) < FEWEST:
+        return ""
+    pods = dict(Node.objects.inventoried().values_list("name", "pod"))
+    for silence in find_silences(sorted(names), pods):
+        if node in silence.nodes:
+            return f"{len(silence.nodes)} of {silence.total} ({silence.where}) are silent as well"
+    return ""
 
 
 def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEvent]:

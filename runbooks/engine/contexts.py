@@ -9,6 +9,7 @@ from functools import partial
 from detectors.detector import Target
 from detectors.faults import Action
 from detectors.provenance import BELIEVED
+from incidents.checks import management_network
 from incidents.inventory import services
 from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident
@@ -38,6 +39,7 @@ def build_context(
     context.find_maintenance = partial(_find_maintenance, run, now)
     context.find_written = partial(_load_written, run)
     context.find_persons_reason = partial(shadow_log.find_persons_reason, run.place)
+    context.explain_silence = partial(management_network.explain_silence, run.place)
     return context
 
 

@@ -190,8 +190,8 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
 
 
 def acts_on_node(step: Step) -> bool:
-    """Whether the node's root is asked before it. A swap is of another node, which its pool's owner
-    has given for that."""
+    """Whether the node's root is asked before it. A swap is of another node, and asks that one
+    itself."""
     return step.touches_node or step.act not in (None, Act.SWAP_SPARE)
 
 

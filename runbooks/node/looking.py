@@ -210,15 +210,9 @@ class KernelLog:
 
 def read_kernel_log(ctx: Context) -> KernelLog:
     """As our user, and as root where that user may not read it (group systemd-journal)."""
-    shell, target = ctx.world.shell, ctx.target
-    try:
-        own = shell.run(target, KERNEL_LOG.argv, KERNEL_LOG.timeout)
-    except DetectorError as error:
-        return KernelLog((), str(error), is_reached=False)
-    complaint = node_log.find_complaint("journal", own)
-    output = _read_as_root(shell, target) if complaint else own
-    if output is None or node_log.find_complaint("journal", output):
-        return KernelLog((), complaint)
+    output = read_journal(ctx.world.shell, ctx.target)
+    if isinstance(output, KernelLog):
+        return output
     lines = list(node_log.read_lines("journal", output.stdout, ctx.node, most=_MOST_LINES))
     raised = []
     for line, _ in lines:
@@ -227,6 +221,19 @@ def read_kernel_log(ctx: Context) -> KernelLog:
         )
         raised += [fact for fact in facts if _is_drivers_own(fact)]
     return KernelLog(tuple(raised), "", is_whole=len(lines) < _MOST_LINES)
+
+
+def read_journal(shell: Shell, target: Target) -> Output | KernelLog:
+    """The kernel's records; a log with a complaint where they cannot be read."""
+    try:
+        own = shell.run(target, KERNEL_LOG.argv, KERNEL_LOG.timeout)
+    except DetectorError as error:
+        return KernelLog((), str(error), is_reached=False)
+    complaint = node_log.find_complaint("journal", own)
+    output = _read_as_root(shell, target) if complaint else own
+    if output is None or node_log.find_complaint("journal", output):
+        return KernelLog((), complaint)
+    return output
 
 
 def _read_as_root(shell: Shell, target: Target) -> Output | None:

@@ -10,20 +10,33 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
+
 from detectors.detector import DetectorError, Target
+from detectors.receivers.senders import Senders
 from incidents.inventory import services
+from incidents.models import Node
 from runbooks.fleet import fleet
+from runbooks.library import library
 from runbooks.models import Mode, PreflightReport
+from runbooks.node import looking
+from runbooks.node.looking import KernelLog
 from runbooks.people import root_rights
+from runbooks.plan.runbook import Runbook
 from runbooks.power.protocol import NoController, NoPower, PowerError, PowerState
 from runbooks.slurm.protocol import SlurmError
 from runbooks.step import World
+from runbooks.steps.confirm_on_node import ConfirmOnNode
 
 _BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
 _TIMEOUT = timedelta(seconds=10)
 _SECONDS = re.compile(r"\d{1,9}")
 # Enough to see that key, host keys and addresses fit, without a round over ten thousand nodes.
 _SAMPLE = 5
+# What sites call the role of a machine that gathers the lines of others (our choice).
+_LOG_ROLES = ("log", "loghost", "log_host", "log-host", "logserver", "logging", "syslog")
+# A point that is told and stands against no runbook.
+_NOTHING = ("",)
 # Keys and hosts change by the day, not by the minute; long enough for a person to come back to the
 # page (our choice).
 _FRESH = timedelta(minutes=15)
@@ -63,6 +76,8 @@ def run_checks(world: World) -> list[Check]:
         _check_accounts,
         _check_nodes,
         _check_node_access,
+        _check_kernel_log,
+        _check_log_hosts,
         _check_root_rights,
         _check_power,
         _check_verify_command,
@@ -194,6 +209,59 @@ def _check_node_access(config: Mapping[str, str], world: World) -> Check:
         " addresses."
     )
     return Check("node_access", False, f"No node gives its boot id over SSH: {complaint}.", todo)
+
+
+def _check_kernel_log(config: Mapping[str, str], world: World) -> Check:
+    """Whether our account reads what the kernel itself has written on some nodes: of most faults
+    that call for a repair it is the only witness. It stands only against runbooks that need one."""
+    targets = _sample_targets()
+    with ThreadPoolExecutor(max_workers=_SAMPLE) as at_once:
+        logs = list(at_once.map(lambda target: looking.read_journal(world.shell, target), targets))
+    reached = [
+        (target.name, log.complaint if isinstance(log, KernelLog) else "")
+        for target, log in zip(targets, logs, strict=True)
+        if not isinstance(log, KernelLog) or log.is_reached
+    ]
+    refusing = [(name, complaint) for name, complaint in reached if complaint]
+    if not refusing:
+        text = f"The kernel log of {len(reached)} nodes looked at can be read."
+        return Check("kernel_log", True, text)
+    name, complaint = refusing[0]
+    text = (
+        f"The kernel log of {len(refusing)} of {len(reached)} nodes looked at cannot be read with"
+        f" our account, which is the witness of most faults: {name}: {complaint}"
+    )
+    todo = (
+        "Add the account of KINTSUGI_SSH_USER to the group systemd-journal on the nodes, or install"
+        " the lines of `kintsugi inventory sudoers`. Until then a person is asked before each"
+        " repair."
+    )
+    books = [book.name for book in library.load().values() if _needs_witness(book)]
+    return Check("kernel_log", False, text, todo, books)
+
+
+def _needs_witness(book: Runbook) -> bool:
+    return any(planned.step.name == ConfirmOnNode.name for planned in book.steps)
+
+
+def _check_log_hosts(config: Mapping[str, str], world: World) -> Check:
+    """A log host that is a machine of the inventory speaks for itself alone, unless it is listed:
+    what it forwards would be taken for its own. It is a matter of seeing, and stops no runbook."""
+    relays: list[str] | None = settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"]
+    senders = Senders((), relays=relays)
+    hosts = list(
+        Node.objects.inventoried().filter(role__in=_LOG_ROLES).values_list("name", "address")
+    )
+    unlisted = [name for name, address in hosts if not senders.is_listed_relay(address)]
+    if not unlisted:
+        text = f"{len(hosts)} log hosts of the inventory are listed as relays."
+        return Check("log_hosts", True, text if hosts else "The inventory names no log host.")
+    is_are = "is no listed relay" if len(unlisted) == 1 else "are no listed relays"
+    text = (
+        f"{', '.join(unlisted[:_SAMPLE])} {is_are}: each line that comes by it counts as its own."
+    )
+    todo = "Add the addresses to KINTSUGI_SYSLOG_RELAYS, and restart the receivers."
+    return Check("log_hosts", False, text, todo, _NOTHING)
 
 
 def _check_root_rights(config: Mapping[str, str], world: World) -> Check:

@@ -5,7 +5,8 @@ What is confirmed is the run's own fault, or any other that stands on the node i
 and calls for a repair: the run goes on for that one. Of each the answer is one of three, and people
 read which it was and of what:
 
-1. Seen. A witness sees it (`runbooks.node.witnesses`), or the node answers neither us nor Slurm.
+1. Seen. A witness sees it (`runbooks.node.witnesses`). A node that answers neither us nor Slurm is
+  down: the run goes on for that, unless more than this node is silent.
 2. Looked and well. Whatever could have seen it has answered, and does not.
 3. Could not look. The node, a detector or the kernel log gave no answer: nothing is known, and that
   is never well.
@@ -36,6 +37,7 @@ from runbooks.step import (
 )
 
 _LONGEST = timedelta(minutes=5)
+_DOWN = "slurm.node_down"
 
 
 class ConfirmOnNode(Base):
@@ -130,15 +132,18 @@ def _wait_unconfirmed(ctx: Context, says: str, ask: str) -> Wait:
 
 
 def _report_unreachable(ctx: Context, inspection: NodeInspection) -> Result:
+    """A node that answers nobody shows that it is down, and nothing of what a text has told."""
     own = ActiveFault(ctx.fault_type, ctx.resource, ctx.now)
-    if "NOT_RESPONDING" in ctx.state.flags or ctx.state.base == "DOWN":
-        ctx.facts["boot_id_before"] = ctx.known_boot_id
-        confirmed = Witnessed(
-            own,
-            f"it answers neither Kintsugi ({inspection.complaint}) nor Slurm ({ctx.state.base})",
-            own.action,
-        )
-        return _confirm(ctx, confirmed, instead_of=confirmed)
-    return _report_unknown(
-        ctx, [Unseen(own, f"Kintsugi cannot reach it ({inspection.complaint}), while Slurm can")]
-    )
+    complaint = inspection.complaint
+    if "NOT_RESPONDING" not in ctx.state.flags and ctx.state.base != "DOWN":
+        why = f"Kintsugi cannot reach it ({complaint}), while Slurm can"
+        return _report_unknown(ctx, [Unseen(own, why)])
+    wider = ctx.explain_silence()
+    if wider:
+        why = f"it answers nobody ({complaint}), and not it alone: {wider}"
+        return _report_unknown(ctx, [Unseen(own, why)])
+    ctx.facts["boot_id_before"] = ctx.known_boot_id
+    how = f"it answers neither Kintsugi ({complaint}) nor Slurm ({ctx.state.base})"
+    seen = own if witnesses.is_witnessed(ctx) else ActiveFault(_DOWN, f"node/{ctx.node}", ctx.now)
+    confirmed = Witnessed(seen, how, seen.action)
+    return _confirm(ctx, confirmed, instead_of=Unseen(own, complaint))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
+from incidents.inventory import services
 from incidents.models import Spare
 from incidents.reserve import spares
 from runbooks import spare_swaps
 from runbooks.guards.table import Act
+from runbooks.node import looking
 from runbooks.step import Base, Context, Done, Parameter, Result, StepEffect, Wait
 
 IN, OUT = "in", "out"
 _AGAIN = timedelta(seconds=5)
+# A person has to do something first (our choice).
+_WHILE_REFUSED = timedelta(minutes=1)
 
 
 def _parse_way(value: object) -> str:
@@ -58,11 +62,15 @@ def _swap_in(ctx: Context) -> Result:
     if spare is None:
         choices = spares.ready(ctx.state.partitions)
         states = slurm.nodes([row.node.name for row in choices]) if choices else {}
-        spare = next((row for row in choices if not states[row.node.name].is_out), None)
+        ready = [row for row in choices if not states[row.node.name].is_out]
+        spare = next((row for row in ready if not _find_refusal(ctx, row)), None)
         if spare is None:
-            return _report_no_spare(ctx)
+            return _report_no_spare(ctx, [row.node.name for row in ready])
         if not spares.claim(spare, stands_for=ctx.node, incident_id=ctx.incident_id, now=ctx.now):
             return Wait("Another run took that spare; the next one is looked for.", _AGAIN)
+    refusal = _find_refusal(ctx, spare)
+    if refusal:
+        return Wait(refusal, _WHILE_REFUSED, ask=_format_ask(spare), is_told=True)
     spare_swaps.bring_in(spare, ctx.world.slurm_writer, ctx.now)
     ctx.facts["spare"] = spare.node.name
     return Done(f"{spare.node.name} stands in for {ctx.node}: {_format_swap(spare)}.")
@@ -72,6 +80,9 @@ def _swap_out(ctx: Context) -> Result:
     spare = spares.standing_in_for(ctx.node)
     if spare is None:
         return _report_no_swap(ctx)
+    refusal = _find_refusal(ctx, spare)
+    if refusal:
+        return Wait(refusal, _WHILE_REFUSED, ask=_format_ask(spare), is_told=True)
     spares.leaves(spare, ctx.now)
     spare.refresh_from_db()
     spare_swaps.keep_free(spare, ctx.world.slurm_writer, ctx.now)
@@ -79,6 +90,22 @@ def _swap_out(ctx: Context) -> Result:
         f"{spare.node.name} is a spare again: {ctx.node} serves itself. Jobs that run there end in"
         " peace."
     )
+
+
+def _find_refusal(ctx: Context, spare: Spare) -> str:
+    """What the spare's own root says against acts there, as a sentence; empty where it does not
+    refuse, or cannot be asked."""
+    name = spare.node.name
+    target = services.target(name)
+    refusal = looking.read_refusal(ctx.world.shell, target) if target is not None else None
+    if not isinstance(refusal, looking.NodeRefusal):
+        return ""
+    return f"The root of the spare {name} refuses: {refusal.reason}. It is left as it is."
+
+
+def _format_ask(spare: Spare) -> str:
+    name = spare.node.name
+    return f"Have the root of {name} remove {looking.NEVER_FILE}, or take {name} out of the spares."
 
 
 def _report_no_swap(ctx: Context) -> Done:
@@ -94,13 +121,15 @@ def _format_swap(spare: Spare) -> str:
     )
 
 
-def _report_no_spare(ctx: Context) -> Done:
+def _report_no_spare(ctx: Context, refusing: Sequence[str] = ()) -> Done:
     where = " and ".join(ctx.state.partitions) or "no partition"
     partly = "; ".join(
         f"{row.node.name} is for {', '.join(row.partitions)}"
         for row in spares.in_part(ctx.state.partitions)
     )
     why = f" ({partly}, and a spare stands in for each partition of a node)" if partly else ""
+    if refusing:
+        why += f" (the root of {', '.join(refusing)} refuses)"
     return Done(
         f"No hot spare stands ready for {where}{why}: {ctx.node} is missed until it is back."
     )

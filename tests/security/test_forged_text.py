@@ -3,6 +3,7 @@ fill no cap and trip no breaker; what is true is repaired as before."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -387,3 +388,45 @@ def test_a_forged_repair_beside_a_true_warning_trips_no_breaker() -> None:
         site.raise_fault(name, fault_type="gpu.xid.48", resource=gpu, told_by=UDP)
     breaker.evaluate_breaker(site.now, bounds=site.world.policy.bounds)
     assert breaker.get_open_breaker() is None
+
+
+def silence(site: Site, node: str) -> None:
+    """It answers neither Slurm nor SSH."""
+    site.shell.silent.add(node)
+    site.slurm.set_down(node)
+
+
+def confirm_forged(site: Site) -> Run:
+    """The run of a forged fault, once it has looked at its node."""
+    site.raise_fault(NODE, told_by=UDP)
+    turn(site, 6, timedelta(seconds=20))
+    return Run.objects.get()
+
+
+def test_a_node_that_answers_nobody_shows_that_it_is_down_and_no_forged_fault() -> None:
+    site = a_site()
+    silence(site, NODE)
+    run = confirm_forged(site)
+    assert run.fault_type == "slurm.node_down"
+    assert run.facts["resource"] == f"node/{NODE}"
+    assert any("gpu.xid.79 on" in text for text in site.story(run.incident))
+
+
+def test_a_node_that_a_witness_has_seen_ill_and_that_answers_nobody_is_repaired_for_that() -> None:
+    site = a_site()
+    site.raise_fault(NODE)
+    silence(site, NODE)
+    turn(site, 6, timedelta(seconds=20))
+    assert Run.objects.get().fault_type == "gpu.xid.79"
+
+
+def test_a_node_that_is_silent_with_its_pod_confirms_nothing() -> None:
+    site = a_site()
+    for name in site.names[:3]:
+        silence(site, name)
+        with suppress(Incident.DoesNotExist):
+            site.raise_fault(name, fault_type="target.unreachable", resource=f"node/{name}")
+    run = confirm_forged(site)
+    assert run.fault_type == "gpu.xid.79"
+    assert "not it alone" in run.waiting_for
+    assert site.slurm.reboots(NODE) == 0

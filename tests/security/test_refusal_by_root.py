@@ -14,7 +14,9 @@ import pytest
 
 from detectors.detector import Output, Target, Unreachable
 from detectors.transports.local import LocalShell
-from incidents.models import Incident
+from incidents.models import Incident, Spare
+from incidents.reserve import spares
+from runbooks import spare_swaps
 from runbooks.library import library
 from runbooks.models import CureAttempt, Mode, Run, RunState, StepRun
 from runbooks.node import looking
@@ -208,3 +210,53 @@ def test_whether_the_root_of_a_node_out_of_reach_refuses_is_not_known() -> None:
             raise Unreachable("no route to host")
 
     assert looking.read_refusal(Cut(), HERE) == NoAnswer("no route to host")
+
+
+def a_swap(site: Site, *ways: str) -> Run:
+    """A run that swaps a spare for the node, and nothing else."""
+    for spare in ("gn003", "gn004"):
+        kept = spares.add(spare, partitions=["gpu"], is_reserved=False, now=site.now)
+        assert isinstance(kept, Spare)
+        spare_swaps.keep_free(kept, site.slurm, site.now)
+    run = site.begin(site.raise_fault(NODE))
+    steps = [("drain", {}), *(("swap_hot_spare", {"way": way}) for way in ways)]
+    plan = [library.plan_step(name, params) for name, params in steps]
+    run.plan = [planned.as_row() for planned in (*plan, library.plan_step("wait_for_jobs", {}))]
+    run.save()
+    return run
+
+
+@pytest.mark.django_db
+def test_a_spare_whose_root_refuses_is_not_taken_and_the_next_one_is() -> None:
+    site = Site(nodes=5)
+    run = a_swap(site, "in")
+    site.nodes.nodes["gn003"].never = "being tested"
+    site.play(run, limit=HOUR)
+    partition = site.slurm.partitions()["gpu"]
+    assert ("gn003" in partition, "gn004" in partition) == (False, True)
+
+
+@pytest.mark.django_db
+def test_without_a_spare_that_may_be_taken_the_repair_goes_on_and_says_who_refuses() -> None:
+    site = Site(nodes=5)
+    run = a_swap(site, "in")
+    for spare in ("gn003", "gn004"):
+        site.nodes.nodes[spare].never = "being tested"
+    run = site.play(run, limit=HOUR)
+    assert run.state == RunState.SUCCEEDED
+    assert any("the root of gn003, gn004 refuses" in text for text in site.story(run.incident))
+
+
+@pytest.mark.django_db
+def test_a_spare_whose_root_refuses_is_not_taken_back_before_it_lets_us() -> None:
+    site = Site(nodes=5)
+    run = a_swap(site, "in", "out")
+    site.play(run, until=lambda run: run.step == 2)
+    site.nodes.nodes["gn003"].never = "runs a course"
+    run = site.play(run, limit=timedelta(minutes=5))
+    assert "gn003" in site.slurm.partitions()["gpu"]
+    assert "The root of the spare gn003 refuses" in run.waiting_for
+    site.nodes.nodes["gn003"].never = None
+    run = site.play(run, limit=HOUR)
+    assert "gn003" not in site.slurm.partitions()["gpu"]
+    assert run.state == RunState.SUCCEEDED

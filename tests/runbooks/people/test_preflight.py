@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 
+from detectors.detector import Output, Unreachable
 from incidents.models import Node
 from runbooks.models import Mode
 from runbooks.outcomes import Controlled, ControlRefused
@@ -187,3 +190,42 @@ def test_a_controller_that_is_away_and_nodes_that_have_none_stop_nothing() -> No
     assert found(site)["power"].found == "2 of 3 management controllers looked at answer."
     site.world = replace(site.world, power=SitePower(lambda node: access))
     assert found(site)["power"].is_ok  # the inventory says of none where it is
+
+
+def test_a_kernel_log_that_our_account_may_not_read_stands_against_repairs_alone() -> None:
+    site = Site(nodes=3)
+    real = site.shell.run
+
+    def run(target, argv, timeout):  # type: ignore[no-untyped-def]
+        if argv[0] != "journalctl" or target.name != "gn002":
+            return real(target, argv, timeout)
+        hint = b"Hint: You are currently not seeing messages from other users and the system.\n"
+        return Output(0, b"", hint, timedelta(0))
+
+    def refuse(target, name, commands):  # type: ignore[no-untyped-def]
+        raise Unreachable("sudo: a password is required")
+
+    assert found(site)["kernel_log"].is_ok
+    site.shell.run = run  # type: ignore[method-assign]
+    site.shell.run_all = refuse  # type: ignore[method-assign]
+    check = found(site)["kernel_log"]
+    assert check.found.startswith("The kernel log of 1 of 3 nodes looked at cannot be read")
+    assert "gn002: journalctl: Hint: You are currently not seeing messages" in check.found
+    assert "systemd-journal" in check.todo
+    assert check.stands_against("drain_reboot_verify")
+    assert not check.stands_against("drain_and_ask")
+
+
+def test_a_log_host_of_the_inventory_that_is_no_listed_relay_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(nodes=2)
+    Node.objects.create(name="log01", address="10.0.0.9", role="loghost")
+    for relays in (None, [], ["10.0.1.0/24"]):
+        monkeypatch.setitem(settings.KINTSUGI, "KINTSUGI_SYSLOG_RELAYS", relays)
+        check = found(site)["log_hosts"]
+        assert (check.is_ok, "log01 is no listed relay" in check.found) == (False, True)
+        assert "KINTSUGI_SYSLOG_RELAYS" in check.todo
+        assert not check.stands_against("drain_reboot_verify")
+    monkeypatch.setitem(settings.KINTSUGI, "KINTSUGI_SYSLOG_RELAYS", ["10.0.0.0/24"])
+    assert found(site)["log_hosts"].is_ok
