@@ -216,7 +216,12 @@ def test_a_long_line_leaves_a_bounded_excerpt():
 
 @pytest.mark.parametrize("engine", [name for name, module in ENGINES.items() if module is not None])
 def test_every_engine_states_the_same_facts(engine):
-    for *_, line in NODE_LINES:
+    switches = [
+        line.rpartition("\t")[2]
+        for name in ("sonic.tsv", "other_switches.tsv")
+        for line in (CAPTURES.parent / name).read_text().splitlines()
+    ]
+    for line in [*(line for *_, line in NODE_LINES), *switches]:
         assert facts(line, engine=engine) == facts(line)
 
 
@@ -295,6 +300,18 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "ice 0000:5e:00.0: The DDP package was successfully loaded: ICE OS Default Package version 1.3.36.0",
         "i40e 0000:5e:00.0: fw 9.120.73026 api 1.15 nvm 9.20 0x8000d8c5",
         "bond0: (slave ens9np0): Enslaving as a backup interface with an up link",
+        "LNet: 77:0:(o2iblnd_cb.c:3391:kiblnd_check_conns()) Skipped 9 previous similar messages",
+        "Lustre: Mounted scr-client",
+        "NFS: Registering the id_resolver key type",
+        "nvme nvme3: 16/0/0 default/read/poll queues",
+        "nvme nvme3: Shutdown timeout set to 10 seconds",
+        "EXT4-fs (dm-7): mounted filesystem with ordered data mode",
+        "XFS (dm-7): Ending clean mount",
+        "md: md7: resync done.",
+        "EDAC MC7: Giving out device to module i10nm_edac controller Intel",
+        "mce: CPU supports 22 MCE banks",
+        "rcu: Hierarchical RCU implementation.",
+        "thermal_sys: Registered thermal governor 'step_wise'",
     ],
 )
 def test_a_drivers_everyday_line_is_benign(text):
@@ -308,6 +325,16 @@ def test_a_drivers_everyday_line_is_benign(text):
         "nv-fabricmanager[77]: Successfully configured all the available NVSwitches to route NVLink traffic.",
         "nvidia-imex[77]: Successfully connected to all peers",
         "nvidia-persistenced: Started (77)",
+        "systemd[1]: slurmd.service: Deactivated successfully.",
+        "systemd[1]: Failed to start Process Core Dump.",
+        "systemd[1]: man-db.service: Failed with result 'exit-code'.",
+        "slurmctld[77]: slurmctld version 25.05.0 started on cluster gn",
+        "slurmctld[77]: error: _slurm_rpc_submit_batch_job: Invalid account or account/partition combination specified",
+        "slurmd[77]: slurmd started on Sat, 21 Nov 2026 03:59:58 +0000",
+        "munged[77]: Notice: Running on gn042 (10.9.0.7)",
+        "chronyd[77]: Selected source 10.9.0.7",
+        "smartd[77]: Device: /dev/sdh [SAT], SMART Usage Attribute: 194 Temperature_Celsius changed from 70 to 69",
+        "multipathd[77]: mpathc: remaining active paths: 2",
     ],
 )
 def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
