@@ -13,7 +13,10 @@ from detectors.provenance import Forger, Provenance, Transport
 CONCLUDED_BY = "rule"
 # What is seen of ourselves; what is concluded of others is worth what was told of them.
 OWN = Provenance("kintsugi", Transport.CONCLUDED, forger=Forger.NOBODY)
-CONCLUDED = Provenance("kintsugi", Transport.CONCLUDED)
+_FROM = {
+    False: Provenance("kintsugi", Transport.CONCLUDED),
+    True: Provenance("kintsugi", Transport.CONCLUDED, forger=Forger.ROOT),
+}
 
 
 def make_conclusion(
@@ -24,8 +27,10 @@ def make_conclusion(
     text: str,
     now: datetime,
     qualifier: str = "",
+    is_believed: bool = False,
 ) -> FaultEvent:
-    """Of the type's own severity, action and component; `text` is its evidence, for people."""
+    """Of the type's own severity, action and component; `text` is its evidence, for people.
+    `is_believed`: what was measured alone would be enough for it."""
     row = catalog.load()[fault_type]
     identity = event_id("concluded", fault_type, resource, qualifier, kind, now.isoformat())
     return FaultEvent(
@@ -41,5 +46,5 @@ def make_conclusion(
         component=row.component,
         qualifier=qualifier,
         excerpt=text,
-        provenance=OWN if resource.startswith("kintsugi/") else CONCLUDED,
+        provenance=OWN if resource.startswith("kintsugi/") else _FROM[is_believed],
     )

@@ -313,6 +313,8 @@ def _unmet(match: _Match, fault: FaultView, setting: Setting) -> Iterator[Miss]:
         yield Miss.FIXED
     if not takes(incident, fault):
         yield Miss.WATCHED
+    if _is_doubted(cause, effect):
+        yield Miss.DOUBTED
 
 
 def _are_peers(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting) -> bool:
@@ -320,6 +322,12 @@ def _are_peers(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting
     return setting.rules.is_on(rule, Side.EFFECT, cause) and setting.rules.is_on(
         rule, Side.CAUSE, effect
     )
+
+
+def _is_doubted(cause: FaultView, effect: FaultView) -> bool:
+    """Whoever can write a text of one machine takes no repair from another."""
+    is_elsewhere = cause.owner != effect.owner
+    return is_elsewhere and effect.is_believed_repair and not cause.is_believed
 
 
 def _is_in_time(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting) -> bool:

@@ -18,6 +18,7 @@ class Miss(StrEnum):
     MACHINES = "machines"
     FIXED = "fixed"
     WATCHED = "watched"
+    DOUBTED = "doubted"
 
 
 @dataclass(frozen=True)
@@ -42,4 +43,5 @@ WORDS: dict[Miss, str] = {
     Miss.WATCHED: (
         "that incident is watched after its repair, and this fault calls for a repair of its own"
     ),
+    Miss.DOUBTED: "a text alone has told of that cause, and what was measured is not put behind it",
 }

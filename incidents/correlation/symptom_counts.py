@@ -60,6 +60,11 @@ class SymptomCount:
     def holds(self) -> bool:
         return bool(self.rule.hold_at) and len(self.counted) >= self.rule.hold_at
 
+    @property
+    def believed(self) -> int:
+        """How many of them no user of their machine can have written."""
+        return sum(symptom.fault.is_believed for symptom in self.counted.values())
+
 
 _IS_AT: Mapping[Place, Callable[[str, Surroundings], bool]] = {
     Place.LEAF: lambda place, around: around.graph.role(place) == LEAF,

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from detectors import resources
 from detectors.faults import Action, Component, Severity
+from detectors.provenance import BELIEVED
 from incidents.vocabulary.lifecycle import State
 
 USER_REPORT = "report.user"
@@ -56,7 +57,7 @@ def is_one_of(fault_type: str, patterns: tuple[str, ...]) -> bool:
 @dataclass(frozen=True)
 class FaultView:
     """What correlation looks at in a fault. `occurred_at` is the device's clock, `observed_at`
-    ours."""
+    ours; `is_believed`: no user of its machine can have written what tells of it."""
 
     fault_type: str
     resource: str
@@ -68,6 +69,7 @@ class FaultView:
     opens_incident: bool = True
     is_sympathetic: bool = False
     is_active: bool = True
+    is_believed: bool = False
 
     def __hash__(self) -> int:
         return self._hash
@@ -113,6 +115,10 @@ class FaultView:
         )
 
     @property
+    def is_believed_repair(self) -> bool:
+        return self.is_believed and self.calls_for_repair
+
+    @property
     def is_detail(self) -> bool:
         return self.is_one_of(DETAIL)
 
@@ -152,6 +158,9 @@ class StoredFault(Protocol):
     @property
     def is_active(self) -> bool: ...
 
+    @property
+    def forger(self) -> str: ...
+
 
 def view_stored(row: StoredFault, *, opens_incident: bool, is_sympathetic: bool) -> FaultView:
     """A row as correlation looks at it; what its type says of it is given besides."""
@@ -167,6 +176,7 @@ def view_stored(row: StoredFault, *, opens_incident: bool, is_sympathetic: bool)
         opens_incident=opens_incident,
         is_sympathetic=is_sympathetic,
         is_active=row.is_active,
+        is_believed=row.forger in BELIEVED,
     )
 
 

@@ -43,6 +43,7 @@ class _Row(NamedTuple):
     returns: int
     held_until: datetime | None
     is_active: bool
+    forger: str
     membership__incident__fault_type: str | None
     membership__incident__root_resource: str | None
 

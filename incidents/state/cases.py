@@ -61,7 +61,10 @@ class FaultCase:
     def view(self) -> FaultView:
         """The same value until the fault changes: many rules ask for it."""
         row = self.row
-        stamp = (row.severity, row.action, row.is_active, row.component, row.raised_at)
+        stamp = (
+            *(row.severity, row.action, row.is_active, row.component, row.raised_at),
+            row.forger,
+        )
         if self._seen is None or self._seen[0] != stamp:
             view = view_stored(
                 row, opens_incident=self.opens_incident, is_sympathetic=self.is_sympathetic

@@ -40,6 +40,8 @@ class Suspicion:
     reason: str
     rule: str
     holds_hardware: bool = True
+    is_believed: bool = True
+    """Whether it rests on more than texts: those hold no repair of what was measured."""
 
 
 def hold_repairs(batch: TriageBatch, suspicions: Iterable[Suspicion]) -> None:
@@ -65,14 +67,14 @@ def _hold_behind(batch: TriageBatch, suspicion: Suspicion) -> None:
             wanted.append(pk)
     load_incidents(batch, wanted)
     for case in list(batch.incidents.values()):
-        if case.row.owner in suspicion.machines and _waits(
-            case, holds_hardware=suspicion.holds_hardware
-        ):
+        if case.row.owner in suspicion.machines and _waits(case, suspicion):
             _hold(batch, case, suspicion)
 
 
-def _waits(case: IncidentCase, *, holds_hardware: bool) -> bool:
-    row = case.row
+def _waits(case: IncidentCase, suspicion: Suspicion) -> bool:
+    row, holds_hardware = case.row, suspicion.holds_hardware
+    if not suspicion.is_believed and any(one.is_believed_repair for one in case.members):
+        return False
     calls = row.action in _REPAIRS and row.state in _MAY_WAIT and row.owner.startswith("node/")
     root = case.root.view()
     return calls and (holds_hardware or not root.is_hardware or root.is_one_of(FOLLOWS_HARDWARE))

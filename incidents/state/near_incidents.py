@@ -26,6 +26,7 @@ class NearFault:
     raised_at: datetime
     observed_at: datetime
     is_active: bool
+    forger: str
     catalog: Catalog = field(kw_only=True)
     _view: FaultView | None = None
 

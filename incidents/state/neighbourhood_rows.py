@@ -76,7 +76,7 @@ _NEAR_FAULTS = Prepared(
         .values_list(
             *("incident_id", "placed_by", "fault_id", "fault__fault_type", "fault__owner"),
             *("fault__resource", "fault__component", "fault__severity", "fault__action"),
-            *("fault__raised_at", "fault__observed_at", "fault__is_active"),
+            *("fault__raised_at", "fault__observed_at", "fault__is_active", "fault__forger"),
         )
     )
 )

@@ -160,6 +160,7 @@ class Aggregation:
             count.place,
             text=_format_evidence(count, self.batch),
             now=self.batch.now,
+            is_believed=count.believed >= count.rule.needed(count.of),
         )
         event.attributes[CONCLUDED_BY] = count.rule.name
         self.events.append(event)
@@ -178,6 +179,7 @@ class Aggregation:
             reason=reason,
             rule=rule.name,
             holds_hardware=rule.holds_hardware,
+            is_believed=count.believed >= rule.hold_at,
         )
 
 

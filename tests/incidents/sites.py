@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from detectors.faults import EventKind, FaultEvent
+from detectors.provenance import UNKNOWN, Provenance
 from incidents.inventory import services
 from incidents.models import Incident
 from incidents.topology.topology import (
@@ -115,10 +116,12 @@ def happen(
     *,
     at: datetime = NOW,
     kind: EventKind = EventKind.RAISED,
+    told_by: Provenance = UNKNOWN,
 ) -> list[Change]:
     """One batch, seen as it happens."""
+    seen_at = at + timedelta(seconds=1)
     events: list[FaultEvent] = [
-        an_event(fault_type, resource, at=at, kind=kind, observed_at=at + timedelta(seconds=1))
+        an_event(fault_type, resource, at=at, kind=kind, observed_at=seen_at, provenance=told_by)
         for resource in resources
     ]
     return ingest(events, now=at + timedelta(seconds=2))

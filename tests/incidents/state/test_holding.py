@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from detectors import resources
-from incidents.models import Decision, Incident
+from detectors.provenance import Forger, Provenance, Transport
+from incidents.models import Decision, Fault, Incident
 from incidents.state.holds import LONGEST
 from tests.builders import NOW
 from tests.incidents.sites import NODES, a_site, happen, nics
@@ -108,3 +109,39 @@ def test_the_node_with_the_hardware_fault_is_repaired_when_its_job_fails_everywh
 
     incident = Incident.objects.exclude(state="duplicate").get()
     assert (incident.fault_type, incident.held_until) == ("gpu.xid.79", None)
+
+
+MEASURED = Provenance("gn009", Transport.SSH, "its SSH host key", forger=Forger.ROOT)
+
+
+def test_texts_that_anybody_may_have_written_hold_no_repair_that_was_measured() -> None:
+    happen("gpu.lost", [GPU], told_by=MEASURED)
+    happen("nic.link.down", nics(1, NODES[:3]), at=NOW + 30 * SECOND)
+    assert of(GPU).held_until is None
+
+
+def test_what_was_measured_behind_a_switch_holds_a_repair_that_was_measured() -> None:
+    happen("gpu.lost", [GPU], told_by=MEASURED)
+    happen("nic.link.down", nics(1, NODES[:3]), at=NOW + 30 * SECOND, told_by=MEASURED)
+    assert of(GPU).held_until == NOW + 32 * SECOND + 2 * MINUTE
+
+
+SUPPLY = "node.power_supply.failed"
+
+
+def test_a_place_that_texts_alone_suspect_takes_no_repair_that_was_measured() -> None:
+    happen(SUPPLY, [f"node/{name}" for name in NODES[1:]])
+    concluded = Fault.objects.get(fault_type="facility.power.degraded")
+    assert Forger(concluded.forger) is Forger.ANYONE
+    happen(SUPPLY, ["node/gn001"], at=NOW + MINUTE, told_by=MEASURED)
+    own = of("node/gn001")
+    assert own.fault_type == SUPPLY
+    nearly = Decision.objects.filter(kind="nearly", incident=own)
+    assert any("a text alone has told of that cause" in one.text for one in nearly)
+
+
+def test_a_place_that_measurements_suspect_takes_them_all() -> None:
+    happen(SUPPLY, [f"node/{name}" for name in NODES], told_by=MEASURED)
+    concluded = Fault.objects.get(fault_type="facility.power.degraded")
+    assert Forger(concluded.forger) is Forger.ROOT
+    assert Incident.objects.exclude(state="duplicate").get().node is None
