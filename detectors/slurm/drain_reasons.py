@@ -15,22 +15,31 @@ from detectors.slurm.output import NodeState
 OURS = "kintsugi:"
 # Slurm joins what it appends to a reason that stands there already with this.
 _JOIN = " : "
+_JOB = r"(?: \(JobId=[^()]{1,128}\))?"
 # What slurmctld and slurmd write themselves (src/slurmctld/node_mgr.c, job_mgr.c, agent.c,
-# power_save.c and src/slurmd/slurmd/req.c of 21.08 to 25.05), by the word that we use for it.
+# controller.c, read_config.c, power_save.c and src/slurmd of 21.08 to 26.05), by the word that we
+# use for it. From 25.05 on the job is named: `Kill task failed (JobId=12 StepId=0)`
+# (src/slurmd/slurmstepd/step_terminate_monitor.c).
 _BY_SLURM: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (word, re.compile(pattern))
     for word, pattern in (
         ("not_responding", r"Not responding"),
-        ("kill_task_failed", r"Kill task failed"),
+        ("kill_task_failed", rf"(?:Kill task failed|Job step not running){_JOB}"),
         ("prolog_error", r"Prolog error|Prolog/Epilog failure"),
         ("epilog_error", r"Epilog error"),
+        ("job_environment", r"Job env setup error|switch_g_job_postfini failed"),
+        ("spool_full", r"SlurmdSpoolDir is full"),
+        ("no_address", r"NO NETWORK ADDRESS FOUND"),
         ("batch_failure", r"batch job complete failure|Duplicate jobid"),
         ("unexpected_reboot", r"Node unexpectedly rebooted"),
         ("reboot_timed_out", r"reboot timed out"),
         ("reboot", r"reboot (?:issued|complete|requested)"),
         ("resume_timed_out", r"ResumeTimeout reached"),
         ("gres_count", r"gres/\S{1,128} count .*"),
-        ("low_resources", r"Low (?:RealMemory|TmpDisk|CPUs).*|Low socket\*core.*"),
+        ("low_resources", r"Low (?:RealMemory|TmpDisk|CPUs).*|Low socket\*core.*|Bad core count"),
+        ("other_configuration", r"CoreSpec differ.*|Could not unpack gres data.*"),
+        ("other_features", r"Reported active features .*"),
+        ("no_configuration", r"Failed to parse dynamic_conf nodeline"),
     )
 )
 # Health checks that drain nodes themselves, by how their reasons begin: LBNL's NHC
@@ -69,8 +78,13 @@ def causes(reason: str) -> list[Optional[str]]:
 def is_slurms(reason: str, set_by: str, slurm_user: str = "slurm") -> bool:
     """Whether every part of it is Slurm's own and it was set by a user that Slurm's daemons run
     as."""
+    return is_slurms_text(reason) and set_by in _SLURM_USERS | {slurm_user}
+
+
+def is_slurms_text(reason: str) -> bool:
+    """Whether every part of it is one that Slurm's own daemons write, whoever set it."""
     found = causes(reason)
-    return bool(found) and None not in found and set_by in _SLURM_USERS | {slurm_user}
+    return bool(found) and None not in found
 
 
 def drainer(state: NodeState, slurm_user: str = "slurm") -> Drainer:

@@ -32,6 +32,14 @@ _SUFFIXES = {
 }
 # Names that changed over the versions.
 _SAME_FLAG = {"MAINT": "MAINTENANCE", "REBOOT": "REBOOT_REQUESTED", "NO_RESPOND": "NOT_RESPONDING"}
+# slurm.h of 22.05 to 26.05, node_states and NODE_STATE_*: jobs of users do not start there.
+_NOT_SERVING = frozenset(
+    {
+        *("MAINTENANCE", "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWER_UP", "POWERING_UP"),
+        *("INVALID_REG", "BLOCKED", "REBOOT_ISSUED"),
+    }
+)
+_NOT_THERE = frozenset({"UNKNOWN", "FUTURE"})
 _REASON_STAMP = re.compile(
     r"^(?P<reason>.*?)(?: \[(?P<user>[^\s\[\]@]*)@(?P<at>[0-9T:-]+)\])?$", re.DOTALL
 )
@@ -87,6 +95,13 @@ class NodeState:
         """Takes no new jobs, whoever decided so."""
         is_away = self.base in {"DOWN", "ERROR"} or "NOT_RESPONDING" in self.flags
         return self.is_draining or self.is_failing or is_away
+
+    @property
+    def is_serving(self) -> bool:
+        """Takes jobs of users: not out, and neither kept for a maintenance nor away for whatever
+        Slurm itself has to say of it. PLANNED keeps it for one larger job: that is serving."""
+        is_there = self.base not in _NOT_THERE
+        return is_there and not self.is_out and not self.flags & _NOT_SERVING
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ def sizes(partitions: Mapping[str, Iterable[str]]) -> dict[str, int]:
 
 
 def out_of_service() -> set[str]:
-    """Nodes that an open incident took out, and those that Slurm shows as down or drained."""
+    """Nodes that an open incident took out, and those that take no jobs by Slurm's last look,
+    whoever took them out."""
     ours = Incident.objects.open().filter(
         out_of_service_at__isnull=False, restored_at=None, owner__startswith="node/"
     )
@@ -53,6 +54,8 @@ def out_of_service() -> set[str]:
     seen = of_slurm.values_list("owner", "fault_type")
     out = set(ours.values_list("owner", flat=True))
     out.update(owner for owner, fault_type in seen if is_out(fault_type))
+    away = Node.objects.inventoried().filter(is_serving=False).values_list("name", flat=True)
+    out.update(resources.node(name) for name in away)
     return out
 
 

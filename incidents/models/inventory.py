@@ -46,6 +46,9 @@ class Node(models.Model):
         null=True, blank=True, help_text="as Slurm or the files count them"
     )
     is_provisional = models.BooleanField(default=False)
+    is_serving = models.BooleanField(
+        default=True, help_text="takes jobs of users, by the last look at Slurm's nodes"
+    )
     in_service_since = models.DateTimeField(null=True, blank=True)
     boot_id = models.CharField(max_length=64, blank=True)
     boot_seen_at = models.DateTimeField(null=True, blank=True)

@@ -6,6 +6,7 @@ import logging
 from datetime import datetime
 
 from runbooks.shadow import shadow_log
+from runbooks.slurm import ownership
 from runbooks.slurm.protocol import SlurmError
 from runbooks.step import World
 
@@ -15,7 +16,9 @@ _log = logging.getLogger(__name__)
 def record_acts(now: datetime, world: World) -> int:
     """How many acts of people were new. A Slurm that does not answer is looked at again."""
     try:
-        new = shadow_log.record_external_acts(world.slurm.nodes(), now)
+        nodes = world.slurm.nodes()
+        slurm_user = ownership.parse_slurm_user(world.slurm.config())
+        new = shadow_log.record_external_acts(nodes, now, slurm_user=slurm_user)
     except SlurmError as error:
         _log.info("Slurm's nodes could not be read: %s", error)
         new = 0

@@ -203,7 +203,7 @@ def pods() -> list[dict[str, Any]]:
     )
     repair = Run.objects.unfinished().filter(node=OuterRef("pk")).exclude(mode=Mode.SHADOW)
     seen_out = SeenNode.objects.filter(node=OuterRef("pk"), is_out=True)
-    is_out = Exists(out) | Exists(seen_out)
+    is_out = Exists(out) | Exists(seen_out) | Q(is_serving=False)
     nodes = Node.objects.inventoried().annotate(is_out=is_out, is_repaired=Exists(repair))
     counts = {
         "total": Count("pk"),

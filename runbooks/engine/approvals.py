@@ -208,7 +208,7 @@ def _list_repairs(ctx: Context) -> tuple[str, ...]:
 
 
 def _count_others_out(run: Run, ctx: Context, nodes: Mapping[str, NodeState]) -> int:
-    out = {name for name, state in nodes.items() if state.is_out}
+    out = {name for name, state in nodes.items() if not state.is_serving}
     return len((out | fleet.get_held_nodes(run, ctx.now)) - {ctx.node})
 
 

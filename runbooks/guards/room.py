@@ -1,8 +1,9 @@
 """Guards on room: how many nodes may be out of a partition and of a pod, and how many jobs need.
 Pure.
 
-Every node that takes no jobs counts, whoever took it out; so does every node that an unfinished run
-of ours has been let take out, whether or not Slurm shows it yet.
+Every node that takes no jobs counts, whoever took it out, a maintenance and power saving included;
+so does every node that an unfinished run of ours has been let take out, whether or not Slurm shows
+it yet.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
 def _get_serving_nodes(fleet: Fleet, demand: Demand) -> set[str]:
     """In service, not about to go out, and in a partition that may serve the job."""
     usable = set(demand.partitions)
-    in_service = {name for name, node in fleet.nodes.items() if not node.is_out}
+    in_service = {name for name, node in fleet.nodes.items() if node.is_serving}
     free = in_service - fleet.claimed
     return {name for name in free if usable.intersection(fleet.nodes[name].partitions)}
 
@@ -114,5 +115,5 @@ def _get_taken_nodes(request: Request, fleet: Fleet, members: Collection[str]) -
     """Of these, what is out beside the node; of a node that is out already, only what our runs do
     at once."""
     claimed = fleet.claimed.intersection(members) - {request.node}
-    out = {name for name in members if fleet.nodes[name].is_out} | claimed
+    out = {name for name in members if not fleet.nodes[name].is_serving} | claimed
     return set(claimed) if request.node in out else out

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from detectors.catalog import catalog
+from detectors.slurm import drain_reasons
 from runbooks.node import overwritten
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, Held, Owner, TakenOver, Written
@@ -30,13 +31,24 @@ def get_owner(ctx: Context) -> Owner:
     what stands there. A person's drain stays theirs when Slurm has put a reason of its own in the
     place of theirs."""
     known = [*load_written(ctx.facts), *_get_attempted_reasons(ctx)]
-    whose = ownership.get_owner(ctx.state, ctx.incident_id, known)
+    slurm_user = get_slurm_user(ctx)
+    whose = ownership.get_owner(ctx.state, ctx.incident_id, known, slurm_user=slurm_user)
     if whose is Owner.SLURM and ctx.find_persons_reason():
         return Owner.PERSON
     named = ownership.parse_incident(ctx.state.reason)
     if whose is not Owner.PERSON or named is None:
         return whose
     return ownership.get_owner(ctx.state, ctx.incident_id, [*known, *ctx.find_written(named)])
+
+
+def get_slurm_user(ctx: Context) -> str:
+    """Slurm is asked only where what it writes itself stands there under a name that is not one of
+    the usual."""
+    state = ctx.state
+    is_usual = ownership.is_by_slurm(state) or not drain_reasons.is_slurms_text(state.reason)
+    return (
+        ownership.SLURM_USER if is_usual else ownership.parse_slurm_user(ctx.world.slurm.config())
+    )
 
 
 def drain_node(ctx: Context, reason: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from detectors.slurm import drain_reasons
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Written
 from runbooks.slurm.protocol import NodeEvent, NodeState, SlurmError
@@ -163,7 +164,7 @@ def _find_before_drain(
     persons = [
         event
         for event in before
-        if event.reason != act["seen"] and not ownership.is_slurms_text(event.reason)
+        if event.reason != act["seen"] and not drain_reasons.is_slurms_text(event.reason)
     ]
     return _build(persons[-1]) if persons else None
 
@@ -173,7 +174,11 @@ def _find_before_resume(reason: str, events: Sequence[NodeEvent]) -> Overwritten
     if not events or events[-1].ended_at is None:
         return Unknown()
     last = events[-1]
-    if len(events) == 1 or last.reason.startswith(reason) or ownership.is_slurms_text(last.reason):
+    if (
+        len(events) == 1
+        or last.reason.startswith(reason)
+        or drain_reasons.is_slurms_text(last.reason)
+    ):
         return None
     before = events[-2]
     is_after_ours = before.reason.startswith(reason) and before.ended_at == last.began_at

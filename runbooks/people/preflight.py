@@ -14,6 +14,8 @@ from django.conf import settings
 
 from detectors.detector import DetectorError, Target
 from detectors.receivers.senders import Senders
+from detectors.slurm import drain_reasons
+from detectors.slurm.drain_reasons import Drainer
 from incidents.inventory import services
 from incidents.models import Node
 from runbooks.fleet import fleet
@@ -24,7 +26,8 @@ from runbooks.node.looking import KernelLog
 from runbooks.people import root_rights
 from runbooks.plan.runbook import Runbook
 from runbooks.power.protocol import NoController, NoPower, PowerError, PowerState
-from runbooks.slurm.protocol import SlurmError
+from runbooks.slurm import ownership
+from runbooks.slurm.protocol import NodeState, SlurmError
 from runbooks.step import World
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 
@@ -75,6 +78,7 @@ def run_checks(world: World) -> list[Check]:
         _check_privileges,
         _check_accounts,
         _check_nodes,
+        _check_other_drains,
         _check_node_access,
         _check_kernel_log,
         _check_log_hosts,
@@ -189,6 +193,28 @@ def _check_nodes(config: Mapping[str, str], world: World) -> Check:
     text = f"{count} are in Slurm, which has {len(in_slurm)}."
     todo = "Import the inventory (kintsugi inventory import) with the names that Slurm uses."
     return Check("nodes", bool(both), text, "" if both else todo)
+
+
+def _check_other_drains(config: Mapping[str, str], world: World) -> Check:
+    """Nodes that neither Kintsugi nor Slurm has taken out. No obstacle: they are left alone."""
+    slurm_user = ownership.parse_slurm_user(config)
+    try:
+        states = world.slurm.nodes().values()
+    except SlurmError as error:
+        return Check("other_drains", False, str(error), "See that `scontrol show node` works.")
+    by_drainer: dict[Drainer, list[NodeState]] = {Drainer.PERSON: [], Drainer.TOOL: []}
+    for state in sorted(states, key=lambda state: state.name):
+        by_drainer.get(drain_reasons.drainer(state, slurm_user), []).append(state)
+    persons, tools = by_drainer[Drainer.PERSON], by_drainer[Drainer.TOOL]
+    if not persons and not tools:
+        return Check("other_drains", True, "No node is drained by anybody else.")
+    shown = [f'{state.name} ("{state.reason}")' for state in [*tools, *persons][:_SAMPLE]]
+    more = " ..." if len(persons) + len(tools) > _SAMPLE else ""
+    text = (
+        f"{len(tools)} nodes are drained by health checks and {len(persons)} by people, and left"
+        f" alone: {', '.join(shown)}{more}."
+    )
+    return Check("other_drains", True, text)
 
 
 def _check_node_access(config: Mapping[str, str], world: World) -> Check:

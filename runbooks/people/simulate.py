@@ -119,7 +119,7 @@ def simulate(
     faults = _list_active_faults(name)
     steps = tuple(_simulate_step(planned, request) for planned in book.steps)
     state_text = "+".join([state.base, *sorted(state.flags)])
-    in_the_way = _find_foreign_drain(state)
+    in_the_way = _find_foreign_drain(state, _read_slurm_user(world))
     return Simulation(
         runbook,
         book.version,
@@ -193,9 +193,16 @@ def _list_active_faults(name: str) -> tuple[str, ...]:
     return tuple(f"{row.fault_type} on {row.resource}" for row in rows)
 
 
-def _find_foreign_drain(state: NodeState) -> str:
+def _read_slurm_user(world: World) -> str:
+    try:
+        return ownership.parse_slurm_user(world.slurm.config())
+    except SlurmError:
+        return ownership.SLURM_USER
+
+
+def _find_foreign_drain(state: NodeState, slurm_user: str) -> str:
     """A person's drain, which a run would wait for."""
-    if ownership.get_owner(state, _NO_INCIDENT) is not Owner.PERSON:
+    if ownership.get_owner(state, _NO_INCIDENT, slurm_user=slurm_user) is not Owner.PERSON:
         return ""
     who = state.reason_set_by or "someone"
     return (

@@ -44,9 +44,9 @@ class ExternalAct:
     text: str
 
 
-def observe_node(state: NodeState) -> NodeSnapshot:
+def observe_node(state: NodeState, slurm_user: str = ownership.SLURM_USER) -> NodeSnapshot:
     whose = (
-        ownership.get_owner(state, _NO_INCIDENT)
+        ownership.get_owner(state, _NO_INCIDENT, slurm_user=slurm_user)
         if state.is_draining or state.base == "DOWN"
         else Owner.NOBODY
     )
@@ -56,13 +56,18 @@ def observe_node(state: NodeState) -> NodeSnapshot:
     )
 
 
-def find_acts(before: NodeSnapshot, state: NodeState, now: datetime) -> list[ExternalAct]:
+def find_acts(
+    before: NodeSnapshot,
+    state: NodeState,
+    now: datetime,
+    slurm_user: str = ownership.SLURM_USER,
+) -> list[ExternalAct]:
     """What people did since `before`. What Slurm and Kintsugi did by themselves is left out.
 
     A boot is taken for a reboot on purpose only where a person holds the node, or it was drained: a
     node that takes jobs and boots has crashed.
     """
-    after = observe_node(state)
+    after = observe_node(state, slurm_user)
     found: list[ExternalAct] = []
     is_persons = after.owner is Owner.PERSON
     if is_persons and before.owner is not Owner.PERSON:

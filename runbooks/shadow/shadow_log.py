@@ -19,7 +19,7 @@ from incidents.models import Node
 from incidents.reliability import proportions
 from runbooks.models import UNFINISHED, Run, SeenAct, SeenNode, ShadowAct
 from runbooks.shadow import external_changes
-from runbooks.slurm.ownership import Owner
+from runbooks.slurm.ownership import SLURM_USER, Owner
 from runbooks.slurm.protocol import NodeState
 
 # The acts of a plan that Slurm shows, by step. A GPU reset leaves no trace there and is not
@@ -80,7 +80,9 @@ def record_planned_acts(
 
 
 @transaction.atomic
-def record_external_acts(nodes: Mapping[str, NodeState], now: datetime) -> int:
+def record_external_acts(
+    nodes: Mapping[str, NodeState], now: datetime, *, slurm_user: str = SLURM_USER
+) -> int:
     """One look at Slurm's nodes: what people did since the last is written down. How many acts were
     new."""
     known = {
@@ -96,23 +98,32 @@ def record_external_acts(nodes: Mapping[str, NodeState], now: datetime) -> int:
         before = external_changes.NodeSnapshot(
             row.is_out, _get_owner(row), row.reason, row.boot_time
         )
-        after = external_changes.observe_node(state)
+        after = external_changes.observe_node(state, slurm_user)
         persons_reason = _get_persons_reason(row.persons_reason, after)
         seen = (row.is_out, row.is_ours, row.reason, row.boot_time)
         if _as_row(after) == seen and persons_reason == row.persons_reason:
             continue
         if name not in ours:
-            acts += [
-                _build_row(row.node, act) for act in external_changes.find_acts(before, state, now)
-            ]
+            found = external_changes.find_acts(before, state, now, slurm_user)
+            acts += [_build_row(row.node, act) for act in found]
         row.is_out, row.is_ours, row.reason, row.boot_time = _as_row(after)
         row.persons_reason, row.seen_at = persons_reason, now
         changed.append(row)
     columns = ["is_out", "is_ours", "reason", "persons_reason", "boot_time", "seen_at"]
     SeenNode.objects.bulk_update(changed, columns, batch_size=500)
-    _create_seen_nodes(nodes.keys() - known.keys(), nodes, now)
+    _store_serving(nodes)
+    _create_seen_nodes(nodes.keys() - known.keys(), nodes, now, slurm_user)
     SeenAct.objects.bulk_create(acts)
     return len(acts)
+
+
+def _store_serving(nodes: Mapping[str, NodeState]) -> None:
+    """Which nodes take jobs of users, for whoever counts them. Only what changed is written."""
+    serving = {name for name, state in nodes.items() if state.is_serving}
+    rows = Node.objects.filter(name__in=list(nodes)).values_list("name", "is_serving")
+    changed = {name for name, was_serving in rows if was_serving != (name in serving)}
+    Node.objects.filter(name__in=changed & serving).update(is_serving=True)
+    Node.objects.filter(name__in=changed - serving).update(is_serving=False)
 
 
 def _as_row(node: external_changes.NodeSnapshot) -> tuple[bool, bool, str, datetime | None]:
@@ -156,14 +167,14 @@ def _get_own_nodes(now: datetime) -> set[str]:
 
 
 def _create_seen_nodes(
-    names: Collection[str], nodes: Mapping[str, NodeState], now: datetime
+    names: Collection[str], nodes: Mapping[str, NodeState], now: datetime, slurm_user: str
 ) -> None:
     """Nodes seen for the first time: what stands there already is nobody's act of today."""
     if not names:
         return
     rows = []
     for node in Node.objects.filter(name__in=list(names)):
-        seen = external_changes.observe_node(nodes[node.name])
+        seen = external_changes.observe_node(nodes[node.name], slurm_user)
         is_out, is_ours, reason, boot_time = _as_row(seen)
         rows.append(
             SeenNode(

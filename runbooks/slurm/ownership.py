@@ -4,27 +4,18 @@ Slurm wrote it, else a person's. Pure: a person's drain is never overwritten and
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from detectors.slurm import drain_reasons
 from detectors.slurm.output import NodeState
 
-_OURS = "kintsugi:"
-# What slurmctld and slurmd write themselves (Slurm 22.05 to 26.05: src/slurmctld/node_mgr.c and
-# agent.c, src/slurmd/slurmd/req.c).
-_BY_SLURM = re.compile(
-    r"Not responding|Kill task failed|Prolog error|Epilog error|batch job complete"
-    r" failure|Duplicate jobid"
-    r"|Prolog/Epilog failure|ResumeTimeout reached|Job env setup error|NO NETWORK ADDRESS FOUND"
-    r"|Reported active features .*|Failed to parse dynamic_conf nodeline"
-    r"|Node unexpectedly rebooted|reboot (?:issued|complete|timed out)|gres/gpu count .*"
-    r"|Low (?:RealMemory|TmpDisk|CPUs).*|Low socket\*core.*"
-)
+_OURS = drain_reasons.OURS
+SLURM_USER = "slurm"
 # What Slurm puts between a reason and what it appends to it.
 _BETWEEN = " : "
-_SLURM_USERS = frozenset({"", "root", "slurm"})
 _OF_INCIDENT = re.compile(rf"{_OURS}(\d{{1,18}}) ")
 _REBOOT_ISSUED = re.compile(r" : reboot (?:issued|complete|timed out)")
 
@@ -67,7 +58,7 @@ class Written:
         rest = reason.removeprefix(self.reason)
         if reason == self.reason:
             return True
-        return rest != reason and rest.startswith(_BETWEEN) and is_slurms_text(rest)
+        return rest != reason and rest.startswith(_BETWEEN) and drain_reasons.is_slurms_text(rest)
 
 
 def get_written(state: NodeState) -> Written:
@@ -75,7 +66,13 @@ def get_written(state: NodeState) -> Written:
     return Written(state.reason, state.reason_set_by, state.reason_changed_at)
 
 
-def get_owner(state: NodeState, incident_id: int, known: Sequence[Written] | None = None) -> Owner:
+def get_owner(
+    state: NodeState,
+    incident_id: int,
+    known: Sequence[Written] | None = None,
+    *,
+    slurm_user: str = SLURM_USER,
+) -> Owner:
     """Who took the node out. A reason left on a node that takes jobs belongs to nobody: from 24.11
     on a resume keeps it there.
 
@@ -92,17 +89,17 @@ def get_owner(state: NodeState, incident_id: int, known: Sequence[Written] | Non
             return Owner.PERSON
         is_of_this = state.reason.startswith(_format_prefix(incident_id))
         return Owner.THIS_INCIDENT if is_of_this else Owner.OTHER_INCIDENT
-    return Owner.SLURM if is_by_slurm(state) else Owner.PERSON
+    return Owner.SLURM if is_by_slurm(state, slurm_user) else Owner.PERSON
 
 
-def is_by_slurm(state: NodeState) -> bool:
-    """Whether the reason is one that Slurm's own daemons write."""
-    return state.reason_set_by in _SLURM_USERS and is_slurms_text(state.reason)
+def is_by_slurm(state: NodeState, slurm_user: str = SLURM_USER) -> bool:
+    """Whether the reason is one that Slurm's own daemons write, set by a user that they run as."""
+    return drain_reasons.is_slurms(state.reason, state.reason_set_by, slurm_user)
 
 
-def is_slurms_text(text: str) -> bool:
-    """Whether each part of it is one that Slurm's own daemons write."""
-    return all(_BY_SLURM.fullmatch(part) for part in text.split(_BETWEEN) if part)
+def parse_slurm_user(config: Mapping[str, str]) -> str:
+    """`SlurmUser = slurm(64030)`, as `scontrol show config` prints it."""
+    return config.get("SlurmUser", "").partition("(")[0] or SLURM_USER
 
 
 def parse_incident(reason: str) -> int | None:

@@ -73,7 +73,7 @@ class Drain(Base):
 def _wait_for_person(ctx: Context) -> Wait:
     ctx.facts["persons_reason"] = ctx.state.reason
     who, reason = ctx.state.reason_set_by or "someone", f'"{ctx.state.reason}"'
-    if ownership.is_by_slurm(ctx.state):
+    if ownership.is_by_slurm(ctx.state, drains.get_slurm_user(ctx)):
         who = "a person"
         reason = f'"{ctx.find_persons_reason()}", over which Slurm has written {reason}'
     text = (

@@ -62,7 +62,7 @@ def _swap_in(ctx: Context) -> Result:
     if spare is None:
         choices = spares.ready(ctx.state.partitions)
         states = slurm.nodes([row.node.name for row in choices]) if choices else {}
-        ready = [row for row in choices if not states[row.node.name].is_out]
+        ready = [row for row in choices if states[row.node.name].is_serving]
         spare = next((row for row in ready if not _find_refusal(ctx, row)), None)
         if spare is None:
             return _report_no_spare(ctx, [row.node.name for row in ready])

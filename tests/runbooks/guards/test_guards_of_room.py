@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -50,6 +51,30 @@ def in_pods(size: int, out: int = 0, **changes: object) -> Fleet:
             "pods": dict.fromkeys(fleet.nodes, "pod-a") | {"gn900": "pod-b"},
         }  # of which Slurm knows none
     )
+
+
+@pytest.mark.parametrize(
+    ("base", "flag"),
+    [
+        ("IDLE", "MAINTENANCE"),
+        ("IDLE", "POWERED_DOWN"),
+        ("IDLE", "POWERING_UP"),
+        ("IDLE", "INVALID_REG"),
+        ("IDLE", "BLOCKED"),
+        ("FUTURE", ""),
+    ],
+)
+def test_a_node_that_takes_no_jobs_for_whatever_reason_counts_against_the_cap(
+    base: str, flag: str
+) -> None:
+    fleet = a_fleet(100)
+    away = {
+        name: replace(node, base=base, flags=frozenset({flag} - {""}))
+        for name, node in fleet.nodes.items()
+        if name > "gn095"
+    }
+    assert refusal(DRAIN, fleet) is None
+    assert refusal(DRAIN, replace(fleet, nodes={**fleet.nodes, **away})) is Refusal.CAP
 
 
 @pytest.mark.parametrize(("size", "limit"), [(1, 1), (8, 1), (10, 1), (32, 3), (50, 5)])

@@ -38,6 +38,37 @@ def test_reason_on_the_node_says_which_incident_and_why() -> None:
 
 
 @pytest.mark.parametrize(
+    "reason",
+    [
+        "Kill task failed (JobId=12 StepId=0)",
+        "Job step not running (JobId=12 StepId=extern)",
+        "Prolog/Epilog failure",
+        "ResumeTimeout reached",
+        "Job env setup error",
+        "NO NETWORK ADDRESS FOUND",
+        "SlurmdSpoolDir is full",
+        "switch_g_job_postfini failed",
+        "Bad core count",
+        "Low CPUs, CoreSpec differ",
+        "Failed to parse dynamic_conf nodeline",
+        (
+            "Reported active features (a) are not a superset of currently active changeable"
+            " features (b)"
+        ),
+    ],
+)
+def test_what_slurm_of_any_version_writes_is_slurms_under_whatever_name_it_runs(
+    reason: str,
+) -> None:
+    """src/slurmctld and src/slurmd of 22.05 to 26.05."""
+    node = a_node(reason, "DRAIN", by="hpcadmin")
+    assert get_owner(node, 7, slurm_user="hpcadmin") is Owner.SLURM
+    assert get_owner(node, 7) is Owner.PERSON
+    assert get_owner(a_node(reason, "DRAIN"), 7) is Owner.SLURM
+    assert get_owner(a_node(f"{reason} - bob", "DRAIN"), 7) is not Owner.NOBODY
+
+
+@pytest.mark.parametrize(
     ("node", "whose"),
     [
         (a_node("", base="IDLE"), Owner.NOBODY),
