@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from detectors.catalog import grace_periods as graces
-from detectors.catalog import rows, rules
+from detectors.catalog import grammar, rows, rules
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
 from detectors.provenance import FACILITIES
 
@@ -31,7 +31,7 @@ except (
     tomllib = None  # type: ignore[assignment]
 
 _DIRECTORY = Path(__file__).parent
-_TABLES = ("type", "signature", "rule", "grace", "harmless")
+_TABLES = ("type", "signature", "grammar", "rule", "grace", "harmless")
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # A character class or an escaped character says nothing about look-around; a back-reference is an
 # escaped digit.
@@ -278,6 +278,7 @@ class _Reader:
         adders = {
             "type": self._add_type,
             "signature": self._add_signature,
+            "grammar": self._add_grammar,
             "rule": self._add_rule,
             "grace": self._add_grace,
             "harmless": self._add_harmless,
@@ -304,6 +305,10 @@ class _Reader:
 
     def _add_signature(self, where: str, row: dict[str, Any]) -> None:
         self.signatures.extend(_signatures(where, row))
+
+    def _add_grammar(self, where: str, row: dict[str, Any]) -> None:
+        for signature in grammar.expand(row):
+            self.signatures.extend(_signatures(where, signature))
 
     def _add_rule(self, where: str, row: dict[str, Any]) -> None:
         rule = rules.read(where, row)

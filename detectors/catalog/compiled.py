@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from detectors.catalog import catalog
+from detectors.catalog import catalog, grammar
 from detectors.catalog.catalog import Catalog, CatalogError
 
 NAME = "compiled.json"
@@ -29,6 +29,8 @@ def compile_catalog(paths: Sequence[Path]) -> str:
         for name in _TABLES:
             filled = tables.get("defaults", {}) if name == "type" else {}
             rows[name] += [{**filled, **row} for row in tables.get(name, ())]
+        for row in tables.get("grammar", ()):
+            rows["signature"] += grammar.expand(row)
     return json.dumps(rows, separators=(",", ":"))
 
 

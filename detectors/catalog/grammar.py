@@ -1,0 +1,116 @@
+"""How switches word an alarm: a row of subject and words becomes the signatures of every vendor
+that names a message by facility, severity and mnemonic.
+
+`%FACILITY-SEVERITY-MNEMONIC: sentence` is Cisco's (NX-OS, IOS, IOS XR), Arista's and Dell's;
+Huawei and H3C write `%%10FACILITY/SEVERITY/MNEMONIC: sentence`, Juniper `DAEMON_SUBJECT_WORD: `. A
+message is about a subject when a part of its mnemonic or its facility is one of the row's words;
+it fails or clears by another part of the mnemonic, or else by the sentence. What clears is read
+first, so that it never begins a fault. Pure. Python 3.9, standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# NX-OS names the virtual device before its message; others begin with the percent sign.
+_NAMED = r"(?:%\$ VDC-\d{1,3} %\$ )?%"
+# A facility may have parts: PLATFORM_ENV, PKT_INFRA-LINK, PLATFORM-SW1.
+_FACILITY = r"[A-Z][\w-]*"
+_HUAWEI = r"%%\d\d"
+# Ports as the vendors name them, in the sentence.
+_PORT = (
+    r"(?P<port>(?:(?:Gigabit|Ten|TwentyFive|Forty|Fifty|Hundred|TwoHundred|FourHundred|EightHundred)?"
+    r"(?:Gig(?:abit)?)?E(?:thernet)?|Eth|Et|Gi|Te|Tw|Fo|Hu|Fi|Po|[Pp]ort-?[Cc]hannel|mgmt|Management"
+    r"|xe-|et-|ge-|ae|swp|fc|\d{1,3}GE)\d[\w/.:]*)"
+)
+_NEEDED = ("type", "subject", "fails", "clears", "says_fails", "says_clears", "source")
+_FIELDS = (*_NEEDED, "on_port")
+
+
+def expand(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The signature rows of one grammar row, in the order in which they are tried: what clears,
+    then what fails, by mnemonic, and then both by the sentence. Raises ValueError with one reason
+    per line.
+
+    `subject`, `fails` and `clears` are lists of words in capitals, as parts of mnemonics;
+    `says_fails` and `says_clears` lists of words of the sentence. With `on_port` a port that the
+    sentence names is the resource.
+    """
+    reasons = [f"unknown field {name}" for name in sorted(set(row) - set(_FIELDS))]
+    reasons += [f"missing {name}" for name in _NEEDED if not row.get(name)]
+    if reasons:
+        raise ValueError("\n".join(reasons))
+    subject = _any(row["subject"])
+    clears, fails = _any(row["clears"]), _any(row["fails"])
+    ends = _by_mnemonic(subject, clears, is_last=True)
+    begins = _by_mnemonic(subject, fails, is_last=False)
+    named = _by_subject(subject)
+    says_end, says_failure = _any(row["says_clears"]), _any(row["says_fails"])
+    yield from _signatures(row, "cleared", ends, "", _by_juniper(subject, clears))
+    yield from _signatures(row, "raised", begins, "", _by_juniper(subject, fails))
+    yield from _signatures(row, "cleared", named, rf".*\b{says_end}")
+    yield from _signatures(row, "raised", named, rf".*\b{says_failure}")
+
+
+def _any(words: list[str]) -> str:
+    """One of these; the longest first, as an alternative that begins another would hide it."""
+    return "(?:" + "|".join(sorted(words, key=len, reverse=True)) + ")"
+
+
+def _by_mnemonic(subject: str, word: str, *, is_last: bool) -> str:
+    """A message whose mnemonic, or facility and mnemonic, name the subject and the word. `is_last`:
+    the word ends the mnemonic, as that of a clear does: SYNC is one, SYNC_LOST is not."""
+    rest = "" if is_last else r"(?:_\w*)?"
+    forms = [
+        rf"(?:\w*_)?{subject}\d*_(?:\w*_)?{word}{rest}",
+        rf"(?:\w*_)?{subject}{word}",
+    ]
+    if not is_last:
+        forms.append(rf"(?:\w*_)?{word}_(?:\w*_)?{subject}\d*{rest}")
+    about = _alternatives(*forms)
+    return _alternatives(
+        rf"{_NAMED}{_FACILITY}-\d-{about}\s?:",
+        rf"{_NAMED}{_of(subject)}-\d-(?:\w*_)?{word}{rest}\s?:",
+        rf"{_HUAWEI}\w+/\d/{about}(?:\(\w+\))?(?:\[\d+\])?:",
+        rf"\(OS10\) %{about}\s?:",
+    )
+
+
+def _by_subject(subject: str) -> str:
+    """A message whose mnemonic or facility names the subject; the sentence says what became of
+    it."""
+    part = rf"(?:\w*_)?{subject}\d*(?:_\w*)?"
+    return _alternatives(
+        rf"{_NAMED}{_FACILITY}-\d-{part}\s?:",
+        rf"{_NAMED}{_of(subject)}-\d-\w+\s?:",
+        rf"{_HUAWEI}\w+/\d/{part}(?:\(\w+\))?(?:\[\d+\])?:",
+    )
+
+
+def _by_juniper(subject: str, word: str) -> str:
+    return rf"(?:CHASSISD|RPD|LACPD|PFED|L2ALD|ESWD)_(?:\w*_)?{subject}_?{word}\w*: "
+
+
+def _of(subject: str) -> str:
+    """A facility that is the subject's."""
+    return rf"(?:\w*[_-])?{subject}\d*(?:[_-]\w*)*"
+
+
+def _alternatives(*patterns: str) -> str:
+    return "(?:" + "|".join(patterns) + ")"
+
+
+def _signatures(
+    row: Mapping[str, Any], event: str, message: str, sentence: str, *others: str
+) -> Iterator[dict[str, Any]]:
+    shared = {
+        "type": row["type"],
+        "event": event,
+        "program": "any",
+        "facility": "any",
+        "begins": "program",
+    }
+    if row.get("on_port"):
+        yield {**shared, "on": "port", "pattern": f"{message}.*?{_PORT}{sentence}"}
+    yield {**shared, "on": "switch", "pattern": [message + sentence, *others]}
