@@ -3,12 +3,14 @@
 from typing import Any
 
 from django.apps import AppConfig, apps
+from django.conf import settings
 from django.contrib import admin
 from django.contrib.admin import apps as admin_apps
 from django.contrib.admin import checks as admin_checks
 from django.core import checks
 from django.db.models.signals import post_migrate
 
+from detectors.catalog import site_catalog
 from kintsugi import roles, startup
 
 
@@ -18,6 +20,7 @@ class KintsugiConfig(AppConfig):
 
     def ready(self) -> None:
         startup.register_checks()
+        site_catalog.set_directory(settings.KINTSUGI["KINTSUGI_CATALOG_DIR"] or None)
         # Sent for the last app with tables: by then every permission exists. This app has none and
         # is never sent for.
         post_migrate.connect(roles.after_migrate, sender=apps.get_app_config("runbooks"))

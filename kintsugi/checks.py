@@ -12,6 +12,8 @@ from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
+from detectors.catalog import catalog
+from detectors.catalog.catalog import CatalogError
 from detectors.detector import DetectorError
 from detectors.transports import error_text
 from detectors.transports.ssh import SshShell
@@ -79,6 +81,18 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     return []
 
 
+def catalogue_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+    """A row that is read wrongly would raise faults of what is well, or hide what is not."""
+    try:
+        catalog.load()
+    except CatalogError as error:
+        hint = (
+            "Correct the files of KINTSUGI_CATALOG_DIR; docs/reference/catalogue.md has the form."
+        )
+        return [checks.Error(str(error), hint=hint, id="kintsugi.E006")]
+    return []
+
+
 def correlation_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A rule that is read wrongly would join what does not belong together, and nobody would be
     told of it."""
@@ -110,6 +124,7 @@ def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMess
 CHECKS = (
     redis_keeps_what_it_is_given,
     node_access_is_usable,
+    catalogue_is_usable,
     correlation_is_usable,
     runbooks_are_usable,
 )

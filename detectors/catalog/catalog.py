@@ -8,7 +8,9 @@ alone; where there is no tomllib (before 3.11) the rows come compiled, by
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from detectors.catalog import grace_periods as graces
-from detectors.catalog import grammar, rows, rules
+from detectors.catalog import grammar, rows, rules, site_catalog
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
 from detectors.provenance import FACILITIES
 
@@ -30,7 +32,11 @@ except (
 ):  # Python before 3.11: the node check, which brings the catalogue compiled
     tomllib = None  # type: ignore[assignment]
 
+_log = logging.getLogger(__name__)
 _DIRECTORY = Path(__file__).parent
+# How soon a change of the site's files is seen: nobody waits for it, and each look is a system call
+# a file. Our choice.
+_LOOK_EVERY_S = 5.0
 _TABLES = ("type", "signature", "grammar", "rule", "grace", "harmless")
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # A character class or an escaped character says nothing about look-around; a back-reference is an
@@ -262,15 +268,17 @@ class _Reader:
     places: dict[str, str] = field(default_factory=dict)
 
     def read(self, path: Path) -> None:
+        is_sites = path.parent == site_catalog.get_directory()
+        name = str(path) if is_sites else path.name
         try:
             text = path.read_text(encoding="utf-8")
             found = tomllib.loads(text)
         except (OSError, ValueError) as error:
-            self.problems.append(f"{path.name}: cannot be read: {error}")
+            self.problems.append(f"{name}: cannot be read: {error}")
             return
-        for name in sorted(set(found) - {"defaults", *_TABLES}):
-            self.problems.append(f"{path.name}: unknown table {name}")
-        self.take(path.name, found, text)
+        for table in sorted(set(found) - {"defaults", *_TABLES}):
+            self.problems.append(f"{name}: unknown table {table}")
+        self.take(name, found, text)
 
     def take(self, name: str, found: Mapping[str, Any], text: str = "") -> None:
         """The rows of every table; `text` is what they were read from, for the line numbers of
@@ -543,7 +551,57 @@ def _build(reader: _Reader) -> Catalog:
     return Catalog(types, tuple(reader.signatures), rules_by_metric, tuple(reader.harmless))
 
 
-@lru_cache(maxsize=1)
 def load() -> Catalog:
-    """The catalogue that ships with Kintsugi, read once per process. Raises CatalogError."""
+    """The catalogue that ships with Kintsugi and, where a site has a directory of its own, the
+    site's rows before it.
+
+    The shipped files are read once per process, the site's whenever they change. Raises
+    CatalogError; but where a change breaks the site's files, the catalogue of before stays.
+    """
+    directory = site_catalog.get_directory()
+    return _load_shipped() if directory is None else _site.load(directory)
+
+
+def site_files(directory: Path) -> list[Path]:
+    """A site's own, in the order in which they are read. Raises CatalogError where there is no
+    such directory."""
+    if not directory.is_dir():
+        raise CatalogError(f"KINTSUGI_CATALOG_DIR: {directory} is no directory")
+    return sorted(directory.glob("*.toml"))
+
+
+@lru_cache(maxsize=1)
+def _load_shipped() -> Catalog:
     return read(files())
+
+
+class _SiteCatalog:
+    """The catalogue with a site's rows, as it was when its files last could be read."""
+
+    def __init__(self) -> None:
+        self._catalog: Optional[Catalog] = None
+        self._directory: Optional[Path] = None
+        self._stamp: object = None
+        self._looked_s = 0.0
+
+    def load(self, directory: Path) -> Catalog:
+        now = time.monotonic()
+        if directory != self._directory:
+            self._directory, self._catalog = directory, None
+        if self._catalog is not None and now - self._looked_s < _LOOK_EVERY_S:
+            return self._catalog
+        self._looked_s = now
+        try:
+            paths = site_files(directory)
+            stamp = [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
+            if self._catalog is None or stamp != self._stamp:
+                self._stamp = stamp
+                self._catalog = read([*paths, *files()])
+        except (CatalogError, OSError) as error:
+            if self._catalog is None:
+                raise CatalogError(str(error)) from error
+            _log.error("the catalogue of before stays: %s", error)
+        return self._catalog
+
+
+_site = _SiteCatalog()

@@ -14,9 +14,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from detectors.catalog import site_catalog
 from detectors.catalog.catalog import CatalogError, load
 from detectors.faults import EventKind
 from detectors.logs.signatures import Fact, Matcher
@@ -49,6 +51,7 @@ _FACT_KEYS = (
     "code",
     "action",
     "meaning",
+    "decided_by",
 )
 
 
@@ -149,6 +152,12 @@ def _build_parser() -> argparse.ArgumentParser:
     explaining.add_argument(
         "file", nargs="?", default="-", help="a log file; `-` or nothing: standard input"
     )
+    explaining.add_argument(
+        "--catalog",
+        type=Path,
+        default=os.environ.get("KINTSUGI_CATALOG_DIR") or None,
+        help="the site's own files of the catalogue ($KINTSUGI_CATALOG_DIR)",
+    )
     explaining.add_argument("--json", action="store_true", help="one JSON object per fact")
     explaining.add_argument("--all", action="store_true", help="benign lines too")
     explaining.add_argument("--host", default=UNKNOWN_HOST, help="the host of lines that name none")
@@ -162,7 +171,9 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 @lru_cache(maxsize=1)
-def _build_matcher() -> Matcher:
+def _build_matcher(directory: Path | None) -> Matcher:
+    """With the site's own files of this directory."""
+    site_catalog.set_directory(directory)
     return Matcher(load())
 
 
@@ -170,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code 0, or 2 for input or a catalogue that cannot be read."""
     chosen = _build_parser().parse_args(arguments)
     try:
-        matcher = _build_matcher()
+        matcher = _build_matcher(chosen.catalog)
         with _open_log(chosen.file) as stream:
             results = explain(
                 stream,
@@ -234,7 +245,7 @@ def _format_result(result: ExplainedLine) -> str:
         when = f"{when}, {fact.count} times"
     heading = f"line {result.line}: {title} ({fact.fault_type})"
     state = f"  {what}; on {fact.resource}, {when}"
-    text = f"  > {result.text[:_SHOWN]}"
+    text = f"  decided by {fact.decided_by}\n  > {result.text[:_SHOWN]}"
     return f"{heading}\n{state}\n  {fact.meaning}\n{text}\n"
 
 

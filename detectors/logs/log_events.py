@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timezone
 
 from detectors import resources
-from detectors.catalog import compiled
+from detectors.catalog import catalog, compiled, site_catalog
 from detectors.detector import Detector, Samples
 from detectors.faults import FaultEvent, Observation, event_id
 from detectors.logs.signatures import Matcher, to_event
@@ -24,16 +24,26 @@ _own = threading.local()
 
 
 def _matcher() -> Matcher:
-    """One per thread: it is not thread-safe. Made when first needed: that takes a second."""
-    if not hasattr(_own, "matcher"):
-        _own.matcher = Matcher(compiled.load(with_signatures=True))
+    """One per thread: it is not thread-safe. Made when first needed, which takes a second, and when
+    a site's rows change."""
+    is_made = hasattr(_own, "matcher")
+    if site_catalog.get_directory() is not None:
+        current = catalog.load()
+        if not is_made or _own.catalog is not current:
+            _make_matcher(current)
+    elif not is_made:
+        _make_matcher(compiled.load(with_signatures=True))
     matcher: Matcher = _own.matcher
     return matcher
 
 
+def _make_matcher(current: catalog.Catalog) -> None:
+    _own.catalog, _own.matcher = current, Matcher(current)
+    _own.unread_reader = UnreadReader(_own.matcher)
+
+
 def _unread_reader() -> UnreadReader:
-    if not hasattr(_own, "unread_reader"):
-        _own.unread_reader = UnreadReader(_matcher())
+    _matcher()
     reader: UnreadReader = _own.unread_reader
     return reader
 

@@ -64,7 +64,7 @@ class Fact:
     """One fault type raised or cleared on one resource, as one line said it. `occurred_at` is UTC.
 
     `program`, `facility` and `priority` (syslog's severity) are the line's. `is_of_driver`: what
-    was matched stands where the message begins.
+    was matched stands where the message begins. `decided_by` is the catalogue's file and line.
     """
 
     fault_type: str
@@ -86,6 +86,7 @@ class Fact:
     facility: int | None = None
     priority: int | None = None
     is_of_driver: bool = False
+    decided_by: str = ""
 
     def provenance(self, sender: Provenance) -> Provenance:
         """Of the line, which this sender brought."""
@@ -271,6 +272,7 @@ class Matcher:
             facility=hit.header.facility,
             priority=hit.header.severity,
             is_of_driver=hit.is_of_driver,
+            decided_by=hit.signature.where,
         )
 
     def _decoded(self, name: str, code: int | None, text: str) -> decode.Decoded:

@@ -103,6 +103,8 @@ _PREFILTER = (
     rb"%[A-Z][A-Z0-9_-]{0,60}-[0-3]-[A-Z]",
     rb"(?:\.|<)(?:emerg|alert|crit|err)>|\b(?:EMERG|ALERT|CRIT|ERR|ERROR)\b",
 )
+# Each bounded gap multiplies what a pattern may try.
+_MOST_GAPS, _GAP = 3, ".{1,80}"
 _MASKS = (
     # What stands in quotes or angle brackets is a name or a value.
     re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"|<[^<>]{1,80}>"),
@@ -241,6 +243,15 @@ def make_template(body: str) -> str:
     for mask in _MASKS:
         text = mask.sub(VARIES, text)
     return _REPEATED.sub(VARIES, " ".join(text.split()))
+
+
+def make_pattern(template: str) -> str:
+    """A pattern for lines of this form, from where the message begins until the third thing that
+    varies: for a person to correct."""
+    words = template.split(VARIES)
+    gaps = words[1 : _MOST_GAPS + 1]
+    pattern = re.escape(words[0]) + "".join(_GAP + re.escape(word) for word in gaps)
+    return pattern.replace("\\ ", " ").replace("\\-", "-").rstrip()
 
 
 def key_of(program: str, template: str) -> str:

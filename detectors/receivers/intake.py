@@ -154,6 +154,11 @@ class Intake:
         self._seen = _SeenKeys()
         self._is_dense = False
 
+    def use(self, matcher: Signatures, unread_reader: UnreadSource | None) -> None:
+        """From now on; what lines meant by those of before is forgotten."""
+        self._matcher, self._unread_reader = matcher, unread_reader
+        self._shapes, self._texts = Shapes(), Texts()
+
     def take(self, block: bytes, sender: Sender, *, observed_at: datetime, now: float) -> None:
         """A block of whole lines, LF between them."""
         self._counters.lines += block.count(b"\n") + 1

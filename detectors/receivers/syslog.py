@@ -100,7 +100,8 @@ class Door(Protocol):
 
 
 class Receiver:
-    """`run` blocks until `stop`, which any thread may call. `senders` is asked again every minute.
+    """`run` blocks until `stop`, which any thread may call. `senders` and `matcher` are asked again
+    every minute; another matcher than before is used from then on.
 
     `tls` is the port for syslog over TLS, `relp` a listening socket for senders that want their
     lines acknowledged. `report_refusals`
@@ -129,7 +130,8 @@ class Receiver:
         self.ready = threading.Event()
         self.address = (listen.host, listen.port)
         self.spool = spool
-        self._matcher = matcher
+        self._make_matcher = matcher
+        self._matcher: Signatures | None = None
         self._listen = listen
         self._ask_senders = senders
         self._senders = senders()
@@ -207,8 +209,9 @@ class Receiver:
         except OSError:
             self._connections.close_listener()
             raise
+        self._matcher = self._make_matcher()
         self._intake = Intake(
-            self._matcher(),
+            self._matcher,
             zones=self._zones,
             counters=self.counters,
             folder=self._folder,
@@ -478,8 +481,19 @@ class Receiver:
                 continue
             told_s, before, told = time.monotonic(), told, self.counters.snapshot()
             self._senders = await asyncio.to_thread(self._ask_senders)
+            await self._renew_matcher()
             if told != before:
                 _log.info("%s", " ".join(f"{name}={told[name]}" for name in told if told[name]))
+
+    async def _renew_matcher(self) -> None:
+        """Where the catalogue has changed since."""
+        matcher = await asyncio.to_thread(self._make_matcher)
+        if matcher is self._matcher:
+            return
+        unread_reader = await asyncio.to_thread(self._make_unread_reader)
+        self._matcher = matcher
+        self._intake.use(matcher, unread_reader)
+        _log.info("lines are read by the catalogue as it is now")
 
     async def _report(self) -> None:
         refused, unread = self._refusals.take(), self._intake.unread.take()

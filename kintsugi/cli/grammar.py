@@ -186,6 +186,12 @@ VERBS: tuple[Verb, ...] = (
         f"{_UNREAD}:show_unread",
     ),
     Verb(
+        ("unread", "draft"),
+        "a row of the site's catalogue for it, and what that would have done last week",
+        f"{_UNREAD}:draft_row",
+        is_change=True,
+    ),
+    Verb(
         ("node", "list"),
         "nodes with their incidents and what Slurm showed of them",
         f"{_NODES}:list_nodes",

@@ -336,6 +336,14 @@ KEYS: tuple[Key, ...] = (
         "rules of correlation of this site, tried before the shipped ones",
     ),
     Key(
+        "KINTSUGI_CATALOG_DIR",
+        Path,
+        "",
+        "a folder for *.toml files",
+        "fault types, signatures and harmless lines of this site, tried before the shipped ones;"
+        " read again when they change",
+    ),
+    Key(
         "KINTSUGI_RUNBOOKS",
         Path,
         "",

@@ -9,7 +9,7 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 from zoneinfo import ZoneInfo
@@ -64,9 +64,10 @@ def receiver() -> Receiver:
     except (PassedSocketError, AddressTaken, TlsError) as error:
         spool.close()
         raise AddressTaken(str(error)) from error
+    readers = _Readers()
     return Receiver(
-        matcher=_load_matcher,
-        unread_reader=lambda: UnreadReader(_load_matcher()),
+        matcher=readers.matcher,
+        unread_reader=readers.unread_reader,
         spool=spool,
         inbox=DatabaseInbox(),
         listen=listen,
@@ -86,10 +87,22 @@ def _load_zones() -> Zones:
     return Zones({host: ZoneInfo(name) for host, name in names.items()})
 
 
-@lru_cache(maxsize=1)
-def _load_matcher() -> Matcher:
-    """The receiver's own: nothing else of its process matches lines."""
-    return Matcher(catalog.load())
+class _Readers:
+    """What the receiver reads lines by, made anew when the catalogue has changed. For the receiver
+    alone: no two threads may match by one."""
+
+    def __init__(self) -> None:
+        self._catalog: catalog.Catalog | None = None
+        self._matcher: Matcher | None = None
+
+    def matcher(self) -> Matcher:
+        current = catalog.load()
+        if self._matcher is None or current is not self._catalog:
+            self._catalog, self._matcher = current, Matcher(current)
+        return self._matcher
+
+    def unread_reader(self) -> UnreadReader:
+        return UnreadReader(self.matcher())
 
 
 def make_receiver_part(receiver: Receiver) -> Part:

@@ -106,9 +106,11 @@ _own = threading.local()
 
 
 def _matcher() -> Matcher:
-    """One per thread: it is not thread-safe. Made when first needed: that takes a second."""
-    if not hasattr(_own, "matcher"):
-        _own.matcher = Matcher(catalog.load())
+    """One per thread: it is not thread-safe. Made when first needed, which takes a second, and when
+    a site's rows change."""
+    current = catalog.load()
+    if getattr(_own, "catalog", None) is not current:
+        _own.catalog, _own.matcher = current, Matcher(current)
     matcher: Matcher = _own.matcher
     return matcher
 

@@ -9,7 +9,9 @@ from typing import Any
 import paramiko
 import pytest
 
+from detectors.catalog import site_catalog
 from kintsugi.checks import (
+    catalogue_is_usable,
     correlation_is_usable,
     node_access_is_usable,
     redis_keeps_what_it_is_given,
@@ -82,6 +84,16 @@ def test_rules_of_the_site_that_cannot_be_read_stop_the_start(
     (message,) = correlation_is_usable(None)
     assert message.id == "kintsugi.E003"
     assert f"site.toml:1: mine: {missing}: missing" in message.msg
+
+
+def test_rows_of_the_site_that_cannot_be_read_stop_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(site_catalog, "_directory", tmp_path)
+    (tmp_path / "site.toml").write_text('[[harmless]]\npattern = "quux"\n')
+    (message,) = catalogue_is_usable(None)
+    assert message.id == "kintsugi.E006"
+    assert "site.toml:1: row: missing program" in message.msg
 
 
 def test_the_shipped_rules_of_correlation_can_be_read(settings: Any) -> None:

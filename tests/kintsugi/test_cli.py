@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 from django.core.management import get_commands
+from django.utils import timezone
 from typer.core import TyperGroup
 
+from detectors.catalog import catalog
 from detectors.logs.unread import UnreadLine
 from incidents.checks import unread_lines
 from incidents.models import UnreadTemplate
@@ -439,3 +441,46 @@ class TestUnread:
         refused = kintsugi("unread", "show", "nothing")
         assert refused.code == exit_codes.FAILED
         assert "kintsugi unread list" in refused.err
+
+    def test_a_row_is_drafted_with_what_it_would_have_done(
+        self, kintsugi: Command, key: str
+    ) -> None:
+        unread_lines.record([_unread_now()], timezone.now())
+        shown = kintsugi("unread", "draft", key, "--type", "node.kernel.panic")
+        assert shown.code == 0
+        assert 'pattern = "quux failed"' in shown.out
+        assert "would have raised node.kernel.panic: 4 lines" in shown.out
+        silent = kintsugi("unread", "draft", key, "--harmless", "A test bench.")
+        assert "no longer unread: quux failed (4 lines)" in silent.out
+        assert UnreadTemplate.objects.exists()
+
+    def test_a_row_that_is_written_counts_and_its_template_is_gone(
+        self, kintsugi: Command, key: str, tmp_path: Path, settings: Any
+    ) -> None:
+        settings.KINTSUGI = settings.KINTSUGI | {"KINTSUGI_CATALOG_DIR": tmp_path}
+        for _ in range(2):
+            unread_lines.record([_unread_now()], timezone.now())
+            key = UnreadTemplate.objects.get().key
+            done = kintsugi("unread", "draft", key, "--harmless", "A test bench.", "--write")
+            assert done.code == 0, done.err
+            assert not UnreadTemplate.objects.exists()
+        rows = catalog.read([*catalog.files(), tmp_path / "unread.toml"])
+        reasons = [row.reason for row in rows.harmless if row.source == "this site"]
+        assert reasons == ["A test bench."] * 2
+
+    def test_a_row_that_does_not_load_is_refused_with_its_reason(
+        self, kintsugi: Command, key: str, tmp_path: Path, settings: Any
+    ) -> None:
+        settings.KINTSUGI = settings.KINTSUGI | {"KINTSUGI_CATALOG_DIR": tmp_path}
+        words = ("unread", "draft", key, "--write", "--type", "node.kernel.panic", "--on", "nic")
+        refused = kintsugi(*words)
+        assert refused.code == exit_codes.FAILED
+        assert "a signature on nic needs a group named pci or interface" in refused.err
+        assert not list(tmp_path.iterdir())
+
+    def test_one_of_both_must_be_said(self, kintsugi: Command, key: str) -> None:
+        assert "--harmless REASON and --type TYPE" in kintsugi("unread", "draft", key).err
+
+
+def _unread_now() -> UnreadLine:
+    return UnreadLine("gn042", "kernel", "quux failed", 3, NOW, NOW, 2, "kernel: quux failed")

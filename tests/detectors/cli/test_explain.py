@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detectors.catalog import site_catalog
 from detectors.catalog.catalog import load
 from detectors.cli.explain import explain, main
 from detectors.logs.signatures import Matcher
@@ -32,6 +33,7 @@ KEYS = [
     "code",
     "action",
     "meaning",
+    "decided_by",
     "unread",
 ]
 LOG = b"""Nov 21 03:59:58 gn042 systemd[1]: Started Session 4 of User root.
@@ -193,3 +195,25 @@ def test_a_line_that_nobody_reads_is_shown_as_such_without_asking_for_all(capsys
     assert main(["explain", str(log), "--json"]) == 0
     [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (row["fault_type"], row["unread"]) == (None, "error: frobnicator <*> is not there")
+
+
+def test_the_file_and_line_that_decided_are_named_a_sites_too(capsys, tmp_path):
+    (tmp_path / "site.toml").write_text(
+        """[[signature]]
+type = "node.kernel.panic"
+event = "raised"
+on = "node"
+program = "kernel"
+facility = "kern"
+begins = "message"
+pattern = 'quux: gave up'
+"""
+    )
+    log = tmp_path / "log"
+    log.write_text("kernel: quux: gave up\n")
+    try:
+        assert main(["explain", str(log), "--json", "--catalog", str(tmp_path)]) == 0
+    finally:
+        site_catalog.set_directory(None)
+    [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert row["decided_by"] == f"{tmp_path / 'site.toml'}:1"
