@@ -75,7 +75,14 @@ def _cure(row: CureAttempt) -> str:
 
 
 def _secrets() -> list[str]:
-    """The values of our own settings that are secret: none may leave in an archive, wherever it was
-    printed."""
+    """Of our own settings, and of the groups of KINTSUGI_CREDENTIALS as far as this process reads
+    them: none may leave in an archive, wherever it was printed."""
     values: Mapping[str, Any] = settings.KINTSUGI
-    return [str(values[key.name]) for key in KEYS if key.is_secret and values[key.name]]
+    own = [str(values[key.name]) for key in KEYS if key.is_secret and values[key.name]]
+    path = values["KINTSUGI_CREDENTIALS"]
+    if not path:
+        return own
+    from kintsugi.clients import credentials  # noqa: PLC0415  (only a site that has the file reads it)
+
+    loaded = credentials.load(path, with_bmc=bool(values["KINTSUGI_ACTS"]))
+    return [*own, *loaded.list_secrets()]

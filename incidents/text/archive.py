@@ -9,6 +9,7 @@ import io
 import re
 import tarfile
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -47,7 +48,8 @@ def without_secrets(content: bytes, secrets: Collection[str] = ()) -> bytes:
     are text."""
     hidden = HIDDEN.encode()
     for secret in _worth_hiding(secrets):
-        content = content.replace(secret.encode(errors="surrogatepass"), hidden)
+        for encoded in _encode(secret):
+            content = content.replace(encoded, hidden)
     content = _KEY_BLOCK.sub(hidden, content)
     content = _IN_URL.sub(rb"\1" + hidden + b"@", content)
     content = _BEARER.sub(rb"\1 " + hidden, content)
@@ -92,6 +94,13 @@ def _worth_hiding(secrets: Collection[str]) -> Iterable[str]:
     return sorted(
         (secret for secret in secrets if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True
     )
+
+
+def _encode(secret: str) -> Iterable[bytes]:
+    """As programs of any locale may have printed it."""
+    yield secret.encode(errors="surrogatepass")
+    with suppress(UnicodeEncodeError):
+        yield secret.encode("latin-1")
 
 
 def _tarred(folder: str, files: Iterable[tuple[str, bytes]], at: datetime) -> bytes:

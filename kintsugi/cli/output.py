@@ -12,6 +12,8 @@ from typing import Any
 import typer
 from django.utils import timezone
 
+from detectors.resources import printable
+
 JSON_HELP = "print JSON"
 MOST_ROWS = 50
 _GAP = "  "
@@ -63,7 +65,8 @@ def format_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Times in the site's zone; nothing is a dash, which `cut` and `awk` count as a column."""
+    """Times in the site's zone; nothing is a dash, which `cut` and `awk` count as a column. Of what
+    others wrote nothing is for the terminal to obey."""
     if value is None or value == "" or value == []:
         return "-"
     if isinstance(value, bool):
@@ -71,8 +74,8 @@ def format_value(value: Any) -> str:
     if isinstance(value, datetime):
         return f"{timezone.localtime(value):%Y-%m-%d %H:%M %Z}"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value)
+        return printable(", ".join(map(str, value)))
+    return printable(str(value))
 
 
 def _format_line(values: Sequence[str], widths: Sequence[int]) -> str:

@@ -35,6 +35,8 @@ ALL = "*"
 _WHO = {"nodes": TargetKind.NODE, "switches": TargetKind.SWITCH, "sites": TargetKind.SITE}
 # IPMI 2.0, sections 13.20 and 13.28: user names of 16 bytes, passwords of 20.
 _IPMI_USER, _IPMI_PASSWORD = 16, 20
+# The fields of SnmpCredentials, Bearer, Basic and BmcAccess that are secret.
+_SECRETS = ("community", "auth_key", "priv_key", "token", "password")
 _HOSTS = 'a host list such as "gn[001-100],mt001", or "*"'
 
 
@@ -89,6 +91,15 @@ class Credentials:
             if group.bmc:
                 return group.bmc
         return None
+
+    def list_secrets(self) -> list[str]:
+        """Each community, key, token and password once: what nothing that leaves may hold."""
+        found: list[str] = []
+        for group in self.groups:
+            for access in (group.snmp, group.http, group.bmc):
+                values = (getattr(access, name, "") for name in _SECRETS)
+                found += [value for value in values if value]
+        return list(dict.fromkeys(found))
 
     def _groups_of(self, target: Target) -> Iterator[CredentialGroup]:
         return (group for group in self.groups if group.holds(target))

@@ -3,11 +3,13 @@ makes no database."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import DatabaseError
 
+from detectors.resources import printable
 from kintsugi import startup
 from kintsugi.configuration import schema
 
@@ -26,6 +28,19 @@ def require_tables(*, is_any_version: bool = False) -> None:
         raise CommandError(problem)
 
 
+class PrintableOutput(OutputWrapper):
+    """Writes lines of which nothing is for the terminal to obey: rows hold what others wrote."""
+
+    def write(  # type: ignore[override]  # as Django writes it, the stubs do not
+        self,
+        msg: str = "",
+        style_func: Callable[[str], str] | None = None,
+        ending: str | None = None,
+    ) -> None:
+        lines = msg.split("\n")
+        super().write("\n".join(map(printable, lines)), style_func, ending)
+
+
 class StoreCommand(BaseCommand):
     """A command that reads or writes rows.
 
@@ -36,6 +51,12 @@ class StoreCommand(BaseCommand):
     requires_system_checks: Tags = (startup.CONFIGURATION,)
     works_with_earlier_tables = False
     _skips_checks = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Django sets both outputs anew for each call."""
+        if name in ("stdout", "stderr") and not isinstance(value, PrintableOutput):
+            value = PrintableOutput(value._out, ending=value.ending)
+        super().__setattr__(name, value)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         require_tables(is_any_version=self.works_with_earlier_tables)

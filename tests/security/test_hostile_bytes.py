@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import OutputWrapper
 
 from detectors.catalog import catalog
 from detectors.cli import explain
@@ -15,6 +18,8 @@ from detectors.logs.signatures import Matcher
 from detectors.node.outputs import host_system
 from detectors.resources import printable
 from incidents.text.archive import without_secrets
+from kintsugi.cli import output
+from kintsugi.management.store import StoreCommand
 
 _AT = datetime(2026, 1, 12, tzinfo=UTC)
 _MATCHER = Matcher(catalog.load())
@@ -71,3 +76,22 @@ def test_bytes_that_are_no_text_leave_no_secret_in_the_open(tail: bytes) -> None
 def test_printable_text_is_left_as_it_is() -> None:
     assert printable("GPU é 日本") == "GPU é 日本"
     assert json.dumps(printable("a\tb\nc")) == json.dumps("a b\N{REPLACEMENT CHARACTER}c")
+
+
+@pytest.mark.django_db
+def test_no_command_that_reads_rows_hands_an_escape_to_a_terminal() -> None:
+    """Whatever stands in a row: all of them write through the one output."""
+    for name, app in get_commands().items():
+        command = load_command_class(app, name) if app in ("kintsugi", "fixtures") else None
+        if isinstance(command, StoreCommand):
+            out = io.StringIO()
+            command.stdout = OutputWrapper(out)
+            command.stdout.write(f"one {_ESCAPES}\ntwo {_ESCAPES}")
+            assert all(line.isprintable() for line in out.getvalue().splitlines()), name
+            assert out.getvalue().count("\n") == 2
+
+
+def test_no_table_of_the_command_hands_an_escape_to_a_terminal() -> None:
+    row = {"title": f"a {_ESCAPES}", "nodes": [_ESCAPES, "gn001"]}
+    table = output.format_table([row], ("title", "nodes"))
+    assert all(line.isprintable() for line in table.splitlines())

@@ -14,6 +14,7 @@ from pytest_django import Settings
 from incidents.inventory import part_history
 from incidents.inventory.part_history import Sighting
 from incidents.models import Evidence, Fault, VendorCase
+from incidents.text.archive import without_secrets
 from incidents.vendor import cases
 from incidents.vocabulary.part_kinds import Part
 from kintsugi import vendor_bundle
@@ -160,6 +161,45 @@ def test_the_archive_holds_what_is_known_and_what_the_machine_shows(settings: Se
     again = vendor_bundle.collect(case.pk, shell=site.shell, now=NOW)
     assert isinstance(again, Bundle)
     assert again.content == bundle.content
+
+
+GROUPS = """
+[[group]]
+switches = "*"
+[group.snmp]
+version = "2c"
+community_env = "T_COMMUNITY"
+
+[[group]]
+nodes = "*"
+[group.http]
+bearer_env = "T_BEARER"
+[group.bmc]
+kind = "redfish"
+user = "root"
+password_env = "T_BMC"
+"""
+
+
+def test_no_secret_of_the_credentials_leaves_in_an_archive(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"T_COMMUNITY": "v\xe4terchen", "T_BEARER": "bearer-of-all", "T_BMC": "calvin-calvin"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "credentials.toml"
+    path.write_text(GROUPS)
+    settings.KINTSUGI = {
+        **settings.KINTSUGI,
+        "KINTSUGI_CREDENTIALS": path,
+        "KINTSUGI_ACTS": True,
+    }
+    hidden = vendor_bundle._secrets()
+    assert set(secrets.values()) <= set(hidden)
+    for secret in secrets.values():
+        for said in (secret.encode(), secret.encode("latin-1")):
+            content = b"\xff\xfe seen: " + said + b"\x80\n"
+            assert said not in without_secrets(content, hidden)
 
 
 def test_a_silent_machine_is_named_with_why(tmp_path: Path) -> None:
