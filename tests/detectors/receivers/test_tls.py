@@ -16,10 +16,24 @@ from detectors.receivers.connections import TlsError, listen, make_tls
 from detectors.receivers.senders import Senders
 from detectors.receivers.syslog import TlsDoor
 from tests.detectors.receiver_twin import MemoryInbox, RunningReceiver
-from tests.services.ports import wait_until
+from tests.services.ports import free_port, listens, wait_until
 from tests.services.programs import find
+from tests.services.rsyslog import Rsyslog
 
 _LINE = b"<3>1 - %b kernel - - - NVRM: Xid (PCI:0000:19:00): 79, pid=1, name=x, lost"
+
+
+# As docs/receiver.md tells sites to write it.
+FORWARD = """
+module(load="imtcp")
+input(type="imtcp" address="127.0.0.1" port="{listen}")
+global(workDirectory="{{home}}" DefaultNetstreamDriver="ossl"
+       DefaultNetstreamDriverCAFile="{authority}"
+       DefaultNetstreamDriverCertFile="{certificate}" DefaultNetstreamDriverKeyFile="{key}")
+*.* action(type="omfwd" target="127.0.0.1" port="{port}" protocol="tcp" TCP_Framing="{framing}"
+           StreamDriver="ossl" StreamDriverMode="1" StreamDriverAuthMode="x509/name"
+           StreamDriverPermittedPeers="{peer}" template="RSYSLOG_SyslogProtocol23Format")
+"""
 
 
 class Authority:
@@ -125,6 +139,70 @@ def test_nobody_is_read_without_a_certificate_that_the_site_signed(
                 pass
     counters = receiver.receiver.counters
     wait_until(lambda: counters.refused_handshakes >= 2, within_s=20, what="two refused handshakes")
+    receiver.stop()
+    assert not inbox.counts()
+
+
+@contextlib.contextmanager
+def forwarding(
+    port: int, site: Authority, own: tuple[Path, Path], *, framing: str, peer: str
+) -> Iterator[int]:
+    """A real rsyslogd that sends what it gets on this port over TLS."""
+    listen_at = free_port()
+    certificate, key = own
+    settings = FORWARD.format(
+        listen=listen_at,
+        port=port,
+        authority=site.certificate,
+        certificate=certificate,
+        key=key,
+        framing=framing,
+        peer=peer,
+    )
+    rsyslog = Rsyslog(settings).start()
+    try:
+        wait_until(lambda: listens(listen_at), within_s=20, what="rsyslogd")
+        yield listen_at
+    finally:
+        rsyslog.remove()
+
+
+def tell(port: int, *hosts: str) -> None:
+    lines = [
+        f"<3>Jan 12 03:04:05 {host} kernel: NVRM: Xid (PCI:0000:19:00): 79, pid=1, name=x, lost\n"
+        for host in hosts
+    ]
+    with socket.create_connection(("127.0.0.1", port)) as source:
+        source.sendall("".join(lines).encode())
+
+
+@pytest.mark.needs("openssl", "rsyslogd", "lmnsd_ossl.so")
+@pytest.mark.parametrize("framing", ["octet-counted", "traditional"])
+def test_a_real_rsyslog_with_a_certificate_speaks_for_its_own_machine(
+    running: tuple[RunningReceiver, int, MemoryInbox], site: Authority, framing: str
+) -> None:
+    receiver, port, inbox = running
+    own = site.sign("gn001.cluster.example")
+    with forwarding(port, site, own, framing=framing, peer="kintsugi.example") as listen_at:
+        tell(listen_at, "gn001", "gn042")
+        receiver.wait_for_lines(2)
+        receiver.wait_for_occurrences(1)
+    assert {resource for resource, _ in inbox.counts()} == {"node/gn001/gpu/0000:19:00.0"}
+    proofs = {wire["provenance"]["authenticated_as"] for one in inbox.batches for wire in one.wires}
+    assert proofs == {"the certificate of gn001.cluster.example"}
+
+
+@pytest.mark.needs("openssl", "rsyslogd", "lmnsd_ossl.so")
+def test_a_real_rsyslog_with_another_sites_certificate_is_not_read(
+    running: tuple[RunningReceiver, int, MemoryInbox], site: Authority, tmp_path: Path
+) -> None:
+    receiver, port, inbox = running
+    others = Authority(tmp_path / "others", "others").sign("gn001")
+    peer = "kintsugi.example"
+    with forwarding(port, site, others, framing="octet-counted", peer=peer) as listen_at:
+        tell(listen_at, "gn001")
+        counters = receiver.receiver.counters
+        wait_until(lambda: counters.refused_handshakes >= 1, within_s=60, what="a refusal")
     receiver.stop()
     assert not inbox.counts()
 
