@@ -82,6 +82,27 @@ def find_hidden_patterns(package: str) -> list[str]:
     return found
 
 
+def find_inline_patterns(package: str) -> tuple[dict[str, re.Pattern[Any]], list[str]]:
+    """Those that are written where they are used, by `file:line`; and the places of others, whose
+    pattern is worked out there."""
+    root = Path(str(import_module(package).__file__)).parent
+    lines = {path: ast.parse(path.read_text()) for path in sorted(root.rglob("*.py"))}
+    patterns: dict[str, re.Pattern[Any]] = {}
+    worked_out = []
+    for place in find_hidden_patterns(package):
+        name, _, line = place.partition(":")
+        for node in ast.walk(lines[root.parent / name]):
+            is_here = isinstance(node, ast.Call) and node.lineno == int(line)
+            if not is_here or not _is_of_re(node, is_inside=True):  # type: ignore[arg-type]
+                continue
+            first = node.args[0]  # type: ignore[attr-defined]
+            if isinstance(first, ast.Constant):
+                patterns[place] = re.compile(first.value)
+            else:
+                worked_out.append(place)
+    return patterns, worked_out
+
+
 def _is_of_re(call: ast.Call, *, is_inside: bool) -> bool:
     function = call.func
     is_re = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
@@ -174,7 +195,7 @@ def build_text(head: str, piece: str, tail: str, size: int) -> str:
     return f"{head}{piece * room}{tail}"
 
 
-def find_slow_pattern(pattern: re.Pattern[Any]) -> str:
+def find_slow_pattern(pattern: re.Pattern[Any], *, longest: int) -> str:
     """What is too slow for its length, in words; empty where nothing is."""
 
     def use(text: str) -> None:
@@ -183,18 +204,23 @@ def find_slow_pattern(pattern: re.Pattern[Any]) -> str:
         for _ in pattern.finditer(subject):
             pass
 
-    return find_slow_text(use, list_texts(pattern))
+    return find_slow_text(use, list_texts(pattern), longest=longest)
 
 
-def find_slow_parser(parse: Callable[[str], object], heads: tuple[str, ...] = ()) -> str:
+def find_slow_parser(
+    parse: Callable[[str], object], heads: tuple[str, ...] = (), *, longest: int
+) -> str:
     texts = itertools.product(("", *heads), (*_PIECES, *heads), _TAILS)
-    return find_slow_text(parse, texts)
+    return find_slow_text(parse, texts, longest=longest)
 
 
 def find_slow_text(
-    use: Callable[[str], object], texts: Iterator[tuple[str, str, str]] | itertools.product[Any]
+    use: Callable[[str], object],
+    texts: Iterator[tuple[str, str, str]] | itertools.product[Any],
+    *,
+    longest: int,
 ) -> str:
-    """All of them at 2 KiB, and the six that took longest there at each length."""
+    """All of them at 2 KiB, and the six that took longest there at each length up to `longest`."""
     took = []
     for head, piece, tail in texts:
         spent = _measure(use, build_text(head, piece, tail, _FIRST))
@@ -202,7 +228,7 @@ def find_slow_text(
             return _describe(head, piece, tail, _FIRST, spent)
         took.append((spent, head, piece, tail))
     for _, head, piece, tail in sorted(took)[-6:]:
-        for size in SIZES:
+        for size in (size for size in SIZES if size <= longest):
             spent = _measure(use, build_text(head, piece, tail, size))
             if spent > _get_limit(size):
                 return _describe(head, piece, tail, size, spent)

@@ -10,10 +10,14 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 KIB = 1024
-SIZES = (1 * KIB, 16 * KIB, 128 * KIB, 1024 * KIB)
-# What a byte may cost of a longer text, by what it cost of a shorter one: 1 where time is linear, 8 or
-# 16 where it is quadratic. The rest is for caches and noise.
+MIB = 1024 * KIB
+SHORTEST = 256
+# What a byte may cost of a longer text, by what it cost of one an eighth or less as long: 1 where
+# time is linear, 8 where it is quadratic. The rest is for caches and noise.
 _MOST_GROWTH = 5.0
+# Each text is twice as long as the last, and is compared with these before it: what is cubic is
+# seen when it takes a quarter of a minute at most, and not at a length where it takes hours.
+_COMPARED = (1, 2, 3)
 # Below this a clock says nothing.
 _SHORTEST_S = 0.001
 _NOTHING_S = 0.0002
@@ -105,24 +109,35 @@ def _is_word(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-def find_growth(work: Callable[[str], object], before: str, pump: str, after: str) -> str:
-    """Empty where time grows with the text and no faster, from 1 KiB to 1 MiB; otherwise which
-    sizes took how long. In seconds of this thread's own CPU."""
-    last = 0.0
-    for smaller, size in zip((SIZES[0], *SIZES), SIZES, strict=False):
+def find_growth(
+    work: Callable[[str], object], before: str, pump: str, after: str, *, longest: int = MIB
+) -> str:
+    """Empty where time grows with the text and no faster, from 256 bytes to `longest`; otherwise
+    which sizes took how long. In seconds of this thread's own CPU. It ends with the first size that
+    took too long for its length."""
+    took: list[float] = []
+    size = SHORTEST
+    while size <= longest:
         text = before + pump * (size // len(pump)) + after
-        most = max(last, _SHORTEST_S) * _MOST_GROWTH * size / smaller
-        took = _time(work, text)
+        most = min((_limit(took, back) for back in _COMPARED if back <= len(took)), default=60.0)
+        spent = _time(work, text)
         # Once more where something else may have taken the time, not where it has grown by far.
-        if most < took < 10 * most:
-            took = min(took, _time(work, text))
-        if took > most:
-            return f"{size // KIB} KiB took {took:.3f} s, {smaller // KIB} KiB {last:.4f} s"
-        last = took
+        if most < spent < 10 * most:
+            spent = min(spent, _time(work, text))
+        took.append(spent)
+        if spent > most:
+            earlier = took[-4] if len(took) > 3 else took[0]
+            return f"{size} bytes took {spent:.3f} s, an eighth of it {earlier:.4f} s"
         # It stops early: were it quadratic, 1 MiB would cost some milliseconds.
-        if size >= 128 * KIB and took < _NOTHING_S:
+        if size >= 128 * KIB and spent < _NOTHING_S:
             break
+        size *= 2
     return ""
+
+
+def _limit(took: list[float], back: int) -> float:
+    """What a text may take by the one that was this many steps shorter."""
+    return max(took[-back], _SHORTEST_S) * _MOST_GROWTH * 2.0**back
 
 
 def _time(work: Callable[[str], object], text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import pkgutil
 import re
 import time
@@ -17,12 +18,15 @@ import pytest
 import detectors
 from detectors import registry
 from detectors.catalog import catalog
-from detectors.detector import Output
+from detectors.detector import Command, Output
 from detectors.logs.header import parse_header
 from detectors.logs.signatures import Matcher
+from detectors.slurm import reservations
+from detectors.transports import bundle
 from tests.detectors import growth
 from tests.detectors.growth import find_growth
 from tests.detectors.test_contract import _reading
+from tests.growth import find_inline_patterns
 
 _AT = datetime(2026, 1, 12, tzinfo=UTC)
 _SIGNALS = Path(__file__).parents[2] / "fixtures" / "signals"
@@ -71,14 +75,54 @@ def _text(pattern: re.Pattern[Any]) -> str:
     return source if isinstance(source, str) else source.decode("latin-1")
 
 
+@pytest.fixture
+def longest(*, is_full_length: bool) -> int:
+    """The longest field of a request (128 KiB); in the deep tier what a sender may send at once."""
+    return growth.MIB if is_full_length else 128 * growth.KIB
+
+
 @pytest.mark.parametrize(("pattern", "uses"), list(_find_patterns()))
 def test_no_pattern_takes_longer_than_its_text_is_long(
-    pattern: re.Pattern[Any], uses: frozenset[str]
+    pattern: re.Pattern[Any], uses: frozenset[str], longest: int
 ) -> None:
     for before, pump, after in sorted(set(growth.attacks(_text(pattern)))):
         for use in {use if use in _ANCHORED else "search" for use in uses}:
-            grown = find_growth(_work(pattern, use), before, pump, after)
+            grown = find_growth(_work(pattern, use), before, pump, after, longest=longest)
             assert not grown, f"{pattern.pattern!r} on {before[:40]!r} + {pump!r} * n: {grown}"
+
+
+INLINE, WORKED_OUT = find_inline_patterns("detectors")
+
+
+@pytest.mark.parametrize("place", sorted(INLINE))
+def test_no_pattern_within_a_function_takes_longer_than_its_text_is_long(
+    place: str, longest: int
+) -> None:
+    pattern = INLINE[place]
+    for before, pump, after in sorted(set(growth.attacks(_text(pattern)))):
+        grown = find_growth(_work(pattern, "search"), before, pump, after, longest=longest)
+        assert not grown, f"{pattern.pattern!r} on {before[:40]!r} + {pump!r} * n: {grown}"
+
+
+# What works patterns out: the catalogue's, measured as signatures, and these two.
+WORKING_OUT = {
+    "detectors/catalog/catalog.py": None,
+    "detectors/logs/matcher.py": None,
+    "detectors/logs/signatures.py": None,
+    "detectors/slurm/reservations.py": reservations.reservations,
+    "detectors/transports/bundle.py": lambda text: bundle.taken_apart(
+        [Command("one", ("true",))], "nonce", text.encode(), text.encode()
+    ),
+}
+
+
+def test_what_works_patterns_out_takes_no_longer_than_its_text_is_long(longest: int) -> None:
+    assert {place.partition(":")[0] for place in WORKED_OUT} == set(WORKING_OUT)
+    heads = ("", "ReservationName=x StartTime=", "kintsugi-nonce begin\n")
+    for work, head in itertools.product(filter(None, WORKING_OUT.values()), heads):
+        for pump in (*_PUMPS, "\n", "ReservationName=x ", "StartTime=", "\nkintsugi-nonce begin\n"):
+            grown = find_growth(work, head, pump, "\x01", longest=longest)
+            assert not grown, f"{head!r} + {pump!r} * n: {grown}"
 
 
 def test_a_pattern_that_grows_faster_is_found() -> None:
@@ -88,7 +132,15 @@ def test_a_pattern_that_grows_faster_is_found() -> None:
         for before, pump, after in growth.attacks(slow.pattern)
         if (found := find_growth(slow.search, before, pump, after))
     ]
-    assert "KiB took" in grown
+    assert "bytes took" in grown
+
+
+def test_one_that_is_cubic_is_found_before_it_hangs() -> None:
+    cubic = re.compile(r"x\s*\s*\s*y")
+    began = time.thread_time()
+    assert "bytes took" in find_growth(cubic.search, "x", " ", "z")
+    # 1 KiB of it alone takes some seconds; 16 KiB took an hour.
+    assert time.thread_time() - began < 60
 
 
 @pytest.fixture(scope="module")
@@ -107,18 +159,18 @@ def _signature_attacks() -> Iterator[tuple[str, str, str]]:
     return iter(sorted(found.values()))
 
 
-def test_no_signature_takes_longer_than_its_line_is_long(matcher: Matcher) -> None:
+def test_no_signature_takes_longer_than_its_line_is_long(matcher: Matcher, longest: int) -> None:
     def work(text: str) -> object:
         line = f"<3>1 - gn042 kernel - - - {text}".encode("utf-8", "replace").replace(b"\n", b" ")
         return matcher.facts(line, default_host="x", observed_at=_AT, zone=UTC)
 
     for before, pump, after in _signature_attacks():
-        longest = before + pump * (64 * growth.KIB // len(pump)) + after
+        line = before + pump * (64 * growth.KIB // len(pump)) + after
         began = time.thread_time()
-        work(longest)
+        work(line)
         # Beyond 8 KiB nothing is matched; a step of a quadratic one at 64 KiB takes 1 s.
         if time.thread_time() - began > 0.02:
-            grown = find_growth(work, before, pump, after)
+            grown = find_growth(work, before, pump, after, longest=longest)
             assert not grown, f"{before[:60]!r} + {pump!r} * n: {grown}"
 
 
@@ -126,13 +178,13 @@ def test_no_signature_takes_longer_than_its_line_is_long(matcher: Matcher) -> No
     "head",
     ["", "<3>", "<3>1 - ", "<3>1 - gn042 kernel - - - ", "Jan 12 03:04:05 gn042 ", "[1.000000] "],
 )
-def test_no_header_takes_longer_than_its_line_is_long(head: str) -> None:
+def test_no_header_takes_longer_than_its_line_is_long(head: str, longest: int) -> None:
     def work(text: str) -> object:
         return parse_header(text.encode("utf-8", "replace"), observed_at=_AT, zone=UTC)
 
     for pump in (*_PUMPS, "a ", '[a b="c"]', "message repeated 2 times: [ ", "1: ", "a@", "x\t"):
         for after in ("", ")", "]"):
-            grown = find_growth(work, head, pump, after)
+            grown = find_growth(work, head, pump, after, longest=longest)
             assert not grown, f"{head!r} + {pump!r} * n + {after!r}: {grown}"
 
 
@@ -146,7 +198,7 @@ def _captured(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("detector", registry.DETECTORS, ids=lambda detector: detector.name)
-def test_no_parser_takes_longer_than_its_output_is_long(detector: Any) -> None:
+def test_no_parser_takes_longer_than_its_output_is_long(detector: Any, longest: int) -> None:
     def work(text: str) -> object:
         content = text.encode("utf-8", "replace")
         reading = _reading(detector, Output(0, content, b"", timedelta(0)))
@@ -154,5 +206,5 @@ def test_no_parser_takes_longer_than_its_output_is_long(detector: Any) -> None:
 
     for pump in (*_PUMPS, *_captured(detector.name)):
         if pump:
-            grown = find_growth(work, "", pump, "\x01")
+            grown = find_growth(work, "", pump, "\x01", longest=longest)
             assert not grown, f"{pump[:40]!r} * n: {grown}"

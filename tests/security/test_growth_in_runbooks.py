@@ -52,9 +52,15 @@ HEADS = (
 )
 
 
+@pytest.fixture
+def longest(*, is_full_length: bool) -> int:
+    """Four times what is read of a command's output; in the deep tier 1 MiB."""
+    return 1024 * growth.KIB if is_full_length else 256 * growth.KIB
+
+
 @pytest.mark.parametrize("name", sorted(PATTERNS))
-def test_pattern_takes_a_time_that_grows_as_the_text(name: str) -> None:
-    assert growth.find_slow_pattern(PATTERNS[name]) == ""
+def test_pattern_takes_a_time_that_grows_as_the_text(name: str, longest: int) -> None:
+    assert growth.find_slow_pattern(PATTERNS[name], longest=longest) == ""
 
 
 def test_no_pattern_is_hidden_from_that() -> None:
@@ -72,26 +78,26 @@ def get_parser(name: str) -> Callable[[Any], object]:
 
 
 @pytest.mark.parametrize("name", sorted(PARSERS))
-def test_parser_takes_a_time_that_grows_as_the_text(name: str) -> None:
-    assert growth.find_slow_parser(get_parser(name), HEADS) == ""
+def test_parser_takes_a_time_that_grows_as_the_text(name: str, longest: int) -> None:
+    assert growth.find_slow_parser(get_parser(name), HEADS, longest=longest) == ""
 
 
 @pytest.mark.parametrize("test", list(Diagnosis))
-def test_verdict_takes_a_time_that_grows_as_the_text(test: Diagnosis) -> None:
+def test_verdict_takes_a_time_that_grows_as_the_text(test: Diagnosis, longest: int) -> None:
     wanted = Wanted(test, at_least=1.0, devices=("mlx5_0",))
     texts = growth.find_slow_parser(
-        lambda text: diagnostics.evaluate(wanted, Ended(0, text)), HEADS
+        lambda text: diagnostics.evaluate(wanted, Ended(0, text)), HEADS, longest=longest
     )
     burn_in = growth.find_slow_parser(
-        lambda text: diagnostics.evaluate_burn_in(wanted, Ended(0, text)), HEADS
+        lambda text: diagnostics.evaluate_burn_in(wanted, Ended(0, text)), HEADS, longest=longest
     )
     assert (texts, burn_in) == ("", "")
 
 
-def test_archive_takes_a_time_that_grows_as_the_text() -> None:
+def test_archive_takes_a_time_that_grows_as_the_text(longest: int) -> None:
     heads = ("password=", "a://b:", "bearer ", "-----BEGIN PRIVATE KEY-----", "token", "secret-")
     hide = lambda text: archive.without_secrets(text.encode(), ["known-secret"])  # noqa: E731
-    assert growth.find_slow_parser(hide, heads) == ""
+    assert growth.find_slow_parser(hide, heads, longest=longest) == ""
 
 
 texts = st.text(st.characters(exclude_categories=[]), max_size=80) | st.sampled_from(HEADS).flatmap(
