@@ -34,10 +34,10 @@ from runbooks.engine import (
 from runbooks.engine import result as ending
 from runbooks.engine.result import Turn
 from runbooks.errors import WorldError, WorldRefusal
-from runbooks.fleet import fleet, guard_check
+from runbooks.fleet import breaker, fleet, guard_check
 from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
-from runbooks.guards.table import Act, Allowed, GuardRefused
+from runbooks.guards.table import Act, Allowed, GuardRefused, Refusal
 from runbooks.lease import heartbeat, lease, withdrawal_reasons
 from runbooks.lease.lease import LateWorker
 from runbooks.library import library
@@ -59,6 +59,7 @@ _log = logging.getLogger(__name__)
 _AFTER_TROUBLE = timedelta(seconds=30)
 # Somebody was quicker, and has said what they had to say.
 _AFTER_A_CHANGE = timedelta(seconds=1)
+_AFTER_LOST_STATE = timedelta(minutes=1)
 _WHILE_IT_BOOTS = timedelta(seconds=10)
 # What they saw of a node counts no more once people have worked on it.
 _LOOKS = (ConfirmOnNode.name, Verify.name, Diagnose.name, BurnIn.name)
@@ -259,6 +260,11 @@ def _is_settled(turn: Turn, ctx: Context) -> bool:
         if isinstance(hold, Dropped):
             _drain_again(turn, hold, ctx)
             return True
+        is_resumed = isinstance(hold, TakenOver) and hold.is_resumed
+        if is_resumed and _is_forgotten_by_slurm(turn, ctx):
+            return True
+        if not is_resumed:
+            run.facts.pop(holding.LOST_AT, None)
         if isinstance(hold, TakenOver):
             ending.take_over(turn, hold, left=_withdraw_reboot(ctx))
             return True
@@ -267,6 +273,30 @@ def _is_settled(turn: Turn, ctx: Context) -> bool:
     if result is not None:
         ending.store_result(turn, result, is_last=_is_last(run))
     return result is not None
+
+
+def _is_forgotten_by_slurm(turn: Turn, ctx: Context) -> bool:
+    """Whether slurmctld may have lost its state. Then one person is asked, once for all runs: the
+    breaker trips, and who closes it has the nodes drained again."""
+    facts = turn.run.facts
+    began_at = holding.find_lost_state(ctx, fact_time(ctx, lease.SAID_AT))
+    if began_at is None:
+        return False
+    text = (
+        f"slurmctld began anew at {began_at:%Y-%m-%d %H:%M:%S %Z} and shows no drain of Kintsugi's"
+        " on any node: it may have lost its state"
+    )
+    if holding.LOST_AT not in facts:
+        facts[holding.LOST_AT] = to_iso(began_at)
+        breaker.trip(f"{text}. Closing this has runs drain their nodes again", turn.now)
+    elif breaker.get_open_breaker() is None:
+        del facts[holding.LOST_AT]
+        _drain_again(turn, Dropped(text), ctx)
+        return True
+    again_at = turn.now + _AFTER_LOST_STATE
+    aborts = f"Abort run {turn.run.pk} first where {ctx.node} is to stay in service"
+    ending.refuse(turn, GuardRefused(Refusal.BREAKER, f"{text}. {aborts}", again_at))
+    return True
 
 
 def _drain_again(turn: Turn, dropped: Dropped, ctx: Context) -> None:

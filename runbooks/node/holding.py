@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from detectors.slurm import drain_reasons
 from runbooks.node import drains, node_loan
 from runbooks.slurm import node_states
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
@@ -16,6 +17,25 @@ from runbooks.step import Context, fact_time
 _NOT_KEPT_YET = timedelta(seconds=30)
 # It is printed in whole seconds.
 _WHOLE = timedelta(seconds=1)
+
+
+# The fact of a run: when the slurmctld began that showed no drain of ours any more.
+LOST_AT = "slurm_state_lost_at"
+
+
+def find_lost_state(ctx: Context, seen_at: datetime | None) -> datetime | None:
+    """When the slurmctld began that has lost its state: after this run last looked, and with no
+    reason of ours on any node. Whether people resumed them all instead, only a person knows."""
+    told_at = fact_time(ctx, LOST_AT)
+    last_look = seen_at or _held_at(ctx)
+    if told_at is not None or last_look is None:
+        return told_at
+    began_at = _began_at(ctx.world.slurm.config().get("BOOT_TIME", ""))
+    if began_at is None or began_at <= last_look:
+        return None
+    reasons = [node.reason for node in ctx.world.slurm.nodes().values()]
+    is_any_left = any(reason.startswith(drain_reasons.OURS) for reason in reasons)
+    return None if is_any_left else began_at
 
 
 def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
