@@ -9,7 +9,7 @@ saying it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
@@ -183,9 +183,7 @@ class Intake:
         self._unread_left += (now - self._unread_at_s) * _UNREAD_PER_SECOND
         self._unread_left = min(self._unread_left, _UNREAD_PER_SECOND)
         self._unread_at_s = now
-        for part in _parts(block, _SMALL_PART):
-            if not reader.may_hold(part):
-                continue
+        for part in _parts_that(reader.may_hold, block):
             for line in part.split(b"\n"):
                 if not reader.is_candidate(line) or self._matcher.is_hit(line):
                     continue
@@ -443,6 +441,13 @@ def _parts(block: bytes, size: int) -> Iterator[bytes]:
         start = end + 1
     if start < end_of_block:
         yield block[start:] if start else block
+
+
+def _parts_that(may_hold: Callable[[bytes], bool], block: bytes) -> Iterator[bytes]:
+    """Small parts that may hold what is looked for; one look at a large part spares eight."""
+    for part in _parts(block, _PART):
+        if may_hold(part):
+            yield from filter(may_hold, _parts(part, _SMALL_PART))
 
 
 def _folded(
