@@ -15,7 +15,11 @@ import pytest
 from detectors.detector import DetectorError, OneByOne, Output, Target
 from detectors.slurm.job_records import Accounts, JobRecord
 from detectors.transports.ssh import LocalShell
-from fixtures.cluster.slurm_daemons import LAST_THAT_FORGETS, SHORTEST_BOOT, SlurmDaemons
+from fixtures.cluster.slurm_daemons import (
+    SHORTEST_BOOT,
+    SlurmDaemons,
+    clears_reason_on_resume,
+)
 from fixtures.memory_slurm import MemorySlurm
 from fixtures.memory_slurm_commands import CommandShell
 from runbooks.slurm.client import ScontrolWriter, parse_controller
@@ -289,13 +293,13 @@ def test_drained_node_comes_back_drained_when_rebooted(site: Site) -> None:
     assert site.reboots() == 1
 
 
-def test_node_takes_jobs_again_when_resumed_and_newer_slurms_keep_the_reason(site: Site) -> None:
+def test_node_takes_jobs_again_when_resumed_and_some_slurms_keep_the_reason(site: Site) -> None:
     reason = "kintsugi:7 gpu.xid.79: lost"
     site.slurm.drain(site.node, reason)
     site.slurm.resume(site.node)
     state = wait_for(site, lambda state: not state.is_out)
     version = [int(part) for part in site.slurm.config()["SLURM_VERSION"].split(".")[:2]]
-    assert state.reason == ("" if tuple(version) <= LAST_THAT_FORGETS else reason)
+    assert state.reason == ("" if clears_reason_on_resume(version) else reason)
 
 
 def test_reason_of_a_person_is_seen_when_they_drain(site: Site) -> None:
