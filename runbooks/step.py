@@ -225,6 +225,7 @@ class Context:
     find_maintenance: Callable[[], str] = str
     find_written: Callable[[int], Sequence[Written]] = lambda incident: ()
     find_persons_reason: Callable[[], str] = str
+    find_tag: Callable[[], str] = str
     explain_silence: Callable[[], str] = str
     params: Mapping[str, Any] = field(default_factory=dict)
     key: str = ""

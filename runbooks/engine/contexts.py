@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -14,7 +15,7 @@ from incidents.inventory import services
 from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident
 from runbooks.engine import start
-from runbooks.models import Run
+from runbooks.models import Installation, Run
 from runbooks.node import drains
 from runbooks.shadow import shadow_log
 from runbooks.slurm import ownership
@@ -38,6 +39,7 @@ def build_context(
     context.find_members = partial(_load_members, run)
     context.find_maintenance = partial(_find_maintenance, run, now)
     context.find_written = partial(_load_written, run)
+    context.find_tag = partial(_find_tag, run)
     context.find_persons_reason = partial(shadow_log.find_persons_reason, run.place)
     context.explain_silence = partial(management_network.explain_silence, run.place)
     return context
@@ -107,6 +109,13 @@ def _load_target(node: str) -> Target:
     if found is None:
         raise SlurmRefusal(f"{node} is not in the inventory")
     return found
+
+
+def _find_tag(run: Run) -> str:
+    """The row is made by a migration; here again where a database was emptied."""
+    made = {"site_id": secrets.token_hex(4)}
+    row, _ = Installation.objects.get_or_create(name="site", defaults=made)
+    return ownership.format_tag(row.site_id, run.pk, run.started_at)
 
 
 def _may_adopt(state: NodeState) -> bool:

@@ -236,6 +236,17 @@ class FleetLock(models.Model):
         return self.name
 
 
+class Installation(models.Model):
+    """One row, made by the first migration: what tells this installation's drains from those of
+    another that speaks to the same Slurm, and from those of a database that was lost."""
+
+    name = models.CharField(max_length=16, unique=True, default="site")
+    site_id = models.CharField(max_length=8)
+
+    def __str__(self) -> str:
+        return self.site_id
+
+
 class JobStop(models.Model):
     """A leave given to a node's own check to stop a job's start: the drain that follows counts
     against the cap."""

@@ -90,22 +90,32 @@ def _parse_written(row: Mapping[str, str]) -> Written:
 
 def format_reason(ctx: Context) -> str:
     """What the run's drain writes onto the node."""
+    return _format_reason(ctx, ctx.find_tag())
+
+
+def _format_reason(ctx: Context, tag: str) -> str:
     row = catalog.load().get(ctx.fault_type)
     text = row.title if row is not None else "drained by Kintsugi"
-    return ownership.format_reason(ctx.incident_id, ctx.fault_type, text)
+    return ownership.format_reason(ctx.incident_id, ctx.fault_type, text, tag=tag)
 
 
 def format_lemon_reason(ctx: Context) -> str:
-    return ownership.format_reason(ctx.incident_id, "lemon", "set aside, a person decides")
+    return _format_lemon_reason(ctx, ctx.find_tag())
+
+
+def _format_lemon_reason(ctx: Context, tag: str) -> str:
+    text = "set aside, a person decides"
+    return ownership.format_reason(ctx.incident_id, "lemon", text, tag=tag)
 
 
 def _get_attempted_reasons(ctx: Context) -> list[Written]:
-    """A worker may have died right after it had written one of these."""
-    return (
-        [Written(format_reason(ctx)), Written(format_lemon_reason(ctx))]
-        if ctx.attempted_at is not None
-        else []
-    )
+    """A worker may have died right after it had written one of these; one of the version before
+    wrote them without a tag."""
+    if ctx.attempted_at is None:
+        return []
+    tags = (ctx.find_tag(), "")
+    texts = [form(ctx, tag) for tag in tags for form in (_format_reason, _format_lemon_reason)]
+    return [Written(text) for text in texts]
 
 
 def note_persons_resume(facts: dict[str, Any], now: datetime) -> None:

@@ -3,6 +3,7 @@ Slurm wrote it, else a person's. Pure: a person's drain is never overwritten and
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ _OURS = drain_reasons.OURS
 SLURM_USER = "slurm"
 # What Slurm puts between a reason and what it appends to it.
 _BETWEEN = " : "
-_OF_INCIDENT = re.compile(rf"{_OURS}(\d{{1,18}}) ")
+# `kintsugi:7/1a2b3c4d-5e6f70 `; before 0.2.0 without what follows the incident.
+_OF_INCIDENT = re.compile(rf"{_OURS}(\d{{1,18}})(?:/[0-9a-z-]{{1,32}})? ")
 _REBOOT_ISSUED = re.compile(r" : reboot (?:issued|complete|timed out)")
 
 
@@ -28,9 +30,17 @@ class Owner(StrEnum):
     PERSON = "person"
 
 
-def format_reason(incident_id: int, fault_type: str, text: str) -> str:
-    """What stands on the node: `kintsugi:<incident> <fault type>: <text>`."""
-    return f"{_format_prefix(incident_id)}{fault_type}: {text}"
+def format_reason(incident_id: int, fault_type: str, text: str, *, tag: str = "") -> str:
+    """What stands on the node: `kintsugi:<incident>/<tag> <fault type>: <text>`."""
+    of_run = f"/{tag}" if tag else ""
+    return f"{_OURS}{incident_id}{of_run} {fault_type}: {text}"
+
+
+def format_tag(site_id: str, run_id: int, started_at: datetime) -> str:
+    """Names one run of one installation: another installation has another site id, and a database
+    that was restored gives the same number to a run that began at another time."""
+    seed = f"{site_id} {run_id} {started_at.timestamp()}"
+    return f"{site_id}-{hashlib.sha256(seed.encode()).hexdigest()[:6]}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ def get_owner(
     if state.reason.startswith(_OURS):
         if known is not None and not any(written.stands_in(state) for written in known):
             return Owner.PERSON
-        is_of_this = state.reason.startswith(_format_prefix(incident_id))
+        is_of_this = parse_incident(state.reason) == incident_id
         return Owner.THIS_INCIDENT if is_of_this else Owner.OTHER_INCIDENT
     return Owner.SLURM if is_by_slurm(state, slurm_user) else Owner.PERSON
 
@@ -162,7 +172,3 @@ def evaluate_hold(state: NodeState, whose: Owner) -> Held | Dropped | TakenOver:
     return TakenOver(
         f'{state.name} now has another reason, by {who}: "{state.reason}"', is_resumed=False
     )
-
-
-def _format_prefix(incident_id: int) -> str:
-    return f"{_OURS}{incident_id} "

@@ -146,7 +146,8 @@ Over SSH, for runs that are armed or approved alone. They run apart from the con
 _SLURM = f"""{SLURM}
 
 On the machine of `KINTSUGI_SLURM`, as a user of level Operator, each directly after `scontrol show config` and `scontrol show
-node` or `squeue` have shown that cluster and node are as they were when it was decided.
+node` or `squeue` have shown that cluster and node are as they were when it was decided. After a drain and a
+resume `sacctmgr show event nodes=NODE` is read.
 
 | command | occasion |
 |---|---|"""
@@ -236,9 +237,11 @@ def record_slurm_acts() -> dict[str, str]:
     slurm.add_job("4711", nodes=["gn001"])
     acts = (
         lambda: writer.requeue("4711"),
-        lambda: writer.drain("gn001", "kintsugi:7 gpu.xid.79: GPU has fallen off the bus"),
+        lambda: writer.drain(
+            "gn001", "kintsugi:7/1a2b3c4d-5e6f70 gpu.xid.79: GPU has fallen off the bus"
+        ),
         lambda: writer.reboot("gn002"),
-        lambda: writer.cancel_reboot("gn002", "kintsugi:7 gpu.xid.79: ..."),
+        lambda: writer.cancel_reboot("gn002", "kintsugi:7/1a2b3c4d-5e6f70 gpu.xid.79: ..."),
         lambda: writer.resume("gn001"),
         lambda: writer.reserve("7-1-diagnose", ["gn001"], duration=timedelta(hours=1)),
         lambda: writer.submit(

@@ -18,7 +18,7 @@ PLACES = {
     "runbooks/node/detached_command.py:_run_script": everything.ACTS,
     "runbooks/node/looking.py:_read_as_root": everything.LOOKS,
     "runbooks/node/looking.py:read_boot": everything.LOOKS,
-    "runbooks/node/looking.py:read_kernel_log": everything.LOOKS,
+    "runbooks/node/looking.py:read_journal": everything.LOOKS,
     "runbooks/node/looking.py:read_refusal": everything.LOOKS,
     "runbooks/people/preflight.py:_find_boot_id_complaint": everything.LOOKS,
     "runbooks/people/root_rights.py:list_missing": everything.LOOKS,

@@ -13,7 +13,7 @@ import pytest
 
 import runbooks
 from runbooks.engine import turn
-from runbooks.models import Run, RunState
+from runbooks.models import Installation, Run, RunState
 from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
 from tests.runbooks.site import Site
 
@@ -100,6 +100,32 @@ def test_a_reason_that_another_installation_left_is_a_persons_whatever_number_it
         assert "vendor case 4711 open" in node(site).reason
         assert "Kintsugi leaves it alone while that stands" in run.waiting_for
     assert site.slurm.journal == []
+
+
+def test_a_reason_names_the_installation_and_the_run_that_wrote_it() -> None:
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site_id = Installation.objects.get().site_id
+    assert node(site).reason.startswith(f"kintsugi:{run.incident_id}/{site_id}-")
+
+
+def test_a_run_that_an_older_version_began_goes_on_with_the_reason_that_it_wrote() -> None:
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    old = f"kintsugi:{run.incident_id} gpu.xid.79: GPU has fallen off the bus"
+    site.slurm.human_drain("gn001", old, user="root")
+    Run.objects.filter(pk=run.pk).update(facts={**_without_new_facts(run), "reason": old})
+    run = site.play(run)
+    assert run.state == RunState.SUCCEEDED, run.outcome
+
+
+def _without_new_facts(run: Run) -> dict[str, object]:
+    new = ("written", "unchecked_act")
+    return {name: fact for name, fact in run.facts.items() if name not in new}
 
 
 def test_a_drain_is_known_again_when_its_worker_died_before_it_had_kept_it() -> None:

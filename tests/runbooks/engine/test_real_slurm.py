@@ -74,7 +74,8 @@ def test_slurm_drains_waits_reboots_once_and_resumes(
     incident.refresh_from_db()
     assert ended.state == RunState.SUCCEEDED, ended.outcome
     assert incident.state == State.MONITORING
-    reason = f"kintsugi:{incident.pk} gpu.xid.79: GPU has fallen off the bus"
+    reason = ended.facts["reason"]
+    assert reason.startswith(f"kintsugi:{incident.pk}/")
     done = deeds(slurm_daemons, node)
     assert done.index(f"update_node: node {node} reason set to: {reason}") < done.index(
         f"reboot request queued for nodes {node}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import assume, given
@@ -17,8 +17,10 @@ from runbooks.slurm.ownership import (
     Written,
     evaluate_hold,
     format_reason,
+    format_tag,
     get_owner,
     get_written,
+    parse_incident,
 )
 from runbooks.slurm.protocol import NodeState
 
@@ -31,6 +33,24 @@ SET_BY_US = "kintsugi"
 
 def a_node(text: str, *flags: str, base: str = "IDLE", by: str = "root") -> NodeState:
     return NodeState("gn001", base, frozenset(flags), text, by, None, None, ("gpu",))
+
+
+def test_no_two_installations_and_no_restored_database_write_the_same_reason() -> None:
+    begun = datetime(2025, 1, 15, 3, tzinfo=UTC)
+    tags = {
+        format_tag("1a2b3c4d", 1, begun),
+        format_tag("5e6f7a8b", 1, begun),
+        format_tag("1a2b3c4d", 2, begun),
+        format_tag("1a2b3c4d", 1, begun + timedelta(seconds=1)),
+    }
+    reasons = {format_reason(7, "gpu.xid.79", "x", tag=tag) for tag in tags}
+    assert len(reasons) == 4
+    assert {parse_incident(reason) for reason in reasons} == {7}
+    own, *others = sorted(reasons)
+    known = [Written(own)]
+    assert get_owner(a_node(own, "DRAIN"), 7, known) is Owner.THIS_INCIDENT
+    for other in others:
+        assert get_owner(a_node(other, "DRAIN"), 7, known) is Owner.PERSON
 
 
 def test_reason_on_the_node_says_which_incident_and_why() -> None:

@@ -341,7 +341,7 @@ def test_slurm_that_sees_the_node_down_while_it_is_off_stops_nothing() -> None:
     assert run.state == RunState.SUCCEEDED, run.outcome
     state = site.slurm.nodes((NODE,))[NODE]
     assert state.is_draining
-    assert state.reason.startswith(f"kintsugi:{run.incident_id} ")
+    assert state.reason.startswith(f"kintsugi:{run.incident_id}/")
 
 
 _TROUBLES = ("away", "locked", "stuck", "off", "on", "minute", "turn", "turn")
