@@ -112,7 +112,8 @@ _MASKS = (
     re.compile(r"(?<![\w/])/[\w.+@:-]+(?:/[\w.+@:-]*)*"),
     re.compile(r"\b[0-9a-fA-F]{1,8}(?:[:.-][0-9a-fA-F]{1,12}){2,}(?::\d+)?(?![\w])"),
     re.compile(r"\b0[xX][0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{6,}\b"),
-    re.compile(r"(?:(?<!\w)[+-])?\d+(?:[.,]\d+)*"),
+    # Numbers, but for those in a driver's name, such as mlx5_core.
+    re.compile(r"(?:(?<!\w)[+-])?\d+(?:[.,]\d+)*(?!\d|_[a-z])"),
 )
 _REPEATED = re.compile(rf"(?:{re.escape(VARIES)}[\s,;:/|.-]*)+{re.escape(VARIES)}")
 
