@@ -132,7 +132,9 @@ class Signature:
     for it.
 
     `types` are ids, each of which the line raises or clears; `{code}` in one is completed by the
-    group `code`. A line that fits `unless` too says something else. `qualifier` names groups that
+    group `code`. A line that fits `unless` too says something else. `scan` is a cheaper pattern
+    that each line of the signature has as well: it is looked for first, and `pattern` only where it
+    occurs. `qualifier` names groups that
     tell two faults of one type on one resource apart.
 
     `programs` (with `*` for any characters) and `facilities` (0 to 23) are who may write the line;
@@ -149,6 +151,7 @@ class Signature:
     programs: tuple[str, ...] = ()
     facilities: frozenset[int] = frozenset()
     begins: Begins = Begins.MESSAGE
+    scan: str = ""
 
     def is_of(self, program: str, facility: Optional[int]) -> bool:
         """Whether a line of this program and facility may say it. A line that names no facility, as
@@ -424,7 +427,7 @@ _ENUMS: dict[str, type[Enum]] = {
 def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
     """One per pattern. Raises ValueError with one reason per line."""
     required = ("type", "event", "pattern", "on", "program", "facility", "begins")
-    reasons = _list_wrong_fields(row, {*required, "unless", "qualifier"}, required)
+    reasons = _list_wrong_fields(row, {*required, "unless", "qualifier", "scan"}, required)
     begins = rows.member(Begins, "begins", row["begins"], reasons) if "begins" in row else None
     programs, facilities = _names(row.get("program", ())), _facilities(row, reasons)
     if ANY in programs:
@@ -447,6 +450,8 @@ def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
             reasons.append(f"a signature on {row['on']} needs a group named {names}: {pattern}")
     unless = row.get("unless", "")
     _groups("unless", unless, reasons)
+    scan = row.get("scan", "")
+    _groups("scan", scan, reasons)
     for name in qualifier:
         if name not in all_groups:
             reasons.append(f"qualifier {name} is no group of a pattern")
@@ -454,7 +459,7 @@ def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
         raise ValueError("\n".join(reasons))
     shared = Signature(types, event, "", kind, unless, qualifier, where, programs, facilities)
     place = begins if isinstance(begins, Begins) else Begins.MESSAGE
-    return [replace(shared, pattern=pattern, begins=place) for pattern in patterns]
+    return [replace(shared, pattern=pattern, begins=place, scan=scan) for pattern in patterns]
 
 
 def _harmless(where: str, row: Mapping[str, Any]) -> list[Harmless]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 # NX-OS names the virtual device before its message; others begin with the percent sign.
-_NAMED = r"(?:%\$ VDC-\d{1,3} %\$ )?%"
+_NAMED = r"%(?:\$ VDC-\d{1,3} %\$ %)?"
 # A facility may have parts: PLATFORM_ENV, PKT_INFRA-LINK, PLATFORM-SW1.
 _FACILITY = r"[A-Z][\w-]*"
 _HUAWEI = r"%%\d\d"
@@ -47,8 +47,10 @@ def expand(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     begins = _by_mnemonic(subject, fails, is_last=False)
     named = _by_subject(subject)
     says_end, says_failure = _any(row["says_clears"]), _any(row["says_fails"])
-    yield from _signatures(row, "cleared", ends, "", _by_juniper(subject, clears))
-    yield from _signatures(row, "raised", begins, "", _by_juniper(subject, fails))
+    yield from _signatures(row, "cleared", ends)
+    yield from _signatures(row, "raised", begins)
+    yield from _juniper(row, "cleared", clears)
+    yield from _juniper(row, "raised", fails)
     yield from _signatures(row, "cleared", named, rf".*\b{says_end}")
     yield from _signatures(row, "raised", named, rf".*\b{says_failure}")
 
@@ -58,7 +60,7 @@ def _any(words: list[str]) -> str:
     return "(?:" + "|".join(sorted(words, key=len, reverse=True)) + ")"
 
 
-def _by_mnemonic(subject: str, word: str, *, is_last: bool) -> str:
+def _by_mnemonic(subject: str, word: str, *, is_last: bool) -> list[str]:
     """A message whose mnemonic, or facility and mnemonic, name the subject and the word. `is_last`:
     the word ends the mnemonic, as that of a clear does: SYNC is one, SYNC_LOST is not."""
     rest = "" if is_last else r"(?:_\w*)?"
@@ -69,27 +71,23 @@ def _by_mnemonic(subject: str, word: str, *, is_last: bool) -> str:
     if not is_last:
         forms.append(rf"(?:\w*_)?{word}_(?:\w*_)?{subject}\d*{rest}")
     about = _alternatives(*forms)
-    return _alternatives(
+    return [
         rf"{_NAMED}{_FACILITY}-\d-{about}\s?:",
         rf"{_NAMED}{_of(subject)}-\d-(?:\w*_)?{word}{rest}\s?:",
         rf"{_HUAWEI}\w+/\d/{about}(?:\(\w+\))?(?:\[\d+\])?:",
         rf"\(OS10\) %{about}\s?:",
-    )
+    ]
 
 
-def _by_subject(subject: str) -> str:
+def _by_subject(subject: str) -> list[str]:
     """A message whose mnemonic or facility names the subject; the sentence says what became of
     it."""
     part = rf"(?:\w*_)?{subject}\d*(?:_\w*)?"
-    return _alternatives(
+    return [
         rf"{_NAMED}{_FACILITY}-\d-{part}\s?:",
         rf"{_NAMED}{_of(subject)}-\d-\w+\s?:",
         rf"{_HUAWEI}\w+/\d/{part}(?:\(\w+\))?(?:\[\d+\])?:",
-    )
-
-
-def _by_juniper(subject: str, word: str) -> str:
-    return rf"(?:CHASSISD|RPD|LACPD|PFED|L2ALD|ESWD)_(?:\w*_)?{subject}_?{word}\w*: "
+    ]
 
 
 def _of(subject: str) -> str:
@@ -102,15 +100,29 @@ def _alternatives(*patterns: str) -> str:
 
 
 def _signatures(
-    row: Mapping[str, Any], event: str, message: str, sentence: str, *others: str
+    row: Mapping[str, Any], event: str, messages: list[str], sentence: str = ""
 ) -> Iterator[dict[str, Any]]:
-    shared = {
+    # One look for the subject, whatever became of it: hundreds of patterns side by side would
+    # cost each line of a log.
+    scan = rf"[%_/-]{_any(row['subject'])}[\w-]*"
+    shared = {**_shared(row, event), "scan": scan}
+    if row.get("on_port"):
+        ports = [f"{message}.*?{_PORT}{sentence}" for message in messages]
+        yield {**shared, "on": "port", "pattern": ports}
+    yield {**shared, "on": "switch", "pattern": [message + sentence for message in messages]}
+
+
+def _juniper(row: Mapping[str, Any], event: str, word: str) -> Iterator[dict[str, Any]]:
+    daemon = "(?:CHASSISD|RPD|LACPD|PFED|L2ALD|ESWD)"
+    pattern = rf"{daemon}_(?:\w*_)?{_any(row['subject'])}_?{word}\w*: "
+    yield {**_shared(row, event), "on": "switch", "pattern": pattern}
+
+
+def _shared(row: Mapping[str, Any], event: str) -> dict[str, Any]:
+    return {
         "type": row["type"],
         "event": event,
         "program": "any",
         "facility": "any",
         "begins": "program",
     }
-    if row.get("on_port"):
-        yield {**shared, "on": "port", "pattern": f"{message}.*?{_PORT}{sentence}"}
-    yield {**shared, "on": "switch", "pattern": [message + sentence, *others]}

@@ -153,9 +153,14 @@ class Matcher:
     def __init__(self, catalog: Catalog, *, engine: str = "") -> None:
         self._catalog = catalog
         self._signatures = [_compile(signature) for signature in catalog.signatures]
-        patterns = [(number, item.pattern.pattern) for number, item in enumerate(self._signatures)]
-        lines = compile_patterns(patterns, engine=engine)
-        self._match = lines.match
+        # Signatures that are looked for in one way share one pattern of the engine.
+        by_scan: dict[bytes, list[int]] = {}
+        for number, item in enumerate(self._signatures):
+            scan = item.signature.scan.encode() or item.pattern.pattern
+            by_scan.setdefault(scan, []).append(number)
+        self._of_scan = list(by_scan.values())
+        lines = compile_patterns(list(enumerate(by_scan)), engine=engine)
+        self._match_scans = lines.match
         # Bound once: nearly every line of a log ends in one of these.
         self._has_match = lines.has_match
         self._occurs = lines.occurs
@@ -218,6 +223,11 @@ class Matcher:
             hit = _Hit(item.signature, groups, host, header, excerpt_of(line), event, is_of_driver)
             return [self._fact(hit, name) for name in item.signature.types]
         return []
+
+    def _match(self, line: bytes) -> list[int]:
+        """The signatures that this line may fit, in the order in which they are tried."""
+        scans = self._match_scans(line)
+        return sorted(number for scan in scans for number in self._of_scan[scan])
 
     def find_harmless(self, line: bytes, header: Header) -> Harmless | None:
         """The row that says that this line means nothing, where its message begins so."""
