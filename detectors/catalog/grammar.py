@@ -16,13 +16,14 @@ from typing import Any
 # NX-OS names the virtual device before its message; others begin with the percent sign.
 _NAMED = r"%(?:\$ VDC-\d{1,3} %\$ %)?"
 # A facility may have parts: PLATFORM_ENV, PKT_INFRA-LINK, PLATFORM-SW1.
-_FACILITY = r"[A-Z][\w-]*"
+_FACILITY = r"[A-Z][\w-]{0,60}"
 _HUAWEI = r"%%\d\d"
+_OS10 = r"(?:Node\.\S{1,40} \[\w{1,20}\], [\w ]{1,40} )?\(OS10\) %"
 # Ports as the vendors name them, in the sentence.
 _PORT = (
     r"(?P<port>(?:(?:Gigabit|Ten|TwentyFive|Forty|Fifty|Hundred|TwoHundred|FourHundred|EightHundred)?"
     r"(?:Gig(?:abit)?)?E(?:thernet)?|Eth|Et|Gi|Te|Tw|Fo|Hu|Fi|Po|[Pp]ort-?[Cc]hannel|mgmt|Management"
-    r"|xe-|et-|ge-|ae|swp|fc|\d{1,3}GE)\d[\w/.:]*)"
+    r"|xe-|et-|ge-|ae|swp|fc|\d{1,3}GE)\d[\w/.:]{0,20})"
 )
 _NEEDED = ("type", "subject", "fails", "clears", "says_fails", "says_clears", "source")
 _FIELDS = (*_NEEDED, "on_port")
@@ -51,8 +52,8 @@ def expand(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield from _signatures(row, "raised", begins)
     yield from _juniper(row, "cleared", clears)
     yield from _juniper(row, "raised", fails)
-    yield from _signatures(row, "cleared", named, rf".*\b{says_end}")
-    yield from _signatures(row, "raised", named, rf".*\b{says_failure}")
+    yield from _signatures(row, "cleared", named, rf".{{0,200}}\b{says_end}")
+    yield from _signatures(row, "raised", named, rf".{{0,200}}\b{says_failure}")
 
 
 def _any(words: list[str]) -> str:
@@ -63,36 +64,36 @@ def _any(words: list[str]) -> str:
 def _by_mnemonic(subject: str, word: str, *, is_last: bool) -> list[str]:
     """A message whose mnemonic, or facility and mnemonic, name the subject and the word. `is_last`:
     the word ends the mnemonic, as that of a clear does: SYNC is one, SYNC_LOST is not."""
-    rest = "" if is_last else r"(?:_\w*)?"
+    rest = "" if is_last else r"(?:_\w{0,40})?"
     forms = [
-        rf"(?:\w*_)?{subject}\d*_(?:\w*_)?{word}{rest}",
-        rf"(?:\w*_)?{subject}{word}",
+        rf"(?:\w{{0,40}}_)?{subject}\d*_(?:\w{{0,40}}_)?{word}{rest}",
+        rf"(?:\w{{0,40}}_)?{subject}{word}",
     ]
     if not is_last:
-        forms.append(rf"(?:\w*_)?{word}_(?:\w*_)?{subject}\d*{rest}")
+        forms.append(rf"(?:\w{{0,40}}_)?{word}_(?:\w{{0,40}}_)?{subject}\d*{rest}")
     about = _alternatives(*forms)
     return [
         rf"{_NAMED}{_FACILITY}-\d-{about}\s?:",
-        rf"{_NAMED}{_of(subject)}-\d-(?:\w*_)?{word}{rest}\s?:",
-        rf"{_HUAWEI}\w+/\d/{about}(?:\(\w+\))?(?:\[\d+\])?:",
-        rf"\(OS10\) %{about}\s?:",
+        rf"{_NAMED}{_of(subject)}-\d-(?:\w{{0,40}}_)?{word}{rest}\s?:",
+        rf"{_HUAWEI}\w{{1,40}}/\d/{about}(?:\(\w{{1,4}}\))?(?:\[\d{{1,10}}\])?:",
+        rf"{_OS10}{about}\s?:",
     ]
 
 
 def _by_subject(subject: str) -> list[str]:
     """A message whose mnemonic or facility names the subject; the sentence says what became of
     it."""
-    part = rf"(?:\w*_)?{subject}\d*(?:_\w*)?"
+    part = rf"(?:\w{{0,40}}_)?{subject}\d*(?:_\w{{0,40}})?"
     return [
         rf"{_NAMED}{_FACILITY}-\d-{part}\s?:",
-        rf"{_NAMED}{_of(subject)}-\d-\w+\s?:",
-        rf"{_HUAWEI}\w+/\d/{part}(?:\(\w+\))?(?:\[\d+\])?:",
+        rf"{_NAMED}{_of(subject)}-\d-\w{{1,60}}\s?:",
+        rf"{_HUAWEI}\w{{1,40}}/\d/{part}(?:\(\w{{1,4}}\))?(?:\[\d{{1,10}}\])?:",
     ]
 
 
 def _of(subject: str) -> str:
     """A facility that is the subject's."""
-    return rf"(?:\w*[_-])?{subject}\d*(?:[_-]\w*)*"
+    return rf"(?:[\w-]{{0,40}}[_-])?{subject}\d*(?:[_-][\w-]{{0,40}})?"
 
 
 def _alternatives(*patterns: str) -> str:
@@ -104,17 +105,17 @@ def _signatures(
 ) -> Iterator[dict[str, Any]]:
     # One look for the subject, whatever became of it: hundreds of patterns side by side would
     # cost each line of a log.
-    scan = rf"[%_/-]{_any(row['subject'])}[\w-]*"
+    scan = rf"[%_/-]{_any(row['subject'])}"
     shared = {**_shared(row, event), "scan": scan}
     if row.get("on_port"):
-        ports = [f"{message}.*?{_PORT}{sentence}" for message in messages]
+        ports = [f"{message}.{{0,200}}?{_PORT}{sentence}" for message in messages]
         yield {**shared, "on": "port", "pattern": ports}
     yield {**shared, "on": "switch", "pattern": [message + sentence for message in messages]}
 
 
 def _juniper(row: Mapping[str, Any], event: str, word: str) -> Iterator[dict[str, Any]]:
     daemon = "(?:CHASSISD|RPD|LACPD|PFED|L2ALD|ESWD)"
-    pattern = rf"{daemon}_(?:\w*_)?{_any(row['subject'])}_?{word}\w*: "
+    pattern = rf"{daemon}_(?:\w{{0,40}}_)?{_any(row['subject'])}_?{word}\w{{0,40}}: "
     yield {**_shared(row, event), "on": "switch", "pattern": pattern}
 
 
@@ -124,5 +125,5 @@ def _shared(row: Mapping[str, Any], event: str) -> dict[str, Any]:
         "event": event,
         "program": "any",
         "facility": "any",
-        "begins": "program",
+        "begins": "message",
     }
