@@ -69,6 +69,46 @@ _BITS = {
     for meaning, bits in meanings.items()
     for bit in bits
 }
+# An Xid of NVLink 5: the unit, the line's word, and registers, the first with the reason in bits
+# 20 to 25, the second the unit's status.
+_NVLINK5 = re.compile(
+    r"\s*(?P<unit>MSE Degraded|[A-Z]\w{2,40})\s{1,8}(?:Link )?(?P<non>[Nn]on-?\s?)?[Ff]atal\b"
+    r"[^(]{0,80}\((?P<first>0x[0-9a-fA-F]{1,8})[, ]{1,3}(?P<status>0x[0-9a-fA-F]{1,8})\b"
+)
+# NVIDIA's Xid catalogue, NVLink 5 decode table: bits of a unit's status by what they ask for.
+# RLW_RXPIPE's first three ask for a reset where the line says fatal. What waits for an Xid 154 is
+# looked at until that comes.
+_TLW = {Action.NONE: 0x80000003, Action.RESET_GPU: 0x4}
+_NVLINK5_BITS: dict[str, dict[Action, int]] = {
+    "SAW_MVB": {Action.NONE: 0x2D, Action.RESET_GPU: 0x12},
+    "RLW_CTRL": {Action.NONE: 0x80000000},
+    "RLW_REMAP": {Action.NONE: 0x80000300, Action.WATCH: 0x3F, Action.RESET_GPU: 0xC0},
+    "RLW_RSPCOL": {Action.NONE: 0x80000001, Action.RESET_GPU: 0x2},
+    "RLW_RXPIPE": {Action.NONE: 0x8000000F},
+    "RLW_SRC_TRACK": {Action.NONE: 0x80000002, Action.WATCH: 0xC, Action.RESET_GPU: 0x31},
+    "RLW_TAGSTATE": {Action.NONE: 0x80010001, Action.RESET_GPU: 0x120002},
+    "TLW_CTRL": _TLW,
+    "TLW_RX": _TLW,
+    "TLW_RX_PIPE0": _TLW,
+    "TLW_RX_PIPE1": _TLW,
+    "TLW_TX": _TLW,
+    "TLW_TX_PIPE0": _TLW,
+    "TLW_TX_PIPE1": _TLW,
+    "TREX": {Action.NONE: 0x80000001},
+    "NVLPW": {Action.NONE: 0x80000000},
+    "NVLPW_CTRL": {Action.NONE: 0x80000000},
+}
+_NETIR = frozenset({"NETIR", "NETIR_INT"})
+_NETIR_LINK = frozenset({"NETIR_LINK_EVT", "NETIR_LINK_DOWN"})
+# Reasons of a link that went down which ask for nothing on this GPU: its host or its user did it.
+_NETIR_IGNORED = frozenset({38, 40})
+_MFDE = {
+    1: Action.RESET_GPU,
+    3: Action.NONE,
+    4: Action.RESET_GPU,
+    5: Action.RESET_GPU,
+    7: Action.RESET_GPU,
+}
 _FATAL_WORD = re.compile(r"\b(?P<non>non-?\s?)?fatal\b", re.IGNORECASE)
 _LINK_MEANING = (
     "The driver reported an NVLink error under a number that is meant for something else; see"
@@ -125,14 +165,40 @@ def _nvlink_registers(row: FaultType, text: str) -> Decoded:
 
 
 def _nvlink5(row: FaultType, text: str) -> Decoded:
-    """Xid 144 to 150 of NVLink 5: NVIDIA's decode table resets the GPU for what the line itself
-    calls fatal."""
-    found = _FATAL_WORD.search(text)
-    if found is None or found["non"]:
-        return Decoded(row, link(text))
-    return Decoded(
-        replace(row, action=Action.RESET_GPU, severity=Severity.CRITICAL, is_fatal=True), link(text)
-    )
+    """Xid 144 to 150 of NVLink 5: by the unit, and by the bits of its status word or the reason in
+    its first word. A unit or a bit that NVIDIA does not list is judged by the line's own word."""
+    found = _NVLINK5.match(text)
+    action = None if found is None else _nvlink5_action(found)
+    if action is None:
+        is_fatal_line = is_fatal(text)
+        if not is_fatal_line:
+            return Decoded(row, link(text))
+        action = Action.RESET_GPU
+    severity = Severity.CRITICAL if action is Action.RESET_GPU else Severity.WARNING
+    decoded = replace(row, action=action, severity=severity, is_fatal=action is Action.RESET_GPU)
+    return Decoded(decoded, link(text))
+
+
+def _nvlink5_action(found: re.Match[str]) -> Action | None:
+    """What NVIDIA's table asks for; None where it has no row for this."""
+    unit, is_fatal_line = found["unit"], not found["non"]
+    first, status = int(found["first"], 16), int(found["status"], 16)
+    if unit.startswith("MSE") or unit in _NETIR:
+        return Action.RESET_GPU
+    if unit in _NETIR_LINK:
+        reason = first >> 20 & 0x3F
+        return Action.NONE if reason in _NETIR_IGNORED else Action.RESET_GPU
+    if unit == "NETIR_BER_EVENT":
+        return Action.NONE
+    if unit == "NETIR_MFDE_EVENT":
+        return _MFDE.get(status)
+    known = _NVLINK5_BITS.get(unit)
+    if known is None or status & ~sum(known.values()) or not status:
+        return None
+    if unit == "RLW_RXPIPE" and is_fatal_line and status & 0x7:
+        return Action.RESET_GPU
+    asked = [action for action, bits in known.items() if status & bits]
+    return max(asked, key=lambda action: action.rank)
 
 
 def _decode_link(row: FaultType, text: str) -> Decoded:

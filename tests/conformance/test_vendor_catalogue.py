@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from detectors.catalog import decode
 from detectors.catalog.catalog import load
 from detectors.faults import Action, Severity
 
@@ -122,3 +123,25 @@ def test_no_sentence_is_the_vendors(shared, xids, sxids):
     for ours in load():
         text = ours.meaning if ours.id in NAMED_AS_PRINTED else f"{ours.title}. {ours.meaning}"
         assert not _runs(text) & theirs, ours.id
+
+
+def test_each_row_of_nvlink_5s_decode_table_asks_for_what_the_vendor_asks_for(shared):
+    """The table's units, reasons (bits 20 to 25 of the first register) and status words."""
+    asked = {
+        "IGNORE": {Action.NONE},
+        "RESET_GPU": {Action.RESET_GPU},
+        "XID_154_EVAL": {Action.WATCH},
+    }
+    wrong = []
+    rows = table(shared, "xid_nvlink5_decode.csv")
+    for row in rows:
+        word = "Nonfatal" if row["severity"].startswith("Non") else "Fatal"
+        first = int(re.sub(r"[^01]", "0", row["intrinfo_v2_ge_r575"] or "0").ljust(32, "0")[:32], 2)
+        status = int(row["error_status_hex"].partition("/")[0] or "0x0", 16)
+        for unit in row["subcode"].split("/"):
+            text = f"{unit} {word} XC0 i0 Link 01 (0x{first:08x} 0x{status:08x} 0x00000000)"
+            action = decode.xid(load().xid(int(row["xid"])), text).fault_type.action
+            if action not in asked[row["resolution"]]:
+                wrong.append((row["xid"], text, action))
+    assert len(rows) > 90
+    assert not wrong

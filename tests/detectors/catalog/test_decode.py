@@ -95,8 +95,8 @@ def test_the_link_and_the_bits_of_xid_74_are_kept():
 
 
 @pytest.mark.parametrize("code", range(144, 151))
-def test_nvlink_5_is_reset_only_where_the_line_says_fatal(code):
-    fatal = xid(code, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x0)")
+def test_nvlink_5_without_registers_is_reset_only_where_the_line_says_fatal(code):
+    fatal = xid(code, "NEW_UNIT  Fatal   XC0 i0 Link 01 (0x021425c6 0x0)")
     assert (fatal.fault_type.action, fatal.fault_type.severity) == (
         Action.RESET_GPU,
         Severity.CRITICAL,
@@ -104,6 +104,26 @@ def test_nvlink_5_is_reset_only_where_the_line_says_fatal(code):
     assert fatal.qualifier == "link 1"
     for text in ("RLW_RXPIPE Nonfatal XC0 i0 Link 13", "SAW_MVB Non-fatal", ""):
         assert xid(code, text).fault_type == load().xid(code)
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("SAW_MVB Nonfatal XC0 i0 Link 7 (0x00000021 0x00000020 0x0)", Action.NONE),
+        ("SAW_MVB Fatal XC0 i0 Link 7 (0x00000021 0x00000010 0x0)", Action.RESET_GPU),
+        ("SAW_MVB Fatal XC0 i0 Link 7 (0x00000021 0x00000012 0x0)", Action.RESET_GPU),
+        ("RLW_REMAP Nonfatal XC0 i0 Link 7 (0x00000082 0x00000008 0x0)", Action.WATCH),
+        ("RLW_RXPIPE Nonfatal XC0 i0 Link 7 (0x000000c2 0x00000002 0x0)", Action.NONE),
+        ("RLW_RXPIPE Fatal XC0 i0 Link 7 (0x000004c2 0x00000002 0x0)", Action.RESET_GPU),
+        ("NETIR_LINK_EVT Fatal XC0 i0 Link 07 (0x025001c6 0x00000000 0x0)", Action.RESET_GPU),
+        ("NETIR_LINK_EVT Fatal XC0 i0 Link 07 (0x026001c6 0x00000000 0x0)", Action.NONE),
+        ("NETIR_MFDE_EVENT Nonfatal XC0 i0 Link 7 (0x00000246 0x00000003 0x0)", Action.NONE),
+        ("MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000 0x0)", Action.RESET_GPU),
+        ("RLW_REMAP Nonfatal XC0 i0 Link 7 (0x00000082 0x00100000 0x0)", Action.WATCH),
+    ],
+)
+def test_nvlink_5_is_judged_by_unit_and_bits(text, action):
+    assert xid(145, text).fault_type.action is action
 
 
 def test_a_copy_engine_code_about_an_nvlink_is_of_the_link():
