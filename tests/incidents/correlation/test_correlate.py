@@ -3,6 +3,7 @@ apart."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from detectors.catalog import catalog
 from detectors.faults import Role
 from incidents.correlation.engine import Joins, Keeps, Opens, Placement, Setting, place
 from incidents.correlation.relations import Surroundings
-from incidents.faults.fault_views import FaultView, IncidentView
+from incidents.faults.fault_views import SILENCES, USER_REPORT, FaultView, IncidentView
 from incidents.topology.graph import Graph
 from incidents.topology.topology import CablePlace, Topology
 from incidents.vocabulary.lifecycle import State
@@ -23,6 +24,7 @@ WINDOW = timedelta(minutes=10)
 NVSWITCH = "node/gn042/nvswitch/0000:06:00.0"
 NIC = "node/gn042/nic/mlx5_0"
 OTHER_NIC = "node/gn043/nic/mlx5_0"
+DISK = "node/gn042/disk/nvme0n1"
 LEAF, PORT, OTHER_PORT = (
     "switch/leaf-01",
     "switch/leaf-01/port/Ethernet0",
@@ -169,6 +171,9 @@ def test_fault_joins(root: tuple[str, str], fault: tuple[str, str], rule: str, r
         (("gpu.xid.79", GPU), ("storage.lustre.connection_lost", "node/gn042")),
         (("switch.rebooted", LEAF), ("gpu.xid.79", GPU)),
         (("nic.link.down", NIC), ("switch.rebooted", "switch/leaf-02")),
+        # A file system's word about the node, and a disk in it: either could hide the other.
+        (("storage.lustre.evicted", "node/gn042"), ("storage.nvme.lost", DISK)),
+        (("storage.nvme.lost", DISK), ("storage.lustre.evicted", "node/gn042")),
         # A compute leaf reaches no file system.
         (("switch.rebooted", LEAF), ("storage.lustre.connection_lost", "node/gn042")),
     ],
@@ -307,3 +312,28 @@ def test_reason_says_at_the_same_moment_when_less_than_a_second_lies_between() -
         assert found.reason.startswith(
             "at the same moment as gpu.xid.79 on gn042 GPU 0000:19:00.0: "
         )
+
+
+SILENCES_AT = {
+    "target.unreachable": ("node/gn042", LEAF),
+    "network.management_unreachable": ("site/management",),
+}
+MEASURED = [
+    row.id
+    for row in catalog.load()
+    if row.opens_incident and not row.is_sympathetic and row.id not in {*SILENCES, USER_REPORT}
+]
+
+
+@pytest.mark.parametrize("silence", SILENCES_AT)
+def test_no_measured_fault_is_an_effect_of_unreachability(silence: str) -> None:
+    """Whatever is measured beside a silence has an incident of its own, or explains the silence."""
+    places = ("node/gn042", GPU, NIC, NVSWITCH, DISK, LEAF, PORT)
+    swallowed = []
+    for at in SILENCES_AT[silence]:
+        incident = an_open(a_view(silence, at))
+        for fault_type, place_of_fault in itertools.product(MEASURED, places):
+            found = placed(a_view(fault_type, place_of_fault, after=SECOND), incident)
+            if isinstance(found, Joins) and found.role is not Role.ROOT:
+                swallowed.append((fault_type, place_of_fault, found.rule))
+    assert swallowed == []

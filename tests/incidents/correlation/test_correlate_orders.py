@@ -88,6 +88,7 @@ CAUSES = [
         ("network.management_unreachable", "site/management"),
         ("target.unreachable", NODE),
     ),
+    ("silent_ill_switch", ("switch.rebooted", LEAF), ("target.unreachable", LEAF)),
     (
         "behind_management_switch",
         ("switch.rebooted", SWITCH_OF_MANAGEMENT),
