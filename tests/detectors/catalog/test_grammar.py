@@ -71,6 +71,14 @@ def facts(message):
         ("switch.port.error", CLEARED, "%STP-2-LOOPGUARD_UNBLOCK: Loop guard on Ethernet1/7"),
         ("switch.alarm", RAISED, "%MODULE-2-MOD_DIAG_FAIL: module 3 of ours"),
         ("switch.alarm", RAISED, "%KERNEL-1-WIDGET_FATAL: nobody knows what a widget is"),
+        ("config.mtu_mismatch", RAISED, "%ETHPORT-3-IF_MTU_MISMATCH: the ends differ"),
+        ("config.duplicate_ip", RAISED, "%%10ARP/4/DUPLICATE_IP: 10.9.0.7 answers twice"),
+        (
+            "config.peer_mismatch",
+            RAISED,
+            "%DCBX-3-PFC_MISMATCH: the neighbour has other priorities",
+        ),
+        ("config.peer_mismatch", CLEARED, "%DCBX-6-PFC_CONSISTENT: the neighbour has the same"),
         ("config.clock_unsynchronised", RAISED, "%NTP-4-SYNC_LOST: no peer is left"),
         ("switch.routing.adjacency_down", RAISED, "bfdd[77]: BFDD_STATE_DOWN: session 7"),
         (
