@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import Optional
 
 from detectors import resources
@@ -189,6 +189,14 @@ class UnreadReader:
         )
 
 
+def _compile_names(names: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, names)))
+
+
+_IS_PROGRAM = _compile_names(_PROGRAMS)
+_IS_GENERAL_PROGRAM = _compile_names(_GENERAL_PROGRAMS)
+
+
 def program_of(header: Header) -> str:
     """`orchagent` for `swss#orchagent`, `%PSU` for a network system's mnemonic; `kernel` for the
     kernel's ring, which names none."""
@@ -214,8 +222,8 @@ def is_of_interest(header: Header) -> bool:
             return False
         return int(mnemonic["severity"]) <= WORST_SEVERITIES or _names_failed_part(header.body)
     program = program_of(header).lower()
-    if not _matches(program, _PROGRAMS):
-        is_general = _matches(program, _GENERAL_PROGRAMS)
+    if not _IS_PROGRAM.match(program):
+        is_general = _IS_GENERAL_PROGRAM.match(program) is not None
         return is_general and (_is_bad(header) or _names_failed_part(header.body))
     return _is_bad(header) or _FAILURE_WORD.search(header.body) is not None
 
@@ -232,10 +240,6 @@ def _names_failed_part(body: str) -> bool:
 
 def _is_well(body: str) -> bool:
     return _WELL.search(body) is not None and _SURELY_FAILED.search(body) is None
-
-
-def _matches(program: str, names: Sequence[str]) -> bool:
-    return any(fnmatchcase(program, name) for name in names)
 
 
 def make_template(body: str) -> str:

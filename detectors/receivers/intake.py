@@ -34,7 +34,7 @@ _STAMPS = 4096
 _KEYS = 50_000
 _TAIL = 8 * 1024
 _LAST_MESSAGE = b"ast message "
-# Lines a second that are looked at for unread ones, at some 50 us each: a twentieth of a core at
+# Lines a second that are looked at for unread ones, at some 100 us each: a tenth of a core at
 # most. Our choice; what is over it is counted.
 _UNREAD_PER_SECOND = 1000
 
