@@ -52,17 +52,25 @@ def note_drain(
     """After a drain; `seen` is the node before it, None where that is not known, `after` as it was
     read back. Of a node with jobs the accounts hold nothing."""
     facts.pop(_UNCHECKED, None)
-    if after.is_drained and after.reason_changed_at is not None:
-        seen_at = seen.reason_changed_at if seen is not None else None
-        facts[_UNCHECKED] = {
-            "act": _DRAIN,
-            "seen": seen.reason if seen is not None else "",
-            "seen_at": to_iso(seen_at.replace(microsecond=0)) if seen_at is not None else "",
-            "reason": after.reason,
-            "by": after.reason_set_by,
-            "began_at": to_iso(after.reason_changed_at.replace(microsecond=0)),
-            "noted_at": to_iso(now),
-        }
+    if not after.is_drained or after.reason_changed_at is None:
+        return
+    seen_at = seen.reason_changed_at if seen is not None else None
+    reason = ownership.strip_appended(after.reason)
+    # What Slurm has appended since has changed the time.
+    began_at = after.reason_changed_at if reason == after.reason else None
+    facts[_UNCHECKED] = {
+        "act": _DRAIN,
+        "seen": seen.reason if seen is not None else "",
+        "seen_at": _format_second(seen_at),
+        "reason": reason,
+        "by": after.reason_set_by if began_at is not None else "",
+        "began_at": _format_second(began_at),
+        "noted_at": to_iso(now),
+    }
+
+
+def _format_second(at: datetime | None) -> str:
+    return to_iso(at.replace(microsecond=0)) if at is not None else ""
 
 
 def note_resume(facts: dict[str, Any], now: datetime) -> None:
@@ -150,17 +158,16 @@ def _find_before_drain(
 ) -> Overwritten | Unknown | None:
     """What stood there until our reason came, other than what had been seen before. In one second
     there is one row, with their name and our reason."""
-    began_at = datetime.fromisoformat(act["began_at"])
     ours = [event for event in events if event.reason == act["reason"]]
     if not ours:
         return Unknown()
     own = ours[-1]
-    if own.began_at != began_at:
+    if act["began_at"] not in ("", to_iso(own.began_at)):
         return None
     is_by_another = own.by not in ("", act["by"]) and act["by"] != ""
     if is_by_another and act["seen_at"] != act["began_at"]:
         return Overwritten("", own.by, own.began_at)
-    before = [event for event in events if event.ended_at == began_at and event is not own]
+    before = [event for event in events if event.ended_at == own.began_at and event is not own]
     persons = [
         event
         for event in before

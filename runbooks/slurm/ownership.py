@@ -102,6 +102,14 @@ def get_owner(
     return Owner.SLURM if is_by_slurm(state, slurm_user) else Owner.PERSON
 
 
+def strip_appended(reason: str) -> str:
+    """The reason without what Slurm has put behind it since."""
+    parts = reason.split(_BETWEEN)
+    while len(parts) > 1 and drain_reasons.is_slurms_text(parts[-1]):
+        parts.pop()
+    return _BETWEEN.join(parts)
+
+
 def is_by_slurm(state: NodeState, slurm_user: str = SLURM_USER) -> bool:
     """Whether the reason is one that Slurm's own daemons write, set by a user that they run as."""
     return drain_reasons.is_slurms(state.reason, state.reason_set_by, slurm_user)
