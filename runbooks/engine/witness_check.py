@@ -36,7 +36,8 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
     if witnesses.is_witnessed(ctx) or not Action(run.incident.action).at_least(Action.RESET_GPU):
         return False
     candidates = witnesses.list_candidates(ctx)
-    believed = [fault for fault in candidates if fault.is_believed]
+    repairs = [fault for fault in candidates if fault.action.at_least(Action.RESET_GPU)]
+    believed = [fault for fault in repairs if fault.is_believed]
     if believed:
         strongest = max(believed, key=lambda fault: fault.action.rank)
         return _is_chosen_anew(turn, ctx, strongest, candidates, world=world)
@@ -45,6 +46,9 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
         return False
     ctx.facts[_ASKED_AT] = to_iso(ctx.now)
     answer = witnesses.find_witness(ctx, candidates)
+    if isinstance(answer, Witnessed) and not answer.action.at_least(Action.RESET_GPU):
+        # A text called for the repair, and stands no more.
+        answer = Denied(answer.fault, f"it shows no fault that calls for a repair: {answer.how}")
     if isinstance(answer, Denied):
         _wait_or_give_up(turn, ctx, answer, world=world)
         return True

@@ -81,7 +81,9 @@ def note_witness(ctx: Context, how: str, action: Action) -> None:
 def list_candidates(ctx: Context) -> Sequence[ActiveFault]:
     """The run's own fault, and all of the incident's that stand on the node and call for a
     repair."""
-    own = ActiveFault(ctx.fault_type, ctx.resource, ctx.now)
+    row = catalog.load().get(ctx.fault_type)
+    calls_for = row.action if row is not None else Action.NONE
+    own = ActiveFault(ctx.fault_type, ctx.resource, ctx.now, calls_for)
     found: list[ActiveFault] = [own]
     for fault in ctx.members:
         if (fault.fault_type, fault.resource) == (own.fault_type, own.resource):

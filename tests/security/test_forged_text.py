@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from detectors.catalog.catalog import load
 from detectors.detector import Output
 from detectors.faults import Action
 from detectors.provenance import Forger, Provenance, Transport
@@ -314,6 +315,7 @@ def test_a_journal_that_kintsugi_may_not_read_denies_nothing() -> None:
     assert [fact.fault_type for fact in log.raised] == ["gpu.xid.119"]
 
 
+XID_18 = "NVRM: Xid (PCI:0000:19:00): 18, pid=1, Bus mastering disabled"
 XID_48 = "NVRM: Xid (PCI:0000:19:00): 48, pid=1, An uncorrectable double bit error"
 
 
@@ -430,3 +432,17 @@ def test_a_node_that_is_silent_with_its_pod_confirms_nothing() -> None:
     assert run.fault_type == "gpu.xid.79"
     assert "not it alone" in run.waiting_for
     assert site.slurm.reboots(NODE) == 0
+
+
+def test_a_forged_fault_that_is_over_leaves_no_repair_for_the_true_warning_beside_it() -> None:
+    site = a_site()
+    assert load()["gpu.xid.18"].action is Action.WATCH
+    site.nodes.nodes[NODE].kernel(XID_18, at=site.now)
+    incident = site.raise_fault(NODE, fault_type="gpu.xid.18")
+    site.raise_fault(NODE, fault_type="gpu.xid.154", action=Action.REBOOT, told_by=UDP)
+    Fault.objects.filter(fault_type="gpu.xid.154").update(is_active=False, cleared_at=site.now)
+    incident.refresh_from_db()
+    assert (incident.members.count(), incident.action) == (2, Action.REBOOT)
+    turn(site, 20, timedelta(seconds=20))
+    assert count_acts(site) == (0, 0, 0, 0)
+    assert not is_drained(site)
