@@ -110,7 +110,7 @@ _MASKS = (
     re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"|<[^<>]{1,80}>"),
     # Paths, addresses of every kind, identifiers: parts of letters and digits with a digit in one.
     re.compile(r"(?<![\w/])/[\w.+@:-]+(?:/[\w.+@:-]*)*"),
-    re.compile(r"\b[0-9a-fA-F]{1,8}(?:[:.-][0-9a-fA-F]{1,12}){2,}(?::\d+)?(?![\w])"),
+    re.compile(r"\b[0-9a-fA-F]{1,8}(?:[:.-][0-9a-fA-F]{1,12}){2,31}(?::\d+)?(?![\w])"),
     re.compile(r"\b0[xX][0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{6,}\b"),
     # Numbers, but for those in a driver's name, such as mlx5_core.
     re.compile(r"(?:(?<!\w)[+-])?\d+(?:[.,]\d+)*(?!\d|_[a-z])"),

@@ -353,3 +353,24 @@ def test_a_loss_told_in_three_lines_keeps_the_gpus_address():
 def test_the_time_since_the_line_before_is_no_stamp_of_the_kernel():
     found = fact("[  +0.000008] pcieport 0000:98:01.0: AER: device recovery failed")
     assert (found.fault_type, found.source_key) == ("pcie.recovery_failed", "")
+
+
+def test_what_a_signature_matches_is_found_by_the_pattern_that_drivers_names_share():
+    """A row's own `scan` may name the program as well, and is left aside."""
+    lines = [
+        line.encode()
+        for path in sorted(CAPTURES.parent.glob("*.tsv"))
+        for line in path.read_text().splitlines()
+    ]
+    patterns = {
+        number: re.compile(row.pattern.encode())
+        for number, row in enumerate(load().signatures)
+        if not row.scan
+    }
+    matcher = Matcher(load())
+    found = 0
+    for line in lines:
+        matching = {number for number, pattern in patterns.items() if pattern.search(line)}
+        assert matching <= set(matcher._match(line)), line
+        found += len(matching)
+    assert found > len(lines) / 4
