@@ -254,7 +254,6 @@ class Receiver:
                 await self._tls.drain_and_close(is_held_back=self._is_held_back)
             self._datagrams.drain_and_close(is_held_back=self._is_held_back)
             self._flush(everything=True)
-            await self._report()
             if self._relp is not None:
                 await self._relp.tell_end_and_close()
             self._write_counters()

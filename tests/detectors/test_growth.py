@@ -104,11 +104,13 @@ def test_no_pattern_within_a_function_takes_longer_than_its_text_is_long(
         assert not grown, f"{pattern.pattern!r} on {before[:40]!r} + {pump!r} * n: {grown}"
 
 
-# What works patterns out: the catalogue's, measured as signatures, and these two.
+# What works patterns out: the catalogue's, measured as signatures, those of programs' names, which
+# are measured as what the module holds, and these two.
 WORKING_OUT = {
     "detectors/catalog/catalog.py": None,
     "detectors/logs/matcher.py": None,
     "detectors/logs/signatures.py": None,
+    "detectors/logs/unread.py": None,
     "detectors/slurm/reservations.py": reservations.reservations,
     "detectors/transports/bundle.py": lambda text: bundle.taken_apart(
         [Command("one", ("true",))], "nonce", text.encode(), text.encode()

@@ -74,7 +74,7 @@ class Pool:
 
     def __init__(self, daemons: SlurmDaemons, *, is_reserved: bool) -> None:
         self.daemons = daemons
-        self.site = RealSite(daemons.conf, daemons.directory / "boots", [NODE])
+        self.site = RealSite(daemons.conf, daemons.directory / "boots", [NODE, SPARE])
         self.site.world.slurm.__class__ = Dying  # type: ignore[assignment]
         tables = Site(nodes=0)
         tables.now = self.site.now()
