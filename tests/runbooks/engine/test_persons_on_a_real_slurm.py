@@ -232,8 +232,9 @@ def test_a_reboot_of_ours_is_not_cancelled_from_under_a_persons_drain_and_they_a
         assert not look(slurm).is_draining, "which is why Kintsugi does not do that"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def accounts() -> Iterator[Slurmdbd]:
+    """Of one test alone: what a person wrote in another would stand there until our first drain."""
     slurmdbd = Slurmdbd()
     try:
         yield slurmdbd.start()
