@@ -25,6 +25,9 @@ _BSD_STAMP = len("Jan 12 03:04:05")
 _LONGEST_PRIORITY = len("<191>")
 _KERNEL = re.compile(rb"\[ {0,7}(\d{1,10}\.\d{6})\] ")
 _KERNEL_WITHIN = 160
+# Between the stamp and the message of RFC 5424 (6.2): host, program, process, message's kind and
+# structured data. A kernel's stamp before their end is taken for some of them, blanks and all.
+_HEADER_FIELDS = 5
 
 # A line without its stamps: what follows the first one, in two pieces where the kernel's own is cut
 # out.
@@ -109,6 +112,8 @@ class Shapes:
                 stamp, None, form, text, (sender.encode(), prefix, offset, line[end:])
             )
         pieces = (line[end : kernel.start()], line[kernel.end() :])
+        if prefix.endswith(b"1 ") and len(pieces[0].split()) < _HEADER_FIELDS:
+            return None
         return StampedLine(stamp, kernel, form, pieces, (sender.encode(), prefix, offset, *pieces))
 
     def remember(self, reading: StampedLine, shape: Shape | None) -> None:

@@ -401,6 +401,12 @@ def said(lines: list[bytes]) -> list[FaultEvent]:
         for stamp in (b"Jan 12 03:04:05", b"Feb 31 03:04:05")
     ]
 )
+@example(
+    [
+        b"<4>1 2025-01-12T03:04:05Z " + stamp + xid().split(b"kernel: ")[1]
+        for stamp in (b"[  390.306117] ", b"[391.306117] ")
+    ]
+)
 def test_remembered_shapes_say_what_the_matcher_says(lines: list[bytes]) -> None:
     assert judged(lines) == said(lines)
 
