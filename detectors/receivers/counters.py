@@ -17,6 +17,7 @@ class Counters:
     repeats_unresolved: int = 0  # `last message repeated` whose message is not at hand
     unread: int = 0  # say that something failed, and no signature takes them
     unread_unexamined: int = 0  # too many at once to be looked at for that
+    unread_left_out: int = 0  # of more forms and machines at once than are written down
     events: int = 0  # spooled, after folding
     occurrences: int = 0  # the sum of their counts
     cut_lines: int = 0  # longer than 64 KiB

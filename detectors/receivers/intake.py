@@ -206,6 +206,7 @@ class Intake:
         if found is not None:
             self._counters.unread += 1
             self.unread.add(found)
+            self._counters.unread_left_out = self.unread.left_out
 
     def _narrow(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         """One fault among a hundred lines is found in smaller parts first; of a storm's lines most

@@ -518,6 +518,22 @@ def test_a_flood_of_unread_lines_is_looked_at_by_a_thousand_a_second_and_counted
     assert line.count == 1001
 
 
+def test_unread_lines_of_more_machines_than_are_written_down_are_counted() -> None:
+    counters = Counters()
+    intake = Intake(
+        MATCHER,
+        zones=Zones(),
+        counters=counters,
+        folder=Folder(),
+        unread_reader=UnreadReader(MATCHER),
+    )
+    sender = Sender("relay", provenance=Provenance("relay", is_relay=True))
+    block = b"\n".join((UNREAD % 1).replace(b"gn042", b"gn%03d" % n) for n in range(250))
+    intake.take(block, sender, observed_at=AT, now=1.0)
+    assert (counters.unread, counters.unread_left_out) == (250, 50)
+    assert len(intake.unread.take()) == 200
+
+
 def test_forged_addresses_fill_no_memory() -> None:
     refusals = Refusals()
     for number in range(10_000):
