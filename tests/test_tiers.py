@@ -129,6 +129,29 @@ def test_no_test_is_started_later_than_told_and_those_left_out_are_named(
     in_time.assert_outcomes(passed=1)
 
 
+def test_a_test_that_is_slow_for_its_tier_is_measured_and_named(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(touched.ROOT))
+    pytester.makepyfile(
+        """
+        import time
+
+        def test_slow():
+            began = time.process_time()
+            while time.process_time() < began + 3:
+                pass
+
+        def test_quick():
+            pass
+        """
+    )
+    run = [sys.executable, "-m", "pytest", "-p", "tests.tiers", "-p", "no:django"]
+    ended = pytester.run(*run, "--tier", "fast")
+    ended.stdout.fnmatch_lines(["*slow for this tier*", "*::test_slow*"])
+    ended.stdout.no_fnmatch_line("*::test_quick*")
+
+
 def test_distance_counts_the_imports_between_a_test_and_the_change() -> None:
     files = {name: Path(name) for name in ("changed", "user", "test_user", "other")}
     imports = {
