@@ -14,7 +14,11 @@ from tests.services.programs import find, spawn, stop
 
 
 class Sshd:
-    """`settings` are further ones of sshd_config, such as ForceCommand or Banner."""
+    """`settings` are further ones of sshd_config, such as ForceCommand or Banner.
+
+    The login shell finds an empty home: what a person's own profile does (it may wait for a lock
+    of a version manager) is no part of the test.
+    """
 
     def __init__(self, **settings: str) -> None:
         self.settings = settings
@@ -39,6 +43,8 @@ class Sshd:
             Path("/run/sshd").mkdir(
                 exist_ok=True
             )  # its privilege separation directory; sshd refuses without it
+        # sshd obeys the first SetEnv alone.
+        environment = f'HOME="{self.home}" {self.settings.get("SetEnv", "")}'.rstrip()
         settings = {
             "HostKey": self.home / "host",
             "AuthorizedKeysFile": self.home / "authorized_keys",
@@ -49,6 +55,7 @@ class Sshd:
             "PermitRootLogin": "prohibit-password",
             "PasswordAuthentication": "no",
             **self.settings,
+            "SetEnv": environment,
         }
         options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
         argv = [str(find("sshd")), "-D", "-e", "-f", "/dev/null", "-p", str(self.port), *options]
