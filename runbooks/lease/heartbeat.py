@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from django.db import DatabaseError, connection
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
 from django.db.models import F
 
 from runbooks.models import Run
@@ -99,6 +99,9 @@ class _Heart:
             _log.info("leases could not be renewed: %s", error)
         finally:
             connection.close()
+            # The next beat asks for the settings anew: a replay, which has a database of its own,
+            # may have begun or ended meanwhile.
+            del connections[DEFAULT_DB_ALIAS]
 
 
 _heart = _Heart()

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from kintsugi.replay import database
 from runbooks import services
 from runbooks.engine import turn
 from runbooks.lease import heartbeat, lease
@@ -43,6 +44,23 @@ def test_a_turn_that_takes_long_keeps_its_lease() -> None:
     assert seen
     run.refresh_from_db()
     assert (run.step, run.leased_until) == (1, None)
+
+
+def test_a_turn_is_kept_by_a_heartbeat_that_has_beaten_for_a_replay_before() -> None:
+    site = Site(nodes=2)
+    run = lease.acquire(site.begin(site.lose_gpu()).pk, site.now)
+    assert run is not None
+    heart = heartbeat._Heart()
+    with database.temporary(), heart.keep_alive(Run(pk=run.pk, fence=run.fence)):
+        begun = heart._turns[(run.pk, run.fence)]
+        wait_until(
+            lambda: heart._turns[(run.pk, run.fence)] != begun,
+            within_s=20,
+            what="a beat in the replay",
+        )
+    before = _lease(run)
+    with heart.keep_alive(run):
+        wait_until(lambda: _lease(run) > before, within_s=20, what="a beat after the replay")
 
 
 def test_a_lease_that_nobody_keeps_runs_out() -> None:
