@@ -20,8 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional
 
+from detectors.catalog import advice, grammar, rows, rules, site_catalog
 from detectors.catalog import grace_periods as graces
-from detectors.catalog import grammar, rows, rules, site_catalog
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
 from detectors.provenance import FACILITIES
 
@@ -37,7 +37,7 @@ _DIRECTORY = Path(__file__).parent
 # How soon a change of the site's files is seen: nobody waits for it, and each look is a system call
 # a file. Our choice.
 _LOOK_EVERY_S = 5.0
-_TABLES = ("type", "signature", "grammar", "rule", "grace", "harmless")
+_TABLES = ("type", "signature", "grammar", "rule", "grace", "harmless", "advice")
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # A character class or an escaped character says nothing about look-around; a back-reference is an
 # escaped digit.
@@ -202,6 +202,11 @@ class Catalog:
     rules: Mapping[str, tuple[rules.ThresholdRule, ...]] = field(default_factory=dict)
     """How polled values raise and clear the types, by metric."""
     harmless: tuple[Harmless, ...] = ()
+    advices: tuple[advice.Advice, ...] = ()
+
+    def get_advice(self, fault_type: str) -> Optional[advice.Advice]:
+        """What a person does about a fault of this type; None where no row says."""
+        return advice.find(self.advices, fault_type)
 
     def __getitem__(self, fault_type: str) -> FaultType:
         """Raises KeyError for an id that is neither a row nor of a numbered family."""
@@ -267,6 +272,7 @@ class _Reader:
     rules: list[rules.ThresholdRule] = field(default_factory=list)
     graces: list[graces.Grace] = field(default_factory=list)
     harmless: list[Harmless] = field(default_factory=list)
+    advices: list[advice.Advice] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -293,6 +299,7 @@ class _Reader:
             "rule": self._add_rule,
             "grace": self._add_grace,
             "harmless": self._add_harmless,
+            "advice": self._add_advice,
         }
         for table, add in adders.items():
             defaults = found.get("defaults", {}) if table == "type" else {}
@@ -334,10 +341,14 @@ class _Reader:
     def _add_harmless(self, where: str, row: dict[str, Any]) -> None:
         self.harmless.extend(_harmless(where, row))
 
+    def _add_advice(self, where: str, row: dict[str, Any]) -> None:
+        self.advices.append(advice.read(where, row))
+
     def check_references(self) -> None:
         for grace in self.graces:
-            for name in grace.unknown(self.types):
-                self.problems.append(f"{grace.where}: {name}: no such fault type")
+            self._add_unknown(grace.where, grace.unknown(self.types))
+        for row in self.advices:
+            self._add_unknown(row.where, row.unknown(self.types))
         for rule in self.rules:
             if rule.type not in self.types:
                 self.problems.append(f"{rule.where}: {rule.type}: no such fault type")
@@ -346,6 +357,9 @@ class _Reader:
                 known = name.replace("{code}", "unknown")
                 if known not in self.types:
                     self.problems.append(f"{signature.where}: {name}: no such fault type")
+
+    def _add_unknown(self, where: str, names: Sequence[str]) -> None:
+        self.problems += [f"{where}: {name}: no such fault type" for name in names]
 
 
 def _locate_rows(
@@ -553,7 +567,13 @@ def _build(reader: _Reader) -> Catalog:
     for name, fault_type in reader.types.items():
         boot_grace = graces.longest(reader.graces, name)
         types[name] = replace(fault_type, boot_grace=boot_grace)
-    return Catalog(types, tuple(reader.signatures), rules_by_metric, tuple(reader.harmless))
+    return Catalog(
+        types,
+        tuple(reader.signatures),
+        rules_by_metric,
+        tuple(reader.harmless),
+        tuple(reader.advices),
+    )
 
 
 def load() -> Catalog:

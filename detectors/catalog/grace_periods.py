@@ -44,7 +44,7 @@ def read(where: str, row: Mapping[str, Any]) -> Grace:
     reasons = [f"unknown field {name}" for name in sorted(set(row) - set(required))]
     reasons += [f"missing {name}" for name in required if not row.get(name)]
     types = row.get("types", ())
-    if not isinstance(types, list) or not all(isinstance(name, str) for name in types):
+    if not rows.are_names(types):
         reasons.append("types is no list of ids or patterns")
     period = rows.duration("period", row["period"], reasons) if "period" in row else timedelta(0)
     if reasons:

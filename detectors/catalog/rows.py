@@ -42,3 +42,8 @@ def count(name: str, value: object, reasons: list[str]) -> int:
         reasons.append(f"{name} {value!r} is no whole number from 1 on")
         return 1
     return value
+
+
+def are_names(value: object) -> bool:
+    """Whether it is a list of strings, such as ids or patterns of ids."""
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)

@@ -236,7 +236,8 @@ def _format_result(result: ExplainedLine) -> str:
         return _format_unread(result.unread, result)
     if fact is None:
         return f"line {result.line}: benign\n  > {result.text[:_SHOWN]}\n"
-    title = load()[fact.fault_type].title
+    known = load()
+    title = known[fact.fault_type].title
     what = f"{fact.severity}, asks for: {fact.action}"
     if fact.event is EventKind.CLEARED:
         what = "over"
@@ -246,7 +247,11 @@ def _format_result(result: ExplainedLine) -> str:
     heading = f"line {result.line}: {title} ({fact.fault_type})"
     state = f"  {what}; on {fact.resource}, {when}"
     text = f"  decided by {fact.decided_by}\n  > {result.text[:_SHOWN]}"
-    return f"{heading}\n{state}\n  {fact.meaning}\n{text}\n"
+    advice = known.get_advice(fact.fault_type)
+    todo = ""
+    if advice is not None and fact.event is not EventKind.CLEARED:
+        todo = f"  What you can do: {advice.format(fact.resource)}\n"
+    return f"{heading}\n{state}\n  {fact.meaning}\n{todo}{text}\n"
 
 
 def _format_unread(unread: UnreadLine, result: ExplainedLine) -> str:

@@ -60,5 +60,6 @@ def line(content: Card | Reply) -> str:
     state = str(content.state).replace("_", " ")
     what = f"{str(content.severity).upper()} {state}: {content.title}"
     where = f"{content.resource} ({content.where})"
-    then = f"{content.now} {content.asked} {content.url}"
+    sentences = (content.now, content.asked, content.advice, content.advice_url, content.url)
+    then = " ".join(sentence for sentence in sentences if sentence)
     return f"Incident #{content.incident} {what}, {where}, since {since}. {then}"

@@ -33,7 +33,8 @@ class Card:
     escaped.
 
     `now` is what Kintsugi does, `asked` what a person can do; both are sentences. `url` is the
-    console page.
+    console page. `advice` is what the catalogue says of the fault's type, with commands between
+    backticks, and `advice_url` the site's own page about it; empty where there is none.
     """
 
     incident: int
@@ -57,6 +58,8 @@ class Card:
     latest: str = ""
     impact: str = ""
     """Jobs, people, nodes and GPU-hours in one line; empty while they are not known."""
+    advice: str = ""
+    advice_url: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from django.conf import settings
 from django.db.models import Count, Q
 
 from detectors import resources
+from detectors.catalog import catalog
+from detectors.catalog.advice import Advice
 from detectors.faults import Severity
 from incidents.impact import impact
 from incidents.models import Gpu, Incident, Notification, Switch, TimelineEntry
@@ -55,6 +57,8 @@ ASKED: dict[State, str] = {
 }
 
 
+# States in which nothing happens unless a person does it.
+_WITH_PEOPLE = (State.OPEN, State.ACKNOWLEDGED)
 # Kinds that tell how a repair goes, as against what else happened meanwhile.
 REPAIR_KINDS = ("repair_started", "step_done", "run_waiting", "run_note")
 STOPPED = "Kintsugi has stopped here and waits for a person."
@@ -126,6 +130,9 @@ def card(incident: Incident, *, now: datetime, run_words: RunWords = no_run) -> 
     latest_text = "" if latest in does else latest
     fault_count = faults["joined"] or 1
     active_count = faults["active"]
+    advice = find_advice(incident)
+    advice_text = advice.format(incident.root_resource) if advice is not None else ""
+    advice_url = advice.url if advice is not None else ""
     return Card(
         **_describe_incident(incident),
         **_times(incident),
@@ -137,7 +144,20 @@ def card(incident: Incident, *, now: datetime, run_words: RunWords = no_run) -> 
         needs_human=asks,
         latest=latest_text,
         impact=impact_text,
+        advice=advice_text,
+        advice_url=advice_url,
     )
+
+
+def find_advice(incident: Incident) -> Advice | None:
+    """What a person does about a fault of its type.
+
+    None while Kintsugi or the vendor is at work, or where the catalogue has none.
+    """
+    is_with_people = bool(incident.needs_human) or State(incident.state) in _WITH_PEOPLE
+    if not incident.is_open or not is_with_people:
+        return None
+    return catalog.load().get_advice(incident.fault_type)
 
 
 def _describe_incident(incident: Incident) -> dict[str, Any]:

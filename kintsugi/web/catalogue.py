@@ -86,13 +86,17 @@ def _choices() -> list[tuple[str, str, list[tuple[str, str]]]]:
 def entry(request: HttpRequest, fault_type: str) -> HttpResponse:
     if not request.user.has_perm("incidents.view_fault"):
         raise PermissionDenied
-    fault = catalog.load().get(fault_type)
+    known = catalog.load()
+    fault = known.get(fault_type)
     if fault is None:
         raise Http404(f"The catalogue has no fault type {fault_type}.")
+    advice = known.get_advice(fault.id)
     incidents = with_place(Incident.objects.filter(fault_type=fault_type))
     faults = Fault.objects.filter(fault_type=fault_type)
     context = {
         "fault": fault,
+        "advice": advice,
+        "advice_text": advice.format("") if advice is not None else "",
         "open_incidents": incidents.filter(state__in=OPEN),
         "past_incidents": incidents.filter(state__in=CLOSED)[:20],
         "seen": faults.count(),

@@ -257,10 +257,13 @@ class IncidentPage(IncidentAdmin):
         is_unfinished = latest is not None and latest.state in UNFINISHED
         progress_words = progress.format_progress_of(row, related_runs)
         doing = story.doing(row, progress_words, timezone.now())
+        advice = story.find_advice(row)
         context = {
             "runs": runs,
             "doing": doing,
             "asked": format_request(row, latest),
+            "advice": advice.format(row.root_resource) if advice is not None else "",
+            "advice_url": advice.url if advice is not None else "",
             "open_run": latest if is_unfinished else None,
             "asks": is_waiting_for_person(row, latest),
         }

@@ -96,6 +96,7 @@ def card_blocks(card: Card) -> list[Block]:
         {"type": "header", "text": _plain(header)},
         {"type": "section", "text": place},
         {"type": "section", "fields": now_and_next},
+        *_advice(card),
         {"type": "context", "elements": small_print},
     ]
 
@@ -166,6 +167,16 @@ def _asking(card: Card) -> str:
     asks = ":raised_hand: *A person is needed*" if card.needs_human else "*What you can do*"
     page = mrkdwn.link(card.url, f"Open incident #{card.incident}")
     return f"{asks}\n{mrkdwn.escape(card.asked, 600)}\n{page}"
+
+
+def _advice(card: Card) -> list[Block]:
+    """What the catalogue says to do, over the whole width: it has commands to type."""
+    if not card.advice:
+        return []
+    lines = ["*How to go about it*", mrkdwn.escape(card.advice, 700)]
+    if card.advice_url:
+        lines.append(mrkdwn.link(card.advice_url, "This site's page about it"))
+    return [{"type": "section", "text": _mrkdwn("\n".join(lines))}]
 
 
 def _small_print(card: Card) -> str:

@@ -57,6 +57,25 @@ def test_rows_count_once_they_are_written_and_no_more_once_they_are_gone(directo
     assert types() == []
 
 
+def test_a_sites_advice_and_the_address_of_its_own_runbook_come_before_ours(
+    directory: Path,
+) -> None:
+    ours = catalog.load().get_advice("nic.tx_timeout")
+    row = """
+[[advice]]
+types = ["nic.tx_timeout"]
+text = "Call the network team. Give them {host}."
+source = "the site"
+url = "https://wiki.example.org/nic"
+"""
+    write(directory / "site.toml", row)
+    found = catalog.load().get_advice("nic.tx_timeout")
+    assert ours is not None
+    assert found is not None
+    assert found.format("node/gn042") == "Call the network team. Give them gn042."
+    assert (ours.url, found.url) == ("", "https://wiki.example.org/nic")
+
+
 def test_a_fact_names_the_file_that_decided(directory: Path) -> None:
     write(directory / "site.toml", _ROW)
     [fact] = Matcher(catalog.load()).facts(

@@ -55,6 +55,8 @@ _cards = st.builds(
     closed_at=st.one_of(st.none(), _moments),
     latest=_words,
     impact=_words,
+    advice=_words,
+    advice_url=st.sampled_from(["", "https://wiki.example/a b|c&d<e>"]),
 )
 _buttons = st.builds(
     Button,
@@ -175,3 +177,13 @@ def test_the_jobs_stand_on_the_card_when_they_are_known() -> None:
     said = str(blocks.card_blocks(replace(CARD, impact="3 jobs of 2 people, 64 nodes")))
     assert "Jobs: 3 jobs of 2 people, 64 nodes" in said
     assert "Jobs:" not in str(blocks.card_blocks(CARD))
+
+
+def test_a_card_says_how_to_go_about_it_with_the_sites_own_page() -> None:
+    advice = "Run `ethtool -m mlx5_0`. Well is: no alarm."
+    card = replace(CARD, advice=advice, advice_url="https://wiki.example/nic")
+    sections = [block for block in blocks.card_blocks(card) if block["type"] == "section"]
+    assert sections[-1]["text"]["text"] == (
+        f"*How to go about it*\n{advice}\n<https://wiki.example/nic|This site's page about it>"
+    )
+    assert len(blocks.card_blocks(card)) == len(blocks.card_blocks(CARD)) + 1

@@ -85,3 +85,24 @@ def test_a_card_says_nothing_of_jobs_until_they_are_counted() -> None:
     assert story.card(incident, now=T0).impact == ""
     incident.impact_at, incident.nodes_touched = T0, 2
     assert story.card(incident, now=T0).impact == "no job ran on its 2 nodes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_given"),
+    [
+        ({"state": State.OPEN}, True),
+        ({"state": State.ACKNOWLEDGED}, True),
+        ({"state": State.REPAIRING}, False),
+        ({"state": State.REPAIRING, "needs_human": "Look at gn042."}, True),
+        ({"state": State.MONITORING}, False),
+        ({"state": State.RESOLVED, "needs_human": "Look at gn042."}, False),
+        ({"state": State.OPEN, "fault_type": "gpu.xid.0"}, False),
+    ],
+)
+def test_a_card_says_how_to_go_about_it_while_it_is_a_persons(
+    changes: dict[str, str], is_given: bool
+) -> None:
+    of_a_card = {"fault_type": "nic.tx_timeout", "root_resource": "node/gn042/nic/mlx5_0"}
+    card = story.card(an_incident(**{**of_a_card, **changes}), now=T0)
+    assert ("`ethtool -S mlx5_0" in card.advice) is is_given
+    assert bool(card.advice) is is_given
