@@ -11,7 +11,7 @@ from detectors.catalog import decode
 from detectors.catalog.catalog import load
 from detectors.faults import Action, Severity
 
-# NVIDIA's buckets for the recovery of an H100, and what they are here.
+# NVIDIA's buckets for immediate recovery, and what they are here.
 XID_ACTIONS = {
     "IGNORE": Action.NONE,
     "RESTART_APP": Action.RESTART_APP,
@@ -39,8 +39,9 @@ SXID_ACTIONS = {
     "RESET_GPU": Action.RESET_GPU,
     "RESET_FABRIC": Action.REBOOT,
 }
-# Of no use to an H100, and no line of it says how bad it is: the vendor's bucket for newer GPUs.
-ASKED_OF_NEWER_GPUS = {155}
+GENERATIONS = ("applies_a100", "applies_h100", "applies_b100", "applies_gb200")
+# The vendor names no action for it; it says that what 163 reported is over.
+GOOD_NEWS = {162}
 LONGEST_SHARED_RUN = 6
 NAMED_AS_PRINTED = {"gpu.xid.79"}  # its title is what the driver prints
 
@@ -69,14 +70,24 @@ def test_every_code_of_the_vendor_has_a_row(xids, sxids):
     assert ours["sxid"] == set(sxids)
 
 
-def test_an_xid_asks_for_what_the_vendor_asks_for_on_an_h100(xids):
+def test_an_xid_asks_for_what_the_vendor_asks_for_on_the_gpus_that_have_it(xids):
     for code, row in xids.items():
         ours = load().xid(code)
-        named = not row["nvidia_action"].startswith("(blank")
-        if (row["applies_h100"] == "YES" and named) or code in ASKED_OF_NEWER_GPUS:
-            assert ours.action is XID_ACTIONS[row["nvidia_action"]], ours.id
-        else:
-            assert (ours.action, ours.severity) == (Action.WATCH, Severity.WARNING), ours.id
+        exists = any(row[generation] == "YES" for generation in GENERATIONS)
+        expected = XID_ACTIONS.get(row["nvidia_action"], Action.WATCH) if exists else Action.WATCH
+        if code in GOOD_NEWS:
+            expected = Action.NONE
+        assert ours.action is expected, ours.id
+
+
+def test_blackwells_program_errors_open_no_incident(xids):
+    codes = [
+        code
+        for code, row in xids.items()
+        if row["applies_b100"] == "YES" and row["nvidia_action"] == "RESTART_APP"
+    ]
+    assert {126, 135, 139} <= set(codes)
+    assert [code for code in codes if load().xid(code).opens_incident] == []
 
 
 def test_an_sxid_asks_for_what_the_vendor_asks_for(sxids):
