@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from detectors.catalog import catalog
+from detectors.catalog.catalog import FaultType
+from detectors.faults import Component, Severity
 from runbooks.node.detached_command import Ended
 
 # What a simulated node, or a person who reads `ps`, knows the scripts by.
@@ -160,6 +163,21 @@ class _Result:
     where: str = ""
     said: str = ""
     is_setting: bool = False
+    codes: tuple[int, ...] = ()
+    """Of the errors that DCGM gives for it (dcgm_errors.h); none where it gives none."""
+
+    @property
+    def is_of_hardware(self) -> bool:
+        """Whether its failure condemns what it tested.
+
+        By the catalogue's rows of its codes: a setting does not, nor what the vendor would only
+        watch, nor a test that could not be done. Without codes it does.
+        """
+        if self.is_setting:
+            return False
+        known = catalog.load()
+        rows = [known[f"gpu.dcgm.{code}"] for code in self.codes]
+        return not rows or any(_is_of_hardware(row) for row in rows)
 
     @property
     def text(self) -> str:
@@ -167,19 +185,25 @@ class _Result:
         return f"{self.test}{place}" + (f" ({self.said})" if self.said else "")
 
 
+def _is_of_hardware(row: FaultType) -> bool:
+    return row.component is not Component.MISCONFIGURATION and row.severity.at_least(Severity.MINOR)
+
+
 def _evaluate_dcgm(wanted: Wanted, ended: Ended) -> DiagnosticVerdict:
     results = list(_parse_json(ended.said) or _parse_table(ended.said))
     failed = [result for result in results if result.status.startswith("fail")]
-    ill = [result for result in failed if not result.is_setting]
+    ill = [result for result in failed if result.is_of_hardware]
     if ill:
         return DiagnosticVerdict(
             DiagnosticOutcome.ILL, f"failed: {'; '.join(result.text for result in ill[:4])}"
         )
     if failed:
-        return DiagnosticVerdict(
-            DiagnosticOutcome.UNKNOWN,
-            f"found a wrong setting: {'; '.join(result.text for result in failed[:4])}",
+        texts = "; ".join(result.text for result in failed[:4])
+        are_settings = all(result.is_setting for result in failed)
+        found = (
+            "found a wrong setting" if are_settings else "failed without a word against hardware"
         )
+        return DiagnosticVerdict(DiagnosticOutcome.UNKNOWN, f"{found}: {texts}")
     if ended.status != 0 or not any(result.status.startswith("pass") for result in results):
         return DiagnosticVerdict(
             DiagnosticOutcome.UNKNOWN,
@@ -216,12 +240,28 @@ def _parse_category(category: Mapping[str, Any]) -> Iterator[_Result]:
         for row in _list_rows(test.get("results")):
             warnings = _list_warnings(row)
             severities = [_to_mapping(warning).get("error_severity") for warning in warnings]
-            texts = [str(_to_mapping(warning).get("warning", warning)) for warning in warnings]
+            codes = tuple(_list_codes(warnings))
+            texts = [_format_warning(warning) for warning in warnings]
             place = row.get("gpu_ids", row.get("gpu_id", row.get("entity_id", "")))
             is_config = bool(severities) and all(s == _CONFIG_SEVERITY for s in severities)
             is_setting = name in _SETTINGS or is_config
             status, text = str(row.get("status", "")).lower(), "; ".join(texts)[:200]
-            yield _Result(name, status, str(place), text, is_setting)
+            yield _Result(name, status, str(place), text, is_setting, codes)
+
+
+def _list_codes(warnings: Sequence[object]) -> Iterator[int]:
+    for warning in warnings:
+        code = _to_mapping(warning).get("error_id")
+        # Of bool too `isinstance(..., int)` is true; 0 is DCGM_FR_OK.
+        if isinstance(code, int) and not isinstance(code, bool) and code > 0:
+            yield code
+
+
+def _format_warning(warning: object) -> str:
+    """DCGM's own words, with the code by which the catalogue has it."""
+    text = str(_to_mapping(warning).get("warning", warning))
+    codes = list(_list_codes([warning]))
+    return f"DCGM {codes[0]}: {text}" if codes else text
 
 
 def _list_warnings(row: Mapping[str, Any]) -> list[Any]:

@@ -64,7 +64,28 @@ def test_failing_test_is_named_with_its_gpu_and_its_words() -> None:
         "warnings": [{"error_id": 4, "error_severity": 2, "warning": "A DBE occurred."}],
     }
     verdict = diagnostics.evaluate(DCGM, Ended(205, "noise\n" + a_report(row) + "\n"))
-    assert verdict.text == "failed: memory on GPU 5 (A DBE occurred.)"
+    assert verdict.text == "failed: memory on GPU 5 (DCGM 4: A DBE occurred.)"
+
+
+@pytest.mark.parametrize(
+    ("codes", "outcome"),
+    [
+        ([4], DiagnosticOutcome.ILL),  # an uncorrectable memory error
+        ([30], DiagnosticOutcome.ILL),  # to be triaged: too slow
+        ([27, 4], DiagnosticOutcome.ILL),
+        ([999], DiagnosticOutcome.ILL),  # a newer DCGM's
+        ([27], DiagnosticOutcome.UNKNOWN),  # a field could not be read
+        ([47], DiagnosticOutcome.UNKNOWN),  # a person stopped it
+        ([117, 28], DiagnosticOutcome.UNKNOWN),
+        (["4", True, None, [4], 0, -4], DiagnosticOutcome.ILL),  # no code at all: the test failed
+    ],
+)
+def test_what_says_nothing_against_hardware_condemns_none(
+    codes: list[Any], outcome: DiagnosticOutcome
+) -> None:
+    warnings = [{"error_id": code, "warning": "Some words."} for code in codes]
+    report = a_report({"entity_id": 2, "status": "Fail", "warnings": warnings})
+    assert diagnostics.evaluate(DCGM, Ended(226, report)).outcome is outcome
 
 
 @pytest.mark.parametrize(
