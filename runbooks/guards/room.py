@@ -25,6 +25,9 @@ from runbooks.slurm import demands
 from runbooks.slurm.demands import Demand
 
 _ASK_AGAIN = timedelta(minutes=1)
+# A job that Slurm expects to start later finds the node back. Our choice: a shift of eight hours,
+# longer than any repair that needs no part.
+STARTS_SOON = timedelta(hours=8)
 _TAKES = (Act.DRAIN, Act.SWAP_SPARE)
 # A share such as 0.05 is not exact as a float: 0.07 * 100 is a hair above 7, and 0.29 * 100 a hair
 # below 29.
@@ -76,7 +79,7 @@ def pod(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
 
 
 def jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
-    """The largest job that waits could start, and the largest that runs could start anew.
+    """The largest job that may start soon could start, and the largest that runs could start anew.
 
     Taking a node that serves nothing, or from a job that cannot be served anyway, takes nothing
     away.
@@ -84,7 +87,8 @@ def jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     if not _takes(request, fleet) or request.is_unusable or fleet.is_out(request.node):
         return None
     own = set(fleet.nodes[request.node].partitions)
-    affected = (demand for demand in fleet.demands if own.intersection(demand.partitions))
+    soon = (demand for demand in fleet.demands if _starts_soon(demand, now))
+    affected = (demand for demand in soon if own.intersection(demand.partitions))
     for demand in demands.get_largest(affected):
         serving = _get_serving_nodes(fleet, demand) | {request.node}
         if len(serving) - 1 < demand.nodes <= len(serving):
@@ -96,6 +100,12 @@ def jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
             )
             return GuardRefused(Refusal.JOB_FLOOR, reason, now + _ASK_AGAIN)
     return None
+
+
+def _starts_soon(demand: Demand, now: datetime) -> bool:
+    """Also where Slurm has not said when: its backfill looks at the first jobs of the queue
+    alone."""
+    return demand.starts_at is None or demand.starts_at <= now + STARTS_SOON
 
 
 def _get_serving_nodes(fleet: Fleet, demand: Demand) -> set[str]:

@@ -119,6 +119,17 @@ def test_largest_job_keeps_the_nodes_that_it_needs(
     assert refusal(DRAIN, a_fleet(100, 4, demands=needing(nodes, is_running=is_running))) == kind
 
 
+@pytest.mark.parametrize(
+    ("hours", "kind"), [(1, Refusal.JOB_FLOOR), (8, Refusal.JOB_FLOOR), (9, None)]
+)
+def test_a_job_that_is_expected_to_start_after_a_shift_keeps_no_node(
+    hours: int, kind: Refusal | None
+) -> None:
+    starts_at = NOW + timedelta(hours=hours)
+    demand = Demand("17", 96, ("gpu",), is_running=False, starts_at=starts_at)
+    assert refusal(DRAIN, a_fleet(100, 4, demands=(demand,))) == kind
+
+
 def test_claims_that_slurm_does_not_show_yet_serve_no_job() -> None:
     fleet = a_fleet(100, 3, demands=needing(96), claimed=frozenset({"gn002"}))
     assert refusal(DRAIN, fleet) == Refusal.JOB_FLOOR

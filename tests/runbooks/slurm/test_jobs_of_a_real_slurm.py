@@ -16,6 +16,7 @@ from incidents.impact import impact
 from incidents.jobs import job_source
 from incidents.models import Incident, IncidentJob
 from kintsugi.periodic import job_watch, periods
+from runbooks.guards import room
 from tests.builders import an_event
 from tests.runbooks.slurm.test_slurm import real_client
 from tests.services.patience import deadline_in
@@ -95,3 +96,26 @@ def test_gpus_of_a_job_are_known_however_it_asked_for_them(
         job for job in slurm.recent_jobs(timedelta(hours=1)).records if job.job_id == job_id
     )
     assert found.gpus == gpus
+
+
+def test_a_job_that_is_held_depends_on_another_or_begins_in_years_keeps_no_node(
+    slurm_daemons: SlurmDaemons, take_node: Callable[[], str]
+) -> None:
+    running = submitted(slurm_daemons, take_node())
+    wanted = ("sbatch", "--parsable", "--nodes=40", "--gres=gpu:2", "--output=/dev/null")
+    for words in (("--hold",), (f"--dependency=afterok:{running}",), ("--begin=2099-01-01",)):
+        slurm_daemons.command(*wanted, *words, "--wrap=true")
+    waiting = slurm_daemons.command(*wanted, "--wrap=true").strip()
+    slurm = real_client(slurm_daemons)
+    slurm_daemons.wait_until(
+        lambda: (
+            slurm_daemons.command("squeue", "--noheader", f"--jobs={waiting}", "--format=%r")
+            .strip()
+            .startswith("Resources")
+        ),
+        what="the job waits for nodes",
+    )
+    soon = datetime.now(UTC) + room.STARTS_SOON
+    demands = [one for one in slurm.demands() if one.nodes == 40]
+    starting = [one for one in demands if one.starts_at is None or one.starts_at <= soon]
+    assert [one.job_id for one in starting] == [waiting]
