@@ -227,6 +227,7 @@ class Context:
     find_persons_reason: Callable[[], str] = str
     find_tag: Callable[[], str] = str
     explain_silence: Callable[[], str] = str
+    find_unusable: Callable[[], str] = str
     params: Mapping[str, Any] = field(default_factory=dict)
     key: str = ""
 
@@ -249,6 +250,12 @@ class Context:
     def maintenance(self) -> str:
         """The maintenance that the node is under, as a sentence; empty where nobody works on it."""
         return self.find_maintenance()
+
+    @cached_property
+    def unusable(self) -> str:
+        """What is seen on the node right now and leaves it of no use to any job; empty where
+        nothing is. Looked for once a turn, over SSH."""
+        return self.find_unusable()
 
 
 class Step(Protocol):

@@ -36,10 +36,15 @@ NOT_TOLD: dict[str, str] = {
     "silenced": "nobody is to be disturbed; the card says so",
 }
 
-# Kinds that ask a person for something: told in the channel as well, since nobody may be watching
-# the thread yet.
+BEYOND_LIMIT = "beyond_limit"
+"""A node that is of no use to any job was drained though a limit on number would hold others."""
+# Kinds that ask a person for something, or that a person must know at once: told in the channel as
+# well, since nobody may be watching the thread yet.
 LOUD: frozenset[str] = frozenset(
-    {"approval_asked", "repair_failed", "spare_late", "standstill", "still_standing", "vendor_late"}
+    {
+        *("approval_asked", BEYOND_LIMIT, "repair_failed", "spare_late", "standstill"),
+        *("still_standing", "vendor_late"),
+    }
 )
 
 _State = Notification.SendState

@@ -24,6 +24,7 @@ from runbooks.guards.verdicts import Act, Bounds
 from runbooks.lease import lease
 from runbooks.library import library
 from runbooks.models import Approval, Mode, Run, RunState
+from runbooks.plan.escalation_levels import STEPS_OF_RUNGS
 from runbooks.plan.runbook import Planned
 from runbooks.slurm.protocol import NodeState
 from runbooks.step import Context, Step
@@ -32,6 +33,9 @@ _LONGEST = 255
 _NOT_KNOWN = "not known"
 _USED = "used"
 _NEEDLESS = "not needed any more"
+COUNT_POSTPONED = "count_postponed"
+"""The fact of a run that drained its node though a person decides on so many: they are asked before
+the repair."""
 _BY_MODE = "The runbook's mode is approval"
 
 
@@ -71,7 +75,8 @@ def check_permission(
     if turn.attempted_at is not None and used.exists():
         return Permission()  # what was begun by leave is brought to its end by it
     approval = run.approvals.filter(index=run.step, ended_at=None).first()
-    why = _get_rule_reason(run, planned) or _get_count_reason(run, ctx.world.policy.bounds, now)
+    bounds = ctx.world.policy.bounds
+    why = _get_rule_reason(run, planned) or _get_count_reason(run, planned, bounds, now, ctx=ctx)
     if approval is None and not why:
         return Permission()
     snapshot = _build_snapshot(run, planned.step, ctx, nodes)
@@ -93,7 +98,8 @@ def is_for_count_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
     if planned.step.act is None or _get_rule_reason(run, planned) or turn.attempted_at is not None:
         return False
     is_new = not run.approvals.filter(index=run.step, ended_at=None).exists()
-    return is_new and bool(_get_count_reason(run, ctx.world.policy.bounds, turn.now))
+    bounds = ctx.world.policy.bounds
+    return is_new and bool(_get_count_reason(run, planned, bounds, turn.now, ctx=ctx))
 
 
 def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
@@ -109,7 +115,9 @@ def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
             planned = library.load_plan(run.plan)[run.step]
         except library.LibraryError:  # said when a person lets it go on
             continue
-        if _get_rule_reason(run, planned) or _get_count_reason(run, bounds, now, and_more=freed):
+        if _get_rule_reason(run, planned):
+            continue
+        if _get_count_reason(run, planned, bounds, now, and_more=freed):
             continue
         if _withdraw_approval(approval, now):
             freed += 1
@@ -169,15 +177,31 @@ def _get_rule_reason(run: Run, planned: Planned) -> str:
     return ""
 
 
-def _get_count_reason(run: Run, bounds: Bounds, now: datetime, *, and_more: int = 0) -> str:
+def _get_count_reason(
+    run: Run,
+    planned: Planned,
+    bounds: Bounds,
+    now: datetime,
+    *,
+    ctx: Context | None = None,
+    and_more: int = 0,
+) -> str:
     """Why a person is asked before the run takes its node out; `and_more` others are about to.
-    Empty: as above."""
-    if run.claimed_at is not None:
+    Empty: as above.
+
+    A node that is seen to be of no use is drained at once, and the question comes before the first
+    act that repairs it.
+    """
+    is_postponed = COUNT_POSTPONED in run.facts and planned.step.name in STEPS_OF_RUNGS
+    if run.claimed_at is not None and not is_postponed:
         return ""
     limits = (bounds.approval_above, fleet.get_limits(run.runbook).approval_above)
     most = min(limit for limit in limits if limit is not None)
     many = len(fleet.get_held_nodes(run, now)) + and_more + 1
     if many <= most:
+        return ""
+    if planned.step.act is Act.DRAIN and ctx is not None and ctx.unusable:
+        run.facts[COUNT_POSTPONED] = True
         return ""
     return f"It would be node {many} in repair at once, and above {most} a person decides"
 

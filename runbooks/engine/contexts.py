@@ -16,7 +16,7 @@ from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident
 from runbooks.engine import start
 from runbooks.models import Installation, Run
-from runbooks.node import drains
+from runbooks.node import drains, witnesses
 from runbooks.shadow import shadow_log
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Written
@@ -42,6 +42,7 @@ def build_context(
     context.find_tag = partial(_find_tag, run)
     context.find_persons_reason = partial(shadow_log.find_persons_reason, run.place)
     context.explain_silence = partial(management_network.explain_silence, run.place)
+    context.find_unusable = partial(witnesses.find_unusable_fault, context)
     return context
 
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import transaction
 
@@ -38,6 +39,7 @@ from runbooks.fleet import breaker, fleet, guard_check
 from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
 from runbooks.guards.table import Act, Allowed, GuardRefused, Refusal
+from runbooks.guards.verdicts import ROOM
 from runbooks.lease import heartbeat, lease, withdrawal_reasons
 from runbooks.lease.lease import LateWorker
 from runbooks.library import library
@@ -349,11 +351,19 @@ def _is_refused(turn: Turn, act: Act, nodes: dict[str, NodeState], ctx: Context)
     world = ctx.world
     takes = act is Act.DRAIN or turn.run.claimed_at is None
     snapshot = FleetSnapshot(nodes, tuple(world.slurm.demands()) if takes else ())
-    verdict = guard_check.claim_node(turn.run, act, snapshot, policy=world.policy, now=turn.now)
+    ask = partial(guard_check.claim_node, turn.run, act, snapshot)
+    verdict = ask(policy=world.policy, now=turn.now)
+    if _is_short_of_room(verdict, act) and ctx.unusable:
+        verdict = ask(policy=world.policy, now=turn.now, unusable=ctx.unusable)
     if isinstance(verdict, Allowed):
         return False
     _refuse(turn, verdict, ctx)
     return True
+
+
+def _is_short_of_room(verdict: Allowed | GuardRefused, act: Act) -> bool:
+    """Whether only a limit on number holds the drain: none holds a node that is of no use."""
+    return act is Act.DRAIN and isinstance(verdict, GuardRefused) and verdict.kind in ROOM
 
 
 def _is_maintained(turn: Turn, ctx: Context) -> bool:
@@ -431,9 +441,10 @@ def _waits_for_room(turn: Turn, step: Step, nodes: dict[str, NodeState], ctx: Co
     world = ctx.world
     assert step.act is not None  # noqa: S101 - a step that takes no node out is asked about for other reasons
     snapshot = FleetSnapshot(nodes, tuple(world.slurm.demands()))
-    verdict = guard_check.check_guards(
-        turn.run, step.act, snapshot, policy=world.policy, now=turn.now
-    )
+    ask = partial(guard_check.check_guards, turn.run, step.act, snapshot)
+    verdict = ask(policy=world.policy, now=turn.now)
+    if _is_short_of_room(verdict, step.act) and ctx.unusable:
+        verdict = ask(policy=world.policy, now=turn.now, unusable=ctx.unusable)
     if isinstance(verdict, Allowed):
         return False
     _refuse(turn, verdict, ctx)

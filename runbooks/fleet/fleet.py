@@ -15,7 +15,7 @@ from typing import Any
 from django.db.models import Q
 
 from detectors import resources
-from detectors.faults import Action
+from detectors.faults import Action, Severity
 from incidents.db.prepared import Given, Prepared
 from incidents.inventory import graphs
 from incidents.maintenance import active_windows
@@ -26,8 +26,20 @@ from runbooks.fleet import breaker
 from runbooks.guards import history, table
 from runbooks.guards.policy import Policy
 from runbooks.guards.table import Act, Fleet, PastReboot, WiderCause
+from runbooks.guards.verdicts import ROOM
+from runbooks.lease.lease import REFUSED
 from runbooks.library import library
-from runbooks.models import JobStop, Mode, Run, RunbookMode, StepRun, StopSwitch
+from runbooks.models import (
+    UNFINISHED,
+    JobStop,
+    Mode,
+    Run,
+    RunbookMode,
+    RunState,
+    StepRun,
+    StopSwitch,
+)
+from runbooks.node.witnesses import WITNESS
 from runbooks.plan.limits import NO_LIMITS, Limits
 from runbooks.slurm.demands import Demand
 from runbooks.slurm.protocol import NodeState, SlurmError, SlurmReader, SlurmRefusal
@@ -39,6 +51,7 @@ _JUST_ENDED = timedelta(minutes=2)
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 _RESTARTS = {"reboot": Act.REBOOT, "cold_cycle": Act.POWER_CYCLE}
 _MODES = tuple(Mode)
+_WAIT_FOR_JOBS = "wait_for_jobs"
 
 
 @dataclass(frozen=True)
@@ -54,16 +67,20 @@ def read_snapshot(slurm: SlurmReader) -> FleetSnapshot:
     return FleetSnapshot(slurm.nodes(), tuple(slurm.demands()))
 
 
-def load_fleet(run: Run, snapshot: FleetSnapshot, *, policy: Policy, now: datetime) -> Fleet:
-    """The fleet as this run's guards must see it."""
+def load_fleet(
+    run: Run, snapshot: FleetSnapshot, *, policy: Policy, now: datetime, unusable: str = ""
+) -> Fleet:
+    """The fleet as this run's guards must see it. `unusable` names what was seen on its node."""
     is_other = ~Q(pk=run.pk)
     facts = _load_site_facts(run.runbook, snapshot, policy=policy, now=now)
     facts |= _load_fault_facts(run.fault_type, is_other, now)
     facts |= _load_node_facts(run.place, run.fault_type, get_resource(run), now)
+    facts |= _load_queue_facts(run, is_other)
     claimed = _get_claimed_nodes(is_other, now)
     reboots = _get_reboots(Q(node=run.node) & is_other, now)
     return Fleet(
         **facts,
+        unusable=unusable,
         held_until=run.incident.held_until,
         held_reason=run.incident.held_reason,
         claimed=claimed,
@@ -208,7 +225,35 @@ def _load_fault_facts(fault_type: str, others: Q, now: datetime) -> dict[str, An
     return {"begun": (*claimed_at, *granted_at)}
 
 
+def list_graver(severity: Severity) -> list[str]:
+    """The severities above it, as they are stored."""
+    return [word.value for word in Severity if word.rank > severity.rank]
+
+
+def _load_queue_facts(run: Run, others: Q) -> dict[str, Any]:
+    """Who goes first where room is short. What a witness has seen is let go first, and nobody
+    yields to a text alone."""
+    severity = Severity(run.incident.severity)
+    graver = Q(incident__severity__in=list_graver(severity), facts__has_key=WITNESS)
+    waiting = Run.objects.filter(others, graver, state=RunState.RUNNING, claimed_at=None)
+    refused = waiting.filter(**{f"facts__{REFUSED}__in": [kind.value for kind in ROOM]})
+    names = refused.filter(node__isnull=False).values_list("node__name", flat=True)
+    ahead = frozenset(names)
+    if WITNESS not in run.facts:
+        return {"ahead": ahead}
+    lesser = [word.value for word in Severity if word.rank < severity.rank]
+    claims = Run.objects.filter(others, state__in=UNFINISHED, claimed_at__isnull=False)
+    rows = claims.filter(incident__severity__in=lesser).values_list("node__name", "plan", "step")
+    yielding = frozenset(name for name, plan, step in rows if _waits_for_jobs(plan, step))
+    return {"ahead": ahead, "yielding": yielding}
+
+
+def _waits_for_jobs(plan: Sequence[Mapping[str, Any]], step: int) -> bool:
+    return step < len(plan) and plan[step]["step"] == _WAIT_FOR_JOBS
+
+
 def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> dict[str, Any]:
+    booted_at = Node.objects.filter(name=node).values_list("boot_seen_at", flat=True).first()
     incidents = wider_incidents.wider(node, fault_type, part, now)
     causes = [
         f"incident #{incident.incident_id}, {incident.title}, is open on {incident.resource}"
@@ -217,6 +262,7 @@ def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> di
     return {
         "causes": tuple(WiderCause(text) for text in causes),
         "active_faults": get_active_repairs(node),
+        "booted_at": booted_at,
     }
 
 

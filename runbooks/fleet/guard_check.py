@@ -10,8 +10,8 @@ from datetime import datetime
 
 from django.db import transaction
 
-from detectors.catalog import catalog
-from detectors.faults import Severity
+from incidents.state import transitions
+from incidents.state.outbox import BEYOND_LIMIT
 from runbooks.fleet import breaker, fleet
 from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
@@ -19,21 +19,27 @@ from runbooks.guards.policy import Policy
 from runbooks.guards.table import Act, Allowed, GuardRefused, Refusal, Request
 from runbooks.lease import lease
 from runbooks.models import FleetLock, Run
+from runbooks.node import witnesses
 
 
 def build_request(act: Act, node: str, fault_type: str) -> Request:
     """`is_unusable` by the catalogue: a critical fault leaves nothing of use (DESIGN, section
     3)."""
-    row = catalog.load().get(fault_type)
-    return Request(
-        act, node, fault_type, is_unusable=row is not None and row.severity is Severity.CRITICAL
-    )
+    is_unusable = witnesses.leaves_unusable(fault_type)
+    return Request(act, node, fault_type, is_unusable=is_unusable)
 
 
 def claim_node(
-    run: Run, act: Act, snapshot: FleetSnapshot, *, policy: Policy, now: datetime
+    run: Run,
+    act: Act,
+    snapshot: FleetSnapshot,
+    *,
+    policy: Policy,
+    now: datetime,
+    unusable: str = "",
 ) -> Allowed | GuardRefused:
-    """What was looked at in Slurm comes from before the lock: others wait for it."""
+    """What was looked at in Slurm comes from before the lock: others wait for it. `unusable` names
+    the fault that was seen on the node itself just now and leaves it of no use."""
     if run.claimed_at is not None and act is not Act.DRAIN:
         return check_guards(run, act, snapshot, policy=policy, now=now)
     wanted = build_request(act, run.place, run.fault_type)
@@ -41,21 +47,41 @@ def claim_node(
     with transaction.atomic():
         # SQLite's transactions are immediate: there the whole database is the lock.
         FleetLock.objects.select_for_update().get(name="fleet")
-        verdict = table.check(wanted, fleet.load_fleet(run, snapshot, policy=policy, now=now), now)
+        state = fleet.load_fleet(run, snapshot, policy=policy, now=now, unusable=unusable)
+        verdict = table.check(wanted, state, now)
         if isinstance(verdict, Allowed):
+            passed = table.find_passed_limit(wanted, state, now)
+            if passed is not None and run.claimed_at is None:
+                _tell_beyond_limit(run, unusable, passed, now)
             lease.update(run, claimed_at=now)
     return _trip_breaker(verdict, now)
 
 
+def _tell_beyond_limit(run: Run, fault: str, passed: GuardRefused, now: datetime) -> None:
+    """A person hears of it at once: so many nodes out is no everyday matter."""
+    node = run.place
+    text = (
+        f"{node} is drained beyond a limit, since it is of no use to any job: {fault}. The limit:"
+        f" {passed.reason}. Kintsugi goes on with its repair. Bring other nodes back, or stop"
+        " everything: kintsugi stop --reason WHY."
+    )
+    transitions.record(run.incident_id, kind=BEYOND_LIMIT, text=text, now=now)
+
+
 def check_guards(
-    run: Run, act: Act, snapshot: FleetSnapshot, *, policy: Policy, now: datetime
+    run: Run,
+    act: Act,
+    snapshot: FleetSnapshot,
+    *,
+    policy: Policy,
+    now: datetime,
+    unusable: str = "",
 ) -> Allowed | GuardRefused:
     """What the guards would say now. Takes nothing: they are asked again when the node is about to
     be taken out."""
     wanted = build_request(act, run.place, run.fault_type)
-    return _trip_breaker(
-        table.check(wanted, fleet.load_fleet(run, snapshot, policy=policy, now=now), now), now
-    )
+    state = fleet.load_fleet(run, snapshot, policy=policy, now=now, unusable=unusable)
+    return _trip_breaker(table.check(wanted, state, now), now)
 
 
 def _trip_breaker(verdict: Allowed | GuardRefused, now: datetime) -> Allowed | GuardRefused:

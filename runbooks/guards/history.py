@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from runbooks.guards import room
 from runbooks.guards.verdicts import Act, Fleet, GuardRefused, PastReboot, Refusal, Request
 
 HOUR = timedelta(hours=1)
@@ -14,12 +15,17 @@ REBOOT_INTERVAL = timedelta(hours=24)
 # DESIGN, 5, rule 5).
 SUSPECT_WITHIN = timedelta(days=14)
 SUSPECT_AFTER = 2
+# A boot within this of a restart of ours is that restart's. Our choice: far longer than a boot
+# takes.
+OWN_BOOT_WITHIN = timedelta(hours=1)
 _RESTARTS = {Act.REBOOT: "rebooted", Act.POWER_CYCLE: "power-cycled"}
 
 
 def rate(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     """A fault type that calls for node after node is not many nodes failing: it is one cause, or a
-    wrong rule."""
+    wrong rule. Nodes that are each seen to be of no use are many nodes failing."""
+    if room.is_drain_of_unusable(request, fleet):
+        return None
     if fleet.is_claimed and request.act is not Act.DRAIN:
         return None
     limits = [limit for limit in (fleet.bounds.per_hour, fleet.per_hour) if limit is not None]
@@ -35,14 +41,16 @@ def rate(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
 
 
 def reboots(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
-    """A node is restarted once in 24 h, also where the clock was set back since.
+    """A node is restarted once in 24 h, whoever restarted it, also where the clock was set back
+    since.
 
     A power cycle may follow a reboot that has not cured the same fault.
     """
     if request.act not in _RESTARTS:
         return None
     past = [reboot for reboot in fleet.reboots if reboot.node == request.node]
-    return _returned(request, past, now) or _lately(request, past, now)
+    refused = _returned(request, past, now) or _lately(request, past, now)
+    return refused or _booted_lately(request, fleet, past, now)
 
 
 def _returned(request: Request, past: list[PastReboot], now: datetime) -> GuardRefused | None:
@@ -81,3 +89,24 @@ def _lately(request: Request, past: list[PastReboot], now: datetime) -> GuardRef
         " rebooted once in 24 h"
     )
     return GuardRefused(Refusal.REBOOTED_LATELY, reason, last.at + REBOOT_INTERVAL)
+
+
+def _booted_lately(
+    request: Request, fleet: Fleet, past: list[PastReboot], now: datetime
+) -> GuardRefused | None:
+    """A boot that no run of ours asked for counts as a reboot: a person, Slurm's power saving or a
+    crash."""
+    booted_at = fleet.booted_at
+    if request.act is not Act.REBOOT or booted_at is None or now - booted_at >= REBOOT_INTERVAL:
+        return None
+    if any(_is_boot_of(reboot, booted_at) for reboot in past):
+        return None
+    reason = (
+        f"{request.node} booted at {booted_at:%Y-%m-%d %H:%M %Z}, by no run of Kintsugi's; a node"
+        " is rebooted once in 24 h"
+    )
+    return GuardRefused(Refusal.REBOOTED_LATELY, reason, booted_at + REBOOT_INTERVAL)
+
+
+def _is_boot_of(reboot: PastReboot, booted_at: datetime) -> bool:
+    return timedelta(0) <= booted_at - reboot.at < OWN_BOOT_WITHIN

@@ -1,6 +1,9 @@
 """Guards on room: how many nodes may be out of a partition and of a pod, and how many jobs need.
 Pure.
 
+They hold what takes capacity from jobs. A node that is seen to serve no job is drained whatever
+they say: that takes nothing from any.
+
 Every node that takes no jobs counts, whoever took it out, a maintenance and power saving included;
 so does every node that an unfinished run of ours has been let take out, whether or not Slurm shows
 it yet.
@@ -53,9 +56,10 @@ def partitions(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | 
         members = {name for name, node in fleet.nodes.items() if partition in node.partitions}
         limit = cap(len(members), fleet.bounds)
         taken = _get_taken_nodes(request, fleet, members)
-        if len(taken) >= limit:
+        ahead = _get_ahead(request, fleet, members) - taken
+        if len(taken) + len(ahead) >= limit:
             out = f"{len(taken)} of {len(members)} nodes of partition {partition} are out"
-            drain = f"draining {request.node} would pass it"
+            drain = f"{_format_ahead(ahead)}draining {request.node} would pass it"
             reason = f"{out} ({named(taken)}), and the cap is {limit}: {drain}"
             return GuardRefused(Refusal.CAP, reason, now + _ASK_AGAIN)
     return None
@@ -70,11 +74,13 @@ def pod(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     members.intersection_update(fleet.nodes)
     limit = spare(len(members), fleet.bounds)
     taken = _get_taken_nodes(request, fleet, members)
-    if len(taken) < limit:
+    ahead = _get_ahead(request, fleet, members) - taken
+    if len(taken) + len(ahead) < limit:
         return None
     out = f"{len(taken)} of {len(members)} nodes of pod {name} are out ({named(taken)})"
     in_service = f"{len(members) - limit} in service"
-    reason = f"{out}, and it keeps {in_service}: draining {request.node} would pass that"
+    drain = f"{_format_ahead(ahead)}draining {request.node} would pass that"
+    reason = f"{out}, and it keeps {in_service}: {drain}"
     return GuardRefused(Refusal.POD_FLOOR, reason, now + _ASK_AGAIN)
 
 
@@ -118,12 +124,37 @@ def _get_serving_nodes(fleet: Fleet, demand: Demand) -> set[str]:
 
 def _takes(request: Request, fleet: Fleet) -> bool:
     """Takes a node out, or acts for the first time on one that was out already."""
+    if is_drain_of_unusable(request, fleet):
+        return False
     return request.act in _TAKES or not fleet.is_claimed
+
+
+def is_drain_of_unusable(request: Request, fleet: Fleet) -> bool:
+    """Whether the node serves no job as it is, by what a witness has seen on it."""
+    return request.act is Act.DRAIN and bool(fleet.unusable)
 
 
 def _get_taken_nodes(request: Request, fleet: Fleet, members: Collection[str]) -> set[str]:
     """Of these, what is out beside the node; of a node that is out already, only what our runs do
-    at once."""
+    at once. A lesser run that only waits for its jobs' end holds no place."""
     claimed = fleet.claimed.intersection(members) - {request.node}
     out = {name for name in members if not fleet.nodes[name].is_serving} | claimed
-    return set(claimed) if request.node in out else out
+    taken = set(claimed) if request.node in out else out
+    return {name for name in taken if not _yields(name, fleet)}
+
+
+def _yields(name: str, fleet: Fleet) -> bool:
+    state = fleet.nodes[name]
+    return name in fleet.yielding and state.is_draining and not state.is_drained
+
+
+def _get_ahead(request: Request, fleet: Fleet, members: Collection[str]) -> set[str]:
+    """Of these, the nodes for which a place is kept."""
+    return set(fleet.ahead.intersection(members)) - {request.node}
+
+
+def _format_ahead(ahead: Collection[str]) -> str:
+    if not ahead:
+        return ""
+    verb = "goes" if len(ahead) == 1 else "go"
+    return f"{named(ahead)} {verb} first, with a graver fault, and "

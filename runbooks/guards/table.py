@@ -8,7 +8,7 @@ its default and its source.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from runbooks.guards import causes, history, room
@@ -44,6 +44,7 @@ __all__ = [
     "cap",
     "check",
     "explain",
+    "find_passed_limit",
     "maintenance",
 ]
 
@@ -134,6 +135,19 @@ def check(request: Request, fleet: Fleet, now: datetime) -> Allowed | GuardRefus
         if refused is not None:
             return refused
     return Allowed()
+
+
+_LIMITS_ON_NUMBER = (history.rate, room.partitions, room.pod, room.jobs)
+
+
+def find_passed_limit(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
+    """What would have held the node back if it were of use to jobs; None where nothing would, or
+    it is."""
+    if not room.is_drain_of_unusable(request, fleet):
+        return None
+    as_if_usable = replace(fleet, unusable="")
+    refusals = (limit(request, as_if_usable, now) for limit in _LIMITS_ON_NUMBER)
+    return next((refused for refused in refusals if refused is not None), None)
 
 
 def explain(request: Request, fleet: Fleet, now: datetime) -> list[GuardVerdict]:

@@ -40,6 +40,10 @@ class Refusal(StrEnum):
     FAULT_RETURNED = "fault_returned"
 
 
+ROOM = frozenset({Refusal.RATE, Refusal.CAP, Refusal.POD_FLOOR, Refusal.JOB_FLOOR})
+"""What passes when nodes come back, or with time."""
+
+
 @dataclass(frozen=True)
 class Bounds:
     """How far Kintsugi may go at this site; the settings' values. Shares are of 1.
@@ -106,6 +110,11 @@ class Fleet:
     `active_faults`: types of faults that stand on the node. `begun`: when other runs for this fault
     type took nodes out, within the hour. `pods`: the pod of each node. `demands`: jobs that run and
     wait.
+
+    `unusable` names the fault of the request's node that a witness has seen and that leaves it of
+    no use to any job; empty where there is none. `ahead`: nodes of graver runs that wait for room.
+    `yielding`: nodes of lesser runs that only wait for their jobs' end. `booted_at`: when the
+    request's node began to run, as it was last seen.
     """
 
     nodes: Mapping[str, NodeState]
@@ -126,6 +135,10 @@ class Fleet:
     per_hour: int | None = None
     pods: Mapping[str, str] = field(default_factory=dict)
     demands: tuple[Demand, ...] = ()
+    unusable: str = ""
+    ahead: frozenset[str] = frozenset()
+    yielding: frozenset[str] = frozenset()
+    booted_at: datetime | None = None
     bounds: Bounds = DEFAULT_BOUNDS
 
     def is_out(self, node: str) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from detectors.catalog import catalog
-from detectors.faults import Action, FaultEvent
+from detectors.faults import Action, FaultEvent, Severity
 from runbooks.node import looking
 from runbooks.node.looking import KernelLog, NodeInspection
 from runbooks.step import ActiveFault, Context
@@ -190,3 +190,31 @@ def _find_strongest(answers: Sequence[Testimony]) -> Witnessed | None:
     """Of those that were seen the one that calls for most."""
     seen = (answer for answer in answers if isinstance(answer, Witnessed))
     return max(seen, key=lambda answer: answer.action.rank, default=None)
+
+
+def leaves_unusable(fault_type: str) -> bool:
+    """By the catalogue: a critical fault leaves nothing of use."""
+    row = catalog.load().get(fault_type)
+    return row is not None and row.severity is Severity.CRITICAL
+
+
+def find_unusable_fault(ctx: Context) -> str:
+    """What is seen on the node right now and leaves it of no use to any job, as a sentence; empty
+    where nothing is, or the node cannot be looked at. What a text or a poll of before has told does
+    not suffice."""
+    faults = [fault for fault in list_candidates(ctx) if leaves_unusable(fault.fault_type)]
+    if not faults:
+        return ""
+    inspection, log = NodeInspection((), ""), KernelLog((), "")
+    names = list_detectors_of(faults)
+    if names:
+        inspection = looking.inspect_node(ctx, only=names)
+    if not inspection.is_reachable:
+        return ""
+    if not all(list_detectors(fault.fault_type) for fault in faults):
+        log = looking.read_kernel_log(ctx)
+    answers = (examine(ctx, fault, inspection, log) for fault in faults)
+    seen = (answer for answer in answers if isinstance(answer, Witnessed))
+    whole = (answer for answer in seen if answer.action.at_least(answer.fault.action))
+    found = next(whole, None)
+    return f"{found.fault} is seen there ({found.how})" if found is not None else ""

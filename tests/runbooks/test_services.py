@@ -192,7 +192,7 @@ def at_once(count: int, work: Callable[[int], object]) -> list[object]:
 @pytest.mark.django_db(transaction=True)
 def test_cap_holds_when_twenty_workers_drain_twenty_nodes_at_once() -> None:
     site = Site(nodes=60, bounds=Bounds(breaker_share=1))  # so many at once would trip the breaker
-    runs = [site.begin(site.lose_gpu(name)) for name in site.names[:20]]
+    runs = [site.begin(site.stall_gpu(name)) for name in site.names[:20]]
     at_once(20, lambda number: services.advance(runs[number].pk, now=site.now, world=site.world))
     out = [name for name, node in site.slurm.nodes().items() if node.is_out]
     assert len(out) == cap(60) == 3
@@ -225,7 +225,7 @@ def test_one_worker_drains_when_twenty_are_rung_for_one_run() -> None:
 @pytest.mark.django_db
 def test_next_node_is_drained_when_one_comes_back() -> None:
     site = Site(nodes=20)
-    first, second = site.begin(site.lose_gpu("gn001")), site.begin(site.lose_gpu("gn002"))
+    first, second = site.begin(site.stall_gpu("gn001")), site.begin(site.stall_gpu("gn002"))
     site.advance(first)
     second = site.advance(second)
     assert "1 of 20 nodes of partition gpu are out (gn001), and the cap is 1" in second.waiting_for
@@ -242,6 +242,6 @@ def test_next_node_is_drained_when_one_comes_back() -> None:
 def test_drains_of_people_and_of_slurm_count_against_the_cap() -> None:
     site = Site(nodes=20)
     site.slurm.human_drain("gn009", "bob tests")
-    run = site.advance(site.begin(site.lose_gpu("gn001")))
+    run = site.advance(site.begin(site.stall_gpu("gn001")))
     assert "(gn009)" in run.waiting_for
     assert site.slurm.journal == []

@@ -162,7 +162,7 @@ def test_a_run_is_approved_once_and_each_step_that_asks_for_itself_again() -> No
 @pytest.mark.django_db
 def test_more_nodes_at_once_than_the_limit_need_leave_for_each() -> None:
     site = Site(nodes=20, bounds=Bounds(cap_share=0.5, approval_above=1))
-    first, second = (site.begin(site.lose_gpu(name)) for name in ("gn001", "gn002"))
+    first, second = (site.begin(site.stall_gpu(name)) for name in ("gn001", "gn002"))
     assert site.advance(first).state == RunState.RUNNING
     second = site.advance(second)
     assert second.state == RunState.AWAITING_APPROVAL
@@ -176,7 +176,7 @@ def test_more_nodes_at_once_than_the_limit_need_leave_for_each() -> None:
 @pytest.mark.django_db
 def test_nobody_is_asked_whether_a_node_more_may_go_out_while_the_guards_would_not_let_it() -> None:
     site = Site(nodes=20, bounds=Bounds(cap_nodes=1, approval_above=1))
-    first, second = (site.begin(site.lose_gpu(name)) for name in ("gn001", "gn002"))
+    first, second = (site.begin(site.stall_gpu(name)) for name in ("gn001", "gn002"))
     site.advance(first)
     second = site.advance(second)
     assert (second.state, second.approvals.count()) == (RunState.RUNNING, 0)
@@ -190,7 +190,9 @@ def test_a_question_that_nobody_has_to_answer_any_more_is_taken_back_one_for_eac
     None
 ):
     site = Site(nodes=20, bounds=Bounds(cap_share=0.5, approval_above=1))
-    first, second, third = (site.begin(site.lose_gpu(name)) for name in ("gn001", "gn002", "gn003"))
+    first, second, third = (
+        site.begin(site.stall_gpu(name)) for name in ("gn001", "gn002", "gn003")
+    )
     site.advance(first)
     asked = [site.advance(run) for run in (second, third)]
     assert {run.state for run in asked} == {RunState.AWAITING_APPROVAL}

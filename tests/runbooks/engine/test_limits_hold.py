@@ -217,20 +217,22 @@ class Fleet(RuleBasedStateMachine):
     def judge_drain(self, name: str, run: Run, before: Before) -> None:
         if before.nodes[name].is_out:
             return  # takes nothing away
+        assert not before.is_tripped
+        row = load()[run.fault_type]
+        self.taken.append((run.fault_type, self.site.now))
+        if row.severity is Severity.CRITICAL and name in self.sick:
+            return  # of no use to any job, as the node itself shows: no limit on number holds it
         out = {node for node, state in before.nodes.items() if state.is_out} | before.claimed
         assert len(out - {name}) < CAP
         assert sum(self.pods[node] == self.pods[name] for node in out - {name}) < POD_SPARES
-        assert not before.is_tripped
         serving = NODES - len(out - {name})
-        row = load()[run.fault_type]
         assert row.severity is Severity.CRITICAL or not serving - 1 < before.needs <= serving
         within = [
             at
-            for fault_type, at in self.taken
+            for fault_type, at in self.taken[:-1]
             if fault_type == run.fault_type and self.site.now - at < HOUR
         ]
         assert len(within) < PER_HOUR
-        self.taken.append((run.fault_type, self.site.now))
 
     def judge_reboot(self, name: str, run: Run) -> None:
         assert name in self.sick, "a healthy node was rebooted"
@@ -258,7 +260,7 @@ def test_no_limit_is_exceeded_and_no_healthy_node_is_rebooted() -> None:
 @pytest.mark.django_db
 def test_the_judge_of_this_file_sees_a_limit_that_is_exceeded() -> None:
     machine = Fleet()
-    run = machine.site.begin(machine.site.lose_gpu("gn001"))
+    run = machine.site.begin(machine.site.stall_gpu("gn001"))
     for name in ("gn005", "gn008", "gn009"):
         machine.site.slurm.human_drain(name, "bob")
     with pytest.raises(AssertionError):
@@ -283,7 +285,7 @@ def test_the_judge_of_this_file_sees_a_limit_that_is_exceeded() -> None:
 )
 def test_limit_holds_when_twenty_workers_ask_at_once(bounds: Bounds, most: int) -> None:
     site = Site(nodes=60, bounds=bounds)
-    runs = [site.begin(site.lose_gpu(name)) for name in site.names[:20]]
+    runs = [site.begin(site.stall_gpu(name)) for name in site.names[:20]]
     at_once(20, lambda number: services.advance(runs[number].pk, now=site.now, world=site.world))
     assert sum(node.is_out for node in site.slurm.nodes().values()) == most
     assert Run.objects.filter(claimed_at__isnull=False).count() == most

@@ -1,4 +1,4 @@
-"""Many runs wait for room: who came first asks first, and slurmctld is not asked by all of them
+"""Many runs wait for room: the gravest asks first, then the oldest, and slurmctld is not asked by all of them
 each minute."""
 
 from __future__ import annotations
@@ -7,7 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from runbooks.guards.verdicts import Bounds
+from incidents.models import Node, Notification
+from runbooks.fleet import breaker
+from runbooks.guards.verdicts import Bounds, Refusal
+from runbooks.models import RunState
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -15,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 def test_runs_that_wait_for_room_ask_in_turns_of_twenty_the_oldest_first() -> None:
     site = Site(nodes=46, bounds=Bounds(cap_nodes=1, breaker_share=1.0, per_hour=1000))
-    incidents = [site.lose_gpu(name) for name in site.names]
+    incidents = [site.stall_gpu(name) for name in site.names]
     site.start()
     first, *others = [site.run_of(incident) for incident in incidents]
     assert site.advance(first).claimed_at is not None
@@ -28,7 +31,7 @@ def test_runs_that_wait_for_room_ask_in_turns_of_twenty_the_oldest_first() -> No
 
 def test_the_oldest_takes_the_place_that_comes_free() -> None:
     site = Site(nodes=4, bounds=Bounds(cap_nodes=1, breaker_share=1.0, per_hour=1000))
-    incidents = [site.lose_gpu(name) for name in site.names]
+    incidents = [site.stall_gpu(name) for name in site.names]
     site.start()
     first, second, third, _ = [site.run_of(incident) for incident in incidents]
     site.advance(first)
@@ -38,3 +41,100 @@ def test_the_oldest_takes_the_place_that_comes_free() -> None:
     site.now += timedelta(minutes=5)
     assert site.advance(second).claimed_at is not None
     assert site.advance(third).claimed_at is None
+
+
+def a_full_site(**bounds: object) -> Site:
+    """One place, which a node that bob has taken out holds."""
+    limits = {"cap_nodes": 1, "breaker_share": 1.0, "per_hour": 1000, **bounds}
+    site = Site(nodes=20, bounds=Bounds(**limits))  # type: ignore[arg-type]
+    site.slurm.human_drain("gn020", "bob: new fans")
+    return site
+
+
+def test_a_node_that_is_seen_to_be_of_no_use_is_drained_beyond_every_limit_on_number() -> None:
+    site = a_full_site(per_hour=0, pod_floor=1.0)
+    site.slurm.add_waiting_job("17", nodes=19, partitions=["gpu"])
+    incident = site.lose_gpu()
+    run = site.advance(site.begin(incident))
+
+    assert site.slurm.nodes()["gn001"].is_draining
+    (told,) = incident.timeline.filter(kind="beyond_limit")
+    assert told.text.startswith("gn001 is drained beyond a limit, since it is of no use to any job")
+    assert "is seen there" in told.text
+    assert "the limit is 0 an hour" in told.text
+    assert Notification.objects.filter(incident=incident, reason="beyond_limit").exists()
+    assert run.claimed_at is not None
+
+
+def test_a_line_that_the_node_itself_does_not_bear_out_is_held_by_the_cap() -> None:
+    site = a_full_site()
+    run = site.advance(site.begin(site.raise_fault()))
+    assert not site.slurm.nodes()["gn001"].is_draining
+    assert "the cap is 1" in run.waiting_for
+
+
+def test_a_node_that_cannot_be_looked_at_is_held_by_the_cap() -> None:
+    site = a_full_site()
+    incident = site.lose_gpu()
+    site.shell.silent.add("gn001")
+    run = site.advance(site.begin(incident))
+    assert "the cap is 1" in run.waiting_for
+
+
+def test_the_breaker_alone_holds_a_node_that_is_of_no_use() -> None:
+    site = a_full_site()
+    breaker.trip("14 of 20 nodes turned bad", site.now)
+    run = site.advance(site.begin(site.lose_gpu()))
+    assert site.slurm.journal == []
+    assert run.facts["refused"] == Refusal.BREAKER
+
+
+def test_a_person_decides_on_the_repair_where_the_drain_could_not_wait_for_them() -> None:
+    site = Site(nodes=20, bounds=Bounds(cap_nodes=1, approval_above=1, breaker_share=1.0))
+    first, second = (site.begin(site.lose_gpu(name)) for name in ("gn001", "gn002"))
+    site.advance(first)
+    second = site.play(second, until=lambda run: run.state == RunState.AWAITING_APPROVAL)
+    assert site.slurm.nodes()["gn002"].is_drained
+    assert second.plan[second.step]["step"] == "reboot"
+    assert site.slurm.reboots("gn002") == 0
+
+
+def test_the_gravest_takes_the_place_that_comes_free_and_then_the_oldest() -> None:
+    site = a_full_site()
+    minor = site.begin(site.raise_fault("gn001", fault_type="gpu.ecc.row_remap_pending"))
+    major = site.begin(site.stall_gpu("gn002"))
+    for run in (minor, major):
+        assert "the cap is 1" in site.advance(run).waiting_for
+    site.slurm.human_resume("gn020")
+    site.now += timedelta(minutes=5)
+
+    minor = site.advance(minor)
+    assert "gn002 goes first, with a graver fault" in minor.waiting_for
+    assert site.advance(major).claimed_at is not None
+    assert site.advance(minor).claimed_at is None
+
+
+def test_a_lesser_run_that_only_waits_for_its_jobs_end_holds_no_place() -> None:
+    site = Site(nodes=20, bounds=Bounds(cap_nodes=1, breaker_share=1.0))
+    site.slurm.add_job("17", nodes=["gn001"])
+    minor = site.begin(site.raise_fault("gn001", fault_type="gpu.ecc.row_remap_pending"))
+    site.play(minor, until=lambda run: run.plan[run.step]["step"] == "wait_for_jobs")
+    assert site.slurm.nodes()["gn001"].is_draining
+
+    major = site.advance(site.begin(site.stall_gpu("gn002")))
+    assert major.claimed_at is not None
+    another = site.advance(site.begin(site.stall_gpu("gn003")))
+    assert "(gn002)" in another.waiting_for
+
+
+def test_a_boot_by_anybody_counts_as_a_reboot() -> None:
+    site = Site()
+    Node.objects.filter(name="gn001").update(boot_seen_at=site.now - timedelta(hours=2))
+    run = site.begin(site.lose_gpu())
+    run = site.play(run, until=lambda run: "refused" in run.facts)
+    assert run.facts["refused"] == Refusal.REBOOTED_LATELY
+    assert "booted at 2025-01-15 01:00 UTC, by no run of Kintsugi's" in run.waiting_for
+    assert site.slurm.reboots("gn001") == 0
+    site.now += timedelta(hours=22)
+    site.play(run, until=lambda run: site.slurm.reboots("gn001") > 0)
+    assert site.slurm.reboots("gn001") == 1

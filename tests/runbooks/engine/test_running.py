@@ -398,7 +398,7 @@ def test_nothing_is_touched_and_the_plan_is_told_when_in_shadow() -> None:
 def test_shadow_says_what_the_guards_would_refuse() -> None:
     site = Site(mode=Mode.SHADOW)
     site.slurm.human_drain("gn002", "bob")
-    run = site.play(site.begin(site.lose_gpu()))
+    run = site.play(site.begin(site.stall_gpu()))
     assert (
         "The guards would refuse that now: 1 of 20 nodes of partition gpu are out (gn002)"
         in site.story(run.incident)[-1]

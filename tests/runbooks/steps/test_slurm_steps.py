@@ -471,6 +471,6 @@ def test_run_stops_before_anything_is_touched_when_its_node_leaves_the_inventory
 def test_node_of_two_partitions_is_not_drained_when_either_is_full(full: str) -> None:
     site = Site(partitions={"gn001": ["gpu", "debug"], "gn002": ["debug"]})
     site.slurm.human_drain("gn002" if full == "debug" else "gn003", "bob", user="bob")
-    run = site.play(site.begin(site.lose_gpu()), limit=timedelta(minutes=2))
+    run = site.play(site.begin(site.stall_gpu()), limit=timedelta(minutes=2))
     assert f"nodes of partition {full} are out" in run.waiting_for
     assert site.slurm.journal == []
