@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
@@ -20,8 +20,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional
 
-from detectors.catalog import advice, grammar, rows, rules, site_catalog
+from detectors.catalog import advice, check_drains, grammar, rows, rules, site_catalog
 from detectors.catalog import grace_periods as graces
+from detectors.catalog.check_drains import CheckDrain
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
 from detectors.provenance import FACILITIES
 
@@ -37,7 +38,9 @@ _DIRECTORY = Path(__file__).parent
 # How soon a change of the site's files is seen: nobody waits for it, and each look is a system call
 # a file. Our choice.
 _LOOK_EVERY_S = 5.0
-_TABLES = ("type", "signature", "grammar", "rule", "grace", "harmless", "advice")
+_TABLES = ("type", "signature", "grammar", "rule", "grace", "harmless", "advice", "drain")
+DRAINED_FOR = "slurm.drained_for."
+"""The metrics of the [[drain]] rows, each completed by its fault type."""
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # A character class or an escaped character says nothing about look-around; a back-reference is an
 # escaped digit.
@@ -203,6 +206,8 @@ class Catalog:
     """How polled values raise and clear the types, by metric."""
     harmless: tuple[Harmless, ...] = ()
     advices: tuple[advice.Advice, ...] = ()
+    drains: tuple[CheckDrain, ...] = ()
+    """Those of other checks, in the order in which they are tried."""
 
     def get_advice(self, fault_type: str) -> Optional[advice.Advice]:
         """What a person does about a fault of this type; None where no row says."""
@@ -273,6 +278,7 @@ class _Reader:
     graces: list[graces.Grace] = field(default_factory=list)
     harmless: list[Harmless] = field(default_factory=list)
     advices: list[advice.Advice] = field(default_factory=list)
+    drains: list[CheckDrain] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -300,6 +306,7 @@ class _Reader:
             "grace": self._add_grace,
             "harmless": self._add_harmless,
             "advice": self._add_advice,
+            "drain": self._add_drain,
         }
         for table, add in adders.items():
             defaults = found.get("defaults", {}) if table == "type" else {}
@@ -344,7 +351,13 @@ class _Reader:
     def _add_advice(self, where: str, row: dict[str, Any]) -> None:
         self.advices.append(advice.read(where, row))
 
+    def _add_drain(self, where: str, row: dict[str, Any]) -> None:
+        self.drains.append(check_drains.read(where, row))
+
     def check_references(self) -> None:
+        for drain in self.drains:
+            if drain.type not in self.types:
+                self.problems.append(f"{drain.where}: {drain.type}: no such fault type")
         for grace in self.graces:
             self._add_unknown(grace.where, grace.unknown(self.types))
         for row in self.advices:
@@ -560,7 +573,7 @@ def _build(reader: _Reader) -> Catalog:
     if reader.problems:
         raise CatalogError("\n".join(reader.problems))
     by_metric: dict[str, list[rules.ThresholdRule]] = {}
-    for rule in reader.rules:
+    for rule in (*reader.rules, *_make_drain_rules(reader.drains)):
         by_metric.setdefault(rule.metric, []).append(rule)
     rules_by_metric = {metric: tuple(found) for metric, found in by_metric.items()}
     types = {}
@@ -573,7 +586,16 @@ def _build(reader: _Reader) -> Catalog:
         rules_by_metric,
         tuple(reader.harmless),
         tuple(reader.advices),
+        tuple(reader.drains),
     )
+
+
+def _make_drain_rules(drains: Iterable[CheckDrain]) -> Iterator[rules.ThresholdRule]:
+    """One for each type that a check's drain tells of."""
+    by_type = {drain.type: drain for drain in drains}
+    for name, drain in by_type.items():
+        metric = f"{DRAINED_FOR}{name}"
+        yield rules.ThresholdRule(metric, name, rules.When.TRUE, drain.source, where=drain.where)
 
 
 def load() -> Catalog:

@@ -7,8 +7,10 @@ Pure; total on any text. Python 3.9, standard library alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Optional
 
+from detectors.catalog.check_drains import CheckDrain
 from detectors.faults import Word
 from detectors.slurm.output import NodeState
 
@@ -85,6 +87,23 @@ def is_slurms_text(reason: str) -> bool:
     """Whether every part of it is one that Slurm's own daemons write, whoever set it."""
     found = causes(reason)
     return bool(found) and None not in found
+
+
+def strip_appended(reason: str) -> str:
+    """The reason without what Slurm has put behind it since."""
+    parts = reason.split(_JOIN)
+    while len(parts) > 1 and is_slurms_text(parts[-1]):
+        parts.pop()
+    return _JOIN.join(parts)
+
+
+def find_check(state: NodeState, checks: Sequence[CheckDrain]) -> Optional[CheckDrain]:
+    """The first row that explains who took the node out; None for one in service, and for what
+    none explains."""
+    if not state.is_draining or not state.reason:
+        return None
+    reason = strip_appended(state.reason)
+    return next((row for row in checks if row.fits(reason, state.reason_set_by)), None)
 
 
 def drainer(state: NodeState, slurm_user: str = "slurm") -> Drainer:

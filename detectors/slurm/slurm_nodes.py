@@ -5,11 +5,14 @@ A person's drain is a fact, never a fault. Python 3.9, standard library alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
 from detectors import resources
+from detectors.catalog import catalog
+from detectors.catalog.catalog import DRAINED_FOR
+from detectors.catalog.check_drains import CheckDrain
 from detectors.detector import NothingToCompare, Reading, Target, TargetKind, Transports
 from detectors.faults import Observation
 from detectors.provenance import Forger, Transport
@@ -28,7 +31,8 @@ _LONGEST_REASON = 200
 class SlurmNodesDetector(NothingToCompare):
     """Observes of each node `slurm.responding`, `slurm.up`, `slurm.drained_by_slurm`,
     `slurm.drained_by_tool`, `slurm.reboot_timed_out`, and as facts `slurm.state`,
-    `slurm.drained_by`, `slurm.is_planned`, `slurm.booted_at`.
+    `slurm.drained_by`, `slurm.is_planned`, `slurm.booted_at`; for each fault type of a
+    [[drain]] row of the site `slurm.drained_for.TYPE`.
     """
 
     name: ClassVar[str] = "slurm_nodes"
@@ -59,8 +63,12 @@ class SlurmNodesDetector(NothingToCompare):
         output = reading.outputs["nodes"]
         found = output_formats.parse_nodes(output.stdout.decode("utf-8", "replace"))
         slurm_user = reading.target.expected.settings.get("slurm_user", "slurm")
+        checks = catalog.load().drains
         for node in found.nodes.values():
-            yield from _observe_node(reading, node, drain_reasons.drainer(node, slurm_user))
+            check = drain_reasons.find_check(node, checks)
+            by = Drainer.TOOL if check is not None else drain_reasons.drainer(node, slurm_user)
+            yield from _observe_node(reading, node, by, is_explained=check is not None)
+            yield from _observe_check(reading, node, by, check, checks)
         if output.status != 0:
             yield reading.silent(f"Slurm's nodes: {queries.complaint(output)}")
         elif not found.nodes:
@@ -80,7 +88,28 @@ def _is_whole(stdout: bytes) -> bool:
     return stdout.endswith((b"\n", b"}", b"}\r"))
 
 
-def _observe_node(reading: Reading, node: NodeState, by: Drainer) -> Iterator[Observation]:
+def _observe_check(
+    reading: Reading,
+    node: NodeState,
+    by: Drainer,
+    check: Optional[CheckDrain],
+    checks: Sequence[CheckDrain],
+) -> Iterator[Observation]:
+    """Of each fault that a check's drain may tell of, whether one does so here. Once somebody else
+    has written a reason over the check's, it cannot be told."""
+    hides = by in (Drainer.KINTSUGI, Drainer.SLURM, Drainer.PERSON)
+    for fault_type in sorted({row.type for row in checks}):
+        is_so = None if hides else check is not None and check.type == fault_type
+        attributes = {"qualifier": "drain"}
+        if is_so:
+            attributes |= {"text": _words(node, by), "reason": node.reason[:_LONGEST_REASON]}
+        where = resources.node(node.name)
+        yield reading.saw(f"{DRAINED_FOR}{fault_type}", is_so, where, **attributes)
+
+
+def _observe_node(
+    reading: Reading, node: NodeState, by: Drainer, *, is_explained: bool
+) -> Iterator[Observation]:
     where = resources.node(node.name)
     planned = _planned_work(node)
     attributes = {"text": _words(node, by), "state": _state(node)}
@@ -91,13 +120,17 @@ def _observe_node(reading: Reading, node: NodeState, by: Drainer) -> Iterator[Ob
     yield reading.saw("slurm.drained_by", str(by), where, **attributes)
     if node.boot_time is not None:
         yield reading.saw("slurm.booted_at", node.boot_time.isoformat(), where)
-    for metric, value in _judgements(node, by, is_planned=bool(planned)).items():
-        is_explained = value is not True or "by" in metric
-        yield reading.saw(metric, value, where, **(attributes if is_explained else {}))
+    judgements = _judgements(node, by, is_planned=bool(planned), is_explained=is_explained)
+    for metric, value in judgements.items():
+        has_words = value is not True or "by" in metric
+        yield reading.saw(metric, value, where, **(attributes if has_words else {}))
 
 
-def _judgements(node: NodeState, by: Drainer, *, is_planned: bool) -> dict[str, Optional[bool]]:
-    """None: it cannot be told, so that nothing is raised and nothing cleared."""
+def _judgements(
+    node: NodeState, by: Drainer, *, is_planned: bool, is_explained: bool
+) -> dict[str, Optional[bool]]:
+    """None: it cannot be told, so that nothing is raised and nothing cleared. A drain that a row of
+    the site explains is the fault that the row names, and no other."""
     unknown = is_planned or node.base in _NOT_THERE
     is_machines = by in (Drainer.SLURM, Drainer.NOBODY)
     is_responding = "NOT_RESPONDING" not in node.flags
@@ -108,7 +141,7 @@ def _judgements(node: NodeState, by: Drainer, *, is_planned: bool) -> dict[str, 
         "slurm.responding": None if unknown else is_responding,
         "slurm.up": None if unknown else is_up,
         "slurm.drained_by_slurm": is_drained,
-        "slurm.drained_by_tool": by is Drainer.TOOL,
+        "slurm.drained_by_tool": by is Drainer.TOOL and not is_explained,
         "slurm.reboot_timed_out": timed_out,
     }
 

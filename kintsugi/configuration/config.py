@@ -340,8 +340,8 @@ KEYS: tuple[Key, ...] = (
         Path,
         "",
         "a folder for *.toml files",
-        "fault types, signatures and harmless lines of this site, tried before the shipped ones;"
-        " read again when they change",
+        "fault types, signatures, harmless lines and drains of other checks of this site, tried"
+        " before the shipped ones; read again when they change",
     ),
     Key(
         "KINTSUGI_RUNBOOKS",

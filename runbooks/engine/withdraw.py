@@ -59,15 +59,10 @@ def withdraw(
             f" NodeName={node} State=RESUME"
         )
     elif is_ours and verdict.hands_back and not has_tried(run) and run.facts.get("adopted_reason"):
-        audit.record_run(
-            run,
-            "drain",
-            audit.Phase.BEGUN,
-            f"Left as Slurm had it, because {verdict.reason}.",
-            now=now,
-        )
+        was = f"Left as it was before, because {verdict.reason}."
+        audit.record_run(run, "drain", audit.Phase.BEGUN, was, now=now)
         drains.drain_node(ctx, run.facts["adopted_reason"])
-        text = f"{node} is left as Slurm had left it, drained: {run.facts['adopted_reason']}."
+        text = f"{node} is left as it was found, drained: {run.facts['adopted_reason']}."
     elif is_ours and verdict.hands_back and not has_tried(run):
         audit.record_run(
             run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now

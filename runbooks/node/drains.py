@@ -33,12 +33,20 @@ def get_owner(ctx: Context) -> Owner:
     known = [*load_written(ctx.facts), *_get_attempted_reasons(ctx)]
     slurm_user = get_slurm_user(ctx)
     whose = ownership.get_owner(ctx.state, ctx.incident_id, known, slurm_user=slurm_user)
-    if whose is Owner.SLURM and ctx.find_persons_reason():
+    if whose in (Owner.SLURM, Owner.CHECK) and find_hidden_reason(ctx):
         return Owner.PERSON
     named = ownership.parse_incident(ctx.state.reason)
     if whose is not Owner.PERSON or named is None:
         return whose
     return ownership.get_owner(ctx.state, ctx.incident_id, [*known, *ctx.find_written(named)])
+
+
+def find_hidden_reason(ctx: Context) -> str:
+    """Why a person had taken the node out, where Slurm or a check has written over that; else
+    empty. A check's own drain counted as a person's until a row of the site explained it."""
+    persons = ctx.find_persons_reason()
+    is_checks = persons == ctx.state.reason and ownership.find_check(ctx.state) is not None
+    return "" if is_checks else persons
 
 
 def get_slurm_user(ctx: Context) -> str:

@@ -37,6 +37,7 @@ _SETTLES = timedelta(seconds=60)
 LOOK = timedelta(seconds=15)
 _SOON = timedelta(seconds=2)
 _MOST_TRIES = 3
+_OTHERS = (Owner.PERSON, Owner.CHECK)
 
 
 def is_lent(facts: Mapping[str, Any]) -> bool:
@@ -128,7 +129,7 @@ def get_end_reason(ctx: Context) -> str:
         ctx.state.is_draining and whose is Owner.THIS_INCIDENT
     ):  # a worker died after it had drained it again
         return _get_trouble(ctx) or "its end was not noted"
-    if ctx.state.is_draining or whose is Owner.PERSON:
+    if ctx.state.is_draining or whose in _OTHERS:
         return (
             f"{ctx.node} was taken out by {ctx.state.reason_set_by or 'Slurm'}:"
             f' "{ctx.state.reason}"'
@@ -144,7 +145,7 @@ def take_back(ctx: Context) -> Wait | None:
     """
     lent = ctx.facts[LENT]
     whose = drains.get_owner(ctx)
-    lent["is_taken"] = lent.get("is_taken", False) or whose is Owner.PERSON
+    lent["is_taken"] = lent.get("is_taken", False) or whose in _OTHERS
     if not lent["is_taken"] and not (ctx.state.is_draining and whose is Owner.THIS_INCIDENT):
         drains.drain_node(ctx, ctx.facts["reason"])
         ctx.facts["held_at"] = lent["out_at"] = to_iso(ctx.now)

@@ -55,7 +55,7 @@ def note_drain(
     if not after.is_drained or after.reason_changed_at is None:
         return
     seen_at = seen.reason_changed_at if seen is not None else None
-    reason = ownership.strip_appended(after.reason)
+    reason = drain_reasons.strip_appended(after.reason)
     # What Slurm has appended since has changed the time.
     began_at = after.reason_changed_at if reason == after.reason else None
     facts[_UNCHECKED] = {

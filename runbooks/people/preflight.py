@@ -202,19 +202,36 @@ def _check_other_drains(config: Mapping[str, str], world: World) -> Check:
         states = world.slurm.nodes().values()
     except SlurmError as error:
         return Check("other_drains", False, str(error), "See that `scontrol show node` works.")
+    explained: list[NodeState] = []
     by_drainer: dict[Drainer, list[NodeState]] = {Drainer.PERSON: [], Drainer.TOOL: []}
     for state in sorted(states, key=lambda state: state.name):
-        by_drainer.get(drain_reasons.drainer(state, slurm_user), []).append(state)
+        if ownership.find_check(state) is not None:
+            explained.append(state)
+        else:
+            by_drainer.get(drain_reasons.drainer(state, slurm_user), []).append(state)
     persons, tools = by_drainer[Drainer.PERSON], by_drainer[Drainer.TOOL]
-    if not persons and not tools:
+    others = [*tools, *persons]
+    if not others and not explained:
         return Check("other_drains", True, "No node is drained by anybody else.")
-    shown = [f'{state.name} ("{state.reason}")' for state in [*tools, *persons][:_SAMPLE]]
-    more = " ..." if len(persons) + len(tools) > _SAMPLE else ""
-    text = (
+    texts = []
+    if explained:
+        names = _format_drains(explained)
+        texts.append(f"[[drain]] rows of the site explain the drains of {names}.")
+    if not others:
+        return Check("other_drains", True, " ".join(texts))
+    texts.append(
         f"{len(tools)} nodes are drained by health checks and {len(persons)} by people, and left"
-        f" alone: {', '.join(shown)}{more}."
+        f" alone, since no row of the site explains them: {_format_drains(others)}."
     )
-    return Check("other_drains", True, text)
+    todo = ""
+    if tools:
+        todo = "Write a [[drain]] row in KINTSUGI_CATALOG_DIR for each check that drains nodes."
+    return Check("other_drains", True, " ".join(texts), todo)
+
+
+def _format_drains(states: Sequence[NodeState]) -> str:
+    shown = ", ".join(f'{state.name} ("{state.reason}")' for state in states[:_SAMPLE])
+    return f"{shown} and {len(states) - _SAMPLE} more" if len(states) > _SAMPLE else shown
 
 
 def _check_node_access(config: Mapping[str, str], world: World) -> Check:

@@ -50,7 +50,7 @@ def observe_node(state: NodeState, slurm_user: str = ownership.SLURM_USER) -> No
         if state.is_draining or state.base == "DOWN"
         else Owner.NOBODY
     )
-    is_out = state.is_draining or whose is Owner.PERSON
+    is_out = state.is_draining or whose in (Owner.PERSON, Owner.CHECK)
     return NodeSnapshot(
         is_out, whose if is_out else Owner.NOBODY, state.reason if is_out else "", state.boot_time
     )

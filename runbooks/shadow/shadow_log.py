@@ -132,11 +132,11 @@ def _as_row(node: external_changes.NodeSnapshot) -> tuple[bool, bool, str, datet
 
 
 def _get_persons_reason(known: str, node: external_changes.NodeSnapshot) -> str:
-    """What Slurm writes over a person's reason takes the node from nobody: from 23.02 on it does so
-    where a drained node registers with fewer GPUs (src/slurmctld/node_mgr.c)."""
+    """What Slurm or a check writes over a person's reason takes the node from nobody: from 23.02 on
+    Slurm does so where a drained node registers with fewer GPUs (src/slurmctld/node_mgr.c)."""
     if node.owner is Owner.PERSON:
         return node.reason[:_LONGEST]
-    return known if node.owner is Owner.SLURM else ""
+    return known if node.owner in (Owner.SLURM, Owner.CHECK) else ""
 
 
 def find_persons_reason(node: str) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from detectors.catalog import catalog
+from detectors.catalog.check_drains import CheckDrain
 from detectors.slurm import drain_reasons
 from detectors.slurm.output import NodeState
 
@@ -27,6 +29,8 @@ class Owner(StrEnum):
     THIS_INCIDENT = "this_incident"
     OTHER_INCIDENT = "other_incident"
     SLURM = "slurm"
+    CHECK = "check"
+    """Of a check of the site whose drains a run may take over, as a [[drain]] row says."""
     PERSON = "person"
 
 
@@ -99,15 +103,15 @@ def get_owner(
             return Owner.PERSON
         is_of_this = parse_incident(state.reason) == incident_id
         return Owner.THIS_INCIDENT if is_of_this else Owner.OTHER_INCIDENT
-    return Owner.SLURM if is_by_slurm(state, slurm_user) else Owner.PERSON
+    if is_by_slurm(state, slurm_user):
+        return Owner.SLURM
+    check = find_check(state)
+    return Owner.CHECK if check is not None and check.resume else Owner.PERSON
 
 
-def strip_appended(reason: str) -> str:
-    """The reason without what Slurm has put behind it since."""
-    parts = reason.split(_BETWEEN)
-    while len(parts) > 1 and drain_reasons.is_slurms_text(parts[-1]):
-        parts.pop()
-    return _BETWEEN.join(parts)
+def find_check(state: NodeState) -> CheckDrain | None:
+    """The row of the site's that explains the drain; None where none does."""
+    return drain_reasons.find_check(state, catalog.load().drains)
 
 
 def is_by_slurm(state: NodeState, slurm_user: str = SLURM_USER) -> bool:

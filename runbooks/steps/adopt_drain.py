@@ -1,5 +1,5 @@
-"""Take over a node that is out already: drained by Slurm itself, or left by an incident that is
-over."""
+"""Take over a node that is out already: drained by Slurm itself or by a check of which the site
+says so, or left by an incident that is over."""
 
 from __future__ import annotations
 

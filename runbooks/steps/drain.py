@@ -17,8 +17,8 @@ _LOOK_AGAIN = timedelta(minutes=1)
 
 
 class Drain(Base):
-    """Writes our reason. A drain that Slurm itself wrote, or an incident that is over, is taken
-    over, and what stood there is kept."""
+    """Writes our reason. A drain that Slurm itself wrote, or an incident that is over, or a check
+    of which the site says so, is taken over, and what stood there is kept."""
 
     name: ClassVar[str] = "drain"
     plan: ClassVar[str] = "drain {node}"
@@ -52,6 +52,8 @@ class Drain(Base):
             return Wait(text, _LOOK_AGAIN, is_told=True)
         if owner is Owner.PERSON:
             return _wait_for_person(ctx)
+        if owner is Owner.CHECK and ctx.facts.get("persons_reason") == ctx.state.reason:
+            del ctx.facts["persons_reason"]  # a row of the site explains it since
         if ctx.facts.get("persons_reason"):
             return _stop_after_person(ctx)
         return None
@@ -59,11 +61,11 @@ class Drain(Base):
     def run(self, ctx: Context) -> Result:
         before, owner = ctx.state, drains.get_owner(ctx)
         text, evidence = f"{ctx.node} is drained: no new job starts there.", {}
-        if owner in (Owner.SLURM, Owner.OTHER_INCIDENT):
+        if owner in (Owner.SLURM, Owner.CHECK, Owner.OTHER_INCIDENT):
             reason = f'the reason "{before.reason}", which is kept in this timeline'
             text = f"{text} It was out already, with {reason}."
             evidence = {"reason before": _format_reason_before(before)}
-        if owner is Owner.SLURM:
+        if owner in (Owner.SLURM, Owner.CHECK):
             ctx.facts["adopted_reason"] = before.reason
         drains.drain_node(ctx, drains.format_reason(ctx))
         ctx.facts.setdefault("drained_at", to_iso(ctx.now))
@@ -73,9 +75,15 @@ class Drain(Base):
 def _wait_for_person(ctx: Context) -> Wait:
     ctx.facts["persons_reason"] = ctx.state.reason
     who, reason = ctx.state.reason_set_by or "someone", f'"{ctx.state.reason}"'
-    if ownership.is_by_slurm(ctx.state, drains.get_slurm_user(ctx)):
+    is_slurms = ownership.is_by_slurm(ctx.state, drains.get_slurm_user(ctx))
+    check = ownership.find_check(ctx.state)
+    hidden = drains.find_hidden_reason(ctx)
+    if hidden and (is_slurms or check is not None):
         who = "a person"
-        reason = f'"{ctx.find_persons_reason()}", over which Slurm has written {reason}'
+        writer = "Slurm" if is_slurms else "a check"
+        reason = f'"{hidden}", over which {writer} has written {reason}'
+    elif check is not None:
+        who = f"a check of the site ({who})"
     text = (
         f"{ctx.node} is taken out by {who}: {reason}. Kintsugi leaves it alone while that stands."
     )

@@ -26,6 +26,7 @@ from detectors.transports.local import LocalShell
 from fixtures.cluster.http import PROMETHEUS_URL, SimulatedHttp
 from fixtures.cluster.slurm_daemons import SlurmDaemons, SlurmOptions
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
+from tests.site_rows import nhc, site_rows
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 SLURM = Target("slurm", "127.0.0.1", kind=TargetKind.SITE)
@@ -383,3 +384,35 @@ def test_a_slurm_that_is_down_is_told_with_what_to_do(tmp_path: Path) -> None:
     [answered] = [o for o in DETECTOR.parse(reading) if o.metric == "detector.answered"]
     assert answered.value is False
     assert answered.attributes["text"].startswith("Slurm's nodes: ")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "set_by", "expected"),
+    [
+        ("IDLE+DRAIN", "NHC: check_gpus: GPU 3", "root", True),
+        ("IDLE", "", "", False),
+        ("IDLE+DRAIN", "NHC: check_gpus: GPU 3", "bob", None),
+        ("IDLE+DRAIN", "kintsugi:7 gpu.lost: x", "root", None),
+        ("IDLE+DRAIN", "Kill task failed", "root", None),
+        ("IDLE+DRAIN", "[node_problem] no row explains this", "root", False),
+    ],
+)
+def test_a_checks_drain_is_the_fault_that_the_sites_row_names(
+    tmp_path: Path, state: str, reason: str, set_by: str, expected: bool | None
+) -> None:
+    """Once somebody else has written over it, it is neither raised nor cleared."""
+    text = block(state, reason, set_by=set_by)
+    with site_rows(tmp_path, nhc(resume=False)):
+        assert fact(text, "slurm.drained_for.gpu.lost") is expected
+        rows = catalog.load()
+        raised = [
+            event
+            for seen_here in DETECTOR.parse(seen(text))
+            for event in classify(seen_here, (), rows)
+            if event.fault_type in ("gpu.lost", "slurm.drained_by_tool")
+        ]
+    if expected:
+        [event] = raised
+        assert (event.fault_type, event.resource) == ("gpu.lost", "node/gn001")
+        assert event.qualifier == "drain"
+        assert 'a health check wrote "NHC: check_gpus: GPU 3"' in event.excerpt
