@@ -70,8 +70,7 @@ def find(advices: Iterable[Advice], fault_type: str) -> Optional[Advice]:
 
 def read(where: str, row: Mapping[str, Any]) -> Advice:
     """An `[[advice]]` row. Raises ValueError with one reason per line."""
-    reasons = [f"unknown field {name}" for name in sorted(set(row) - set(_KNOWN))]
-    reasons += [f"missing {name}" for name in _REQUIRED if not row.get(name)]
+    reasons = rows.list_wrong_fields(row, _KNOWN, _REQUIRED)
     types = row.get("types", ())
     if not rows.are_names(types):
         reasons.append("types is no list of ids or patterns")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
@@ -22,6 +22,7 @@ from typing import Any, Optional
 
 from detectors.catalog import advice, check_drains, grammar, rows, rules, site_catalog
 from detectors.catalog import grace_periods as graces
+from detectors.catalog import vendor_catalogs as vendors
 from detectors.catalog.check_drains import CheckDrain
 from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
 from detectors.provenance import FACILITIES
@@ -38,7 +39,10 @@ _DIRECTORY = Path(__file__).parent
 # How soon a change of the site's files is seen: nobody waits for it, and each look is a system call
 # a file. Our choice.
 _LOOK_EVERY_S = 5.0
-_TABLES = ("type", "signature", "grammar", "rule", "grace", "harmless", "advice", "drain")
+_TABLES = (
+    *("type", "signature", "grammar", "rule", "grace", "harmless"),
+    *("advice", "drain", "vendor_catalog"),
+)
 DRAINED_FOR = "slurm.drained_for."
 """The metrics of the [[drain]] rows, each completed by its fault type."""
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
@@ -208,6 +212,12 @@ class Catalog:
     advices: tuple[advice.Advice, ...] = ()
     drains: tuple[CheckDrain, ...] = ()
     """Those of other checks, in the order in which they are tried."""
+    vendor_catalogs: tuple[vendors.VendorCatalog, ...] = ()
+
+    def get_vendor_catalog(self, family: str) -> Optional[vendors.VendorCatalog]:
+        """What the types of this family were written from; None where no row says."""
+        found = (row for row in self.vendor_catalogs if row.family == family)
+        return next(found, None)
 
     def get_advice(self, fault_type: str) -> Optional[advice.Advice]:
         """What a person does about a fault of this type; None where no row says."""
@@ -279,6 +289,7 @@ class _Reader:
     harmless: list[Harmless] = field(default_factory=list)
     advices: list[advice.Advice] = field(default_factory=list)
     drains: list[CheckDrain] = field(default_factory=list)
+    vendor_catalogs: list[vendors.VendorCatalog] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -307,6 +318,7 @@ class _Reader:
             "harmless": self._add_harmless,
             "advice": self._add_advice,
             "drain": self._add_drain,
+            "vendor_catalog": self._add_vendor_catalog,
         }
         for table, add in adders.items():
             defaults = found.get("defaults", {}) if table == "type" else {}
@@ -354,6 +366,9 @@ class _Reader:
     def _add_drain(self, where: str, row: dict[str, Any]) -> None:
         self.drains.append(check_drains.read(where, row))
 
+    def _add_vendor_catalog(self, where: str, row: dict[str, Any]) -> None:
+        self.vendor_catalogs.append(vendors.read(where, row))
+
     def check_references(self) -> None:
         for drain in self.drains:
             if drain.type not in self.types:
@@ -389,22 +404,13 @@ def _locate_rows(
 def _fault_type(row: Mapping[str, Any]) -> FaultType:
     """Raises ValueError with one reason per line."""
     known = {item.name for item in fields(FaultType)} - {"boot_grace"}
-    reasons = _list_wrong_fields(row, known, _REQUIRED)
+    reasons = rows.list_wrong_fields(row, known, _REQUIRED)
     values = {name: value for name, value in row.items() if name in known}
     _parse_values(values, reasons)
     reasons += _contradictions(values)
     if reasons:
         raise ValueError("\n".join(reasons))
     return FaultType(**values)
-
-
-def _list_wrong_fields(
-    row: Mapping[str, Any], known: Collection[str], required: Sequence[str]
-) -> list[str]:
-    """Fields that nobody knows, and required ones that are missing or empty."""
-    unknown = sorted(set(row).difference(known))
-    missing = [name for name in required if not row.get(name)]
-    return [f"unknown field {name}" for name in unknown] + [f"missing {name}" for name in missing]
 
 
 def _parse_values(values: dict[str, Any], reasons: list[str]) -> None:
@@ -454,7 +460,7 @@ _ENUMS: dict[str, type[Enum]] = {
 def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
     """One per pattern. Raises ValueError with one reason per line."""
     required = ("type", "event", "pattern", "on", "program", "facility", "begins")
-    reasons = _list_wrong_fields(row, {*required, "unless", "qualifier", "scan"}, required)
+    reasons = rows.list_wrong_fields(row, {*required, "unless", "qualifier", "scan"}, required)
     begins = rows.member(Begins, "begins", row["begins"], reasons) if "begins" in row else None
     programs, facilities = _names(row.get("program", ())), _facilities(row, reasons)
     if ANY in programs:
@@ -492,7 +498,7 @@ def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
 def _harmless(where: str, row: Mapping[str, Any]) -> list[Harmless]:
     """One per pattern. Raises ValueError with one reason per line."""
     required = ("pattern", "program", "facility", "reason", "source")
-    reasons = _list_wrong_fields(row, set(required), required)
+    reasons = rows.list_wrong_fields(row, set(required), required)
     facilities = _facilities(row, reasons)
     programs = _names(row.get("program", ()))
     if ANY in programs:
@@ -587,6 +593,7 @@ def _build(reader: _Reader) -> Catalog:
         tuple(reader.harmless),
         tuple(reader.advices),
         tuple(reader.drains),
+        tuple(reader.vendor_catalogs),
     )
 
 

@@ -41,8 +41,7 @@ def longest(graces: Iterable[Grace], fault_type: str) -> timedelta:
 def read(where: str, row: Mapping[str, Any]) -> Grace:
     """A `[[grace]]` row. Raises ValueError with one reason per line."""
     required = ("types", "period", "source")
-    reasons = [f"unknown field {name}" for name in sorted(set(row) - set(required))]
-    reasons += [f"missing {name}" for name in required if not row.get(name)]
+    reasons = rows.list_wrong_fields(row, required, required)
     types = row.get("types", ())
     if not rows.are_names(types):
         reasons.append("types is no list of ids or patterns")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import Optional
@@ -42,6 +43,15 @@ def count(name: str, value: object, reasons: list[str]) -> int:
         reasons.append(f"{name} {value!r} is no whole number from 1 on")
         return 1
     return value
+
+
+def list_wrong_fields(
+    row: Mapping[str, object], known: Collection[str], required: Sequence[str]
+) -> list[str]:
+    """Fields that nobody knows, and required ones that are missing or empty."""
+    unknown = sorted(set(row).difference(known))
+    missing = [name for name in required if not row.get(name)]
+    return [f"unknown field {name}" for name in unknown] + [f"missing {name}" for name in missing]
 
 
 def are_names(value: object) -> bool:

@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -202,7 +202,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _print(results: Iterable[ExplainedLine], *, as_json: bool, with_benign: bool) -> None:
     lines = facts = benign = unread = last = 0
+    families: set[str] = set()
     for result in results:
+        if result.fact is not None:
+            families.add(load()[result.fact.fault_type].family)
         lines, last = lines + (result.line != last), result.line
         facts += result.fact is not None
         unread += result.unread is not None
@@ -214,7 +217,16 @@ def _print(results: Iterable[ExplainedLine], *, as_json: bool, with_benign: bool
             json.dumps(result.as_json(), ensure_ascii=False) if as_json else _format_result(result)
         )
     if not as_json:
+        for notice in _list_old_catalogs(families):
+            print(notice)
         print(f"{_format_count(lines, 'line')}: {_summarise(facts, unread, benign)}.")
+
+
+def _list_old_catalogs(families: Collection[str]) -> list[str]:
+    """A line for each vendor's list that is old and that a fact was judged by."""
+    today = datetime.now(UTC).date()
+    catalogs = [row for row in load().vendor_catalogs if row.family in families]
+    return [f"{row.format_age(today)}." for row in catalogs if row.is_old(today)]
 
 
 def _summarise(facts: int, unread: int, benign: int) -> str:

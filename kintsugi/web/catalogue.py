@@ -6,6 +6,7 @@ from __future__ import annotations
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils import timezone
 
 from detectors.catalog import catalog
 from detectors.catalog.catalog import FaultType
@@ -55,15 +56,22 @@ def entries(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     parameters = {name: request.GET.get(name, "") for name in _PARAMETERS}
     pages = Paginator(search(parameters), PER_PAGE)
-    all_types = list(catalog.load())
+    known = catalog.load()
     context = {
         "page": pages.get_page(request.GET.get("page")),
         "parameters": parameters,
         "query": _query_string(parameters),
         "choices": _choices(),
-        "total": len(all_types),
+        "total": len(known),
+        "vendor_catalogs": _list_vendor_catalogs(known),
     }
     return render_page(request, "kintsugi/catalogue.html", "Catalogue of fault types", context)
+
+
+def _list_vendor_catalogs(known: catalog.Catalog) -> list[tuple[str, bool]]:
+    """Each vendor's list with its age, and whether that is much."""
+    today = timezone.now().date()
+    return [(row.format_age(today), row.is_old(today)) for row in known.vendor_catalogs]
 
 
 def _query_string(parameters: dict[str, str]) -> str:
@@ -91,11 +99,15 @@ def entry(request: HttpRequest, fault_type: str) -> HttpResponse:
     if fault is None:
         raise Http404(f"The catalogue has no fault type {fault_type}.")
     advice = known.get_advice(fault.id)
+    today = timezone.now().date()
+    vendor_catalog = known.get_vendor_catalog(fault.family)
     incidents = with_place(Incident.objects.filter(fault_type=fault_type))
     faults = Fault.objects.filter(fault_type=fault_type)
     context = {
         "fault": fault,
         "advice": advice,
+        "vendor_catalog": vendor_catalog.format_age(today) if vendor_catalog else "",
+        "is_old": vendor_catalog is not None and vendor_catalog.is_old(today),
         "advice_text": advice.format("") if advice is not None else "",
         "open_incidents": incidents.filter(state__in=OPEN),
         "past_incidents": incidents.filter(state__in=CLOSED)[:20],
