@@ -120,6 +120,12 @@ VERBS: tuple[Verb, ...] = (
         is_change=True,
     ),
     Verb(
+        ("leave",),
+        "the way out: end runs, hand drains over, write history, remove keys; lists without --yes",
+        manage=("leave",),
+        is_change=True,
+    ),
+    Verb(
         ("history", "prune"),
         "write what is older than KINTSUGI_KEEP to files, and remove it",
         manage=("history", "prune"),

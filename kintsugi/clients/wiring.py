@@ -177,6 +177,18 @@ def node_shell() -> Shell:
     return shell
 
 
+def get_public_key(target: Target) -> str:
+    """That of the key with which we enter it, as it stands in authorized_keys, without its kind;
+    empty where an agent holds it. Raises OSError and ValueError."""
+    access = credentials().ssh(target)
+    path = access.key_file if access is not None else settings.KINTSUGI["KINTSUGI_SSH_KEY"]
+    if not path:
+        return ""
+    import paramiko  # noqa: PLC0415  (only with node access)
+
+    return str(paramiko.PKey.from_path(path).get_base64())
+
+
 def slurm_reader(shell: Shell) -> ScontrolReader:
     """Slurm's programs on this machine or, over `shell`, on another; each says so where Slurm is
     off."""

@@ -39,6 +39,13 @@ def record_person(
     _create_entry(entry)
 
 
+def record_node(actor: str, act: str, node: str, text: str, *, now: datetime) -> None:
+    """A line about what a person made Kintsugi do on a node, for no run."""
+    _create_entry(
+        AuditEntry(at=now, actor=actor[:150], act=act, phase=Phase.DONE, node=node, text=text)
+    )
+
+
 def _set_run(entry: AuditEntry, run: Run) -> None:
     entry.run, entry.incident = run.pk, run.incident_id
     entry.node = run.node.name if run.node is not None else ""

@@ -43,7 +43,7 @@ def withdraw(
         return
     is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)
     incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
-    ill = _format_polled_fault(node)
+    ill = format_polled_fault(node)
     maintenance = active_windows.maintained(now).get(node, "")
     if is_ours and incident is not None:
         text = f"{node} stays drained for incident #{incident.pk}."
@@ -81,7 +81,7 @@ def withdraw(
     result.withdraw(Turn(run, None, now), done, ask=ask)
 
 
-def _format_polled_fault(node: str) -> str:
+def format_polled_fault(node: str) -> str:
     """A fault of the node that calls for a repair and that polls show, as a sentence; empty where
     there is none."""
     active = Fault.objects.active().of_node(node).filter(action__in=_REPAIRS)

@@ -17,6 +17,8 @@ from runbooks.step import Context, to_iso
 
 # The fact of a run: the reasons that it has written, as Slurm showed them afterwards.
 _WRITTEN = "written"
+OF_A_DRAIN = (_WRITTEN, "reason")
+"""The facts of a run by which a drain is its own."""
 # The fact of a run: when it saw that a person had put the node back in service.
 RESUMED_AT = "persons_resumed_at"
 

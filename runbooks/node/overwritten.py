@@ -168,10 +168,13 @@ def _find_before_drain(
     if is_by_another and act["seen_at"] != act["began_at"]:
         return Overwritten("", own.by, own.began_at)
     before = [event for event in events if event.ended_at == own.began_at and event is not own]
+    # The accounts hold the reason as it was set, without what Slurm has appended since.
+    seen = drain_reasons.strip_appended(act["seen"])
     persons = [
         event
         for event in before
-        if event.reason != act["seen"] and not drain_reasons.is_slurms_text(event.reason)
+        if drain_reasons.strip_appended(event.reason) != seen
+        and not drain_reasons.is_slurms_text(event.reason)
     ]
     return _build(persons[-1]) if persons else None
 

@@ -18,21 +18,16 @@ from datetime import datetime
 from typing import Any
 
 from django.apps import apps
-from django.db import connection, transaction
-from django.db.models import AutoField, F, Max, Model
+from django.db import connection
+from django.db.models import AutoField, Max, Model
 
 from incidents.models import Incident
-from incidents.polling import poll_pauses
-from incidents.state import transitions
-from incidents.vocabulary.changes import Refused
-from incidents.vocabulary.lifecycle import Trigger
 from runbooks.engine import audit
-from runbooks.models import Run, RunState, StopSwitch
+from runbooks.models import Run, StopSwitch
 from runbooks.node import drains
-from runbooks.people import controls
+from runbooks.people import controls, ended_runs
 from runbooks.slurm import ownership
 from runbooks.slurm.protocol import NodeState, SlurmError, SlurmReader
-from runbooks.steps.pause_pollers import get_holder
 
 _SCHEMA_OR_QUOTE = re.compile(r"^.*\.|\"")
 REASON = "The database was restored from a backup: what happened since then is not known."
@@ -82,43 +77,8 @@ def follow_restore(slurm: SlurmReader, *, actor: str, now: datetime) -> Restored
 
 def _withdraw(run: Run, *, actor: str, now: datetime) -> bool:
     """False when it ended meanwhile."""
-    is_drained = "drained_at" in run.facts
-    text = f"Run {run.pk} on {run.place} is withdrawn. {REASON}"
     ask = f"Look at {run.place}: this run had drained it. Resume it when it is well."
-    needs_human = ask if is_drained else ""
-    with transaction.atomic():
-        live = Run.objects.unfinished().filter(pk=run.pk, fence=run.fence)
-        ended = live.update(
-            state=RunState.WITHDRAWN,
-            outcome=REASON,
-            waiting_for="",
-            finished_at=now,
-            wake_at=None,
-            leased_until=None,
-            fence=F("fence") + 1,
-        )
-        if not ended:
-            return False
-        poll_pauses.end(get_holder(run.pk))
-        audit.record_person(actor, "restored", text, now=now, run=run)
-        acted = transitions.act(
-            run.incident_id,
-            Trigger.REPAIR_WITHDRAWN,
-            actor=actor,
-            note=text,
-            now=now,
-            needs_human=needs_human,
-        )
-        if isinstance(acted, Refused):
-            transitions.record(
-                run.incident_id,
-                kind="run_withdrawn",
-                text=text,
-                actor=actor,
-                now=now,
-                needs_human=needs_human,
-            )
-    return True
+    return ended_runs.withdraw(run, act="restored", reason=REASON, ask=ask, actor=actor, now=now)
 
 
 def _find_unknown_drains(nodes: Sequence[NodeState]) -> list[UnknownDrain]:
