@@ -333,6 +333,12 @@ VERBS: tuple[Verb, ...] = (
         manage=("inventory", "discover"),
         is_change=True,
     ),
+    Verb(
+        ("inventory", "rename"),
+        "a node has another name in Slurm: history, runs and drain go with it",
+        manage=("inventory", "rename"),
+        is_change=True,
+    ),
     Verb(("inventory", "check"), "what is wrong with it", manage=("inventory", "check")),
     Verb(
         ("inventory", "expected"),

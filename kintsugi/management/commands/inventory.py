@@ -3,6 +3,7 @@ checks it."""
 
 from __future__ import annotations
 
+import getpass
 import json
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
@@ -23,6 +24,7 @@ from incidents.inventory.check import Heard
 from incidents.topology.topology import expand
 from kintsugi import clock
 from kintsugi.management.store import StoreCommand
+from runbooks.outcomes import ControlRefused
 from runbooks.slurm.protocol import SlurmError
 
 if TYPE_CHECKING:
@@ -64,6 +66,16 @@ class Command(StoreCommand):
         )
         _takes_machines(discover)
         discover.set_defaults(handler=self._discover)
+
+        rename = do.add_parser(
+            "rename",
+            help="a node has another name in Slurm: its history, runs and drain go with it",
+        )
+        rename.add_argument("old")
+        rename.add_argument("new")
+        rename.add_argument("--reason", required=True, help="why, for the record")
+        rename.add_argument("--actor", default=getpass.getuser(), help="who says so")
+        rename.set_defaults(handler=self._rename)
 
         check = do.add_parser(
             "check", help="what is wrong with the inventory: exit 1 with each finding"
@@ -109,6 +121,18 @@ class Command(StoreCommand):
 
     # Taking in
     # ---------------------------------------------------------------------------
+
+    def _rename(self, *, old: str, new: str, reason: str, actor: str, **options: Any) -> None:
+        self.require_serving()
+        from kintsugi.clients import wiring  # noqa: PLC0415  (it looks at Slurm, and may drain there)
+        from runbooks.people import renaming  # noqa: PLC0415  (the steps: other verbs need none)
+
+        outcome = renaming.rename(
+            old, new, actor=actor, why=reason, world=wiring.world(), now=clock.now()
+        )
+        if isinstance(outcome, ControlRefused):
+            raise CommandError(outcome.reason)
+        self.stdout.write(outcome.text)
 
     def _import(self, *, files: Sequence[Path], dry_run: bool, **options: Any) -> None:
         try:

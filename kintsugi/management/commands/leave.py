@@ -22,7 +22,7 @@ from kintsugi.history import files, retention
 from kintsugi.management.store import StoreCommand
 
 if TYPE_CHECKING:
-    from runbooks.people.node_traces import Traces
+    from runbooks.node.traces import Traces
 
 
 class Command(StoreCommand):
@@ -70,7 +70,8 @@ class Command(StoreCommand):
         self.stdout.write("\n".join(lines))
 
     def _list(self) -> None:
-        from runbooks.people import leaving, node_traces  # noqa: PLC0415  (runbooks and steps: as `restored`)
+        from runbooks.node import traces as node_traces  # noqa: PLC0415  (as below)
+        from runbooks.people import leaving  # noqa: PLC0415  (runbooks and steps: as `restored`)
 
         now = timezone.now()
         self._say(f"Nothing is done without --yes ({store_name()}). With it:")
@@ -96,7 +97,8 @@ class Command(StoreCommand):
         self._tell_remaining()
 
     def _leave(self) -> None:
-        from runbooks.people import leaving, node_traces  # noqa: PLC0415  (runbooks and steps: as `restored`)
+        from runbooks.node import traces as node_traces  # noqa: PLC0415  (as below)
+        from runbooks.people import leaving  # noqa: PLC0415  (runbooks and steps: as `restored`)
 
         leaving.stop_everything(actor=self._actor, now=timezone.now())
         self._say(f"The stop switch is engaged ({store_name()}).")

@@ -18,7 +18,8 @@ from incidents.inventory import node_tokens
 from incidents.models import Node
 from kintsugi.clients import wiring
 from runbooks.models import AuditEntry, Run, RunState, StopSwitch
-from runbooks.people import leaving, node_traces
+from runbooks.node import traces as node_traces
+from runbooks.people import leaving
 from runbooks.people.leaving import Left
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import NodeState
