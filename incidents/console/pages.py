@@ -32,7 +32,7 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
     """A list and a page per row. Nobody adds, changes or deletes here, not even a superuser.
 
     A subclass names its `page_template` and gives `page_context`; `page_queryset` fetches what one
-    page needs.
+    page needs. One that names none has a list alone.
     """
 
     page_template = ""
@@ -60,6 +60,8 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
         list_url = path("", wrap(self.changelist_view), name=f"{name}_changelist")
+        if not self.page_template:
+            return [list_url, *self.page_urls()]
         page_url = path("<path:object_id>/change/", wrap(self.page_view), name=f"{name}_change")
         return [list_url, *self.page_urls(), page_url]
 

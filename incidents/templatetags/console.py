@@ -107,7 +107,7 @@ def until(start: datetime | None, end: datetime | None) -> str:
 @register.filter
 def where(path: str) -> SafeString:
     """The resource by its people's name, leading to its machine's page."""
-    address = reverse("machine", args=[resources.owner(path)])
+    address = reverse("machine", args=[resources.printable(resources.owner(path))])
     return format_html('<a href="{}">{}</a>', address, wording.resource(path))
 
 

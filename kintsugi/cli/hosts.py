@@ -9,7 +9,7 @@ import typer
 from django.core.management.base import CommandError
 
 from incidents.topology.topology import expand
-from kintsugi.cli import exit_codes
+from kintsugi.cli import exit_codes, output
 from kintsugi.inventory.host_lists import fold
 
 NODES_HELP = "names or host lists, such as gn[001-004]"
@@ -18,11 +18,11 @@ Hosts = Annotated[list[str], typer.Argument(metavar="HOSTS...", help=NODES_HELP)
 
 def expand_hosts(hosts: Hosts) -> None:
     for name in parse(hosts):
-        typer.echo(name)
+        output.echo(name)
 
 
 def fold_hosts(hosts: Hosts) -> None:
-    typer.echo(fold(parse(hosts)))
+    output.echo(fold(parse(hosts)))
 
 
 def parse(words: Sequence[str]) -> list[str]:

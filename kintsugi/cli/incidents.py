@@ -93,10 +93,10 @@ def show_incident(
         return
     output.print_facts(facts, as_json=False)
     columns = ("id", "severity", "type", "where", "since", "last_seen", "active")
-    typer.echo(f"\n{output.format_table(faults, columns)}")
+    output.echo(f"\n{output.format_table(faults, columns)}")
     if runs:
-        typer.echo(f"\n{output.format_table(runs, tuple(_RUN_FIELDS))}")
-    typer.echo(f"\nWhy it is so: kintsugi incident why {incident.pk}")
+        output.echo(f"\n{output.format_table(runs, tuple(_RUN_FIELDS))}")
+    output.echo(f"\nWhy it is so: kintsugi incident why {incident.pk}")
 
 
 def list_faults(

@@ -14,7 +14,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError
 from typer.core import TyperGroup
 
-from kintsugi.cli import exit_codes
+from kintsugi.cli import exit_codes, output
 from kintsugi.cli.grammar import OBJECTS, VERBS, Verb
 from kintsugi.cli.lazy import LazyVerb
 from kintsugi.cli.site import NoSite
@@ -73,7 +73,7 @@ def _object_group(root: TyperGroup, name: str) -> TyperGroup:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"kintsugi {get_version()}")
+        output.echo(f"kintsugi {get_version()}")
         raise typer.Exit
 
 
@@ -100,5 +100,5 @@ def _options(
 
 
 def _end(text: str, code: int) -> NoReturn:
-    sys.stderr.write(f"{text}\n")
+    output.complain(text)
     sys.exit(code)

@@ -79,7 +79,7 @@ def _run_as_json(
 def manage(context: typer.Context) -> None:
     """`kintsugi manage COMMAND ...`: without a command, the names of all."""
     if not context.args or context.args[0] in ("-h", "--help"):
-        typer.echo(
+        output.echo(
             "kintsugi manage COMMAND [WORDS]. Commands: " + ", ".join(sorted(get_commands()))
         )
         return

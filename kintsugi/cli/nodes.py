@@ -33,7 +33,7 @@ def list_nodes(
     if out:
         rows = [row for row in rows if row["slurm"] is not None and row["slurm"] != "in service"]
     if as_fold:
-        typer.echo(fold(row["name"] for row in rows))
+        output.echo(fold(row["name"] for row in rows))
         return
     output.print_rows(rows, _COLUMNS, as_json=as_json, empty="No node.")
 
@@ -52,7 +52,7 @@ def show_node(name: Annotated[str, typer.Argument(metavar="NODE")], as_json: Jso
     output.print_facts(facts, as_json=False)
     if latest:
         columns = ("id", "severity", "state", "since", "title")
-        typer.echo(f"\n{output.format_table(latest, columns)}")
+        output.echo(f"\n{output.format_table(latest, columns)}")
 
 
 def _chosen(words: list[str] | None) -> list[Node]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -21,6 +20,20 @@ _GAP = "  "
 Row = Mapping[str, Any]
 
 
+def echo(text: str = "") -> None:
+    """Lines to stdout, of which nothing is for a terminal to obey: rows hold what others wrote."""
+    typer.echo(_show_lines(text))
+
+
+def complain(text: str) -> None:
+    """The same to stderr, so that it is in nothing that a script reads."""
+    typer.echo(_show_lines(text), err=True)
+
+
+def _show_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def make_row(source: object, fields: Mapping[str, str]) -> dict[str, Any]:
     """By the key that scripts read, the attribute of `source` that `fields` names."""
     return {key: attrgetter(path)(source) for key, path in fields.items()}
@@ -31,9 +44,9 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool, em
     if as_json:
         print_json(rows)
     elif rows:
-        typer.echo(format_table(rows, columns))
+        echo(format_table(rows, columns))
     else:
-        typer.echo(empty)
+        echo(empty)
 
 
 def print_facts(facts: Row, *, as_json: bool) -> None:
@@ -42,17 +55,16 @@ def print_facts(facts: Row, *, as_json: bool) -> None:
         return
     width = max(len(name) for name in facts)
     for name, value in facts.items():
-        typer.echo(f"{_heading(name):<{width}}{_GAP}{format_value(value)}".rstrip())
+        echo(f"{_heading(name):<{width}}{_GAP}{format_value(value)}".rstrip())
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1, default=_as_json))
+    echo(json.dumps(value, indent=1, default=_as_json))
 
 
 def print_left_out(shown: int, found: int) -> None:
-    """On stderr, so that it is in no table that a script reads."""
     if found > shown:
-        sys.stderr.write(f"{found - shown} more; --limit {found} shows all.\n")
+        complain(f"{found - shown} more; --limit {found} shows all.")
 
 
 def format_table(rows: Sequence[Row], columns: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def show_run(number: Annotated[int, typer.Argument(min=1)], as_json: Json = Fals
         return
     output.print_facts(facts, as_json=False)
     if steps:
-        typer.echo(f"\n{output.format_table(steps, ('step', 'outcome', 'since', 'text'))}")
+        output.echo(f"\n{output.format_table(steps, ('step', 'outcome', 'since', 'text'))}")
 
 
 def list_approvals(as_json: Json = False) -> None:

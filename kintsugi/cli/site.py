@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,7 +57,7 @@ def begin(verb: Verb) -> None:
         except CommandError as error:
             raise NoSite(str(error)) from error
     if verb.is_change:
-        sys.stderr.write(f"{describe()}\n")
+        output.complain(describe())
 
 
 def before(verb: Verb, function: Callable[..., None]) -> Callable[..., None]:

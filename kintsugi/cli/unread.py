@@ -66,9 +66,9 @@ def show_unread(
         output.print_json(facts | {"samples": template.samples, "on": rows})
         return
     output.print_facts(facts, as_json=False)
-    typer.echo()
-    typer.echo("\n".join(f"> {sample}" for sample in template.samples))
-    typer.echo()
+    output.echo()
+    output.echo("\n".join(f"> {sample}" for sample in template.samples))
+    output.echo()
     output.print_rows(rows, tuple(_MACHINE_FIELDS), as_json=False, empty="On no machine.")
 
 
@@ -93,10 +93,10 @@ def draft_row(
     else:
         draft = catalog_draft.draft_signature(template, fault_type, on, pattern)
     directory: Path | None = settings.KINTSUGI["KINTSUGI_CATALOG_DIR"] or None
-    typer.echo(draft.row)
+    output.echo(draft.row)
     try:
         trial = catalog_draft.try_out(draft, directory, timezone.now())
-        typer.echo(_format_trial(trial))
+        output.echo(_format_trial(trial))
         if write:
             _write(draft, directory)
     except (CatalogError, OSError) as error:
@@ -120,7 +120,7 @@ def _write(draft: catalog_draft.Draft, directory: Path | None) -> None:
         raise CommandError("KINTSUGI_CATALOG_DIR is not set: name a folder for the site's rows.")
     path = catalog_draft.write(draft, directory)
     count = catalog_draft.forget_read(directory, timezone.now())
-    typer.echo(
+    output.echo(
         f"Written to {path}. It counts within a minute, without a restart;"
         f" {count} templates are no longer unread."
     )

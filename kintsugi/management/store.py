@@ -41,7 +41,17 @@ class PrintableOutput(OutputWrapper):
         super().write("\n".join(map(printable, lines)), style_func, ending)
 
 
-class StoreCommand(BaseCommand):
+class PrintableCommand(BaseCommand):
+    """Every command of ours: whatever it reads, of files or rows, others wrote."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Django sets both outputs anew for each call."""
+        if name in ("stdout", "stderr") and not isinstance(value, PrintableOutput):
+            value = PrintableOutput(value._out, ending=value.ending)
+        super().__setattr__(name, value)
+
+
+class StoreCommand(PrintableCommand):
     """A command that reads or writes rows.
 
     One that only reads asks for the settings' files alone, and what acts is loaded where it acts,
@@ -51,12 +61,6 @@ class StoreCommand(BaseCommand):
     requires_system_checks: Tags = (startup.CONFIGURATION,)
     works_with_earlier_tables = False
     _skips_checks = False
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Django sets both outputs anew for each call."""
-        if name in ("stdout", "stderr") and not isinstance(value, PrintableOutput):
-            value = PrintableOutput(value._out, ending=value.ending)
-        super().__setattr__(name, value)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         require_tables(is_any_version=self.works_with_earlier_tables)

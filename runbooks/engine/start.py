@@ -358,5 +358,15 @@ def _record_hold(run: Run, title: str, now: datetime) -> None:
 
 def format_plan(run: Run) -> str:
     """What the run does, as the end of a sentence that begins with "Kintsugi would"."""
-    parts = [planned.step.plan.format(node=run.place) for planned in library.load_plan(run.plan)]
+    parts = [format_step(run, index) for index in range(len(run.plan))]
     return f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
+
+
+def format_step(run: Run, index: int) -> str:
+    """The same of one of its steps; of one that this version does not know its name."""
+    row = run.plan[index]
+    try:
+        (planned,) = library.load_plan([row])
+    except library.LibraryError:
+        return f"do {row['step']}, which this version does not know"
+    return planned.step.plan.format(node=run.place)

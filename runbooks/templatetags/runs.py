@@ -113,7 +113,7 @@ def would_do(approval: Approval) -> str:
     run = approval.run
     if approvals.is_for_the_whole_run(approval):
         return start.format_plan(run)
-    return library.load_plan(run.plan)[approval.index].step.plan.format(node=run.place)
+    return start.format_step(run, approval.index)
 
 
 @register.filter

@@ -36,7 +36,7 @@ def date(moment: datetime) -> str:
 
 def link(url: str, label: str) -> str:
     """A link; `label` is our own word. A `|` or a space in `url` would end it early."""
-    address = url.replace("|", "%7C").replace(" ", "%20")
+    address = "%20".join(_printable(url).split()).replace("|", "%7C")
     return f"<{_clip(address, 2000, _ESCAPES)}|{escape(label, 200).replace('|', '/')}>"
 
 

@@ -7,16 +7,17 @@ import signal
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from detectors.receivers.connections import TlsError
 from detectors.receivers.spool import SpoolError
 from kintsugi import startup
 from kintsugi.health import reporter
+from kintsugi.management.store import PrintableCommand
 from kintsugi.servers import receiving
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = (
         "Receives syslog (KINTSUGI_SYSLOG_LISTEN, KINTSUGI_RELP_LISTEN) and traps"
         " (KINTSUGI_TRAP_LISTEN). One per data directory."

@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from incidents.correlation.rules import CorrelationError
 from kintsugi import clock
+from kintsugi.management.store import PrintableCommand
 from kintsugi.replay import database, log_file, logs, report, shadow
 from kintsugi.replay.report import Played
 
 USAGE = 2
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = (
         "Play log files through the real pipeline, on a temporary database and a virtual clock. The"
         " site's own database and Slurm are never touched."

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from detectors.detector import DetectorError
+from kintsugi.management.store import PrintableCommand
 from runbooks import services
 from runbooks.library import library
 from runbooks.people.simulate import CannotSimulate, Simulation, StepWould, simulate
@@ -21,7 +22,7 @@ from runbooks.plan import describe
 WRONG = 1
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = (
         "Checks and shows runbooks, tells what one would do on a node now, or starts one for an"
         " incident."

@@ -7,13 +7,12 @@ import os
 import shlex
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from kintsugi import startup
 from kintsugi.configuration import config, settings_file
+from kintsugi.management.store import PrintableCommand
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = (
         "Prints every setting as an environment file: its value, what is expected and what it is"
         " for. Secrets are not shown; those that come from a file are named by it."
