@@ -56,6 +56,15 @@ class Action(_Ranked):
     VENDOR = "vendor"
 
 
+class Fitness(_Ranked):
+    """Whether a job can be placed on a node while such a fault is on it, in rising order. Of what
+    is no node's, such as a switch, no node is judged: fit."""
+
+    UNFIT = "unfit"
+    DEGRADED = "degraded"
+    FIT = "fit"
+
+
 class Component(Word):
     """Component class: table 13 of arXiv 2604.13600, plus what that study did not see."""
 

@@ -24,7 +24,15 @@ from detectors.catalog import advice, check_drains, grammar, rows, rules, site_c
 from detectors.catalog import grace_periods as graces
 from detectors.catalog import vendor_catalogs as vendors
 from detectors.catalog.check_drains import CheckDrain
-from detectors.faults import Action, ClearRule, Component, EventKind, EventType, Severity
+from detectors.faults import (
+    Action,
+    ClearRule,
+    Component,
+    EventKind,
+    EventType,
+    Fitness,
+    Severity,
+)
 from detectors.provenance import FACILITIES
 
 try:
@@ -82,6 +90,9 @@ class Begins(str, Enum):
 
 
 ANY = "any"
+OF_A_NODE = (Component.GPU, Component.NVLINK, Component.NIC, Component.NODE)
+# A disk or a mount is a node's too.
+MAY_BE_UNFIT = (*OF_A_NODE, Component.STORAGE)
 
 # The groups of which a signature of each kind needs at least one.
 _NEEDED_GROUPS: dict[ResourceKind, tuple[str, ...]] = {
@@ -102,7 +113,9 @@ class FaultType:
     sympathetic type is the echo of another fault or of a program's error, and never condemns
     hardware by itself. `is_fatal` is the vendor's class, None where the vendor gives none.
     `flap_start`, `flap_stop` (percent) and `flap_look` say when it flaps where that is other than
-    usual. `boot_grace`, from the [[grace]] rows, is how long after a boot it says nothing yet.
+    usual. `fitness` says whether a job can be placed on the node meanwhile; a site's row that does
+    not say it is degraded from major on, and moves no node. `boot_grace`, from the [[grace]] rows,
+    is how long after a boot it says nothing yet.
     """
 
     id: str
@@ -114,6 +127,7 @@ class FaultType:
     clears: ClearRule
     meaning: str
     source: str
+    fitness: Fitness = Fitness.FIT
     quiet: Optional[timedelta] = None
     hold_down: timedelta = timedelta(0)
     code: Optional[int] = None
@@ -407,10 +421,16 @@ def _fault_type(row: Mapping[str, Any]) -> FaultType:
     reasons = rows.list_wrong_fields(row, known, _REQUIRED)
     values = {name: value for name, value in row.items() if name in known}
     _parse_values(values, reasons)
+    values.setdefault("fitness", _guess_fitness(values.get("severity")))
     reasons += _contradictions(values)
     if reasons:
         raise ValueError("\n".join(reasons))
     return FaultType(**values)
+
+
+def _guess_fitness(severity: object) -> Fitness:
+    is_grave = severity in (Severity.MAJOR, Severity.CRITICAL)
+    return Fitness.DEGRADED if is_grave else Fitness.FIT
 
 
 def _parse_values(values: dict[str, Any], reasons: list[str]) -> None:
@@ -435,6 +455,11 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         yield "the id is not dotted lower-case words"
     if values.get("clears") is ClearRule.AFTER_QUIET and not values.get("quiet"):
         yield "clears after_quiet, but without the period `quiet`"
+    is_grave = values.get("severity") is Severity.CRITICAL
+    if is_grave and values.get("component") in OF_A_NODE and values["fitness"] is Fitness.FIT:
+        yield "it is critical and of a node's own part, and yet the node is said to be fit"
+    if values["fitness"] is Fitness.UNFIT and values.get("component") not in MAY_BE_UNFIT:
+        yield f"unfit is said of nodes, and {values.get('component')} is no part of one"
 
 
 _REQUIRED = (
@@ -454,6 +479,7 @@ _ENUMS: dict[str, type[Enum]] = {
     "severity": Severity,
     "action": Action,
     "clears": ClearRule,
+    "fitness": Fitness,
 }
 
 

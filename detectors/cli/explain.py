@@ -250,7 +250,8 @@ def _format_result(result: ExplainedLine) -> str:
         return f"line {result.line}: benign\n  > {result.text[:_SHOWN]}\n"
     known = load()
     title = known[fact.fault_type].title
-    what = f"{fact.severity}, asks for: {fact.action}"
+    fitness = known[fact.fault_type].fitness
+    what = f"{fact.severity}, asks for: {fact.action}, for jobs its node is: {fitness}"
     if fact.event is EventKind.CLEARED:
         what = "over"
     when = f"{fact.occurred_at:%Y-%m-%d %H:%M:%S %Z}"

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from detectors.catalog import catalog
 from detectors.catalog.catalog import FaultType
-from detectors.faults import Action, Severity
+from detectors.faults import Action, Fitness, Severity
 from incidents.checks import unread_lines
 from incidents.console.incident import with_place
 from incidents.models import Fault, Incident
@@ -19,7 +19,7 @@ from incidents.vocabulary.lifecycle import CLOSED, OPEN
 from kintsugi.web.pages import render_page
 
 PER_PAGE = 50
-_PARAMETERS = ("q", "component", "severity", "action")
+_PARAMETERS = ("q", "component", "severity", "action", "fitness")
 
 
 def matches(fault: FaultType, words: list[str]) -> bool:
@@ -42,6 +42,7 @@ def _has_fields(fault: FaultType, parameters: dict[str, str]) -> bool:
         "component": fault.component,
         "severity": fault.severity,
         "action": fault.action,
+        "fitness": fault.fitness,
     }
     return all(parameters[name] in ("", str(value)) for name, value in fields.items())
 
@@ -84,10 +85,12 @@ def _choices() -> list[tuple[str, str, list[tuple[str, str]]]]:
     components = [(str(component), text) for component, text in wording.COMPONENTS.items()]
     severities = [(str(severity), str(severity)) for severity in reversed(Severity)]
     actions = [(str(action), wording.ACTIONS[action]) for action in Action]
+    fitness = [(str(word), str(word)) for word in Fitness]
     return [
         ("component", "Component", components),
         ("severity", "Severity", severities),
         ("action", "Action", actions),
+        ("fitness", "For jobs", fitness),
     ]
 
 

@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from detectors.catalog import catalog
-from detectors.faults import Action, Component, Severity
+from detectors.faults import Action, Component, Fitness, Severity
 from detectors.provenance import BELIEVED
 from incidents.db.prepared import Given, Prepared
 from incidents.maintenance import active_windows
@@ -267,12 +267,15 @@ def _is_lemon(node: Node | None, books: Iterable[Runbook], now: datetime) -> boo
 
 def build_trouble(incident: Incident, cause: Fault | None, *, is_lemon: bool = False) -> Trouble:
     """As runbooks are chosen by it."""
+    fault_type = _get_fault_type(incident, cause)
+    row = catalog.load().get(fault_type)
     return Trouble(
-        fault_type=_get_fault_type(incident, cause),
+        fault_type=fault_type,
         action=Action(incident.action),
         component=Component(incident.component),
         severity=_get_severity(incident, cause),
         is_lemon=is_lemon,
+        fitness=row.fitness if row is not None else Fitness.FIT,
     )
 
 

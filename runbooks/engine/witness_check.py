@@ -20,6 +20,8 @@ from runbooks.lease.withdrawal_reasons import Withdraw
 from runbooks.node import witnesses
 from runbooks.node.witnesses import Denied, Unseen, Witnessed
 from runbooks.step import ActiveFault, Context, Wait, World, fact_time, to_iso
+from runbooks.steps.adopt_drain import AdoptDrain
+from runbooks.steps.drain import Drain
 
 # A kernel's line may come here by syslog before journald has written it: measured as seconds on a
 # busy node (our choice).
@@ -27,16 +29,19 @@ _MAY_COME_LATE = timedelta(minutes=2)
 _LOOK_AGAIN = timedelta(seconds=30)
 # How often one is asked who gave no answer (our choice: as the guards are).
 _ASK_AGAIN = timedelta(minutes=1)
+_TAKES_NODE = (Drain.name, AdoptDrain.name)
 _DENIED_SINCE, _ASKED_AT = "denied_since", "witness_asked_at"
 
 
 def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
     """Whether the turn ends here, since the node's own witnesses deny what the run is for."""
     run = turn.run
-    if witnesses.is_witnessed(ctx) or not Action(run.incident.action).at_least(Action.RESET_GPU):
+    least = min((Action.RESET_GPU, Action(run.incident.action)), key=lambda action: action.rank)
+    takes_node = any(row["step"] in _TAKES_NODE for row in run.plan)
+    if witnesses.is_witnessed(ctx) or not (takes_node or least is Action.RESET_GPU):
         return False
     candidates = witnesses.list_candidates(ctx)
-    repairs = [fault for fault in candidates if fault.action.at_least(Action.RESET_GPU)]
+    repairs = [fault for fault in candidates if fault.action.at_least(least)]
     believed = [fault for fault in repairs if fault.is_believed]
     if believed:
         strongest = max(believed, key=lambda fault: fault.action.rank)
@@ -46,7 +51,7 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
         return False
     ctx.facts[_ASKED_AT] = to_iso(ctx.now)
     answer = witnesses.find_witness(ctx, candidates)
-    if isinstance(answer, Witnessed) and not answer.action.at_least(Action.RESET_GPU):
+    if isinstance(answer, Witnessed) and not answer.action.at_least(least):
         # A text called for the repair, and stands no more.
         answer = Denied(answer.fault, f"it shows no fault that calls for a repair: {answer.how}")
     if isinstance(answer, Denied):

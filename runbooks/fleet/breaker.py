@@ -12,7 +12,9 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, Q
 
-from detectors.faults import Action, Component, EventKind, FaultEvent
+from detectors.catalog import catalog
+from detectors.catalog.catalog import OF_A_NODE
+from detectors.faults import Action, EventKind, FaultEvent, Fitness
 from detectors.provenance import BELIEVED
 from incidents.correlation.conclusions import make_conclusion
 from incidents.db.prepared import Given, Prepared
@@ -27,7 +29,7 @@ from runbooks.slurm.protocol import NodeState
 FAULT_TYPE = "kintsugi.breaker_tripped"
 _RESOURCE = "kintsugi/breaker"
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
-_OF_NODES = [Component.GPU.value, Component.NVLINK.value, Component.NODE.value]
+_OF_NODES = [component.value for component in OF_A_NODE]
 _NOT_BAD = [State.FALSE_POSITIVE.value, State.DUPLICATE.value]
 
 
@@ -35,7 +37,8 @@ def _is_believed() -> Q:
     """Seen by somebody who can be believed, or by its node when a run asked it; or a run was let
     take the node out, since nobody could be asked. What anybody may have written trips nothing."""
     members = IncidentFault.objects.filter(incident=OuterRef("pk"))
-    told = members.filter(fault__forger__in=BELIEVED, fault__action__in=_REPAIRS)
+    drains = Q(fault__action__in=_REPAIRS) | Q(fault__fault_type__among=Given("unfit"))
+    told = members.filter(drains, fault__forger__in=BELIEVED)
     runs = Run.objects.filter(incident=OuterRef("pk"))
     seen = runs.filter(Q(claimed_at__isnull=False) | Q(facts__has_key=WITNESS))
     return Q(Exists(told)) | Q(Exists(seen))
@@ -50,7 +53,8 @@ _CLOSED = Prepared(
 _CALLED = Prepared(
     lambda: (
         Incident.objects.filter(
-            opened_at__gt=Given("since"), action__in=_REPAIRS, component__in=_OF_NODES
+            Q(action__in=_REPAIRS, component__in=_OF_NODES) | Q(fault_type__among=Given("unfit")),
+            opened_at__gt=Given("since"),
         )
         .filter(node__is_provisional=False)
         .exclude(state__in=_NOT_BAD)
@@ -67,12 +71,14 @@ def get_open_breaker() -> Breaker | None:
 def get_nodes_turned_bad(
     nodes: Mapping[str, NodeState], now: datetime, *, bounds: Bounds
 ) -> frozenset[str]:
-    """Nodes for which a repair was called for, or that Slurm set down, within the window.
+    """Nodes for which a repair was called for, that became unfit for jobs, or that Slurm set down,
+    within the window.
 
     What turned bad before a person closed the breaker was looked at, and counts no more.
     """
     since = _get_window_start(now, bounds)
-    called = _CALLED.values(since=since)
+    unfit = [row.id for row in catalog.load() if row.fitness is Fitness.UNFIT]
+    called = _CALLED.values(since=since, unfit=unfit)
     down = (name for name, node in nodes.items() if _is_down_since(node, since))
     return frozenset((*called, *down))
 

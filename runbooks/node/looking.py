@@ -21,7 +21,15 @@ from detectors.detector import (
     Transports,
 )
 from detectors.evaluation.classify import classify
-from detectors.faults import Action, Component, EventKind, FaultEvent, Observation, Severity
+from detectors.faults import (
+    Action,
+    Component,
+    EventKind,
+    FaultEvent,
+    Fitness,
+    Observation,
+    Severity,
+)
 from detectors.logs.signatures import Fact, Matcher
 from detectors.node import node_log
 from detectors.polling import observe
@@ -89,8 +97,9 @@ class NodeInspection:
     def grave(self, confirmed_by: Container[str]) -> tuple[FaultEvent, ...]:
         """What speaks against putting the node back.
 
-        Major faults of its own parts, those that call for a repair, and silence of a detector in
-        `confirmed_by`: of what nobody could see it is not known that it is well.
+        Major faults of its own parts, those that call for a repair, whatever leaves it unfit for
+        jobs, and silence of a detector in `confirmed_by`: of what nobody could see it is not known
+        that it is well.
         """
         return tuple(event for event in self.raised if _is_grave(event, confirmed_by))
 
@@ -98,6 +107,9 @@ class NodeInspection:
 def _is_grave(event: FaultEvent, confirmed_by: Container[str]) -> bool:
     if event.fault_type == SILENT:
         return event.qualifier in confirmed_by
+    row = catalog.load().get(event.fault_type)
+    if row is not None and row.fitness is Fitness.UNFIT:
+        return True
     is_heavy = event.severity.at_least(Severity.MAJOR) or event.action.at_least(Action.RESET_GPU)
     return is_heavy and event.component in _OF_THE_NODE
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from detectors.catalog import catalog
-from detectors.faults import Action, FaultEvent, Severity
+from detectors.faults import Action, FaultEvent, Fitness
 from runbooks.node import looking
 from runbooks.node.looking import KernelLog, NodeInspection
 from runbooks.step import ActiveFault, Context
@@ -144,10 +144,11 @@ def examine_log(ctx: Context, fault: ActiveFault, log: KernelLog) -> Testimony:
 
 
 def _is_confirming(event: FaultEvent, fault: ActiveFault, ctx: Context) -> bool:
-    """A fault of the same part that calls for a repair; one of the whole node counts for each of
-    its parts."""
+    """The fault itself, or one of the same part that calls for a repair; one of the whole node
+    counts for each of its parts."""
     is_there = looking.is_on(event.resource, part=fault.resource, node=ctx.node)
-    return is_there and event.action.at_least(Action.RESET_GPU)
+    is_itself = event.fault_type == fault.fault_type and event.resource == fault.resource
+    return is_itself or (is_there and event.action.at_least(Action.RESET_GPU))
 
 
 def find_witness(ctx: Context, faults: Sequence[ActiveFault]) -> Testimony:
@@ -193,9 +194,9 @@ def _find_strongest(answers: Sequence[Testimony]) -> Witnessed | None:
 
 
 def leaves_unusable(fault_type: str) -> bool:
-    """By the catalogue: a critical fault leaves nothing of use."""
+    """Whether the catalogue calls a node unfit for jobs while such a fault is on it."""
     row = catalog.load().get(fault_type)
-    return row is not None and row.severity is Severity.CRITICAL
+    return row is not None and row.fitness is Fitness.UNFIT
 
 
 def find_unusable_fault(ctx: Context) -> str:

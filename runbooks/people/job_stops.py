@@ -72,7 +72,7 @@ def _find_runbook(fault_types: Sequence[str], now: datetime) -> tuple[str, str] 
     books = [book for book in library.load().values() if book.needs_node]
     for row in sorted(known, key=lambda row: -Severity(row.severity).rank):
         action, component = Action(row.action), Component(row.component)
-        trouble = Trouble(row.id, action, component, Severity(row.severity))
+        trouble = Trouble(row.id, action, component, Severity(row.severity), fitness=row.fitness)
         chosen = choose(trouble, place, books, modes=start.get_modes(), past=Past(), now=now)
         if isinstance(chosen, Chosen):
             return row.id, chosen.book.name

@@ -143,7 +143,13 @@ def _choose(
     row = catalog.load().get(fault_type) if fault_type else None
     if row is None:
         return "", "", None
-    trouble = Trouble(row.id, Action(row.action), Component(row.component), Severity(row.severity))
+    trouble = Trouble(
+        row.id,
+        Action(row.action),
+        Component(row.component),
+        Severity(row.severity),
+        fitness=row.fitness,
+    )
     there = Fault.objects.active().of_node(node.name).filter(fault_type=fault_type).first()
     part = there.resource if there is not None else resources.node(node.name)
     place = FaultPlace(resource=part, is_node=True, is_provisional=False)

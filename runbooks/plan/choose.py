@@ -86,14 +86,16 @@ def _choose_from_ladder(
     """The lowest rung from the called one on; what stands beside the ladder where it names the
     fault more closely.
 
-    What stands beside it and is in shadow keeps no rung from going.
+    What stands beside it and is in shadow keeps neither a rung nor what may act from going.
     """
 
     def rank(book: Runbook) -> tuple[int, bool, str]:
         return -book.closeness(trouble), not book.is_sites_own, book.name
 
     ordered = sorted(allowed, key=rank)
-    named = next((book for book in ordered if book.rung is None), None)
+    beside = [book for book in ordered if book.rung is None]
+    acting = (book for book in beside if not _is_shadow(book, modes))
+    named = next(acting, beside[0] if beside else None)
     rungs = [book for book in ordered if call is not None and _can_answer(book, call)]
     on_ladder = min(rungs, key=_rank, default=None)
     if on_ladder is None or call is None:

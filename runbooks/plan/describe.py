@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from detectors.faults import Action, Component, Recovery, Severity
+from detectors.faults import Action, Component, Fitness, Recovery, Severity
 from incidents.text import wording
 from runbooks.plan import escalation
 from runbooks.plan.escalation_levels import RUNGS
@@ -49,6 +49,8 @@ def format_purpose(entry: Purpose) -> str:
         parts.append(f"but not {_format_words(entry.but_not)}")
     if entry.severities:
         parts.append(f"of severity {_format_words(entry.severities)}")
+    if entry.fitness:
+        parts.append(f"that leave a node {_format_words(entry.fitness)}")
     if entry.actions:
         parts.append(f"that call for {_format_words(entry.actions)}")
     if entry.components:
@@ -72,6 +74,7 @@ def list_conditions(entry: Purpose) -> list[tuple[str, str]]:
         "Of component": "; ".join(components),
     }
     conditions["Of severity"] = ", ".join(severities)
+    conditions["Leave the node"] = ", ".join(word for word in Fitness if word in entry.fitness)
     conditions["On which nodes"] = _LEMONS if entry.lemons else ""
     return [(name, words) for name, words in conditions.items() if words]
 

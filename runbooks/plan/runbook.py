@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from detectors.faults import Action, Component, Recovery, Severity
+from detectors.faults import Action, Component, Fitness, Recovery, Severity
 from runbooks.plan.limits import NO_LIMITS, Limits
 from runbooks.step import Step
 
@@ -26,6 +26,7 @@ class Trouble:
     component: Component
     severity: Severity
     is_lemon: bool = False
+    fitness: Fitness = Fitness.FIT
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Purpose:
     actions: frozenset[Action] = frozenset()
     components: frozenset[Component] = frozenset()
     severities: frozenset[Severity] = frozenset()
+    fitness: frozenset[Fitness] = frozenset()
     lemons: bool = False
 
     def fits(self, trouble: Trouble) -> bool:
@@ -53,6 +55,8 @@ class Purpose:
         if self.components and trouble.component not in self.components:
             return False
         if self.severities and trouble.severity not in self.severities:
+            return False
+        if self.fitness and trouble.fitness not in self.fitness:
             return False
         return trouble.is_lemon or not self.lemons
 

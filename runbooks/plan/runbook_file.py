@@ -21,7 +21,7 @@ import yaml
 
 from detectors.catalog import rows
 from detectors.catalog.catalog import Catalog
-from detectors.faults import Action, Component, Recovery, Severity
+from detectors.faults import Action, Component, Fitness, Recovery, Severity
 from runbooks.plan.escalation_levels import RUNGS
 from runbooks.plan.limits import Limits
 from runbooks.plan.plan_rules import find_order_problems
@@ -40,8 +40,9 @@ _PURPOSE_ENUMS: Mapping[str, type[Enum]] = {
     "actions": Action,
     "components": Component,
     "severities": Severity,
+    "fitness": Fitness,
 }
-_PURPOSE_KEYS = ("faults", "but_not", "severities", "actions", "components", "lemons")
+_PURPOSE_KEYS = ("faults", "but_not", "severities", "fitness", "actions", "components", "lemons")
 _LIMIT_KEYS = ("per_hour", "approval_above", "window")
 _APPROVAL = "approval"
 _Word = TypeVar("_Word", bound=Enum)

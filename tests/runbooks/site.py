@@ -186,10 +186,10 @@ class Site:
         return self.raise_fault(node)
 
     def stall_gpu(self, node: str = "gn001") -> Incident:
-        """A GPU really goes, and all that is told is that it does not answer: major, so that jobs
-        may still use the node."""
+        """A GPU really goes, and all that is told is an uncorrectable error of it: that leaves the
+        node degraded, so that jobs may still use it."""
         self.nodes.inject("gpu_lost", f"{node}/gpu/0")
-        return self.raise_fault(node, fault_type="gpu.unresponsive")
+        return self.raise_fault(node, fault_type="gpu.ecc.uncorrectable")
 
     def poll(self, node: str = "gn001") -> None:
         """A poll of the node's GPUs: those that do not answer are lost, and those that answer are

@@ -42,7 +42,7 @@ def test_run_starts_at_once_for_the_incident_that_was_touched() -> None:
     ("fault_type", "resource"),
     [
         ("switch.rebooted", "switch/leaf-03"),
-        ("nic.firmware.unhealthy", "node/gn001/nic/mlx5_0"),
+        ("facility.leak", "node/gn001"),
         ("report.user", "node/gn001"),
         ("gpu.xid.79", "node/unheard-of/gpu/0000:19:00.0"),
         ("gpu.xid.79", "node/-/gpu/0000:19:00.0"),

@@ -1,4 +1,4 @@
-"""docs/runbooks.md names for each fault type that moves hardware who has to have seen it, as the
+"""docs/runbooks.md names for each fault type that moves a node who has to have seen it, as the
 catalogue has it. `--update-golden` writes the table anew."""
 
 from __future__ import annotations
@@ -9,22 +9,31 @@ from pathlib import Path
 import pytest
 
 from detectors.catalog import catalog
-from detectors.faults import Action, Component
+from detectors.catalog.catalog import OF_A_NODE, FaultType
+from detectors.faults import Action, Fitness
 from runbooks.node import witnesses
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runbooks.md"
 BEGIN, END = "| seen by | fault types |\n|---|---|\n", "\n\n"
-OF_NODES = (Component.GPU, Component.NVLINK, Component.NODE)
 NUMBERED = ("gpu.xid.", "nvlink.sxid.")
+# What Slurm says of itself, and what a test of ours has found.
+BY_MANAGERS = ("slurm.", "gpu.dcgm.")
 
 
 def list_types() -> list[str]:
-    """Those for which a GPU is reset, a node rebooted or power-cycled, or the vendor called."""
+    """Those for which a node is isolated, a GPU reset, a node rebooted or power-cycled, or the
+    vendor called."""
     return [
         row.id
         for row in catalog.load().types.values()
-        if row.action.at_least(Action.RESET_GPU) and row.component in OF_NODES
+        if _moves_a_node(row) and not row.id.startswith(BY_MANAGERS)
     ]
+
+
+def _moves_a_node(row: FaultType) -> bool:
+    is_of_node = row.component in OF_A_NODE
+    calls_for_repair = row.action.at_least(Action.RESET_GPU) and is_of_node
+    return calls_for_repair or row.fitness is Fitness.UNFIT
 
 
 def format_types(types: list[str]) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from detectors.catalog.catalog import CatalogError, load, read
-from detectors.faults import Action, ClearRule, Component, Severity
+from detectors.catalog.catalog import CatalogError, files, load, read, tables
+from detectors.faults import Action, ClearRule, Component, Fitness, Severity
 
 RELEASED = Path(__file__).parents[1] / "released_types.tsv"
 _TYPE = """
@@ -86,6 +86,17 @@ def test_defaults_of_a_file_fill_what_a_row_leaves_out(tmp_path):
         ),
         ('action = "none"', 'action = "none"\nboot_grace = "5m"', "unknown field boot_grace"),
         ('severity = "warning"', 'severity = "cleared"', "severity 'cleared' is none of"),
+        ('action = "none"', 'action = "none"\nfitness = "ill"', "fitness 'ill' is none of unfit"),
+        (
+            'severity = "warning"',
+            'severity = "critical"\nfitness = "fit"',
+            "it is critical and of a node's own part, and yet the node is said to be fit",
+        ),
+        (
+            'component = "gpu"',
+            'component = "facility"\nfitness = "unfit"',
+            "unfit is said of nodes, and facility is no part of one",
+        ),
         ('source = "tests"', 'source = "tests"\ncolour = "red"', "unknown field colour"),
         ('clears = "by_operator"', 'clears = "after_quiet"', "without the period"),
         ('clears = "by_operator"', 'clears = "after_quiet"\nquiet = "soon"', "no duration"),
@@ -337,3 +348,19 @@ def test_fault_types_that_were_released_keep_their_id_and_class():
     released = dict(line.split("\t") for line in RELEASED.read_text().splitlines())
     shipped = {name: str(row.component) for name, row in load().types.items()}
     assert {name: shipped.get(name) for name in released} == released
+
+
+def test_each_shipped_type_says_whether_a_job_can_be_placed_beside_it():
+    for path in files():
+        found = tables(path)
+        rows = [{**found.get("defaults", {}), **row} for row in found.get("type", ())]
+        assert [row["id"] for row in rows if "fitness" not in row] == [], path.name
+
+
+@pytest.mark.parametrize(
+    ("severity", "fitness"), [("critical", Fitness.DEGRADED), ("minor", Fitness.FIT)]
+)
+def test_a_sites_row_that_does_not_say_it_moves_no_node(tmp_path, severity, fitness):
+    path = tmp_path / "sample.toml"
+    path.write_text(_TYPE.replace('severity = "warning"', f'severity = "{severity}"'))
+    assert read([path])["gpu.sample"].fitness is fitness

@@ -319,7 +319,7 @@ def test_a_sites_runbook_with_the_shipped_version_is_refused(tmp_path: Path) -> 
     written(tmp_path, Path(shipped.origin).read_text(), "drain_and_ask")
     with pytest.raises(
         library.LibraryError,
-        match=r"drain_and_ask\.yaml:1: version is 2; expected 3 or more, since",
+        match=r"drain_and_ask\.yaml:1: version is 3; expected 4 or more, since",
     ):
         library.read_folders(tmp_path)
 

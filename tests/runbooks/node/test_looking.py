@@ -47,10 +47,20 @@ def test_a_link_that_flaps_once_while_it_trains_does_not() -> None:
 
 @pytest.mark.parametrize(
     "fault_type",
-    ["gpu.count_mismatch", "storage.mount.missing", "config.clock_unsynchronised", "clock.skewed"],
+    [
+        "gpu.count_mismatch",
+        "storage.filesystem.full",
+        "config.clock_unsynchronised",
+        "clock.skewed",
+    ],
 )
 def test_a_warning_or_a_trouble_of_many_nodes_does_not(fault_type: str) -> None:
     assert NodeInspection((seen(fault_type),), "").grave(("gpu",)) == ()
+
+
+def test_what_leaves_it_unfit_for_jobs_does_whatever_its_class() -> None:
+    event = seen("storage.mount.missing")
+    assert NodeInspection((event,), "").grave(("gpu",)) == (event,)
 
 
 def test_silence_of_the_detector_that_has_to_confirm_speaks_against_it() -> None:

@@ -58,9 +58,9 @@ def refuse(site: Site, incident: Incident, kind: Refusal = Refusal.CAP, why: str
     return run
 
 
-def cut_nic(site: Site) -> Incident:
-    """A card's firmware dies: critical, a reboot is called for, and no runbook is for it."""
-    return site.raise_fault(fault_type="nic.firmware.unhealthy", resource="node/gn001/nic/mlx5_0")
+def spring_leak(site: Site) -> Incident:
+    """Water in the machine: critical, and no runbook is for it."""
+    return site.raise_fault(fault_type="facility.leak", resource="node/gn001")
 
 
 @pytest.mark.parametrize("kind", sorted(set(Refusal) - WITH_PEOPLE - AT_ONCE))
@@ -142,7 +142,7 @@ def test_what_was_asked_is_taken_back_when_the_run_goes_on() -> None:
 
 def test_a_reason_that_comes_again_is_asked_for_again_without_a_line() -> None:
     site = Site()
-    incident = cut_nic(site)
+    incident = spring_leak(site)
     pass_time(site, TEN)
     ask = asked(incident)
     Node.objects.filter(name="gn001").update(is_provisional=True)
@@ -223,7 +223,7 @@ def test_the_breaker_asks_at_once_and_what_it_holds_after_ten_minutes_in_the_thr
 
 def test_a_person_is_asked_when_no_runbook_is_for_the_fault() -> None:
     site = Site()
-    incident = cut_nic(site)
+    incident = spring_leak(site)
     site.start()
 
     pass_time(site, TEN - MINUTE)
@@ -231,7 +231,7 @@ def test_a_person_is_asked_when_no_runbook_is_for_the_fault() -> None:
     pass_time(site, 2 * MINUTE)
 
     assert asked(incident) == (
-        "Look after gn001 by hand: no runbook is for nic.firmware.unhealthy with action class reboot, of class nic."
+        "Look after gn001 by hand: no runbook is for facility.leak with action class watch, of class facility."
     )
     assert [ask.text for ask in console.get_waiting_items()] == [asked(incident)]
 
@@ -290,18 +290,16 @@ def test_a_person_is_asked_for_what_shadow_wrote_down_where_other_runbooks_act()
 
 def test_shadow_asks_for_what_a_person_would_be_asked_for_if_it_acted() -> None:
     site = Site(mode=Mode.SHADOW)
-    incident = cut_nic(site)
+    incident = spring_leak(site)
 
     pass_time(site, TEN)
 
-    assert asked(incident).startswith(
-        "Look after gn001 by hand: no runbook is for nic.firmware.unhealthy"
-    )
+    assert asked(incident).startswith("Look after gn001 by hand: no runbook is for facility.leak")
 
 
 def test_a_person_who_has_taken_it_is_not_asked_for_it() -> None:
     site = Site()
-    incident = cut_nic(site)
+    incident = spring_leak(site)
     pass_time(site, TEN)
     assert asked(incident)
 
@@ -331,7 +329,7 @@ def test_nobody_is_asked_for_what_a_window_keeps_from_people(kind: WindowKind) -
         where = {"resource": "node/gn001"}
     draft = Draft(kind, "tray out", site.now, site.now + 4 * HOUR, **where)
     assert isinstance(planning.plan(draft, author="bob", now=site.now), planning.PlannedWindow)
-    incident = cut_nic(site)
+    incident = spring_leak(site)
 
     pass_time(site, HOUR)
 
@@ -378,7 +376,7 @@ def test_a_person_is_asked_for_the_fault_whose_node_waits_for_the_run_of_another
     site = Site()
     minor = site.raise_fault(fault_type="gpu.ecc.row_remap_pending", resource=site.gpu("gn001", 5))
     run = refuse(site, minor)
-    critical = cut_nic(site)
+    critical = spring_leak(site)
 
     pass_time(site, TEN)
 
@@ -391,7 +389,7 @@ def test_a_person_is_asked_for_the_fault_whose_node_waits_for_the_run_of_another
 
 def test_what_was_asked_ends_with_the_fault() -> None:
     site = Site()
-    incident = cut_nic(site)
+    incident = spring_leak(site)
     pass_time(site, TEN)
     Fault.objects.filter(membership__incident=incident).update(is_active=False, cleared_at=site.now)
 
@@ -404,7 +402,7 @@ def test_what_was_asked_ends_with_the_fault() -> None:
 
 def test_what_somebody_else_asks_is_left_as_it_is() -> None:
     site = Site()
-    incident = cut_nic(site)
+    incident = spring_leak(site)
     incidents.record(
         incident.pk, kind="run_note", text="Odd.", now=site.now, needs_human="Look at its console."
     )
