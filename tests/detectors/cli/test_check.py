@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from detectors.cli import check
+from detectors.transports import private_folder
 from fixtures.cluster.gpu import Presence, SimulatedGpu, query_xml
 
 GPUS = [
@@ -77,6 +78,10 @@ def place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Place:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    # Locks of its own: another check on this machine, in another test, is not waited for.
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    monkeypatch.setattr(private_folder, "SHARED_MEMORY", str(locks))
     return Place(tmp_path, capsys)
 
 

@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 
 from runbooks.slurm import ownership
-from tests.detectors.cli.checked_slurm import NODE, a_checked_slurm, is_elsewhere
+from tests.detectors.cli.checked_slurm import NODE, a_checked_slurm
 from tests.detectors.cli.test_check import Server
 from tests.runbooks.slurm.test_slurm import real_client
 
-pytestmark = [
-    pytest.mark.needs("slurmctld", "slurmd", "munged", "srun"),
-    pytest.mark.skipif(is_elsewhere(), reason="slurmd runs in a root without Python"),
-]
+pytestmark = pytest.mark.needs("slurmctld", "slurmd", "munged", "srun")
 
 
 def test_slurms_health_check_fills_the_cache_and_each_prolog_answers_from_it(
