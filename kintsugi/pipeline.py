@@ -234,6 +234,7 @@ class Pipeline:
         self.evaluate_own_health()
         # First: an incident that asks a person is not settled by its faults' end.
         runbooks.sweep_standstills(now)
+        runbooks.sweep_unanswered(now)
         incidents.sweep(now=now)
         incidents.end_silences(now)
         incidents.vendor_cases_due(now)

@@ -18,6 +18,7 @@ from runbooks.library import library
 from runbooks.models import Mode, Run, RunState
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
+from runbooks.people.asked_again import sweep_unanswered
 from runbooks.people.controls import (
     abort,
     approve,
@@ -76,6 +77,7 @@ __all__ = [
     "stop",
     "store_judgement",
     "sweep_standstills",
+    "sweep_unanswered",
     "take_over",
 ]
 

@@ -86,7 +86,7 @@ class Wait:
     """Look again after `again_in`; `text` says for people what is being waited for.
 
     `ask` is what a person is asked meanwhile. `is_told`: the timeline hears of it, once;
-    `is_report`: each time.
+    `is_report`: each time. `kind` is the timeline entry's.
     """
 
     text: str
@@ -94,6 +94,7 @@ class Wait:
     ask: str = ""
     is_told: bool = False
     is_report: bool = False
+    kind: str = "run_waiting"
 
 
 @dataclass(frozen=True)

@@ -38,14 +38,19 @@ NOT_TOLD: dict[str, str] = {
 
 BEYOND_LIMIT = "beyond_limit"
 """A node that is of no use to any job was drained though a limit on number would hold others."""
+JOBS_IN_THE_WAY = "jobs_in_the_way"
+"""Jobs keep a node that is of no use from its repair, for longer than a person should not know."""
+ASKED_AGAIN = "asked_again"
 # Kinds that ask a person for something, or that a person must know at once: told in the channel as
 # well, since nobody may be watching the thread yet.
 LOUD: frozenset[str] = frozenset(
     {
-        *("approval_asked", BEYOND_LIMIT, "repair_failed", "spare_late", "standstill"),
-        *("still_standing", "vendor_late"),
+        *("approval_asked", ASKED_AGAIN, BEYOND_LIMIT, JOBS_IN_THE_WAY, "repair_failed"),
+        *("spare_late", "standstill", "still_standing", "vendor_late"),
     }
 )
+ASKING = LOUD - {BEYOND_LIMIT}
+"""Those of them that ask for something."""
 
 _State = Notification.SendState
 

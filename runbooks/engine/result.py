@@ -243,7 +243,7 @@ def wait(turn: Turn, waiting: Wait) -> None:
         is_new = waiting.ask != run.facts.get("asked", "") or turn.waiting is None
         turn.note_wait(waiting.text)
         if waiting.is_told and (is_new or waiting.is_report):
-            _record(turn, "run_waiting", waiting.text, needs_human=waiting.ask or None)
+            _record(turn, waiting.kind, waiting.text, needs_human=waiting.ask or None)
         if waiting.ask:
             run.facts["asked"] = waiting.ask
         _forget_refusal(run)

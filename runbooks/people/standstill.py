@@ -89,7 +89,7 @@ class Moves:
 _OF = Coalesce("incident__duplicate_of_id", "incident_id")
 
 
-def _get_critical_incidents(since: datetime) -> set[int]:
+def get_critical_incidents(since: datetime) -> set[int]:
     """Incidents with a critical fault that has been active since then, or with the breaker's."""
     has_lasted = Q(fault__severity=Severity.CRITICAL.value, fault__observed_at__lte=since)
     members = IncidentFault.objects.filter(fault__is_active=True).filter(
@@ -111,7 +111,7 @@ def _get_asking_incidents() -> set[int]:
 def sweep_standstills(now: datetime) -> None:
     """Asks for what stands still, and takes back what was asked for what moves. Mostly two
     queries."""
-    critical = _get_critical_incidents(now - ASKS_AFTER)
+    critical = get_critical_incidents(now - ASKS_AFTER)
     ids = critical | _get_asking_incidents()
     if not ids:
         return

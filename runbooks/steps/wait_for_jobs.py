@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from detectors.catalog import rows
+from incidents.state.outbox import JOBS_IN_THE_WAY
 from runbooks.guards.table import Act
-from runbooks.node import drains
+from runbooks.node import drains, witnesses
 from runbooks.slurm import node_states
 from runbooks.slurm.ownership import Held
 from runbooks.slurm.protocol import SlurmJob
@@ -28,8 +29,14 @@ from runbooks.step import (
     Wait,
     fact_time,
     get_backoff,
+    to_iso,
 )
 
+# How long nobody is asked about jobs where a runbook does not say. On a node that is of no use they
+# compute nothing, or die: 30 minutes is what Google's Site Reliability Engineering (chapter 11)
+# gives a person to answer. Elsewhere they compute: a day, our choice.
+LONGEST_IF_UNFIT, LONGEST = timedelta(minutes=30), timedelta(hours=24)
+_ASKED_AT = "jobs_asked_at"
 # Whether a job that runs for a week has ended need not be known sooner. Our choice.
 _LONGEST_LOOK = timedelta(minutes=5)
 _NAMED = 3
@@ -44,8 +51,7 @@ def _parse_duration(value: object) -> timedelta:
 
 
 class WaitForJobs(Base):
-    """Without `longest` there is no limit; past it a person is asked, and it goes on waiting all
-    the same."""
+    """Past `longest` a person is asked, and it goes on waiting all the same."""
 
     name: ClassVar[str] = "wait_for_jobs"
     plan: ClassVar[str] = "wait until its jobs have ended"
@@ -133,14 +139,28 @@ def _build_wait(ctx: Context, jobs: Sequence[SlurmJob]) -> Wait:
     count = "1 job is" if len(left) == 1 else f"{len(left)} jobs are"
     text = f"{count} still on {ctx.node} ({_format_jobs(left)}). Kintsugi waits for the end."
     again_in = get_backoff(since, ctx.now, longest=_LONGEST_LOOK)
-    return Wait(text, again_in, ask=_format_ask(ctx, left, since), is_told=True)
+    due_in = since + _get_longest(ctx) - ctx.now if since is not None else again_in
+    if due_in > timedelta(0):
+        return Wait(text, min(again_in, due_in), is_told=True)
+    ask = ctx.facts.get("asked", "") if _ASKED_AT in ctx.facts else ""
+    if ask:
+        return Wait(text, again_in, ask=ask, is_told=True)
+    ctx.facts[_ASKED_AT] = to_iso(ctx.now)
+    ask = _format_ask(ctx, left)
+    kind = JOBS_IN_THE_WAY if witnesses.leaves_unusable(ctx.fault_type) else "run_waiting"
+    return Wait(f"{text} {ask}", again_in, ask=ask, is_told=True, kind=kind)
 
 
-def _format_ask(ctx: Context, jobs: Sequence[SlurmJob], since: datetime | None) -> str:
-    """Past `longest`: what to do with the first job, and what its owner can do."""
-    longest: Any = ctx.params.get("longest")
-    if longest is None or since is None or ctx.now - since <= longest:
-        return ""
+def _get_longest(ctx: Context) -> timedelta:
+    """As the runbook says, else by what the fault leaves of the node."""
+    given: timedelta | None = ctx.params.get("longest")
+    if given is not None:
+        return given
+    return LONGEST_IF_UNFIT if witnesses.leaves_unusable(ctx.fault_type) else LONGEST
+
+
+def _format_ask(ctx: Context, jobs: Sequence[SlurmJob]) -> str:
+    """What to do with the first job, and what its owner can do."""
     job = jobs[0]
     can = "it cannot be started anew (Requeue=0)"
     if job.is_requeueable:

@@ -131,7 +131,7 @@ def test_owner_is_to_be_asked_once_the_wait_has_taken_too_long(
     site = Site(nodes=1)
     site.slurm.add_job("17", nodes=["gn001"], is_requeueable=is_requeueable)
     planned = library.plan_step("wait_for_jobs", {"longest": "12h"})
-    for hours, is_asked in ((12, False), (13, True)):
+    for hours, is_asked in ((11, False), (12, True)):
         context = a_context(site, now=site.now + timedelta(hours=hours), params=planned.params)
         waiting = WaitForJobs().blocked(context)
         assert isinstance(waiting, Wait)
