@@ -50,13 +50,13 @@ def test_a_sites_folder_that_cannot_be_read_is_linted_all_the_same(
 
 @pytest.mark.django_db
 def test_all_are_listed_with_mode_and_version() -> None:
-    assert "drain_reboot_verify: shadow (Drain, reboot, verify, version 2 (" in said("show")
+    assert "drain_reboot_verify: shadow (Drain, reboot, verify, version 3 (" in said("show")
 
 
 @pytest.mark.django_db
 def test_one_is_told_whole() -> None:
     told = said("show", "drain_reboot_verify")
-    assert "For: faults that call for reboot, reset_gpu of class gpu, node, nvlink" in told
+    assert "For: faults that call for reboot, reset_gpu of class gpu, nic, node, nvlink" in told
     assert "Ladder: GPU reset → [warm reboot] → cold power cycle → vendor" in told
     assert "  5. reboot: reboot it through Slurm; disrupts the node, asks the guards" in told
 
