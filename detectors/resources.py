@@ -4,7 +4,9 @@
     switch/<name>/port/<port> node/<host>/nic/<device>                switch/<name>/module/<cage>
     storage/<name> node/<host>/nvswitch/<dddd:bb:dd.f>     node/<host>/pci/<dddd:bb:dd.f>,
     node/<host>/storage/<device> rack/<name>, feed/<name>                where machines stand, and
-    what powers their racks site/<name>, site/<name>/job/<id>       what speaks for many machines,
+    what powers their racks
+    pod/<name>                                                          what has leafs of its own
+    site/<name>, site/<name>/job/<id>       what speaks for many machines,
     and a job that Slurm runs on them node/-/... when the host is unknown
 
 Python 3.9, standard library alone.
@@ -109,6 +111,11 @@ def rack(name: str) -> str:
 def feed(name: str) -> str:
     """A power feed, of one rack or of many."""
     return f"feed/{name}"
+
+
+def pod(name: str) -> str:
+    """A part of the network that has leaf switches of its own."""
+    return f"pod/{name}"
 
 
 def file_system(mount: str) -> str:

@@ -67,6 +67,43 @@ def test_a_scenario_ends_the_same_when_the_seed_is_another(name: str) -> None:
     assert perform(name, seed=77)[1] == []
 
 
+EVERY_LEAF = """
+[scenario]
+name = "Every leaf switch of a pod reboots"
+about = "The power of a row goes and comes back."
+source = "tests"
+starts_at = 2025-01-08T06:00:00Z
+ends_at = 2025-01-08T12:00:00Z
+topology = "sakuraone"
+
+[world]
+mode = "armed"
+
+[noise]
+jitter = "0.4s"
+"""
+A_LEAF = """
+[[step]]
+at = 2025-01-08T06:20:10.{number}00Z
+happens = "leaf_reboot"
+on = "leaf-0{number}"
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 77])
+def test_leafs_of_one_pod_that_reboot_together_are_one_incident_of_the_pod(
+    tmp_path: Path, seed: int
+) -> None:
+    steps = "".join(A_LEAF.format(number=number) for number in range(1, 9))
+    (tmp_path / "scenario.toml").write_text(EVERY_LEAF + steps)
+    (tmp_path / "expected.toml").write_text("[totals]\nincidents = 1\n")
+    with database.temporary():
+        played = replay.scenario(reader.read(tmp_path), seed=seed).played
+    found = [(row["fault_type"], row["root_resource"]) for row in played.true_incidents]
+    assert found == [("switch.leafs_lost", "pod/pod-a")]
+    assert {row["state"] for row in played.true_incidents} == {"resolved"}
+
+
 @pytest.mark.timeout(600)  # three months, some 80 s of CPU
 def test_the_quarter_gives_the_published_counts_when_it_is_played() -> None:
     performed, differences = perform(QUARTER)

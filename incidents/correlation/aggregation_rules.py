@@ -58,6 +58,7 @@ class Place(StrEnum):
     FILE_SYSTEM = "file_system"
     RACK = "rack"
     FEED = "feed"
+    POD = "pod"
     SITE = "site"
     NODE = "node"
     JOB = "job"

@@ -188,6 +188,17 @@ def feeds(fault: FaultView, around: Surroundings) -> frozenset[str]:
     return feed_cause(fault, around) or NOTHING.union(*fed)
 
 
+def pod_cause(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    return some(fault.owner) if fault.owner.startswith("pod/") else NOTHING
+
+
+def pods(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    """Those of the leaf that failed as a whole, or of the leafs at the ends of a link."""
+    switches = whole_switch(fault, around) | switches_of_link(fault, around)
+    names = {around.graph.pod_of(leaf) for leaf in _with_role(switches, LEAF, around)}
+    return pod_cause(fault, around) or frozenset(resources.pod(name) for name in names if name)
+
+
 def site(fault: FaultView, around: Surroundings) -> frozenset[str]:
     return some(ALL_NODES) if fault.resource == ALL_NODES else NOTHING
 

@@ -61,6 +61,7 @@ _PLACES: Mapping[Relation, Mapping[Side, places.Keys]] = {
     Relation.RACK: _alike(places.rack),
     Relation.POWER_FEED: _sides(places.feed_cause, places.feeds),
     Relation.COOLING: _alike(places.rack),  # the inventory knows of no cooling but the rack's
+    Relation.POD: _sides(places.pod_cause, places.pods),
     Relation.ALL_OF_SITE: _sides(places.site, places.on_site),
     Relation.MANAGEMENT_SWITCH: _sides(places.of_role(MANAGEMENT), places.management_switches),
     Relation.MANAGEMENT_NETWORK: _sides(places.management_cause, places.management_effect),
@@ -169,6 +170,13 @@ def _on_feed(fault: FaultView, around: Surroundings) -> frozenset[str]:
     )
 
 
+def _below_pod(fault: FaultView, around: Surroundings) -> frozenset[str]:
+    """The pod, its leafs, and everything cabled to them."""
+    pods = places.pod_cause(fault, around)
+    leafs = NOTHING.union(*map(around.graph.children, pods))
+    return pods.union(leafs, *map(around.graph.neighbours, leafs))
+
+
 def _all_machines(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Everything: asked once, when the cause itself is told."""
     graph = around.graph
@@ -212,6 +220,7 @@ _FOUND: Mapping[Relation, Mapping[Side, places.Keys]] = {
     Relation.RACK: _sides(_with_far_ends(_below(places.rack)), _below(places.rack)),
     Relation.POWER_FEED: _sides(_with_far_ends(_on_feed), _where(places.feeds)),
     Relation.COOLING: _sides(_with_far_ends(_below(places.rack)), _below(places.rack)),
+    Relation.POD: _sides(_below_pod, _where(places.pods)),
     Relation.ALL_OF_SITE: _sides(_all_machines, _where(places.on_site)),
     Relation.MANAGEMENT_SWITCH: _sides(
         _below(places.of_role(MANAGEMENT)), _where(places.management_switches)

@@ -43,6 +43,7 @@ class ResourceKind(StrEnum):
     JOB = "job"
     RACK = "rack"
     FEED = "feed"
+    POD = "pod"
     OTHER = "other"
 
 
@@ -90,6 +91,7 @@ _PARTS = {
     },
     "rack": {"": ResourceKind.RACK},
     "feed": {"": ResourceKind.FEED},
+    "pod": {"": ResourceKind.POD},
 }
 
 

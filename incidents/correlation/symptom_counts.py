@@ -74,6 +74,7 @@ _IS_AT: Mapping[Place, Callable[[str, Surroundings], bool]] = {
     Place.FILE_SYSTEM: lambda place, around: place.startswith("storage/"),
     Place.RACK: lambda place, around: place.startswith("rack/"),
     Place.FEED: lambda place, around: place.startswith("feed/"),
+    Place.POD: lambda place, around: place.startswith("pod/"),
     Place.SITE: lambda place, around: place == ALL_NODES,
     Place.NODE: lambda place, around: place.startswith("node/") and place.count("/") == 1,
     Place.JOB: lambda place, around: "/job/" in place,

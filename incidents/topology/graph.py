@@ -85,7 +85,8 @@ class Graph:
     def siblings(self, place: str) -> frozenset[str]:
         """What does for others what this place does: the leafs of the other rails of a pod, the
         other spines, the other storage switches of a path, the other racks of a pod, the other
-        feeds, the modules of one switch that hold as many ports."""
+        feeds, the modules of one switch that hold as many ports. Of a pod none: what takes
+        all of its leafs (power, settings) may take those of another too."""
         if "/module/" in place:
             return self._modules_beside(place)
         return self._siblings.get(place, NOTHING) - {place}
@@ -198,8 +199,8 @@ class Graph:
     # ---------------------------------------------------------------------------
 
     def pod_of(self, machine: str) -> str:
-        """The pod of a node, leaf or rack; empty for what serves several pods (spines, file
-        systems and their servers), and for what no inventory gives a pod."""
+        """The pod of a node, leaf or rack, or the pod itself; empty for what serves several pods
+        (spines, file systems and their servers), and for what no inventory gives a pod."""
         return self._pods.get(machine, "")
 
     @cached_property
@@ -211,7 +212,15 @@ class Graph:
         for machine, switch in self._switches.items():
             if switch.role == LEAF:
                 pods[machine] = switch.pod
+                pods[resources.pod(switch.pod)] = switch.pod
         return pods
+
+    @cached_property
+    def _leafs_by_pod(self) -> dict[str, frozenset[str]]:
+        leafs = ((path, place) for path, place in self._switches.items() if place.role == LEAF)
+        return _group_by_second(
+            (path, resources.pod(place.pod)) for path, place in leafs if place.pod
+        )
 
     def node(self, machine: str) -> NodePlace | None:
         return self._nodes.get(machine)
@@ -280,8 +289,8 @@ class Graph:
     # ---------------------------------------------------------------------------
 
     def children(self, place: str) -> frozenset[str]:
-        """What hangs on it: NICs on a leaf or storage switch, leafs' uplink ports on a spine, ports
-        on a module, the cabled NICs of a node, machines elsewhere."""
+        """What hangs on it: NICs on a leaf or storage switch, leafs' uplink ports on a spine, the
+        leafs of a pod, ports on a module, the cabled NICs of a node, machines elsewhere."""
         known = self._children.get(place)
         if known is None:
             known = self._children[place] = self._hanging_on(place)
@@ -302,6 +311,8 @@ class Graph:
             return self.machines_in(place)
         if place.startswith("feed/"):
             return NOTHING.union(*map(self.machines_in, self.racks_on(place)))
+        if place.startswith("pod/"):
+            return self._leafs_by_pod.get(place, NOTHING)
         if place == ALL_NODES:
             return frozenset(self._nodes)
         if place not in self._paths:

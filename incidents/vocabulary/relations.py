@@ -29,6 +29,7 @@ class Relation(StrEnum):
     RACK = "rack"
     POWER_FEED = "power_feed"
     COOLING = "cooling"
+    POD = "pod"
     ALL_OF_SITE = "all_of_site"
     MANAGEMENT_SWITCH = "management_switch"
     MANAGEMENT_NETWORK = "management_network"

@@ -150,8 +150,10 @@ class Player:
             self.agenda.add(at, job)
 
     def _sweep(self) -> None:
+        """And once more as the next sweep comes: what a fault's end ends is seen by that one."""
         self._scheduled.discard((self.agenda(), self._sweep))
         self.sweep()
+        self.agenda.add(self.agenda() + SWEPT_AFTER[0], self.sweep)
 
     def _wake(self) -> None:
         """What a sweep does for runs, and nothing else: a run wakes often while its node boots."""

@@ -104,6 +104,13 @@ MEET = [
     (Relation.STORAGE_PATH, ("storage.lustre.server_bug", "node/ddn-1"), (LUSTRE, "node/gn099")),
     (Relation.RACK, ("facility.nodes_down", "rack/r01"), ("slurm.node_down", "node/gn005")),
     (Relation.RACK, ("facility.nodes_down", "rack/r01"), (PORT_DOWN, PORT)),
+    (Relation.POD, ("switch.leafs_lost", "pod/pod-a"), (REBOOTED, "switch/leaf-08")),
+    (Relation.POD, ("switch.leafs_lost", "pod/pod-a"), (DOWN, "node/gn005/nic/mlx5_0")),
+    (
+        Relation.POD,
+        ("switch.leafs_lost", "pod/pod-a"),
+        (PORT_DOWN, "switch/leaf-01/port/Ethernet256"),
+    ),
     (
         Relation.STORAGE_PATH,
         (REBOOTED, "switch/sto-01"),
@@ -169,6 +176,9 @@ APART = [
     (Relation.SAME_JOB, ("gpu.xid.79", GPU), ("gpu.xid.45", "node/gn003/gpu/0000:19:00.0")),
     (Relation.SAME_MAINTENANCE, (SILENT, "node/gn001"), (SILENT, "node/gn003")),
     (Relation.RACK, ("facility.nodes_down", "rack/r01"), ("slurm.node_down", "node/gn006")),
+    (Relation.POD, ("switch.leafs_lost", "pod/pod-a"), (REBOOTED, "switch/leaf-09")),
+    (Relation.POD, ("switch.leafs_lost", "pod/pod-a"), (REBOOTED, "switch/spine-01")),
+    (Relation.POD, ("switch.leafs_lost", "pod/pod-a"), (DOWN, "node/gn005/nic/mlx5_8")),
 ]
 
 
