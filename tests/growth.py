@@ -40,7 +40,8 @@ def load_modules(package: str) -> Iterator[ModuleType]:
     root = import_module(package)
     yield root
     for found in pkgutil.walk_packages(root.__path__, f"{package}."):
-        if ".migrations." not in found.name:
+        is_program = found.name.endswith((".__main__", ".wsgi"))
+        if ".migrations." not in found.name and not is_program:
             yield import_module(found.name)
 
 

@@ -373,7 +373,7 @@ _SNMP_KEYS: dict[str, tuple[str, Callable[[Any], Any], Any]] = {
     "context": ("a context's name", _word, ""),
 }
 
-_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\s-]+?)\s*\]\]?\s*(?:#.*)?")
+_HEADER = re.compile(r"\A\s*(\[\[?)([\w.\s-]+)\]\]?\s*(?:#.*)?")
 
 
 def _line(text: str, number: int, table: str, key: str) -> int:
@@ -384,7 +384,7 @@ def _line(text: str, number: int, table: str, key: str) -> int:
     for count, line in enumerate(text.splitlines(), 1):
         header = _HEADER.fullmatch(line)
         if header is not None:
-            current = header[2].replace(" ", "")
+            current = "".join(header[2].split())
             group += header[1] == "[["
             if group == number and current in ("group", wanted):
                 best = count

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-_NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d+)(?P<rest>\D*)")
+_NUMBERED = re.compile(r"\A(?P<prefix>(?:.*\D)?)(?P<number>\d+)(?P<rest>\D*)")
 
 
 def fold(names: Iterable[str]) -> str:

@@ -53,8 +53,16 @@ def make_policy(cluster_name: str, verify_command: tuple[str, ...]) -> Policy:
     )
 
 
-def make_player(agenda: Agenda, world: World, notifier: Notifier, say: Say) -> Player:
+def make_player(
+    agenda: Agenda,
+    world: World,
+    notifier: Notifier,
+    say: Say,
+    *,
+    intake: ReplayIntake | None = None,
+) -> Player:
     catalog = fault_catalog.load()
     queue = ReplayQueue(agenda)
     pipeline = Pipeline(world=world, notifier=notifier, queue=queue, clock=agenda, catalog=catalog)
-    return Player(pipeline, queue, agenda=agenda, intake=ReplayIntake(catalog), say=say)
+    intake = intake or ReplayIntake(catalog)
+    return Player(pipeline, queue, agenda=agenda, intake=intake, say=say)

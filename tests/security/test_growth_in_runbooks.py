@@ -1,6 +1,6 @@
-"""What a node, Slurm or a controller prints freezes no run: each pattern and each parser of
-runbooks, and those of the vendor's archive, take a time that grows as the text does, and end well
-on any bytes."""
+"""What a node, Slurm, a controller or a person in Slack writes freezes no run and no page: each
+pattern of runbooks, incidents and kintsugi, and each parser of runbooks and of what Slack is sent,
+takes a time that grows as the text does; those of runbooks end well on any bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests import growth
 
 PATTERNS = {
     **growth.find_patterns("runbooks"),
-    **growth.find_patterns("incidents.text"),
+    **growth.find_patterns("incidents"),
+    **growth.find_patterns("kintsugi"),
 }
 # Of runbook files, which the site writes itself, of 64 KiB at most: they are read at the start.
 OF_OUR_OWN_FILES = {"runbooks.plan.runbook_file._is_harmless", "runbooks.text_templates.fill"}
@@ -32,10 +33,15 @@ PARSERS = {
     for name, parse in growth.find_parsers("runbooks").items()
     if name not in OF_OUR_OWN_FILES
 }
+ALL_PARSERS = PARSERS | growth.find_parsers("incidents.notify")
 # What a parser needs beside the text. One that is not here, and needs more, fails the test.
 MORE: dict[str, dict[str, Any]] = {
     "runbooks.slurm.jobs.parse_squeue": {"between": "\x1f"},
     "runbooks.slurm.jobs.parse_sacct": {"name": "kintsugi"},
+    "incidents.notify.slack.blocks._plain_text": {"limit": 300},
+    "incidents.notify.slack.mrkdwn._clip": {"limit": 300, "table": {"<": "&lt;"}},
+    "incidents.notify.slack.mrkdwn.escape": {"limit": 300},
+    "incidents.notify.slack.mrkdwn.plain": {"limit": 300},
     "runbooks.slurm.node_states._parse_seconds": {"default": timedelta(0)},
 }
 # Rows as the programs print them, to be made long in each of their parts.
@@ -63,12 +69,22 @@ def test_pattern_takes_a_time_that_grows_as_the_text(name: str, longest: int) ->
     assert growth.find_slow_pattern(PATTERNS[name], longest=longest) == ""
 
 
+# These read the site's own files and settings alone.
+OF_OUR_OWN = {
+    "incidents/topology/inventory_file.py",
+    "kintsugi/clients/credentials.py",
+    "kintsugi/configuration/setting_values.py",
+}
+
+
 def test_no_pattern_is_hidden_from_that() -> None:
     assert growth.find_hidden_patterns("runbooks") == []
+    places = [*growth.find_hidden_patterns("incidents"), *growth.find_hidden_patterns("kintsugi")]
+    assert {place.partition(":")[0] for place in places} == OF_OUR_OWN
 
 
 def get_parser(name: str) -> Callable[[Any], object]:
-    parse, more = PARSERS[name], MORE.get(name, {})
+    parse, more = ALL_PARSERS[name], MORE.get(name, {})
 
     def call(text: str) -> object:
         is_bytes = next(iter(parse.__annotations__.values())) == "bytes"
@@ -77,7 +93,7 @@ def get_parser(name: str) -> Callable[[Any], object]:
     return call
 
 
-@pytest.mark.parametrize("name", sorted(PARSERS))
+@pytest.mark.parametrize("name", sorted(ALL_PARSERS))
 def test_parser_takes_a_time_that_grows_as_the_text(name: str, longest: int) -> None:
     assert growth.find_slow_parser(get_parser(name), HEADS, longest=longest) == ""
 
