@@ -59,6 +59,14 @@ ASKED: dict[State, str] = {
 
 # States in which nothing happens unless a person does it.
 _WITH_PEOPLE = (State.OPEN, State.ACKNOWLEDGED)
+# What many machines share is in no rack of its own.
+_SHARED = {
+    "rack": "rack",
+    "feed": "power feed",
+    "pod": "pod of the network",
+    "site": "whole site",
+    "storage": "file system",
+}
 # Kinds that tell how a repair goes, as against what else happened meanwhile.
 REPAIR_KINDS = ("repair_started", "step_done", "run_waiting", "run_note")
 STOPPED = "Kintsugi has stopped here and waits for a person."
@@ -98,7 +106,9 @@ def place(incident: Incident) -> str:
         known = [f"rack {node.rack}" if node.rack else "", node.pod]
         known.append("not in the inventory" if node.is_provisional else "")
         return ", ".join(part for part in known if part) or "place not in the inventory"
-    switch_name = incident.owner.partition("/")[2]
+    kind, _, switch_name = incident.owner.partition("/")
+    if kind in _SHARED:
+        return _SHARED[kind]
     switch = Switch.objects.filter(name=switch_name).first()
     if switch is None or switch.is_provisional:
         return "not in the inventory"

@@ -43,6 +43,8 @@ def test_the_place_is_what_the_inventory_knows(node: Node) -> None:
     assert story.place(an_incident(node=node)) == "rack r07, pod-a"
     assert story.place(an_incident(owner="switch/leaf-03")) == "leaf switch, pod-a, rail 2"
     assert story.place(an_incident(owner="switch/unheard-of")) == "not in the inventory"
+    assert story.place(an_incident(owner="pod/pod-a")) == "pod of the network"
+    assert story.place(an_incident(owner="rack/r01")) == "rack"
     stranger = Node.objects.create(name="stranger", is_provisional=True)
     assert story.place(an_incident(node=stranger)) == "not in the inventory"
 
