@@ -76,10 +76,14 @@ def look_after(
         yield from at_once.map(lambda entry: _ask(shell, *entry, removes=removes), entries)
 
 
+def build_command(key: str, *, removes: bool) -> tuple[str, ...]:
+    """`key` is our public key as it stands in authorized_keys; empty to leave it alone."""
+    return ("sh", "-c", _SCRIPT, CHECK, key, "yes" if removes else "no", *OF_ROOT)
+
+
 def _ask(shell: Shell, target: Target, key: str, *, removes: bool) -> Traces:
-    argv = ("sh", "-c", _SCRIPT, CHECK, key, "yes" if removes else "no", *OF_ROOT)
     try:
-        output = shell.run(target, argv, _TIMEOUT)
+        output = shell.run(target, build_command(key, removes=removes), _TIMEOUT)
     except DetectorError as error:
         return Traces(target.name, complaint=str(error))
     if output.status != 0:

@@ -31,7 +31,7 @@ from incidents.topology import discovery
 from incidents.vendor import inspection
 from runbooks.engine import turn
 from runbooks.library import library
-from runbooks.node import diagnostics, gpu_reset, looking
+from runbooks.node import diagnostics, gpu_reset, looking, traces
 from runbooks.node.diagnostics import Diagnosis, Wanted
 from runbooks.people import preflight
 from runbooks.power import ipmi
@@ -138,7 +138,8 @@ a restart. Guards, modes and approvals come before each ([guards](../guards.md))
 _ACTS = f"""{ACTS}
 
 Over SSH, for runs that are armed or approved alone. They run apart from the connection, once, below a script named
-`kintsugi-apart` that keeps their output (the last section says where).
+`kintsugi-apart` that keeps their output (the last section says where). `kintsugi leave` is a person's, and runs in the
+connection.
 
 | command | right | occasion | cost |
 |---|---|---|---|"""
@@ -213,6 +214,13 @@ def _list_acts() -> Iterator[str]:
         "| Redfish `GET` of the system, `POST .../ComputerSystem.Reset` with `ForceOff` and `On`,"
         " from our machine | Operator | `cold_cycle` | the node loses power for `off_for` |"
     )
+    for removes in (False, True):
+        argv = traces.build_command("KEY", removes=removes)
+        occasion = "`kintsugi leave`" + (" `--yes`" if removes else "")
+        cost = "nothing is changed"
+        if removes:
+            cost = "its crontab's lines of the node check, our folders and our key go"
+        yield f"| `{format_argv(argv)}` | | {occasion}, on each node | {cost} |"
 
 
 OCCASIONS: Mapping[str, str] = {

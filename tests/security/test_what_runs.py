@@ -20,6 +20,7 @@ PLACES = {
     "runbooks/node/looking.py:read_boot": everything.LOOKS,
     "runbooks/node/looking.py:read_journal": everything.LOOKS,
     "runbooks/node/looking.py:read_refusal": everything.LOOKS,
+    "runbooks/node/traces.py:_ask": everything.ACTS,
     "runbooks/people/preflight.py:_find_boot_id_complaint": everything.LOOKS,
     "runbooks/people/root_rights.py:list_missing": everything.LOOKS,
     "runbooks/power/ipmi.py:_ask": everything.ACTS,
