@@ -88,12 +88,15 @@ def _ask(shell: Shell, target: Target, key: str, *, removes: bool) -> Traces:
         return Traces(target.name, complaint=str(error))
     if output.status != 0:
         return Traces(target.name, complaint=output.complaint)
-    rows = [line.partition(" ") for line in output.text.splitlines()]
-    said = {word: tuple(what for first, _, what in rows if first == word) for word in _WORDS}
+    said: dict[str, list[str]] = {word: [] for word in _WORDS}
+    for line in output.text.splitlines():
+        word, _, what = line.partition(" ")
+        if word in said:
+            said[word].append(what)
     return Traces(
         target.name,
-        found=said["found"],
-        removed=said["removed"],
-        remains=said["remains"],
-        hidden=said["hidden"],
+        found=tuple(said["found"]),
+        removed=tuple(said["removed"]),
+        remains=tuple(said["remains"]),
+        hidden=tuple(said["hidden"]),
     )
