@@ -72,6 +72,9 @@ class _Heart:
                 now = time.monotonic()
                 late = self._get_late(now)
             self._renew(late, now)
+            # The next beat asks for the settings anew: a replay, which has a database of its own,
+            # may have begun or ended meanwhile.
+            del connections[DEFAULT_DB_ALIAS]
 
     def _get_late(self, now: float) -> dict[tuple[int, int], float]:
         """The turns whose lease is to be renewed, by how much. What hangs is left to run out."""
@@ -99,9 +102,6 @@ class _Heart:
             _log.info("leases could not be renewed: %s", error)
         finally:
             connection.close()
-            # The next beat asks for the settings anew: a replay, which has a database of its own,
-            # may have begun or ended meanwhile.
-            del connections[DEFAULT_DB_ALIAS]
 
 
 _heart = _Heart()

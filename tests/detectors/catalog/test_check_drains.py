@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detectors.catalog import catalog
+from detectors.catalog.check_drains import CheckDrain
 from tests.site_rows import nhc, site_rows
 
 
@@ -61,3 +65,13 @@ def test_a_run_takes_nothing_over_where_the_row_does_not_say_so(tmp_path: Path) 
     with site_rows(tmp_path, nhc(resume=True).replace("resume = true\n", "")):
         [row] = catalog.load().drains
     assert not row.resume
+
+
+@given(st.text("abc*", max_size=8), st.text("abc", max_size=10))
+def test_a_star_stands_for_any_characters_and_everything_else_for_itself(
+    pattern: str, reason: str
+) -> None:
+    expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), reason) is not None
+    row = CheckDrain(pattern, ("root",), "gpu.lost", "tests")
+    assert row.fits(reason, "root") is expected
+    assert not row.fits(reason, "bob")
