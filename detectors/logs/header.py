@@ -65,7 +65,9 @@ _ISO = re.compile(
     + r"(?P<offset>\s?[+-]\d\d:?\d\d(?!\d)|[Zz](?![\w]))?(?:\s(?P<zone>UTC|GMT)(?!\w))?"
 )
 _BSD = re.compile(
-    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?\s+)?(?:(?P<year>\d{4})\s+)?(?P<name>[A-Z][a-z]{2})\s+(?P<day>\d{1,2})"
+    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?\s+)?(?:(?P<year>\d{4})\s+)?"
+    # A month by its number: glibc's ja_JP, zh_CN and zh_TW, as journalctl prints it there.
+    r"(?:(?P<name>[A-Z][a-z]{2})|(?P<month>\d{1,2})月)\s+(?P<day>\d{1,2})"
     r"(?:,?\s+(?P<year2>\d{4}))?\s+" + _CLOCK + r"(?:\s+(?P<year3>(?:19|20)\d\d)(?=[\s\]:]|$))?"
     r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:)))?"
 )

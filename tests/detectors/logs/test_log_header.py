@@ -32,6 +32,7 @@ FORMS = [
     (f"Jan 12 03:04:05 gn042 kernel: [  390.306117] {XID}", "gn042", AT, "390.306117", "kernel"),
     (f"<4>Jan 12 03:04:05 gn042 kernel: [  390.306117] {XID}", "gn042", AT, "390.306117", "kernel"),
     (f"Jan 12 03:04:05 2025 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"1月 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
     (
         f"2025 Jan 12 03:04:05.123456 leaf-03 INFO kernel: [1.204511] {XID}",
         "leaf-03",
