@@ -16,10 +16,11 @@ from incidents.maintenance.active_windows import maintained
 from incidents.maintenance.reviews import due as reviews_due
 from incidents.maintenance.slurm_windows import Followed, follow, follow_states
 from incidents.maintenance.slurm_windows import sweep as end_silences
+from incidents.people.closing import act
 from incidents.people.edit import Rearranged, merge, reroot, split
 from incidents.people.report import report
 from incidents.polling.last_polls import last_polls
-from incidents.state.transitions import act, ask, note_withdrawal, record, take_back
+from incidents.state.transitions import ask, note_withdrawal, record, take_back
 from incidents.triage.aggregation import find_ended as conclusions_ended
 from incidents.triage.inbox import ingest_waiting, ingest_wires
 from incidents.triage.inbox import is_waiting as is_inbox_waiting

@@ -164,7 +164,8 @@ ACTS: tuple[IncidentAction, ...] = (
         Trigger.MARK_FALSE_POSITIVE,
         "False positive",
         "cancel",
-        "Nothing was wrong. It leaves the statistics; a repair that still runs is withdrawn.",
+        "Nothing was wrong. It leaves the statistics; a repair that still runs is withdrawn. Other"
+        " faults of it that were measured and stand become an incident of their own.",
         WordForm,
     ),
     IncidentAction(

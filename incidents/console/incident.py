@@ -362,5 +362,5 @@ def carry_out(
     )
     if isinstance(outcome, services.Refused):
         return outcome
-    text = f"{act.label}: written to the timeline of incident {incident.pk}."
+    text = f"{act.label}: written to the timeline of incident {incident.pk}. {outcome.text}".strip()
     return services.Rearranged(incident.pk, text)

@@ -313,7 +313,7 @@ def _unmet(match: _Match, fault: FaultView, setting: Setting) -> Iterator[Miss]:
         yield Miss.FIXED
     if not takes(incident, fault):
         yield Miss.WATCHED
-    if _is_doubted(cause, effect):
+    if _is_doubted(rule, cause, effect):
         yield Miss.DOUBTED
 
 
@@ -324,10 +324,17 @@ def _are_peers(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting
     )
 
 
-def _is_doubted(cause: FaultView, effect: FaultView) -> bool:
-    """Whoever can write a text of one machine takes no repair from another."""
-    is_elsewhere = cause.owner != effect.owner
-    return is_elsewhere and effect.is_believed_repair and not cause.is_believed
+def _is_doubted(rule: Rule, cause: FaultView, effect: FaultView) -> bool:
+    """Whoever can write a text of one machine takes no repair from another, and is the cause of
+    nothing that was measured there. A switch that proved who it is has no users but the site's."""
+    if cause.owner == effect.owner or cause.is_believed:
+        return False
+    if effect.is_believed_repair:
+        return True
+    if rule.is_of_peers:
+        return False
+    is_switch_itself = cause.is_proved and cause.owner.startswith("switch/")
+    return effect.is_measured and not is_switch_itself
 
 
 def _is_in_time(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting) -> bool:

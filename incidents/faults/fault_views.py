@@ -12,7 +12,7 @@ from typing import Protocol
 
 from detectors import resources
 from detectors.faults import Action, Component, Severity
-from detectors.provenance import BELIEVED
+from detectors.provenance import BELIEVED, Forger
 from incidents.vocabulary.lifecycle import State
 
 USER_REPORT = "report.user"
@@ -57,7 +57,9 @@ def is_one_of(fault_type: str, patterns: tuple[str, ...]) -> bool:
 @dataclass(frozen=True)
 class FaultView:
     """What correlation looks at in a fault. `occurred_at` is the device's clock, `observed_at`
-    ours; `is_believed`: no user of its machine can have written what tells of it."""
+    ours; `is_believed`: no user of its machine can have written what tells of it; `is_measured`:
+    its machine itself was looked at, which a person's report and Slurm's word are not; `is_proved`:
+    nobody outside of its machine can have written it."""
 
     fault_type: str
     resource: str
@@ -70,6 +72,8 @@ class FaultView:
     is_sympathetic: bool = False
     is_active: bool = True
     is_believed: bool = False
+    is_measured: bool = False
+    is_proved: bool = False
 
     def __hash__(self) -> int:
         return self._hash
@@ -177,6 +181,8 @@ def view_stored(row: StoredFault, *, opens_incident: bool, is_sympathetic: bool)
         is_sympathetic=is_sympathetic,
         is_active=row.is_active,
         is_believed=row.forger in BELIEVED,
+        is_measured=row.forger == Forger.ROOT.value,
+        is_proved=row.forger not in ("", Forger.ANYONE.value),
     )
 
 

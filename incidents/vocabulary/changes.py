@@ -38,7 +38,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Acted:
+    """Done. `text`: what else was done with it, for the person; empty where nothing was."""
+
     state: State
+    text: str = ""
 
 
 @dataclass(frozen=True)

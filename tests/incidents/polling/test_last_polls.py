@@ -41,19 +41,28 @@ def test_the_last_poll_of_each_fault_is_known_and_lines_and_reports_are_none() -
     assert services.last_polls([]) == {}
 
 
-def test_a_false_positive_is_refused_while_any_member_is_polled_as_active() -> None:
+def test_a_false_positive_is_refused_while_its_root_is_polled_as_active() -> None:
     a_node()
-    services.ingest([an_event()], now=NOW)
-    poll(1, OTHER_GPU)
-    poll(7, OTHER_GPU)
+    poll(1)
+    poll(7)
     refused = declare(8)
     assert isinstance(refused, Refused)
     assert (
-        f"gpu.lost on {OTHER_GPU} was last polled as active at 2025-01-15 03:07:00 UTC"
-        in refused.reason
+        f"gpu.lost on {GPU} was last polled as active at 2025-01-15 03:07:00 UTC" in refused.reason
     )
     assert "kintsugi silence add --shelf" in refused.reason
     assert Incident.objects.get().state == State.OPEN
+
+
+def test_a_member_that_is_polled_as_active_stays_open_when_the_rest_is_a_false_positive() -> None:
+    a_node()
+    services.ingest([an_event()], now=NOW)
+    poll(1, OTHER_GPU)
+    outcome = declare(8)
+    assert isinstance(outcome, Acted)
+    left = Incident.objects.open().get()
+    assert (left.fault_type, left.root_resource) == ("gpu.lost", OTHER_GPU)
+    assert f"incident #{left.pk} now" in outcome.text
 
 
 def test_a_false_positive_is_taken_when_polls_see_nothing_any_more() -> None:
