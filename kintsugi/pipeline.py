@@ -30,7 +30,7 @@ from incidents.notify.notifier import Notifier
 from incidents.polling import poll_pauses, polling
 from incidents.polling.polling import Chunk, PollState
 from incidents.vocabulary.changes import Change
-from kintsugi.periodic import act_watch, comparing, job_watch, periods, reserving
+from kintsugi.periodic import comparing, job_watch, node_watch, periods, reserving
 from kintsugi.periodic.clock_watch import ClockWatch
 from kintsugi.periodic.polling import (
     Judgement,
@@ -44,7 +44,10 @@ from runbooks import services as runbooks
 from runbooks.step import World
 
 # What waits for Slurm, each in a task of its own (`kintsugi.tasks`).
-WAITS_FOR_SLURM = ("ask_reach", "compare", "update_jobs", "record_acts", "follow_reservations")
+WAITS_FOR_SLURM = (
+    *("ask_reach", "look_at_nodes", "compare", "update_jobs", "record_acts"),
+    "follow_reservations",
+)
 
 
 Answers = Sequence[tuple[Target, list[Observation]]]
@@ -315,11 +318,19 @@ class Pipeline:
 
         self._run_once("update_jobs", job_watch.period(self.clock()), work)
 
+    def look_at_nodes(self) -> None:
+        """All of Slurm's nodes, for whoever shows or counts them."""
+
+        def work(now: datetime) -> None:
+            node_watch.look_at_nodes(now, self.world)
+
+        self._run_once("look_at_nodes", node_watch.period(), work)
+
     def record_acts(self) -> None:
         """What people did to nodes, for the ledger of the shadow."""
 
         def work(now: datetime) -> None:
-            act_watch.record_acts(now, self.world)
+            node_watch.record_acts(now, self.world)
 
         self._run_once("record_acts", periods.RECORD_ACTS, work)
 
@@ -338,6 +349,7 @@ class Pipeline:
     def tick(self) -> None:
         """All that the beat calls, one after the other in this process: for a replay."""
         self.ask_reach()
+        self.look_at_nodes()
         self.sweep()
         self.compare()
         self.update_jobs()

@@ -207,6 +207,7 @@ CELERY_TASK_ROUTES = {
     "kintsugi.tasks.ask_reach": {"queue": "slurm"},
     "kintsugi.tasks.compare": {"queue": "slurm"},
     "kintsugi.tasks.update_jobs": {"queue": "slurm"},
+    "kintsugi.tasks.look_at_nodes": {"queue": "slurm"},
     "kintsugi.tasks.record_acts": {"queue": "slurm"},
     "kintsugi.tasks.follow_reservations": {"queue": "slurm"},
 }
@@ -233,6 +234,7 @@ CELERY_BEAT_SCHEDULE = {
     "ask_reach": _beat_entry("ask_reach", periods.ASK_REACH, "slurm"),
     "compare": _beat_entry("compare", periods.COMPARE, "slurm"),
     "update_jobs": _beat_entry("update_jobs", periods.UPDATE_JOBS_AT_ONCE, "slurm"),
+    "look_at_nodes": _beat_entry("look_at_nodes", periods.LOOK_AT_NODES_AT_ONCE, "slurm"),
     "record_acts": _beat_entry("record_acts", periods.RECORD_ACTS, "slurm"),
     "follow_reservations": _beat_entry("follow_reservations", periods.FOLLOW_RESERVATIONS, "slurm"),
 }

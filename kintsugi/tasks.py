@@ -207,6 +207,12 @@ def update_jobs() -> None:
 
 
 @shared_task
+def look_at_nodes() -> None:
+    """All of Slurm's nodes, for whoever shows or counts them."""
+    pipeline().look_at_nodes()
+
+
+@shared_task
 def record_acts() -> None:
     """What people did to nodes, for the ledger of the shadow."""
     pipeline().record_acts()

@@ -11,7 +11,16 @@ from detectors.catalog import catalog
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity, fingerprint
 from detectors.resources import owner as owner_of
 from incidents.inventory import graphs
-from incidents.models import Cable, Fault, Gpu, Incident, IncidentFault, Node, Switch
+from incidents.models import (
+    Cable,
+    Fault,
+    Gpu,
+    Incident,
+    IncidentFault,
+    Node,
+    NodeInterval,
+    Switch,
+)
 from incidents.vocabulary.lifecycle import State
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
@@ -59,6 +68,14 @@ def a_node(
         [Gpu(node=node, index=index, pci_address=pci) for index, pci in enumerate(gpus)]
     )
     return node
+
+
+def an_interval(node: str = "gn042", *, at: datetime = NOW, **values: Any) -> NodeInterval:
+    """A node in service in Slurm by default, from then on; with a `holder` it is drained."""
+    is_serving = not values.get("holder")
+    state = "IDLE" if is_serving else "IDLE+DRAIN"
+    defaults = {"state": state, "is_serving": is_serving, "since": at, "seen_at": at}
+    return NodeInterval.objects.create(node=node, **{**defaults, **values})
 
 
 def a_switch(name: str = "leaf-01", role: str = "leaf", **values: Any) -> Switch:

@@ -119,3 +119,36 @@ def drainer(state: NodeState, slurm_user: str = "slurm") -> Drainer:
         slurm_user
     }
     return Drainer.TOOL if is_tools else Drainer.PERSON
+
+
+_POWER_SAVING = frozenset(
+    {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP", "CLOUD_DOWN"}
+)
+_HOLDER_OF_FLAG = {
+    "MAINTENANCE": "a maintenance reservation",
+    "BLOCKED": "a job that has its block of the topology alone",
+    "REBOOT_ISSUED": "a reboot",
+}
+
+
+def find_holder(state: NodeState, slurm_user: str = "slurm") -> str:
+    """Who keeps the node from taking jobs, in words; empty where it takes them.
+
+    A reason comes first: whoever wrote it decided, whatever else holds the node besides.
+    """
+    if state.is_serving:
+        return ""
+    if state.is_failing:
+        return state.reason_set_by or "a person"
+    by = drainer(state, slurm_user)
+    if by is Drainer.PERSON:
+        return state.reason_set_by or "a person"
+    words = {Drainer.KINTSUGI: "Kintsugi", Drainer.TOOL: "a health check"}
+    if by in words:
+        return words[by]
+    for flag, holder in _HOLDER_OF_FLAG.items():
+        if flag in state.flags and by is Drainer.NOBODY:
+            return holder
+    if by is Drainer.NOBODY and state.flags & _POWER_SAVING:
+        return "Slurm's power saving"
+    return "Slurm itself"

@@ -43,6 +43,9 @@ _NOT_THERE = frozenset({"UNKNOWN", "FUTURE"})
 _REASON_STAMP = re.compile(
     r"^(?P<reason>.*?)(?: \[(?P<user>[^\s\[\]@]*)@(?P<at>[0-9T:-]+)\])?$", re.DOTALL
 )
+# src/slurmctld/node_mgr.c of 22.05 (`count too low`) and from 23.02 on: what registered, and what
+# slurm.conf has.
+_FEWER_GPUS = re.compile(r"gres/gpu\S{0,64} count [a-z ]{1,64}\((\d{1,4}) < \d{1,4}\)")
 _SLICE = re.compile(r"\dg\.\d+gb")
 # No host list of a cluster is longer; one that says so is garbage.
 _BETWEEN = re.compile(r"\s*\d[\w+]*(\x1f[0-9a-f]{16})")
@@ -70,6 +73,15 @@ class NodeState:
     """As its GRES counts them; 0 where Slurm does not say."""
     address: str = ""
     """NodeAddr: a name or an address."""
+    slurmd_started_at: Optional[datetime] = None
+    resume_after: Optional[datetime] = None
+    """When Slurm takes it back by itself, as whoever took it out has asked (from 23.02 on)."""
+
+    @property
+    def gpus_registered(self) -> int:
+        """As many as its slurmd has shown: fewer than `gpus` where Slurm's reason says so."""
+        fewer = _FEWER_GPUS.search(self.reason) if self.is_out else None
+        return int(fewer[1]) if fewer else self.gpus
 
     @property
     def is_draining(self) -> bool:
@@ -276,6 +288,8 @@ def _node(block: str) -> NodeState:
         partitions=tuple(partitions),
         gpus=gpus,
         address=address,
+        slurmd_started_at=_time(_word_behind(lines, "BootTime", "SlurmdStartTime")),
+        resume_after=_time(_word_behind(lines, "LastBusyTime", "ResumeAfterTime")),
     )
 
 
@@ -294,6 +308,15 @@ def _word(lines: list[str], key: str) -> str:
     for line in lines:
         if line.startswith(f"{key}="):
             return line[len(key) + 1 :].split(" ", 1)[0]
+    return ""
+
+
+def _word_behind(lines: list[str], first: str, key: str) -> str:
+    """The value of a key that stands behind the first one of its line: such a line Slurm alone
+    writes."""
+    for line in lines:
+        if line.startswith(f"{first}="):
+            return line.partition(f" {key}=")[2].split(" ", 1)[0]
     return ""
 
 

@@ -15,6 +15,7 @@ from detectors.faults import EventKind, FaultEvent
 from incidents.correlation.conclusions import make_conclusion
 from incidents.models import (
     Fault,
+    FleetLook,
     Heartbeat,
     Incident,
     Node,
@@ -46,6 +47,7 @@ _MOVED: tuple[tuple[type[Model], _Columns], ...] = (
     (Poll, ("next_poll_at", "leased_until", "polled_at")),
     (NodeReport, ("looked_at",)),
     (PollPause, ("until",)),
+    (FleetLook, ("asked_at", "answered_at", "silent_since")),
     (Heartbeat, ("seen_at", "unbroken_since", "began_at", "backlog_since")),
 )
 

@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from detectors import resources
 from detectors.faults import Component, Severity
-from incidents.inventory import graphs
+from incidents.inventory import graphs, node_states
 from incidents.models import Fault, Incident, Node
 from incidents.topology.graph import LEAF
 
@@ -54,9 +54,7 @@ def out_of_service() -> set[str]:
     seen = of_slurm.values_list("owner", "fault_type")
     out = set(ours.values_list("owner", flat=True))
     out.update(owner for owner, fault_type in seen if is_out(fault_type))
-    away = Node.objects.inventoried().filter(is_serving=False).values_list("name", flat=True)
-    out.update(resources.node(name) for name in away)
-    return out
+    return out | node_states.get_out_of_service()
 
 
 def of_partitions() -> list[Left]:

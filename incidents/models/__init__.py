@@ -39,6 +39,7 @@ from incidents.models.inventory import (
     StoragePath,
     Switch,
 )
+from incidents.models.node_state import FleetLook, NodeInterval
 from incidents.models.node_token import NodeToken
 from incidents.models.polling import (
     NodeReport,
@@ -62,6 +63,7 @@ __all__ = [
     "Evidence",
     "Expectation",
     "Fault",
+    "FleetLook",
     "Gpu",
     "Heartbeat",
     "InService",
@@ -77,6 +79,7 @@ __all__ = [
     "Module",
     "Nic",
     "Node",
+    "NodeInterval",
     "NodeReport",
     "NodeToken",
     "Notification",

@@ -46,6 +46,7 @@ class Node(models.Model):
         null=True, blank=True, help_text="as Slurm or the files count them"
     )
     is_provisional = models.BooleanField(default=False)
+    # Nobody writes or reads it any more: `NodeInterval` says it.
     is_serving = models.BooleanField(
         default=True, help_text="takes jobs of users, by the last look at Slurm's nodes"
     )

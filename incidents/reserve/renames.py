@@ -21,7 +21,7 @@ from django.db.models import Q
 from detectors import resources
 from detectors.faults import fingerprint
 from incidents.db import upsert
-from incidents.inventory import graphs
+from incidents.inventory import graphs, node_states
 from incidents.models import (
     Alias,
     Cable,
@@ -30,6 +30,7 @@ from incidents.models import (
     InService,
     JobNode,
     Node,
+    NodeInterval,
     NodeReport,
     PlannedWork,
     Poll,
@@ -60,6 +61,7 @@ _PATHS: tuple[tuple[type[models.Model], str], ...] = (
 )
 # And of these a node's bare name.
 _NAMES: tuple[tuple[type[models.Model], str], ...] = (
+    (NodeInterval, "node"),
     (NodeReport, "node"),
     (PollPause, "node"),
     (PlannedWork, "node"),
@@ -126,6 +128,7 @@ def rename(old: str, new: str, *, actor: str, why: str, now: datetime) -> str:
         _rename_paths(model, column, old, rewrite)
     for model, column in _NAMES:
         model._default_manager.filter(**{column: old}).update(**{column: new})
+    node_states.forget_look()
     _rename_faults(old, rewrite)
     _rename_windows(old, rewrite)
     _rename_polls(old, new, rewrite)

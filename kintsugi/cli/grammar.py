@@ -202,7 +202,11 @@ VERBS: tuple[Verb, ...] = (
         "nodes with their incidents and what Slurm showed of them",
         f"{_NODES}:list_nodes",
     ),
-    Verb(("node", "show"), "one node: parts, faults, incidents, repairs", f"{_NODES}:show_node"),
+    Verb(
+        ("node", "show"),
+        "one node: parts, incidents, what it was in Slurm and who kept it out",
+        f"{_NODES}:show_node",
+    ),
     Verb(
         ("node", "token"),
         "create tokens for kintsugi-check --post",

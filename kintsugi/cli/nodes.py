@@ -10,15 +10,31 @@ import typer
 from django.core.management.base import CommandError
 from django.db.models import Count
 
-from incidents.models import Incident, Node
+from incidents.inventory import node_states
+from incidents.models import Incident, Node, NodeInterval
 from kintsugi.cli import exit_codes, hosts, incidents, output
 from kintsugi.cli.incidents import Json, Nodes
 from kintsugi.inventory.host_lists import fold
-from runbooks.models.record import SeenNode
 
 _FIELDS = {"name": "name", "role": "role", "pod": "pod", "rack": "rack"}
 _FURTHER_FIELDS = {"address": "address", "partitions": "partitions", "serial": "serial"}
 _GPU_FIELDS = {"index": "index", "pci_address": "pci_address", "serial": "serial"}
+_STATE_FIELDS = {
+    "since": "since",
+    "until": "until",
+    "state": "state",
+    "in_service": "is_serving",
+    "kept_out_by": "holder",
+    "reason": "reason",
+    "set_by": "reason_set_by",
+    "set_at": "reason_set_at",
+    "resume_after": "resume_after",
+    "booted_at": "boot_time",
+    "gpus": "gpus",
+    "jobs": "jobs",
+}
+_STATE_COLUMNS = ("since", "until", "state", "kept_out_by", "reason")
+_STATES_SHOWN = 10
 _COLUMNS = ("name", "role", "pod", "rack", "slurm", "incidents")
 
 
@@ -46,10 +62,16 @@ def show_node(name: Annotated[str, typer.Argument(metavar="NODE")], as_json: Jso
     latest = [incidents.incident_row(incident) for incident in found.order_by("-pk")[:10]]
     gpu_count = node.gpu_count if node.gpu_count is not None else len(gpus)
     facts = row | output.make_row(node, _FURTHER_FIELDS) | {"gpus": gpu_count}
+    history = node_states.get_history(node.name)
     if as_json:
-        output.print_json(facts | {"gpu_parts": gpus, "latest_incidents": latest})
+        states = [output.make_row(interval, _STATE_FIELDS) for interval in history]
+        more = {"gpu_parts": gpus, "latest_incidents": latest, "slurm_states": states}
+        output.print_json(facts | more)
         return
     output.print_facts(facts, as_json=False)
+    states = [output.make_row(interval, _STATE_FIELDS) for interval in history[:_STATES_SHOWN]]
+    if states:
+        output.echo(f"\n{output.format_table(states, _STATE_COLUMNS)}")
     if latest:
         columns = ("id", "severity", "state", "since", "title")
         output.echo(f"\n{output.format_table(latest, columns)}")
@@ -70,7 +92,7 @@ def _chosen(words: list[str] | None) -> list[Node]:
 
 
 def _rows(nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    seen = {row.node_id: row for row in SeenNode.objects.all()}
+    seen = node_states.get_current()
     open_incidents: dict[int, list[int]] = defaultdict(list)
     pairs = Incident.objects.open().exclude(node=None).order_by("pk")
     for node_id, incident_id in pairs.values_list("node_id", "pk"):
@@ -78,15 +100,15 @@ def _rows(nodes: Iterable[Node]) -> list[dict[str, Any]]:
             open_incidents[node_id].append(incident_id)
     rows = []
     for node in nodes:
-        state = {"slurm": _slurm(seen.get(node.pk)), "incidents": open_incidents[node.pk]}
+        state = {"slurm": _slurm(seen.get(node.name)), "incidents": open_incidents[node.pk]}
         rows.append(output.make_row(node, _FIELDS) | state)
     return rows
 
 
-def _slurm(seen: SeenNode | None) -> str | None:
+def _slurm(seen: NodeInterval | None) -> str | None:
     """None: Slurm has not been looked at."""
     if seen is None:
         return None
-    if not seen.is_out:
+    if seen.is_serving:
         return "in service"
-    return f"out: {seen.reason}" if seen.reason else "out"
+    return f"out: {seen.reason or seen.holder}"

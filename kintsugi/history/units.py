@@ -24,6 +24,7 @@ from incidents.models import (
     Incident,
     IncidentFault,
     IncidentJob,
+    NodeInterval,
     Notification,
     QuarantinedEvent,
     TimelineEntry,
@@ -136,6 +137,7 @@ _PAST: dict[str, Callable[[datetime], QuerySet[Any]]] = {
     "quarantined_event": lambda before: QuarantinedEvent.objects.filter(recorded_at__lt=before),
     "shadow_act": _past_shadow_acts,
     "seen_act": _past_seen_acts,
+    "node_interval": lambda before: NodeInterval.objects.filter(until__lt=before),
     "audit_entry": lambda before: AuditEntry.objects.filter(at__lt=before),
 }
 # In the order in which they leave: a fault without its incident only after the incidents.
@@ -145,6 +147,7 @@ KINDS = (
     Kind("quarantined_event", QuarantinedEvent, "recorded_at"),
     Kind("shadow_act", ShadowAct, "at"),
     Kind("seen_act", SeenAct, "at"),
+    Kind("node_interval", NodeInterval, "until"),
     Kind("audit_entry", AuditEntry, "at"),
 )
 

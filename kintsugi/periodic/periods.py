@@ -19,6 +19,10 @@ UPDATE_JOBS = timedelta(minutes=1)
 # squeue takes slurmctld's locks: no more than six looks a minute.
 UPDATE_JOBS_AT_ONCE = timedelta(seconds=10)
 # As often as Slurm's nodes are polled.
+LOOK_AT_NODES = timedelta(minutes=1)
+# While a run or an incident is open: what a person does to a node meanwhile is seen within seconds.
+LOOK_AT_NODES_AT_ONCE = timedelta(seconds=5)
+# What looks between have seen changed is recorded by them.
 RECORD_ACTS = timedelta(minutes=1)
 FOLLOW_RESERVATIONS = timedelta(minutes=1)
 # A site's two years end one day after the other: an hour's share is small.

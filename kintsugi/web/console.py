@@ -17,7 +17,15 @@ from django.utils import timezone
 from detectors.faults import event_id
 from incidents.admin import NodeAdmin
 from incidents.console.incident import IncidentAdmin, with_place
-from incidents.models import Incident, Node, Notification, QuarantinedEvent, Switch
+from incidents.inventory import node_states
+from incidents.models import (
+    Incident,
+    Node,
+    NodeInterval,
+    Notification,
+    QuarantinedEvent,
+    Switch,
+)
 from incidents.notify import story
 from incidents.polling import poll_pauses
 from incidents.reliability.summary import Summary
@@ -25,10 +33,11 @@ from incidents.statistics import impact_statistics, statistics
 from incidents.vocabulary.lifecycle import State
 from kintsugi.web import modes
 from kintsugi.web.pages import render_page
-from runbooks.models import UNFINISHED, Mode, Run, RunState, SeenNode
+from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.people import progress
 
 HOME_ROWS = 25
+STATES_SHOWN = 50
 STATISTICS_SPAN = timedelta(days=90)
 
 
@@ -82,6 +91,7 @@ def _fleet() -> dict[str, Any]:
     return {
         "pods": pods(),
         "switch_roles": switch_roles(),
+        "slurm": node_states.get_freshness(),
         "provisional": Node.objects.filter(is_provisional=True).count(),
     }
 
@@ -194,16 +204,16 @@ def _page(row: Incident | Run | Node | Switch) -> str:
 def pods() -> list[dict[str, Any]]:
     """Nodes of the inventory per pod: total, out of service, under repair, in service.
 
-    Out of service: Slurm showed it so at the last look, whoever took it out, or an open incident
-    says since when the node is out and not yet restored. Under repair: an unfinished run. Under
-    repair counts as out.
+    Out of service: at the last look Slurm gave it no jobs of users, whoever keeps it from them, or
+    an open incident says since when the node is out and not yet restored. Under repair: an
+    unfinished run. Under repair counts as out.
     """
     out = Incident.objects.open().filter(
         node=OuterRef("pk"), out_of_service_at__isnull=False, restored_at=None
     )
     repair = Run.objects.unfinished().filter(node=OuterRef("pk")).exclude(mode=Mode.SHADOW)
-    seen_out = SeenNode.objects.filter(node=OuterRef("pk"), is_out=True)
-    is_out = Exists(out) | Exists(seen_out) | Q(is_serving=False)
+    seen = NodeInterval.objects.current().filter(node=OuterRef("name"))
+    is_out = Exists(out) | Exists(seen.filter(is_serving=False))
     nodes = Node.objects.inventoried().annotate(is_out=is_out, is_repaired=Exists(repair))
     counts = {
         "total": Count("pk"),
@@ -277,7 +287,15 @@ class NodePage(NodeAdmin):
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         pauses = poll_pauses.rows(row.name, timezone.now())
-        return {**super().page_context(request, row), "runs": _runs(row), "pauses": pauses}
+        states = node_states.get_history(row.name)[: STATES_SHOWN + 1]
+        return {
+            **super().page_context(request, row),
+            "runs": _runs(row),
+            "pauses": pauses,
+            "slurm": node_states.get_freshness(),
+            "states": states[:STATES_SHOWN],
+            "has_older_states": len(states) > STATES_SHOWN,
+        }
 
 
 def _runs(node: Node) -> QuerySet[Run]:

@@ -83,12 +83,10 @@ def record_planned_acts(
 def record_external_acts(
     nodes: Mapping[str, NodeState], now: datetime, *, slurm_user: str = SLURM_USER
 ) -> int:
-    """One look at Slurm's nodes: what people did since the last is written down. How many acts were
-    new."""
-    known = {
-        row.node.name: row
-        for row in SeenNode.objects.select_related("node").select_for_update(of=("self",))
-    }
+    """Of these nodes, as Slurm shows them: what people did since the last look at each is written
+    down. How many acts were new."""
+    seen_before = SeenNode.objects.filter(node__name__in=list(nodes)).select_related("node")
+    known = {row.node.name: row for row in seen_before.select_for_update(of=("self",))}
     ours = _get_own_nodes(now)
     changed, acts = [], []
     for name, state in nodes.items():
@@ -111,19 +109,9 @@ def record_external_acts(
         changed.append(row)
     columns = ["is_out", "is_ours", "reason", "persons_reason", "boot_time", "seen_at"]
     SeenNode.objects.bulk_update(changed, columns, batch_size=500)
-    _store_serving(nodes)
     _create_seen_nodes(nodes.keys() - known.keys(), nodes, now, slurm_user)
     SeenAct.objects.bulk_create(acts)
     return len(acts)
-
-
-def _store_serving(nodes: Mapping[str, NodeState]) -> None:
-    """Which nodes take jobs of users, for whoever counts them. Only what changed is written."""
-    serving = {name for name, state in nodes.items() if state.is_serving}
-    rows = Node.objects.filter(name__in=list(nodes)).values_list("name", "is_serving")
-    changed = {name for name, was_serving in rows if was_serving != (name in serving)}
-    Node.objects.filter(name__in=changed & serving).update(is_serving=True)
-    Node.objects.filter(name__in=changed - serving).update(is_serving=False)
 
 
 def _as_row(node: external_changes.NodeSnapshot) -> tuple[bool, bool, str, datetime | None]:

@@ -28,8 +28,7 @@ from kintsugi.cli.grammar import OBJECTS, VERBS, Needs, Verb
 from kintsugi.cli.main import build, main
 from runbooks.models import Mode, Question, Run, RunState, StepRun, StopSwitch
 from runbooks.models.breaker import Breaker
-from runbooks.models.record import SeenNode
-from tests.builders import NOW, a_fault, a_node, an_incident
+from tests.builders import NOW, a_fault, a_node, an_incident, an_interval
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -344,8 +343,8 @@ def test_faults_that_stand_are_listed_with_their_incident_or_none(kintsugi: Comm
 @pytest.mark.django_db
 def test_nodes_show_what_slurm_had_of_them_and_fold_into_a_host_list(kintsugi: Command) -> None:
     nodes = [a_node(f"gn{number:03d}") for number in (1, 2, 3, 5)]
-    SeenNode.objects.create(node=nodes[1], is_out=True, reason="yuki: tray", seen_at=NOW)
-    SeenNode.objects.create(node=nodes[2], is_out=False, seen_at=NOW)
+    an_interval(nodes[1].name, holder="yuki", reason="yuki: tray")
+    an_interval(nodes[2].name)
     rows = {row["name"]: row["slurm"] for row in kintsugi("node", "list", "--json").json}
     assert rows == {
         "gn001": None,
@@ -364,6 +363,18 @@ def test_a_node_shows_its_incidents(kintsugi: Command) -> None:
     assert shown["incidents"] == [incident.pk]
     assert [row["id"] for row in shown["latest_incidents"]] == [incident.pk]
     assert kintsugi("node", "list", "--ill", "--fold").out == "gn001\n"
+
+
+@pytest.mark.django_db
+def test_a_node_shows_what_it_was_in_slurm_and_who_kept_it_out(kintsugi: Command) -> None:
+    a_node("gn001")
+    an_interval("gn001", holder="yuki", reason="yuki: tray", until=NOW + timedelta(hours=1))
+    an_interval("gn001", at=NOW + timedelta(hours=1))
+    now, before = kintsugi("node", "show", "gn001", "--json").json["slurm_states"]
+    assert (now["in_service"], now["until"], now["kept_out_by"]) == (True, None, "")
+    assert (before["in_service"], before["kept_out_by"]) == (False, "yuki")
+    assert before["until"] == now["since"]
+    assert "yuki: tray" in kintsugi("node", "show", "gn001").out
 
 
 @pytest.mark.django_db

@@ -20,6 +20,7 @@ from incidents import services
 from incidents.models import (
     Evidence,
     Fault,
+    FleetLook,
     Incident,
     IncidentFault,
     Node,
@@ -35,11 +36,10 @@ from runbooks.models import (
     Run,
     RunbookMode,
     RunState,
-    SeenNode,
     StepRun,
     StopSwitch,
 )
-from tests.builders import NOW, a_fault, a_node, a_switch, an_incident
+from tests.builders import NOW, a_fault, a_node, a_switch, an_incident, an_interval
 from tests.kintsugi.pages import a_run, pages
 from tests.kintsugi.people import People, people
 
@@ -299,11 +299,44 @@ class TestHome:
     def test_a_node_that_a_person_has_drained_is_counted_as_out(self, people: People) -> None:
         nodes = [a_node(f"gn00{number}", pod="pod-a") for number in range(1, 4)]
         for node in nodes[:2]:
-            SeenNode.objects.create(node=node, is_out=True, reason="bob: tray", seen_at=NOW)
-        SeenNode.objects.create(node=nodes[2], is_out=False, seen_at=NOW)
+            an_interval(node.name, holder="bob", reason="bob: tray")
+        an_interval(nodes[2].name)
         assert people.viewer.get("/").context["pods"] == [
             {"pod": "pod-a", "total": 3, "repaired": 0, "out": 2, "serving": 1}
         ]
+
+    def test_a_slurm_that_does_not_answer_is_told_with_the_time_of_what_is_shown(
+        self, people: People
+    ) -> None:
+        a_node("gn001", pod="pod-a")
+        look = FleetLook.objects.create(
+            cluster="slurm", asked_at=NOW, answered_at=NOW - timedelta(minutes=1)
+        )
+        assert "Slurm has not answered since" not in people.viewer.get("/").content.decode()
+        FleetLook.objects.filter(pk=look.pk).update(silent_since=NOW, complaint="No route.")
+        page = " ".join(people.viewer.get("/").content.decode().split())
+        told = page.split("Slurm has not answered since")[1]
+        assert "2025-01-15 03:00:00" in told
+        assert "No route. Nodes are shown as they were at" in told
+        assert "2025-01-15 02:59:00" in told
+
+    def test_a_node_shows_who_kept_it_out_from_when_to_when(self, people: People) -> None:
+        node = a_node("gn001")
+        hour = timedelta(hours=1)
+        an_interval(
+            "gn001", holder="bob", reason="bob: tray", reason_set_by="bob", until=NOW + hour
+        )
+        an_interval("gn001", at=NOW + hour)
+        address = f"/incidents/node/{node.pk}/change/"
+        page = " ".join(people.viewer.get(address).content.decode().split())
+        table = page.split('id="states"')[1].split("</table>")[0]
+        now, before = table.split("<tbody>")[1].split("<tr>")[1:]
+        assert ">now<" in now
+        assert "in service" in now
+        assert "bob: tray" in before
+        assert "<td>bob</td>" in before
+        assert "2025-01-15 03:00:00" in before
+        assert "2025-01-15 04:00:00" in before
 
     def test_the_numbers_are_in_plain_words_and_say_what_they_leave_out(
         self, people: People

@@ -6,9 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from incidents.impact import capacity
 from incidents.models import Node
-from kintsugi.web import console
 from runbooks.models import Mode, SeenAct, ShadowAct
 from runbooks.shadow import shadow_log
 from tests.runbooks.site import Site
@@ -159,22 +157,6 @@ def test_agreement_of_nothing_has_no_share(site: Site) -> None:
     _shadowed(site)
     (row,) = shadow_log.compute_agreement()
     assert row.share is None
-
-
-def test_console_and_pages_count_the_nodes_that_slurm_shows_to_take_no_jobs(site: Site) -> None:
-    """One drained by a person, one kept for a maintenance, one that no incident is about."""
-    site.slurm.human_drain("gn002", "bob: tray")
-    site.slurm.save_power("gn003", "POWERED_DOWN")
-    _look(site)
-    (pod,) = console.pods()
-    assert (pod["out"], pod["serving"]) == (2, 18)
-    (left,) = capacity.of_partitions()
-    assert (left.total, left.left) == (20, 18)
-    site.slurm.human_resume("gn002")
-    site.slurm.save_power("gn003")
-    _look(site)
-    (left,) = capacity.of_partitions()
-    assert left.left == 20
 
 
 def test_a_drain_of_slurms_under_another_name_of_its_user_is_no_persons_act(site: Site) -> None:
