@@ -20,7 +20,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional
 
-from detectors.catalog import advice, check_drains, grammar, rows, rules, site_catalog
+from detectors.catalog import (
+    advice,
+    check_drains,
+    grammar,
+    rows,
+    rules,
+    site_catalog,
+    site_patterns,
+)
 from detectors.catalog import grace_periods as graces
 from detectors.catalog import vendor_catalogs as vendors
 from detectors.catalog.check_drains import CheckDrain
@@ -160,6 +168,7 @@ class Signature:
 
     `programs` (with `*` for any characters) and `facilities` (0 to 23) are who may write the line;
     without facilities any may. Only the kernel's lines may name no program, as in dmesg.
+    `is_of_site`: a site wrote it.
     """
 
     types: tuple[str, ...]
@@ -173,6 +182,7 @@ class Signature:
     facilities: frozenset[int] = frozenset()
     begins: Begins = Begins.MESSAGE
     scan: str = ""
+    is_of_site: bool = False
 
     def is_of(self, program: str, facility: Optional[int]) -> bool:
         """Whether a line of this program and facility may say it. A line that names no facility, as
@@ -194,6 +204,7 @@ class Harmless:
     programs: tuple[str, ...]
     facilities: frozenset[int] = frozenset()
     where: str = ""
+    is_of_site: bool = False
 
     def is_of(self, program: str, facility: Optional[int]) -> bool:
         return is_written_by(self.programs, self.facilities, program, facility)
@@ -306,8 +317,10 @@ class _Reader:
     vendor_catalogs: list[vendors.VendorCatalog] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
+    is_of_site: bool = False
 
     def read(self, path: Path) -> None:
+        self.is_of_site = path.parent != _DIRECTORY
         is_sites = path.parent == site_catalog.get_directory()
         name = str(path) if is_sites else path.name
         try:
@@ -355,11 +368,12 @@ class _Reader:
         self.places[fault_type.id] = where
 
     def _add_signature(self, where: str, row: dict[str, Any]) -> None:
-        self.signatures.extend(_signatures(where, row))
+        self.signatures.extend(_signatures(where, row, is_of_site=self.is_of_site))
 
     def _add_grammar(self, where: str, row: dict[str, Any]) -> None:
         for signature in grammar.expand(row):
-            self.signatures.extend(_signatures(where, signature))
+            found = _signatures(where, signature, is_of_site=self.is_of_site)
+            self.signatures.extend(found)
 
     def _add_rule(self, where: str, row: dict[str, Any]) -> None:
         rule = rules.read(where, row)
@@ -372,7 +386,7 @@ class _Reader:
         self.graces.append(graces.read(where, row))
 
     def _add_harmless(self, where: str, row: dict[str, Any]) -> None:
-        self.harmless.extend(_harmless(where, row))
+        self.harmless.extend(_harmless(where, row, is_of_site=self.is_of_site))
 
     def _add_advice(self, where: str, row: dict[str, Any]) -> None:
         self.advices.append(advice.read(where, row))
@@ -483,7 +497,7 @@ _ENUMS: dict[str, type[Enum]] = {
 }
 
 
-def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
+def _signatures(where: str, row: Mapping[str, Any], *, is_of_site: bool) -> list[Signature]:
     """One per pattern. Raises ValueError with one reason per line."""
     required = ("type", "event", "pattern", "on", "program", "facility", "begins")
     reasons = rows.list_wrong_fields(row, {*required, "unless", "qualifier", "scan"}, required)
@@ -514,14 +528,29 @@ def _signatures(where: str, row: Mapping[str, Any]) -> list[Signature]:
     for name in qualifier:
         if name not in all_groups:
             reasons.append(f"qualifier {name} is no group of a pattern")
+    if is_of_site and not reasons:
+        named = [("pattern", pattern) for pattern in patterns] + [("unless", unless)]
+        reasons += _list_refused(named)
     if reasons or not isinstance(event, EventKind) or not isinstance(kind, ResourceKind):
         raise ValueError("\n".join(reasons))
-    shared = Signature(types, event, "", kind, unless, qualifier, where, programs, facilities)
-    place = begins if isinstance(begins, Begins) else Begins.MESSAGE
-    return [replace(shared, pattern=pattern, begins=place, scan=scan) for pattern in patterns]
+    shared = Signature(
+        types,
+        event,
+        "",
+        kind,
+        unless,
+        qualifier,
+        where,
+        programs,
+        facilities,
+        begins=begins if isinstance(begins, Begins) else Begins.MESSAGE,
+        scan=scan,
+        is_of_site=is_of_site,
+    )
+    return [replace(shared, pattern=pattern) for pattern in patterns]
 
 
-def _harmless(where: str, row: Mapping[str, Any]) -> list[Harmless]:
+def _harmless(where: str, row: Mapping[str, Any], *, is_of_site: bool) -> list[Harmless]:
     """One per pattern. Raises ValueError with one reason per line."""
     required = ("pattern", "program", "facility", "reason", "source")
     reasons = rows.list_wrong_fields(row, set(required), required)
@@ -532,10 +561,19 @@ def _harmless(where: str, row: Mapping[str, Any]) -> list[Harmless]:
     patterns = _names(row.get("pattern", ()))
     for pattern in patterns:
         _groups("pattern", pattern, reasons)
+    if is_of_site and not reasons:
+        reasons += _list_refused([("pattern", pattern) for pattern in patterns])
     if reasons:
         raise ValueError("\n".join(reasons))
     reason, source = str(row["reason"]), str(row["source"])
-    return [Harmless(pattern, reason, source, programs, facilities, where) for pattern in patterns]
+    shared = Harmless("", reason, source, programs, facilities, where, is_of_site)
+    return [replace(shared, pattern=pattern) for pattern in patterns]
+
+
+def _list_refused(patterns: Sequence[tuple[str, str]]) -> list[str]:
+    """Why patterns of a site, each with its field's name, are refused."""
+    reasons = (site_patterns.find_reason(name, pattern) for name, pattern in patterns if pattern)
+    return [reason for reason in reasons if reason]
 
 
 def _facilities(row: Mapping[str, Any], reasons: list[str]) -> frozenset[int]:

@@ -129,11 +129,16 @@ def _compiled(engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int) 
     return database
 
 
+# Of RE2's default, 8 MiB, all signatures as one set ask for more than there is.
+_RE2_MEMORY = 512 * 1024 * 1024
+
+
 class _Re2:
     def __init__(self, engine: Any, patterns: Sequence[tuple[int, bytes]]) -> None:
         options = engine.Options()
         options.encoding = engine.Options.Encoding.LATIN1
         options.never_nl = False
+        options.max_mem = _RE2_MEMORY
         self._numbers = [number for number, _ in patterns]
         self._set = engine.Set.SearchSet(options)
         self._of_block = engine.Set.SearchSet(options)

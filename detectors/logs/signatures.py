@@ -22,6 +22,7 @@ from detectors.catalog.catalog import (
     ResourceKind,
     Signature,
 )
+from detectors.catalog.site_patterns import LineMatch, LinePattern, compile_pattern, read_groups
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
 from detectors.logs.header import Header, parse_header, source_key
 from detectors.logs.matcher import compile_patterns
@@ -143,13 +144,16 @@ def to_event(
 @dataclass(frozen=True)
 class _Compiled:
     signature: Signature
-    pattern: re.Pattern[bytes]
-    unless: re.Pattern[bytes] | None
+    pattern: LinePattern
+    unless: LinePattern | None
 
 
 def _compile(signature: Signature) -> _Compiled:
-    unless = re.compile(signature.unless.encode()) if signature.unless else None
-    return _Compiled(signature, re.compile(signature.pattern.encode()), unless)
+    is_of_site = signature.is_of_site
+    unless = None
+    if signature.unless:
+        unless = compile_pattern(signature.unless, is_of_site=is_of_site)
+    return _Compiled(signature, compile_pattern(signature.pattern, is_of_site=is_of_site), unless)
 
 
 class Matcher:
@@ -162,7 +166,7 @@ class Matcher:
         by_scan: dict[bytes, list[int]] = {}
         driver_scan = _make_driver_scan(self._signatures)
         for number, item in enumerate(self._signatures):
-            scan = item.signature.scan.encode() or item.pattern.pattern
+            scan = (item.signature.scan or item.signature.pattern).encode()
             if _names_drivers(item):
                 scan = driver_scan
             by_scan.setdefault(scan, []).append(number)
@@ -173,10 +177,11 @@ class Matcher:
         self._has_match = lines.has_match
         self._occurs = lines.occurs
         self._harmless = [
-            (harmless, re.compile(harmless.pattern.encode())) for harmless in catalog.harmless
+            (harmless, compile_pattern(harmless.pattern, is_of_site=harmless.is_of_site))
+            for harmless in catalog.harmless
         ]
         self._match_harmless = compile_patterns(
-            [(number, pattern.pattern) for number, (_, pattern) in enumerate(self._harmless)],
+            [(number, row.pattern.encode()) for number, (row, _) in enumerate(self._harmless)],
             engine=engine,
         ).match
 
@@ -220,9 +225,7 @@ class Matcher:
             found, is_of_driver = _find(item, line, body)
             if found is None or (item.unless is not None and item.unless.search(line)):
                 continue
-            groups = {
-                name: _text(value) for name, value in found.groupdict().items() if value is not None
-            }
+            groups = {name: _text(value) for name, value in read_groups(found).items()}
             named = groups.pop("host", "") or header.host
             whose = default_host if is_own_line or not named else named
             host = resources.short_host(resources.printable(whose))
@@ -317,7 +320,9 @@ class _Hit:
 
 
 def _names_drivers(item: _Compiled) -> bool:
-    return not item.signature.scan and _DRIVER_AND_ADDRESS.match(item.pattern.pattern) is not None
+    if item.signature.scan:
+        return False
+    return _DRIVER_AND_ADDRESS.match(item.signature.pattern.encode()) is not None
 
 
 def _make_driver_scan(signatures: Sequence[_Compiled]) -> bytes:
@@ -325,7 +330,7 @@ def _make_driver_scan(signatures: Sequence[_Compiled]) -> bytes:
     name is looked for in every line, and they are short and occur in many words."""
     names: set[bytes] = set()
     for item in filter(_names_drivers, signatures):
-        found = _DRIVER_AND_ADDRESS.match(item.pattern.pattern)
+        found = _DRIVER_AND_ADDRESS.match(item.signature.pattern.encode())
         if found is not None:
             names.update((found[1] or found[2]).split(b"|"))
     return b"(?:" + b"|".join(sorted(names)) + b") " + _ADDRESS
@@ -335,7 +340,7 @@ def _body_of(header: Header) -> bytes:
     return _LEAD.sub(b"", header.body.encode(), count=1)
 
 
-def _find(item: _Compiled, line: bytes, body: bytes) -> tuple[re.Match[bytes] | None, bool]:
+def _find(item: _Compiled, line: bytes, body: bytes) -> tuple[LineMatch | None, bool]:
     """The signature where it may stand, and whether the message begins with it: what somebody
     quotes in a message is not said by it."""
     found = item.pattern.match(body)
