@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from detectors.catalog import catalog
 from detectors.catalog.catalog import CatalogError
 from detectors.detector import DetectorError
+from detectors.receivers.senders import RefusedCertificates
 from detectors.transports import error_text
 from detectors.transports.ssh import SshShell
 from incidents.correlation.rules import CorrelationError
@@ -81,6 +82,22 @@ def node_access_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMe
     return []
 
 
+def refused_certificates_are_readable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+    """The receiver goes on with the list of before, and does not start again without one."""
+    path = settings.KINTSUGI["KINTSUGI_TLS_REFUSED"]
+    if not path:
+        return []
+    try:
+        RefusedCertificates(Path(path))
+    except (OSError, ValueError) as error:
+        words = f"KINTSUGI_TLS_REFUSED: {error}"
+        hint = (
+            "Correct the file: until then the receiver takes no change of it, and does not start."
+        )
+        return [checks.Warning(words, hint=hint, id="kintsugi.W004")]
+    return []
+
+
 def catalogue_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """A row that is read wrongly would raise faults of what is well, or hide what is not."""
     try:
@@ -124,6 +141,7 @@ def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMess
 CHECKS = (
     redis_keeps_what_it_is_given,
     node_access_is_usable,
+    refused_certificates_are_readable,
     catalogue_is_usable,
     correlation_is_usable,
     runbooks_are_usable,

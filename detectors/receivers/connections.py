@@ -19,6 +19,7 @@ from typing import Any
 from detectors.receivers.counters import Counters
 from detectors.receivers.framing import Framer, FramingError
 from detectors.receivers.intake import Sender
+from detectors.receivers.senders import RefusedCertificates, make_fingerprint
 
 _log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 10_000
@@ -33,6 +34,9 @@ _READ_EMPTY_S = 10.0
 # A sender that is slower than this at TLS has its connection closed (our choice).
 _HANDSHAKE_S = 10.0
 
+# How soon a certificate that is refused from now on loses its connections (our choice).
+_LOOK_FOR_REFUSED_S = 5.0
+
 # By address, and by the name that a certificate proves, empty without one.
 Accept = Callable[[str, str], Sender | None]
 Take = Callable[[bytes, Sender], None]
@@ -42,7 +46,8 @@ class Connections:
     """Listens from the first, so that the kernel completes connections and keeps their bytes;
     `start` reads them.
 
-    With `tls` each sender must show a certificate that the context takes (RFC 5425). `accept` gives
+    With `tls` each sender must show a certificate that the context takes (RFC 5425), and that is
+    none of `refused`. `accept` gives
     the sender of an address, None refuses it; `connect` makes what reads a
     connection. `listener` listens already; others may listen on it after us: what has not been
     accepted at the end is theirs.
@@ -55,20 +60,42 @@ class Connections:
         accept: Accept,
         connect: Callable[[Connections], Connection],
         tls: ssl.SSLContext | None = None,
+        refused: RefusedCertificates | None = None,
     ) -> None:
         self._tls = tls
+        self._refused = refused
         self._counters = counters
         self._accept = accept
         self._connect = connect
         self._open: set[Connection] = set()
         self._accepting: set[asyncio.Task[object]] = set()
         self._is_held_back = False
+        self._is_looking = False
         self._listener = listener
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.add_reader(self._listener.fileno(), self._accept_waiting)
+        if self._refused is not None and not self._is_looking:
+            self._is_looking = True
+            loop.call_later(_LOOK_FOR_REFUSED_S, self._look_for_refused)
+
+    def _look_for_refused(self) -> None:
+        """A connection may last for months: it ends soon after its certificate is refused."""
+        if self._refused is None or self._listener.fileno() < 0:
+            return
+        if self._refused.read_changes():
+            for connection in list(self._open):
+                if self._refused.has(connection.fingerprint):
+                    self._count_refused(connection.fingerprint)
+                    connection.abort()
+        asyncio.get_running_loop().call_later(_LOOK_FOR_REFUSED_S, self._look_for_refused)
+
+    def _count_refused(self, fingerprint: str) -> None:
+        if not self._counters.refused_handshakes:
+            _log.warning("refused the certificate %s, which the site's list names", fingerprint)
+        self._counters.refused_handshakes += 1
 
     def hold_back(self, is_held_back: bool) -> None:
         self._is_held_back = is_held_back
@@ -166,6 +193,9 @@ class Connections:
     # -- what a connection asks
 
     def opened(self, connection: Connection, address: str, proof: str) -> Sender | None:
+        if self._refused is not None and self._refused.has(connection.fingerprint):
+            self._count_refused(connection.fingerprint)
+            return None
         sender = self._accept(address, proof) if len(self._open) < MAX_CONNECTIONS else None
         if sender is None:
             self._counters.refused_connections += 1
@@ -246,6 +276,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, connections: Connections) -> None:
         self.sender: Sender | None = None
+        self.fingerprint = ""  # of its certificate, empty without one
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._is_held_back = False
@@ -270,6 +301,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         certificate = transport.get_extra_info("peercert")
         proof = find_name(certificate) if certificate else ""
+        tls = transport.get_extra_info("ssl_object")
+        shown = tls.getpeercert(binary_form=True) if tls is not None else None
+        self.fingerprint = make_fingerprint(shown) if shown else ""
         self.sender = self._connections.opened(self, peer[0], proof)
         if self.sender is None:
             transport.abort()
@@ -297,6 +331,11 @@ class Connection(asyncio.Protocol):
     def write(self, content: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(content)
+
+    def abort(self) -> None:
+        """What it has under way is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def close(self) -> None:
         """What was written is sent first."""

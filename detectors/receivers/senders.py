@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from detectors.provenance import Forger, Provenance, Transport
 from detectors.resources import short_host
 
+_log = logging.getLogger(__name__)
+# As `openssl x509 -fingerprint -sha256` prints it, or its 64 hex digits alone.
+_FINGERPRINT = re.compile(r"(?:sha256 fingerprint=)?([0-9a-f]{64})", re.IGNORECASE)
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 _CACHED = 20_000
 
@@ -107,3 +114,61 @@ def _plain(address: str) -> str:
     """Without zone index, and IPv4 as IPv4 where the socket is dual."""
     bare = address.partition("%")[0]
     return bare.removeprefix("::ffff:") if "." in bare else bare
+
+
+class RefusedCertificates:
+    """Certificates that the site trusts no longer, whoever signed them: a text file with a
+    fingerprint (SHA-256) a line, and comments behind `#`.
+
+    `has` knows the file as `read_changes` last found it. Raises OSError and ValueError, which says
+    the file and the line, where it cannot be read at first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp = self._get_stamp()
+        self._fingerprints = _read_fingerprints(path)
+
+    def has(self, fingerprint: str) -> bool:
+        return fingerprint in self._fingerprints
+
+    def read_changes(self) -> bool:
+        """Whether the file has changed. A file that cannot be read any more leaves the list as it
+        was, and says so."""
+        try:
+            stamp = self._get_stamp()
+            if stamp == self._stamp:
+                return False
+            self._stamp = stamp
+            self._fingerprints = _read_fingerprints(self.path)
+        except (OSError, ValueError) as error:
+            if self._stamp is not None:
+                _log.error("the list of refused certificates of before stays: %s", error)
+            self._stamp = None
+            return False
+        return True
+
+    def _get_stamp(self) -> tuple[int, int, int] | None:
+        found = self.path.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def make_fingerprint(certificate: bytes) -> str:
+    """SHA-256 of a certificate in DER, as hex digits."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def _read_fingerprints(path: Path) -> frozenset[str]:
+    found = set()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        text = line.partition("#")[0].replace(":", "").strip()
+        if not text:
+            continue
+        fingerprint = _FINGERPRINT.fullmatch(text)
+        if fingerprint is None:
+            raise ValueError(
+                f"{path}:{number}: {text[:80]!r} is no SHA-256 fingerprint of a certificate:"
+                " `openssl x509 -in CERTIFICATE -noout -fingerprint -sha256` prints it"
+            )
+        found.add(fingerprint[1].lower())
+    return frozenset(found)

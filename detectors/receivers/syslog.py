@@ -36,7 +36,7 @@ from detectors.receivers.folding import Folder, of_event
 from detectors.receivers.intake import Intake, Sender, Signatures, UnreadSource, Zones
 from detectors.receivers.refusals import EVENTS, NAMES, Quotas, Refusals, RefusedInput
 from detectors.receivers.relp.sessions import RelpConnection
-from detectors.receivers.senders import Senders
+from detectors.receivers.senders import RefusedCertificates, Senders
 from detectors.receivers.spool import Batch, Extent, Spool, SpoolFull
 from detectors.resources import short_host
 
@@ -73,10 +73,12 @@ class Listen:
 
 @dataclass(frozen=True)
 class TlsDoor:
-    """Where syslog over TLS comes in, and whose certificates are taken."""
+    """Where syslog over TLS comes in, and whose certificates are taken: those that the context
+    takes, but for `refused`."""
 
     listener: socket.socket
     context: ssl.SSLContext
+    refused: RefusedCertificates | None = None
 
 
 class Door(Protocol):
@@ -225,8 +227,8 @@ class Receiver:
             self._relp.start(self._loop)
         if self._tls_door is not None:
             lines = partial(LineConnection, take=self.take)
-            listener, context = self._tls_door.listener, self._tls_door.context
-            self._tls = self._read(listener, Transport.TLS, lines, context)
+            listener = self._tls_door.listener
+            self._tls = self._read(listener, Transport.TLS, lines, self._tls_door)
             self._tls.start(self._loop)
         for door in self._doors:
             # In a thread: it asks the database whom to believe, which no event loop may wait for.
@@ -270,10 +272,12 @@ class Receiver:
         listener: socket.socket,
         transport: Transport,
         connect: Callable[[Connections], Connection],
-        tls: ssl.SSLContext | None = None,
+        tls: TlsDoor | None = None,
     ) -> Connections:
         accept = partial(self._accept, transport=transport)
-        return Connections(listener, self.counters, accept, connect, tls)
+        if tls is None:
+            return Connections(listener, self.counters, accept, connect)
+        return Connections(listener, self.counters, accept, connect, tls.context, tls.refused)
 
     def _accept(self, address: str, proof: str, *, transport: Transport) -> Sender | None:
         """The sender of a new connection; None refuses it."""

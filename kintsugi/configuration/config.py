@@ -180,6 +180,14 @@ KEYS: tuple[Key, ...] = (
         "who signs the certificates of senders",
     ),
     Key(
+        "KINTSUGI_TLS_REFUSED",
+        str,
+        "",
+        "a path to a text file",
+        "certificates of senders that are trusted no longer: a SHA-256 fingerprint a line, read"
+        " anew when the file changes",
+    ),
+    Key(
         "KINTSUGI_SYSLOG_UDP",
         one_of("all", "switches"),
         "all",

@@ -26,7 +26,7 @@ from detectors.receivers.delivery import Backlog, InboxAway
 from detectors.receivers.intake import Zones
 from detectors.receivers.passed_sockets import PassedSocketError, take_passed_sockets
 from detectors.receivers.refusals import RefusedInput
-from detectors.receivers.senders import LOOPBACK, Senders
+from detectors.receivers.senders import LOOPBACK, RefusedCertificates, Senders
 from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Door, Listen, Receiver, TlsDoor
 from detectors.resources import short_host
@@ -175,10 +175,22 @@ def _tls_door() -> TlsDoor | None:
     if missing:
         raise TlsError(f"KINTSUGI_TLS_LISTEN is set, {' and '.join(missing)} not")
     context = connections.make_tls(*(str(settings.KINTSUGI[name]) for name in names))
+    refused = _read_refused_certificates()
     try:
-        return TlsDoor(connections.listen(address), context)
+        return TlsDoor(connections.listen(address), context, refused)
     except OSError as error:
         raise _taken("KINTSUGI_TLS_LISTEN", address, error) from error
+
+
+def _read_refused_certificates() -> RefusedCertificates | None:
+    """Raises TlsError."""
+    path = settings.KINTSUGI["KINTSUGI_TLS_REFUSED"]
+    if not path:
+        return None
+    try:
+        return RefusedCertificates(Path(path))
+    except (OSError, ValueError) as error:
+        raise TlsError(f"KINTSUGI_TLS_REFUSED: {error}") from error
 
 
 def _listen_for_relp(address: tuple[str, int]) -> socket.socket:

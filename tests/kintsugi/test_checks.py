@@ -15,6 +15,7 @@ from kintsugi.checks import (
     correlation_is_usable,
     node_access_is_usable,
     redis_keeps_what_it_is_given,
+    refused_certificates_are_readable,
     runbooks_are_usable,
 )
 from tests.services.ports import free_port
@@ -73,6 +74,20 @@ def test_host_keys_that_are_not_pinned_yet_are_a_warning(settings: Any, tmp_path
     }
     settings.KINTSUGI = {**settings.KINTSUGI, **access}
     assert [message.id for message in node_access_is_usable(None)] == ["kintsugi.W003"]
+
+
+def test_a_list_of_refused_certificates_that_cannot_be_read_is_a_warning(
+    settings: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "refused"
+    settings.KINTSUGI = {**settings.KINTSUGI, "KINTSUGI_TLS_REFUSED": str(path)}
+    (absent,) = refused_certificates_are_readable(None)
+    path.write_text("\ngn042.pem\n")
+    (wrong,) = refused_certificates_are_readable(None)
+    path.write_text("sha256 Fingerprint=" + ":".join(["AB"] * 32))
+    assert list(refused_certificates_are_readable(None)) == []
+    assert (absent.id, wrong.id) == ("kintsugi.W004", "kintsugi.W004")
+    assert f"{path}:2: 'gn042.pem' is no SHA-256 fingerprint" in wrong.msg
 
 
 @pytest.mark.parametrize(("table", "missing"), [("rule", "cause"), ("gather", "fewest")])

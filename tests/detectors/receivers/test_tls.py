@@ -13,7 +13,7 @@ import pytest
 
 from detectors.provenance import Forger, Provenance, Transport
 from detectors.receivers.connections import TlsError, listen, make_tls
-from detectors.receivers.senders import Senders
+from detectors.receivers.senders import RefusedCertificates, Senders
 from detectors.receivers.syslog import TlsDoor
 from tests.detectors.receiver_twin import MemoryInbox, RunningReceiver
 from tests.services.ports import free_port, listens, wait_until
@@ -86,13 +86,18 @@ def running(
 ) -> Iterator[tuple[RunningReceiver, int, MemoryInbox]]:
     certificate, key = receivers
     context = make_tls(str(certificate), str(key), str(site.certificate))
+    refused_file = tmp_path / "refused"
+    refused_file.write_text("# nobody yet\n")
     listener = listen(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     names = frozenset({"gn001", "gn042"})
     inbox = MemoryInbox()
     senders = Senders(names=names, relays=[])
     with RunningReceiver(
-        tmp_path, inbox=inbox, senders=senders, tls=TlsDoor(listener, context)
+        tmp_path,
+        inbox=inbox,
+        senders=senders,
+        tls=TlsDoor(listener, context, RefusedCertificates(refused_file)),
     ) as receiver:
         yield receiver, port, inbox
 
@@ -141,6 +146,61 @@ def test_nobody_is_read_without_a_certificate_that_the_site_signed(
     wait_until(lambda: counters.refused_handshakes >= 2, within_s=20, what="two refused handshakes")
     receiver.stop()
     assert not inbox.counts()
+
+
+def fingerprint(certificate: Path) -> str:
+    """As openssl prints it."""
+    command = [find("openssl") or "openssl", "x509", "-noout", "-fingerprint", "-sha256"]
+    printed = subprocess.run(
+        [*command, "-in", str(certificate)], check=True, capture_output=True, text=True
+    )
+    return printed.stdout
+
+
+def is_closed(sender: ssl.SSLSocket) -> bool:
+    try:
+        return sender.recv(64) == b""
+    except OSError:
+        return True
+
+
+@pytest.mark.needs("openssl")
+def test_a_certificate_that_is_refused_from_now_on_loses_its_connection_and_others_do_not(
+    running: tuple[RunningReceiver, int, MemoryInbox], site: Authority, tmp_path: Path
+) -> None:
+    receiver, port, inbox = running
+    stolen, kept = site.sign("gn001.cluster.example"), site.sign("gn042.cluster.example")
+    with connected(port, site, stolen) as thief, connected(port, site, kept) as other:
+        thief.sendall(framed(_LINE % b"gn001", is_counted=True))
+        receiver.wait_for_occurrences(1)
+        (tmp_path / "refused").write_text(f"# lost with the laptop\n{fingerprint(stolen[0])}")
+        assert is_closed(thief)
+        with contextlib.suppress(OSError), connected(port, site, stolen) as again:
+            again.sendall(framed(_LINE % b"gn001", is_counted=True))
+            assert is_closed(again)
+        other.sendall(framed(_LINE % b"gn042", is_counted=True))
+        receiver.wait_for_occurrences(2)
+    assert receiver.receiver.counters.refused_handshakes == 2
+    told = inbox.counts()
+    assert {resource.split("/")[1] for resource, _ in told} == {"gn001", "gn042"}
+    assert sum(told.values()) == 2
+
+
+def test_a_list_of_refused_certificates_that_cannot_be_read_leaves_the_one_of_before(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "refused"
+    path.write_text("AB" * 32 + "\n")
+    refused = RefusedCertificates(path)
+    assert refused.has("ab" * 32)
+    path.write_text("gn042.pem\n")
+    assert not refused.read_changes()
+    assert refused.has("ab" * 32)
+    with pytest.raises(ValueError, match=r"refused:1: 'gn042\.pem' is no SHA-256 fingerprint"):
+        RefusedCertificates(path)
+    path.write_text("# nobody any more\n")
+    assert refused.read_changes()
+    assert not refused.has("ab" * 32)
 
 
 @contextlib.contextmanager
