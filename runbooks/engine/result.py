@@ -46,6 +46,9 @@ _KINTSUGI = "kintsugi"
 # look again.
 LOOK_ANEW = "look_anew"
 TIMES_BACK = "times_back"
+# How long a node that a run holds is not looked at while a guard refuses the next act: as long as
+# while its jobs are waited for.
+_LONGEST_UNSEEN = timedelta(minutes=5)
 _ENOUGH_BACK = "It goes on when enough nodes are back in service. "
 # Until when, where that is no time: what has one is asked again then.
 UNTIL: Mapping[Refusal, str] = {
@@ -258,6 +261,8 @@ def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
     """
     run = turn.run
     retry_at = (refused.ask_again_at or turn.now) + room_queue.get_queue_delay(run, refused)
+    # Until then people may have resumed the node, or taken it over.
+    look_at = min(retry_at, turn.now + _LONGEST_UNSEEN)
     goes_on = UNTIL.get(refused.kind, "")
     text = f"{refused.reason}. {goes_on}Asked again at {retry_at:%Y-%m-%d %H:%M:%S %Z}."
     with transaction.atomic():
@@ -269,7 +274,7 @@ def refuse(turn: Turn, refused: GuardRefused, *, maintenance: str = "") -> None:
             run.facts[REFUSED] = str(refused.kind)
         if maintenance:
             run.facts[LOOK_ANEW] = f"The maintenance of {run.place} is over"
-        _schedule_retry(turn, text, at=retry_at)
+        _schedule_retry(turn, text, at=look_at)
 
 
 def return_to_inspection(turn: Turn, *, index: int) -> None:
@@ -383,7 +388,9 @@ def _store_restored(turn: Turn, text: str) -> None:
     ask = f"See whether {turn.run.place} is to stay out: its repair had ended well."
     with transaction.atomic():
         _record(turn, "run_note", text, needs_human=ask)
-        lease.release(turn.run, wake_at=None)
+        is_unchecked = overwritten.is_unchecked(turn.run.facts)
+        wake_at = turn.now + overwritten.LOOK_AGAIN if is_unchecked else None
+        lease.release(turn.run, wake_at=wake_at)
 
 
 def conclude(turn: Turn, text: str) -> None:

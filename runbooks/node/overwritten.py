@@ -109,20 +109,29 @@ def find_overwritten(ctx: Context) -> Overwritten | Unknown | None:
 
 def put_back(ctx: Context, found: Overwritten) -> str:
     """Writes the person's words onto the node again, where ours still stand in their place; what
-    was done, as a sentence."""
-    act = ctx.facts.pop(_UNCHECKED)
+    was done, as a sentence.
+
+    Raises SlurmError, and the words are still to be put back then. The accounts are read for this
+    drain too: somebody may have spoken in its moment.
+    """
+    act = ctx.facts[_UNCHECKED]
     who, at = found.by or "someone", f"{found.at:%Y-%m-%d %H:%M:%S %Z}"
     words = f'with "{found.reason}"' if found.reason else "with words that are lost"
     said = f"{who} had drained {ctx.node} at {at} {words}"
     is_drain = act["act"] == _DRAIN
     ours = f"Kintsugi {'drained' if is_drain else 'resumed'} it in the same moment"
     if not _stands(act, ctx.state):
+        del ctx.facts[_UNCHECKED]
         return f"{said}, and {ours}: somebody has changed it since, and it is left as it is"
     note = f" (by {who}, {at}; put back by Kintsugi)"
     reason = found.reason or f"drained in the same second as by Kintsugi, ask {who}"
-    ctx.world.slurm_writer.drain(
+    after = ctx.world.slurm_writer.drain(
         ctx.node, f"{reason[: _LONGEST - len(note)]}{note}", as_seen=ctx.state
     )
+    note_drain(ctx.facts, ctx.state, after, ctx.now)
+    if _UNCHECKED in ctx.facts:
+        restored = {"reason": found.reason, "by": found.by, "at": _format_second(found.at)}
+        ctx.facts[_UNCHECKED]["restored"] = restored
     return f"{said}, and {ours}: their drain and their words are put back"
 
 
@@ -135,7 +144,7 @@ def _stands(act: Mapping[str, str], state: NodeState) -> bool:
 
 
 def _compare(
-    ctx: Context, act: Mapping[str, str], events: Sequence[NodeEvent]
+    ctx: Context, act: Mapping[str, Any], events: Sequence[NodeEvent]
 ) -> Overwritten | Unknown | None:
     if act["act"] == _RESUME:
         return _find_before_resume(act["reason"], events)
@@ -154,7 +163,7 @@ def _is_ours(ctx: Context, found: Overwritten) -> bool:
 
 
 def _find_before_drain(
-    act: Mapping[str, str], events: Sequence[NodeEvent]
+    act: Mapping[str, Any], events: Sequence[NodeEvent]
 ) -> Overwritten | Unknown | None:
     """What stood there until our reason came, other than what had been seen before. In one second
     there is one row, with their name and our reason."""
@@ -164,7 +173,9 @@ def _find_before_drain(
     own = ours[-1]
     if act["began_at"] not in ("", to_iso(own.began_at)):
         return None
-    is_by_another = own.by not in ("", act["by"]) and act["by"] != ""
+    restored = act.get("restored", {})
+    is_restored = [own.by, to_iso(own.began_at)] == [restored.get("by"), restored.get("at")]
+    is_by_another = own.by not in ("", act["by"]) and act["by"] != "" and not is_restored
     if is_by_another and act["seen_at"] != act["began_at"]:
         return Overwritten("", own.by, own.began_at)
     before = [event for event in events if event.ended_at == own.began_at and event is not own]
@@ -174,25 +185,29 @@ def _find_before_drain(
         event
         for event in before
         if drain_reasons.strip_appended(event.reason) != seen
+        and event.reason != restored.get("reason")
         and not drain_reasons.is_slurms_text(event.reason)
     ]
     return _build(persons[-1]) if persons else None
 
 
 def _find_before_resume(reason: str, events: Sequence[NodeEvent]) -> Overwritten | Unknown | None:
-    """What came in the place of our reason, and went with our resume."""
+    """What came in the place of our reason, or of what Slurm had put in its place, and went with
+    our resume."""
     if not events or events[-1].ended_at is None:
         return Unknown()
     last = events[-1]
-    if (
-        len(events) == 1
-        or last.reason.startswith(reason)
-        or drain_reasons.is_slurms_text(last.reason)
-    ):
+    if last.reason.startswith(reason) or drain_reasons.is_slurms_text(last.reason):
         return None
-    before = events[-2]
-    is_after_ours = before.reason.startswith(reason) and before.ended_at == last.began_at
-    return _build(last) if is_after_ours else None
+    next_began_at = last.began_at
+    for event in reversed(events[:-1]):
+        is_followed = event.ended_at == next_began_at
+        if is_followed and event.reason.startswith(reason):
+            return _build(last)
+        if not is_followed or not drain_reasons.is_slurms_text(event.reason):
+            return None
+        next_began_at = event.began_at
+    return None
 
 
 def _build(event: NodeEvent) -> Overwritten:

@@ -70,20 +70,22 @@ class Site:
         mode: Mode = Mode.ARMED,
         slurm: Mapping[str, str] | None = None,
         partitions: Mapping[str, Sequence[str]] | None = None,
+        boot_takes: timedelta = BOOT,
         **policy: Any,
     ) -> None:
         self.now = EPOCH
         self.names = [f"gn{number:03d}" for number in range(1, nodes + 1)]
         clock: Callable[[], datetime] = lambda: self.now  # noqa: E731
         self.nodes = SimulatedWorld(
-            [SimulatedNode(n, clock=clock, boot_takes=BOOT) for n in self.names], clock=clock
+            [SimulatedNode(n, clock=clock, boot_takes=boot_takes) for n in self.names],
+            clock=clock,
         )
         self.slurm = MemorySlurm(
             {name: (partitions or {}).get(name, ["gpu"]) for name in self.names},
             cluster_name=CLUSTER,
             now=clock,
             on_reboot=self._power_goes,
-            boot_takes=BOOT,
+            boot_takes=boot_takes,
             settings=slurm,
         )
         self.shell = Unplugged(self.nodes)

@@ -458,3 +458,18 @@ def test_fault_logged_after_the_boot_fails_the_verification_when_the_clock_of_th
     assert run.state == RunState.FAILED
     assert "gpu.xid.95" in run.outcome
     assert site.slurm.nodes(("gn001",))["gn001"].is_drained
+
+
+def test_a_node_that_waits_a_day_for_its_reboot_is_looked_at_meanwhile() -> None:
+    """A person resumes it: the incident says so within minutes, not a day later."""
+    site = Site(nodes=2)
+    assert site.play(site.begin(site.lose_gpu())).state == RunState.SUCCEEDED
+    site.now += timedelta(hours=1)
+    site.nodes.inject("gsp_timeout", "gn001/gpu/3")
+    second = site.raise_fault(fault_type="gpu.xid.119", resource=site.gpu("gn001", 3))
+    run = site.play(site.begin(second), until=lambda run: "refused" in run.facts)
+    assert "a node is rebooted once in 24 h" in run.waiting_for
+    site.slurm.human_resume("gn001")
+    run = site.play(run, limit=timedelta(minutes=6))
+    assert run.state == RunState.ABORTED
+    assert "was resumed by someone else" in run.outcome

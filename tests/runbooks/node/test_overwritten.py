@@ -23,16 +23,17 @@ THEIRS = "bob: tray out, hands inside"
 
 
 class Meanwhile(CommandShell):
-    """Lets a person act right before one `scontrol update`, once the client has looked."""
+    """Lets people act right before the first `scontrol update`s, once the client has looked."""
 
-    def __init__(self, site: Site, word: str, act: Callable[[], None]) -> None:
+    def __init__(self, site: Site, word: str, *acts: Callable[[], None]) -> None:
         super().__init__(site.slurm)
-        self._word, self._act, self.times = word, act, 0
+        self._word, self._acts, self.times = word, acts, 0
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-        if "update" in argv and self._word in argv and not self.times:
+        is_awaited = "update" in argv and (self.times > 0 or self._word in argv)
+        if is_awaited and self.times < len(self._acts):
             self.times += 1
-            self._act()
+            self._acts[self.times - 1]()
         return super().run(target, argv, timeout)
 
 
@@ -47,15 +48,21 @@ def play(word: str, *, seconds: int, accounts: bool = True) -> tuple[Site, Run]:
         site.now += timedelta(seconds=seconds)
 
     shell = Meanwhile(site, word, person)
+    run = play_on(site, shell)
+    assert shell.times == 1
+    return site, run
+
+
+def play_on(site: Site, shell: CommandShell, *, limit: timedelta = timedelta(minutes=10)) -> Run:
+    """A whole run through that client, and what is looked at once more after it."""
     client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
     site.world = replace(site.world, slurm=client, writer=client)
-    run = site.play(site.begin(site.lose_gpu()))
+    run = site.play(site.begin(site.lose_gpu()), limit=limit)
     for _ in range(6):
         if run.wake_at is not None:
             site.now = max(site.now, run.wake_at)
             run = site.advance(run)
-    assert shell.times == 1
-    return site, run
+    return run
 
 
 def acts(site: Site) -> list[str]:
@@ -117,6 +124,66 @@ def test_a_drain_that_was_over_before_ours_is_nobodys_word() -> None:
     run = site.play(site.begin(site.lose_gpu()))
     assert run.state == RunState.SUCCEEDED, run.outcome
     assert acts(site) == ["drain", "reboot", "resume"]
+
+
+def drains_once_more(site: Site, words: str) -> Callable[[], None]:
+    """A person's drain, seconds apart from what comes before and after it."""
+
+    def person() -> None:
+        site.now += timedelta(seconds=2)
+        site.slurm.human_drain("gn001", words)
+        site.now += timedelta(seconds=2)
+
+    return person
+
+
+@pytest.mark.parametrize("word", ["State=DRAIN", "State=RESUME"])
+def test_whoever_speaks_while_a_persons_words_are_put_back_has_theirs_put_back_too(
+    word: str,
+) -> None:
+    site = Site(nodes=2)
+    second = "eve: and mine, too"
+    shell = Meanwhile(site, word, drains_once_more(site, THEIRS), drains_once_more(site, second))
+    play_on(site, shell)
+    assert shell.times == 2
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(second)
+
+
+def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_replaced_our_reason() -> (
+    None
+):
+    """As 23.02 and later do where a drained node registers with fewer GPUs."""
+    site = Site(nodes=2)
+
+    def both() -> None:
+        site.now += timedelta(seconds=2)
+        fewer = "gres/gpu count reported lower than configured (7 < 8)"
+        site.slurm.slurm_drain("gn001", fewer)
+        drains_once_more(site, THEIRS)()
+
+    play_on(site, Meanwhile(site, "State=RESUME", both))
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+
+
+def test_words_that_could_not_be_put_back_at_once_are_put_back_later() -> None:
+    site = Site(nodes=2)
+
+    class Deaf(Meanwhile):
+        """slurmctld answers nothing when the words are put back for the first time."""
+
+        is_deaf = True
+
+        def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+            is_put_back = any("put back by Kintsugi" in word for word in argv)
+            if is_put_back and self.is_deaf:
+                self.is_deaf = False
+                return Output(1, b"", b"Unable to contact slurm controller", timedelta(0))
+            return super().run(target, argv, timeout)
+
+    shell = Deaf(site, "State=DRAIN", drains_once_more(site, THEIRS))
+    play_on(site, shell)
+    assert not shell.is_deaf
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
 
 
 def test_a_silent_slurmdbd_holds_a_run_up_for_seconds_only() -> None:

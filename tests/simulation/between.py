@@ -1,0 +1,69 @@
+"""Where others may act between the product's calls to Slurm, and within one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from detectors.detector import Output, Target
+from fixtures.memory_slurm import MemorySlurm
+from fixtures.memory_slurm_commands import CommandShell
+from runbooks.slurm.client import ScontrolWriter
+
+
+class Interleaved:
+    """The product's client; `pause` is called before each call of it."""
+
+    def __init__(self, client: ScontrolWriter, pause: Callable[[str], None]) -> None:
+        self._client = client
+        self._pause = pause
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+
+        def paused(*arguments: Any, **more: Any) -> Any:
+            self._pause(name)
+            return call(*arguments, **more)
+
+        return paused
+
+
+# How a command that changes a node begins.
+_UPDATE, _REBOOT, _CANCEL = (
+    ("scontrol", "update"),
+    ("scontrol", "reboot"),
+    ("scontrol", "cancel_reboot"),
+)
+
+
+def parse_act(argv: tuple[str, ...]) -> tuple[str, str, str] | None:
+    """(verb, node, reason) of a command that changes a node; None of any other."""
+    words = [word for word in argv if word != "env" and not word.startswith(("TZ=", "SLURM_"))]
+    opening = tuple(words[:2])
+    if opening in (_REBOOT, _CANCEL):
+        return words[1], words[2], ""
+    fields = dict(word.partition("=")[::2] for word in words[2:])
+    if opening != _UPDATE or "NodeName" not in fields:
+        return None
+    return fields["State"].lower(), fields["NodeName"], fields.get("Reason", "")
+
+
+class ActShell(CommandShell):
+    """Slurm's programs over a Slurm in memory. `watch` is called around each command that changes a
+    node."""
+
+    def __init__(
+        self,
+        slurm: MemorySlurm,
+        watch: Callable[[tuple[str, str, str], Callable[[], Output]], Output],
+    ) -> None:
+        super().__init__(slurm)
+        self._watch = watch
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        run = super().run
+        act = parse_act(argv)
+        if act is None:
+            return run(target, argv, timeout)
+        return self._watch(act, lambda: run(target, argv, timeout))

@@ -1,0 +1,320 @@
+"""What must hold in every play, each a function of its own that raises Broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.db.models import Sum
+
+from detectors.catalog import catalog
+from detectors.faults import Severity
+from incidents.models import Fault, Incident
+from incidents.notify.notifier import Card
+from incidents.vocabulary.lifecycle import OPEN, State
+from runbooks.models import UNFINISHED, Run
+from runbooks.slurm.protocol import format_state
+from tests.simulation.record import Act, Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.play import Play
+
+# A person's word that is written over in the one moment that no look can close stands again by then:
+# two turns, and the lease of a worker that died over each.
+PUT_BACK_IN = timedelta(seconds=40)
+# Acceptance of this project: no critical fault is kept from people for longer.
+TOLD_WITHIN = timedelta(minutes=10)
+# Rows follow Slurm by the next turn of the run: five minutes at most, and the lease of a dead worker.
+AGREES_WITHIN = timedelta(minutes=6)
+WITHDRAWN_WITHIN = timedelta(minutes=2)
+
+
+# Of each act of the product
+# -------------------------------------------------------------------------------------------------
+
+
+def no_word_is_overwritten(play: Play, act: Act) -> None:
+    word = play.record.get_word(act.node)
+    if word is None or not word.stands_in(act.before):
+        return
+    if word.is_hidden:
+        raise Broken(f"{act.verb} of {act.node}, which is still a person's: {word.text!r}")
+    if word.stands_in(act.after):
+        return
+    if not act.is_raced:
+        raise Broken(f"{word.text!r} is overwritten: {format_state(act.after)}")
+    play.record.overwritten_at.setdefault(act.node, act.at)
+
+
+def no_node_is_rebooted_under_a_word(play: Play, act: Act) -> None:
+    if act.verb != "reboot":
+        return
+    word = play.record.get_word(act.node)
+    is_overwritten = act.node in play.record.overwritten_at
+    if word is not None and (is_overwritten or word.stands_in(act.before)):
+        raise Broken(f"{act.node} is rebooted, and a person said {word.text!r}")
+
+
+def no_persons_reboot_is_cancelled(play: Play, act: Act) -> None:
+    is_awaited = act.node in play.record.awaited_boots and act.before.is_rebooting
+    if is_awaited and not act.after.is_rebooting:
+        raise Broken(f"a person's reboot of {act.node} is cancelled by {act.verb}")
+
+
+def no_resumed_node_is_taken_again(play: Play, act: Act) -> None:
+    taken_before = play.record.resumed.get(act.node, set())
+    if act.verb == "drain" and _get_tag(act.reason) in taken_before:
+        raise Broken(f"a person resumed {act.node}, and the same run drains it again")
+
+
+def no_cause_has_two_reboots(play: Play, act: Act) -> None:
+    if act.verb == "reboot" and play.record.list_reboots(act.node):
+        raise Broken(f"a second reboot of {act.node}")
+
+
+def no_healthy_node_is_rebooted(play: Play, act: Act) -> None:
+    if act.verb == "reboot" and act.node not in play.record.sick:
+        raise Broken(f"{act.node} was never ill, and is rebooted")
+
+
+def no_ill_node_is_given_to_jobs(play: Play, act: Act) -> None:
+    if act.verb != "resume" or not play.record.list_reboots(act.node):
+        return
+    if act.view is not None and act.node in act.view.ill and play.is_ill(act.node):
+        raise Broken(f"{act.node} was rebooted, is ill all the same, and is given to jobs")
+
+
+def no_act_passes_the_stop_switch(play: Play, act: Act) -> None:
+    if _is_disruptive(play, act) and _stood(play, act) and play.record.is_stopped:
+        raise Broken(f"{act.verb} of {act.node} while everything is stopped")
+
+
+def no_act_passes_the_mode(play: Play, act: Act) -> None:
+    if _is_disruptive(play, act) and _stood(play, act) and not play.record.is_armed:
+        raise Broken(f"{act.verb} of {act.node} though the runbook may not act")
+
+
+def no_act_is_made_under_maintenance(play: Play, act: Act) -> None:
+    if not _stood(play, act) or act.node not in play.record.maintained:
+        return
+    if act.verb == "resume" or _is_disruptive(play, act):
+        raise Broken(f"{act.verb} of {act.node} while people work on it")
+
+
+def no_limit_is_exceeded(play: Play, act: Act) -> None:
+    """Cap of the partition, floors of pod and jobs: of what takes a node from jobs."""
+    view, record = act.view, play.record
+    if act.verb != "drain" or view is None or act.before.is_out or not _is_new(play, act):
+        return
+    row = catalog.load()[view.fault_type]
+    if row.severity is Severity.CRITICAL and act.node in record.sick:
+        return  # it serves no job as it is: no limit on number holds it
+    out = (view.out & play.get_out() | view.claimed & play.get_claimed(view.run_id)) - {act.node}
+    if len(out) >= play.cap:
+        raise Broken(f"{act.node} is drained beyond the cap: {sorted(out)} are out")
+    in_pod = [node for node in out if play.pods[node] == play.pods[act.node]]
+    if len(in_pod) >= play.pod_spares:
+        raise Broken(f"{act.node} is drained beyond its pod's floor: {in_pod} are out")
+    serving = len(play.site.names) - len(out)
+    needed = min(view.needed, record.needed)
+    is_light = row.severity is not Severity.CRITICAL
+    if is_light and serving - 1 < needed <= serving and view.needed == record.needed:
+        raise Broken(f"{act.node} is drained, and a job needs {needed} of {serving} nodes")
+
+
+def no_fault_type_takes_too_many_nodes(play: Play, act: Act) -> None:
+    view = act.view
+    if act.verb != "drain" or view is None or not _is_new(play, act) or act.before.is_out:
+        return
+    row = catalog.load()[view.fault_type]
+    if row.severity is Severity.CRITICAL and act.node in play.record.sick:
+        return
+    taken = {
+        other.node
+        for other in play.record.acts
+        if other.verb == "drain" and _is_first_of_run(play, other, view.fault_type)
+    }
+    if len(taken - {act.node}) >= play.per_hour:
+        raise Broken(f"{view.fault_type} takes {act.node} after {sorted(taken)} within the hour")
+
+
+def _is_first_of_run(play: Play, act: Act, fault_type: str) -> bool:
+    return act.view is not None and act.view.fault_type == fault_type and not act.before.is_out
+
+
+def _get_tag(reason: str) -> str:
+    return reason.partition(" ")[0]
+
+
+def _stood(play: Play, act: Act) -> bool:
+    """What people allow has stood since the turn began: the product could know."""
+    return act.view is not None and act.view.changes == play.record.changes
+
+
+def _is_new(play: Play, act: Act) -> bool:
+    """Neither a person's word put back, nor what Slurm had dropped of ours drained again."""
+    if not act.reason.startswith("kintsugi:"):
+        return False
+    return act.reason not in play.record.own_reasons
+
+
+def _is_disruptive(play: Play, act: Act) -> bool:
+    return act.verb == "reboot" or (act.verb == "drain" and _is_new(play, act))
+
+
+OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
+    no_word_is_overwritten,
+    no_node_is_rebooted_under_a_word,
+    no_persons_reboot_is_cancelled,
+    no_resumed_node_is_taken_again,
+    no_cause_has_two_reboots,
+    no_healthy_node_is_rebooted,
+    no_ill_node_is_given_to_jobs,
+    no_act_passes_the_stop_switch,
+    no_act_passes_the_mode,
+    no_act_is_made_under_maintenance,
+    no_limit_is_exceeded,
+    no_fault_type_takes_too_many_nodes,
+)
+
+
+# After each step
+# -------------------------------------------------------------------------------------------------
+
+
+def overwritten_words_are_put_back(play: Play) -> None:
+    for node, since in list(play.record.overwritten_at.items()):
+        word = play.record.get_word(node)
+        if word is None or word.stands_in(play.look(node)):
+            del play.record.overwritten_at[node]
+        elif play.site.now - since > PUT_BACK_IN:
+            raise Broken(f"{word.text!r} is not put back: {format_state(play.look(node))}")
+
+
+def no_reboot_of_ours_outlasts_a_persons_resume(play: Play) -> None:
+    for node, at in play.record.resumed_at.items():
+        asked_at = play.record.ours_asked.get(node)
+        if asked_at is None or asked_at > at or play.site.now - at < WITHDRAWN_WITHIN:
+            continue
+        state = play.look(node)
+        is_theirs = node in play.record.awaited_boots or state.is_draining
+        if "REBOOT_REQUESTED" in state.flags and not is_theirs:
+            raise Broken(f"{node} was resumed by a person, and our reboot of it still stands")
+
+
+AFTER_STEPS: tuple[Callable[[Play], None], ...] = (
+    overwritten_words_are_put_back,
+    no_reboot_of_ours_outlasts_a_persons_resume,
+)
+
+
+# At each beat: these ask the database
+# -------------------------------------------------------------------------------------------------
+
+
+def events_are_counted_once(play: Play) -> None:
+    rows = Fault.objects.values("fault_type", "resource").annotate(total=Sum("count"))
+    counted = {(row["fault_type"], row["resource"]): row["total"] for row in rows}
+    for place, told in play.record.events.items():
+        if counted.get(place, 0) > told:
+            raise Broken(f"{place} was told {told} times and is counted {counted[place]} times")
+        if not counted.get(place):
+            raise Broken(f"{place} was told and is not counted")
+
+
+def critical_faults_are_told(play: Play) -> None:
+    told = {message.key.incident for message in play.notifier.messages}
+    for resource, since in play.record.told_critical.items():
+        if play.site.now - since < TOLD_WITHIN:
+            continue
+        incidents = Incident.objects.filter(
+            members__fault__resource=resource, members__fault__is_active=True, silence=None
+        )
+        for number in incidents.values_list("pk", flat=True):
+            if number not in told:
+                raise Broken(f"incident #{number} on {resource} was told to nobody")
+
+
+def no_critical_fault_is_left_to_nobody(play: Play) -> None:
+    """A run works on it, a person is asked or has ended its run, or Kintsugi may not act."""
+    alone = set()
+    for incident in Incident.objects.filter(severity="critical", state=State.OPEN, needs_human=""):
+        is_kept = incident.silence_id is not None or not play.record.is_armed
+        is_run = Run.objects.filter(incident=incident, state__in=UNFINISHED).exists()
+        is_busy = Run.objects.filter(node=incident.node, state__in=UNFINISHED).exists()
+        is_active = Fault.objects.active().filter(membership__incident=incident).exists()
+        is_theirs = incident.pk in play.record.aborted
+        if is_active and not (is_kept or is_run or is_busy or is_theirs):
+            alone.add(incident.pk)
+    play.record.alone_since = {
+        number: play.record.alone_since.get(number, play.site.now) for number in alone
+    }
+    for number, since in play.record.alone_since.items():
+        if play.site.now - since >= TOLD_WITHIN:
+            raise Broken(
+                f"incident #{number}: nothing is done and nobody is asked since {since:%T}"
+            )
+
+
+def incident_and_slurm_agree(play: Play) -> None:
+    """A node that a run of ours holds: out in Slurm and out by its incident, or neither."""
+    apart = {}
+    for run in Run.objects.filter(state__in=UNFINISHED).select_related("incident", "node"):
+        node = run.place
+        state = play.look(node)
+        says_out = run.incident.out_of_service_at is not None and run.incident.restored_at is None
+        is_held = bool(run.facts.get("drained_at")) and run.step > 0
+        if is_held and not (says_out and state.is_out):
+            apart[node] = f"#{run.incident_id} says out: {says_out}, Slurm: {format_state(state)}"
+    since = {node: play.record.apart_since.get(node, play.site.now) for node in apart}
+    play.record.apart_since = since
+    for node, at in since.items():
+        if play.site.now - at > AGREES_WITHIN:
+            raise Broken(f"{node} since {at:%T}: {apart[node]}")
+
+
+AT_BEATS: tuple[Callable[[Play], None], ...] = (
+    events_are_counted_once,
+    critical_faults_are_told,
+    no_critical_fault_is_left_to_nobody,
+    incident_and_slurm_agree,
+)
+
+
+# At the end, when every message is sent
+# -------------------------------------------------------------------------------------------------
+
+
+def cards_say_what_the_incident_is(play: Play) -> None:
+    shown: dict[int, Card] = {}
+    for message in play.notifier.messages:
+        if isinstance(message.content, Card):
+            shown[message.content.incident] = message.content
+    for incident in Incident.objects.filter(pk__in=list(shown), silence=None):
+        card = shown[incident.pk]
+        if card.state != incident.state:
+            raise Broken(
+                f"the card of #{incident.pk} says {card.state}, and it is {incident.state}"
+            )
+
+
+def our_drains_belong_to_incidents(play: Play) -> None:
+    """A node that stands with a reason of ours has an incident of that number that is not over, or a
+    timeline that says that it stays drained."""
+    for node in play.site.names:
+        state = play.look(node)
+        if not state.is_draining or state.reason not in play.record.own_reasons:
+            continue
+        number = int(state.reason.removeprefix("kintsugi:").partition("/")[0])
+        incident = Incident.objects.get(pk=number)
+        texts = " ".join(incident.timeline.values_list("text", flat=True))
+        is_said = "stays drained" in texts or "aborted" in texts
+        if State(incident.state) not in OPEN and not is_said and not play.has_work():
+            raise Broken(f"{node} is drained for #{number}, which is {incident.state}")
+
+
+AT_THE_END: tuple[Callable[[Play], None], ...] = (
+    cards_say_what_the_incident_is,
+    our_drains_belong_to_incidents,
+)

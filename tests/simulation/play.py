@@ -1,0 +1,349 @@
+"""One play: a site of four nodes, two workers, a beat, people and everything else, one step after
+the other in an order that a seed chooses.
+
+`play_once(seed)` plays it in a transaction that is rolled back. The product's code is the real one,
+from `Pipeline` to the client that drives Slurm's programs; Slurm, nodes and the clock are in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from detectors.catalog import catalog
+from detectors.detector import Output
+from detectors.slurm.output import NodeState
+from fixtures.cluster.slurm_daemons import LAST_THAT_FORGETS
+from incidents.inventory import graphs
+from incidents.models import Node
+from incidents.polling.polling import Chunk
+from kintsugi.pipeline import Pipeline
+from kintsugi.replay.notifier import KeepingNotifier
+from runbooks import services
+from runbooks.engine import turn
+from runbooks.guards.table import Bounds
+from runbooks.models import UNFINISHED, Run
+from runbooks.slurm.client import ScontrolWriter, parse_controller
+from runbooks.slurm.protocol import format_state
+from tests.runbooks import site as sites
+from tests.simulation import invariants, people
+from tests.simulation.between import ActShell, Interleaved
+from tests.simulation.record import Act, Broken, Record, TurnView
+
+NODES, CAP, POD_SPARES, PER_HOUR = 4, 2, 1, 2
+BOUNDS = Bounds(cap_nodes=CAP, cap_share=1.0, pod_floor=0.5, per_hour=PER_HOUR, breaker_share=1.0)
+# Long enough for a repair; one in four plays for what must be told within ten minutes.
+LASTS = (timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=14))
+BEAT, BOOT = timedelta(seconds=60), timedelta(seconds=12)
+VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
+_SECOND = timedelta(seconds=1)
+
+
+class Killed(BaseException):
+    """The worker is gone."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How often things happen in this play. `amidst`: that somebody acts at a point of a turn or
+    before a call to Slurm; `raced`: within the call; `death`: that a worker dies at a point. `acts`:
+    what people and the site do at all, by weight: each play has its own choice."""
+
+    amidst: float
+    raced: float
+    death: float
+    dead: float
+    people: float
+    acts: dict[str, float]
+
+    @classmethod
+    def draw(cls, dice: random.Random, names: list[str]) -> Habits:
+        acts = {name: dice.choice((0.0, 0.0, 1.0, 1.0, 4.0)) for name in names}
+        acts["lose"] += 0.5
+        acts["resume"] += 0.5
+        return cls(
+            amidst=dice.choice((0.0, 0.05, 0.1, 0.2)),
+            raced=dice.choice((0.0, 0.3)),
+            death=dice.choice((0.0, 0.0, 0.04)),
+            dead=dice.choice((0.0, 0.5)),
+            people=dice.choice((0.2, 0.6, 1.5)),
+            acts=acts,
+        )
+
+
+@dataclass
+class Calls:
+    """The doorbell of a play: what it is told to do soon is done by the next steps."""
+
+    messages: deque[int] = field(default_factory=deque)
+
+    def ingest(self) -> None:
+        """Events come by `Pipeline.ingest` here."""
+
+    def advance(self, run_id: int) -> None:
+        """Due runs are found by their rows."""
+
+    def notify(self, notification_id: int, at: datetime | None = None) -> None:
+        self.messages.append(notification_id)
+
+    def poll(self, chunk: Chunk) -> None:
+        """Nobody polls here."""
+
+
+class Play:
+    """A failing one raises Broken, with `trace` so far."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.dice = random.Random(seed)
+        self.trace: list[str] = []
+        self.record = Record()
+        self.last_wire: dict[str, Any] = {}
+        version = self.dice.choice(VERSIONS)
+        returns = self.dice.choice(("0", "1", "2"))
+        settings = {"SLURM_VERSION": version, "ReturnToService": returns}
+        self.site = sites.Site(nodes=NODES, slurm=settings, bounds=BOUNDS, boot_takes=BOOT)
+        self.site.slurm.keeps_accounts = self.dice.random() < 0.5
+        self.replaces_reasons = tuple(map(int, version.split(".")[:2])) > LAST_THAT_FORGETS
+        self.pods = {name: f"pod-{index // 2}" for index, name in enumerate(self.site.names)}
+        for name, pod in self.pods.items():
+            Node.objects.filter(name=name).update(pod=pod)
+        graphs.changed()
+        self.cap, self.pod_spares, self.per_hour = CAP, POD_SPARES, PER_HOUR
+        self.people, self.others = people.People(self), people.Site(self)
+        self._acts = self.people.list_acts() | self.others.list_acts()
+        self.habits = Habits.draw(self.dice, list(self._acts))
+        shell = ActShell(self.site.slurm, self._watch)
+        client = ScontrolWriter(shell, parse_controller("local"), cluster_name=sites.CLUSTER)
+        world_client: Any = Interleaved(client, self._pause)
+        self.site.world = replace(self.site.world, slurm=world_client, writer=world_client)
+        self.notifier, self.calls = KeepingNotifier(), Calls()
+        self.pipeline = Pipeline(
+            self.site.world, self.notifier, self.calls, lambda: self.site.now, catalog.load()
+        )
+        self._ends_at = self.site.now + self.dice.choice(LASTS)
+        self._beat_at = self.site.now
+        self._views: list[TurnView] = []
+        kept = "with" if self.site.slurm.keeps_accounts else "without"
+        self.note("site", f"Slurm {version} {kept} accounts, ReturnToService={returns}")
+
+    # What others ask of the play
+    # ---------------------------------------------------------------------------------------------
+
+    def note(self, actor: str, text: str, node: str = "") -> None:
+        answer = f" -> {format_state(self.look(node))}" if node else ""
+        self.trace.append(f"{self.site.now:%H:%M:%S} {actor:<10} {text}{answer}")
+
+    def look(self, node: str) -> NodeState:
+        return self.site.slurm.nodes((node,))[node]
+
+    def choose_node(self) -> str:
+        """Mostly one of the first two, or that of the turn under way: so that what happens meets."""
+        if self._views and self.dice.random() < 0.7:
+            return self._views[-1].node
+        return self.dice.choice((*self.site.names[:2], *self.site.names[:2], *self.site.names))
+
+    def is_ill(self, node: str) -> bool:
+        return any(not gpu.is_healthy for gpu in self.site.nodes.nodes[node].gpus)
+
+    def get_out(self) -> frozenset[str]:
+        states = self.site.slurm.nodes()
+        return frozenset(name for name, state in states.items() if not state.is_serving)
+
+    def get_claimed(self, run_id: int) -> frozenset[str]:
+        """Nodes that other runs have been let take out."""
+        claims = Run.objects.exclude(pk=run_id).filter(state__in=UNFINISHED)
+        names = claims.filter(claimed_at__isnull=False).values_list("node__name", flat=True)
+        return frozenset(names)
+
+    def has_work(self) -> bool:
+        """A run is unfinished or looks once more."""
+        return Run.objects.filter(wake_at__isnull=False).exists()
+
+    # Steps
+    # ---------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        self._do("lose")
+        while self.site.now < self._ends_at:
+            self._step()
+            self._check(invariants.AFTER_STEPS)
+        self._finish()
+
+    def _step(self) -> None:
+        due = services.get_due_runs(self.site.now)
+        is_beat_due = self.site.now >= self._beat_at
+        actors: dict[Callable[[], None], float] = {self._pass_time: 3.0}
+        if due:
+            actors[lambda: self._work(due)] = 6.0
+        if is_beat_due:
+            actors[self._beat] = 4.0
+        actors[self._act_somebody] = self.habits.people
+        actor = self.dice.choices(list(actors), list(actors.values()))[0]
+        if actor == self._pass_time and (due or is_beat_due):
+            self.site.now += _SECOND
+            return
+        actor()
+
+    def _act_somebody(self) -> None:
+        names = list(self._acts)
+        weights = [self.habits.acts[name] for name in names]
+        self._do(self.dice.choices(names, weights)[0])
+
+    def _do(self, name: str) -> None:
+        self._acts[name]()
+
+    def _pass_time(self) -> None:
+        """To what is due next, or a part of the way."""
+        rows = Run.objects.filter(wake_at__isnull=False).values_list("wake_at", "leased_until")
+        later = [at for row in rows for at in row if at is not None and at > self.site.now]
+        times = [*later, self._beat_at]
+        due_at = max(min(times), self.site.now + _SECOND)
+        whole = (due_at - self.site.now).total_seconds()
+        part = self.dice.choice((1.0, 1.0, 0.5))
+        self.site.now += timedelta(seconds=max(1, round(whole * part)))
+        self.site.power.settle()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Boots that have come, and people's words that Slurm itself has dropped."""
+        record = self.record
+        for node, boots in list(record.awaited_boots.items()):
+            if self.site.nodes.nodes[node].boots > boots:
+                del record.awaited_boots[node]
+        for node, word in list(record.words.items()):
+            is_due_back = node in record.overwritten_at
+            if not is_due_back and not word.stands_in(self.look(node)):
+                del record.words[node]
+
+    def _beat(self) -> None:
+        self._beat_at = self.site.now + BEAT
+        self.note("beat", "sweeps")
+        self.pipeline.sweep()
+        self.pipeline.record_acts()
+        for node, word in self.record.words.items():
+            word.is_seen = word.is_seen or word.stands_in(self.look(node))
+        self._send()
+        self._check(invariants.AT_BEATS)
+
+    def _send(self) -> None:
+        while self.calls.messages:
+            self.pipeline.notify(self.calls.messages.popleft())
+
+    def _work(self, due: list[int]) -> None:
+        """One turn of a run, by a worker that may die in it."""
+        run = Run.objects.select_related("incident", "node").get(pk=self.dice.choice(due))
+        record = self.record
+        view = TurnView(
+            run_id=run.pk,
+            incident_id=run.incident_id,
+            node=run.place,
+            fault_type=run.fault_type,
+            out=self.get_out(),
+            claimed=self.get_claimed(run.pk),
+            needed=record.needed,
+            ill=frozenset(filter(self.is_ill, self.site.names)),
+            changes=record.changes,
+        )
+        self._views.append(view)
+        name = run.plan[run.step]["step"] if run.step < len(run.plan) else "end"
+        self.note(f"worker {len(self._views)}", f"run {run.pk} at {name}")
+        try:
+            turn.advance(run.pk, now=self.site.now, world=self.site.world, at=self._reach)
+        except Killed:
+            self.note(f"worker {len(self._views)}", "dies")
+        finally:
+            self._views.pop()
+        services.start_after(run.pk, now=self.site.now, world=self.site.world)
+
+    def _reach(self, point: str) -> None:
+        """A point of a turn, where the machine may stop and others go on."""
+        self._pause(point)
+        if self.dice.random() < self.habits.death:
+            raise Killed
+
+    def _pause(self, where: str) -> None:
+        if self.dice.random() >= self.habits.amidst:
+            return
+        if len(self._views) == 1 and self.dice.random() < 0.3:
+            due = services.get_due_runs(self.site.now)
+            if due:
+                self._work(due)
+            return
+        self._act_somebody()
+
+    def _finish(self) -> None:
+        for _ in range(3):
+            self._beat_at = self.site.now
+            self.pipeline.sweep()
+            self._send()
+        self._check(invariants.AT_THE_END)
+
+    # Acts of the product
+    # ---------------------------------------------------------------------------------------------
+
+    def _watch(self, act: tuple[str, str, str], run: Callable[[], Output]) -> Output:
+        verb, node, reason = act
+        is_raced = self._may_race(verb, node)
+        if is_raced:
+            self.site.now += _SECOND
+            self.people.drain(node)
+            self.site.now += _SECOND
+        self._settle()
+        before = self.look(node)
+        output = run()
+        after = self.look(node)
+        view = self._views[-1] if self._views else None
+        done = Act(self.site.now, verb, node, reason, before, after, view, is_raced)
+        self.note("Kintsugi", f"scontrol {verb} {node} {reason!r}", node)
+        for check in invariants.OF_ACTS:
+            check(self, done)
+        self.record.acts.append(done)
+        if verb == "drain" and reason.startswith("kintsugi:"):
+            self.record.own_reasons.add(after.reason)
+        if verb == "reboot":
+            self.record.ours_asked[node] = self.site.now
+        return output
+
+    def _may_race(self, verb: str, node: str) -> bool:
+        """A person drains between the client's look and its command, where accounts can tell of it
+        afterwards. Nothing can tell of it where none are kept or jobs are on the node, and a reboot
+        cannot be taken back: what is documented so is not asked for here."""
+        if verb not in ("drain", "resume") or self.dice.random() >= self.habits.raced:
+            return False
+        is_quiet = not self.look(node).is_rebooting and not self.site.slurm.jobs(node)
+        return is_quiet and self.site.slurm.keeps_accounts
+
+    def _check(self, checks: tuple[Callable[[Play], None], ...]) -> None:
+        for check in checks:
+            check(self)
+
+
+def play_once(seed: int) -> Play:
+    """Raises Broken, whose text is the seed, what is broken and the trace."""
+    with _rolled_back():
+        play = Play(seed)
+        try:
+            play.play()
+        except Broken as broken:
+            lines = "\n".join(play.trace)
+            raise Broken(f"seed {seed:08d}: {broken}\n{lines}") from broken
+        return play
+
+
+@contextlib.contextmanager
+def _rolled_back() -> Iterator[None]:
+    graphs.forget()
+    try:
+        with transaction.atomic():
+            yield
+            transaction.set_rollback(True)
+    finally:
+        graphs.forget()

@@ -1,0 +1,93 @@
+"""What has happened in a play, kept beside the product's own rows: people's words, the product's
+acts, and what was allowed when a turn began."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from runbooks.slurm.protocol import NodeState
+
+
+class Broken(BaseException):
+    """An invariant does not hold. No `except Exception` of the product takes it."""
+
+
+@dataclass
+class Word:
+    """What a person said of a node last, and still means. `is_seen`: the product has looked at all
+    nodes since; `is_hidden`: Slurm has written a reason of its own over it."""
+
+    text: str
+    said_at: datetime
+    is_seen: bool = False
+    is_hidden: bool = False
+
+    def stands_in(self, state: NodeState) -> bool:
+        is_told = self.is_hidden or self.text in state.reason or "ask bob" in state.reason
+        return state.is_out and is_told
+
+
+@dataclass(frozen=True)
+class TurnView:
+    """What stood when a worker began its turn. `changes`: how often people had changed what is
+    allowed."""
+
+    run_id: int
+    incident_id: int
+    node: str
+    fault_type: str
+    out: frozenset[str]
+    claimed: frozenset[str]
+    needed: int
+    ill: frozenset[str]
+    changes: int
+
+
+@dataclass(frozen=True)
+class Act:
+    """A command of the product that changes a node. `is_raced`: a person spoke between its last look
+    and the command."""
+
+    at: datetime
+    verb: str
+    node: str
+    reason: str
+    before: NodeState
+    after: NodeState
+    view: TurnView | None
+    is_raced: bool = False
+
+
+@dataclass
+class Record:
+    """Times are the play's. `resumed` holds, by node, reasons under which a person has put it back
+    in service; `awaited_boots` how often it had booted when a person asked for a reboot that has
+    not come yet; `ours_asked` when the product asked for one."""
+
+    words: dict[str, Word] = field(default_factory=dict)
+    overwritten_at: dict[str, datetime] = field(default_factory=dict)
+    resumed: dict[str, set[str]] = field(default_factory=dict)
+    resumed_at: dict[str, datetime] = field(default_factory=dict)
+    awaited_boots: dict[str, int] = field(default_factory=dict)
+    ours_asked: dict[str, datetime] = field(default_factory=dict)
+    acts: list[Act] = field(default_factory=list)
+    own_reasons: set[str] = field(default_factory=set)
+    sick: set[str] = field(default_factory=set)
+    maintained: set[str] = field(default_factory=set)
+    is_stopped: bool = False
+    is_armed: bool = True
+    needed: int = 0
+    changes: int = 0
+    events: Counter[tuple[str, str]] = field(default_factory=Counter)
+    told_critical: dict[str, datetime] = field(default_factory=dict)
+    aborted: set[int] = field(default_factory=set)
+    alone_since: dict[int, datetime] = field(default_factory=dict)
+    apart_since: dict[str, datetime] = field(default_factory=dict)
+
+    def get_word(self, node: str) -> Word | None:
+        return self.words.get(node)
+
+    def list_reboots(self, node: str) -> list[Act]:
+        return [act for act in self.acts if act.verb == "reboot" and act.node == node]
