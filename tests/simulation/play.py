@@ -43,7 +43,8 @@ BOUNDS = Bounds(cap_nodes=CAP, cap_share=1.0, pod_floor=0.5, per_hour=PER_HOUR, 
 LASTS = (timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=14))
 BEAT, BOOT = timedelta(seconds=60), timedelta(seconds=12)
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
-_SECOND = timedelta(seconds=1)
+# Between two steps: no two things happen at one time.
+_SECOND, _MOMENT = timedelta(seconds=1), timedelta(milliseconds=1)
 
 
 class Killed(BaseException):
@@ -178,6 +179,7 @@ class Play:
         self._finish()
 
     def _step(self) -> None:
+        self.site.now += _MOMENT
         due = services.get_due_runs(self.site.now)
         is_beat_due = self.site.now >= self._beat_at
         actors: dict[Callable[[], None], float] = {self._pass_time: 3.0}
@@ -270,7 +272,14 @@ class Play:
             raise Killed
 
     def _pause(self, where: str) -> None:
-        if self.dice.random() >= self.habits.amidst:
+        """`where`: a point of a turn, or the call to Slurm that comes next. Before an act somebody
+        speaks more often, mostly of that node."""
+        is_before_act = where in ("drain", "resume", "reboot")
+        if self.dice.random() >= self.habits.amidst * (3 if is_before_act else 1):
+            return
+        self.site.now += _MOMENT
+        if is_before_act and self.dice.random() < 0.5:
+            self._do(self.dice.choice(("drain", "fail", "append", "resume", "reboot")))
             return
         if len(self._views) == 1 and self.dice.random() < 0.3:
             due = services.get_due_runs(self.site.now)
