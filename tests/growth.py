@@ -12,8 +12,10 @@ import inspect
 import itertools
 import pkgutil
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from re import _constants as opcodes  # type: ignore[attr-defined]
@@ -241,9 +243,35 @@ def _get_limit(size: int) -> float:
 
 
 def _measure(use: Callable[[str], object], text: str) -> float:
+    """What is exponential would not end: it is given up a second past what any may take."""
     begun = time.process_time()
-    use(text)
+    try:
+        with limited(_get_limit(len(text)) + 1.0):
+            use(text)
+    except TookTooLong:
+        pass
     return time.process_time() - begun
+
+
+class TookTooLong(BaseException):
+    """No `except Exception` of what is measured takes it."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises TookTooLong in the main thread when what is inside has computed for so long. `re` looks
+    for signals while it matches (Modules/_sre/sre_lib.h, `MAYBE_CHECK_SIGNALS`)."""
+
+    def give_up(_number: int, _frame: object) -> None:
+        raise TookTooLong
+
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _describe(head: str, piece: str, tail: str, size: int, spent: float) -> str:

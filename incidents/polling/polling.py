@@ -687,7 +687,7 @@ def _decoded(text: bytes, looked_at: datetime | None) -> Memory:
         return Memory()
     try:
         return judge.from_json(msgspec.json.decode(text), UTC, looked_at)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         _log.warning("the memory of a poll cannot be read and is begun anew: %r", error)
         return Memory()
 

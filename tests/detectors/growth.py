@@ -9,6 +9,8 @@ from re import _constants as ops  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
+from tests.growth import TookTooLong, limited
+
 KIB = 1024
 MIB = 1024 * KIB
 SHORTEST = 256
@@ -21,6 +23,9 @@ _COMPARED = (1, 2, 3)
 # Below this a clock says nothing.
 _SHORTEST_S = 0.001
 _NOTHING_S = 0.0002
+# What 256 bytes may take. The slowest parser takes some milliseconds; what is exponential would take
+# longer than there is time.
+_MOST_AT_FIRST_S = 0.5
 _REPEATS = (ops.MAX_REPEAT, ops.MIN_REPEAT, ops.POSSESSIVE_REPEAT)
 
 
@@ -119,11 +124,13 @@ def find_growth(
     size = SHORTEST
     while size <= longest:
         text = before + pump * (size // len(pump)) + after
-        most = min((_limit(took, back) for back in _COMPARED if back <= len(took)), default=60.0)
-        spent = _time(work, text)
+        limits = (_limit(took, back) for back in _COMPARED if back <= len(took))
+        most = min(limits, default=_MOST_AT_FIRST_S)
+        give_up_s = most + 2.0
+        spent = _time(work, text, give_up_s=give_up_s)
         # Once more where something else may have taken the time, not where it has grown by far.
-        if most < spent < 10 * most:
-            spent = min(spent, _time(work, text))
+        if most < spent < min(10 * most, give_up_s):
+            spent = min(spent, _time(work, text, give_up_s=give_up_s))
         took.append(spent)
         if spent > most:
             earlier = took[-4] if len(took) > 3 else took[0]
@@ -140,7 +147,12 @@ def _limit(took: list[float], back: int) -> float:
     return max(took[-back], _SHORTEST_S) * _MOST_GROWTH * 2.0**back
 
 
-def _time(work: Callable[[str], object], text: str) -> float:
+def _time(work: Callable[[str], object], text: str, *, give_up_s: float) -> float:
+    """What is exponential would not end: it is given up, and has taken so long."""
     began = time.thread_time()
-    work(text)
+    try:
+        with limited(give_up_s):
+            work(text)
+    except TookTooLong:
+        return max(give_up_s, time.thread_time() - began)
     return time.thread_time() - began

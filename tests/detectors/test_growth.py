@@ -26,7 +26,7 @@ from detectors.transports import bundle
 from tests.detectors import growth
 from tests.detectors.growth import find_growth
 from tests.detectors.test_contract import _reading
-from tests.growth import find_inline_patterns
+from tests.growth import find_inline_patterns, find_slow_pattern
 
 _AT = datetime(2026, 1, 12, tzinfo=UTC)
 _SIGNALS = Path(__file__).parents[2] / "fixtures" / "signals"
@@ -143,6 +143,28 @@ def test_one_that_is_cubic_is_found_before_it_hangs() -> None:
     assert "bytes took" in find_growth(cubic.search, "x", " ", "z")
     # 1 KiB of it alone takes some seconds; 16 KiB took an hour.
     assert time.thread_time() - began < 60
+
+
+EXPONENTIAL = ("(?:a+)+c", "(?:a|a)*b", r"x(?:\s*\S*)*y", r"^(\d+)*$", "((a*)*)*b")
+CUBIC = (r"x\s*\s*\s*y", r"\d*\d*\d*x")
+
+
+@pytest.mark.parametrize("source", [*EXPONENTIAL, *CUBIC])
+def test_what_would_not_end_is_named_within_seconds(source: str) -> None:
+    pattern = re.compile(source)
+    began = time.thread_time()
+    found = ""
+    for before, pump, after in growth.attacks(source):
+        found = found or find_growth(pattern.search, before, pump, after, longest=64 * growth.KIB)
+    assert "bytes took" in found
+    assert time.thread_time() - began < SECONDS
+    began = time.thread_time()
+    assert " s for " in find_slow_pattern(pattern, longest=64 * growth.KIB)
+    assert time.thread_time() - began < SECONDS
+
+
+# Our choice: somebody waits for it.
+SECONDS = 15.0
 
 
 @pytest.fixture(scope="module")
