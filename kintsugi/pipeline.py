@@ -19,7 +19,7 @@ from django.db import transaction
 
 from detectors.catalog.catalog import Catalog
 from detectors.detector import Detector, Target, TargetKind, Transports
-from detectors.faults import FaultEvent, Observation
+from detectors.faults import FaultEvent, Observation, to_wire
 from detectors.polling import observe_one
 from detectors.provenance import UNKNOWN, Provenance
 from incidents import services as incidents
@@ -27,6 +27,8 @@ from incidents.checks import overload, own_health, periodic_tasks, slurm_reach, 
 from incidents.inventory import services
 from incidents.notify import services as notifications
 from incidents.notify.notifier import Notifier
+from incidents.people import drain_requests
+from incidents.people.drain_requests import DrainRequest
 from incidents.polling import poll_pauses, polling
 from incidents.polling.polling import Chunk, PollState
 from incidents.vocabulary.changes import Change
@@ -99,6 +101,13 @@ class Pipeline:
         """The same for a caller's own events."""
         now = self.clock()
         self._follow_up(incidents.ingest_wires(wires, now=now), now)
+
+    def request_drain(self, request: DrainRequest, told_by: Provenance) -> int | None:
+        """Takes it, and answers with the incident that it belongs to, if one is open. Raises
+        DrainRequestRefused."""
+        event = drain_requests.make_event(request, told_by, now=self.clock())
+        self.ingest([to_wire(event)])
+        return drain_requests.find_incident(request.node, request.check)
 
     def poll_due(self, tick: timedelta) -> None:
         """Enqueues the polls that are due. `tick` is the time between two calls."""

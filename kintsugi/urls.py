@@ -29,6 +29,7 @@ urlpatterns = [
     path("machine/<path:resource>/", _signed_in(console.machine), name="machine"),
     path("api/v1/readings/", api.readings, name="api_readings"),
     path("api/v1/leases/", api.leases, name="api_leases"),
+    path("api/v1/drain-requests/", api.drain_requests, name="api_drain_requests"),
     path("slack/command/", inbound.command, name="slack_command"),
     path("slack/action/", inbound.action, name="slack_action"),
     path("incidents/<int:number>/", _signed_in(console.incident), name="incident"),

@@ -114,6 +114,12 @@ VERBS: tuple[Verb, ...] = (
         is_change=True,
     ),
     Verb(
+        ("drain",),
+        "a check of yours asks for nodes to be taken out of service, or no longer: --end",
+        "kintsugi.cli.drains:drain_nodes",
+        is_change=True,
+    ),
+    Verb(
         ("restored",),
         "after a restore from a backup: stop, end runs, move numbers on, list unknown drains",
         manage=("restored",),

@@ -13,7 +13,7 @@ from incidents.polling.last_polls import last_polls
 from runbooks.engine import audit, contexts, result, start
 from runbooks.engine.result import Turn
 from runbooks.lease import withdrawal_reasons
-from runbooks.models import Run, StepRun
+from runbooks.models import Run, RunState, StepRun
 from runbooks.node import drains
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.plan.escalation_levels import STEPS_THAT_TOUCH
@@ -45,6 +45,7 @@ def withdraw(
     incident = start.get_incidents_calling(run).exclude(pk=run.incident_id).first()
     ill = format_polled_fault(node)
     maintenance = active_windows.maintained(now).get(node, "")
+    failed_test = _find_failed_test(run)
     if is_ours and incident is not None:
         text = f"{node} stays drained for incident #{incident.pk}."
     elif is_ours and ill:
@@ -57,6 +58,12 @@ def withdraw(
         text = (
             f"{maintenance}: it stays drained. Resume it afterwards: scontrol update"
             f" NodeName={node} State=RESUME"
+        )
+    elif is_ours and failed_test is not None:
+        text = f"{node} stays drained: run {failed_test} tested it and found it ill."
+        ask = (
+            f"Look at {node}, which run {failed_test} found ill. Resume it when it is well:"
+            f" scontrol update NodeName={node} State=RESUME"
         )
     elif is_ours and verdict.hands_back and not has_tried(run) and run.facts.get("adopted_reason"):
         was = f"Left as it was before, because {verdict.reason}."
@@ -79,6 +86,16 @@ def withdraw(
         text = f"Nothing was left to undo on {node}."
     done = Done(f"Run {run.pk} is withdrawn, because {verdict.reason}. {text}")
     result.withdraw(Turn(run, None, now), done, ask=ask)
+
+
+def _find_failed_test(run: Run) -> int | None:
+    """The run before it that ended with a node that was not well: nobody has tested it since."""
+    if run.node_id is None:
+        return None
+    before = Run.objects.filter(incident=run.incident_id, node=run.node_id, pk__lt=run.pk)
+    last = before.exclude(state=RunState.WITHDRAWN).order_by("-pk").first()
+    is_ill = last is not None and last.state == RunState.NOT_CURED
+    return last.pk if last is not None and is_ill else None
 
 
 def format_polled_fault(node: str) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from detectors.catalog import rows
-from runbooks.step import Base, Context, Parameter, Result, Wait, fact_time, to_iso
+from runbooks.step import Base, Context, Done, Parameter, Result, Wait, fact_time, to_iso
 
 _NAMED = 3
 _A_SPAN = "a number and m, h or d, such as 30m or 24h"
@@ -22,14 +22,26 @@ def _parse_span(value: object) -> timedelta:
     return found
 
 
+_LASTS, _CLEARED = "incident", "cleared"
+# Our choice: how long a node whose fault has gone stays out before the run goes on, at most.
+_LOOKS_EVERY = timedelta(minutes=1)
+
+
+def _parse_end(value: object) -> str:
+    if value not in (_LASTS, _CLEARED):
+        raise ValueError("no such end")
+    return str(value)
+
+
 # What clears by itself within it needs nobody; a switch boots in less.
 _ASK_AFTER = Parameter(_parse_span, _A_SPAN, default=timedelta(minutes=30))
 _EVERY = Parameter(_parse_span, _A_SPAN, default=timedelta(days=1))
 
 
 class WatchStep(Base):
-    """Never done by itself: the run ends with its incident. Both spans are our choice; a runbook
-    may give others."""
+    """Never done by itself, so that the run ends with its incident; with `until: cleared` it is
+    done when no fault of the incident stands any more. Both spans are our choice; a runbook may
+    give others."""
 
     name: ClassVar[str] = "watch"
     plan: ClassVar[str] = "watch {node} and report, changing nothing"
@@ -38,11 +50,14 @@ class WatchStep(Base):
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "ask_after": _ASK_AFTER,
         "every": _EVERY,
+        "until": Parameter(_parse_end, "incident or cleared", default=_LASTS),
     }
 
     def run(self, ctx: Context) -> Result:
         since = fact_time(ctx, "watched_from") or ctx.now
         ctx.facts["watched_from"] = to_iso(since)
+        if ctx.params["until"] == _CLEARED and not ctx.active_faults:
+            return Done(f"No fault stands on {ctx.node} any more.")
         lasts = ctx.now - since >= ctx.params["ask_after"]
         ask = ""
         if lasts and ctx.active_faults:
@@ -53,6 +68,8 @@ class WatchStep(Base):
         if is_report:
             ctx.facts["reported_at"] = to_iso(ctx.now)
         again_in = ctx.params["every"] if lasts else since + ctx.params["ask_after"] - ctx.now
+        if ctx.params["until"] == _CLEARED:
+            again_in = min(again_in, _LOOKS_EVERY)
         return Wait(
             f"{ctx.node} is watched: {_format_faults(ctx)}.",
             again_in,

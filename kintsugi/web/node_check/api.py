@@ -11,6 +11,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from detectors.faults import Observation
+from incidents.people.drain_requests import DrainRequestRefused
 from kintsugi import clock, tasks
 from kintsugi.web.node_check import messages
 from kintsugi.web.node_check.messages import Message, Refused
@@ -50,6 +51,24 @@ def leases(request: HttpRequest) -> HttpResponse:
     outcome = (leave.is_granted, leave.reason)
     _log.info("leave to stop a job on %s for %s: %s, %s", node, fault_types, *outcome)
     return JsonResponse({"is_granted": leave.is_granted, "reason": leave.reason})
+
+
+@csrf_exempt
+@require_POST
+def drain_requests(request: HttpRequest) -> HttpResponse:
+    """A node's own check asks for this node to be drained, or no longer: `{"version": 1, "node",
+    "check", "because", "end": false}`. 202 with `{"incident": number}`, null where none is open."""
+    now = clock.now()
+    try:
+        message = messages.parse_message(request, now)
+        asked = messages.parse_drain_request(message)
+        incident_id = tasks.pipeline().request_drain(asked, message.provenance)
+    except Refused as refusal:
+        return _answer(refusal)
+    except DrainRequestRefused as refusal:
+        return JsonResponse({"error": str(refusal)}, status=409)
+    _log.info("drain request of %s on %s: incident %s", asked.check, asked.node, incident_id)
+    return JsonResponse({"incident": incident_id}, status=202)
 
 
 def _ingest(message: Message, observations: Mapping[str, Sequence[Observation]]) -> None:

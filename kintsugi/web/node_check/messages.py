@@ -17,6 +17,7 @@ from detectors.detector import Detector, TargetKind
 from detectors.faults import Observation
 from detectors.provenance import UNKNOWN, Forger, Provenance, Transport
 from incidents.inventory import node_tokens as stored
+from incidents.people.drain_requests import DrainRequest
 from kintsugi.clients import node_tokens
 
 LONGEST_BODY = 2 * 1024 * 1024
@@ -96,6 +97,15 @@ def _parse_body(request: HttpRequest) -> Mapping[str, Any]:
     if not isinstance(body.get("node"), str):
         raise refusal
     return body
+
+
+def parse_drain_request(message: Message) -> DrainRequest:
+    """A node asks for itself alone. Raises Refused."""
+    check, because = message.body.get("check"), message.body.get("because", "")
+    is_end = message.body.get("end", False)
+    if not isinstance(check, str) or not isinstance(because, str) or not isinstance(is_end, bool):
+        raise Refused(400, '"check" and "because" were expected as texts, "end" as true or false')
+    return DrainRequest(node=message.node, check=check, because=because, is_end=is_end)
 
 
 def parse_time(body: Mapping[str, Any], now: datetime) -> datetime:

@@ -294,3 +294,47 @@ def test_a_detector_may_say_all_that_its_captures_say(name: str) -> None:
 def test_the_command_refuses_a_node_that_it_does_not_know(name: str) -> None:
     with pytest.raises(CommandError):
         call_command("node_token", "create", name)
+
+
+DRAINS = "/api/v1/drain-requests/"
+UNFIT = {"version": 1, "node": "gn001", "check": "nhc", "because": "scratch is read-only"}
+
+
+def test_a_nodes_own_check_asks_for_its_drain_and_withdraws_it() -> None:
+    status, answer = post(DRAINS, UNFIT)
+    incident = Incident.objects.get()
+    assert (status, answer) == (202, {"incident": incident.pk})
+    fault = Fault.objects.get()
+    assert (fault.fault_type, fault.resource, fault.qualifier) == (
+        "site.unfit",
+        "node/gn001",
+        "nhc",
+    )
+    assert post(DRAINS, {**UNFIT, "end": True})[0] == 202
+    assert not Fault.objects.get().is_active
+
+
+def test_a_node_asks_for_no_other_nodes_drain() -> None:
+    status, _ = post(DRAINS, {**UNFIT, "node": "gn002"})
+    assert status == 401
+    assert not Fault.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "complaint"),
+    [
+        ({"check": None}, 400, '"check" and "because"'),
+        ({"because": 3}, 400, '"check" and "because"'),
+        ({"end": "yes"}, 400, '"end" as true or false'),
+        ({"check": "nhc\x1b[2J"}, 409, "name of the check"),
+        ({"because": ""}, 409, "in a sentence why"),
+        ({"check": "other", "end": True}, 409, "No request stands"),
+    ],
+)
+def test_a_drain_request_that_is_wrong_is_refused_with_what_was_expected(
+    changes: dict[str, Any], status: int, complaint: str
+) -> None:
+    answered, answer = post(DRAINS, UNFIT | changes)
+    assert answered == status
+    assert complaint in answer["error"]
+    assert not Fault.objects.exists()
