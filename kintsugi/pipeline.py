@@ -302,7 +302,7 @@ class Pipeline:
 
         def work(now: datetime) -> None:
             slurm_reach.ask(
-                now, lambda names: runbooks.get_answering_nodes(names, self.world.slurm)
+                now, lambda names: node_watch.get_answering_nodes(names, now, self.world)
             )
 
         self._run_once("ask_reach", periods.ASK_REACH, work)

@@ -28,6 +28,8 @@ _LONGEST, _LONGEST_USER = 255, 64
 _BATCH = 1_000
 # Our choice: three of the looks that are made while nothing is under way.
 STALE = timedelta(minutes=3)
+# Of a node whose slurmd does not answer (sinfo(1), NODE STATE CODES).
+_SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
 _COLUMNS = (
     *("pk", "node", "state", "is_serving", "holder", "reason", "reason_set_by", "reason_set_at"),
     *("resume_after", "boot_time", "slurmd_started_at", "gpus"),
@@ -131,6 +133,15 @@ def get_out_of_service() -> set[str]:
     """Paths of the nodes that take no jobs of users, whoever keeps them."""
     names = NodeInterval.objects.current().filter(is_serving=False).values_list("node", flat=True)
     return {resources.node(name) for name in names}
+
+
+def find_answering(names: Collection[str], *, after: datetime) -> set[str] | None:
+    """Which of these nodes Slurm hears; None where the last answered look is older."""
+    answered_at = get_freshness().answered_at
+    if answered_at is None or answered_at <= after:
+        return None
+    rows = NodeInterval.objects.current().filter(node__in=list(names)).values_list("node", "state")
+    return {name for name, state in rows if _SILENT.isdisjoint(state.split("+"))}
 
 
 def get_current(names: Collection[str] | None = None) -> dict[str, NodeInterval]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -11,6 +12,7 @@ from django.db import transaction
 from incidents.inventory import node_states
 from incidents.models import Incident
 from kintsugi.periodic import periods
+from runbooks import services as runbooks
 from runbooks.models import Run
 from runbooks.shadow import shadow_log
 from runbooks.slurm import ownership
@@ -54,6 +56,15 @@ def look_at_nodes(now: datetime, world: World) -> None:
         changed = {name: nodes[name] for name in changes.began}
         if changed:
             shadow_log.record_external_acts(changed, now, slurm_user=slurm_user)
+
+
+def get_answering_nodes(names: Sequence[str], now: datetime, world: World) -> set[str] | None:
+    """Which of these nodes Slurm hears, by the last look, or by a question of its own where that is
+    old; None where Slurm cannot be asked."""
+    answering = node_states.find_answering(names, after=now - periods.ASK_REACH)
+    if answering is not None:
+        return answering
+    return runbooks.get_answering_nodes(names, world.slurm)
 
 
 def record_acts(now: datetime, world: World) -> int:

@@ -11,7 +11,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from fixtures.memory_slurm import MemorySlurm
+from incidents.checks import slurm_reach
 from incidents.checks.clock_steps import move_times_back
+from incidents.faults.fault_views import SILENT_TARGET
 from incidents.impact import capacity
 from incidents.inventory import node_states
 from incidents.models import FleetLook, Job, JobNode, NodeInterval
@@ -22,7 +24,7 @@ from kintsugi.web import console
 from runbooks.models import SeenAct
 from runbooks.shadow import shadow_log
 from runbooks.slurm.protocol import NodeState
-from tests.builders import NOW, a_node, an_incident
+from tests.builders import NOW, a_fault, a_node, an_incident
 from tests.kintsugi.beaten import Beaten
 from tests.runbooks.site import CLUSTER
 
@@ -235,6 +237,24 @@ def test_what_ended_long_ago_leaves_and_what_is_so_stays(watched: Watched, tmp_p
     removed = retention.prune(tmp_path, watched.now + DAY, now=watched.now + DAY)
     assert removed["node_interval"] == 1
     assert NodeInterval.objects.current().count() == NodeInterval.objects.count() == len(NODES)
+
+
+def test_which_silent_nodes_slurm_hears_is_asked_only_where_the_last_look_is_old(
+    watched: Watched,
+) -> None:
+    for name in NODES:
+        a_fault(SILENT_TARGET, f"node/{name}", at=NOW)
+    watched.slurm.switch_off("gn042")
+    watched.look()
+    asked = watched.asked
+    watched.site.pipeline.ask_reach()
+    assert slurm_reach.heard(NODES, watched.now) == {"gn041", "gn043"}
+    assert watched.asked == asked
+    watched.now = watched.site.now = watched.now + periods.ASK_REACH
+    watched.slurm.switch_off("gn041")
+    watched.site.pipeline.ask_reach()
+    assert slurm_reach.heard(NODES, watched.now) == {"gn043"}
+    assert watched.asked == asked + 1
 
 
 def test_a_clock_that_is_set_back_holds_up_no_look(watched: Watched) -> None:
