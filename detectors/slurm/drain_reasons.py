@@ -37,7 +37,8 @@ _BY_SLURM: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("reboot_timed_out", r"reboot timed out"),
         ("reboot", r"reboot (?:issued|complete|requested)"),
         ("resume_timed_out", r"ResumeTimeout reached"),
-        ("gres_count", r"gres/\S{1,128} count .*"),
+        # The counts end it: what a person adds is a person's.
+        ("gres_count", r"gres/\S{1,128} count [a-z ]{1,64}\(\d{1,20} < \d{1,20}\)"),
         ("low_resources", r"Low (?:RealMemory|TmpDisk|CPUs).*|Low socket\*core.*|Bad core count"),
         ("other_configuration", r"CoreSpec differ.*|Could not unpack gres data.*"),
         ("other_features", r"Reported active features .*"),

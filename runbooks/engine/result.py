@@ -383,9 +383,11 @@ def restores_persons_drain(turn: Turn, ctx: Context) -> bool:
 
 
 def _store_restored(turn: Turn, text: str) -> None:
-    """The run had given the node back, and is over."""
+    """The run is over: it had given the node back, or a person had ended it."""
     turn.run.facts.pop(return_to_service.GIVEN_BACK_AT, None)
-    ask = f"See whether {turn.run.place} is to stay out: its repair had ended well."
+    has_ended_well = turn.run.state == RunState.SUCCEEDED
+    end = "its repair had ended well" if has_ended_well else "its repair was ended before"
+    ask = f"See whether {turn.run.place} is to stay out: {end}."
     with transaction.atomic():
         _record(turn, "run_note", text, needs_human=ask)
         is_unchecked = overwritten.is_unchecked(turn.run.facts)

@@ -16,7 +16,7 @@ from runbooks.engine import approvals, audit
 from runbooks.fleet import fleet
 from runbooks.library import library
 from runbooks.models import UNFINISHED, Breaker, Mode, Run, RunbookMode, RunState, StopSwitch
-from runbooks.node import node_loan
+from runbooks.node import node_loan, overwritten
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
@@ -206,6 +206,7 @@ def _move_run(
         audit.record_person(actor, word, text, now=now, run=run)
         if to is RunState.ABORTED:
             poll_pauses.end(get_holder(run.pk))
+            _await_accounts(run, now)
             _record_abort(run, text, actor=actor, now=now)
         else:
             needs_human = "" if word == "approved" else None
@@ -218,6 +219,12 @@ def _move_run(
                 needs_human=needs_human,
             )
         return Controlled(text)
+
+
+def _await_accounts(run: Run, now: datetime) -> None:
+    """Whether the run's last act has written over a person's words is looked at all the same."""
+    if overwritten.is_unchecked(run.facts):
+        Run.objects.filter(pk=run.pk).update(wake_at=now + overwritten.LOOK_AGAIN)
 
 
 def _record_abort(run: Run, text: str, *, actor: str, now: datetime) -> None:

@@ -9,19 +9,15 @@ from tests.simulation import search
 from tests.simulation.play import play_once
 
 pytestmark = pytest.mark.django_db
-PLAYS, PLAYS_AT_LENGTH = 16, 2000
-# Seeds that have found a defect, since mended.
-FOUND = (66, 44, 1079)
+# A play takes 0.4 to 0.7 s of CPU: one a test in the plain tier.
+PLAYS, PLAYS_A_TEST = 2000, 100
 
 
-def test_what_must_hold_holds_in_every_play(is_full_length: bool) -> None:
-    seeds = range(PLAYS_AT_LENGTH if is_full_length else PLAYS)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(0, PLAYS, PLAYS_A_TEST))
+def test_what_must_hold_holds_in_every_play(first: int, is_full_length: bool) -> None:
+    seeds = range(first, first + (PLAYS_A_TEST if is_full_length else 1))
     assert list(search.list_failures(seeds)) == []
-
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_a_play_that_once_found_a_defect_finds_none(seed: int) -> None:
-    play_once(seed)
 
 
 def test_a_seed_plays_the_same_way_each_time() -> None:

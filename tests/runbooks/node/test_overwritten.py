@@ -11,6 +11,7 @@ import pytest
 
 from detectors.detector import Output, Target
 from fixtures.memory_slurm_commands import CommandShell
+from runbooks import services
 from runbooks.models import Run, RunState
 from runbooks.node import drains
 from runbooks.slurm import ownership
@@ -162,6 +163,21 @@ def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_replace
         drains_once_more(site, THEIRS)()
 
     play_on(site, Meanwhile(site, "State=RESUME", both))
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+
+
+def test_a_run_that_is_aborted_right_after_its_drain_looks_all_the_same() -> None:
+    site = Site(nodes=2)
+    shell = Meanwhile(site, "State=DRAIN", drains_once_more(site, THEIRS))
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    run = site.advance(site.begin(site.lose_gpu()))
+    services.abort(run.pk, actor="eve", now=site.now)
+    run.refresh_from_db()
+    assert run.wake_at is not None
+    site.now = max(site.now, run.wake_at)
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
     assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
 
 

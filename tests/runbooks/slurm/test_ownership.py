@@ -230,3 +230,11 @@ def test_a_node_that_a_person_set_to_fail_is_none_that_was_resumed() -> None:
         'gn001 was set to FAIL by bob: "bob: NIC dying"',
         False,
     )
+
+
+def test_what_a_person_adds_to_slurms_own_text_is_a_persons_whoever_set_it() -> None:
+    slurms = "gres/gpu count reported lower than configured (7 < 8)"
+    for by in ("root", "slurm"):
+        assert get_owner(a_node(slurms, "DRAIN", by=by), 7, []) is Owner.SLURM
+        added = a_node(f"{slurms} -- bob: hands inside", "DRAIN", by=by)
+        assert get_owner(added, 7, []) is Owner.PERSON
