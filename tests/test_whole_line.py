@@ -18,13 +18,6 @@ pytestmark = [
 NODE = "gn017"
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[ClusterSite]:
-    house = ClusterSite().start()
-    yield house
-    house.remove()
-
-
 def _incident(site: ClusterSite, owner: str) -> tuple[str, str, str] | None:
     rows = site.query(
         "select state, recovery, needs_human from incidents_incident where owner = %s", owner
@@ -33,17 +26,27 @@ def _incident(site: ClusterSite, owner: str) -> tuple[str, str, str] | None:
     return rows[0] if rows else None
 
 
+@pytest.fixture(scope="module")
+def site() -> Iterator[ClusterSite]:
+    """A site whose node has lost a GPU, and has been repaired without a person."""
+    house = ClusterSite().start()
+    try:
+        house.inject("gpu_lost", f"{NODE}/gpu/3")
+        wait_until(lambda: _is_resolved(house), within_s=120, what="the resolved incident")
+        yield house
+    finally:
+        house.remove()
+
+
+def _is_resolved(site: ClusterSite) -> bool:
+    found = _incident(site, f"node/{NODE}")
+    assert found is None or not found[2], f"a person is asked: {found}"
+    return found is not None and found[0] == "resolved"
+
+
 def test_a_gpu_off_the_bus_ends_with_its_node_verified_and_back_in_service(
     site: ClusterSite,
 ) -> None:
-    site.inject("gpu_lost", f"{NODE}/gpu/3")
-
-    def is_resolved() -> bool:
-        found = _incident(site, f"node/{NODE}")
-        assert found is None or not found[2], f"a person is asked: {found}"
-        return found is not None and found[0] == "resolved"
-
-    wait_until(is_resolved, within_s=120, what="the resolved incident")
     found = _incident(site, f"node/{NODE}")
     assert found is not None
     assert found[1] == "node_restart"

@@ -16,8 +16,8 @@ from runbooks.node import witnesses
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runbooks.md"
 BEGIN, END = "| seen by | fault types |\n|---|---|\n", "\n\n"
 NUMBERED = ("gpu.xid.", "nvlink.sxid.")
-# What Slurm says of itself, and what a test of ours has found.
-BY_MANAGERS = ("slurm.", "gpu.dcgm.")
+# What Slurm says of itself, what a test of ours has found, and what a check of the site asked for.
+BY_MANAGERS = ("slurm.", "gpu.dcgm.", "site.")
 
 
 def list_types() -> list[str]:
