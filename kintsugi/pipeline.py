@@ -103,8 +103,8 @@ class Pipeline:
         self._follow_up(incidents.ingest_wires(wires, now=now), now)
 
     def request_drain(self, request: DrainRequest, told_by: Provenance) -> int | None:
-        """Takes it, and answers with the incident that it belongs to, if one is open. Raises
-        DrainRequestRefused."""
+        """Takes it, and answers with the incident that it belongs to, None where it has none.
+        Raises DrainRequestRefused."""
         event = drain_requests.make_event(request, told_by, now=self.clock())
         self.ingest([to_wire(event)])
         return drain_requests.find_incident(request.node, request.check)

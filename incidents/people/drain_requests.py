@@ -73,7 +73,7 @@ def make_event(request: DrainRequest, told_by: Provenance, *, now: datetime) -> 
 
 
 def find_incident(node: str, check: str) -> int | None:
-    """The open incident in which this check's request stands or has just ended."""
+    """The incident of this check's latest request; None where it has none."""
     faults = Fault.objects.filter(
         resource=resources.node(resources.short_host(node)),
         fault_type=FAULT_TYPE,

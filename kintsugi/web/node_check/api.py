@@ -57,7 +57,7 @@ def leases(request: HttpRequest) -> HttpResponse:
 @require_POST
 def drain_requests(request: HttpRequest) -> HttpResponse:
     """A node's own check asks for this node to be drained, or no longer: `{"version": 1, "node",
-    "check", "because", "end": false}`. 202 with `{"incident": number}`, null where none is open."""
+    "check", "because", "end": false}`. 202 with `{"incident": number}`, null where it has none."""
     now = clock.now()
     try:
         message = messages.parse_message(request, now)
