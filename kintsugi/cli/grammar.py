@@ -120,6 +120,11 @@ VERBS: tuple[Verb, ...] = (
         is_change=True,
     ),
     Verb(
+        ("nodes",),
+        "nodes that take no jobs, as `sinfo -R`: why, since when, whose, what Kintsugi does",
+        f"{_NODES}:list_out",
+    ),
+    Verb(
         ("restored",),
         "after a restore from a backup: stop, end runs, move numbers on, list unknown drains",
         manage=("restored",),

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from django.core.management.base import CommandError
 from django.db.models import Count
+from django.utils import timezone
 
+from detectors.slurm import drain_reasons
 from incidents.inventory import node_states
 from incidents.models import Incident, Node, NodeInterval
 from kintsugi.cli import exit_codes, hosts, incidents, output
 from kintsugi.cli.incidents import Json, Nodes
 from kintsugi.inventory.host_lists import fold
+from runbooks.people import progress
+from runbooks.slurm import ownership
 
 _FIELDS = {"name": "name", "role": "role", "pod": "pod", "rack": "rack"}
 _FURTHER_FIELDS = {"address": "address", "partitions": "partitions", "serial": "serial"}
@@ -36,6 +41,9 @@ _STATE_FIELDS = {
 _STATE_COLUMNS = ("since", "until", "state", "kept_out_by", "reason")
 _STATES_SHOWN = 10
 _COLUMNS = ("name", "role", "pod", "rack", "slurm", "incidents")
+# sinfo(1), `--list-reasons`, and whose each is.
+_OUT_COLUMNS = ("reason", "user", "timestamp", "nodelist", "kept_by", "incident", "kintsugi")
+_LONGEST_REASON = 48
 
 
 def list_nodes(
@@ -75,6 +83,79 @@ def show_node(name: Annotated[str, typer.Argument(metavar="NODE")], as_json: Jso
     if latest:
         columns = ("id", "severity", "state", "since", "title")
         output.echo(f"\n{output.format_table(latest, columns)}")
+
+
+def list_out(nodes: Nodes = None, as_json: Json = False) -> None:
+    """As `sinfo --list-reasons`: each reason once, with all nodes that it stands on; whose it is,
+    and what Kintsugi does about it. By the last look at Slurm."""
+    now = timezone.now()
+    _complain_of_age(now)
+    seen = node_states.get_current(hosts.parse(nodes) if nodes else None)
+    groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    for name, state in seen.items():
+        if not state.is_serving:
+            words = (state.reason, state.reason_set_by, state.reason_set_at, state.holder)
+            groups[*words, *_get_work(name, state.reason, now)].append(name)
+    rows = []
+    for (reason, user, at, holder, incident, does), names in groups.items():
+        rows.append(
+            {
+                "reason": reason,
+                "user": user,
+                "timestamp": at,
+                "nodelist": fold(names),
+                "nodes": sorted(names),
+                "kept_by": holder,
+                "is_ours": reason.startswith(drain_reasons.OURS),
+                "incident": incident,
+                "kintsugi": does,
+            }
+        )
+    rows.sort(key=_get_order)
+    if not as_json:
+        rows = [row | {"reason": _shorten(row["reason"])} for row in rows]
+    output.print_rows(rows, _OUT_COLUMNS, as_json=as_json, empty="No node is out of service.")
+
+
+def _get_order(row: dict[str, Any]) -> tuple[bool, float, str]:
+    """What has stood longest comes first; without a time, last."""
+    at = row["timestamp"]
+    return at is None, at.timestamp() if at is not None else 0, row["nodelist"]
+
+
+def _shorten(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 3]}..."
+
+
+def _get_work(name: str, reason: str, now: datetime) -> tuple[int | None, str]:
+    """The incident that a reason of ours names, or the latest open one of the node; and what is
+    done about it."""
+    named = ownership.parse_incident(reason)
+    if named is not None:
+        incident = Incident.objects.filter(pk=named).first()
+        if incident is None:
+            return named, f"There is no incident #{named} any more."
+        return named, _describe_work(incident, now)
+    incident = Incident.objects.open().filter(node__name=name).order_by("-pk").first()
+    return (incident.pk, _describe_work(incident, now)) if incident is not None else (None, "")
+
+
+def _describe_work(incident: Incident, now: datetime) -> str:
+    does = progress.format_progress(incident, now)
+    if does:
+        return does
+    if incident.needs_human:
+        return f"Asks: {incident.needs_human}"
+    return f"Nothing: the incident is {incident.state}."
+
+
+def _complain_of_age(now: datetime) -> None:
+    freshness = node_states.get_freshness()
+    if freshness.answered_at is None and freshness.silent_since is None:
+        output.complain("Slurm has not been looked at yet.")
+    elif freshness.is_stale(now):
+        answered = output.format_value(freshness.answered_at)
+        output.complain(f"Slurm last answered: {answered}. {freshness.complaint}".strip())
 
 
 def _chosen(words: list[str] | None) -> list[Node]:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typer.core import TyperGroup
 from detectors.catalog import catalog
 from detectors.logs.unread import UnreadLine
 from incidents.checks import unread_lines
+from incidents.inventory import node_states
 from incidents.models import UnreadTemplate
 from incidents.vocabulary.lifecycle import State
 from kintsugi.cli import exit_codes
@@ -375,6 +377,58 @@ def test_a_node_shows_what_it_was_in_slurm_and_who_kept_it_out(kintsugi: Command
     assert (before["in_service"], before["kept_out_by"]) == (False, "yuki")
     assert before["until"] == now["since"]
     assert "yuki: tray" in kintsugi("node", "show", "gn001").out
+
+
+@pytest.mark.django_db
+def test_nodes_that_are_out_are_listed_as_sinfo_does_ours_beside_theirs(kintsugi: Command) -> None:
+    run = a_run(waiting_for="1 job is still on gn001 (77 of alice).")
+    ours = f"kintsugi:{run.incident_id}/1a2b-3c gpu.xid.79: GPU has fallen off the bus"
+    later = NOW + timedelta(minutes=5)
+    an_interval("gn001", holder="Kintsugi", reason=ours, reason_set_by="root", reason_set_at=later)
+    for number in (17, 18, 20):
+        theirs = {"reason": "yuki: trays", "reason_set_by": "yuki", "reason_set_at": NOW}
+        an_interval(f"gn{number:03d}", holder="yuki", **theirs)
+    an_interval("gn021", holder="Slurm itself")
+    an_interval("gn022", reason="yuki: left from last week")
+    ended = kintsugi("nodes", "--json")
+    assert ended.code == exit_codes.OK
+    rows = {row["nodelist"]: row for row in ended.json}
+    assert list(rows) == ["gn[017-018,020]", "gn001", "gn021"]
+    assert (rows["gn[017-018,020]"]["kept_by"], rows["gn[017-018,020]"]["incident"]) == (
+        "yuki",
+        None,
+    )
+    assert rows["gn001"]["incident"] == run.incident_id
+    assert rows["gn001"]["reason"] == ours
+    assert "77 of alice" in rows["gn001"]["kintsugi"]
+    assert rows["gn001"]["is_ours"]
+    assert rows["gn021"]["reason"] == ""
+    heading, first, *_ = kintsugi("nodes").out.splitlines()
+    columns = ["REASON", "USER", "TIMESTAMP", "NODELIST", "KEPT BY", "INCIDENT", "KINTSUGI"]
+    assert [word for word in re.split(r"\s{2,}", heading) if word] == columns
+    assert re.split(r"\s{2,}", first)[:2] == ["yuki: trays", "yuki"]
+
+
+@pytest.mark.django_db
+def test_what_kintsugi_holds_and_does_nothing_about_says_what_people_are_asked(
+    kintsugi: Command,
+) -> None:
+    incident = an_incident(needs_human="Call the vendor.", state=State.REPAIRING)
+    an_interval("gn042", holder="Kintsugi", reason=f"kintsugi:{incident.pk} gpu.lost: gone")
+    gone = f"kintsugi:{incident.pk + 1} gpu.lost: gone"
+    an_interval("gn043", holder="Kintsugi", reason=gone)
+    rows = {row["nodelist"]: row for row in kintsugi("nodes", "--json").json}
+    assert rows["gn042"]["kintsugi"] == "Asks: Call the vendor."
+    assert rows["gn043"]["kintsugi"] == f"There is no incident #{incident.pk + 1} any more."
+    assert [row["nodelist"] for row in kintsugi("nodes", "gn[043-050]", "--json").json] == ["gn043"]
+
+
+@pytest.mark.django_db
+def test_nodes_say_on_stderr_how_old_the_picture_is(kintsugi: Command) -> None:
+    never = kintsugi("nodes")
+    assert (never.out, "not been looked at" in never.err) == ("No node is out of service.\n", True)
+    node_states.record_silence(timezone.now(), "slurmctld is away")
+    assert "slurmctld is away" in kintsugi("nodes").err
 
 
 @pytest.mark.django_db
