@@ -76,6 +76,8 @@ class NodeState:
     slurmd_started_at: Optional[datetime] = None
     resume_after: Optional[datetime] = None
     """When Slurm takes it back by itself, as whoever took it out has asked (from 23.02 on)."""
+    comment: str = ""
+    """Of people, and of programs of theirs."""
 
     @property
     def gpus_registered(self) -> int:
@@ -290,6 +292,7 @@ def _node(block: str) -> NodeState:
         address=address,
         slurmd_started_at=_time(_word_behind(lines, "BootTime", "SlurmdStartTime")),
         resume_after=_time(_word_behind(lines, "LastBusyTime", "ResumeAfterTime")),
+        comment=_line(lines, "Comment"),
     )
 
 
@@ -309,6 +312,13 @@ def _word(lines: list[str], key: str) -> str:
         if line.startswith(f"{key}="):
             return line[len(key) + 1 :].split(" ", 1)[0]
     return ""
+
+
+def _line(lines: list[str], key: str) -> str:
+    """The whole of what follows `key=` at a line's beginning."""
+    begun = f"{key}="
+    found = (line[len(begun) :] for line in lines if line.startswith(begun))
+    return next(found, "")
 
 
 def _word_behind(lines: list[str], first: str, key: str) -> str:

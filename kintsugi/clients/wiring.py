@@ -207,7 +207,12 @@ def slurm_writer(shell: Shell) -> ScontrolWriter:
         parse_controller(access),
         cluster_name=values["KINTSUGI_CLUSTER_NAME"] or "",
         conf=values["KINTSUGI_SLURM_CONF"] or "",
+        incidents_at=_get_incidents_address() if values["KINTSUGI_NODE_COMMENT"] else "",
     )
+
+
+def _get_incidents_address() -> str:
+    return f"{settings.KINTSUGI['KINTSUGI_BASE_URL'].rstrip('/')}/incidents/"
 
 
 def _slurm_shell(shell: Shell) -> Shell:

@@ -264,6 +264,13 @@ KEYS: tuple[Key, ...] = (
         "how scontrol, sinfo and squeue are reached",
     ),
     Key(
+        "KINTSUGI_NODE_COMMENT",
+        flag,
+        "yes",
+        "yes or no",
+        "whether a node's Comment in Slurm names the incident while Kintsugi holds the node",
+    ),
+    Key(
         "KINTSUGI_SHADOW_WINDOW",
         positive_duration,
         "24h",

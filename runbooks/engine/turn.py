@@ -268,7 +268,9 @@ def _is_settled(turn: Turn, ctx: Context) -> bool:
         if not is_resumed:
             run.facts.pop(holding.LOST_AT, None)
         if isinstance(hold, TakenOver):
-            ending.take_over(turn, hold, left=_withdraw_reboot(ctx))
+            left = _withdraw_reboot(ctx)
+            ctx.world.slurm_writer.remove_comment(ctx.node)
+            ending.take_over(turn, hold, left=left)
             return True
     begun = step.carry_on(ctx) if turn.attempted_at is not None else None
     result = begun if begun is not None else step.blocked(ctx)

@@ -17,7 +17,7 @@ from detectors.slurm import job_records, queries
 from detectors.slurm import output as slurm_output
 from detectors.slurm.job_records import Accounts
 from detectors.slurm.reservations import SHOW, reservations
-from runbooks.slurm import answers, demands, node_events
+from runbooks.slurm import answers, demands, node_comments, node_events
 from runbooks.slurm import jobs as slurm_jobs
 from runbooks.slurm.protocol import (
     MAINTENANCE,
@@ -193,17 +193,29 @@ _SBATCH = (
 
 class ScontrolWriter(ScontrolReader):
     """Acts through Slurm's programs as well. `cluster_name` is the one cluster that may be acted
-    upon; looking is free."""
+    upon; looking is free. `incidents_at`: the address below which incidents are shown, which is
+    left in the comments of nodes that are drained for one; empty: no comment is written."""
 
-    def __init__(self, shell: Shell, host: Target, *, cluster_name: str, conf: str = "") -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        host: Target,
+        *,
+        cluster_name: str,
+        conf: str = "",
+        incidents_at: str = "",
+    ) -> None:
         super().__init__(shell, host, conf=conf)
         self._cluster_name = cluster_name
+        self._incidents_at = incidents_at
 
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
         words = _format_one_line(reason)
-        self._unchanged(node, as_seen)
+        config = self._check_cluster()
+        before = self._look_unchanged(node, as_seen)
+        comment = node_comments.get_words(before, words, self._incidents_at, config)
         update = ("scontrol", "update", f"NodeName={node}", "State=DRAIN")
-        output = self._run(*update, f"Reason={words}")
+        output = self._run(*update, f"Reason={words}", *comment)
         after = self._look(node)
         if not (after.is_draining and after.reason.startswith(words.rstrip('"'))):
             raise answers.build_mismatch(
@@ -212,13 +224,25 @@ class ScontrolWriter(ScontrolReader):
         return after
 
     def resume(self, node: str, *, as_seen: NodeState | None = None) -> None:
-        self._unchanged(node, as_seen)
-        output = self._run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        config = self._check_cluster()
+        before = self._look_unchanged(node, as_seen)
+        comment = node_comments.get_words(before, "", "", config)
+        output = self._run("scontrol", "update", f"NodeName={node}", "State=RESUME", *comment)
         after = self._look(node)
         if after.is_draining or after.base == "DOWN":
             raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after a resume was asked for", output
             )
+
+    def remove_comment(self, node: str) -> None:
+        config = self._check_cluster()
+        comment = node_comments.get_words(self._look(node), "", "", config)
+        if not comment:
+            return
+        output = self._run("scontrol", "update", f"NodeName={node}", *comment)
+        after = self._look(node)
+        if node_comments.is_ours(after.comment):
+            raise answers.build_mismatch(f"{node} keeps the comment {after.comment}", output)
 
     def reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
         before = self._unchanged(node, as_seen)
@@ -390,14 +414,17 @@ class ScontrolWriter(ScontrolReader):
         self._check_cluster()
         return self._run(*argv)
 
-    def _check_cluster(self) -> None:
-        """Raises SlurmRefusal where this is another cluster than the one to be acted upon."""
-        name = self.config().get("ClusterName", "")
+    def _check_cluster(self) -> Mapping[str, str]:
+        """slurm.conf as it is now. Raises SlurmRefusal where this is another cluster than the one
+        to be acted upon."""
+        config = self.config()
+        name = config.get("ClusterName", "")
         if not self._cluster_name or name != self._cluster_name:
             raise SlurmRefusal(
                 f"this is cluster {name or 'without a name'}, and KINTSUGI_CLUSTER_NAME is"
                 f" {self._cluster_name or 'unset'}: nothing is done to it"
             )
+        return config
 
     def _look(self, node: str) -> NodeState:
         return self.nodes((node,))[node]
@@ -406,6 +433,9 @@ class ScontrolWriter(ScontrolReader):
         """The node directly before an act: what is asked between this look and the act is the time
         in which a person's word can be written over. Raises NodeChanged."""
         self._check_cluster()
+        return self._look_unchanged(node, as_seen)
+
+    def _look_unchanged(self, node: str, as_seen: NodeState | None) -> NodeState:
         found = self._look(node)
         check_unchanged(node, as_seen, found)
         return found

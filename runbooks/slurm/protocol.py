@@ -172,10 +172,19 @@ class SlurmWriter(SlurmReader, Protocol):
 
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
         """Take the node out for new jobs; the node as it is then. What its reason was is
-        overwritten."""
+        overwritten.
+
+        In the same update the node's comment says which incident it is for, where there is none yet
+        or one of ours, and Kintsugi's address is known. A drain with other words than ours, and a
+        resume, take that away.
+        """
         ...
 
     def resume(self, node: str, *, as_seen: NodeState | None = None) -> None: ...
+
+    def remove_comment(self, node: str) -> None:
+        """What we have left in its comment, where nobody has written anything else since."""
+        ...
 
     def reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
         """Plain `scontrol reboot`: a drained node comes back drained. Past ResumeTimeout it does

@@ -226,6 +226,7 @@ def _list_acts() -> Iterator[str]:
 OCCASIONS: Mapping[str, str] = {
     "scontrol update NodeName State=DRAIN": "`drain`, `quarantine`; a drain that Slurm dropped",
     "scontrol update NodeName State=RESUME": "`resume`; a withdrawn run hands its node back",
+    "scontrol update NodeName Comment=": "a person has taken the node over: our comment goes",
     "scontrol update PartitionName": "`swap_hot_spare`, where spares stand in no partition",
     "scontrol reboot": "`reboot`",
     "scontrol cancel_reboot": "a reboot that Slurm has not sent in time, or that nobody wants",
@@ -241,7 +242,12 @@ def record_slurm_acts() -> dict[str, str]:
     """What the writer sends for each of its verbs, by the beginning that names it."""
     slurm = MemorySlurm({"gn001": ["gpu"], "gn002": ["gpu"]}, cluster_name="c", now=lambda: NOW)
     recording = Recording(CommandShell(slurm))
-    writer = ScontrolWriter(recording, Target("slurm", "slurm"), cluster_name="c")
+    writer = ScontrolWriter(
+        recording,
+        Target("slurm", "slurm"),
+        cluster_name="c",
+        incidents_at="https://CONSOLE/incidents/",
+    )
     slurm.add_job("4711", nodes=["gn001"])
     acts = (
         lambda: writer.requeue("4711"),
@@ -251,6 +257,8 @@ def record_slurm_acts() -> dict[str, str]:
         lambda: writer.reboot("gn002"),
         lambda: writer.cancel_reboot("gn002", "kintsugi:7/1a2b3c4d-5e6f70 gpu.xid.79: ..."),
         lambda: writer.resume("gn001"),
+        lambda: writer.drain("gn001", "kintsugi:7/1a2b3c4d-5e6f70 gpu.xid.79: ..."),
+        lambda: writer.remove_comment("gn001"),
         lambda: writer.reserve("7-1-diagnose", ["gn001"], duration=timedelta(hours=1)),
         lambda: writer.submit(
             "7-1-diagnose",

@@ -84,6 +84,7 @@ def test_reading_is_all_that_a_reader_does() -> None:
         "cancel_reboot",
         "drain",
         "reboot",
+        "remove_comment",
         "requeue",
         "reserve",
         "resume",

@@ -13,6 +13,7 @@ from incidents.models import Incident, Notification
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
 from runbooks.models import Run, RunState
+from runbooks.slurm import node_comments
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -43,6 +44,19 @@ def drained_by_bob_and_resumed(site: Site) -> Incident:
     run.refresh_from_db()
     assert run.state == RunState.FAILED
     return incident
+
+
+def test_a_person_who_resumes_our_node_finds_no_comment_of_ours_there() -> None:
+    site = Site(nodes=2)
+    incident = site.lose_gpu()
+    run = site.advance(site.begin(incident))
+    site.slurm.comments["gn001"] = node_comments.format_comment(incident.pk, "https://c/incidents/")
+    site.slurm.comments["gn002"] = "bob: spare PSU"
+    site.slurm.human_resume("gn001")
+    minutes(site, 2, polls=False)
+    run.refresh_from_db()
+    assert run.state == RunState.ABORTED
+    assert site.slurm.comments == {"gn002": "bob: spare PSU"}
 
 
 def test_new_polls_after_a_persons_resume_ask_a_person_at_once_and_once() -> None:
