@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,24 @@ def test_no_test_is_started_later_than_told_and_those_left_out_are_named(
     late.stdout.fnmatch_lines(["*left out for want of time: 1*", "*::test_one"])
     in_time = pytester.run(*run, "--start-within", "3000")
     in_time.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_full"),
+    [
+        (("--tier", "fast"), False),
+        (("--tier", "plain"), False),
+        (("--tier", "deep"), True),
+        ((), True),
+    ],
+)
+def test_what_repeats_something_does_so_at_full_length_in_the_deep_tier_and_by_name(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: Sequence[str], is_full: bool
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(touched.ROOT))
+    pytester.makepyfile(f"def test_it(is_full_length): assert is_full_length is {is_full}")
+    run = [sys.executable, "-m", "pytest", "-p", "tests.tiers", "-p", "no:django"]
+    pytester.run(*run, *words).assert_outcomes(passed=1)
 
 
 def test_a_test_that_is_slow_for_its_tier_is_measured_and_named(

@@ -127,8 +127,8 @@ def is_repeated_on_sqlite(item: pytest.Item, which: str, chosen: frozenset[str])
 
 @pytest.fixture(scope="session")
 def is_full_length(request: pytest.FixtureRequest) -> bool:
-    """Whether a test that repeats something does so as often as it can: not in the plain tier."""
-    return request.config.getoption("--tier") != Tier.PLAIN
+    """Whether a test that repeats something does so as often as it can: in the deep tier, and where it was named."""
+    return request.config.getoption("--tier") not in (Tier.FAST, Tier.PLAIN)
 
 
 def _load_hypothesis_profile(tier: str) -> None:
