@@ -36,10 +36,12 @@ _PROGRAMS = (
     # NVIDIA's driver packages, DCGM, NVLink's and InfiniBand's managers.
     *("nv-*", "nvidia-*", "nvlsm", "fabricmanager", "dcgm*", "opensm", "ibacm", "srp_daemon"),
     # Slurm and its authentication.
-    *("slurmctld", "slurmd", "slurmdbd", "slurmstepd", "munged"),
+    *("slurmctld", "slurmd", "slurmdbd", "slurmstepd", "slurmrestd", "sackd", "munged"),
+    # Containers of jobs, and who looks up their users.
+    *("enroot*", "apptainer*", "singularity*", "sssd*", "nslcd"),
     # Storage: device-mapper, iSCSI, MD, SMART, ZFS, NFS, Spectrum Scale, BeeGFS.
-    *("multipathd", "iscsid", "mdadm", "smartd", "dmeventd", "zed", "rpc.*", "mount.*"),
-    *("mmfs*", "beegfs-*", "lnet*", "lustre*"),
+    *("multipathd", "iscsid", "iscsiadm", "iscsistart", "mdadm", "smartd", "dmeventd", "zed"),
+    *("rpc.*", "mount.*", "mmfs*", "beegfs-*", "lnet*", "lustre*", "weka*"),
     # A machine's own health: BMC, machine checks, sensors, clocks.
     *("ipmievd", "ipmiseld", "mcelog", "rasdaemon", "thermald", "chronyd", "ntpd", "ptp4l"),
     "phc2sys",
@@ -50,6 +52,7 @@ _PROGRAMS = (
     # Cumulus Linux, Junos, EOS: the processes that drive ports, power and routes.
     *("switchd", "smond", "ledmgrd", "pwmd", "clagd", "portwd", "rpd", "alarmd", "craftd", "dcd"),
     *("l2ald", "l2cpd", "lacpd", "pfed", "fpc*", "tfeb*", "ebra", "phyethtool", "thermostat"),
+    *("chassisd", "mgd", "bfdd", "iccpd", "mclagsyncd", "linkmgrd"),
     *("powermanager", "fru", "strata*", "sand*"),
 )
 # Programs in whose lines a part of the machine must be named as well: they speak of everything.
@@ -62,6 +65,8 @@ _HARDWARE = (
     r"|raid|md\d+|sd[a-z]|block|i2c|eeprom|dma\w*|iommu|interrupt|irq|watchdog|clocksource|tsc"
     r"|lustre\w*|lnet\w*|nfs\w*|xfs|ext4(?:-fs)?|btrfs|filesystem|i/o|switch|asic|pfc|bgp|bfd|lacp"
     r"|bond\w*|vxlan|hardware|chassis|netdev|eth\w*|ens\w+|enp\w+|ib\w*"
+    r"|iscsi|connection\d+|session\d+|multipath|device-mapper|dm-\d+|jbd2|zfs|ceph|beegfs|weka\w*"
+    r"|gpfs|mmfs\w*|igb|igc|tg3|cxgb\d|e1000e?|bnx2x?|be2net|qed\w?|ionic|ena|efa|hfi1|rcu|megasas"
 )
 _FAILURE = (
     r"err|errors?|fail\w*|faults?|faulty|fatal|timeouts?|time-?out|timed out|lost|loss|dead|down"
@@ -70,7 +75,8 @@ _FAILURE = (
     r"|mismatch\w*|overheat\w*|over-?(?:temp|heat|current|volt|run|flow)\w*|exceed\w*|panic"
     r"|offline|uncorrect\w*|unrecover\w*|poison\w*|parity|bad|broken|not ready|throttl\w*"
     r"|alarms?|threshold|unexpected\w*|crash\w*|violat\w+|flap\w*|unstable|lockup"
-    r"|not supported|unhealthy"
+    r"|not supported|unhealthy|hangs|starved|giv(?:es?|ing) up|gave up|evict\w*|expell\w*|differs"
+    r"|misconfigur\w*|not enabled"
 )
 _SEVERITY_NUMBERS = "|".join(
     str(8 * facility + severity)

@@ -312,6 +312,29 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "mce: CPU supports 22 MCE banks",
         "rcu: Hierarchical RCU implementation.",
         "thermal_sys: Registered thermal governor 'step_wise'",
+        "NVRM: GPU0 kgspCheckGspRmCcCleanup_GH100: CC secret cleanup successful!",
+        "NVRM: loading NVIDIA UNIX aarch64 Kernel Module  595.45.04  Release Build",
+        "igb 0000:5e:00.0 em1: igb: em1 NIC Link is Up 1000 Mbps Full Duplex, Flow Control: RX",
+        "ixgbe 0000:5e:00.0: Multiqueue Enabled: Rx Queue count = 63, Tx Queue count = 63 XDP Queue count = 0",
+        "cxgb4 0000:5e:00.4: Direct firmware load disabled, using adapter's own",
+        "scsi host7: iSCSI Initiator over TCP/IP",
+        " connection4:0: detected operational parameters",
+        "md: bind<sdb1>",
+        "md: resync of RAID array md7",
+        "md/raid1:md7: active with 2 out of 2 mirrors",
+        "md/raid1:md7: not clean -- starting background reconstruction",
+        "JBD2: Clearing recovery information on journal",
+        "XFS (dm-7): Starting recovery (logdev: internal)",
+        "EXT4-fs (dm-7): re-mounted filesystem read-write. Quota mode: none.",
+        "ata5: SATA link up 6.0 Gbps (SStatus 133 SControl 300)",
+        "beegfs: enabling unloading of module",
+        "beegfs: mount(99): BeeGFS mount ready.",
+        "beegfs: mount(99): Built without NVFS RDMA support.",
+        "rcu: RCU restricting CPUs from NR_CPUS=8192 to nr_cpu_ids=192.",
+        "HEST: Enabling Firmware First mode for corrected errors.",
+        "GHES: APEI firmware first mode is enabled by APEI bit and WHEA _OSC.",
+        "  31 | 11/15/2019 | 18:50:44 | Power Unit Pwr Unit Status | Power off/down | Deasserted",
+        "   4 | 01/01/2000 | 00:17:05 | System Firmware Progress #0x05 | System boot initiated | Asserted",
     ],
 )
 def test_a_drivers_everyday_line_is_benign(text):
@@ -339,6 +362,32 @@ def test_a_drivers_everyday_line_is_benign(text):
 )
 def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
     assert facts(f"Nov 21 03:59:58 gn042 {text}") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "systemd[1]: Started slurmd.service - Slurm node daemon.",
+        "systemd[1]: Failed to start user@1007.service - User Manager for UID 1007.",
+        "systemd[1]: boot-efi.mount: Deactivated successfully.",
+        "iscsid[811]: Connection1:0 to [target: iqn.2026-11.org.example:a, portal: 192.0.2.7,3260] through [iface: default] is shutdown.",
+        "mdadm[733]: RebuildStarted event detected on md device /dev/md7",
+        "mdadm[733]: DeviceDisappeared event detected on md device /dev/md7, component device Wrong-Level",
+        "multipathd[604]: sdd: add path (uevent)",
+        "multipathd[604]: mpatha: event checker started",
+        "slurmstepd[9]: pyxis: imported docker image: docker://ubuntu",
+        "slurmstepd[9]: error: pyxis: --container-mounts: invalid format: /data",
+        "slurmctld[902]: error: _slurm_rpc_allocate_resources: Requested node configuration is not available",
+        "slurmctld[902]: error: Invalid nodes (gn04[2-9]) for JobId=77",
+        "ipmiseld[641]:  1e | 11/21/26 | 03:59:58 | Power Supply PS1 | Presence detected | Asserted",
+        "ipmievd: Fan sensor FAN1 Lower Critical going low  Deasserted (Reading 4000 > Threshold 500 RPM)",
+        "sssd_be[712]: Starting up",
+        "sssd_be[712]: Backend is online",
+    ],
+)
+def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
+    found = facts(f"Nov 21 03:59:58 gn042 {text}")
+    assert [fact for fact in found if fact.event is EventKind.RAISED] == []
 
 
 def test_a_loss_told_in_three_lines_keeps_the_gpus_address():

@@ -74,6 +74,10 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "INFO kernel: [  812.331200] pcieport 0000:00:01.0: AER: enabled with IRQ 24",
         "INFO smond: Fan1(Fan Tray 1, Fan 1): state changed from UNKNOWN to OK",
         "last message repeated 5 times",
+        "NOTICE syncd#syncd: :- sai_metadata_apis_query: :- failed to query api SAI_API_BMTOR: SAI_STATUS_NOT_IMPLEMENTED (-15)",
+        "ERR syncd#syncd: [none] SAI_API_QUEUE:_brcm_sai_cosq_stat_get:1353 queue egress Min limit get failed with error -4.",
+        "INFO syncd#syncd: [none] SAI_API_SWITCH:brcm_sai_create_switch:918 switch created",
+        "ERR syncd#SDK: [BRIDGE.ERR] __sdk_bridge_db_get_bridge failed (Entry Not Found).",
     ],
 )
 def test_a_switchs_everyday_line_is_benign(text):
