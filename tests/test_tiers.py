@@ -136,10 +136,10 @@ def test_no_test_is_started_later_than_told_and_those_left_out_are_named(
         (("--tier", "fast"), False),
         (("--tier", "plain"), False),
         (("--tier", "deep"), True),
-        ((), True),
+        ((), False),
     ],
 )
-def test_what_repeats_something_does_so_at_full_length_in_the_deep_tier_and_by_name(
+def test_what_repeats_something_does_so_at_full_length_in_the_deep_tier(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: Sequence[str], is_full: bool
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(touched.ROOT))

@@ -1,8 +1,8 @@
 """The three tiers of the suite, and the order in which its tests run.
 
 `--tier=fast` keeps the pure tests that `durations.tsv` does not know to be slow, `--tier=plain` all
-but the longest plays, `--tier=deep` what plain left out or shortened. Without `--tier` every test
-that was named runs, at its full length. `--record` keeps the durations of the tests that ran.
+but the longest plays, `--tier=deep` what plain left out or shortened, at full length. Without
+`--tier` every test that was named runs, as in plain. `--record` keeps the durations of the tests that ran.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def is_repeated_on_sqlite(item: pytest.Item, which: str, chosen: frozenset[str])
 
 @pytest.fixture(scope="session")
 def is_full_length(request: pytest.FixtureRequest) -> bool:
-    """Whether a test that repeats something does so as often as it can: in the deep tier, and where it was named."""
-    return request.config.getoption("--tier") not in (Tier.FAST, Tier.PLAIN)
+    """Whether a test that repeats something does so as often as it can: in the deep tier."""
+    return request.config.getoption("--tier") == Tier.DEEP
 
 
 def _load_hypothesis_profile(tier: str) -> None:
