@@ -85,6 +85,7 @@ def advance(run_id: int, *, now: datetime, world: World, at: Point = _ignore_poi
             _take_turn_safely(run, now=now, world=world, at=at)
     except LateWorker as late:
         _log.warning("%s was taken over or ended by someone else while a step was under way", late)
+        withdraw.store_late_turn(run, now)
 
 
 def _take_turn_safely(run: Run, *, now: datetime, world: World, at: Point) -> None:
@@ -175,6 +176,8 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
         return
     if acts_on_node(step) and _is_refused_by_node(turn, ctx):
         return
+    if step.act is Act.DRAIN:
+        overwritten.note_seen(run.facts, ctx.state)
     with transaction.atomic():
         approvals.use_permission(permission, now)
         ending.store_attempt(turn)
@@ -223,6 +226,8 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
         state = world.slurm.nodes((run.place,))[run.place]
         ctx = contexts.build_context(run, state, None, now=now, world=world)
         turn = Turn(run, None, now)
+        if withdraw.conclude_late_act(run, ctx):
+            return
         if overwritten.is_unchecked(run.facts) and _is_only_checked(turn, ctx):
             return
         if drains.RESUMED_AT in run.facts:

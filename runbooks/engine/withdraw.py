@@ -1,32 +1,42 @@
-"""Ends a run that nobody wants any more, and hands its node back where nothing speaks against
-it."""
+"""Ends a run that nobody wants any more, and hands its node back where nothing speaks against it;
+tells what was under way when a person ended a run, and came all the same."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db import transaction
 
 from detectors.faults import Action
 from incidents.db.prepared import Given, Prepared
 from incidents.maintenance import active_windows
 from incidents.models import Fault
 from incidents.polling.last_polls import last_polls
+from incidents.state import transitions
 from runbooks.engine import audit, contexts, result, start
 from runbooks.engine.result import Turn
-from runbooks.lease import withdrawal_reasons
+from runbooks.lease import lease, withdrawal_reasons
+from runbooks.library import library
 from runbooks.models import Run, RunState, StepRun
-from runbooks.node import drains
+from runbooks.node import drains, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.plan.escalation_levels import STEPS_THAT_TOUCH
 from runbooks.slurm.ownership import Held
-from runbooks.step import Done, World, to_iso
+from runbooks.step import Context, Done, World, to_iso
 from runbooks.steps.adopt_drain import AdoptDrain
 from runbooks.steps.drain import Drain
+from runbooks.steps.reboot import Reboot
+from runbooks.steps.resume import Resume
 
 _TOUCHED = Prepared(
     lambda: StepRun.objects.filter(run=Given("run"), name__in=STEPS_THAT_TOUCH).values_list("pk")[
         :1
     ]
 )
+# What Slurm is asked for in one step: it may come when nobody waits for it any more.
+_ASKED_OF_SLURM = (Drain, Reboot, Resume)
+_LOOK_AGAIN = timedelta(seconds=5)
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 
 
@@ -86,6 +96,55 @@ def withdraw(
         text = f"Nothing was left to undo on {node}."
     done = Done(f"Run {run.pk} is withdrawn, because {verdict.reason}. {text}")
     result.withdraw(Turn(run, None, now), done, ask=ask)
+
+
+def store_late_turn(run: Run, now: datetime) -> None:
+    """Keeps what a turn knows that was under way when a person ended its run, and has the run
+    looked at once more. Of one that another worker has taken, nothing."""
+    ended = Run.objects.filter(pk=run.pk, fence=run.fence, state=RunState.ABORTED)
+    wake_at = now + overwritten.LOOK_AGAIN
+    ended.update(facts=run.facts, leased_until=None, wake_at=wake_at)
+
+
+def conclude_late_act(run: Run, ctx: Context) -> bool:
+    """Whether the look at a run that a person has ended is over with this: what was asked of Slurm
+    in that moment has come, and people are told; or it may still come."""
+    planned = library.load_plan(run.plan)[run.step]
+    turn = Turn(run, planned.step, ctx.now)
+    is_asked = run.state == RunState.ABORTED and isinstance(planned.step, _ASKED_OF_SLURM)
+    if not is_asked or turn.attempted_at is None:
+        return False
+    of_step = replace(ctx, attempted_at=turn.attempted_at, params=planned.params, key=turn.key)
+    done = planned.step.is_done(of_step)
+    if done is not None:
+        _store_late_act(turn, done, ctx)
+        return True
+    may_come = ctx.now < turn.attempted_at + planned.step.settles_in
+    if may_come:
+        lease.release(run, wake_at=ctx.now + _LOOK_AGAIN)
+        return True
+    turn.note_outcome(
+        StepRun.Outcome.FAILED, "It did not take: nothing of it was seen on the node."
+    )
+    return False
+
+
+def _store_late_act(turn: Turn, done: Done, ctx: Context) -> None:
+    run, node = turn.run, ctx.node
+    run.facts.pop(GIVEN_BACK_AT, None)  # an ended run gives nothing back once more
+    text = f"This was under way when run {run.pk} was ended, and has come all the same: {done.text}"
+    ask = "Resolve the incident when the fault is mended."
+    if ctx.state.is_draining:
+        ask = f"Resume {node} when it is well, and resolve the incident."
+    with transaction.atomic():
+        turn.note_outcome(StepRun.Outcome.ALREADY_DONE, text)
+        audit.record_run(run, "run", audit.Phase.DONE, text, now=ctx.now, key=turn.key)
+        transitions.record(
+            run.incident_id, kind="run_note", text=text, now=ctx.now, needs_human=ask
+        )
+        is_unchecked = overwritten.is_unchecked(run.facts)
+        again_at = result.get_next_check_at(run, ctx.now)
+        lease.release(run, wake_at=ctx.now if is_unchecked else again_at)
 
 
 def _find_failed_test(run: Run) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from detectors.catalog import catalog
 from detectors.slurm import drain_reasons
 from runbooks.node import overwritten
-from runbooks.slurm import ownership
+from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import Dropped, Held, Owner, TakenOver, Written
 from runbooks.slurm.protocol import NodeState
 from runbooks.step import Context, to_iso
@@ -24,8 +24,14 @@ RESUMED_AT = "persons_resumed_at"
 
 
 def evaluate_hold(ctx: Context) -> Held | Dropped | TakenOver:
-    """As the node alone shows it."""
-    return ownership.evaluate_hold(ctx.state, get_owner(ctx))
+    """As the node alone shows it. Slurm is asked how it is only where it may itself have let go of
+    the node."""
+    whose = get_owner(ctx)
+    found = ownership.evaluate_hold(ctx.state, whose)
+    if not isinstance(found, Dropped):
+        return found
+    drops = node_states.drops_drains(ctx.world.slurm.config())
+    return ownership.evaluate_hold(ctx.state, whose, drops_drains=drops)
 
 
 def get_owner(ctx: Context) -> Owner:

@@ -21,6 +21,8 @@ from runbooks.step import Context, to_iso
 
 # The fact of a run: its last drain or resume, until the accounts were read for it.
 _UNCHECKED = "unchecked_act"
+# The fact of a run: the node as it was seen before a drain whose outcome is not known.
+_SEEN = "seen_before_drain"
 _DRAIN, _RESUME = "drain", "resume"
 # slurmctld hands its events on at once where slurmdbd answers (measured: below 0.3 s). Our choice.
 _AWAITED_FOR = timedelta(seconds=15)
@@ -46,22 +48,32 @@ class Unknown:
     """The accounts do not hold our own act yet."""
 
 
+def note_seen(facts: dict[str, Any], seen: NodeState) -> None:
+    """Before a drain: the worker may die in it, and another has to tell what stood there."""
+    facts[_SEEN] = _build_seen(seen)
+
+
+def _build_seen(seen: NodeState) -> dict[str, str]:
+    return {"reason": seen.reason, "at": _format_second(seen.reason_changed_at)}
+
+
 def note_drain(
     facts: dict[str, Any], seen: NodeState | None, after: NodeState, now: datetime
 ) -> None:
-    """After a drain; `seen` is the node before it, None where that is not known, `after` as it was
-    read back. Of a node with jobs the accounts hold nothing."""
+    """After a drain; `seen` is the node before it, None for what `note_seen` kept, `after` as it
+    was read back. Of a node with jobs the accounts hold nothing."""
     facts.pop(_UNCHECKED, None)
+    kept = facts.pop(_SEEN, {})
+    before = _build_seen(seen) if seen is not None else kept
     if not after.is_drained or after.reason_changed_at is None:
         return
-    seen_at = seen.reason_changed_at if seen is not None else None
     reason = drain_reasons.strip_appended(after.reason)
     # What Slurm has appended since has changed the time.
     began_at = after.reason_changed_at if reason == after.reason else None
     facts[_UNCHECKED] = {
         "act": _DRAIN,
-        "seen": seen.reason if seen is not None else "",
-        "seen_at": _format_second(seen_at),
+        "seen": before.get("reason", ""),
+        "seen_at": before.get("at", ""),
         "reason": reason,
         "by": after.reason_set_by if began_at is not None else "",
         "began_at": _format_second(began_at),

@@ -15,7 +15,16 @@ from incidents.vocabulary.lifecycle import Trigger
 from runbooks.engine import approvals, audit
 from runbooks.fleet import fleet
 from runbooks.library import library
-from runbooks.models import UNFINISHED, Breaker, Mode, Run, RunbookMode, RunState, StopSwitch
+from runbooks.models import (
+    UNFINISHED,
+    Breaker,
+    Mode,
+    Run,
+    RunbookMode,
+    RunState,
+    StepRun,
+    StopSwitch,
+)
 from runbooks.node import node_loan, overwritten
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
@@ -206,7 +215,7 @@ def _move_run(
         audit.record_person(actor, word, text, now=now, run=run)
         if to is RunState.ABORTED:
             poll_pauses.end(get_holder(run.pk))
-            _await_accounts(run, now)
+            _await_last_act(run, now)
             _record_abort(run, text, actor=actor, now=now)
         else:
             needs_human = "" if word == "approved" else None
@@ -221,9 +230,12 @@ def _move_run(
         return Controlled(text)
 
 
-def _await_accounts(run: Run, now: datetime) -> None:
-    """Whether the run's last act has written over a person's words is looked at all the same."""
-    if overwritten.is_unchecked(run.facts):
+def _await_last_act(run: Run, now: datetime) -> None:
+    """What is under way in this moment is looked at when its worker is done with it, and so is
+    whether the run's last act has written over a person's words."""
+    is_under_way = run.leased_until is not None
+    is_unknown = run.steps.filter(outcome=StepRun.Outcome.ATTEMPTED).exists()
+    if is_under_way or is_unknown or overwritten.is_unchecked(run.facts):
         Run.objects.filter(pk=run.pk).update(wake_at=now + overwritten.LOOK_AGAIN)
 
 

@@ -3,6 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -12,6 +13,9 @@ from detectors.slurm.output import NodeState
 # node is taken with status 0 and not done.
 _SWITCHED_OFF = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"})
 _SWITCHED_ON = frozenset({"POWER_UP", "POWERING_UP"})
+# From 23.11 on the drain stays (src/slurmctld/node_mgr.c, `reboot timed out`).
+_LAST_THAT_DROPS = (23, 2)
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 # Slurm's own default, slurm.conf(5).
 _UNKILLABLE = timedelta(seconds=60)
 # Past UnkillableStepTimeout an epilog may still tidy up. Our choice.
@@ -58,9 +62,18 @@ def get_unkillable_delay(config: Mapping[str, str]) -> timedelta:
     return _parse_seconds(config.get("UnkillableStepTimeout", ""), _UNKILLABLE) + _EPILOG
 
 
+def drops_drains(config: Mapping[str, str]) -> bool:
+    """Whether Slurm takes away the drain of a node that it has rebooted and that has not come back
+    within ResumeTimeout. One that does not say its version may."""
+    found = _VERSION.match(config.get("SLURM_VERSION", ""))
+    return found is None or (int(found[1]), int(found[2])) <= _LAST_THAT_DROPS
+
+
 def takes_back_unasked(config: Mapping[str, str], *, asked_at: datetime, now: datetime) -> bool:
-    """Past ResumeTimeout Slurm drops a drain, and with ReturnToService=2 the node then takes jobs
-    once it boots."""
+    """Past ResumeTimeout an older Slurm drops a drain, and with ReturnToService=2 the node then
+    takes jobs once it boots."""
+    if not drops_drains(config):
+        return False
     # slurm.conf(5): ResumeTimeout is 60 s by default.
     limit = _parse_seconds(config.get("ResumeTimeout", ""), timedelta(seconds=60))
     return config.get("ReturnToService", "").split(" ", 1)[0] == "2" and now - asked_at > limit

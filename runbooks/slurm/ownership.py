@@ -87,8 +87,8 @@ def get_owner(
     *,
     slurm_user: str = SLURM_USER,
 ) -> Owner:
-    """Who took the node out. A reason left on a node that takes jobs belongs to nobody: from 24.11
-    on a resume keeps it there.
+    """Who took the node out. A reason left on a node that takes jobs belongs to nobody: a
+    resume keeps it there from 23.11 to 25.11, where no accounts are kept.
 
     `known` are the reasons that runs of ours wrote; what only looks like one, or was added to one,
     is a person's word. None: the text alone is believed, as for what nothing is done about.
@@ -162,13 +162,19 @@ class TakenOver:
     is_resumed: bool
 
 
-def evaluate_hold(state: NodeState, whose: Owner) -> Held | Dropped | TakenOver:
+def evaluate_hold(
+    state: NodeState, whose: Owner, *, drops_drains: bool = True
+) -> Held | Dropped | TakenOver:
     """What became of the drain that this incident's run put on the node, and that it has not seen
     go.
 
     From 23.02 on slurmctld puts a reason of its own in the place of ours where a drained node
     registers with fewer GPUs (src/slurmctld/node_mgr.c, NODE_STATE_INVALID_REG): the drain stands,
     and stays ours.
+
+    A node that is down without a drain was let go of by Slurm only where it still shows our reason
+    and this Slurm `drops_drains`: one that does takes the reason away when a person resumes the
+    node.
     """
     who = state.reason_set_by or "someone else"
     if state.is_failing:
@@ -177,10 +183,12 @@ def evaluate_hold(state: NodeState, whose: Owner) -> Held | Dropped | TakenOver:
         )
     if state.is_draining and whose in (Owner.THIS_INCIDENT, Owner.SLURM):
         return Held()
-    if not state.is_draining and state.base != "DOWN":
-        return TakenOver(f"{state.name} was resumed by someone else", is_resumed=True)
-    if not state.is_draining and whose in (Owner.THIS_INCIDENT, Owner.SLURM, Owner.NOBODY):
+    is_down = state.base == "DOWN"
+    if not state.is_draining and is_down and whose is Owner.THIS_INCIDENT and drops_drains:
         return Dropped(f"Slurm dropped the drain of {state.name}")
+    is_nobodys = whose in (Owner.THIS_INCIDENT, Owner.SLURM, Owner.NOBODY)
+    if not state.is_draining and (is_nobodys or not is_down):
+        return TakenOver(f"{state.name} was resumed by someone else", is_resumed=True)
     return TakenOver(
         f'{state.name} now has another reason, by {who}: "{state.reason}"', is_resumed=False
     )

@@ -204,6 +204,7 @@ def test_drain_that_slurm_wrote_is_adopted_and_told() -> None:
 @pytest.mark.parametrize("step", ["wait_for_jobs", "confirm_on_node", "wait_for_boot"])
 def test_run_stops_and_says_so_when_a_person_resumes_the_node(step: str, version: str) -> None:
     site = Site(slurm={"SLURM_VERSION": version})
+    site.slurm.keeps_accounts = False
     if step == "wait_for_jobs":
         site.slurm.add_job("17", nodes=["gn001"])
     incident = site.raise_fault() if step == "confirm_on_node" else site.lose_gpu()
@@ -218,6 +219,29 @@ def test_run_stops_and_says_so_when_a_person_resumes_the_node(step: str, version
     assert incident.state == State.OPEN
     assert incident.needs_human
     assert site.start() == []
+
+
+@pytest.mark.parametrize("accounts", [True, False])
+@pytest.mark.parametrize("version", ["22.05.8", "24.11.5", "26.05.5"])
+@pytest.mark.parametrize("happens", ["reboot", "crash"])
+def test_a_node_that_a_person_resumed_is_left_to_them_whatever_becomes_of_it(
+    happens: str, version: str, accounts: bool
+) -> None:
+    site = Site(slurm={"SLURM_VERSION": version})
+    site.slurm.keeps_accounts = accounts
+    site.slurm.add_job("17", nodes=["gn001"])
+    run = site.play(site.begin(site.lose_gpu()), until=at_step("wait_for_jobs"))
+    site.slurm.human_resume("gn001")
+    site.slurm.finish_job("17")
+    if happens == "reboot":
+        site.slurm.human_reboot("gn001")
+    else:
+        site.slurm.switch_off("gn001")
+    assert site.slurm.nodes(("gn001",))["gn001"].base == "DOWN"
+    run = site.play(run)
+    assert run.state == RunState.ABORTED
+    assert acts(site) == ["drain"]
+    assert "gn001 was resumed by someone else. Kintsugi respects that" in run.outcome
 
 
 def test_run_stops_when_a_person_writes_another_reason_on_the_node() -> None:

@@ -3,6 +3,7 @@ accounts say of it is put back, and the run stops."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ import pytest
 from detectors.detector import Output, Target
 from fixtures.memory_slurm_commands import CommandShell
 from runbooks import services
+from runbooks.engine import turn
 from runbooks.models import Run, RunState
 from runbooks.node import drains
 from runbooks.slurm import ownership
@@ -127,6 +129,19 @@ def test_a_drain_that_was_over_before_ours_is_nobodys_word() -> None:
     assert acts(site) == ["drain", "reboot", "resume"]
 
 
+def test_a_drain_that_its_person_took_back_within_the_second_of_ours_is_nobodys_word() -> None:
+    """slurmdbd opens its row of that second again (as_mysql_node_down): ours is not told."""
+    site = Site(nodes=2)
+
+    def person() -> None:
+        site.slurm.human_drain("gn001", THEIRS)
+        site.slurm.human_resume("gn001")
+
+    run = play_on(site, Meanwhile(site, "State=DRAIN", person))
+    assert run.state == RunState.SUCCEEDED, run.outcome
+    assert acts(site) == ["drain", "reboot", "resume"]
+
+
 def drains_once_more(site: Site, words: str) -> Callable[[], None]:
     """A person's drain, seconds apart from what comes before and after it."""
 
@@ -179,6 +194,73 @@ def test_a_run_that_is_aborted_right_after_its_drain_looks_all_the_same() -> Non
     run = site.advance(run)
     assert run.state == RunState.ABORTED
     assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+
+
+class Killed(BaseException):
+    """The worker is gone."""
+
+
+def abort(site: Site, run: Run) -> None:
+    services.abort(run.pk, actor="eve", now=site.now)
+
+
+def dies_after_its_act(point: str) -> None:
+    if point == "acted":
+        raise Killed
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_drain_that_comes_after_its_run_was_aborted_is_told_and_puts_a_persons_words_back(
+    is_killed: bool,
+) -> None:
+    site = Site(nodes=2)
+    site.slurm.slurm_drain("gn001", "Kill task failed")  # what ours takes over is no person's word
+    site.now += timedelta(seconds=2)
+    run = site.begin(site.lose_gpu())
+
+    def people() -> None:
+        abort(site, run)
+        drains_once_more(site, THEIRS)()
+
+    shell = Meanwhile(site, "State=DRAIN", people)
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    point = dies_after_its_act if is_killed else lambda point: None
+    with contextlib.suppress(Killed):
+        turn.advance(run.pk, now=site.now, world=site.world, at=point)
+    site.now += timedelta(seconds=10)
+    run = site.advance(run)
+    told = site.story(run.incident)
+    assert any("This was under way when run" in line and "is drained" in line for line in told)
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert acts(site) == ["drain", "drain"]
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_drain_that_comes_after_its_run_was_aborted_leaves_the_words_that_it_took_over(
+    is_killed: bool,
+) -> None:
+    """An abort, and nobody's word: the node stays ours, and a person is asked to resume it."""
+    site = Site(nodes=2)
+    site.slurm.slurm_drain("gn001", "NHC: check_fs_mount")
+    site.now += timedelta(seconds=2)
+    site.slurm.slurm_drain("gn001", "Kill task failed")
+    site.now += timedelta(seconds=2)
+    run = site.begin(site.lose_gpu())
+    shell = Meanwhile(site, "State=DRAIN", lambda: abort(site, run))
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    point = dies_after_its_act if is_killed else lambda point: None
+    with contextlib.suppress(Killed):
+        turn.advance(run.pk, now=site.now, world=site.world, at=point)
+    for _ in range(3):
+        site.now += timedelta(seconds=10)
+        run = site.advance(run)
+    assert acts(site) == ["drain"]
+    run.incident.refresh_from_db()
+    assert run.incident.needs_human == "Resume gn001 when it is well, and resolve the incident."
 
 
 def test_words_that_could_not_be_put_back_at_once_are_put_back_later() -> None:

@@ -49,6 +49,19 @@ FLAGS = (
 )
 
 
+@pytest.mark.parametrize(
+    ("version", "drops"),
+    [("22.05.8", True), ("23.02.7", True), ("23.11.10", False), ("26.05.5", False), ("", True)],
+)
+def test_a_slurm_from_2311_on_takes_no_node_back_whose_boot_it_awaits_no_longer(
+    version: str, drops: bool
+) -> None:
+    config = {"SLURM_VERSION": version, "ReturnToService": "2", "ResumeTimeout": "60 sec"}
+    assert node_states.drops_drains(config) is drops
+    now = AT + timedelta(seconds=61)
+    assert node_states.takes_back_unasked(config, asked_at=AT, now=now) is drops
+
+
 def a_node(*flags: str, base: str = "IDLE", boot_time: datetime | None = None) -> NodeState:
     return NodeState("gn001", base, frozenset(flags), "", "", None, boot_time, ("gpu",))
 

@@ -190,8 +190,10 @@ def test_what_is_kept_is_what_slurm_shows() -> None:
         (a_node(OURS, "DRAIN"), Held),
         (a_node(f"{OURS} : reboot issued", "DRAIN", "REBOOT_ISSUED", base="DOWN"), Held),
         (a_node(f"{OURS} : reboot timed out", base="DOWN"), Dropped),
-        (a_node("reboot timed out", base="DOWN"), Dropped),
-        (a_node("", base="DOWN"), Dropped),
+        # A resume has taken our reason away, and the node went down later.
+        (a_node("reboot timed out", base="DOWN"), TakenOver),
+        (a_node("Not responding", "NOT_RESPONDING", base="DOWN", by="slurm"), TakenOver),
+        (a_node("", base="DOWN"), TakenOver),
         (a_node("", base="IDLE"), TakenOver),
         (a_node("", base="ALLOCATED"), TakenOver),
         (a_node("memory test by bob", "DRAIN", by="bob"), TakenOver),
@@ -212,6 +214,18 @@ def test_hold_is_kept_dropped_by_slurm_or_taken_over_by_a_person(
     node: NodeState, kind: type
 ) -> None:
     assert isinstance(evaluate_hold(node, get_owner(node, 7, [Written(OURS)])), kind)
+
+
+def test_a_slurm_that_drops_no_drain_shows_a_node_that_a_person_resumed() -> None:
+    """From 23.11 to 25.11 one without accounts keeps the reason of a resumed node, whatever becomes
+    of it then: here the person has asked for a reboot."""
+    for reason in (f"{OURS} : reboot issued", f"{OURS} : reboot issued : reboot timed out"):
+        node = a_node(reason, "REBOOT_ISSUED", base="DOWN", by="slurm")
+        whose = get_owner(node, 7, [KEPT])
+        assert whose is Owner.THIS_INCIDENT
+        found = evaluate_hold(node, whose, drops_drains=False)
+        assert isinstance(found, TakenOver)
+        assert found.is_resumed
 
 
 def test_text_names_the_person_and_their_reason_when_they_take_over() -> None:
