@@ -52,13 +52,15 @@ class Reset:
 @dataclass(frozen=True)
 class ActiveFault:
     """A fault that stands on the node, as the database has it. `action` is what it calls for;
-    `is_believed`: no user of the node can have written what tells of it."""
+    `is_believed`: no user of the node can have written what tells of it. `reporter`: the person who
+    has told of it, where that is the best that is known."""
 
     fault_type: str
     resource: str
     last_seen_at: datetime
     action: Action = Action.NONE
     is_believed: bool = False
+    reporter: str = ""
 
     def __str__(self) -> str:
         return f"{self.fault_type} on {self.resource}"
@@ -131,6 +133,15 @@ class Back:
     """What the step before this one did is not so any more: it is made again."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """What the run is for was looked for twice by what can see it, and is not there: the run ends,
+    and its node is given back. `text` says so without a full stop."""
+
+    text: str
+    faults: Sequence[ActiveFault]
 
 
 Result = Done | Wait | Failed | NotCured | HandedOver | Back
@@ -303,7 +314,7 @@ class Step(Protocol):
         """
         ...
 
-    def run(self, ctx: Context) -> Result:
+    def run(self, ctx: Context) -> Result | Refuted:
         """Start it. What it changes in `ctx.facts` is stored with the result."""
         ...
 

@@ -18,6 +18,7 @@ from incidents.checks.heartbeats import list_latest
 from incidents.models import Fault, Incident, Notification, UnreadTemplate
 from incidents.triage import inbox
 from incidents.vocabulary.lifecycle import CLOSED, State
+from runbooks.engine import refutations
 from runbooks.models import Run, RunState
 
 
@@ -33,6 +34,7 @@ class OwnNumbers(Collector):
         yield _collect_faults()
         yield _collect_incidents()
         yield _collect_runs()
+        yield _collect_refuted()
         yield from _collect_unread()
         waiting = Notification.objects.filter(state=Notification.SendState.WAITING).count()
         yield GaugeMetricFamily(
@@ -114,6 +116,17 @@ def _collect_runs() -> Metric:
     return _make_gauge(
         "kintsugi_runs", "Runs of runbooks, all there are.", "state", RunState.values, dict(counts)
     )
+
+
+def _collect_refuted() -> Metric:
+    gauge = GaugeMetricFamily(
+        "kintsugi_refuted_faults",
+        "Runs that ended since what can see their fault denied it twice, by its type.",
+        labels=["type"],
+    )
+    for fault_type, count in sorted(refutations.count_by_type().items()):
+        gauge.add_metric([fault_type], count)
+    return gauge
 
 
 def _collect_unread() -> Iterator[Metric]:

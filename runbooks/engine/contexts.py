@@ -7,9 +7,10 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
+from detectors import provenance
 from detectors.detector import Target
 from detectors.faults import Action
-from detectors.provenance import BELIEVED
+from detectors.provenance import BELIEVED, Transport
 from incidents.checks import management_network
 from incidents.inventory import services
 from incidents.maintenance import active_windows
@@ -81,7 +82,13 @@ def build_active_fault(fault: Fault) -> ActiveFault:
         last_seen_at,
         Action(fault.action),
         is_believed=fault.forger in BELIEVED,
+        reporter=_get_reporter(fault),
     )
+
+
+def _get_reporter(fault: Fault) -> str:
+    told_by = provenance.from_wire(fault.best_provenance)
+    return told_by.sender if told_by.transport is Transport.PERSON else ""
 
 
 def _load_active(run: Run) -> list[ActiveFault]:

@@ -35,6 +35,11 @@ _FINAL = (RunState.FAILED, RunState.ABORTED, RunState.SHADOWED)
 
 UNWITNESSED = "unwitnessed"
 """The fact of a run that ended since nobody who can be believed sees its fault."""
+REFUTED = "refuted"
+"""The fact of a run that ended since what can see its faults denied them: their types and
+resources."""
+DOUBTED = "doubted"
+"""The fact of a run: those of an earlier run of its incident."""
 # How soon the same text has the node looked at again (our choice: as long as nothing may move
 # before a person is asked).
 _REST = timedelta(minutes=10)
@@ -197,7 +202,8 @@ def _withdraw_run(run: Run, text: str, now: datetime) -> None:
 def _start_run(incident: Incident, modes: Mapping[str, str], now: datetime) -> Run | None:
     cause = find_cause(incident)
     chosen = choose_runbook(incident, cause, modes=modes, now=now)
-    if isinstance(chosen, NoRunbook) or _is_resting(incident, now):
+    last = incident.runs.order_by("-pk").first()
+    if isinstance(chosen, NoRunbook) or _is_resting(incident, last, now):
         return None
     book = chosen.book
     node = incident.node if book.needs_node else None
@@ -207,6 +213,9 @@ def _start_run(incident: Incident, modes: Mapping[str, str], now: datetime) -> R
     run.fault_type = _get_fault_type(incident, cause)
     run.wake_at = max(now, _get_hold_end(cause) or now)
     run.facts = {"resource": _get_resource(incident, cause), "why": chosen.reason}
+    doubted = _get_doubted(last)
+    if doubted:
+        run.facts[DOUBTED] = doubted
     try:
         with transaction.atomic():
             run.save(force_insert=True)
@@ -322,9 +331,17 @@ def _is_unwitnessed(incident: Incident, last: Run) -> bool:
     return not active.filter(last_seen_at__gt=last.finished_at).exists()
 
 
-def _is_resting(incident: Incident, now: datetime) -> bool:
+def _get_doubted(last: Run | None) -> list[list[str]]:
+    """What was refuted before and not seen since."""
+    if last is None:
+        return []
+    known: list[list[str]] = last.facts.get(DOUBTED, [])
+    refuted: list[list[str]] = last.facts.get(REFUTED, [])
+    return [*known, *(pair for pair in refuted if pair not in known)]
+
+
+def _is_resting(incident: Incident, last: Run | None, now: datetime) -> bool:
     """Whether its node has just denied the same text: it is not asked each time it is written."""
-    last = incident.runs.order_by("-pk").first()
     if last is None or not last.facts.get(UNWITNESSED) or last.finished_at is None:
         return False
     active = Fault.objects.active().filter(membership__incident=incident)

@@ -27,6 +27,7 @@ from runbooks.engine import (
     contexts,
     keep_drained,
     persons_resume,
+    refutations,
     start,
     watch_only,
     withdraw,
@@ -50,7 +51,7 @@ from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, TakenOver
 from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmError, SlurmRefusal
-from runbooks.step import Context, Failed, Step, StepEffect, Wait, World, fact_time, to_iso
+from runbooks.step import Context, Failed, Refuted, Step, StepEffect, Wait, World, fact_time, to_iso
 from runbooks.steps.burn_in import BurnIn
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.diagnose import Diagnose
@@ -145,7 +146,9 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     ctx.params, ctx.key = planned.params, turn.key
     if ending.restores_persons_drain(turn, ctx):
         return
-    if witness_check.is_denied(turn, ctx, world=world) or _is_settled(turn, ctx):
+    if witness_check.is_denied(turn, ctx, world=world):
+        return
+    if refutations.ends_turn(turn, ctx, world=world) or _is_settled(turn, ctx):
         return
     if isinstance(verdict, withdrawal_reasons.Withdraw):
         withdraw.withdraw(run, verdict, now=now, world=world)
@@ -191,6 +194,10 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
         ending.end_attempt(turn, f"{changed} Kintsugi looks again.", again_in=_AFTER_A_CHANGE)
         return
     at("acted")
+    if isinstance(result, Refuted):
+        refutations.give_back(turn, result, world=ctx.world)
+        at("stored")
+        return
     ending.store_result(turn, result, is_last=_is_last(run))
     at("stored")
 

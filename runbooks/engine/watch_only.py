@@ -19,7 +19,7 @@ from runbooks.engine.result import Turn
 from runbooks.library.library import Planned
 from runbooks.models import Mode, Run, StepRun
 from runbooks.slurm.protocol import NodeState
-from runbooks.step import ActiveFault, Context, Failed, Step, Wait, World
+from runbooks.step import ActiveFault, Context, Failed, Refuted, Step, Wait, World
 
 
 def advance_watch(
@@ -47,6 +47,7 @@ def advance_watch(
         return
     blocked = planned.step.blocked(ctx)
     result = blocked if isinstance(blocked, (Wait, Failed)) else planned.step.run(ctx)
+    assert not isinstance(result, Refuted)  # noqa: S101 - only what is told of a node is refuted
     ending.store_result(current, result, is_last=is_last)
 
 

@@ -1,4 +1,7 @@
-"""Before a node is taken out for what a text alone has told: the node itself is asked.
+"""Before a node is taken out for what a text or a person alone has told: the node itself is asked.
+
+Of a person's report it is asked where a detector can see what the report names; of a fault that was
+refuted in an earlier run, whoever has told of it.
 
 What its own kernel and detectors deny takes no node out of service, and gives back what was taken
 while the node could not be asked: forged lines fill no cap. Whoever could not be asked keeps
@@ -42,7 +45,7 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
         return False
     candidates = witnesses.list_candidates(ctx)
     repairs = [fault for fault in candidates if fault.action.at_least(least)]
-    believed = [fault for fault in repairs if fault.is_believed]
+    believed = [fault for fault in repairs if _is_believed(ctx, fault)]
     if believed:
         strongest = max(believed, key=lambda fault: fault.action.rank)
         return _is_chosen_anew(turn, ctx, strongest, candidates, world=world)
@@ -62,6 +65,26 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
         _keep_witness(ctx, answer)
     assert isinstance(answer, Witnessed | Unseen)  # noqa: S101 - the third was dealt with
     return False
+
+
+def _is_believed(ctx: Context, fault: ActiveFault) -> bool:
+    if not fault.is_believed or [fault.fault_type, fault.resource] in _get_doubted(ctx):
+        return False
+    return not (fault.reporter and witnesses.list_detectors(fault.fault_type))
+
+
+def _get_doubted(ctx: Context) -> list[list[str]]:
+    doubted: list[list[str]] = ctx.facts.get(start.DOUBTED, [])
+    return doubted
+
+
+def _describe_source(ctx: Context, fault: ActiveFault) -> str:
+    """Why it is not believed, as the end of a sentence that begins with the fault."""
+    if [fault.fault_type, fault.resource] in _get_doubted(ctx):
+        return "was told before and was not there"
+    if fault.reporter:
+        return f"was reported by {fault.reporter}, and seen by nobody else"
+    return "was told by a text alone, which anybody may have written"
 
 
 def _is_chosen_anew(
@@ -101,6 +124,7 @@ def _is_own(ctx: Context, fault: ActiveFault) -> bool:
 def _keep_witness(ctx: Context, answer: Witnessed) -> None:
     fault = answer.fault
     witnesses.note_witness(ctx, answer.how, answer.action)
+    ctx.facts[witnesses.VOUCHED] = True
     if not answer.action.at_least(fault.action):
         return
     told_by = Provenance(ctx.node, Transport.SSH, "its SSH host key", forger=Forger.ROOT)
@@ -112,12 +136,13 @@ def _wait_or_give_up(turn: Turn, ctx: Context, answer: Denied, *, world: World) 
     others = start.get_incidents_calling(turn.run).exclude(pk=turn.run.incident_id)
     is_late = ctx.now - since < _MAY_COME_LATE
     if is_late and not others.exists():
-        text = f"{answer.fault} was told by a text alone, and {ctx.node} does not show it"
+        source = _describe_source(ctx, answer.fault)
+        text = f"{answer.fault} {source}, and {ctx.node} does not show it"
         ending.wait(turn, Wait(f"{text}: {answer.how}. It is looked at again.", _LOOK_AGAIN))
         return
     run = turn.run
     run.facts[start.UNWITNESSED] = True
-    reason = f"{answer.fault} was told by a text alone, which anybody may have written"
+    reason = f"{answer.fault} {_describe_source(ctx, answer.fault)}"
     verdict = Withdraw(f"{reason}, and {ctx.node} itself denies it: {answer.how}", hands_back=True)
     ask = (
         f"See who wrote it (kintsugi incident why {run.incident_id}), and look at {ctx.node}. If"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from detectors.catalog import catalog
 from detectors.faults import Action, FaultEvent, Fitness
@@ -28,6 +29,15 @@ WITNESS = "witness"
 WITNESSED_ACTION = "witnessed_action"
 """The fact of a run: the most that a fault calls for which a witness has seen."""
 CONFIRMED_AT = "confirmed_at"
+VOUCHED = "vouched"
+"""The fact of a run: its fault was shown by the node itself before the drain, or a person vouches
+for it."""
+REFUTED_SINCE = "refuted_since"
+"""The fact of a run: when all that can see its fault denied it first, and it was seen by nobody
+since."""
+REFUTED_AFTER = timedelta(minutes=5)
+"""How long after that a second denial counts: polls, one a minute, have looked as well by then, and
+a kernel's record has come to the journal. Our choice."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from runbooks.engine import start
 from runbooks.fleet import fleet
 from runbooks.library import library
 from runbooks.models import Mode, Run
-from runbooks.node.witnesses import WITNESS, WITNESSED_ACTION
+from runbooks.node.witnesses import VOUCHED, WITNESS, WITNESSED_ACTION
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 
 _MAY_START = (State.OPEN, State.ACKNOWLEDGED)
@@ -49,6 +49,7 @@ def start_manual_run(
         "why": f"{actor} asked for it",
         WITNESS: f"{actor}, who asked for the run",
         WITNESSED_ACTION: Action.VENDOR.value,
+        VOUCHED: True,
     }
     run.approved_by = actor[:150]
     try:

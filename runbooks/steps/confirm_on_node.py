@@ -12,23 +12,37 @@ read which it was and of what:
   is never well.
 
 Unless one is seen a person is asked, and it is looked at again: the node stays drained meanwhile.
+Where detectors that see such faults have looked twice, some minutes apart, and the node's own
+kernel log does not hold them either, they are refuted: then the node is given back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors.faults import Action
 from runbooks.node import looking, witnesses
 from runbooks.node.looking import KernelLog, NodeInspection
-from runbooks.node.witnesses import CONFIRMED_AT, Denied, Testimony, Unseen, Witnessed
+from runbooks.node.witnesses import (
+    CONFIRMED_AT,
+    REFUTED_AFTER,
+    REFUTED_SINCE,
+    VOUCHED,
+    Denied,
+    Testimony,
+    Unseen,
+    Witnessed,
+)
 from runbooks.step import (
     ActiveFault,
     Base,
     Context,
     Done,
+    EndedBoot,
+    Refuted,
     Result,
     Wait,
     fact_time,
@@ -37,6 +51,7 @@ from runbooks.step import (
 )
 
 _LONGEST = timedelta(minutes=5)
+_SOON = timedelta(seconds=1)
 _DOWN = "slurm.node_down"
 
 
@@ -46,7 +61,7 @@ class ConfirmOnNode(Base):
     name: ClassVar[str] = "confirm_on_node"
     plan: ClassVar[str] = "confirm the fault on {node} itself"
 
-    def run(self, ctx: Context) -> Result:
+    def run(self, ctx: Context) -> Result | Refuted:
         faults = witnesses.list_candidates(ctx)
         detectors: set[str] = set()
         for fault in faults:
@@ -67,11 +82,13 @@ class ConfirmOnNode(Base):
         well = [answer for answer in answers if isinstance(answer, Denied)]
         if unknown:
             return _report_unknown(ctx, unknown, well)
-        return _report_well(ctx, well, inspection)
+        may_be_wrong = _may_be_refuted(ctx, faults, boot)
+        return _report_well(ctx, well, inspection, may_be_wrong=may_be_wrong)
 
 
 def _confirm(ctx: Context, confirmed: Witnessed, *, instead_of: Testimony) -> Done:
     ctx.facts[CONFIRMED_AT] = to_iso(ctx.now)
+    ctx.facts.pop(REFUTED_SINCE, None)
     text = f"Confirmed on {ctx.node}: {confirmed.how}."
     if confirmed.fault == instead_of.fault:
         return Done(text)
@@ -82,11 +99,27 @@ def _confirm(ctx: Context, confirmed: Witnessed, *, instead_of: Testimony) -> Do
     return Done(text, cause=confirmed.fault)
 
 
-def _report_well(ctx: Context, answers: Sequence[Denied], inspection: NodeInspection) -> Wait:
+def _may_be_refuted(ctx: Context, faults: Sequence[ActiveFault], boot: EndedBoot | None) -> bool:
+    """Whether a second denial ends it: by detectors that see each of these faults, in the boot in
+    which it was told, of what nobody has seen, and what the node's own kernel log does not hold."""
+    if CONFIRMED_AT in ctx.facts or VOUCHED in ctx.facts or boot is None:
+        return False
+    if not all(witnesses.list_detectors(fault.fault_type) for fault in faults):
+        return False
+    if any(boot.booted_at > fault.last_seen_at for fault in faults):
+        return False
+    log = looking.read_kernel_log(ctx)
+    return all(isinstance(witnesses.examine_log(ctx, fault, log), Denied) for fault in faults)
+
+
+def _report_well(
+    ctx: Context, answers: Sequence[Denied], inspection: NodeInspection, *, may_be_wrong: bool
+) -> Wait | Refuted:
     """What is seen on another part is not of this incident: its poll gives it a place. Nobody is
     told meanwhile that nothing is wrong."""
     elsewhere = [event for event in inspection.raised if event.action.at_least(Action.RESET_GPU)]
     if elsewhere:
+        ctx.facts.pop(REFUTED_SINCE, None)
         what = ", ".join(sorted({f"{event.fault_type} on {event.resource}" for event in elsewhere}))
         why = f"a look at it does not see that, and sees {what}, which is not of this incident"
         ask = (
@@ -97,16 +130,28 @@ def _report_well(ctx: Context, answers: Sequence[Denied], inspection: NodeInspec
             ctx, f"{ctx.fault_type} is not confirmed on {ctx.node}: {why}", ask
         )
     why = _join_distinct(answer.how for answer in answers)
+    if not may_be_wrong:
+        ctx.facts.pop(REFUTED_SINCE, None)
+    since = fact_time(ctx, REFUTED_SINCE)
+    if may_be_wrong and since is not None and ctx.now - since >= REFUTED_AFTER:
+        faults = [answer.fault for answer in answers]
+        names = " and ".join(map(str, faults))
+        return Refuted(f"{names} was looked for twice and is not there: {why}", faults)
     ask = (
         "If nothing is wrong with it, mark the incident a false alarm: Kintsugi then hands the node"
         " back."
     )
-    return _wait_unconfirmed(
-        ctx, f"{ctx.fault_type} is not confirmed on {ctx.node}: {why}", f"Look at {ctx.node}. {ask}"
-    )
+    says = f"{ctx.fault_type} is not confirmed on {ctx.node}: {why}"
+    waiting = _wait_unconfirmed(ctx, says, f"Look at {ctx.node}. {ask}")
+    if not may_be_wrong:
+        return waiting
+    began_at = datetime.fromisoformat(ctx.facts.setdefault(REFUTED_SINCE, to_iso(ctx.now)))
+    due_in = max(began_at + REFUTED_AFTER - ctx.now, _SOON)
+    return replace(waiting, again_in=min(waiting.again_in, due_in))
 
 
 def _report_unknown(ctx: Context, unknown: Sequence[Unseen], well: Sequence[Denied] = ()) -> Wait:
+    ctx.facts.pop(REFUTED_SINCE, None)
     faults = " and ".join(str(answer.fault) for answer in unknown)
     why = _join_distinct(answer.why for answer in unknown)
     ask = f"See why {ctx.node} cannot be looked at ({why}). Whether {faults} stands is not known."

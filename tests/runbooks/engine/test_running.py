@@ -99,7 +99,7 @@ def test_job_is_left_alone_when_no_gpu_is_lost_on_the_node_itself() -> None:
     site = Site(requeue_dead_jobs=True)
     site.slurm.add_job("17", nodes=["gn001"], gpus_per_node=8)
     site.play(site.begin(site.raise_fault()))
-    assert acts(site) == ["drain"]
+    assert acts(site) == ["drain", "resume"]
 
 
 def test_false_alarm_hands_the_node_back_without_waiting_for_the_next_look() -> None:

@@ -1,0 +1,101 @@
+"""While jobs go on a drained node: its fault is looked for there at once, and a fault that is
+refuted twice keeps no node.
+
+A look takes a second or two and changes nothing. What it answers is one of three:
+
+1. Seen: people read so, and the run goes on with waiting for the jobs.
+2. Looked and well: nothing is done to any job; a second look some minutes later that says the same
+   ends the run, the node is given back, and the rule that told of the fault counts as wrong.
+3. Could not look: people read why, and it is tried again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db.models import Count
+
+from incidents.state import transitions
+from runbooks.engine import result as ending
+from runbooks.engine import start, withdraw
+from runbooks.engine.result import Turn
+from runbooks.lease import lease
+from runbooks.lease.withdrawal_reasons import Withdraw
+from runbooks.models import Run
+from runbooks.node import drains, witnesses
+from runbooks.slurm.ownership import Held
+from runbooks.step import Context, Done, Refuted, Wait, World, fact_time, to_iso
+from runbooks.steps.confirm_on_node import ConfirmOnNode
+
+# The fact of a run: when its fault was looked for last while jobs went on.
+_LOOKED_AT = "looked_at"
+_TOLD = "look_told"
+# How often one is asked who gave no answer. Our choice: as jobs are looked at.
+_LOOK_AGAIN = timedelta(minutes=5)
+
+
+def ends_turn(turn: Turn, ctx: Context, *, world: World) -> bool:
+    """Whether the turn ends here, since a look at the node denies what the run is for."""
+    if not _is_due(turn, ctx):
+        return False
+    ctx.facts[_LOOKED_AT] = to_iso(ctx.now)
+    result = ConfirmOnNode().run(ctx)
+    if isinstance(result, Refuted):
+        give_back(turn, result, world=world)
+        return True
+    if isinstance(result, Done):
+        _note_seen(turn, ctx, result)
+        return False
+    assert isinstance(result, Wait)  # noqa: S101 - a look ends in no other way
+    if witnesses.REFUTED_SINCE in ctx.facts:
+        ending.wait(turn, result)
+        return True
+    if ctx.facts.get(_TOLD) != result.ask:
+        ctx.facts[_TOLD] = result.ask
+        transitions.record(turn.run.incident_id, kind="run_note", text=result.text, now=ctx.now)
+    return False
+
+
+def give_back(turn: Turn, refuted: Refuted, *, world: World) -> None:
+    """Ends the run, and says which rule has told what is not there."""
+    run = turn.run
+    run.facts[start.UNWITNESSED] = True
+    run.facts[start.REFUTED] = [[fault.fault_type, fault.resource] for fault in refuted.faults]
+    names = " and ".join(dict.fromkeys(fault.fault_type for fault in refuted.faults))
+    count = "The rule" if len(refuted.faults) == 1 else "Each rule"
+    reason = f"{refuted.text}. {count} that told of {names} counts as wrong here"
+    ask = (
+        f"See what told of it (kintsugi incident why {run.incident_id}). If it is real all the"
+        f" same: kintsugi runbook start {run.runbook} {run.incident_id}. If not, mark the incident"
+        " a false alarm."
+    )
+    verdict = Withdraw(reason, hands_back=True)
+    withdraw.withdraw(run, verdict, now=turn.now, world=world, ask=ask)
+
+
+def count_by_type() -> dict[str, int]:
+    """How many runs have ended since their fault was refuted, by its type."""
+    refuted = Run.objects.filter(**{f"facts__{start.REFUTED}__isnull": False})
+    return dict(refuted.values_list("fault_type").annotate(Count("pk")).order_by())
+
+
+def _is_due(turn: Turn, ctx: Context) -> bool:
+    """Between the drain and the step that confirms, while jobs keep the run from getting there."""
+    run = turn.run
+    is_ahead = any(row["step"] == ConfirmOnNode.name for row in run.plan[run.step + 1 :])
+    if not is_ahead or witnesses.CONFIRMED_AT in ctx.facts or turn.attempted_at is not None:
+        return False
+    looked_at = fact_time(ctx, _LOOKED_AT)
+    is_recent = looked_at is not None and ctx.now < looked_at + _LOOK_AGAIN
+    if is_recent and witnesses.REFUTED_SINCE not in ctx.facts:
+        return False
+    is_ours = "drained_at" in ctx.facts and isinstance(drains.evaluate_hold(ctx), Held)
+    return is_ours and not ctx.state.is_drained and not ctx.maintenance
+
+
+def _note_seen(turn: Turn, ctx: Context, seen: Done) -> None:
+    if seen.cause is not None:
+        ctx.facts["resource"] = seen.cause.resource
+        lease.update(turn.run, fault_type=seen.cause.fault_type)
+        ctx.fault_type, ctx.resource = seen.cause.fault_type, seen.cause.resource
+    transitions.record(turn.run.incident_id, kind="step_done", text=seen.text, now=ctx.now)
