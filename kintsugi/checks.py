@@ -21,6 +21,7 @@ from detectors.transports.ssh import SshShell
 from incidents.correlation.rules import CorrelationError
 from incidents.state import site_rules
 from kintsugi.clients import credentials
+from runbooks.guards import job_policy
 from runbooks.library import library
 
 _SAFE_POLICY = "noeviction"
@@ -138,6 +139,19 @@ def runbooks_are_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMess
     return []
 
 
+def job_policy_is_usable(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
+    """A table that is read wrongly would be found out when jobs are already in the way."""
+    path: Path | None = settings.KINTSUGI["KINTSUGI_JOB_POLICY"]
+    if path is None:
+        return []
+    try:
+        job_policy.load(path)
+    except job_policy.JobPolicyError as error:
+        hint = "Correct the file of KINTSUGI_JOB_POLICY; docs/reference/steps.md has the form."
+        return [checks.Error(str(error), hint=hint, id="kintsugi.E007")]
+    return []
+
+
 CHECKS = (
     redis_keeps_what_it_is_given,
     node_access_is_usable,
@@ -145,4 +159,5 @@ CHECKS = (
     catalogue_is_usable,
     correlation_is_usable,
     runbooks_are_usable,
+    job_policy_is_usable,
 )

@@ -271,6 +271,13 @@ KEYS: tuple[Key, ...] = (
         "whether a node's Comment in Slurm names the incident while Kintsugi holds the node",
     ),
     Key(
+        "KINTSUGI_JOB_POLICY",
+        Path,
+        "",
+        "a path to a TOML file with [[partition]] tables",
+        "what may be done about jobs on a node that is seen broken; unset: they are waited for",
+    ),
+    Key(
         "KINTSUGI_SHADOW_WINDOW",
         positive_duration,
         "24h",

@@ -51,7 +51,7 @@ _JUST_ENDED = timedelta(minutes=2)
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 _RESTARTS = {"reboot": Act.REBOOT, "cold_cycle": Act.POWER_CYCLE}
 _MODES = tuple(Mode)
-_WAIT_FOR_JOBS = "wait_for_jobs"
+_WAIT_FOR_JOBS = ("requeue_dead_jobs", "wait_for_jobs")
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _load_queue_facts(run: Run, others: Q) -> dict[str, Any]:
 
 
 def _waits_for_jobs(plan: Sequence[Mapping[str, Any]], step: int) -> bool:
-    return step < len(plan) and plan[step]["step"] == _WAIT_FOR_JOBS
+    return step < len(plan) and plan[step]["step"] in _WAIT_FOR_JOBS
 
 
 def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> dict[str, Any]:

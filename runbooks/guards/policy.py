@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from runbooks.guards import job_policy
+from runbooks.guards.job_policy import JobPolicy
 from runbooks.guards.verdicts import DEFAULT_BOUNDS, Bounds
 
 # Two shipped runbooks by name, for those who arm them.
@@ -42,6 +44,7 @@ class Policy:
 
     `shadow_window`: what people did within it after an act in shadow counts as the same act.
     `bounds`: how many nodes may be out, how often, and how far without a person's leave.
+    `job_policies`: what may be done about jobs on a broken node, by partition.
     """
 
     cluster_name: str
@@ -52,10 +55,12 @@ class Policy:
     stop_file: Path
     shadow_window: timedelta = timedelta(hours=24)
     bounds: Bounds = DEFAULT_BOUNDS
+    job_policies: tuple[JobPolicy, ...] = ()
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Policy:
-        """From the values of `kintsugi.configuration.config`."""
+        """From the values of `kintsugi.configuration.config`. Raises JobPolicyError."""
+        jobs_file = settings["KINTSUGI_JOB_POLICY"]
         stop_file = settings["KINTSUGI_STOP_FILE"] or settings["KINTSUGI_DATA_DIR"] / "stop"
         verify_command = shlex.split(settings["KINTSUGI_VERIFY_COMMAND"] or "")
         bounds = {field: settings[key] for field, key in _BOUNDS.items()}
@@ -65,5 +70,6 @@ class Policy:
             verify_command=tuple(verify_command),
             stop_file=Path(stop_file),
             bounds=Bounds(**bounds),
+            job_policies=job_policy.load(jobs_file) if jobs_file else (),
             **values,
         )

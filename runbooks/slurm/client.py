@@ -43,6 +43,7 @@ _SSH_ACCESS = re.compile(r"ssh:(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<p
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,80}")
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,100}")
+_SIGNAL = re.compile(r"USR1|USR2|HUP|URG")
 _LONGEST_REASON = 240
 
 
@@ -287,9 +288,7 @@ class ScontrolWriter(ScontrolReader):
             )
 
     def requeue(self, job_id: str) -> None:
-        before = self._job_of_id(job_id)
-        if before is None:
-            raise SlurmRefusal(f"{job_id}: Slurm knows no such job")
+        before = self._require_job(job_id)
         if not before.is_requeueable:
             raise SlurmRefusal(f"job {job_id} of {before.user} may not be started anew (Requeue=0)")
         output = self._act("requeue", job_id)
@@ -298,6 +297,22 @@ class ScontrolWriter(ScontrolReader):
             raise answers.build_mismatch(
                 f"job {job_id} still runs after a requeue was asked for", output
             )
+
+    def notify_job(self, job_id: str, text: str) -> None:
+        self._require_job(job_id)
+        output = self._act("notify", job_id, _format_one_line(text))
+        if output.status != 0:
+            raise answers.build_error(("scontrol", "notify", job_id), output)
+
+    def signal_job(self, job_id: str, signal: str, *, is_batch: bool) -> None:
+        self._require_job(job_id)
+        if not _SIGNAL.fullmatch(signal):
+            raise SlurmRefusal(f"{signal!r} is no signal that a job is sent")
+        batch = ("--batch",) if is_batch else ()
+        argv = ("scancel", f"--signal={signal}", *batch, job_id)
+        output = self._act_by(*argv)
+        if output.status != 0:
+            raise answers.build_error(argv, output)
 
     def reserve(
         self,
@@ -438,6 +453,12 @@ class ScontrolWriter(ScontrolReader):
     def _look_unchanged(self, node: str, as_seen: NodeState | None) -> NodeState:
         found = self._look(node)
         check_unchanged(node, as_seen, found)
+        return found
+
+    def _require_job(self, job_id: str) -> SlurmJob:
+        found = self._job_of_id(job_id)
+        if found is None:
+            raise SlurmRefusal(f"{job_id}: Slurm knows no such job")
         return found
 
     def _job_of_id(self, job_id: str) -> SlurmJob | None:

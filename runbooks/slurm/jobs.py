@@ -22,7 +22,7 @@ _COLUMNS = (
         "exit_code",
         "Requeue",
     ),
-    *("Comment", "Name"),
+    *("tres-per-job", "tres-alloc", "Partition", "Comment", "Name"),
 )
 _SACCT_COLUMNS = "JobIDRaw,State,User,NodeList,Start,End,ExitCode"
 # How far back our own jobs are looked for in the accounts: our choice, longer than any test or
@@ -56,7 +56,7 @@ class SlurmJob:
     since when. `exit_status` is the batch script's, as a shell tells it (128 and more: killed by a
     signal), None until it ended. `is_requeueable`: Slurm may start it anew. `checkpoint_at` is what
     its comment says of its last checkpoint. `is_agreed`: its comment says `kintsugi=requeue`, which
-    only its owner and operators can write.
+    only its owner and operators can write. `partition` is empty where Slurm does not say.
     """
 
     job_id: str
@@ -71,6 +71,7 @@ class SlurmJob:
     is_requeueable: bool = False
     checkpoint_at: datetime | None = None
     is_agreed: bool = False
+    partition: str = ""
 
     @property
     def is_completing(self) -> bool:
@@ -117,10 +118,14 @@ def parse_sacct(text: str, name: str) -> list[SlurmJob]:
 
 
 def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
-    job_id, state, user, nodes, gpus, started, ended, status, requeue, comment, name = cells
+    job_id, state, user, nodes, gpus, started, ended, status, requeue, *more = cells
+    per_job, allocated, partition, comment, name = more
     has_begun = state not in _WAITS
     has_ended = has_begun and state not in _WORKS
-    hosts, gpus_per_node = _parse_hosts(nodes), output.gpus_in(gpus)
+    hosts = _parse_hosts(nodes)
+    # What it was given is shown where AccountingStorageTRES names gres/gpu.
+    of_all_nodes = output.gpus_in(allocated) or output.gpus_in(per_job)
+    gpus_per_node = output.gpus_in(gpus) or of_all_nodes // max(1, len(hosts))
     started_at = _parse_time(started) if has_begun else None
     ended_at = _parse_time(ended) if has_ended else None
     exit_status = _parse_exit(status) if has_ended else None
@@ -138,6 +143,7 @@ def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
         is_requeueable=requeue == "1",
         checkpoint_at=checkpoint_at,
         is_agreed=has_agreement(comment),
+        partition=partition,
     )
 
 

@@ -212,6 +212,15 @@ class SlurmWriter(SlurmReader, Protocol):
         anew."""
         ...
 
+    def notify_job(self, job_id: str, text: str) -> None:
+        """A line in the output of the job's script, srun or salloc. Slurm keeps no trace of it."""
+        ...
+
+    def signal_job(self, job_id: str, signal: str, *, is_batch: bool) -> None:
+        """To the job's steps, or with `is_batch` to its script's shell alone. Slurm keeps no trace
+        of it."""
+        ...
+
     def reserve(
         self,
         key: str,

@@ -2,7 +2,8 @@
 repair.
 
 A job is put elsewhere only where its owner has agreed to that in Slurm itself, and Slurm may start
-it anew. Jobs that have ended and whose processes cannot be ended are not waited for: only a boot
+it anew; or where the site's policy for its partition says so, of a job that holds what was seen
+broken. Jobs that have ended and whose processes cannot be ended are not waited for: only a boot
 takes those away.
 """
 
@@ -12,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from detectors.catalog import rows
+from detectors.catalog import catalog, rows
 from incidents.state.outbox import JOBS_IN_THE_WAY
+from runbooks.guards import job_policy
+from runbooks.guards.job_policy import CaredJob, Deed, JobPolicy, Then
 from runbooks.guards.table import Act
 from runbooks.node import drains, witnesses
 from runbooks.slurm import node_states
@@ -37,6 +40,9 @@ from runbooks.step import (
 # gives a person to answer. Elsewhere they compute: a day, our choice.
 LONGEST_IF_UNFIT, LONGEST = timedelta(minutes=30), timedelta(hours=24)
 _ASKED_AT = "jobs_asked_at"
+# The fact of a run: by job and start, what was done about it.
+_CARED = "jobs_cared_for"
+_ACTS = (Deed.TELL, Deed.SIGNAL, Deed.REQUEUE)
 # Whether a job that runs for a week has ended need not be known sooner. Our choice.
 _LONGEST_LOOK = timedelta(minutes=5)
 _NAMED = 3
@@ -75,22 +81,90 @@ class WaitForJobs(Base):
     def blocked(self, ctx: Context) -> Wait | None:
         jobs = ctx.world.slurm.jobs(ctx.node)
         agreed = any(_may_requeue(job) for job in jobs)
-        return None if agreed else _build_wait(ctx, jobs)
+        deeds = _choose_deeds(ctx, jobs)
+        if agreed or any(deed in _ACTS for _, deed in deeds):
+            return None
+        is_due = any(deed is Deed.ASK for _, deed in deeds)
+        return _build_wait(ctx, jobs, is_due=is_due)
 
     def run(self, ctx: Context) -> Result:
-        agreed = [job for job in ctx.world.slurm.jobs(ctx.node) if _may_requeue(job)]
+        jobs = ctx.world.slurm.jobs(ctx.node)
+        agreed = [job for job in jobs if _may_requeue(job)]
         for job in agreed:
             ctx.world.slurm_writer.requeue(job.job_id)
-        requeued = [_format_requeued(job, ctx.now) for job in agreed]
-        ctx.facts["requeued"] = [*ctx.facts.get("requeued", []), *requeued]
-        text = " ".join(requeued) or f"{ctx.node} is looked at again."
-        return Wait(text, timedelta(seconds=2))
+        texts = [_format_requeued(job, "its owner has agreed to", ctx.now) for job in agreed]
+        ctx.facts["requeued"] = [*ctx.facts.get("requeued", []), *texts]
+        others = [job for job in jobs if job not in agreed]
+        deeds = [(job, deed) for job, deed in _choose_deeds(ctx, others) if deed in _ACTS]
+        texts += [_do(ctx, job, deed) for job, deed in deeds]
+        text = " ".join(texts) or f"{ctx.node} is looked at again."
+        return Wait(text, timedelta(seconds=2), is_told=bool(deeds), is_report=True)
 
 
-def _format_requeued(job: SlurmJob, now: datetime) -> str:
-    checkpoint = format_checkpoint(job, now)
-    agreed = f"as its owner has agreed to ({checkpoint})"
-    return f"Job {job.job_id} of {job.user} was requeued, {agreed}."
+def _choose_deeds(ctx: Context, jobs: Sequence[SlurmJob]) -> list[tuple[SlurmJob, Deed]]:
+    """What the site's policy calls for, of jobs that hold what was seen broken on the node."""
+    seen_at = fact_time(ctx, witnesses.CONFIRMED_AT)
+    policies = ctx.world.policy.job_policies
+    if not policies or seen_at is None or not witnesses.leaves_unusable(ctx.fault_type):
+        return []
+    found = []
+    for job in jobs:
+        policy = job_policy.find_policy(policies, job.partition)
+        if policy is not None and job.state == "RUNNING" and _holds_broken_part(ctx, job):
+            cared = CaredJob(**ctx.facts.get(_CARED, {}).get(_get_start(job), {}))
+            deed = job_policy.choose_deed(job, policy, cared, seen_at=seen_at, now=ctx.now)
+            found.append((job, deed))
+    return found
+
+
+def _holds_broken_part(ctx: Context, job: SlurmJob) -> bool:
+    """The whole node is broken, or the job holds every GPU of it: of another nobody can tell."""
+    is_of_gpu = ctx.resource.startswith(f"node/{ctx.node}/gpu/")
+    return not is_of_gpu or 0 < len(ctx.target.expected.gpus) == job.gpus_per_node
+
+
+def _get_start(job: SlurmJob) -> str:
+    """A job that was started anew is another one here."""
+    began = to_iso(job.started_at) if job.started_at is not None else ""
+    return f"{job.job_id} {began}"
+
+
+def _do(ctx: Context, job: SlurmJob, deed: Deed) -> str:
+    """What was done, as a sentence."""
+    policy = job_policy.find_policy(ctx.world.policy.job_policies, job.partition)
+    assert policy is not None  # noqa: S101 - a deed was chosen by it
+    if deed is Deed.REQUEUE:
+        ctx.world.slurm_writer.requeue(job.job_id)
+        text = _format_requeued(job, f"the policy for {job.partition} has it", ctx.now)
+        ctx.facts["requeued"] = [*ctx.facts.get("requeued", []), text]
+        return text
+    cared = ctx.facts.setdefault(_CARED, {}).setdefault(_get_start(job), {})
+    if deed is Deed.TELL:
+        ctx.world.slurm_writer.notify_job(job.job_id, _format_notice(ctx, job, policy))
+        cared["is_told"] = True
+        return f"{job.user} reads of it in the output of job {job.job_id}."
+    ctx.world.slurm_writer.signal_job(job.job_id, policy.signal, is_batch=policy.is_batch)
+    cared["is_signalled"] = True
+    checkpoint = format_checkpoint(job, ctx.now)
+    return f"Job {job.job_id} of {job.user} was sent {policy.signal} ({checkpoint})."
+
+
+def _format_notice(ctx: Context, job: SlurmJob, policy: JobPolicy) -> str:
+    """What the owner reads in the job's output."""
+    row = catalog.load().get(ctx.fault_type)
+    what = row.title if row is not None else ctx.fault_type
+    text = f"Kintsugi: {ctx.node}, where job {job.job_id} runs, is broken: {what}."
+    if policy.requeues_at_checkpoint and job.is_requeueable:
+        text = f"{text} The job is started anew on other nodes once it has written a checkpoint."
+    if policy.then is Then.REQUEUE and job.is_requeueable:
+        minutes = round(policy.longest / timedelta(minutes=1))
+        text = f"{text} Without a new checkpoint it is started anew in {minutes} min."
+    agree = f"scontrol update JobId={job.job_id} Comment=kintsugi=requeue"
+    return f"{text} To have that done now: {agree}"
+
+
+def _format_requeued(job: SlurmJob, why: str, now: datetime) -> str:
+    return f"Job {job.job_id} of {job.user} was requeued, as {why} ({format_checkpoint(job, now)})."
 
 
 def format_checkpoint(job: SlurmJob, now: datetime) -> str:
@@ -123,7 +197,8 @@ def _find_unkillable(ctx: Context, jobs: Sequence[SlurmJob]) -> Done | None:
     return Done(text, evidence={"jobs left": "\n".join(left)})
 
 
-def _build_wait(ctx: Context, jobs: Sequence[SlurmJob]) -> Wait:
+def _build_wait(ctx: Context, jobs: Sequence[SlurmJob], *, is_due: bool = False) -> Wait:
+    """`is_due`: a person is asked now, whatever `longest` says."""
     power_saving = node_states.format_power_saving(ctx.state)
     if not jobs and power_saving:
         text = f"{power_saving} Kintsugi goes on when it is up."
@@ -140,7 +215,7 @@ def _build_wait(ctx: Context, jobs: Sequence[SlurmJob]) -> Wait:
     text = f"{count} still on {ctx.node} ({_format_jobs(left)}). Kintsugi waits for the end."
     again_in = get_backoff(since, ctx.now, longest=_LONGEST_LOOK)
     due_in = since + _get_longest(ctx) - ctx.now if since is not None else again_in
-    if due_in > timedelta(0):
+    if due_in > timedelta(0) and not is_due:
         return Wait(text, min(again_in, due_in), is_told=True)
     ask = ctx.facts.get("asked", "") if _ASKED_AT in ctx.facts else ""
     if ask:

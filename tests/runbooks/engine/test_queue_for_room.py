@@ -118,7 +118,7 @@ def test_a_lesser_run_that_only_waits_for_its_jobs_end_holds_no_place() -> None:
     site = Site(nodes=20, bounds=Bounds(cap_nodes=1, breaker_share=1.0))
     site.slurm.add_job("17", nodes=["gn001"])
     minor = site.begin(site.raise_fault("gn001", fault_type="gpu.ecc.row_remap_pending"))
-    site.play(minor, until=lambda run: run.plan[run.step]["step"] == "wait_for_jobs")
+    site.play(minor, until=lambda run: run.step > 0 and run.waiting_for != "")
     assert site.slurm.nodes()["gn001"].is_draining
 
     major = site.advance(site.begin(site.stall_gpu("gn002")))

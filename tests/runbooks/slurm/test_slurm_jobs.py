@@ -42,18 +42,25 @@ WRITTEN = st.text(st.characters(codec="utf-8", exclude_characters=US), max_size=
 
 
 def a_row(
-    state: str = "RUNNING", *, status: str = "0", requeue: str = "1", comment: str = "(null)"
+    state: str = "RUNNING",
+    *,
+    status: str = "0",
+    requeue: str = "1",
+    comment: str = "(null)",
+    asked: str = "gres:gpu:8",
+    per_job: str = "N/A",
+    allocated: str = "cpu=8,node=2,billing=8,gres/gpu=16",
 ) -> str:
     cells = (
         "17",
         state,
         "alice",
         "gn[001-002]",
-        "gres:gpu:8",
+        asked,
         "2025-01-15T03:00:00",
         "2025-01-15T04:00:00",
     )
-    return US.join((*cells, status, requeue, comment, "train", "\n"))
+    return US.join((*cells, status, requeue, per_job, allocated, "h100", comment, "train", "\n"))
 
 
 def test_running_job_has_a_start_and_no_end_yet() -> None:
@@ -70,6 +77,23 @@ def test_running_job_has_a_start_and_no_end_yet() -> None:
         None,
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "per_job", "allocated", "gpus"),
+    [
+        ("N/A", "N/A", "cpu=8,mem=4G,node=2,billing=8,gres/gpu=16,gres/gpu:h100=16", 8),
+        ("gres:gpu:h100:4", "N/A", "cpu=8,node=2,gres/gpu=8", 4),
+        ("N/A", "gres:gpu:16", "cpu=8,node=2", 8),
+        ("N/A", "N/A", "cpu=8,node=2", 0),
+        ("N/A", "N/A", "", 0),
+    ],
+)
+def test_gpus_of_a_job_that_did_not_ask_by_node_are_those_that_it_was_given(
+    asked: str, per_job: str, allocated: str, gpus: int
+) -> None:
+    (job,) = jobs.parse_squeue(a_row(asked=asked, per_job=per_job, allocated=allocated), US)
+    assert (job.gpus_per_node, job.partition) == (gpus, "h100")
 
 
 def test_completing_job_says_since_when() -> None:
@@ -119,6 +143,9 @@ def test_job_is_read_whole_whatever_its_owner_has_written(
         "2025-01-15T04:00:00",
         "0",
         "0",
+        "N/A",
+        "cpu=8,node=1",
+        "h100",
         comment,
         name,
     )
