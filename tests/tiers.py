@@ -2,7 +2,8 @@
 
 `--tier=fast` keeps the pure tests that `durations.tsv` does not know to be slow, `--tier=plain` all
 but the longest plays, `--tier=deep` what plain left out or shortened, at full length. Without
-`--tier` every test that was named runs, as in plain. `--record` keeps the durations of the tests that ran.
+`--tier` every test that was named runs, as in plain. `--record` keeps the durations of the tests
+that ran.
 """
 
 from __future__ import annotations
