@@ -39,6 +39,8 @@ _PROGRAMS = (
     *("slurmctld", "slurmd", "slurmdbd", "slurmstepd", "slurmrestd", "sackd", "munged"),
     # Containers of jobs, and who looks up their users.
     *("enroot*", "apptainer*", "singularity*", "sssd*", "nslcd"),
+    # Pairs of servers that take over from each other.
+    *("corosync", "pacemaker*", "pcmk*", "crmd", "stonith-ng"),
     # Storage: device-mapper, iSCSI, MD, SMART, ZFS, NFS, Spectrum Scale, BeeGFS.
     *("multipathd", "iscsid", "iscsiadm", "iscsistart", "mdadm", "smartd", "dmeventd", "zed"),
     *("rpc.*", "mount.*", "mmfs*", "beegfs-*", "lnet*", "lustre*", "weka*"),
