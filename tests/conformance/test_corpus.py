@@ -17,9 +17,9 @@ from detectors.catalog.catalog import load
 from detectors.cli.explain import ExplainedLine, explain
 from detectors.faults import Action, Component, EventKind
 from detectors.logs.signatures import Fact, Matcher
+from tests.conformance.score import COMPONENTS
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
-COMPONENTS = {"nvlink_nvswitch_pcie": "nvlink", "nic_transceiver": "nic"}
 RIGHT_SHARE = 0.99
 HARMLESS = (Action.NONE, Action.RESTART_APP)
 
