@@ -7,7 +7,7 @@ when written twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from django.conf import settings
@@ -62,12 +62,19 @@ def channel() -> str:
     return f"slack:{slack_channel}" if token and slack_channel else CONSOLE
 
 
+def second_channel() -> str:
+    """Where that goes which nobody has taken, besides; empty where no such channel is set."""
+    second = settings.KINTSUGI["SLACK_SECOND_CHANNEL"]
+    return f"slack:{second}" if second and channel() != CONSOLE else ""
+
+
 def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
     """Writes what these timeline entries owe to people; call it in the transaction that saved them.
 
     Each incident's card is created, or due again if it was sent. A card on its way is not touched:
     its sender sees the raised revision and sends again. Five statements whatever the number of
-    entries. What a window keeps from people (`Incident.silence`) owes them nothing.
+    entries, and some more with a second channel, where that goes besides which nobody has taken.
+    What a window keeps from people (`Incident.silence`) owes them nothing.
     """
     if not entries:
         return
@@ -80,6 +87,22 @@ def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
             _owe_replies(
                 [entry for entry in entries if entry.incident_id in incidents], channel(), now
             )
+            _owe_second(entries, incidents, now)
+
+
+def _owe_second(
+    entries: Sequence[TimelineEntry], incidents: Collection[int], now: datetime
+) -> None:
+    name = second_channel()
+    if not name:
+        return
+    cards = Notification.objects.filter(channel=name, sequence=CARD_SEQUENCE)
+    _raise_cards(cards.filter(incident_id__in=incidents).exclude(message_ts=""), now)
+    told = [entry for entry in entries if entry.incident_id in incidents]
+    again = [entry for entry in told if entry.kind == ASKED_AGAIN]
+    if again:
+        _owe_cards(sorted({entry.incident_id for entry in again}), name, now)
+        _owe_replies(again, name, now)
 
 
 def withdraw(incidents: Sequence[int]) -> None:

@@ -235,6 +235,13 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("SLACK_CHANNEL", str, "", "a channel id, C...", "where incidents are posted"),
     Key(
+        "SLACK_SECOND_CHANNEL",
+        str,
+        "",
+        "a channel id, C...",
+        "where that goes too which nobody has taken when it is asked again; unset: nowhere",
+    ),
+    Key(
         "SLACK_SIGNING_SECRET",
         str,
         "",

@@ -131,7 +131,7 @@ def _may_adopt(state: NodeState) -> bool:
     person."""
     number = ownership.parse_incident(state.reason)
     incident = Incident.objects.filter(pk=number).first() if number is not None else None
-    return incident is None or not incident.is_open or not start.is_over(incident)
+    return incident is None or not incident.is_open or not start.keeps_node(incident)
 
 
 def _load_written(run: Run, incident_id: int) -> list[Written]:

@@ -25,6 +25,7 @@ from runbooks.models import Run
 from runbooks.node import drains, witnesses
 from runbooks.slurm.ownership import Held
 from runbooks.step import Context, Done, Refuted, Wait, World, fact_time, to_iso
+from runbooks.steps.ask_person import AskPerson
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 
 # The fact of a run: when its fault was looked for last while jobs went on.
@@ -80,9 +81,12 @@ def count_by_type() -> dict[str, int]:
 
 
 def _is_due(turn: Turn, ctx: Context) -> bool:
-    """Between the drain and the step that confirms, while jobs keep the run from getting there."""
+    """Between the drain and the step that confirms, or asks a person about what detectors see,
+    while jobs keep the run from getting there."""
     run = turn.run
-    is_ahead = any(row["step"] == ConfirmOnNode.name for row in run.plan[run.step + 1 :])
+    ahead = {row["step"] for row in run.plan[run.step + 1 :]}
+    asks = AskPerson.name in ahead and bool(witnesses.list_detectors(ctx.fault_type))
+    is_ahead = ConfirmOnNode.name in ahead or asks
     if not is_ahead or witnesses.CONFIRMED_AT in ctx.facts or turn.attempted_at is not None:
         return False
     looked_at = fact_time(ctx, _LOOKED_AT)

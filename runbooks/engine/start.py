@@ -317,10 +317,18 @@ def is_over(incident: Incident) -> bool:
     """Whether the incident's last run ended in asking a person, or by one: then no run comes by
     itself."""
     last = incident.runs.order_by("-pk").first()
-    if last is None:
-        return False
-    is_final = RunState(last.state) in _FINAL or bool(last.facts.get("handed_over"))
-    return is_final or _is_unwitnessed(incident, last)
+    return last is not None and (_is_left_to_person(last) or _is_unwitnessed(incident, last))
+
+
+def keeps_node(incident: Incident) -> bool:
+    """Whether the incident's last run left its node to a person, drained. One whose fault nobody
+    has seen has left nothing."""
+    last = incident.runs.order_by("-pk").first()
+    return last is not None and _is_left_to_person(last)
+
+
+def _is_left_to_person(last: Run) -> bool:
+    return RunState(last.state) in _FINAL or bool(last.facts.get("handed_over"))
 
 
 def _is_unwitnessed(incident: Incident, last: Run) -> bool:

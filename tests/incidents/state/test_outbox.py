@@ -95,3 +95,49 @@ def test_messages_go_to_the_log_unless_a_token_and_a_channel_are_set(settings: S
     assert outbox.channel() == "console"
     settings.KINTSUGI = {**values, "SLACK_BOT_TOKEN": "xoxb-1", "SLACK_CHANNEL": "C1"}
     assert outbox.channel() == "slack:C1"
+
+
+def _channels() -> set[tuple[str, str]]:
+    return set(Notification.objects.values_list("channel", "reason"))
+
+
+@pytest.fixture
+def two_channels(settings: Settings) -> None:
+    settings.KINTSUGI = {
+        **settings.KINTSUGI,
+        "SLACK_BOT_TOKEN": "xoxb-1",
+        "SLACK_CHANNEL": "C1",
+        "SLACK_SECOND_CHANNEL": "C2",
+    }
+
+
+@pytest.mark.usefixtures("two_channels")
+def test_what_nobody_takes_goes_to_the_second_channel_too_and_nothing_else_does() -> None:
+    incident = an_incident()
+    told(incident, kind="opened")
+    told(incident, kind="standstill")
+    assert _channels() == {("slack:C1", "card"), ("slack:C1", "standstill")}
+    told(incident, kind=outbox.ASKED_AGAIN)
+    assert _channels() == {
+        *{("slack:C1", "card"), ("slack:C1", "standstill"), ("slack:C1", "asked_again")},
+        *{("slack:C2", "card"), ("slack:C2", "asked_again")},
+    }
+
+
+@pytest.mark.usefixtures("two_channels")
+def test_the_card_in_the_second_channel_says_how_it_ends() -> None:
+    incident = an_incident()
+    told(incident, kind=outbox.ASKED_AGAIN)
+    sent = Notification.objects.filter(channel="slack:C2", sequence=0)
+    sent.update(state="sent", message_ts="1.2", sent_revision=1)
+    told(incident, kind="resolve", at=T0 + timedelta(hours=1))
+    card = sent.get()
+    assert (card.state, card.revision) == ("waiting", 2)
+    assert ("slack:C2", "resolve") not in _channels()
+
+
+def test_a_second_channel_without_slack_takes_nothing(settings: Settings) -> None:
+    values = {**settings.KINTSUGI, "SLACK_BOT_TOKEN": None, "SLACK_SECOND_CHANNEL": "C2"}
+    settings.KINTSUGI = values
+    told(an_incident(), kind=outbox.ASKED_AGAIN)
+    assert {name for name, _ in _channels()} == {"console"}

@@ -14,7 +14,7 @@ from incidents.models import Incident
 from kintsugi.health import metrics
 from runbooks import services
 from runbooks.engine import refutations
-from runbooks.guards.policy import DRAIN_REBOOT_VERIFY
+from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.models import Run, RunState
 from runbooks.node import witnesses
 from tests.runbooks.site import EPOCH, Site
@@ -152,6 +152,29 @@ def test_a_run_that_a_person_began_by_hand_is_not_refuted() -> None:
     services.start_manual_run(DRAIN_REBOOT_VERIFY, incident.pk, now=site.now, **asked)
     run = site.play(Run.objects.latest("pk"), limit=timedelta(hours=2))
     assert (run.state, acts(site)) == (RunState.RUNNING, ["drain", "resume", "drain"])
+
+
+def test_a_node_that_another_incident_needs_stays_drained_for_that_one() -> None:
+    site = with_job(Site())
+    run = site.play(site.begin(site.raise_fault()), limit=timedelta(minutes=1))
+    site.now += timedelta(minutes=4)
+    other = site.raise_fault(fault_type="nic.missing", resource="node/gn001/nic/mlx5_0")
+    assert other.pk != run.incident_id
+    run = site.play(run, limit=MINUTES)
+    assert (run.state, acts(site)) == (RunState.WITHDRAWN, ["drain"])
+    assert f"gn001 stays drained for incident #{other.pk}" in run.outcome
+    site.start()
+    following = site.advance(site.run_of(other), times=2)
+    assert following.step > 0, following.waiting_for
+
+
+def test_what_a_person_would_be_asked_about_is_looked_for_beside_the_jobs_too() -> None:
+    site = with_job(Site())
+    incident = site.raise_fault(fault_type="gpu.ecc.row_remap_failure")
+    run = site.play(site.begin(incident), limit=WEEK)
+    assert run.runbook == DRAIN_AND_ASK
+    assert (run.state, acts(site)) == (RunState.WITHDRAWN, ["drain", "resume"])
+    assert site.now - EPOCH < MINUTES
 
 
 def test_what_the_nodes_own_kernel_has_written_is_not_refuted() -> None:
