@@ -202,8 +202,10 @@ def _withdraw_run(run: Run, text: str, now: datetime) -> None:
 def _start_run(incident: Incident, modes: Mapping[str, str], now: datetime) -> Run | None:
     cause = find_cause(incident)
     chosen = choose_runbook(incident, cause, modes=modes, now=now)
+    if isinstance(chosen, NoRunbook):
+        return None
     last = incident.runs.order_by("-pk").first()
-    if isinstance(chosen, NoRunbook) or _is_resting(incident, last, now):
+    if _is_resting(incident, last, now):
         return None
     book = chosen.book
     node = incident.node if book.needs_node else None
