@@ -51,6 +51,7 @@ from incidents.models.polling import (
     RefusedSender,
     SlurmReach,
 )
+from incidents.models.site_change import SiteChange
 from incidents.models.triage import Decision, IncidentJob, Job, JobNode, JobSource, Silence
 from incidents.models.unread import UnreadOnMachine, UnreadTemplate
 from incidents.models.vendor import Quarantine, Spare, VendorCase, VendorMove
@@ -99,6 +100,7 @@ __all__ = [
     "SeenEvent",
     "Shown",
     "Silence",
+    "SiteChange",
     "SlurmReach",
     "Spare",
     "SpoolMark",

@@ -15,12 +15,14 @@ from detectors.catalog import catalog as fault_catalog
 from detectors.faults import Action
 from detectors.provenance import BELIEVED
 from incidents.inventory import aliases
+from incidents.maintenance import site_changes
 from incidents.models import Decision, Evidence, Fault, Incident, IncidentFault
 from incidents.people.edit import members_of
 from incidents.text import wording
 from incidents.text.account import (
     KINTSUGI,
     Account,
+    ChangeBefore,
     DecisionGroup,
     Joined,
     Other,
@@ -62,6 +64,7 @@ def account(incident_id: int) -> Account | None:
     root = reader.root()
     seen = tuple(reader.seen())
     reported = tuple(reader.reported())
+    changes = tuple(reader.changes())
     joined = tuple(reader.joined())
     judged = tuple(_decision_groups(incident))
     silence = _silence(incident)
@@ -73,6 +76,7 @@ def account(incident_id: int) -> Account | None:
         root=root,
         seen=seen,
         reported=reported,
+        changes=changes,
         joined=joined,
         judged=judged,
         silence=silence,
@@ -203,6 +207,19 @@ class _Reader:
             place = self._format_resource(row.resource)
             reported.append(Reported(row.author, row.text, place, row.reported_at))
         return reported
+
+    def changes(self) -> list[ChangeBefore]:
+        """Of the machines of its members and of the whole site, the last one first."""
+        owners = {link.fault.owner for link in self._members}
+        rows = site_changes.list_changes_before(owners, self._incident.onset_at)
+        changes = []
+        for row in rows:
+            places = self._places(row.machines)
+            reference = row.reference or ""
+            machines = len(row.machines)
+            change = ChangeBefore(row.author, row.summary, reference, places, machines, row.at)
+            changes.append(change)
+        return changes
 
     def _title(self, fault_type: str) -> str:
         known = self._catalog.get(fault_type)

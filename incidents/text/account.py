@@ -81,6 +81,19 @@ class Reported:
 
 
 @dataclass(frozen=True)
+class ChangeBefore:
+    """What was changed at the site in the day before, and where: on that many machines, of which
+    some are named; on none of them means everywhere."""
+
+    author: str
+    summary: str
+    reference: str
+    places: tuple[str, ...]
+    machines: int
+    at: datetime
+
+
+@dataclass(frozen=True)
 class PersonsAct:
     """What a person did to the incident."""
 
@@ -141,6 +154,7 @@ class Account:
     root: RootAccount | None
     seen: tuple[SeenFaults, ...]
     reported: tuple[Reported, ...]
+    changes: tuple[ChangeBefore, ...]
     joined: tuple[Joined, ...]
     held_until: datetime | None
     held_reason: str
@@ -254,6 +268,19 @@ def _reported(account: Account) -> Iterator[Sentence]:
         )
 
 
+def _changed(account: Account) -> Iterator[Sentence]:
+    for change in account.changes[:_NAMED]:
+        before = wording.duration(account.onset_at - change.at)
+        where = _places(change.places, change.machines) if change.places else "the whole site"
+        reference = f" ({change.reference})" if change.reference else ""
+        when = f"{wording.moment(change.at)}, {before} before"
+        what = f"{_ended(change.summary)}{reference}"
+        yield Sentence(f"{when}, on {where}, by {change.author}: {what}")
+    left = len(account.changes) - _NAMED
+    if left > 0:
+        yield Sentence(f"{left} more: `kintsugi change list`.")
+
+
 def _joined(account: Account) -> Iterator[Sentence]:
     for joined in account.joined:
         who = f"Rule {joined.rule}" if joined.by == KINTSUGI else joined.by
@@ -318,6 +345,7 @@ _SECTIONS = (
     ("The cause", _root),
     ("What was seen", _seen),
     ("What people reported", _reported),
+    ("What was changed in the day before", _changed),
     ("Why it is one incident", _joined),
     ("What was concluded and moved", _concluded),
     ("What was held back", _held_back_sentences),

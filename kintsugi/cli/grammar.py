@@ -48,6 +48,7 @@ OBJECTS = {
     "breaker": "the breaker, which ends all acts when many nodes turn bad at once",
     "silence": "faults that people are not told of for a time",
     "maintenance": "machines that people work on",
+    "change": "what was changed at the site: shown in incidents that begin in the day after",
     "decommission": "nodes that are being taken away for good",
     "spare": "hot spares",
     "vendor": "cases with vendors, and the parts that they replace",
@@ -69,6 +70,7 @@ _INCIDENTS = "kintsugi.cli.incidents"
 _RUNS = "kintsugi.cli.runs"
 _NODES = "kintsugi.cli.nodes"
 _UNREAD = "kintsugi.cli.unread"
+_SITE_TOOLS = "kintsugi.cli.site_tools"
 
 
 def _windows(name: str) -> tuple[Verb, ...]:
@@ -116,7 +118,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         ("drain",),
         "a check of yours asks for nodes to be taken out of service, or no longer: --end",
-        "kintsugi.cli.drains:drain_nodes",
+        f"{_SITE_TOOLS}:drain_nodes",
         is_change=True,
     ),
     Verb(
@@ -290,6 +292,13 @@ VERBS: tuple[Verb, ...] = (
     ),
     *_windows("silence"),
     *_windows("maintenance"),
+    Verb(
+        ("change", "add"),
+        "tell of a change, from a commit hook, a playbook or by hand",
+        f"{_SITE_TOOLS}:add_change",
+        is_change=True,
+    ),
+    Verb(("change", "list"), "what was told of, the last first", f"{_SITE_TOOLS}:list_changes"),
     Verb(("decommission", "list"), "nodes that leave", manage=("decommission", "list")),
     Verb(
         ("decommission", "add"),

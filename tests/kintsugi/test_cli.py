@@ -23,7 +23,7 @@ from detectors.catalog import catalog
 from detectors.logs.unread import UnreadLine
 from incidents.checks import unread_lines
 from incidents.inventory import node_states
-from incidents.models import UnreadTemplate
+from incidents.models import SiteChange, UnreadTemplate
 from incidents.vocabulary.lifecycle import State
 from kintsugi.cli import exit_codes
 from kintsugi.cli.grammar import OBJECTS, VERBS, Needs, Verb
@@ -461,6 +461,24 @@ def test_the_breaker_ends_with_1_while_it_has_tripped(kintsugi: Command) -> None
     assert (ended.code, ended.json["why"]) == (exit_codes.FAILED, "12 of 100 nodes at once")
     assert kintsugi("breaker", "close", "--reason", "a switch").code == exit_codes.OK
     assert kintsugi("breaker", "show").code == exit_codes.OK
+
+
+@pytest.mark.django_db
+def test_a_change_is_told_of_with_its_machines_and_listed(kintsugi: Command) -> None:
+    for name in ("gn001", "gn002"):
+        a_node(name)
+    what = ("--summary", "a new kernel", "--by", "ada", "--at", "2025-01-15T01:00:00+00:00")
+    told = kintsugi("change", "add", *what, "--on", "gn[001-002]", "--ref", "a1b2c3d")
+    assert told.code == exit_codes.OK
+    assert "is recorded" in told.out
+    assert kintsugi("change", "add", "--summary", "a new switch image").code == exit_codes.OK
+    everywhere, kernel = kintsugi("change", "list", "--json").json
+    assert (everywhere["what"], everywhere["on"]) == ("a new switch image", "the whole site")
+    assert (kernel["by"], kernel["on"], kernel["reference"]) == ("ada", "gn001, gn002", "a1b2c3d")
+    refused = kintsugi("change", "add", "--summary", "a new kernel", "--on", "gn[008-009]")
+    assert refused.code == exit_codes.USAGE
+    assert "gn008, gn009" in refused.err
+    assert SiteChange.objects.count() == 2
 
 
 def test_host_lists_need_no_site(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ KEYS = {
         "seen",
         "reported",
     ),
-    *("joined", "held_until", "held_reason", "judged", "silence", "people", "others"),
+    *("changes", "joined", "held_until", "held_reason", "judged", "silence", "people", "others"),
 }
 
 
