@@ -85,6 +85,7 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "ERR syncd#syncd: [none] SAI_API_SWITCH:brcm_sai_set_switch_attribute:77 attribute 7 is not supported, error -2",
         "INFO syncd#syncd: [none] SAI_API_PORT:_brcm_sai_link_event_cb:77 Port 7 link down event cause: ADMIN_DOWN",
         "ERR pmon#thermalctld[77]: Caught exception while running thermal policy - AttributeError()",
+        "INFO bgp#bgpd[77]: [HZN6M-XRM1G] %NOTIFICATION: sent to neighbor 192.0.2.7 6/4 (Cease/Administrative Reset) 0 bytes",
         "ERR pmon#chassis_db_init: Failed to load chassis due to ModuleNotFoundError()",
         "ERR syncd#SDK: [BRIDGE.ERR] __sdk_bridge_db_get_bridge failed (Entry Not Found).",
     ],
