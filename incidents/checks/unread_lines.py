@@ -28,7 +28,7 @@ _MOST_MEMBERS = 200
 
 
 @dataclass(frozen=True)
-class Sighting:
+class UnreadSighting:
     """Unread lines of one template on one machine, shown beside an incident there."""
 
     key: str
@@ -162,7 +162,7 @@ def list_templates(words: Iterable[str] = ()) -> QuerySet[UnreadTemplate]:
 
 def get_sightings(
     machines: Collection[str], since: datetime, until: datetime, *, most: int = 10
-) -> list[Sighting]:
+) -> list[UnreadSighting]:
     """What these machines said within a time that nobody reads, the last first."""
     rows = UnreadOnMachine.objects.filter(
         machine__in=machines, last_at__gte=since, first_at__lte=until
@@ -170,7 +170,7 @@ def get_sightings(
     return [_make_sighting(row) for row in rows.order_by("-last_at", "-pk")[:most]]
 
 
-def get_sightings_beside(incident: Incident, now: datetime) -> list[Sighting]:
+def get_sightings_beside(incident: Incident, now: datetime) -> list[UnreadSighting]:
     """What the machines of an incident said while it stood, and shortly before."""
     members = incident.members.order_by("pk").values_list("fault__resource", flat=True)
     machines = {_machine_of(path) for path in members[:_MOST_MEMBERS]}
@@ -181,8 +181,8 @@ def _machine_of(path: str) -> str:
     return resources.short_host(path.split("/", 2)[1])
 
 
-def _make_sighting(row: UnreadOnMachine) -> Sighting:
-    return Sighting(
+def _make_sighting(row: UnreadOnMachine) -> UnreadSighting:
+    return UnreadSighting(
         key=row.template.key,
         program=row.template.program,
         template=row.template.template,

@@ -22,7 +22,7 @@ _OF_LINKS = (str(Component.NIC), str(Component.INTERCONNECT_SWITCH))
 
 
 @dataclass(frozen=True)
-class Left:
+class Capacity:
     """`name` of a partition or rail, how many nodes or links it has, and how many of them serve."""
 
     name: str
@@ -57,7 +57,7 @@ def out_of_service() -> set[str]:
     return out | node_states.get_out_of_service()
 
 
-def of_partitions() -> list[Left]:
+def of_partitions() -> list[Capacity]:
     known, out = partitions_by_node(), out_of_service()
     totals = sizes(known)
     lost = Counter[str]()
@@ -66,11 +66,11 @@ def of_partitions() -> list[Left]:
             lost.update(names)
     rows = []
     for name, total in sorted(totals.items()):
-        rows.append(Left(name, total, total - lost[name]))
+        rows.append(Capacity(name, total, total - lost[name]))
     return rows
 
 
-def of_rails() -> list[Left]:
+def of_rails() -> list[Capacity]:
     """Links of nodes to the leafs of each rail, without those with a grave fault at either end or
     on their leaf."""
     graph = graphs.current()
@@ -88,5 +88,5 @@ def of_rails() -> list[Left]:
         for nic in nics:
             peer = graph.peer(nic) or ""
             usable += bad.isdisjoint((nic, peer, resources.owner(peer)))
-        found.append(Left(str(rail), len(nics), usable))
+        found.append(Capacity(str(rail), len(nics), usable))
     return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from incidents.impact import capacity, impact
-from incidents.impact.capacity import Left
+from incidents.impact.capacity import Capacity
 from incidents.jobs import job_source
 from incidents.models import Incident, IncidentJob
 
@@ -22,8 +22,8 @@ class ImpactPage:
     jobs: list[IncidentJob]
     job_count: int
     untold: int
-    partitions: list[Left]
-    rails: list[Left]
+    partitions: list[Capacity]
+    rails: list[Capacity]
 
 
 def get_impact_page(incident: Incident) -> ImpactPage:

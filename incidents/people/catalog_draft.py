@@ -26,7 +26,7 @@ _MOST_EXCERPTS = 5_000
 
 
 @dataclass(frozen=True)
-class Draft:
+class RowDraft:
     """`row` is TOML: one [[harmless]] or [[signature]] row."""
 
     row: str
@@ -47,16 +47,16 @@ class Trial:
         return not self.raised and not self.silenced
 
 
-def draft_harmless(template: UnreadTemplate, reason: str, source: str) -> Draft:
+def draft_harmless(template: UnreadTemplate, reason: str, source: str) -> RowDraft:
     fields = {"pattern": make_pattern(template.template), **_writer_of(template)}
-    return Draft(_format_row("harmless", fields | {"reason": reason, "source": source}))
+    return RowDraft(_format_row("harmless", fields | {"reason": reason, "source": source}))
 
 
-def draft_signature(template: UnreadTemplate, fault_type: str, on: str, pattern: str) -> Draft:
+def draft_signature(template: UnreadTemplate, fault_type: str, on: str, pattern: str) -> RowDraft:
     """`pattern` is empty for that of the template."""
     pattern = pattern or make_pattern(template.template)
     fields = {"type": fault_type, "event": "raised", "on": on, "pattern": pattern}
-    return Draft(_format_row("signature", fields | _writer_of(template) | {"begins": "message"}))
+    return RowDraft(_format_row("signature", fields | _writer_of(template) | {"begins": "message"}))
 
 
 def _writer_of(template: UnreadTemplate) -> dict[str, object]:
@@ -74,7 +74,7 @@ def _format_row(table: str, fields: dict[str, object]) -> str:
     return "\n".join([f"[[{table}]]", *lines]) + "\n"
 
 
-def load_with(draft: Draft, directory: Path | None) -> Catalog:
+def load_with(draft: RowDraft, directory: Path | None) -> Catalog:
     """The catalogue as it would be. Raises CatalogError with what is wrong."""
     paths = [] if directory is None else catalog.site_files(directory)
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def load_with(draft: Draft, directory: Path | None) -> Catalog:
         return catalog.read([path, *paths, *catalog.files()])
 
 
-def try_out(draft: Draft, directory: Path | None, now: datetime) -> Trial:
+def try_out(draft: RowDraft, directory: Path | None, now: datetime) -> Trial:
     """On the unread lines and the faults' excerpts of the last week. Raises CatalogError."""
     new = _LineReader(load_with(draft, directory))
     old = _LineReader(catalog.load())
@@ -135,7 +135,7 @@ class _LineReader:
         return found is None
 
 
-def write(draft: Draft, directory: Path) -> Path:
+def write(draft: RowDraft, directory: Path) -> Path:
     """Adds the row to the site's file. Raises CatalogError when the whole would not load, OSError.
 
     Whoever reads meanwhile sees the file of before or the whole new one.

@@ -115,7 +115,7 @@ def _format_trial(trial: catalog_draft.Trial) -> str:
     return "\n".join([f"In the last week, on {trial.machines} machines:", *lines])
 
 
-def _write(draft: catalog_draft.Draft, directory: Path | None) -> None:
+def _write(draft: catalog_draft.RowDraft, directory: Path | None) -> None:
     if directory is None:
         raise CommandError("KINTSUGI_CATALOG_DIR is not set: name a folder for the site's rows.")
     path = catalog_draft.write(draft, directory)

@@ -27,6 +27,7 @@ from incidents.models import (
     NodeInterval,
     Notification,
     QuarantinedEvent,
+    SiteChange,
     TimelineEntry,
     UserReport,
     VendorCase,
@@ -138,6 +139,7 @@ _PAST: dict[str, Callable[[datetime], QuerySet[Any]]] = {
     "shadow_act": _past_shadow_acts,
     "seen_act": _past_seen_acts,
     "node_interval": lambda before: NodeInterval.objects.filter(until__lt=before),
+    "site_change": lambda before: SiteChange.objects.filter(at__lt=before),
     "audit_entry": lambda before: AuditEntry.objects.filter(at__lt=before),
 }
 # In the order in which they leave: a fault without its incident only after the incidents.
@@ -148,6 +150,7 @@ KINDS = (
     Kind("shadow_act", ShadowAct, "at"),
     Kind("seen_act", SeenAct, "at"),
     Kind("node_interval", NodeInterval, "until"),
+    Kind("site_change", SiteChange, "at"),
     Kind("audit_entry", AuditEntry, "at"),
 )
 

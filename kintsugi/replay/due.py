@@ -29,7 +29,7 @@ _SOONEST = """
 """  # noqa: E501
 
 
-class Kind(StrEnum):
+class Due(StrEnum):
     FAULT = "fault"
     RUN = "run"
     MESSAGE = "message"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
     WATCHED = "watched"
 
 
-def moments() -> Iterator[tuple[Kind, datetime]]:
+def moments() -> Iterator[tuple[Due, datetime]]:
     """The next wake of a run, message, hold-down, window and quiet period; some may lie in the
     past."""
     with connection.cursor() as cursor:
@@ -48,5 +48,5 @@ def moments() -> Iterator[tuple[Kind, datetime]]:
     quiet: timedelta = settings.KINTSUGI["KINTSUGI_QUIET_PERIOD"]
     for word, text in rows:
         if text is not None:
-            kind, at = Kind(word), datetime.fromisoformat(text).replace(tzinfo=UTC)
-            yield kind, at + quiet if kind is Kind.WATCHED else at
+            kind, at = Due(word), datetime.fromisoformat(text).replace(tzinfo=UTC)
+            yield kind, at + quiet if kind is Due.WATCHED else at

@@ -15,7 +15,7 @@ from incidents.polling.polling import Chunk
 from kintsugi.pipeline import Pipeline
 from kintsugi.replay import due
 from kintsugi.replay.agenda import Agenda
-from kintsugi.replay.due import Kind
+from kintsugi.replay.due import Due
 from kintsugi.replay.intake import ReplayIntake
 from runbooks import services as runbooks
 
@@ -141,7 +141,7 @@ class Player:
         self._queue.run_all(self.pipeline)
         now = self.agenda()
         for kind, due_at in due.moments():
-            job = self._wake if kind is Kind.RUN else self._sweep
+            job = self._wake if kind is Due.RUN else self._sweep
             self._schedule(due_at + MARGIN if due_at >= now else now + OVERDUE_AGAIN, job)
 
     def _schedule(self, at: datetime, job: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ from incidents.models import Fault, IncidentFault
 from incidents.state import site_rules
 from incidents.state.batch import window
 from kintsugi.replay import database, due, shadow_history, shadow_steps
-from kintsugi.replay.due import Kind
+from kintsugi.replay.due import Due
 from kintsugi.replay.shadow_history import History
 from kintsugi.replay.shadow_outcome import OutcomeDifference, Placed, ShadowOutcome, differences
 from kintsugi.replay.shadow_steps import ShadowResult, ShadowStep, ShadowStepDone
@@ -299,7 +299,7 @@ class _Sweeps:
         longer."""
         times = [at for at in self._scheduled if at > self._last_at]
         for kind, due_at in due.moments():
-            if kind not in (Kind.FAULT, Kind.WATCHED):
+            if kind not in (Due.FAULT, Due.WATCHED):
                 continue
             is_overdue = due_at < self._last_at
             times.append(self._last_at + _OVERDUE_AGAIN if is_overdue else due_at + _MARGIN)

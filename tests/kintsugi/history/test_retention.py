@@ -29,6 +29,7 @@ from incidents.models import (
     KeptPeriod,
     Notification,
     QuarantinedEvent,
+    SiteChange,
     TimelineEntry,
     UserReport,
     VendorCase,
@@ -88,7 +89,7 @@ def _run(incident: Incident, **values: Any) -> Run:
 
 def _rows() -> set[tuple[str, int]]:
     """Every row that may leave, by model and number."""
-    models = {Incident, Fault, Run, QuarantinedEvent, AuditEntry}
+    models = {Incident, Fault, Run, QuarantinedEvent, SiteChange, AuditEntry}
     models |= {model for model, _ in (*units.OF_INCIDENT, *units.OF_FAULT)}
     return {
         (model._meta.label_lower, pk)
@@ -108,10 +109,17 @@ def test_what_ended_before_is_in_the_files_whole_and_no_longer_in_the_database(
     incident = _ended()
     QuarantinedEvent.objects.create(event_id="e", wire={}, error="broke", recorded_at=OLD)
     AuditEntry.objects.create(at=OLD, actor="kintsugi", act="drain", phase="done")
+    SiteChange.objects.create(at=OLD, author="ada", summary="a new kernel", recorded_at=OLD)
     loose = a_fault("gpu.xid.31", is_active=False, cleared_at=OLD)
     before = _rows()
     removed = retention.prune(tmp_path, BEFORE, now=NOW)
-    assert removed == {"incident": 1, "fault": 1, "quarantined_event": 1, "audit_entry": 1}
+    assert removed == {
+        "incident": 1,
+        "fault": 1,
+        "quarantined_event": 1,
+        "site_change": 1,
+        "audit_entry": 1,
+    }
     assert _rows() == set()
     assert _exported(tmp_path) == before
     unit = files.read(tmp_path)["incident", incident.pk]
