@@ -476,6 +476,7 @@ def _refuse(turn: Turn, verdict: GuardRefused, ctx: Context) -> None:
 def _shadow(run: Run, *, now: datetime, world: World) -> None:
     steps = [planned.step for planned in library.load_plan(run.plan)]
     remark = _format_objection(run, now=now, world=world)
+    remark += refutations.describe_in_shadow(run, now=now, world=world)
     ending.store_shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
 
 

@@ -50,6 +50,7 @@ from runbooks.step import (
     to_iso,
 )
 
+NOT_REBOOTED = "It stays drained and is not rebooted."
 _LONGEST = timedelta(minutes=5)
 _SOON = timedelta(seconds=1)
 _DOWN = "slurm.node_down"
@@ -169,7 +170,7 @@ def _join_distinct(texts: Iterable[str]) -> str:
 
 def _wait_unconfirmed(ctx: Context, says: str, ask: str) -> Wait:
     return Wait(
-        f"{says}. It stays drained and is not rebooted.",
+        f"{says}. {NOT_REBOOTED}",
         get_backoff(fact_time(ctx, "drained_at"), ctx.now, longest=_LONGEST),
         ask=ask,
         is_told=True,

@@ -15,7 +15,7 @@ from kintsugi.health import metrics
 from runbooks import services
 from runbooks.engine import refutations
 from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
-from runbooks.models import Run, RunState
+from runbooks.models import Mode, Run, RunState
 from runbooks.node import witnesses
 from tests.runbooks.site import EPOCH, Site
 
@@ -226,3 +226,25 @@ def test_a_report_of_what_no_detector_sees_is_believed_as_before() -> None:
     incident = site.raise_fault(fault_type="gpu.xid.119", told_by=told_by)
     site.play(site.begin(incident), limit=timedelta(seconds=10))
     assert acts(site) == ["drain"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "look", "says"),
+    [
+        ("lost", refutations.Look.SEEN, "Confirmed on gn001: gpu.lost"),
+        ("well", refutations.Look.DENIED, "its gpu check finds nothing wrong"),
+        ("silent", refutations.Look.UNKNOWN, "Kintsugi cannot reach it"),
+    ],
+)
+def test_shadow_looks_too_and_writes_down_what_it_saw(
+    condition: str, look: refutations.Look, says: str
+) -> None:
+    site = with_job(Site(mode=Mode.SHADOW))
+    if condition == "silent":
+        site.shell.silent.add("gn001")
+    incident = site.lose_gpu() if condition == "lost" else site.raise_fault()
+    run = site.advance(site.begin(incident))
+    assert (run.state, acts(site)) == (RunState.SHADOWED, [])
+    assert run.facts[refutations.SHADOW_LOOK] == look
+    assert says in run.outcome
+    assert refutations.count_by_type() == {}

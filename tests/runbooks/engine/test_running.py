@@ -414,7 +414,7 @@ def test_nothing_is_touched_and_the_plan_is_told_when_in_shadow() -> None:
     assert site.slurm.journal == []
     assert incident.state == State.OPEN
     assert site.story(incident)[-1].startswith("Shadow mode: Kintsugi would drain gn001, ")
-    assert site.story(incident)[-1].endswith("and resume it.")
+    assert "and resume it. Confirmed on gn001: gpu.lost on" in site.story(incident)[-1]
     assert {step.outcome for step in run.steps.all()} == {StepRun.Outcome.WOULD_RUN}
     assert site.start() == []
 
