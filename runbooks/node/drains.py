@@ -10,14 +10,13 @@ from typing import Any
 from detectors.catalog import catalog
 from detectors.slurm import drain_reasons
 from runbooks.node import overwritten
+from runbooks.node.overwritten import WRITTEN
 from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import Dropped, Held, Owner, TakenOver, Written
 from runbooks.slurm.protocol import NodeState
 from runbooks.step import Context, to_iso
 
-# The fact of a run: the reasons that it has written, as Slurm showed them afterwards.
-_WRITTEN = "written"
-OF_A_DRAIN = (_WRITTEN, "reason")
+OF_A_DRAIN = (WRITTEN, "reason")
 """The facts of a run by which a drain is its own."""
 # The fact of a run: when it saw that a person had put the node back in service.
 RESUMED_AT = "persons_resumed_at"
@@ -86,14 +85,14 @@ def store_written(facts: dict[str, Any], state: NodeState) -> None:
     written = ownership.get_written(state)
     at = to_iso(written.at) if written.at is not None else ""
     row = {"reason": written.reason, "by": written.by, "at": at}
-    others = [old for old in facts.get(_WRITTEN, ()) if old["reason"] != written.reason]
-    facts[_WRITTEN] = [*others, row]
+    others = [old for old in facts.get(WRITTEN, ()) if old["reason"] != written.reason]
+    facts[WRITTEN] = [*others, row]
     facts["reason"] = written.reason
 
 
 def load_written(facts: Mapping[str, Any]) -> list[Written]:
     """What a run has written. One of an earlier version has kept the text alone."""
-    rows = facts.get(_WRITTEN)
+    rows = facts.get(WRITTEN)
     if rows:
         return [_parse_written(row) for row in rows]
     return [Written(facts["reason"])] if "reason" in facts else []

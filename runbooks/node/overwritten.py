@@ -21,6 +21,8 @@ from runbooks.step import Context, to_iso
 
 # The fact of a run: its last drain or resume, until the accounts were read for it.
 _UNCHECKED = "unchecked_act"
+# The fact of a run: the reasons that it has written, as Slurm showed them afterwards.
+WRITTEN = "written"
 # The fact of a run: the node as it was seen before a drain whose outcome is not known.
 _SEEN = "seen_before_drain"
 _DRAIN, _RESUME = "drain", "resume"
@@ -167,11 +169,14 @@ def _compare(
 
 
 def _is_ours(ctx: Context, found: Overwritten) -> bool:
-    """Another run of ours gave the node back within that second."""
+    """Another run of ours gave the node back within that second, or Slurm had taken back what this
+    one had drained."""
     incident = ownership.parse_incident(found.reason)
     if incident is None:
         return False
-    return any(written.is_continued_by(found.reason) for written in ctx.find_written(incident))
+    own = [Written(row["reason"]) for row in ctx.facts.get(WRITTEN, ())]
+    written = [*own, *ctx.find_written(incident)]
+    return any(row.is_continued_by(found.reason) for row in written)
 
 
 def _find_before_drain(

@@ -103,10 +103,20 @@ def get_owner(
             return Owner.PERSON
         is_of_this = parse_incident(state.reason) == incident_id
         return Owner.THIS_INCIDENT if is_of_this else Owner.OTHER_INCIDENT
+    if state.is_draining and _says_reboots_alone(state):
+        return Owner.PERSON
     if is_by_slurm(state, slurm_user):
         return Owner.SLURM
     check = find_check(state)
     return Owner.CHECK if check is not None and check.resume else Owner.PERSON
+
+
+def _says_reboots_alone(state: NodeState) -> bool:
+    """Slurm drains no node for a reboot. Up to 22.05 it puts `reboot issued` in the place of a
+    reason that says so already (set_node_reboot_reason, src/slurmctld/node_mgr.c): whoever drained
+    the node has had it rebooted twice, and words of theirs are gone."""
+    causes = drain_reasons.causes(state.reason)
+    return bool(causes) and set(causes) <= {"reboot", "reboot_timed_out"}
 
 
 def find_check(state: NodeState) -> CheckDrain | None:
