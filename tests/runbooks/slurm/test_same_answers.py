@@ -127,8 +127,6 @@ class Both:
         }
         state = self.in_memory.nodes((node,))[node]
         is_off = self.memory.is_off(node)
-        if is_off and "REBOOT_ISSUED" not in state.flags:
-            return {"boot": acts["boot"]}  # slurmctld finds out that it is not there
         is_silent = "NOT_RESPONDING" in shown.flags
         if node in self._jobs:
             acts["end"] = lambda dice: self._end_job(node)
@@ -144,6 +142,12 @@ class Both:
         if not is_rebootable:
             del acts["reboot"], acts["asap"]
         return acts
+
+    def is_lost(self, node: str) -> bool:
+        """Resumed while it is switched off: whether its boot then counts as unexpected depends on
+        the second in which slurmctld last heard of it."""
+        flags = self.in_memory.nodes((node,))[node].flags
+        return self.memory.is_off(node) and "REBOOT_ISSUED" not in flags
 
     def _update(self, node: str, state: str, reason: str = "") -> str:
         words = (f"Reason={reason}",) if reason else ()
@@ -209,7 +213,7 @@ def compare(both: Both, seeds: range) -> list[str]:
             is_same = Answer.of(real[node]) == Answer.of(in_memory[node])
             is_same &= not sequence.is_booting or sequence.booted_before != real[node].boot_time
             is_late = time.monotonic() > sequence.deadline
-            if is_confused(real[node]):
+            if is_confused(real[node]) or (is_same and both.is_lost(node)):
                 del playing[node]  # and with it the node
                 continue
             if not is_same and not is_late:
