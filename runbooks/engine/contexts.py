@@ -17,7 +17,7 @@ from incidents.maintenance import active_windows
 from incidents.models import Fault, Incident
 from runbooks.engine import start
 from runbooks.models import Installation, Run
-from runbooks.node import drains, witnesses
+from runbooks.node import witnesses
 from runbooks.shadow import shadow_log
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Written
@@ -139,4 +139,4 @@ def _load_written(run: Run, incident_id: int) -> list[Written]:
     rows = (
         Run.objects.filter(incident=incident_id).exclude(pk=run.pk).values_list("facts", flat=True)
     )
-    return [written for facts in rows for written in drains.load_written(facts)]
+    return [written for facts in rows for written in ownership.load_written(facts)]

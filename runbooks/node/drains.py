@@ -3,16 +3,14 @@ drain is ours."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from detectors.catalog import catalog
 from detectors.slurm import drain_reasons
 from runbooks.node import overwritten
-from runbooks.node.overwritten import WRITTEN
 from runbooks.slurm import node_states, ownership
-from runbooks.slurm.ownership import Dropped, Held, Owner, TakenOver, Written
+from runbooks.slurm.ownership import WRITTEN, Dropped, Held, Owner, TakenOver, Written
 from runbooks.slurm.protocol import NodeState
 from runbooks.step import Context, to_iso
 
@@ -37,7 +35,7 @@ def get_owner(ctx: Context) -> Owner:
     """Whose the node is. What other runs have written is only read where this run has not written
     what stands there. A person's drain stays theirs when Slurm has put a reason of its own in the
     place of theirs."""
-    known = [*load_written(ctx.facts), *_get_attempted_reasons(ctx)]
+    known = [*ownership.load_written(ctx.facts), *_get_attempted_reasons(ctx)]
     slurm_user = get_slurm_user(ctx)
     whose = ownership.get_owner(ctx.state, ctx.incident_id, known, slurm_user=slurm_user)
     if whose in (Owner.SLURM, Owner.CHECK) and find_hidden_reason(ctx):
@@ -88,19 +86,6 @@ def store_written(facts: dict[str, Any], state: NodeState) -> None:
     others = [old for old in facts.get(WRITTEN, ()) if old["reason"] != written.reason]
     facts[WRITTEN] = [*others, row]
     facts["reason"] = written.reason
-
-
-def load_written(facts: Mapping[str, Any]) -> list[Written]:
-    """What a run has written. One of an earlier version has kept the text alone."""
-    rows = facts.get(WRITTEN)
-    if rows:
-        return [_parse_written(row) for row in rows]
-    return [Written(facts["reason"])] if "reason" in facts else []
-
-
-def _parse_written(row: Mapping[str, str]) -> Written:
-    at = datetime.fromisoformat(row["at"]) if row.get("at") else None
-    return Written(row["reason"], row.get("by", ""), at)
 
 
 def format_reason(ctx: Context) -> str:

@@ -15,14 +15,12 @@ from typing import Any
 
 from detectors.slurm import drain_reasons
 from runbooks.slurm import ownership
-from runbooks.slurm.ownership import Written
+from runbooks.slurm.ownership import WRITTEN, Written
 from runbooks.slurm.protocol import NodeEvent, NodeState, SlurmError
 from runbooks.step import Context, to_iso
 
 # The fact of a run: its last drain or resume, until the accounts were read for it.
 _UNCHECKED = "unchecked_act"
-# The fact of a run: the reasons that it has written, as Slurm showed them afterwards.
-WRITTEN = "written"
 # The fact of a run: the node as it was seen before a drain whose outcome is not known.
 _SEEN = "seen_before_drain"
 _DRAIN, _RESUME = "drain", "resume"

@@ -92,7 +92,7 @@ def _find_holder(node: str) -> Run | None:
     runs = Run.objects.filter(node__name=node).select_related("incident", "node").order_by("-pk")
     unfinished = runs.filter(pk__in=Run.objects.unfinished()).first()
     if unfinished is not None:
-        return unfinished if drains.load_written(unfinished.facts) else None
+        return unfinished if ownership.load_written(unfinished.facts) else None
     if seen is None or not seen.is_ours:
         return None
     number = ownership.parse_incident(seen.reason)

@@ -24,7 +24,6 @@ from django.db.models import AutoField, Max, Model
 from incidents.models import Incident
 from runbooks.engine import audit
 from runbooks.models import Run, StopSwitch
-from runbooks.node import drains
 from runbooks.people import controls, ended_runs
 from runbooks.slurm import ownership
 from runbooks.slurm.protocol import NodeState, SlurmError, SlurmReader
@@ -87,7 +86,7 @@ def _find_unknown_drains(nodes: Sequence[NodeState]) -> list[UnknownDrain]:
     for incident, facts in Run.objects.filter(incident__in=numbers).values_list(
         "incident", "facts"
     ):
-        written.setdefault(incident, []).extend(drains.load_written(facts))
+        written.setdefault(incident, []).extend(ownership.load_written(facts))
     found = []
     for state in sorted(nodes, key=lambda state: state.name):
         number = ownership.parse_incident(state.reason)

@@ -19,7 +19,8 @@ from incidents.models import Node
 from incidents.reliability import proportions
 from runbooks.models import UNFINISHED, Run, SeenAct, SeenNode, ShadowAct
 from runbooks.shadow import external_changes
-from runbooks.slurm.ownership import SLURM_USER, Owner
+from runbooks.slurm import ownership
+from runbooks.slurm.ownership import SLURM_USER, Owner, Written
 from runbooks.slurm.protocol import NodeState
 
 # The acts of a plan that Slurm shows, by step. A GPU reset leaves no trace there and is not
@@ -88,6 +89,7 @@ def record_external_acts(
     seen_before = SeenNode.objects.filter(node__name__in=list(nodes)).select_related("node")
     known = {row.node.name: row for row in seen_before.select_for_update(of=("self",))}
     ours = _get_own_nodes(now)
+    of_people = _find_words_of_people(nodes, now)
     changed, acts = [], []
     for name, state in nodes.items():
         row = known.get(name)
@@ -97,7 +99,9 @@ def record_external_acts(
             row.is_out, _get_owner(row), row.reason, row.boot_time
         )
         after = external_changes.observe_node(state, slurm_user)
-        persons_reason = _get_persons_reason(row.persons_reason, after)
+        persons_reason = _get_persons_reason(
+            row.persons_reason, after, is_persons=name in of_people
+        )
         seen = (row.is_out, row.is_ours, row.reason, row.boot_time)
         if _as_row(after) == seen and persons_reason == row.persons_reason:
             continue
@@ -109,7 +113,7 @@ def record_external_acts(
         changed.append(row)
     columns = ["is_out", "is_ours", "reason", "persons_reason", "boot_time", "seen_at"]
     SeenNode.objects.bulk_update(changed, columns, batch_size=500)
-    _create_seen_nodes(nodes.keys() - known.keys(), nodes, now, slurm_user)
+    _create_seen_nodes(nodes.keys() - known.keys(), nodes, of_people, now, slurm_user)
     SeenAct.objects.bulk_create(acts)
     return len(acts)
 
@@ -119,12 +123,41 @@ def _as_row(node: external_changes.NodeSnapshot) -> tuple[bool, bool, str, datet
     return node.is_out, is_ours, node.reason[:_LONGEST], node.boot_time
 
 
-def _get_persons_reason(known: str, node: external_changes.NodeSnapshot) -> str:
+def _get_persons_reason(
+    known: str, node: external_changes.NodeSnapshot, *, is_persons: bool
+) -> str:
     """What Slurm or a check writes over a person's reason takes the node from nobody: from 23.02 on
     Slurm does so where a drained node registers with fewer GPUs (src/slurmctld/node_mgr.c)."""
-    if node.owner is Owner.PERSON:
+    if node.owner is Owner.PERSON or is_persons:
         return node.reason[:_LONGEST]
     return known if node.owner in (Owner.SLURM, Owner.CHECK) else ""
+
+
+def _find_words_of_people(nodes: Mapping[str, NodeState], now: datetime) -> set[str]:
+    """Nodes whose reason begins as ours do, and no run has written it so: a person has, or has
+    added to ours. What a run of that incident may be writing now is kept with the run a moment
+    later."""
+    named: dict[str, int] = {}
+    for name, state in nodes.items():
+        incident = ownership.parse_incident(state.reason)
+        if state.is_draining and incident is not None:
+            named[name] = incident
+    if not named:
+        return set()
+    acting = set(_get_runs_since(now - _JUST_ENDED).values_list("node__name", "incident"))
+    written: dict[str, list[Written]] = {name: [] for name in named}
+    runs = Run.objects.filter(node__name__in=list(named))
+    for name, facts in runs.values_list("node__name", "facts"):
+        written[name] += ownership.load_written(facts)
+    found = set()
+    for name, incident in named.items():
+        state = nodes[name]
+        is_ours = any(row.stands_in(state) for row in written[name])
+        is_added_to = any(state.reason.startswith(row.reason) for row in written[name])
+        is_being_written = (name, incident) in acting and not is_added_to
+        if not is_ours and not is_being_written:
+            found.add(name)
+    return found
 
 
 def find_persons_reason(node: str) -> str:
@@ -155,7 +188,11 @@ def _get_own_nodes(now: datetime) -> set[str]:
 
 
 def _create_seen_nodes(
-    names: Collection[str], nodes: Mapping[str, NodeState], now: datetime, slurm_user: str
+    names: Collection[str],
+    nodes: Mapping[str, NodeState],
+    of_people: Collection[str],
+    now: datetime,
+    slurm_user: str,
 ) -> None:
     """Nodes seen for the first time: what stands there already is nobody's act of today."""
     if not names:
@@ -164,13 +201,14 @@ def _create_seen_nodes(
     for node in Node.objects.filter(name__in=list(names)):
         seen = external_changes.observe_node(nodes[node.name], slurm_user)
         is_out, is_ours, reason, boot_time = _as_row(seen)
+        persons_reason = _get_persons_reason("", seen, is_persons=node.name in of_people)
         rows.append(
             SeenNode(
                 node=node,
                 is_out=is_out,
                 is_ours=is_ours,
                 reason=reason,
-                persons_reason=_get_persons_reason("", seen),
+                persons_reason=persons_reason,
                 boot_time=boot_time,
                 seen_at=now,
             )

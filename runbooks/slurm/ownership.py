@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from detectors.catalog import catalog
 from detectors.catalog.check_drains import CheckDrain
@@ -17,6 +18,8 @@ from detectors.slurm.output import NodeState
 
 _OURS = drain_reasons.OURS
 SLURM_USER = "slurm"
+WRITTEN = "written"
+"""The fact of a run: the reasons that it has written, as Slurm showed them afterwards."""
 # What Slurm puts between a reason and what it appends to it.
 _BETWEEN = " : "
 # `kintsugi:7/1a2b3c4d-5e6f70 `; before 0.2.0 without what follows the incident.
@@ -80,6 +83,19 @@ def get_written(state: NodeState) -> Written:
     return Written(state.reason, state.reason_set_by, state.reason_changed_at)
 
 
+def load_written(facts: Mapping[str, Any]) -> list[Written]:
+    """What a run has written. One of an earlier version has kept the text alone."""
+    rows = facts.get(WRITTEN)
+    if rows:
+        return [_parse_written(row) for row in rows]
+    return [Written(facts["reason"])] if "reason" in facts else []
+
+
+def _parse_written(row: Mapping[str, str]) -> Written:
+    at = datetime.fromisoformat(row["at"]) if row.get("at") else None
+    return Written(row["reason"], row.get("by", ""), at)
+
+
 def get_owner(
     state: NodeState,
     incident_id: int,
@@ -103,20 +119,10 @@ def get_owner(
             return Owner.PERSON
         is_of_this = parse_incident(state.reason) == incident_id
         return Owner.THIS_INCIDENT if is_of_this else Owner.OTHER_INCIDENT
-    if state.is_draining and _says_reboots_alone(state):
-        return Owner.PERSON
     if is_by_slurm(state, slurm_user):
         return Owner.SLURM
     check = find_check(state)
     return Owner.CHECK if check is not None and check.resume else Owner.PERSON
-
-
-def _says_reboots_alone(state: NodeState) -> bool:
-    """Slurm drains no node for a reboot. Up to 22.05 it puts `reboot issued` in the place of a
-    reason that says so already (set_node_reboot_reason, src/slurmctld/node_mgr.c): whoever drained
-    the node has had it rebooted twice, and words of theirs are gone."""
-    causes = drain_reasons.causes(state.reason)
-    return bool(causes) and set(causes) <= {"reboot", "reboot_timed_out"}
 
 
 def find_check(state: NodeState) -> CheckDrain | None:

@@ -229,6 +229,7 @@ class Play:
         self._beat_at = self.site.now + BEAT
         self.note("beat", "sweeps")
         self.pipeline.sweep()
+        self.pipeline.look_at_nodes()
         self.pipeline.record_acts()
         for node, word in self.record.words.items():
             word.is_seen = word.is_seen or word.stands_in(self.look(node))

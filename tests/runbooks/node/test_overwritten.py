@@ -15,7 +15,6 @@ from fixtures.memory_slurm_commands import CommandShell
 from runbooks import services
 from runbooks.engine import turn
 from runbooks.models import Run, RunState
-from runbooks.node import drains
 from runbooks.slurm import ownership
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.ownership import Owner
@@ -107,7 +106,7 @@ def test_a_drain_that_our_resume_has_undone_is_put_back(seconds: int) -> None:
 def test_what_is_put_back_is_a_persons_for_every_later_run() -> None:
     site, run = play("State=DRAIN", seconds=2)
     node = site.slurm.nodes(("gn001",))["gn001"]
-    known = drains.load_written(run.facts)
+    known = ownership.load_written(run.facts)
     assert ownership.get_owner(node, run.incident_id, known) is Owner.PERSON
 
 

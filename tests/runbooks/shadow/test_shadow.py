@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from incidents.models import Node
-from runbooks.models import Mode, SeenAct, ShadowAct
+from runbooks.models import Mode, Run, RunState, SeenAct, ShadowAct
 from runbooks.shadow import shadow_log
 from tests.runbooks.site import Site
 
@@ -163,3 +163,70 @@ def test_a_drain_of_slurms_under_another_name_of_its_user_is_no_persons_act(site
     _look(site)
     site.slurm.human_drain("gn002", "Kill task failed", user="hpcadmin")
     assert shadow_log.record_external_acts(site.slurm.nodes(), site.now, slurm_user="hpcadmin") == 0
+
+
+FEWER = "gres/gpu count reported lower than configured (7 < 8)"
+
+
+@pytest.mark.parametrize("reason", ["do not touch", "kintsugi:1 gpu.xid.79: vendor case"])
+def test_a_persons_reason_is_known_when_slurm_has_replaced_it_whatever_it_looks_like(
+    reason: str,
+) -> None:
+    """As slurmctld 23.02 and later do where a drained node comes back with fewer GPUs."""
+    site = Site(nodes=2)
+    _look(site)
+    site.slurm.human_drain("gn001", reason)
+    _look(site)
+    site.slurm.slurm_drain("gn001", FEWER)
+    _look(site)
+    assert shadow_log.find_persons_reason("gn001") == reason
+    run = site.advance(site.begin(site.lose_gpu()))
+    assert site.slurm.journal == []
+    assert reason in run.waiting_for
+
+
+def test_what_a_run_has_written_is_no_persons_reason_though_slurm_has_replaced_it() -> None:
+    site = Site(nodes=2)
+    _look(site)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "verify"
+    )
+    Run.objects.filter(pk=run.pk).update(
+        state=RunState.FAILED, finished_at=site.now - timedelta(hours=1)
+    )
+    _look(site)
+    site.slurm.slurm_drain("gn001", FEWER)
+    _look(site)
+    assert shadow_log.find_persons_reason("gn001") == ""
+
+
+def test_words_that_a_person_added_to_ours_are_known_when_slurm_has_replaced_them() -> None:
+    """As slurmctld 22.05 does at a second reboot (set_node_reboot_reason,
+    src/slurmctld/node_mgr.c)."""
+    site = Site(nodes=2)
+    _look(site)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "verify"
+    )
+    added = f"{site.slurm.nodes(('gn001',))['gn001'].reason} : hands inside"
+    site.slurm.human_drain("gn001", added)
+    _look(site)
+    site.slurm.slurm_drain("gn001", "reboot issued")
+    _look(site)
+    assert shadow_log.find_persons_reason("gn001") == added
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert [act[0] for act in site.slurm.journal] == ["drain", "reboot"]
+
+
+def test_a_reboot_that_slurm_writes_over_our_reason_alone_leaves_the_drain_ours() -> None:
+    site = Site(nodes=2)
+    _look(site)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "verify"
+    )
+    _look(site)
+    site.slurm.slurm_drain("gn001", "reboot issued")
+    _look(site)
+    assert shadow_log.find_persons_reason("gn001") == ""
+    assert site.play(run).state == RunState.SUCCEEDED

@@ -200,9 +200,6 @@ def test_what_is_kept_is_what_slurm_shows() -> None:
         (a_node("dead, RMA 1234", base="DOWN", by="bob"), TakenOver),
         (a_node("bob: NIC dying", "FAIL", by="bob"), TakenOver),
         (a_node(f"{OURS} -- bob: KEEP OUT", "DRAIN", by="bob"), TakenOver),
-        # As slurmctld 22.05 writes it over ours, and whatever a person had added, at a reboot that
-        # is not the first.
-        (a_node("reboot issued", "DRAIN", by="slurm"), TakenOver),
         # As slurmctld 23.02 and later write it over ours.
         (
             a_node("gres/gpu count reported lower than configured (7 < 8)", "DRAIN", by="slurm"),
