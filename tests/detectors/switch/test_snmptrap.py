@@ -342,7 +342,11 @@ def test_an_inform_is_acknowledged(
 ) -> None:
     receiver, listener = site
     sent = send(listener, "-Ci", *how, DOWN)
-    assert (sent.returncode, sent.stderr) == (0, b"")
+    # The first of Net-SNMP's programs on a machine says which folders it makes.
+    complaints = [
+        line for line in sent.stderr.splitlines() if not line.startswith(b"Created directory")
+    ]
+    assert (sent.returncode, complaints) == (0, [])
     assert wait_for(receiver, bool)[0]["fault_type"] == "switch.port.down"
 
 

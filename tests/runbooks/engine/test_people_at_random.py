@@ -17,9 +17,11 @@ import pytest
 from django.db import transaction
 
 from detectors.detector import Output, Target
+from detectors.slurm import drain_reasons
 from fixtures.memory_slurm_commands import CommandShell
 from runbooks.engine import turn
 from runbooks.models import Run
+from runbooks.shadow import shadow_log
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import NodeState
 from tests.runbooks.site import CLUSTER, Site
@@ -47,6 +49,7 @@ class Play:
     dice: random.Random = field(init=False)
     trace: list[str] = field(default_factory=list)
     word: str = ""
+    is_seen: bool = False
     said: int = 0
     wrong_since: object = None
     reboots_asked: int = 0
@@ -72,8 +75,13 @@ class Play:
 
     def say(self) -> str:
         self.said += 1
-        self.word = f"bob: hands inside, {self.said}"
+        self.word, self.is_seen = f"bob: hands inside, {self.said}", False
         return self.word
+
+    def look(self) -> None:
+        """As a site does every five seconds."""
+        shadow_log.record_external_acts(self.site.slurm.nodes(), self.site.now)
+        self.is_seen = self.is_seen or self.word in self.node.reason
 
     def drain(self) -> None:
         self.site.slurm.human_drain(NODE, self.say())
@@ -122,6 +130,8 @@ class Play:
     def check(self) -> None:
         """After each turn."""
         state = self.node
+        if self.word and not self.is_seen and self._is_written_over(state):
+            self.word = ""  # by Slurm, before anybody looked
         ours = [act[0] for act in self.site.slurm.journal if act[:2] == ("reboot", NODE)]
         assert len(ours) <= 1, "a second reboot of ours for one cause"
         if not self.word or self._stands(state):
@@ -132,7 +142,15 @@ class Play:
         assert self.site.now - since <= PUT_BACK_IN, f"{self.word!r} is gone: {state}"
 
     def _stands(self, state: NodeState) -> bool:
-        return state.is_out and (self.word in state.reason or "ask bob" in state.reason)
+        if not state.is_out:
+            return False
+        is_there = self.word in state.reason or "ask bob" in state.reason
+        return is_there or self._is_written_over(state)
+
+    def _is_written_over(self, state: NodeState) -> bool:
+        """As Slurm 22.05 does at a second reboot, whatever stands there: the node is left to them."""
+        is_slurms = drain_reasons.is_slurms_text(state.reason)
+        return state.is_out and is_slurms and self.word not in state.reason
 
 
 class Between(CommandShell):
@@ -157,12 +175,14 @@ def play_once(seed: int) -> Play:
     play = Play(seed, Site(nodes=2))
     run = play.site.begin(play.site.lose_gpu())
     ends_at = play.site.now + LASTS
+    play.look()
     try:
         while play.site.now < ends_at:
             run.refresh_from_db()
             due = [at for at in (run.wake_at, run.leased_until) if at is not None]
             if not due:
                 break
+            play.look()
             play.site.now = max(play.site.now, min(due) if run.leased_until is None else max(due))
             advance(play, run)
             play.pass_a_second()
