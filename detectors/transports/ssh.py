@@ -33,9 +33,12 @@ _IDLE_LOOK_S = 2.0
 # again for so long.
 _FAILURE_KEPT_S = 10.0
 _WORTH_KEEPING_S = 1.0  # a refusal comes at once: asking again costs nothing
-# Of sshd's ten sessions per connection (MaxSessions in sshd_config(5)): people log in too.
+# Of sshd's ten sessions per connection (MaxSessions in sshd_config(5)).
 _MOST_SESSIONS = 4
-_SESSION_WAITS_S = (0.05, 0.1, 0.2, 0.4)
+# How long a refused session is asked for again: as long as a connection may take.
+_SESSION_PATIENCE_S = _CONNECT_TIMEOUT_S
+_FIRST_SESSION_WAIT_S = 0.05
+_LONGEST_SESSION_WAIT_S = 0.4
 # What was sent and not acknowledged for so long ends the connection (TCP_USER_TIMEOUT in tcp(7)):
 # else a command on a machine that has gone would wait for its whole limit, which is minutes.
 _UNANSWERED_S = 15
@@ -115,7 +118,7 @@ class SshShell:
                 f"{what} on {target.name}: {_MOST_SESSIONS} commands run there already"
             )
         try:
-            channel = self._channel(connection, target, entry)
+            channel = self._channel(connection, target, entry, begun + limit_s)
             try:
                 output = _converse(channel, line, begun, limit_s)
             finally:
@@ -150,22 +153,22 @@ class SshShell:
             return self._connections.setdefault(key, _Connection())
 
     def _channel(
-        self, connection: _Connection, target: Target, entry: SshAccess
+        self, connection: _Connection, target: Target, entry: SshAccess, deadline: float
     ) -> paramiko.Channel:
-        """A channel on the kept connection; a connection that died meanwhile is made anew, once."""
+        """A channel on the kept connection; a connection that died meanwhile is made anew, once.
+
+        Raises DetectorError when sshd refuses a further session on it: the connection is alive
+        then, and others use it.
+        """
         client, is_kept = self._client(connection, target, entry)
-        if not is_kept:
-            return _open(client)
         try:
-            return _patiently(client)
-        except paramiko.ChannelException as error:
-            raise DetectorError(
-                f"{target.name}: its sshd opens no further session (MaxSessions): {error}"
-            ) from error
+            return _open_session(connection, client, target, deadline)
         except (paramiko.SSHException, EOFError, OSError):
+            if not is_kept:
+                raise
             connection.forget(client)
         client, _ = self._client(connection, target, entry)
-        return _open(client)
+        return _open_session(connection, client, target, deadline)
 
     def _client(
         self, connection: _Connection, target: Target, entry: SshAccess
@@ -236,6 +239,9 @@ class _Connection:
 
     def __init__(self) -> None:
         self.connecting = threading.Lock()
+        # One session is opened at a time: paramiko keeps one error for a whole connection, so that
+        # of two sessions refused at once one would look like a connection that has died.
+        self.opening = threading.Lock()
         self.sessions = threading.BoundedSemaphore(_MOST_SESSIONS)
         self.client: Optional[paramiko.SSHClient] = None
         self._error: Optional[Exception] = None
@@ -294,15 +300,28 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
-def _patiently(client: paramiko.SSHClient) -> paramiko.Channel:
-    """A refused session is no dead connection: sshd counts one that we have closed a moment longer
-    than we do."""
-    for wait_s in _SESSION_WAITS_S:
+def _open_session(
+    connection: _Connection, client: paramiko.SSHClient, target: Target, deadline: float
+) -> paramiko.Channel:
+    """A refused session is no dead connection: sshd counts one that we have closed until it has
+    seen its command's end, which a busy machine is late with.
+
+    Raises DetectorError when it is refused until `deadline` (monotonic, s) or for as long as
+    anybody waits.
+    """
+    last_try_at = min(deadline, time.monotonic() + _SESSION_PATIENCE_S)
+    wait_s = _FIRST_SESSION_WAIT_S
+    while True:
         try:
-            return _open(client)
-        except paramiko.ChannelException:
-            time.sleep(wait_s)
-    return _open(client)
+            with connection.opening:
+                return _open(client)
+        except paramiko.ChannelException as error:
+            if time.monotonic() + wait_s > last_try_at:
+                raise DetectorError(
+                    f"{target.name}: its sshd opens no further session (MaxSessions): {error}"
+                ) from error
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, _LONGEST_SESSION_WAIT_S)
 
 
 def _open(client: paramiko.SSHClient) -> paramiko.Channel:

@@ -72,11 +72,10 @@ def test_every_spooled_event_counts_once_when_worker_receiver_redis_and_database
     goes_on(100)
     site.postgres.start()
     site.kill_receiver()
-    goes_on_without_receiver = site.spooled()
+    spooled_before_the_last_kill = site.spooled()
     site.start_receiver()
     goes_on(100)
     storm.end()
-    assert goes_on_without_receiver.total() > 0
 
     site.stop_receiver()
     spooled = site.spooled()
@@ -87,4 +86,4 @@ def test_every_spooled_event_counts_once_when_worker_receiver_redis_and_database
         what="every spooled event is counted",
     )
     assert site.counted() == spooled
-    assert spooled.total() > 3 * storm.sent
+    assert spooled.total() > spooled_before_the_last_kill.total() > 100

@@ -191,6 +191,41 @@ def test_many_detectors_share_one_connection_within_the_sessions_that_sshd_allow
 
 
 @NEEDS
+def test_a_session_that_sshd_refuses_is_waited_for_and_cuts_nobody_else_off() -> None:
+    server = Sshd(MaxSessions="1").start()
+    shell = SshShell(user=server.user, key_file=server.key_file, known_hosts=server.known_hosts)
+    target = Target("gn001", "127.0.0.1", server.port)
+    found: list[bytes] = []
+
+    def ask() -> None:
+        output = shell.run(target, ("sh", "-c", "sleep 1; echo done"), timedelta(seconds=20))
+        found.append(output.stdout)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shell.close()
+    server.remove()
+    assert found == [b"done\n"] * 3
+
+
+@NEEDS
+def test_an_sshd_that_opens_no_session_at_all_is_named_when_the_time_of_the_command_is_over() -> (
+    None
+):
+    server = Sshd(MaxSessions="0").start()
+    shell = SshShell(user=server.user, key_file=server.key_file, known_hosts=server.known_hosts)
+    try:
+        with pytest.raises(DetectorError, match=r"gn001: .* no further session \(MaxSessions\)"):
+            shell.run(Target("gn001", "127.0.0.1", server.port), ("true",), timedelta(seconds=1))
+    finally:
+        shell.close()
+        server.remove()
+
+
+@NEEDS
 def test_a_group_with_an_unusable_key_is_refused_while_the_others_go_on(tmp_path: Path) -> None:
     server = Sshd().start()
     subprocess.run(
