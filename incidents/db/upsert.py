@@ -62,7 +62,11 @@ def is_postgresql() -> bool:
 
 
 class WiderLockNeeded(Exception):
-    """What is placed reaches beyond the pods that the transaction has locked."""
+    """What is placed reaches beyond the pods that the transaction has locked, to these machines."""
+
+    def __init__(self, machines: Iterable[str]) -> None:
+        self.machines = frozenset(machines)
+        super().__init__(", ".join(sorted(self.machines)))
 
 
 def lock_placement() -> None:

@@ -114,17 +114,19 @@ class TriageBatch:
     def require_lock(self, machines: Iterable[str]) -> None:
         """What is of these machines is about to change. Raises WiderLockNeeded where another
         transaction may change it too."""
-        if self.locked is not None and not all(map(self.has_locked, machines)):
-            raise WiderLockNeeded
+        beyond = [machine for machine in machines if not self.has_locked(machine)]
+        if beyond:
+            raise WiderLockNeeded(beyond)
 
     def require_stillness(self, machines: Iterable[str]) -> None:
         """The same for what is only read. What belongs to no pod changes under the lock of all
         alone, and stands still."""
         if self.locked is None:
             return
-        pods = {self.locked.get_pod(machine) for machine in machines} - {""}
-        if not self.locked.pods.issuperset(pods):
-            raise WiderLockNeeded
+        still = self.locked.pods | {""}
+        beyond = [machine for machine in machines if self.locked.get_pod(machine) not in still]
+        if beyond:
+            raise WiderLockNeeded(beyond)
 
     def is_unassigned(self, fault: FaultCase) -> bool:
         return fault.member is None and fault in self.unassigned

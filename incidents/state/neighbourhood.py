@@ -23,16 +23,23 @@ _MOST_PODS = 16
 
 
 def lock_neighbourhood(
-    faults: Collection[tuple[str, str]], catalog: Catalog, now: datetime, *, by_pod: bool
+    faults: Collection[tuple[str, str]],
+    catalog: Catalog,
+    now: datetime,
+    *,
+    by_pod: bool,
+    reached: Collection[str] = (),
 ) -> LockedPods | None:
     """Lets no other transaction place faults until this one ends: in the pods where rules may find
-    others of these (fault type, resource) pairs, which it gives; or anywhere (None).
+    others of these (fault type, resource) pairs, and in those of the machines `reached`, which it
+    gives; or anywhere (None).
 
     `by_pod` False: anywhere in any case. What belongs to no pod, as a spine, locks all.
     """
     if by_pod and upsert.is_postgresql():
         get_pod = graphs.current().pod_of
         pods = {get_pod(resources.owner(resource)) for _, resource in faults}
+        pods |= {get_pod(machine) for machine in reached}
         if "" not in pods and len(pods) <= _MOST_PODS:
             near = nearby.read_nearby(faults, catalog, now=now, window=window())
             pods |= {get_pod(machine) for machine in near.owners}
@@ -95,11 +102,12 @@ def load_faults(batch: TriageBatch, rows: Iterable[Fault]) -> list[FaultCase]:
 
 def load_incidents(batch: TriageBatch, ids: Iterable[int]) -> list[IncidentCase]:
     """The open ones among these, with their faults; those of their duplicates count as theirs.
-    Raises WiderLockNeeded for one that reaches beyond what the batch has locked."""
+    Raises WiderLockNeeded where they reach beyond what the batch has locked, and takes none."""
     by_pk = {case.row.pk: case for case in batch.faults.values() if case.row.pk}
     wanted = set(ids) - set(batch.incidents) - batch.hidden
     rows = neighbourhood_rows.incidents(wanted)
     links_of = neighbourhood_rows.members_of([row.pk for row in rows])
+    loaded: list[IncidentCase] = []
     for row in rows:
         links = links_of[row.pk]
         members = {link.fault: by_pk.get(link.fault) or batch.case(link.row()) for link in links}
@@ -112,7 +120,9 @@ def load_incidents(batch: TriageBatch, ids: Iterable[int]) -> list[IncidentCase]
         incident = IncidentCase(
             row, key=row.pk, root=root, members=list(members.values()), is_fixed=is_fixed
         )
-        batch.require_lock(incident.machines)
+        loaded.append(incident)
+    batch.require_lock({machine for incident in loaded for machine in incident.machines})
+    for incident in loaded:
         for member in incident.members:
             member.member = incident
         batch.put_incident(incident)

@@ -8,7 +8,7 @@ What an event means for its fault is decided by `incidents.faults.dedup`, where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from detectors.catalog.catalog import Catalog
@@ -45,10 +45,17 @@ _ACTIVE = Prepared(
 
 
 def lock_batch(
-    items: Sequence[Item], catalog: Catalog, now: datetime, *, by_pod: bool
+    items: Sequence[Item],
+    catalog: Catalog,
+    now: datetime,
+    *,
+    by_pod: bool,
+    reached: Collection[str] = (),
 ) -> LockedPods | None:
-    """The pods in which no other batch is placed until this one is written; None: all."""
-    return lock_neighbourhood(_get_places(items), catalog, now, by_pod=by_pod)
+    """The pods in which no other batch is placed until this one is written; None: all. Those of the
+    machines `reached` are among them."""
+    places = _get_places(items)
+    return lock_neighbourhood(places, catalog, now, by_pod=by_pod, reached=reached)
 
 
 def load_batch(

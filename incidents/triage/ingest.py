@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -42,6 +42,8 @@ from incidents.vocabulary.changes import KINTSUGI, Change, ChangeKind
 
 QUARANTINED = "kintsugi.event_quarantined"
 OURSELVES = "kintsugi/ingest"
+# Our choice: few batches are found to reach further twice, and each try costs as much as the last.
+_MOST_NARROW_TRIES = 2
 
 
 def ingest(events: Sequence[FaultEvent], *, now: datetime, by_pod: bool = False) -> list[Change]:
@@ -57,8 +59,29 @@ def ingest(events: Sequence[FaultEvent], *, now: datetime, by_pod: bool = False)
     return changes
 
 
+def _ingest_by_pod(
+    events: Sequence[FaultEvent], now: datetime, *, may_be_short: bool
+) -> list[Change]:
+    """Begins with the pods of these events, takes those in that what they reach proves to be, and
+    in the end all."""
+    reached: frozenset[str] = frozenset()
+    for _ in range(_MOST_NARROW_TRIES):
+        try:
+            return _ingest_events(
+                events, now, may_be_short=may_be_short, by_pod=True, reached=reached
+            )
+        except upsert.WiderLockNeeded as beyond:
+            reached |= beyond.machines
+    return _ingest_events(events, now, may_be_short=may_be_short, by_pod=False)
+
+
 def _ingest_events(
-    events: Sequence[FaultEvent], now: datetime, *, may_be_short: bool, by_pod: bool
+    events: Sequence[FaultEvent],
+    now: datetime,
+    *,
+    may_be_short: bool,
+    by_pod: bool,
+    reached: Collection[str] = (),
 ) -> list[Change]:
     """The phases in order. Each takes values and gives values; the batch holds the faults and
     incidents that they read and change, and is written once.
@@ -73,7 +96,7 @@ def _ingest_events(
         with contextlib.suppress(NotOnlyRepeats), transaction.atomic():
             return count_repeats(items, names, now=now)
     with transaction.atomic():
-        locked = lock_batch(items, catalog, now, by_pod=by_pod)
+        locked = lock_batch(items, catalog, now, by_pod=by_pod, reached=reached)
         items, ignored = deduplicate(items)
         if not items:
             return ignored
@@ -120,8 +143,7 @@ def _ingest_halving(
         return []
     try:
         if by_pod:
-            with contextlib.suppress(upsert.WiderLockNeeded):
-                return _ingest_events(events, now, may_be_short=is_whole, by_pod=True)
+            return _ingest_by_pod(events, now, may_be_short=is_whole)
         return _ingest_events(events, now, may_be_short=is_whole, by_pod=False)
     except OperationalError:
         raise  # the database, not the event

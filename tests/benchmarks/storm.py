@@ -22,7 +22,7 @@ import psycopg
 
 from tests.services.postgres import Postgres
 
-BATCHES = 16
+BATCHES = 32
 FULL = "filled"
 _LOOK_EVERY_S = 0.05
 _WAITS = (

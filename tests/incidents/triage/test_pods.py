@@ -23,9 +23,10 @@ GPU, OTHER_GPU = "0000:19:00.0", "0000:3b:00.0"
 
 
 @pytest.fixture(autouse=True)
-def _two_pods() -> None:
+def _three_pods() -> None:
     a_node("gn001", pod="a")
     a_node("gn002", pod="b")
+    a_node("gn003", pod="c")
     a_node("login", pod="")
 
 
@@ -115,16 +116,33 @@ def test_two_batches_of_one_machine_at_once_make_one_incident() -> None:
     assert Incident.objects.get().members.count() == 2
 
 
-def test_an_incident_that_reaches_into_another_pod_changes_under_the_lock_of_all() -> None:
-    place(lost("gn001"))
-    place(lost("gn002"))
-    incident, other = Incident.objects.order_by("owner")
+def make_one_incident_of(first: FaultEvent, second: FaultEvent) -> None:
+    place(first)
+    place(second)
+    incident, other = Incident.objects.order_by("pk")
     IncidentFault.objects.filter(incident=other).update(incident=incident, role="symptom")
     Incident.objects.filter(pk=other.pk).update(state="duplicate", root_fault=None)
-    with transaction.atomic():
-        place(a_clear("gpu.xid.79", f"node/gn001/gpu/{GPU}", at=NOW))
+
+
+def test_an_incident_that_reaches_into_another_pod_changes_under_the_locks_of_both() -> None:
+    make_one_incident_of(lost("gn001"), lost("gn002"))
+    with while_placing(a_clear("gpu.xid.79", f"node/gn001/gpu/{GPU}", at=NOW)):
+        assert not has_locked_all_pods()
+        of_a_third = start(lambda: place(lost("gn003")))
+        of_a_third.join(patient(30))
+        assert not of_a_third.is_alive()
+        of_the_second = start(lambda: place(lost("gn002", OTHER_GPU)))
+        wait_until(is_waiting_for_a_lock, within_s=30, what="the batch of the second pod to wait")
+    of_the_second.join(patient(30))
+    active = Fault.objects.active().order_by("owner").values_list("owner", flat=True)
+    assert list(active) == ["node/gn002", "node/gn002", "node/gn003"]
+
+
+def test_an_incident_that_reaches_to_no_pod_changes_under_the_lock_of_all() -> None:
+    make_one_incident_of(lost("gn001"), lost("login"))
+    with while_placing(a_clear("gpu.xid.79", f"node/gn001/gpu/{GPU}", at=NOW)):
         assert has_locked_all_pods()
-    assert list(Fault.objects.active().values_list("owner", flat=True)) == ["node/gn002"]
+    assert list(Fault.objects.active().values_list("owner", flat=True)) == ["node/login"]
 
 
 def test_a_fault_of_one_machine_locks_its_pod_alone() -> None:
