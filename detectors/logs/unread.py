@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
-from fnmatch import translate
 from typing import Optional
 
 from detectors import resources
+from detectors.logs import unread_words as words
 from detectors.logs.header import Header, LineRepeat, parse_header
 from detectors.logs.matcher import compile_patterns
 from detectors.logs.signatures import LONGEST_LINE, Matcher, excerpt_of
@@ -23,6 +22,7 @@ from detectors.logs.signatures import LONGEST_LINE, Matcher, excerpt_of
 VARIES = "<*>"
 # What RFC 5424 (6.2.1) calls emergency, alert, critical and error.
 WORST_SEVERITIES = 3
+_NOTICE, _KERN = 5, 0
 # A template is shown in one row of a table; the longest format string of mlx5_core and nvidia.ko is
 # shorter.
 _LONGEST_TEMPLATE = 300
@@ -30,86 +30,53 @@ _LONGEST_TEMPLATE = 300
 # Automated Log Parsing" (ICSE-SEIP 2019): .5 with Drain for the logs of two clusters (BGL, HPC).
 _SIMILARITY = 0.5
 
-# Programs that serve hardware, fabric, storage or Slurm: their failures are worth a person's look,
-# whatever the words. By the names with which their makers ship them.
-_PROGRAMS = (
-    # NVIDIA's driver packages, DCGM, NVLink's and InfiniBand's managers.
-    *("nv-*", "nvidia-*", "nvlsm", "fabricmanager", "dcgm*", "opensm", "ibacm", "srp_daemon"),
-    # Slurm and its authentication.
-    *("slurmctld", "slurmd", "slurmdbd", "slurmstepd", "slurmrestd", "sackd", "munged"),
-    # Containers of jobs, and who looks up their users.
-    *("enroot*", "apptainer*", "singularity*", "sssd*", "nslcd"),
-    # Pairs of servers that take over from each other.
-    *("corosync", "pacemaker*", "pcmk*", "crmd", "stonith-ng"),
-    # Storage: device-mapper, iSCSI, MD, SMART, ZFS, NFS, Spectrum Scale, BeeGFS.
-    *("multipathd", "iscsid", "iscsiadm", "iscsistart", "mdadm", "smartd", "dmeventd", "zed"),
-    *("rpc.*", "mount.*", "mmfs*", "beegfs-*", "lnet*", "lustre*", "weka*"),
-    # A machine's own health: BMC, machine checks, sensors, clocks.
-    *("ipmievd", "ipmiseld", "mcelog", "rasdaemon", "thermald", "chronyd", "ntpd", "ptp4l"),
-    "phc2sys",
-    # SONiC's containers and their programs (sonic-buildimage, dockers/), FRRouting.
-    *("orchagent", "syncd", "xcvrd", "thermalctld", "psud", "pcied", "sensord", "ledd", "chassisd"),
-    *("*syncd", "*mgrd", "teamd*", "bgpd", "zebra", "bfdd", "staticd", "lldpd", "supervisord"),
-    *("healthd", "system-health", "pmon", "ycabled", "stormond", "sensormond", "bgpcfgd"),
-    # Cumulus Linux, Junos, EOS: the processes that drive ports, power and routes.
-    *("switchd", "smond", "ledmgrd", "pwmd", "clagd", "portwd", "rpd", "alarmd", "craftd", "dcd"),
-    *("l2ald", "l2cpd", "lacpd", "pfed", "fpc*", "tfeb*", "ebra", "phyethtool", "thermostat"),
-    *("chassisd", "mgd", "bfdd", "iccpd", "mclagsyncd", "linkmgrd"),
-    *("powermanager", "fru", "strata*", "sand*"),
-)
-# Programs in whose lines a part of the machine must be named as well: they speak of everything.
-_GENERAL_PROGRAMS = ("kernel", "systemd", "systemd-networkd", "networkmanager", "ifup*", "udevd*")
-_HARDWARE = (
-    r"gpu|nvlink|nvswitch|nvrm|nvidia\w*|pcie?|pcieport|aer|mlx\w*|bnxt\w*|irdma|ice|i40e|ixgbe"
-    r"|roce|rdma|infiniband|hca|nic|link|port|lane|phy|serdes|transceiver|module|optics?|[qo]?sfp\w*"
-    r"|laser|fec|fans?|psu|power|voltage|temperature|thermal|sensor|memory|dimm\w*|ecc|edac|mce"
-    r"|machine check|cpu|cache|dram|hbm|firmware|fw|bios|bmc|ipmi|nvme\w*|disk|drive|scsi|ata\w*"
-    r"|raid|md\d+|sd[a-z]|block|i2c|eeprom|dma\w*|iommu|interrupt|irq|watchdog|clocksource|tsc"
-    r"|lustre\w*|lnet\w*|nfs\w*|xfs|ext4(?:-fs)?|btrfs|filesystem|i/o|switch|asic|pfc|bgp|bfd|lacp"
-    r"|bond\w*|vxlan|hardware|chassis|netdev|eth\w*|ens\w+|enp\w+|ib\w*"
-    r"|iscsi|connection\d+|session\d+|multipath|device-mapper|dm-\d+|jbd2|zfs|ceph|beegfs|weka\w*"
-    r"|gpfs|mmfs\w*|igb|igc|tg3|cxgb\d|e1000e?|bnx2x?|be2net|qed\w?|ionic|ena|efa|hfi1|rcu|megasas"
-)
-_FAILURE = (
-    r"err|errors?|fail\w*|faults?|faulty|fatal|timeouts?|time-?out|timed out|lost|loss|dead|down"
-    r"|unreachable|hung|hang|stuck|stall\w*|unresponsive|not respon\w+|no response|corrupt\w*"
-    r"|critical|degraded|missing|abort\w*|refus\w+|unable|cannot|could not|couldn't|can't|invalid"
-    r"|mismatch\w*|overheat\w*|over-?(?:temp|heat|current|volt|run|flow)\w*|exceed\w*|panic"
-    r"|offline|uncorrect\w*|unrecover\w*|poison\w*|parity|bad|broken|not ready|throttl\w*"
-    r"|alarms?|threshold|unexpected\w*|crash\w*|violat\w+|flap\w*|unstable|lockup"
-    r"|not supported|unhealthy|hangs|starved|giv(?:es?|ing) up|gave up|evict\w*|expell\w*|differs"
-    r"|misconfigur\w*|not enabled"
+_IS_PROGRAM, _IS_GENERAL_PROGRAM = map(
+    words.compile_names, (words.PROGRAMS, words.GENERAL_PROGRAMS)
 )
 _SEVERITY_NUMBERS = "|".join(
     str(8 * facility + severity)
     for facility in range(24)
     for severity in range(WORST_SEVERITIES + 1)
 )
-# Who says that something went wrong in a word before the message: Slurm (log.c), FRRouting and
-# most daemons.
-_ERROR_WORD = re.compile(r"(?i)^(?:\[[^\]]*\]\s*)?(?:error|fatal|critical|err|crit)\b\s*:")
-# Network operating systems: severity 0 to 3 in the mnemonic (Cisco, Arista, Dell).
-_MNEMONIC = re.compile(r"%(?P<facility>[A-Z][A-Z0-9_]*)(?:-[A-Z0-9_]+)*-(?P<severity>[0-7])-[A-Z]")
+_ERROR_MARK = re.compile("|".join(words.ERROR_MARKS))
+# What NCCL (src/debug.cc) and UCX (src/ucs/debug/log.c) print into a job's output.
+_OF_LIBRARY = re.compile(r"\b(?:(?P<nccl>NCCL) WARN|(?P<ucx>UCX)  (?:ERROR|FATAL|WARN)) ")
+# Network operating systems: severity 0 to 3 in the mnemonic (Cisco, Arista, Dell; Huawei, H3C).
+_MNEMONIC = re.compile(
+    r"%(?:%\d\d)?(?P<facility>[A-Z][A-Z0-9_]*)(?:(?:-[A-Z0-9_]+)*-|/)(?P<severity>[0-7])[-/][A-Z]"
+)
 # Of who may log in and what users encrypt, whatever went wrong with it. NX-OS sends its programs'
 # lines, sshd's too, as SYSTEM_MSG.
 _OF_ACCOUNTS = re.compile(
     r"^(?:AUTH|AAA|TACACS|RADIUS|SSH|LOGIN|SEC_LOGIN|DOT1X|CRYPTO|PKI|MAB|EPM|USER)"
 )
 _OF_ACCOUNTS_WORDS = re.compile(r"(?i)\b(?:\w*sshd|pam_\w+|aaad|login|password|authenticat\w+)\b")
-_FAILURE_WORD = re.compile(rf"(?i)\b(?:{_FAILURE})\b")
-_HARDWARE_WORD = re.compile(rf"(?i)\b(?:{_HARDWARE})\b")
+_FAILURE_WORD = re.compile(rf"(?i)\b(?:{words.FAILURE})\b")
+_COMPLAINT_WORD = re.compile(rf"(?i)\b(?:{words.FAILURE}|{words.COMPLAINT})\b")
+_HARDWARE_WORD = re.compile(rf"(?i)\b(?:{words.HARDWARE})\b|^(?:{words.DEVICE})")
+# What the kernel says of a program that ended by a signal (arch/x86/kernel/traps.c, mm/fault.c).
+_ENDED_PROGRAM = re.compile(
+    r"(?:traps: )?(?P<name>[\w.-]{1,15})\[\d+\]:? (?:segfault|general protection|trap |bad frame)"
+)
 # Said of what works, though the name of a failure stands in it.
 _WELL = re.compile(
     r"(?i)\b(?:success\w*|no errors?|0 errors|errors?[:=] ?0|without errors?|enabled|initialized"
     r"|recovered|cleared|restored|(?:link|port|interface) (?:is |becomes )?(?:up|ready))\b"
 )
-_SURELY_FAILED = re.compile(r"(?i)\b(?:fail\w*|cannot|unable|could not|not recovered)\b")
+# A count of failures that is none.
+_ZERO = re.compile(r"[\w-]{1,40} ?[=:] ?0(?:x0{1,16})?(?![\w.])")
+_SURELY_FAILED = re.compile(
+    r"(?i)\b(?:fail\w*|can ?not|can't|unable|could not|unsuccessful\w*|errors? (?!reporting)"
+    r"|not (?:success\w*|enabled|initiali[sz]ed|recovered|cleared|restored))\b"
+)
 # By these a block of lines is told from one that needs no closer look.
 _PREFILTER = (
-    rb"(?i)\b(?:" + _FAILURE.encode() + rb")\b",
+    rb"(?i)\b(?:" + words.FAILURE.encode() + rb")\b",
+    rb"(?i)\b(?:" + words.COMPLAINT.encode() + rb")\b",
     b"^<(?:" + _SEVERITY_NUMBERS.encode() + b")>",
     rb"%[A-Z][A-Z0-9_-]{0,60}-[0-3]-[A-Z]",
     rb"(?:\.|<)(?:emerg|alert|crit|err)>|\b(?:EMERG|ALERT|CRIT|ERR|ERROR)\b",
+    *(mark.encode() for mark in words.ERROR_MARKS_ANYWHERE),
 )
 # Each bounded gap multiplies what a pattern may try.
 _MOST_GAPS, _GAP = 3, ".{1,80}"
@@ -197,20 +164,15 @@ class UnreadReader:
         )
 
 
-def _compile_names(names: Sequence[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, names)))
-
-
-_IS_PROGRAM = _compile_names(_PROGRAMS)
-_IS_GENERAL_PROGRAM = _compile_names(_GENERAL_PROGRAMS)
-
-
 def program_of(header: Header) -> str:
     """`orchagent` for `swss#orchagent`, `%PSU` for a network system's mnemonic; `kernel` for the
     kernel's ring, which names none."""
     mnemonic = _find_mnemonic(header)
     if mnemonic is not None:
         return f"%{mnemonic['facility'][:79]}"
+    library = _OF_LIBRARY.search(header.body[:200])
+    if library is not None:
+        return library["nccl"] or library["ucx"]
     name = header.program.rpartition("#")[2].rpartition("/")[2]
     return resources.printable(name.partition("(")[0])[:80] or "kernel"
 
@@ -229,20 +191,43 @@ def is_of_interest(header: Header) -> bool:
         if is_of_accounts or _OF_ACCOUNTS_WORDS.search(header.body):
             return False
         return int(mnemonic["severity"]) <= WORST_SEVERITIES or _names_failed_part(header.body)
+    if _is_of_nobody(header):
+        return False
     program = program_of(header).lower()
-    if not _IS_PROGRAM.match(program):
-        is_general = _IS_GENERAL_PROGRAM.match(program) is not None
-        return is_general and (_is_bad(header) or _names_failed_part(header.body))
-    return _is_bad(header) or _FAILURE_WORD.search(header.body) is not None
+    if _IS_PROGRAM.match(program):
+        return _is_bad(header) or _says_failure(header)
+    if not _IS_GENERAL_PROGRAM.match(program):
+        return False
+    ended = _ENDED_PROGRAM.match(header.body)
+    if ended is not None:
+        return _IS_PROGRAM.match(ended["name"].lower()) is not None
+    return _is_bad(header) or _names_failed_part(header.body)
+
+
+def _is_of_nobody(header: Header) -> bool:
+    """A line without a program that is not the kernel's, and by its own severity no warning."""
+    is_of_kernel = bool(header.program) or header.facility in (None, _KERN)
+    return not is_of_kernel and _is_calm(header)
 
 
 def _is_bad(header: Header) -> bool:
-    """By its severity, or by the word with which its program begins an error."""
+    """By its severity, or by the mark that its program puts before an error."""
     is_severe = header.severity is not None and header.severity <= WORST_SEVERITIES
-    return is_severe or _ERROR_WORD.match(header.body) is not None
+    return is_severe or _ERROR_MARK.match(header.body) is not None
+
+
+def _is_calm(header: Header) -> bool:
+    return header.severity is not None and header.severity >= _NOTICE
+
+
+def _says_failure(header: Header) -> bool:
+    """In the words of a program that matters. Of one that is calm itself, a complaint is none."""
+    words_of = _FAILURE_WORD if _is_calm(header) else _COMPLAINT_WORD
+    return words_of.search(_ZERO.sub("", header.body)) is not None
 
 
 def _names_failed_part(body: str) -> bool:
+    body = _ZERO.sub("", body)
     return _FAILURE_WORD.search(body) is not None and _HARDWARE_WORD.search(body) is not None
 
 

@@ -110,7 +110,7 @@ WORKING_OUT = {
     "detectors/catalog/catalog.py": None,
     "detectors/catalog/site_patterns.py": None,
     "detectors/logs/matcher.py": None,
-    "detectors/logs/unread.py": None,
+    "detectors/logs/unread_words.py": None,
     "detectors/slurm/reservations.py": reservations.reservations,
     "detectors/transports/bundle.py": lambda text: bundle.taken_apart(
         [Command("one", ("true",))], "nonce", text.encode(), text.encode()

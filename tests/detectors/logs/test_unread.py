@@ -37,6 +37,23 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("<187>123: Nov  1 12:00:00.1: %QUUX-3-FROB: board 2 gave up", "%QUUX"),
         ("<189>123: Nov  1 12:00:00.1: %QUUX-5-FROB: fan tray 2 failed to answer", "%QUUX"),
         ("<30>Nov  1 12:00:00 gn001 systemd[1]: Failed to start the NVMe array.", "systemd"),
+        # By the mark that its maker puts before an error, whatever the words.
+        ("Nov  1 12:00:00 gn001 kernel: NVRM: quuxFrob_GH100: leaving the frob as it is", "kernel"),
+        ("Nov  1 12:00:00 gn001 kernel: Lustre: 7:0:(quux.c:12:quux_frob()) frobs only", "kernel"),
+        ("Nov  1 12:00:00 leaf01 bgpd[9]: [AB12C-3D4E5][EC 33554433] quux: frob of 9", "bgpd"),
+        ("gn001:7:9 [0] quux.cc:12 NCCL WARN quux of 9 frobs", "NCCL"),
+        ("[1762000000.123456] [gn001:7    :0]  quux.c:12   UCX  ERROR quux of 9 frobs", "UCX"),
+        ('Nov  1 12:00:00 gn001 dockerd[9]: level=error msg="quux frobs"', "dockerd"),
+        ("Nov  1 12:00:00 gn001 kernel: WARNING: pool 'quux' frobs", "kernel"),
+        ("%%01QUUX/3/FROB(l)[12]:Board 2 frobs.", "%QUUX"),
+        # A device by the kernel's form, a driver by its name.
+        ("Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: gave up on mailbox 3", "kernel"),
+        ("Nov  1 12:00:00 gn001 kernel: sd 0:0:12:0: [sdq] quux rejected", "kernel"),
+        ("Nov  1 12:00:00 gn001 kernel: mpt3sas_cm0: quux is inaccessible", "kernel"),
+        # What a program says that has nothing to do but its hardware.
+        ("Nov  1 12:00:00 gn001 nv-hostengine[9]: quux 7 is of an unknown kind", "nv-hostengine"),
+        ("Nov  1 12:00:00.1 leaf01 WARNING swss#orchagent: :- doQuux: unhandled quux", "orchagent"),
+        ("Nov  1 12:00:00 gn001 kernel: slurmctld[99]: segfault at 0 ip 7f sp 7f", "kernel"),
     ],
 )
 def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
@@ -57,6 +74,12 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         "<6>Nov  1 12:00:00 gn001 kernel: quux0: link is up, 400 Gb/s",
         "<4>Nov  1 12:00:00 gn001 kernel: quux0: error reporting enabled on PCI port",
         "<30>Nov  1 12:00:00 gn001 slurmd[99]: launch task StepId=7.0",
+        "Nov  1 12:00:00 gn001 chronyd[9]: quux0: received=202, dropped=0, errors: 0",
+        # What its own program does not call a warning.
+        "Nov  1 12:00:00.1 leaf01 NOTICE mux#linkmgrd: Quux.cpp:12 quux: state of quux: unknown",
+        "<189>date=2026-11-01 quux=12 msg=link dropped",
+        # Programs of users that were ended.
+        "Nov  1 12:00:00 gn001 kernel: python3[99]: segfault at 0 ip 7f sp 7f error 4 in quux",
         # No part of the machine.
         "<4>Nov  1 12:00:00 gn001 kernel: quux: bad luck",
         "<187>Nov  1 12:00:00 sw1 last message repeated 3 times",
@@ -72,6 +95,27 @@ def test_other_lines_are_not(reader, line):
         "Nov  1 12:00:00 gn001 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
         "Nov  1 12:00:00 gn001 kernel: ACPI Error: no handler for region [IPMI] (20230331/x-261)",
         "Nov  1 12:00:00 gn001 kernel: ADDRCONF(NETDEV_UP): eth0: link is not ready",
+        "Nov  1 12:00:00 gn001 kernel: IPv6: ADDRCONF(NETDEV_UP): eth0: link is not ready",
+        "[    1.5] ACPI Warning for \\_SB_._OSC: Return type mismatch (20230331/x-261)",
+        "[    0.1] On node 0, zone DMA32: 96 pages in unavailable ranges",
+        "[    0.9] Scanning for low memory corruption every 60 seconds",
+        "[    0.9] acpi PNP0A08:00: FADT indicates ASPM is unsupported, using BIOS configuration",
+        "[    0.9] rtc_cmos 00:02: alarms up to one month, y3k, 114 bytes nvram",
+        "[    0.9] ehci-pci 0000:00:1a.0: cache line size of 32 is not supported",
+        "[    0.9] igc 0000:02:00.0: PCIe PTM not supported by PCIe bus/controller",
+        "[    0.9] e1000e 0000:03:00.0: Interrupt Throttling Rate (ints/sec) set to dynamic",
+        "[    0.9] platform eisa.0: Cannot allocate resource for EISA slot 3",
+        "[    0.9] pci 0000:20:03.2: bridge window [io  size 0x1000]: can't assign; no space",
+        "[    0.9] pci 0000:00:1c.0: PCI INT A: not connected",
+        "[    9.9] quux: module verification failed: signature and/or required key missing",
+        "[    7.7] platform regulatory.0: Direct firmware load for regulatory.db failed",
+        "[    7.7] EXT4-fs (sda1): re-mounted. Opts: errors=remount-ro",
+        "[    7.7] ERST: Error Record Serialization Table (ERST) support is initialized.",
+        "[    0.0] Reserving 130MB of memory at 48MB for crashkernel (System RAM: 17408MB)",
+        "[    7.7] crash memory driver: version 1.1",
+        "[    7.7] pcieport 0000:ed:00.4: aer_inject: Injecting errors 0000/0040 into device x",
+        "[    7.7] NVRM: os_schedule: Attempted to yield the CPU while in atomic or interrupt context",
+        "[    7.7] nvidia-modeset: WARNING: GPU:0: Lost display notification (0:0x0); continuing.",
     ],
 )
 def test_what_the_catalogue_has_a_word_on_is_read(reader, line):
