@@ -336,7 +336,7 @@ class Pipeline:
         self._run_once("look_at_nodes", node_watch.period(), work)
 
     def record_acts(self) -> None:
-        """What people did to nodes, for the ledger of the shadow."""
+        """What people did to nodes, for the dry-run report."""
 
         def work(now: datetime) -> None:
             node_watch.record_acts(now, self.world)

@@ -64,7 +64,6 @@ ACTS = (
     "incidents.handle_vendor_case",
     "incidents.silence",
     "runbooks.control_run",
-    "runbooks.judge_shadow",
     "runbooks.use_stop_switch",
 )
 RULES = (

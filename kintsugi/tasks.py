@@ -214,7 +214,7 @@ def look_at_nodes() -> None:
 
 @shared_task
 def record_acts() -> None:
-    """What people did to nodes, for the ledger of the shadow."""
+    """What people did to nodes, for the dry-run report."""
     pipeline().record_acts()
 
 

@@ -35,21 +35,33 @@ from runbooks.people.manual_runs import start_manual_run
 from runbooks.people.progress import format_progress
 from runbooks.people.restore import follow_restore
 from runbooks.people.standstill import sweep_standstills
-from runbooks.shadow.shadow_log import Agreement, compute_agreement, store_judgement
+from runbooks.shadow.episodes import Episode, group_by_runbook, load_episodes
+from runbooks.shadow.report import (
+    DryRunReport,
+    ExternalDrains,
+    Share,
+    compute_report,
+    list_external_drains,
+)
+from runbooks.shadow.texts import describe_report
 from runbooks.slurm.running_jobs import get_running_jobs
 from runbooks.step import World
 
 __all__ = [
-    "Agreement",
     "ControlRefused",
     "Controlled",
+    "DryRunReport",
+    "Episode",
+    "ExternalDrains",
     "Leave",
     "Outcome",
+    "Share",
     "abort",
     "advance",
     "approve",
     "close_breaker",
-    "compute_agreement",
+    "compute_report",
+    "describe_report",
     "evaluate_breaker",
     "evaluate_outcomes",
     "follow_restore",
@@ -62,8 +74,11 @@ __all__ = [
     "get_running_jobs",
     "get_site_mode",
     "get_stop_reason",
+    "group_by_runbook",
     "is_due",
     "is_shadow",
+    "list_external_drains",
+    "load_episodes",
     "may_stop_job",
     "move_times_back",
     "pause",
@@ -75,7 +90,6 @@ __all__ = [
     "start_due",
     "start_manual_run",
     "stop",
-    "store_judgement",
     "sweep_standstills",
     "sweep_unanswered",
     "take_over",

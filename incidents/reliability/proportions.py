@@ -6,6 +6,7 @@ Pure, of the standard library alone: a worker that shows a share does not load s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -35,3 +36,43 @@ def wilson(successes: float, trials: float) -> Estimate:
     low = max(0.0, middle - half_width)
     high = min(1.0, middle + half_width)
     return Estimate(share, low, high)
+
+
+def clopper_pearson(successes: int, trials: int) -> Estimate:
+    """The exact 95 % interval of a share of independent trials, each limit with 2.5 % beyond it
+    (C. J. Clopper and E. S. Pearson, Biometrika 26 (1934) 404). Without trials: anything from 0
+    to 1. ValueError where there are more successes than trials."""
+    if not 0 <= successes <= trials:
+        raise ValueError(f"{successes} successes of {trials} trials")
+    if trials == 0:
+        return Estimate(None, 0.0, 1.0)
+    low, high = 0.0, 1.0
+    if successes > 0:
+        low = _solve(lambda share: _upper_tail(successes, trials, share))
+    if successes < trials:
+        high = 1.0 - _solve(lambda share: _upper_tail(trials - successes, trials, share))
+    return Estimate(successes / trials, low, high)
+
+
+def _upper_tail(least: int, trials: int, share: float) -> float:
+    """The probability of `least` successes or more of so many trials."""
+    ways = math.lgamma(trials + 1)
+    terms = (
+        ways
+        - math.lgamma(count + 1)
+        - math.lgamma(trials - count + 1)
+        + count * math.log(share)
+        + (trials - count) * math.log1p(-share)
+        for count in range(least, trials + 1)
+    )
+    return math.fsum(math.exp(term) for term in terms)
+
+
+def _solve(rising: Callable[[float], float]) -> float:
+    """The share at which it reaches 2.5 %, by halving: fifty times leave 1e-15 of it."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        is_below = rising(middle) < (1 - CONFIDENCE) / 2
+        low, high = (middle, high) if is_below else (low, middle)
+    return (low + high) / 2

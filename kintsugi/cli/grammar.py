@@ -279,6 +279,11 @@ VERBS: tuple[Verb, ...] = (
         manage=("runbook", "start"),
         is_change=True,
     ),
+    Verb(
+        ("runbook", "report"),
+        "what dry runs say of it: three numbers with exact bounds",
+        f"{_LISTS}:report_dry_runs",
+    ),
     Verb(("mode", "list"), "how far each runbook may go", f"{_LISTS}:list_modes"),
     Verb(
         ("mode", "set"), "RUNBOOK|site off|shadow|approval|armed", manage=("mode",), is_change=True

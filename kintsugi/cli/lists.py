@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
+
 import typer
 from django.core.management.base import CommandError
+from django.utils import timezone
 
 from incidents.models import Spare
 from kintsugi.cli import exit_codes, output
@@ -12,6 +17,8 @@ from runbooks import services
 from runbooks.library import library
 from runbooks.models import Breaker
 
+# As long as incidents may be kept.
+_LONGEST = 3650
 _SPARE_FIELDS = {
     "node": "node.name",
     "state": "state",
@@ -44,6 +51,40 @@ def list_modes(as_json: Json = False) -> None:
         title = "no runbook goes further"
         rows.insert(0, {"runbook": "site", "mode": str(ceiling), "title": title})
     output.print_rows(rows, ("runbook", "mode", "title"), as_json=as_json, empty="No runbook.")
+
+
+def report_dry_runs(
+    runbook: Annotated[str, typer.Argument(help="one of them; without it, each")] = "",
+    days: Annotated[int, typer.Option(min=1, max=_LONGEST, help="that began since then")] = 30,
+    as_json: Json = False,
+) -> None:
+    if runbook and runbook not in services.get_runbook_titles():
+        raise CommandError(f"There is no runbook {runbook}.", returncode=exit_codes.FAILED)
+    now = timezone.now()
+    since = now - timedelta(days=days)
+    episodes = services.load_episodes(since, now, runbook=runbook)
+    reports = {
+        name: services.compute_report(found)
+        for name, found in services.group_by_runbook(episodes).items()
+    }
+    if as_json:
+        drains = services.list_external_drains(since, now, episodes)
+        output.print_json(
+            {
+                "since": since,
+                "until": now,
+                "runbooks": {name: asdict(report) for name, report in reports.items()},
+                "episodes": [asdict(episode) for episode in episodes],
+                "external_drains": [asdict(drain) for drain in drains],
+            }
+        )
+        return
+    for name, report in reports.items():
+        output.echo(name)
+        for sentence in services.describe_report(report):
+            output.echo(f"  {sentence}")
+    if not reports:
+        output.echo(f"No runbook in shadow would have drained a node in {days} days.")
 
 
 def show_breaker(as_json: Json = False) -> None:

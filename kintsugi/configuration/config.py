@@ -289,7 +289,7 @@ KEYS: tuple[Key, ...] = (
         positive_duration,
         "24h",
         _DURATION,
-        "what people do within it after an act in shadow mode counts as the same act",
+        "how long after a run in shadow mode its node and the guards are asked again",
     ),
     Key(
         "KINTSUGI_ACTS",

@@ -36,8 +36,8 @@ def period() -> timedelta:
 
 
 def look_at_nodes(now: datetime, world: World) -> None:
-    """Asks Slurm, and keeps what has changed. What people did to a node is written into the
-    ledger in the same transaction: Slurm may write over a person's reason before the next look.
+    """Asks Slurm, and keeps what has changed. What people did to a node is written down
+    in the same transaction: Slurm may write over a person's reason before the next look.
     """
     try:
         slurm_user = node_states.get_slurm_user() or _ask_slurm_user(world)
@@ -74,13 +74,10 @@ def record_acts(now: datetime, world: World) -> int:
         slurm_user = _ask_slurm_user(world)
     except SlurmError as error:
         _log.info("Slurm's settings could not be read: %s", error)
-        new = 0
-    else:
-        node_states.record_slurm_user(slurm_user)
-        nodes = node_states.load_states()
-        new = shadow_log.record_external_acts(nodes, now, slurm_user=slurm_user)
-    shadow_log.settle(now, window=world.policy.shadow_window)
-    return new
+        return 0
+    node_states.record_slurm_user(slurm_user)
+    nodes = node_states.load_states()
+    return shadow_log.record_external_acts(nodes, now, slurm_user=slurm_user)
 
 
 def _ask_slurm_user(world: World) -> str:

@@ -107,7 +107,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "items": [
             _item("Runs", "build", "admin:runbooks_run_changelist", "runbooks.view_run"),
             _item("Runbook modes", "tune", "modes", "runbooks.view_runbookmode"),
-            _item("Shadow ledger", "balance", "shadow", "runbooks.view_shadowact"),
+            _item("Dry-run report", "balance", "shadow", "runbooks.view_run"),
             _item("Stop switch", "front_hand", "stop_switch", "runbooks.view_stopswitch"),
         ],
     },

@@ -11,16 +11,14 @@ A look takes a second or two and changes nothing. What it answers is one of thre
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from enum import StrEnum
+from datetime import timedelta
 
 from django.db.models import Count
 
 from incidents.state import transitions
-from runbooks.engine import contexts, start, withdraw
 from runbooks.engine import result as ending
+from runbooks.engine import start, withdraw
 from runbooks.engine.result import Turn
-from runbooks.errors import WorldError
 from runbooks.lease import lease
 from runbooks.lease.withdrawal_reasons import Withdraw
 from runbooks.models import Run
@@ -28,21 +26,13 @@ from runbooks.node import drains, witnesses
 from runbooks.slurm.ownership import Held
 from runbooks.step import Context, Done, Refuted, Wait, World, fact_time, to_iso
 from runbooks.steps.ask_person import AskPerson
-from runbooks.steps.confirm_on_node import NOT_REBOOTED, ConfirmOnNode
+from runbooks.steps.confirm_on_node import ConfirmOnNode
 
-# The fact of a run in shadow: what a look at its node said, as `Look` has it.
-SHADOW_LOOK = "shadow_look"
 # The fact of a run: when its fault was looked for last while jobs went on.
 _LOOKED_AT = "looked_at"
 _TOLD = "look_told"
 # How often one is asked who gave no answer. Our choice: as jobs are looked at.
 _LOOK_AGAIN = timedelta(minutes=5)
-
-
-class Look(StrEnum):
-    SEEN = "seen"
-    DENIED = "denied"
-    UNKNOWN = "unknown"
 
 
 def ends_turn(turn: Turn, ctx: Context, *, world: World) -> bool:
@@ -71,10 +61,7 @@ def give_back(turn: Turn, refuted: Refuted, *, world: World) -> None:
     """Ends the run, and says which rule has told what is not there."""
     run = turn.run
     run.facts[start.UNWITNESSED] = True
-    run.facts[start.REFUTED] = [[fault.fault_type, fault.resource] for fault in refuted.faults]
-    names = " and ".join(dict.fromkeys(fault.fault_type for fault in refuted.faults))
-    count = "The rule" if len(refuted.faults) == 1 else "Each rule"
-    reason = f"{refuted.text}. {count} that told of {names} counts as wrong here"
+    reason = note_refuted(run, refuted)
     ask = (
         f"See what told of it (kintsugi incident why {run.incident_id}). If it is real all the"
         f" same: kintsugi runbook start {run.runbook} {run.incident_id}. If not, mark the incident"
@@ -84,26 +71,12 @@ def give_back(turn: Turn, refuted: Refuted, *, world: World) -> None:
     withdraw.withdraw(run, verdict, now=turn.now, world=world, ask=ask)
 
 
-def describe_in_shadow(run: Run, *, now: datetime, world: World) -> str:
-    """What a look at the node says of the fault right now, as a sentence of its own; empty where
-    the runbook would not look for it. It changes nothing there, so shadow makes it too."""
-    steps = {row["step"] for row in run.plan}
-    if ConfirmOnNode.name not in steps:
-        return ""
-    try:
-        state = world.slurm.nodes((run.place,))[run.place]
-        ctx = contexts.build_context(run, state, None, now=now, world=world)
-        result = ConfirmOnNode().run(ctx)
-    except WorldError as error:
-        run.facts[SHADOW_LOOK] = Look.UNKNOWN
-        return f" Its node could not be looked at: {error}"
-    if isinstance(result, Done):
-        run.facts[SHADOW_LOOK] = Look.SEEN
-        return f" {result.text}"
-    is_denied = witnesses.REFUTED_SINCE in run.facts
-    run.facts[SHADOW_LOOK] = Look.DENIED if is_denied else Look.UNKNOWN
-    says = result.text.removesuffix(NOT_REBOOTED).strip()
-    return f" A look at it now: {says}"
+def note_refuted(run: Run, refuted: Refuted) -> str:
+    """Keeps what is not there, and says so, with which rule has told it: without its full stop."""
+    run.facts[start.REFUTED] = [[fault.fault_type, fault.resource] for fault in refuted.faults]
+    names = " and ".join(dict.fromkeys(fault.fault_type for fault in refuted.faults))
+    count = "The rule" if len(refuted.faults) == 1 else "Each rule"
+    return f"{refuted.text}. {count} that told of {names} counts as wrong here"
 
 
 def count_by_type() -> dict[str, int]:

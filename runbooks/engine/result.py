@@ -17,14 +17,15 @@ from incidents.state import transitions
 from incidents.triage import sweep
 from incidents.vocabulary.changes import Refused as ActRefused
 from incidents.vocabulary.lifecycle import State, Trigger
-from runbooks.engine import audit, keep_drained, outcome_history, persons_resume, room_queue
+from runbooks.engine import audit, keep_drained, outcome_history, persons_resume
 from runbooks.engine.start import format_plan
+from runbooks.fleet import room_queue
 from runbooks.guards.table import GuardRefused, Refusal
 from runbooks.lease import lease
 from runbooks.lease.lease import REFUSED, SAID_AT
 from runbooks.models import Run, RunState, StepRun
 from runbooks.node import drains, node_loan, overwritten, return_to_service
-from runbooks.shadow import shadow_log
+from runbooks.shadow import episode_facts
 from runbooks.slurm.ownership import TakenOver
 from runbooks.step import (
     Back,
@@ -415,16 +416,12 @@ def withdraw(turn: Turn, done: Done, *, ask: str = "") -> None:
         transitions.note_withdrawal(turn.run.incident_id, done.text, turn.now)
 
 
-def store_shadow(
-    run: Run, steps: Sequence[Step], *, remark: str, window: timedelta, now: datetime
-) -> None:
+def store_shadow(run: Run, steps: Sequence[Step], *, remark: str, now: datetime) -> None:
     """What the run would do, told in one line; nothing was touched."""
     text = f"Shadow mode: Kintsugi would {format_plan(run)}.{remark}"
     rows = [_build_shadow_row(run, index, step, now) for index, step in enumerate(steps)]
     with transaction.atomic():
         StepRun.objects.bulk_create(rows)
-        names = [step.name for step in steps]
-        shadow_log.record_planned_acts(run, names, window=window, now=now)
         turn = Turn(run, None, now)
         _finish(turn, RunState.SHADOWED, text)
         _record(turn, "run_shadowed", text)
@@ -479,6 +476,7 @@ def get_next_check_at(run: Run, now: datetime) -> datetime | None:
     facts = run.facts
     wake_at = persons_resume.get_next_check_at(facts, now)
     wake_at = wake_at or return_to_service.get_next_check_at(facts)
+    wake_at = wake_at or episode_facts.get_next_look_at(facts)
     return wake_at or keep_drained.get_next_check_at(facts, now)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -28,6 +27,7 @@ from runbooks.engine import (
     keep_drained,
     persons_resume,
     refutations,
+    shadow_looks,
     start,
     watch_only,
     withdraw,
@@ -36,7 +36,7 @@ from runbooks.engine import (
 from runbooks.engine import result as ending
 from runbooks.engine.result import Turn
 from runbooks.errors import WorldError, WorldRefusal
-from runbooks.fleet import breaker, fleet, guard_check
+from runbooks.fleet import breaker, guard_check
 from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
 from runbooks.guards.table import Act, Allowed, GuardRefused, Refusal
@@ -45,12 +45,12 @@ from runbooks.lease import heartbeat, lease, withdrawal_reasons
 from runbooks.lease.lease import LateWorker
 from runbooks.library import library
 from runbooks.library.library import Planned
-from runbooks.models import Mode, Run, StepRun
+from runbooks.models import Mode, Run, RunState, StepRun
 from runbooks.node import drains, holding, looking, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, TakenOver
-from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmError, SlurmRefusal
+from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
 from runbooks.step import Context, Failed, Refuted, Step, StepEffect, Wait, World, fact_time, to_iso
 from runbooks.steps.burn_in import BurnIn
 from runbooks.steps.confirm_on_node import ConfirmOnNode
@@ -115,6 +115,9 @@ def _take_turn_safely(run: Run, *, now: datetime, world: World, at: Point) -> No
 
 
 def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
+    if run.state == RunState.SHADOWED:
+        shadow_looks.look_again(run, now=now, world=world)
+        return
     if run.finished_at is not None:
         _check_ended_run(run, now=now, world=world, at=at)
         return
@@ -136,7 +139,7 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         withdraw.withdraw(run, verdict, now=now, world=world)
         return
     if run.mode == Mode.SHADOW:
-        _shadow(run, now=now, world=world)
+        shadow_looks.write_down(run, now=now, world=world)
         return
     # Guards need the whole fleet, other steps only their node.
     nodes = world.slurm.nodes(() if step.act else (run.place,))
@@ -471,31 +474,6 @@ def _refuse(turn: Turn, verdict: GuardRefused, ctx: Context) -> None:
         ending.fail(turn, Failed(f"{verdict.reason}. {turn.run.place} stays drained.", ask))
     else:
         ending.refuse(turn, verdict, maintenance=ctx.maintenance)
-
-
-def _shadow(run: Run, *, now: datetime, world: World) -> None:
-    steps = [planned.step for planned in library.load_plan(run.plan)]
-    remark = _format_objection(run, now=now, world=world)
-    remark += refutations.describe_in_shadow(run, now=now, world=world)
-    ending.store_shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
-
-
-def _format_objection(run: Run, *, now: datetime, world: World) -> str:
-    """What would stand against the run right now, as a sentence of its own; empty when nothing
-    would."""
-    try:
-        snapshot = fleet.read_snapshot(world.slurm)
-    except SlurmError as error:
-        return f" Slurm cannot be looked at: {error}"
-    if run.place not in snapshot.nodes:
-        return f" Slurm knows no node {run.place}."
-    state = replace(fleet.load_fleet(run, snapshot, policy=world.policy, now=now), mode=Mode.ARMED)
-    verdict = table.check(
-        guard_check.build_request(Act.DRAIN, run.place, run.fault_type), state, now
-    )
-    if isinstance(verdict, GuardRefused):
-        return f" The guards would refuse that now: {verdict.reason}."
-    return ""
 
 
 def _retry_later(run: Run, text: str, now: datetime) -> None:

@@ -35,7 +35,7 @@ def advance_watch(
         ending.conclude(Turn(run, None, now), f"Run {run.pk} about {run.place} ends: {why}.")
         return
     if run.mode == Mode.SHADOW:
-        _store_shadow(run, [planned.step for planned in steps], now=now, world=world)
+        _store_shadow(run, [planned.step for planned in steps], now=now)
         return
     planned = steps[run.step]
     current = Turn(run, planned.step, now)
@@ -51,9 +51,9 @@ def advance_watch(
     ending.store_result(current, result, is_last=is_last)
 
 
-def _store_shadow(run: Run, steps: list[Step], *, now: datetime, world: World) -> None:
-    remark = " It would only look, tell and ask: nothing of it stands in the shadow ledger."
-    ending.store_shadow(run, steps, remark=remark, window=world.policy.shadow_window, now=now)
+def _store_shadow(run: Run, steps: list[Step], *, now: datetime) -> None:
+    remark = " It would only look, tell and ask: nothing of it stands in the dry-run report."
+    ending.store_shadow(run, steps, remark=remark, now=now)
 
 
 def _build_context(current: Turn, planned: Planned, *, world: World) -> Context:

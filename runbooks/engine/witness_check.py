@@ -20,6 +20,7 @@ from runbooks.engine import result as ending
 from runbooks.engine import start, withdraw
 from runbooks.engine.result import Turn
 from runbooks.lease.withdrawal_reasons import Withdraw
+from runbooks.models import Run
 from runbooks.node import witnesses
 from runbooks.node.witnesses import Denied, Unseen, Witnessed
 from runbooks.step import ActiveFault, Context, Wait, World, fact_time, to_iso
@@ -39,7 +40,7 @@ _DENIED_SINCE, _ASKED_AT = "denied_since", "witness_asked_at"
 def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
     """Whether the turn ends here, since the node's own witnesses deny what the run is for."""
     run = turn.run
-    least = min((Action.RESET_GPU, Action(run.incident.action)), key=lambda action: action.rank)
+    least = _get_least_action(run)
     takes_node = any(row["step"] in _TAKES_NODE for row in run.plan)
     if witnesses.is_witnessed(ctx) or not (takes_node or least is Action.RESET_GPU):
         return False
@@ -65,6 +66,22 @@ def is_denied(turn: Turn, ctx: Context, *, world: World) -> bool:
         _keep_witness(ctx, answer)
     assert isinstance(answer, Witnessed | Unseen)  # noqa: S101 - the third was dealt with
     return False
+
+
+def is_spared(run: Run, ctx: Context) -> bool:
+    """Whether a run that may act would leave the node in service now: what it is for was told by
+    nobody who is believed, and the node denies it. A look only."""
+    least = _get_least_action(run)
+    candidates = witnesses.list_candidates(ctx)
+    repairs = (fault for fault in candidates if fault.action.at_least(least))
+    if any(_is_believed(ctx, fault) for fault in repairs):
+        return False
+    return isinstance(witnesses.find_witness(ctx, candidates), Denied)
+
+
+def _get_least_action(run: Run) -> Action:
+    """The least that a fault must call for, to speak for the run."""
+    return min((Action.RESET_GPU, Action(run.incident.action)), key=lambda action: action.rank)
 
 
 def _is_believed(ctx: Context, fault: ActiveFault) -> bool:

@@ -42,7 +42,7 @@ class Policy:
     """The operator's limits. `verify_command` empty: a person resumes. `stop_file` is looked for at
     each guard.
 
-    `shadow_window`: what people did within it after an act in shadow counts as the same act.
+    `shadow_window`: how long after a run in shadow its node and the guards are asked again.
     `bounds`: how many nodes may be out, how often, and how far without a person's leave.
     `job_policies`: what may be done about jobs on a broken node, by partition.
     """

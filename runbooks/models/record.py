@@ -116,8 +116,8 @@ class SeenAct(models.Model):
 
 
 class ShadowAct(models.Model):
-    """One line of the ledger: what a run in shadow would have done, or what people did without
-    it."""
+    """What 0.1 compared: each act of a run in shadow, or of people without it. Nothing writes it
+    any more, since acts are not what a site arms by; the table goes with 0.3."""
 
     class Verdict(models.TextChoices):
         OPEN = "open"

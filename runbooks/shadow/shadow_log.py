@@ -1,83 +1,25 @@
-"""The ledger of the shadow: what Kintsugi would have done beside what people did. Its only writer;
-touches no node.
-
-An act that a run in shadow would have taken agrees when a person did the same to the node before it
-settles; it differs when nobody did. What people did where no run wanted it stands there too, and
-differs. An engineer says of each difference who was right.
+"""What people did to nodes, as Slurm shows it: written down beside what dry runs would have done.
+The only writer of `SeenNode` and `SeenAct`; touches no node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from incidents.models import Node
-from incidents.reliability import proportions
-from runbooks.models import UNFINISHED, Run, SeenAct, SeenNode, ShadowAct
+from runbooks.models import UNFINISHED, Run, SeenAct, SeenNode
 from runbooks.shadow import external_changes
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import SLURM_USER, Owner, Written
 from runbooks.slurm.protocol import NodeState
 
-# The acts of a plan that Slurm shows, by step. A GPU reset leaves no trace there and is not
-# compared.
-KIND_OF_STEP = {
-    "drain": SeenAct.Kind.DRAIN,
-    "reboot": SeenAct.Kind.REBOOT,
-    "cold_cycle": SeenAct.Kind.REBOOT,
-    "resume": SeenAct.Kind.RESUME,
-}
-# People see a fault's message before Kintsugi would act: what they did this much earlier is the
-# same act (our choice).
-_AHEAD = timedelta(hours=1)
 # An act of ours is seen a look later.
 _JUST_ENDED = timedelta(minutes=5)
 _LONGEST = 255
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Of `settled` acts `agreed` were done by both sides; `share` has a Wilson interval.
-
-    `judged_for_us`: differences in which an engineer found Kintsugi right.
-    """
-
-    runbook: str
-    settled: int
-    agreed: int
-    open: int
-    judged: int
-    judged_for_us: int
-
-    @property
-    def share(self) -> tuple[float, float, float] | None:
-        """Value, low and high; None while nothing has settled."""
-        if not self.settled:
-            return None
-        found = proportions.wilson(self.agreed, self.settled)
-        assert found.low is not None  # noqa: S101 - there are trials
-        assert found.high is not None  # noqa: S101
-        return self.agreed / self.settled, found.low, found.high
-
-
-def record_planned_acts(
-    run: Run, steps: Iterable[str], *, window: timedelta, now: datetime
-) -> None:
-    """In the transaction that ends a run in shadow: its acts enter the ledger."""
-    if run.node is None:
-        return
-    kinds = dict.fromkeys(KIND_OF_STEP[step] for step in steps if step in KIND_OF_STEP)
-    acts = []
-    for kind in kinds:
-        act = ShadowAct(side=ShadowAct.Side.KINTSUGI, kind=kind, at=now, settles_at=now + window)
-        act.node, act.incident = run.node, run.incident
-        act.run, act.runbook = run, run.runbook
-        acts.append(act)
-    ShadowAct.objects.bulk_create(acts)
 
 
 @transaction.atomic
@@ -219,104 +161,4 @@ def _create_seen_nodes(
 def _build_row(node: Node, act: external_changes.ExternalAct) -> SeenAct:
     return SeenAct(
         node=node, kind=act.kind.value, at=act.at, by=act.by[:64], text=act.text[:_LONGEST]
-    )
-
-
-@transaction.atomic
-def settle(now: datetime, *, window: timedelta) -> int:
-    """Compares what is due: agreed at once when a person did the same, differed when its time is
-    over. How many."""
-    settled = 0
-    waiting: list[ShadowAct] = []
-    open_acts = ShadowAct.objects.filter(verdict=ShadowAct.Verdict.OPEN)
-    if open_acts.exists():
-        waiting = list(open_acts.select_for_update().order_by("at", "pk"))
-    free: dict[tuple[int, str], list[SeenAct]] = {}
-    if waiting:
-        unmatched = SeenAct.objects.filter(shadow_act=None, at__gte=waiting[0].at - _AHEAD)
-        for seen in unmatched.order_by("at", "pk"):
-            free.setdefault((seen.node_id, seen.kind), []).append(seen)
-    for act in waiting:
-        same = free.get((act.node_id, act.kind), [])
-        in_time = (seen for seen in same if act.at - _AHEAD <= seen.at <= act.settles_at)
-        match = next(in_time, None)
-        if match is not None:
-            same.remove(match)
-            settled += _store_verdict(act, ShadowAct.Verdict.AGREED, match)
-        elif act.settles_at <= now:
-            settled += _store_verdict(act, ShadowAct.Verdict.DIFFERED, None)
-    return settled + _settle_external_acts(now, window=window)
-
-
-def _store_verdict(act: ShadowAct, verdict: ShadowAct.Verdict, seen: SeenAct | None) -> int:
-    return ShadowAct.objects.filter(pk=act.pk, verdict=ShadowAct.Verdict.OPEN).update(
-        verdict=verdict, seen=seen
-    )
-
-
-def _settle_external_acts(now: datetime, *, window: timedelta) -> int:
-    """What people did and no run in shadow wanted within the window after it: a difference of the
-    other side."""
-    alone = SeenAct.objects.filter(
-        shadow_act=None, at__lte=now - window, at__gt=now - 2 * window
-    ).order_by("pk")
-    rows = [_build_difference(act) for act in alone]
-    return len(ShadowAct.objects.bulk_create(rows, ignore_conflicts=True))
-
-
-def _build_difference(act: SeenAct) -> ShadowAct:
-    people, differed = ShadowAct.Side.PEOPLE, ShadowAct.Verdict.DIFFERED
-    return ShadowAct(
-        side=people,
-        node_id=act.node_id,
-        kind=act.kind,
-        at=act.at,
-        settles_at=act.at,
-        verdict=differed,
-        seen=act,
-    )
-
-
-def store_judgement(act_id: int, judgement: str, *, actor: str, now: datetime) -> str:
-    """An engineer's word on one difference; empty takes it back. What stands against it, or
-    nothing."""
-    if judgement not in ShadowAct.Judgement.values:
-        return (
-            f"There is no judgement {judgement!r}; expected kintsugi, people, or nothing to take it"
-            " back."
-        )
-    values = {
-        "judged": judgement,
-        "judged_by": actor[:150] if judgement else "",
-        "judged_at": now if judgement else None,
-    }
-    rows = ShadowAct.objects.filter(pk=act_id, verdict=ShadowAct.Verdict.DIFFERED)
-    if rows.update(**values):
-        return ""
-    return f"Line {act_id} of the ledger is no difference, or is not there any more."
-
-
-def compute_agreement(since: datetime | None = None) -> list[Agreement]:
-    """By runbook, in order of name; what only people did comes last, under an empty name."""
-    rows = ShadowAct.objects.all() if since is None else ShadowAct.objects.filter(at__gte=since)
-    by_book: dict[str, list[ShadowAct]] = {}
-    for row in rows.only("runbook", "verdict", "judged", "side"):
-        by_book.setdefault(row.runbook, []).append(row)
-    names = sorted(by_book, key=lambda name: (not name, name))
-    return [_count_agreement(name, by_book[name]) for name in names]
-
-
-def _count_agreement(name: str, rows: list[ShadowAct]) -> Agreement:
-    settled = [row for row in rows if row.verdict != ShadowAct.Verdict.OPEN]
-    agreed = [row for row in settled if row.verdict == ShadowAct.Verdict.AGREED]
-    judged = [row for row in settled if row.judged]
-    for_us = [row for row in judged if row.judged == ShadowAct.Judgement.KINTSUGI]
-    count_open = len(rows) - len(settled)
-    return Agreement(
-        name,
-        len(settled),
-        len(agreed),
-        open=count_open,
-        judged=len(judged),
-        judged_for_us=len(for_us),
     )

@@ -53,7 +53,8 @@ CAN_DO: dict[RunState, str] = {
     RunState.WITHDRAWN: "Nothing: its reason is gone.",
     RunState.ABORTED: "The node is yours: bring it back by hand, or leave it out.",
     RunState.SHADOWED: (
-        "Say in the shadow ledger whether it was right; nothing was done to the node."
+        "Nothing was done to the node. If the fault is not there, mark the incident a false alarm:"
+        " the dry-run report counts it."
     ),
     RunState.NOT_CURED: "Nothing yet: the next repair begins by itself where there is one.",
 }

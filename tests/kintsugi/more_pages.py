@@ -10,7 +10,9 @@ from django.utils import timezone
 from incidents.models import Incident, Node, Silence, Spare
 from runbooks import questions
 from runbooks.library import library
-from runbooks.models import Approval, Breaker, Mode, Run, RunState, SeenAct, ShadowAct, StopSwitch
+from runbooks.models import Approval, Breaker, Mode, Run, RunState, SeenAct, StopSwitch
+from runbooks.shadow import episode_facts
+from runbooks.shadow.episode_facts import EpisodeFacts, Look
 from tests.builders import GPU, NOW, an_incident
 
 _PART = "node/{}/gpu/0000:19:00.0"
@@ -57,7 +59,7 @@ def in_other_states() -> list[str]:
     Spare.objects.create(
         node=_node("gn043"), partitions=["gpu"], state=Spare.State.SERVING, since_at=NOW
     )
-    _shadow(runs[0])
+    _shadow(runs[3])
     return [
         *(f"/incidents/silence/{window.pk}/change/" for window in windows),
         *(f"/runbooks/run/{run.pk}/change/" for run in runs),
@@ -74,7 +76,7 @@ def forms_and_views() -> list[str]:
         "/incidents/silence/new/",
         case,
         "/incidents/silence/?kind=shelf",
-        "/shadow/?view=differed",
+        "/shadow/?view=well",
     ]
 
 
@@ -93,15 +95,14 @@ def _window(kind: str, **covers: object) -> Silence:
 
 
 def _shadow(run: Run) -> None:
-    """Lately, so that the ledger shows it: what a run would have done, and what a person did
-    instead."""
+    """Lately, so that the report shows it: a node that a dry run found well, and what a person took
+    out instead."""
     now = timezone.now()
-    seen = SeenAct.objects.create(node=run.node, kind="drain", at=now, by="bob", text="fan tray")
-    act = {"node": run.node, "kind": "drain", "at": now, "settles_at": now, "verdict": "differed"}
-    ShadowAct.objects.create(side="people", seen=seen, **act)
-    ShadowAct.objects.create(
-        side="kintsugi", run=run, incident=run.incident, runbook=run.runbook, **act
-    )
+    SeenAct.objects.create(node=_node("gn044"), kind="drain", at=now, by="bob", text="fan tray")
+    episode = EpisodeFacts(has_looked=True, look=Look.DENIED, refuted_at=now, allowed_at=now)
+    episode_facts.store(run.facts, episode)
+    run.started_at = now
+    run.save()
 
 
 def _run(node: str, state: RunState, **values: object) -> Run:

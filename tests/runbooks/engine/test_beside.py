@@ -11,7 +11,8 @@ from detectors.faults import Action
 from incidents import services as incidents
 from incidents.models import Cable, Incident, Module, Port, Switch
 from incidents.vocabulary.lifecycle import Trigger
-from runbooks.models import Mode, Run, RunState, ShadowAct
+from runbooks import services
+from runbooks.models import Mode, Run, RunState
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -70,9 +71,9 @@ def test_shadow_says_that_it_would_watch(site: Site) -> None:
     assert run.state == RunState.SHADOWED
     assert site.story(incident)[-1] == (
         "Shadow mode: Kintsugi would watch leaf-01 and report, changing nothing. It would only look, tell and ask:"
-        " nothing of it stands in the shadow ledger."
+        " nothing of it stands in the dry-run report."
     )
-    assert not ShadowAct.objects.exists()
+    assert services.load_episodes(site.now, site.now) == []
 
 
 def test_watch_about_a_node_leaves_the_node_free_for_a_repair(site: Site) -> None:

@@ -17,6 +17,8 @@ from runbooks.engine import refutations
 from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.models import Mode, Run, RunState
 from runbooks.node import witnesses
+from runbooks.shadow import episode_facts
+from runbooks.shadow.episode_facts import Look
 from tests.runbooks.site import EPOCH, Site
 
 pytestmark = pytest.mark.django_db
@@ -231,13 +233,13 @@ def test_a_report_of_what_no_detector_sees_is_believed_as_before() -> None:
 @pytest.mark.parametrize(
     ("condition", "look", "says"),
     [
-        ("lost", refutations.Look.SEEN, "Confirmed on gn001: gpu.lost"),
-        ("well", refutations.Look.DENIED, "its gpu check finds nothing wrong"),
-        ("silent", refutations.Look.UNKNOWN, "Kintsugi cannot reach it"),
+        ("lost", Look.SEEN, "Confirmed on gn001: gpu.lost"),
+        ("well", Look.DENIED, "its gpu check finds nothing wrong"),
+        ("silent", Look.UNKNOWN, "Kintsugi cannot reach it"),
     ],
 )
 def test_shadow_looks_too_and_writes_down_what_it_saw(
-    condition: str, look: refutations.Look, says: str
+    condition: str, look: Look, says: str
 ) -> None:
     site = with_job(Site(mode=Mode.SHADOW))
     if condition == "silent":
@@ -245,6 +247,6 @@ def test_shadow_looks_too_and_writes_down_what_it_saw(
     incident = site.lose_gpu() if condition == "lost" else site.raise_fault()
     run = site.advance(site.begin(incident))
     assert (run.state, acts(site)) == (RunState.SHADOWED, [])
-    assert run.facts[refutations.SHADOW_LOOK] == look
+    assert episode_facts.load(run.facts).look is look
     assert says in run.outcome
     assert refutations.count_by_type() == {}
