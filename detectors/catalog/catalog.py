@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -38,10 +38,11 @@ from detectors.faults import (
     Component,
     EventKind,
     EventType,
+    FaultEvent,
     Fitness,
     Severity,
 )
-from detectors.provenance import FACILITIES
+from detectors.provenance import FACILITIES, UNKNOWN, Provenance
 
 try:
     import tomllib
@@ -153,6 +154,38 @@ class FaultType:
         """A type that asks for nothing, or only for its program to be restarted, is recorded and
         joins."""
         return self.action not in (Action.NONE, Action.RESTART_APP)
+
+    def create_event(
+        self,
+        identity: str,
+        event: EventKind,
+        resource: str,
+        *,
+        source: str,
+        at: datetime,
+        provenance: Provenance = UNKNOWN,
+        qualifier: str = "",
+        count: int = 1,
+        excerpt: str = "",
+    ) -> FaultEvent:
+        """As bad as this type is, and calling for what it calls for. `identity` is its `event_id`;
+        `at` both when it happened and when we saw it."""
+        return FaultEvent(
+            identity,
+            self.id,
+            event,
+            resource,
+            source,
+            occurred_at=at,
+            observed_at=at,
+            severity=self.severity,
+            action=self.action,
+            component=self.component,
+            qualifier=qualifier,
+            count=count,
+            excerpt=excerpt,
+            provenance=provenance,
+        )
 
 
 @dataclass(frozen=True)

@@ -95,18 +95,7 @@ def _make_event(
     resource, observed_at = observation.resource, observation.observed_at
     identity = (resource, fault_type.id, qualifier, observed_at.isoformat(), kind)
     number = event_id("poll", *identity)
-    return FaultEvent(
-        number,
-        fault_type.id,
-        kind,
-        resource,
-        "poll",
-        occurred_at=observed_at,
-        observed_at=observed_at,
-        severity=fault_type.severity,
-        action=fault_type.action,
-        component=fault_type.component,
-    )
+    return fault_type.create_event(number, kind, resource, source="poll", at=observed_at)
 
 
 def _excerpt(observation: Observation) -> str:

@@ -31,19 +31,12 @@ def make_conclusion(
 ) -> FaultEvent:
     """Of the type's own severity, action and component; `text` is its evidence, for people.
     `is_believed`: what was measured alone would be enough for it."""
-    row = catalog.load()[fault_type]
-    identity = event_id("concluded", fault_type, resource, qualifier, kind, now.isoformat())
-    return FaultEvent(
-        event_id=identity,
-        fault_type=row.id,
-        event=kind,
-        resource=resource,
+    return catalog.load()[fault_type].create_event(
+        event_id("concluded", fault_type, resource, qualifier, kind, now.isoformat()),
+        kind,
+        resource,
         source="poll",
-        occurred_at=now,
-        observed_at=now,
-        severity=row.severity,
-        action=row.action,
-        component=row.component,
+        at=now,
         qualifier=qualifier,
         excerpt=text,
         provenance=OWN if resource.startswith("kintsugi/") else _FROM[is_believed],

@@ -53,19 +53,12 @@ def make_event(request: DrainRequest, told_by: Provenance, *, now: datetime) -> 
             f"The reason has {len(reason)} characters; {LONGEST_REASON} at most are taken."
         )
     kind = EventKind.CLEARED if request.is_end else EventKind.RAISED
-    row = catalog.load()[FAULT_TYPE]
-    resource = resources.node(node.name)
-    return FaultEvent(
-        event_id=event_id("drain_request", node.name, request.check, kind, now.isoformat()),
-        fault_type=FAULT_TYPE,
-        event=kind,
-        resource=resource,
+    return catalog.load()[FAULT_TYPE].create_event(
+        event_id("drain_request", node.name, request.check, kind, now.isoformat()),
+        kind,
+        resources.node(node.name),
         source="poll",
-        occurred_at=now,
-        observed_at=now,
-        severity=row.severity,
-        action=row.action,
-        component=row.component,
+        at=now,
         qualifier=request.check,
         excerpt=f"{request.check}: {reason or 'the node need not be drained any more'}",
         provenance=told_by,

@@ -138,17 +138,12 @@ def create_clock_faults(
 def _make_clock_fault(item: Item, kind: FaultType) -> FaultEvent:
     event = item.event
     late = duration(item.dated.lag)
-    return FaultEvent(
-        event_id=event_id(CLOCK_DOUBTED, event.event_id),
-        fault_type=kind.id,
-        event=EventKind.RAISED,
-        resource=item.owner,
+    return kind.create_event(
+        event_id(CLOCK_DOUBTED, event.event_id),
+        EventKind.RAISED,
+        item.owner,
         source=_SOURCE,
-        occurred_at=event.observed_at,
-        observed_at=event.observed_at,
-        severity=kind.severity,
-        action=kind.action,
-        component=kind.component,
+        at=event.observed_at,
         count=event.count,
         excerpt=f"Left out, dated {late} before it came: {event.excerpt}",
         provenance=event.provenance,

@@ -117,18 +117,12 @@ def _raise_quarantine_fault(changes: Sequence[Change], now: datetime) -> list[Ch
     errors = [change.text for change in changes if change.kind is ChangeKind.QUARANTINED]
     if not errors:
         return []
-    kind = fault_catalog.load()[QUARANTINED]
-    alarm = FaultEvent(
-        event_id=event_id(QUARANTINED, secrets.token_hex(16)),
-        fault_type=kind.id,
-        event=EventKind.RAISED,
-        resource=OURSELVES,
+    alarm = fault_catalog.load()[QUARANTINED].create_event(
+        event_id(QUARANTINED, secrets.token_hex(16)),
+        EventKind.RAISED,
+        OURSELVES,
         source=KINTSUGI,
-        occurred_at=now,
-        observed_at=now,
-        severity=kind.severity,
-        action=kind.action,
-        component=kind.component,
+        at=now,
         count=len(errors),
         excerpt=clean(errors[0]),
         provenance=OWN,
