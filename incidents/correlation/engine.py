@@ -24,6 +24,7 @@ from incidents.faults.fault_views import (
     GPU_LOST,
     NETWORK_CLIENT,
     NVSWITCH,
+    PORTS_LOST,
     ROUTING,
     UNREACHABLE,
     USER_REPORT,
@@ -154,6 +155,16 @@ def judge(fault: FaultView, index: CandidateIndex, setting: Setting) -> Placemen
     return _merged(fault, first, joins, others, setting)
 
 
+def find_explained(
+    fault: FaultView, index: CandidateIndex, setting: Setting
+) -> dict[int, Explained]:
+    """The incidents whose root a fault of an open incident explains, its own among them, by key."""
+    return {
+        key: _explain(match, fault, setting)
+        for key, match in _explained(fault, index, setting).items()
+    }
+
+
 def find_likely(faults: Iterable[FaultView], index: CandidateIndex, setting: Setting) -> set[int]:
     """The incidents that these faults would join if each came alone: to read them at once."""
     likely = set()
@@ -270,10 +281,7 @@ def _merged(
         stays = min(incidents.values(), key=lambda incident: incident.age)
     is_root = first.role is Role.ROOT
     matches = {first.incident.key: first, **others} if is_root else others
-    explained = []
-    for key, match in matches.items():
-        reason = _sentence(match.incident.root, fault, match.rule.because, setting)
-        explained.append(Explained(key, match.rule.name, reason))
+    explained = [_explain(match, fault, setting) for match in matches.values()]
     others_of_stays = tuple(key for key in incidents if key != stays.key)
     return Merges(
         incident=stays.key,
@@ -282,6 +290,11 @@ def _merged(
         root_of=None if is_root else first.incident.key,
         explained=tuple(explained),
     )
+
+
+def _explain(match: _Match, fault: FaultView, setting: Setting) -> Explained:
+    reason = _sentence(match.incident.root, fault, match.rule.because, setting)
+    return Explained(match.incident.key, match.rule.name, reason)
 
 
 # Whether a rule fits
@@ -326,9 +339,12 @@ def _are_peers(rule: Rule, cause: FaultView, effect: FaultView, setting: Setting
 
 def _is_doubted(rule: Rule, cause: FaultView, effect: FaultView) -> bool:
     """Whoever can write a text of one machine takes no repair from another, and is the cause of
-    nothing that was measured there. A switch that proved who it is has no users but the site's."""
-    if cause.owner == effect.owner or cause.is_believed:
+    nothing that was measured there, nor of a switch whose links were measured as lost. A switch
+    that proved who it is has no users but the site's."""
+    if cause.is_believed:
         return False
+    if cause.owner == effect.owner:
+        return effect.fault_type == PORTS_LOST and effect.is_measured and not cause.is_proved
     if effect.is_believed_repair:
         return True
     if rule.is_of_peers:

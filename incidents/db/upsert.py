@@ -258,16 +258,16 @@ def change(rows: Sequence[Model], columns: Sequence[str]) -> None:
         )
 
 
-def demote(links: Sequence[tuple[int, str, str]]) -> None:
-    """These faults are symptoms from now on: the fault's key, the rule and the sentence that say
-    why."""
+def change_roles(links: Sequence[tuple[int, Role, str, str]]) -> None:
+    """These faults are roots or symptoms from now on, in this order: the fault's key, its role, the
+    rule and the sentence that say why."""
     if not links:
         return
     with connection.cursor() as cursor:
         cursor.executemany(
             "UPDATE incidents_incidentfault SET role = %s, rule = %s, reason = %s WHERE fault_id"
             " = %s",
-            [(str(Role.SYMPTOM), rule, reason, fault) for fault, rule, reason in links],
+            [(str(role), rule, reason, fault) for fault, role, rule, reason in links],
         )
 
 

@@ -40,6 +40,8 @@ LINK = (
     *("nic.link.*", "nic.port_error", "nic.module.*", "nic.transceiver.*", "nic.rail.degraded"),
     *("switch.port.*", "switch.transceiver.*"),
 )
+# What is concluded of a switch of which many links are lost together.
+PORTS_LOST = "switch.ports_lost"
 # What a switch loses when its neighbour is gone, and what a node loses when its network is.
 ROUTING = ("switch.bgp.*", "switch.routing.*")
 NETWORK_CLIENT = ("storage.lustre.*", "storage.nfs.*")

@@ -108,7 +108,8 @@ def _reported(
     load_near_incidents(batch)
     if standing:
         standing[0].added += 1
-        standing[0].take_provenance(told_by)
+        if standing[0].take_provenance(told_by):
+            placement.correlate_again(batch, standing[0])
         standing[0].excerpts.append(("report", occurred_at, text[:_LONGEST_TEXT]))
         return standing[0]
     row = new_fault(kind, fingerprint=mark, resource=resource, qualifier="")

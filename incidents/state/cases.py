@@ -107,14 +107,14 @@ class FaultCase:
             has_ended=row.is_flapping and row.clears_at is not None,
         )
 
-    def count(self, event: FaultEvent, quiet: timedelta | None) -> None:
-        """Adds one event to an active fault. `quiet` is the period of a type that clears after
-        it."""
+    def count(self, event: FaultEvent, quiet: timedelta | None) -> bool:
+        """Adds one event to an active fault. `quiet` is the period of a type that clears after it.
+        Whether the fault is better known by this event than before."""
         self._seen_by_platform()
         if event.provenance.forger.is_believed and not self.is_believed:
             # What a text alone has called for counts no more.
             self.row.severity, self.row.action = str(event.severity), str(event.action)
-        self.take_provenance(event.provenance)
+        is_better_known = self.take_provenance(event.provenance)
         self.added += event.count
         row = self.row
         self.is_seen_anew = self.is_seen_anew or event.occurred_at - row.last_seen_at >= APART
@@ -128,18 +128,22 @@ class FaultCase:
             self.excerpts.append(
                 (event.source[:64], event.occurred_at, event.excerpt[:LONGEST_EXCERPT])
             )
+        return is_better_known
 
-    def take_provenance(self, told_by: Provenance) -> None:
-        """Who tells of it now; the best of those who have told since it was raised is kept."""
+    def take_provenance(self, told_by: Provenance) -> bool:
+        """Who tells of it now; the best of those who have told since it was raised is kept. Whether
+        it is better known by this than before."""
         row = self.row
         row.last_provenance = provenances.to_wire(told_by)
         self.last_provenance = told_by
         known = Forger(row.forger) if row.forger else None
-        if known is None or told_by.forger.rank > known.rank:
-            row.forger, row.best_provenance = str(told_by.forger), row.last_provenance
-            self.is_changed = True
-            if self.member is not None and told_by.forger.is_believed:
-                self.member.raise_to(self)
+        if known is not None and told_by.forger.rank <= known.rank:
+            return False
+        row.forger, row.best_provenance = str(told_by.forger), row.last_provenance
+        self.is_changed = True
+        if self.member is not None and told_by.forger.is_believed:
+            self.member.raise_to(self)
+        return known is not None
 
     def _seen_by_platform(self) -> None:
         """What people told first is from now on the platform's too, which will see its end."""
@@ -209,7 +213,7 @@ class IncidentCase:
     root: FaultCase
     members: list[FaultCase] = field(default_factory=list)
     joins: list[tuple[FaultCase, Role, str, str]] = field(default_factory=list)
-    demoted: list[tuple[FaultCase, str, str]] = field(default_factory=list)
+    role_changes: list[tuple[FaultCase, Role, str, str]] = field(default_factory=list)
     entries: list[TimelineNote] = field(default_factory=list)
     absorbed: list[Absorbed] = field(default_factory=list)
     is_new: bool = False
@@ -251,7 +255,13 @@ class IncidentCase:
         self.machines.add(fault.row.owner)
 
     def demote(self, root: FaultCase, rule: str, reason: str) -> None:
-        self.demoted.append((root, rule, reason[:255]))
+        self._change_role(root, Role.SYMPTOM, rule, reason)
+
+    def promote(self, symptom: FaultCase, rule: str, reason: str) -> None:
+        self._change_role(symptom, Role.ROOT, rule, reason)
+
+    def _change_role(self, fault: FaultCase, role: Role, rule: str, reason: str) -> None:
+        self.role_changes.append((fault, role, rule, reason[:255]))
         self.is_changed = True
 
     def raise_to(self, fault: FaultCase) -> bool:

@@ -26,7 +26,7 @@ def absorb(
         stays.add(member)
     batch.index.merge(other.key, stays.key)
     stays.joins += other.joins
-    stays.demoted += other.demoted
+    stays.role_changes += other.role_changes
     if other.root is not root:
         stays.demote(other.root, why.rule, why.reason)
     stays.is_changed = stays.is_unsettled = True

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from detectors.faults import Role
 from incidents.db import upsert
 from incidents.models import Incident, IncidentFault, TimelineEntry
 from incidents.state import merge, outbox
@@ -123,24 +122,22 @@ def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
         incident.row.root_fault = incident.root.row
         incident.row.updated_at = now
     upsert.change([incident.row for incident in changed], _INCIDENT_COLUMNS)
-    demoted = [
-        (fault.row.pk, rule, reason)
+    role_changes = [
+        (fault.row.pk, role, rule, reason)
         for one in incidents
-        for fault, rule, reason in one.demoted
+        for fault, role, rule, reason in one.role_changes
         if fault.row.pk
     ]
-    upsert.demote(demoted)
+    upsert.change_roles(role_changes)
     links = [link for incident in incidents for link in _links(incident, now)]
     upsert.insert(links)
 
 
 def _links(incident: IncidentCase, now: datetime) -> Iterable[IncidentFault]:
-    """New memberships. A root of this batch that lost its place in the same batch is written as a
-    symptom."""
-    gone = {id(fault): (rule, reason) for fault, rule, reason in incident.demoted}
-    for fault, role, rule, reason in incident.joins:
-        if id(fault) in gone:
-            role, (rule, reason) = Role.SYMPTOM, gone[id(fault)]
+    """New memberships. One whose role changed in the same batch is written with its last one."""
+    last = {id(change[0]): change for change in incident.role_changes}
+    for joined in incident.joins:
+        fault, role, rule, reason = last.get(id(joined[0]), joined)
         yield IncidentFault(
             incident=incident.row,
             fault=fault.row,

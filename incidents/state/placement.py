@@ -7,6 +7,7 @@ that is open, or none for now.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from detectors.faults import Action, Role, Severity
@@ -20,6 +21,8 @@ from incidents.state.neighbourhood import get_incident, load_incidents
 from incidents.text import wording
 from incidents.vocabulary.changes import ChangeKind
 from incidents.vocabulary.lifecycle import State
+
+_BETTER_KNOWN = "of which more than a text tells now"
 
 
 def load_likely(batch: TriageBatch, faults: Iterable[FaultCase]) -> None:
@@ -253,6 +256,36 @@ def merge_incidents(batch: TriageBatch, fault: FaultCase, placed: engine.Merges)
     if root is not fault:
         replace_root(batch, stays, root, joins_of.get(stays.key, placed.joins))
     join(batch, fault, stays, placed.joins)
+
+
+def correlate_again(batch: TriageBatch, fault: FaultCase) -> None:
+    """A fault of an open incident is better known than before, such as a text that a poll has
+    witnessed. It becomes the root of its incident where it explains that one's root, and incidents
+    whose root it explains are one with its own."""
+    own = fault.member
+    if own is None:
+        return
+    explained = engine.find_explained(fault.view(), batch.index, _setting(batch))
+    incidents = {own.key: own, **{key: get_incident(batch, key) for key in explained}}
+    joins_of = {
+        key: engine.Joins(key, Role.SYMPTOM, why.rule, why.reason) for key, why in explained.items()
+    }
+    if own.key in joins_of:
+        own.promote(fault, joins_of[own.key].rule, _BETTER_KNOWN)
+        replace_root(batch, own, fault, replace(joins_of[own.key], reason=_BETTER_KNOWN))
+    root = own.root
+    stays = own
+    if not own.view().is_fixed:
+        stays = min(incidents.values(), key=lambda incident: incident.view().age)
+    for key, absorbed in incidents.items():
+        if absorbed is stays:
+            continue
+        del batch.incidents[key]
+        why = joins_of.get(key) or joins_of[stays.key]
+        merge.absorb(batch, stays, absorbed, why, root)
+    if stays is not own:
+        replace_root(batch, stays, root, joins_of[stays.key])
+    _absorb_effects(batch, fault, stays)
 
 
 def clear_fault(batch: TriageBatch, fault: FaultCase, at: datetime, reason: str) -> None:

@@ -191,12 +191,12 @@ def _apply(
     elif item.event.event is EventKind.CLEARED and case is not None:
         _clear(batch, case, item, verdict)
     elif verdict.kind is VerdictKind.REPEAT and case is not None:
-        case.count(item.event, item.quiet)
+        _count(batch, case, item)
         repeated[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
     elif verdict.kind is VerdictKind.ESCALATED and case is not None:
         _escalate(batch, case, item, verdict)
     elif case is not None and case.row.is_active:
-        recurrence.count_return(case, item)
+        _count_return(batch, case, item)
     elif case is not None and recurrence.is_same(case, item):
         _return(batch, case, item, verdict)
     else:
@@ -212,6 +212,11 @@ def _clear(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) ->
     case.row.clears_at = max(steady_at, batch.now)
 
 
+def _count(batch: TriageBatch, case: FaultCase, item: Item) -> None:
+    if case.count(item.event, item.quiet):
+        placement.correlate_again(batch, case)
+
+
 def _escalate(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) -> None:
     row, event = case.row, item.event
     if case.is_believed and not event.provenance.forger.is_believed:
@@ -220,7 +225,7 @@ def _escalate(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict)
     row.severity = str(max(Severity(row.severity), event.severity, key=lambda word: word.rank))
     row.action = str(max(Action(row.action), event.action, key=lambda word: word.rank))
     case.is_changed = True
-    case.count(event, item.quiet)
+    _count(batch, case, item)
     if case.member is not None:
         case.member.raise_to(case)
         text = f"{batch.format_fault(row)}: {verdict.reason}."
@@ -242,6 +247,12 @@ def _return(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) -
         case.member.is_unsettled = True
         batch.note(ChangeKind.RETURNED, case, case.member, verdict.reason)
     recurrence.note_flapping(batch, case, verdict)
+
+
+def _count_return(batch: TriageBatch, case: FaultCase, item: Item) -> None:
+    """A fault that flaps is one fault while it does: its device says that it is back."""
+    case.changed(item.event.occurred_at, item.limits)
+    _count(batch, case, item)
 
 
 def _get_held_until(case: FaultCase, item: Item) -> datetime | None:

@@ -21,12 +21,6 @@ def is_same(case: FaultCase, item: Item) -> bool:
     return case.member is not None or case.is_new or _is_recent(case, item)
 
 
-def count_return(case: FaultCase, item: Item) -> None:
-    """A fault that flaps is one fault while it does: its device says that it is back."""
-    case.changed(item.event.occurred_at, item.limits)
-    case.count(item.event, item.quiet)
-
-
 def note_flapping(batch: TriageBatch, case: FaultCase, verdict: Verdict) -> None:
     """Once, when it begins: what it does from now on is told when it is over."""
     if verdict.kind is VerdictKind.FLAPPING and case.member is not None:

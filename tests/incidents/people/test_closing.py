@@ -22,6 +22,8 @@ ITSELF = Provenance(
     "leaf-02", Transport.TLS, "the certificate of leaf-02", program="reboot", forger=Forger.USER
 )
 LEAF = "switch/leaf-02"
+GPU = "node/gn009/gpu/0000:19:00.0"
+POLLED = Provenance("leaf-02", Transport.SNMP, "its SNMPv3 user", forger=Forger.ROOT)
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +39,12 @@ def reboot_and_links(told_by: Provenance, links: int) -> None:
         services.sweep(now=NOW + minute * MINUTE)
 
 
+def xid_and_lost_gpu(told_by: Provenance) -> None:
+    """A line says that a GPU is ill, and one of that node is measured as missing."""
+    happen("gpu.xid.79", [GPU], told_by=told_by)
+    happen("gpu.count_mismatch", ["node/gn009"], at=NOW + 5 * SECOND, told_by=MEASURED)
+
+
 def close(incident: Incident, note: str = "nobody rebooted it") -> Acted | Refused:
     at = NOW + 10 * MINUTE
     return services.act(incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="ada", note=note, now=at)
@@ -49,10 +57,9 @@ def of_the_reboot() -> Incident:
 def test_what_was_measured_stays_open_when_the_text_that_was_its_cause_is_a_false_positive() -> (
     None
 ):
-    reboot_and_links(UNKNOWN, 12)
-    forged = of_the_reboot()
-    measured = Fault.objects.filter(forger=str(Forger.ROOT), membership__incident=forged)
-    assert measured.filter(fault_type="nic.link.down").count() == 12
+    xid_and_lost_gpu(UNKNOWN)
+    forged = Incident.objects.open().get(fault_type="gpu.xid.79")
+    assert forged.members.count() == 2
 
     outcome = close(forged)
 
@@ -60,9 +67,7 @@ def test_what_was_measured_stays_open_when_the_text_that_was_its_cause_is_a_fals
     left = Incident.objects.open().get()
     assert outcome.state is State.FALSE_POSITIVE
     assert f"are incident #{left.pk} now" in outcome.text
-    standing = Fault.objects.active().exclude(fault_type="switch.rebooted")
-    assert set(standing.values_list("membership__incident", flat=True)) == {left.pk}
-    assert left.fault_type == "switch.ports_lost"
+    assert left.fault_type == "gpu.count_mismatch"
     entry = forged.timeline.get(kind="split")
     assert f"incident #{left.pk} now" in entry.text
     assert f"Split off from incident #{forged.pk} by ada" in left.timeline.get(kind="opened").text
@@ -70,12 +75,62 @@ def test_what_was_measured_stays_open_when_the_text_that_was_its_cause_is_a_fals
 
 
 def test_nothing_is_split_off_when_the_false_positive_is_refused() -> None:
-    reboot_and_links(UNKNOWN, 12)
-    forged = of_the_reboot()
+    xid_and_lost_gpu(UNKNOWN)
+    forged = Incident.objects.open().get(fault_type="gpu.xid.79")
     before = forged.timeline.count()
     assert isinstance(close(forged, note=" "), Refused)
     assert Incident.objects.open().get() == forged
     assert forged.timeline.count() == before
+
+
+def test_links_that_were_measured_are_the_cause_of_what_a_text_alone_says_of_their_switch() -> None:
+    reboot_and_links(UNKNOWN, 12)
+    incident = Incident.objects.open().get()
+    assert (incident.fault_type, incident.root_resource) == ("switch.ports_lost", LEAF)
+    members = {link.fault.fault_type for link in edit.members_of(incident.pk)}
+    assert members == {"switch.ports_lost", "switch.rebooted", "nic.link.down"}
+
+
+@pytest.mark.parametrize("links", [2, 12])
+def test_a_text_that_a_poll_witnesses_is_the_cause_of_what_it_explains(links: int) -> None:
+    reboot_and_links(UNKNOWN, links)
+    happen("switch.rebooted", [LEAF], at=NOW + 6 * MINUTE, told_by=POLLED)
+    incident = Incident.objects.open().get()
+    assert (incident.fault_type, incident.root_resource) == ("switch.rebooted", LEAF)
+    active = Fault.objects.active().values_list("fault_type", flat=True)
+    assert active.filter(fault_type="nic.link.down").count() == links
+    members = edit.members_of(incident.pk)
+    assert sorted(link.fault.fault_type for link in members) == sorted(active)
+    assert [link.fault.fault_type for link in members if link.role == "root"] == ["switch.rebooted"]
+
+
+def test_a_text_that_a_person_witnesses_is_the_cause_of_what_it_explains() -> None:
+    reboot_and_links(UNKNOWN, 2)
+    assert Incident.objects.open().count() == 2
+    at = NOW + 6 * MINUTE
+    services.report(
+        author="ada",
+        text="I rebooted it",
+        resource=LEAF,
+        fault_type="switch.rebooted",
+        occurred_at=at,
+        now=at,
+    )
+    incident = Incident.objects.open().get()
+    assert incident.fault_type == "switch.rebooted"
+    assert Fault.objects.active().count() == edit.members_of(incident.pk).count() == 3
+
+
+def test_a_root_that_a_person_chose_stays_when_a_text_is_witnessed() -> None:
+    reboot_and_links(UNKNOWN, 12)
+    incident = Incident.objects.open().get()
+    link = next(
+        one.fault for one in edit.members_of(incident.pk) if one.fault.fault_type == "nic.link.down"
+    )
+    edit.reroot(incident.pk, link.pk, actor="ada", now=NOW + 6 * MINUTE)
+    happen("switch.rebooted", [LEAF], at=NOW + 7 * MINUTE, told_by=POLLED)
+    incident.refresh_from_db()
+    assert (incident.fault_type, incident.root_fault_id) == ("nic.link.down", link.pk)
 
 
 def test_what_texts_alone_have_told_ends_with_its_false_positive() -> None:
