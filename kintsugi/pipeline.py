@@ -178,10 +178,10 @@ class Pipeline:
         node: str,
         observations: Mapping[str, Sequence[Observation]],
         provenance: Provenance = UNKNOWN,
-    ) -> None:
+    ) -> list[Change]:
         """What a check saw that the node ran itself: it takes no part from another machine.
         `provenance`: what proved that it is the node."""
-        self.ingest_observations(node, observations, report=provenance)
+        return self.ingest_observations(node, observations, report=provenance)
 
     def ingest_observations(
         self,
@@ -189,7 +189,7 @@ class Pipeline:
         observations: Mapping[str, Sequence[Observation]],
         *,
         report: Provenance | None = None,
-    ) -> None:
+    ) -> list[Change]:
         """What detectors saw of one node, by their names, out of turn. `report`: who told it, where
         the node ran them itself."""
         now = self.clock()
@@ -217,6 +217,7 @@ class Pipeline:
             is_report = report is not None
             changes = self._store(rounds, judgement, now, chunk=None, is_report=is_report)
         self._follow_up(changes, now)
+        return changes
 
     def advance(self, run_id: int) -> None:
         """At most one step of one run; enqueued again at once while it has more to do."""

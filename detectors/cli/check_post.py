@@ -14,6 +14,8 @@ from typing import Any
 
 # A job's start waits for this long at most.
 _TIMEOUT_S = 3.0
+# Our choice: a line that people read.
+_MOST_SENTENCES = 3
 _LONGEST_ANSWER = 64 * 1024
 # What may stop a job's start: faults that no job survives and no wait heals.
 MAY_BLOCK = ("gpu.lost", "gpu.ecc.row_remap_failure")
@@ -39,13 +41,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post_report(url: str, token_file: Path, result: Mapping[str, Any]) -> str:
-    """Sends what was seen. Returns what to add to the check's line: empty when it was taken."""
+    """Sends what was seen. Returns what to add to the check's line: empty when all was taken."""
     body = {name: result[name] for name in ("node", "taken_at", "boot_id", "readings")}
     try:
-        _post(url, token_file, {"version": 1, **body})
+        answer = _post(url, token_file, {"version": 1, **body})
     except _Trouble as error:
         return f"; not reported: {error}"
-    return ""
+    not_believed = answer.get("not_believed")
+    if not isinstance(not_believed, list):
+        return ""
+    return "".join(f"; {sentence}" for sentence in not_believed[:_MOST_SENTENCES])
 
 
 def ask_to_stop_job(

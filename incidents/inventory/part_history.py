@@ -53,6 +53,7 @@ class Happened(StrEnum):
     FIRST_SEEN = "first_seen"
     REPLACED = "replaced"
     MOVED = "moved"
+    NOT_BELIEVED = "not_believed"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class PartEntry:
-    """One line of what was written, for people."""
+    """One line of what was written, or not believed, for people."""
 
     happened: Happened
     part: Part
@@ -141,13 +142,14 @@ def settle(
         _lock(wanted)
         held = _load_parts_in_service(wanted)
         strange = _strange(wanted, held, now)
-        if not may_move:
-            strange = _not_elsewhere(strange)
+        refused = [] if may_move else _find_refused(strange)
+        refused_slots = {(entry.part, entry.slot) for entry in refused}
+        strange = [one for one in strange if (one.part, one.slot) not in refused_slots]
         fuller = _fuller(wanted, held)
         _say_more(fuller)
         entries = _replace(strange, held, now, why)
         _fill([*strange, *(sighting for _, sighting in fuller)])
-    return entries
+    return [*entries, *refused]
 
 
 def _load_parts_in_service(wanted: Sequence[Sighting]) -> dict[tuple[str, str], InService]:
@@ -171,23 +173,24 @@ def _strange(
     return strange
 
 
-def _not_elsewhere(strange: Sequence[Sighting]) -> list[Sighting]:
-    """Without those whose part is in service in another machine."""
+def _find_refused(strange: Sequence[Sighting]) -> list[PartEntry]:
+    """Those whose part is in service in another machine, with the sentence that says so."""
     identities = {sighting.identity for sighting in strange}
     rows = InService.objects.filter(serial__in=identities, to_at__isnull=True)
     owners = {(row.part, row.serial): row.owner for row in rows}
-    free = []
+    refused = []
     for sighting in strange:
-        own = resources.owner(sighting.slot)
-        owner = owners.get((sighting.part.value, sighting.identity), own)
-        if owner == own:
-            free.append(sighting)
-        else:
-            _log.warning(
-                "%s says that %s %s is in it, which is in %s: not believed",
-                *(sighting.slot, sighting.part, sighting.identity, owner),
-            )
-    return free
+        part, slot, serial = sighting.part, sighting.slot, sighting.identity
+        owner = owners.get((part.value, serial), resources.owner(slot))
+        if owner == resources.owner(slot):
+            continue
+        text = (
+            f"not believed: {slot} says that {part} {serial} is in it, which is in service in"
+            f" {owner}; it moves when a look of Kintsugi's own sees it there"
+        )
+        _log.warning("%s", text)
+        refused.append(PartEntry(Happened.NOT_BELIEVED, part, slot, serial, text))
+    return refused
 
 
 def _fuller(

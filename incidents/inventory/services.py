@@ -35,7 +35,7 @@ def learn(
     observations: Sequence[Observation], now: datetime, *, may_move_parts: bool = True
 ) -> list[PartEntry]:
     """Takes in what polls saw of parts and versions; returns parts that came, moved or were
-    replaced.
+    replaced, and what was not believed of parts.
 
     Two queries for a whole round of many machines while nothing has changed. Any observations may
     be given. `may_move_parts`: not for what a node says of itself, which is no word on another's.

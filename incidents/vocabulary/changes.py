@@ -20,6 +20,7 @@ class ChangeKind(StrEnum):
     ESCALATED = "escalated"
     CLEARED = "cleared"
     IGNORED = "ignored"
+    NOT_BELIEVED = "not_believed"
     QUARANTINED = "quarantined"
     MONITORING = "monitoring"
     RESOLVED = "resolved"

@@ -22,7 +22,10 @@ def duration(text: str) -> timedelta:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if found is None:
         raise ValueError(text)
-    return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    try:
+        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    except OverflowError as error:
+        raise ValueError(text) from error
 
 
 SHORTEST_KEPT = timedelta(days=90)  # what the home page's numbers are of
@@ -31,7 +34,7 @@ SHORTEST_KEPT = timedelta(days=90)  # what the home page's numbers are of
 def kept_time(text: str) -> timedelta:
     """`2y` or `90d`: 90 days at least. A year has 365 days."""
     years = re.fullmatch(r"(\d+)y", text)
-    found = timedelta(days=365 * int(years[1])) if years is not None else duration(text)
+    found = duration(text) if years is None else duration(f"{365 * int(years[1])}d")
     if found < SHORTEST_KEPT:
         raise BadValue("it is 90d at least: the home page tells of 90 days")
     return found

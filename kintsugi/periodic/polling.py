@@ -25,9 +25,10 @@ from detectors.polling import observe_one
 from detectors.provenance import Provenance
 from incidents import services as incidents
 from incidents.inventory import services
+from incidents.inventory.part_history import Happened
 from incidents.polling import polling
 from incidents.polling.polling import PollPace, PollState
-from incidents.vocabulary.changes import Change
+from incidents.vocabulary.changes import Change, ChangeKind
 
 # A task is ended after two minutes (CELERY_TASK_TIME_LIMIT): what has not come back by then is said
 # to hang.
@@ -322,7 +323,10 @@ def learn(judgement: Judgement, now: datetime, *, may_move_parts: bool = True) -
     if plans:
         polling.learn_plans(plans, now)
         incidents.follow_states(now)
-    services.learn(judgement.observations, now, may_move_parts=may_move_parts)
+    entries = services.learn(judgement.observations, now, may_move_parts=may_move_parts)
+    for entry in entries:
+        if entry.happened is Happened.NOT_BELIEVED:
+            changes.append(Change(None, None, ChangeKind.NOT_BELIEVED, entry.text))
     return changes
 
 

@@ -34,6 +34,7 @@ PARSERS = {
     if name not in OF_OUR_OWN_FILES
 }
 # What the site itself writes: its settings, its files, the words of its operators and our own.
+# test_growth_in_settings measures them.
 OF_THE_SITE = (
     *("kintsugi.configuration.", "kintsugi.clients.", "kintsugi.management.commands."),
     *("kintsugi.cli.main.", "kintsugi.cli.output.complain", "kintsugi.cli.output.echo"),
@@ -88,7 +89,7 @@ def test_pattern_takes_a_time_that_grows_as_the_text(name: str, longest: int) ->
     assert growth.find_slow_pattern(PATTERNS[name], longest=longest) == ""
 
 
-# These read the site's own files and settings alone.
+# These read the site's own files and settings alone, and are measured whole.
 OF_OUR_OWN = {
     "incidents/topology/inventory_file.py",
     "kintsugi/clients/credentials.py",

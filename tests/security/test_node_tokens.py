@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from incidents.inventory import node_tokens, part_history
+from incidents.inventory import node_tokens, part_history, services
 from incidents.inventory.part_history import Sighting
 from incidents.models import Fault, Gpu, InService, Node, PlannedWork, Silence, Switch
+from incidents.topology.topology import GpuPlace, NodePlace, Topology
 from incidents.vocabulary.part_kinds import Part
 from kintsugi import tasks
 
@@ -76,10 +77,37 @@ def test_a_serial_of_another_nodes_gpu_moves_no_gpu() -> None:
     theirs = f"node/gn042/gpu/{_SLOT}"
     now = datetime.now(UTC)
     part_history.settle([Sighting(Part.GPU, theirs, serial="SN-42")], now, why="test")
-    assert post("gpu", (f"node/gn001/gpu/{_SLOT}", "gpu.serial", "SN-42", {}))[0] == 202
+    own = f"node/gn001/gpu/{_SLOT}"
+    seen = ((own, "gpu.serial", "SN-42", {}), (own, "gpu.present", True, {}))
+    status, answer = post("gpu", *seen)
+    assert status == 202
+    (sentence,) = answer["not_believed"]
+    assert sentence.startswith(
+        f"not believed: {own} says that gpu SN-42 is in it, which is in service in node/gn042"
+    )
     row = InService.objects.get(serial="SN-42")
     assert (row.slot, row.to_at) == (theirs, None)
     assert Gpu.objects.get(node__name="gn001").serial == ""
+
+
+def test_a_uuid_of_another_nodes_gpu_moves_no_gpu() -> None:
+    theirs = f"node/gn042/gpu/{_SLOT}"
+    now = datetime.now(UTC)
+    part_history.settle([Sighting(Part.GPU, theirs, uuid="GPU-42")], now, why="test")
+    own = f"node/gn001/gpu/{_SLOT}"
+    for rows in (("gpu.uuid", "GPU-42"),), (("gpu.uuid", "GPU-42"), ("gpu.serial", "SN-1")):
+        post("gpu", *((own, metric, value, {}) for metric, value in rows))
+    row = InService.objects.get(slot=theirs)
+    assert (row.uuid, row.to_at) == ("GPU-42", None)
+
+
+def test_a_serial_that_the_inventory_has_in_another_node_moves_no_gpu() -> None:
+    theirs = f"node/gn042/gpu/{_SLOT}"
+    place = GpuPlace(0, _SLOT, serial="SN-42")
+    services.apply(Topology(nodes=(NodePlace("gn042", gpus=(place,)),)), datetime.now(UTC))
+    _, answer = post("gpu", (f"node/gn001/gpu/{_SLOT}", "gpu.serial", "SN-42", {}))
+    assert len(answer["not_believed"]) == 1
+    assert InService.objects.get(serial="SN-42", to_at=None).slot == theirs
 
 
 def test_a_node_says_which_gpu_came_into_its_own_slot() -> None:

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST
 
 from detectors.faults import Observation
 from incidents.people.drain_requests import DrainRequestRefused
+from incidents.services import ChangeKind
 from kintsugi import clock, tasks
 from kintsugi.web.node_check import messages
 from kintsugi.web.node_check.messages import Message, Refused
@@ -23,17 +24,19 @@ _log = logging.getLogger(__name__)
 @csrf_exempt
 @require_POST
 def readings(request: HttpRequest) -> HttpResponse:
-    """What one check saw; it goes the way of a poll. 202 with `{"accepted": observations}`."""
+    """What one check saw; it goes the way of a poll. 202 with `{"accepted": observations}`, and
+    `"not_believed"`, a list of sentences, where some of it was left out."""
     now = clock.now()
     try:
         message = messages.parse_message(request, now)
         taken_at = messages.parse_time(message.body, now)
         observations = messages.parse_observations(message, taken_at)
-        _ingest(message, observations)
+        not_believed = _ingest(message, observations)
     except Refused as refusal:
         return _answer(refusal)
     accepted = sum(len(of_detector) for of_detector in observations.values())
-    return JsonResponse({"accepted": accepted}, status=202)
+    left_out = {"not_believed": not_believed} if not_believed else {}
+    return JsonResponse({"accepted": accepted, **left_out}, status=202)
 
 
 @csrf_exempt
@@ -71,12 +74,14 @@ def drain_requests(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"incident": incident_id}, status=202)
 
 
-def _ingest(message: Message, observations: Mapping[str, Sequence[Observation]]) -> None:
+def _ingest(message: Message, observations: Mapping[str, Sequence[Observation]]) -> list[str]:
+    """What of it was not believed, in sentences."""
     try:
-        tasks.pipeline().ingest_report(message.node, observations, message.provenance)
+        changes = tasks.pipeline().ingest_report(message.node, observations, message.provenance)
     except (TypeError, ValueError) as error:  # nothing of it was stored: it is one transaction
         _log.warning("readings of %s are not what its detectors give: %r", message.node, error)
         raise Refused(400, f"readings that no detector of this version gives: {error}") from error
+    return [change.text for change in changes if change.kind is ChangeKind.NOT_BELIEVED]
 
 
 def _answer(refusal: Refused) -> JsonResponse:
