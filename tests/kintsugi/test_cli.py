@@ -561,6 +561,23 @@ class TestUnread:
         assert "a signature on nic needs a group named pci or interface" in refused.err
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.parametrize(
+        ("pattern", "instead"),
+        [
+            (r"(q)uux \1", "write a second pattern in `unless` instead"),
+            ("quux (?=failed)", "write a second pattern in `unless` instead"),
+            ("quux (?>x+)y", "https://github.com/google/re2/wiki/Syntax"),
+        ],
+        ids=["back-reference", "look-ahead", "atomic group"],
+    )
+    def test_a_draft_whose_pattern_is_not_linear_is_refused_and_says_what_to_write_instead(
+        self, kintsugi: Command, key: str, pattern: str, instead: str
+    ) -> None:
+        words = ("--type", "node.kernel.panic", "--pattern", pattern)
+        refused = kintsugi("unread", "draft", key, *words)
+        assert refused.code == exit_codes.FAILED
+        assert instead in refused.err
+
     def test_one_of_both_must_be_said(self, kintsugi: Command, key: str) -> None:
         assert "--harmless REASON and --type TYPE" in kintsugi("unread", "draft", key).err
 

@@ -180,6 +180,40 @@ def test_a_wrong_runbook_stops_what_serves_and_acts_and_no_look(
     assert (ended.returncode != 0) == is_stopped
 
 
+ROW = """
+[[signature]]
+type = "node.kernel.panic"
+event = "raised"
+on = "node"
+program = "kernel"
+facility = "kern"
+begins = "message"
+pattern = '{}'
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead"),
+    [
+        (r"fan (a)\1 down", "write a second pattern in `unless` instead"),
+        ("fan (?=left) down", "write a second pattern in `unless` instead"),
+        ("fan (?<!right) down", "write a second pattern in `unless` instead"),
+        ("fan (?>x+)y down", "https://github.com/google/re2/wiki/Syntax"),
+        ("fan x{1,2000} down", "with bounds like {0,40}"),
+    ],
+    ids=["back-reference", "look-ahead", "look-behind", "atomic group", "bound"],
+)
+def test_preflight_refuses_a_pattern_of_the_site_and_says_what_to_write_instead(
+    site: Path, tmp_path: Path, pattern: str, instead: str
+) -> None:
+    (tmp_path / "ours.toml").write_text(ROW.format(pattern))
+    ended = _run(site, "manage.py", "preflight", KINTSUGI_CATALOG_DIR=str(tmp_path))
+    assert ended.returncode != 0
+    told = [line for line in ended.stderr.splitlines() if "ours.toml:2: " in line]
+    assert told
+    assert all(instead in line for line in told), told
+
+
 def test_one_finding_of_a_file_is_told_once(settings: Any, tmp_path: Path) -> None:
     path = tmp_path / "credentials.toml"
     path.write_text('[[group]]\nnodes = "*"\ncolour = 1\n')

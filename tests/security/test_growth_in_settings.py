@@ -32,8 +32,9 @@ from kintsugi.inventory import host_lists
 from kintsugi.management import typed_times
 from runbooks.guards import job_policy
 from runbooks.library import library
-from runbooks.plan.runbook_file import LibraryError, Reader
+from runbooks.plan.runbook_file import LibraryError
 from tests import growth
+from tests.detectors.growth import find_growth
 from tests.security.test_growth_in_runbooks import OF_OUR_OWN_FILES, OF_THE_SITE
 
 PACKAGES = ("detectors", "incidents", "kintsugi", "runbooks")
@@ -45,6 +46,8 @@ WRITERS = {
     "kintsugi.replay.play.silent",
     "kintsugi.slack.orders._ask_which",
 }
+# Measured with the file that it is of.
+OF_A_FILE = {"runbooks.plan.runbook_file._is_harmless"}
 # How people are told that they wrote something wrong; tomllib and zoneinfo go as deep as Python does.
 REFUSALS = (
     *(RecursionError, yaml.YAMLError),
@@ -55,9 +58,6 @@ MORE: dict[str, dict[str, Any]] = {
     "incidents.maintenance.planning.machines": {"there": KnownNames(frozenset(), frozenset())},
     "incidents.topology.inventory_file._lines_of": {"table": "node", "count": 1},
     "kintsugi.clients.credentials._line": {"number": 0, "table": "ssh", "key": "user"},
-    "runbooks.plan.runbook_file._is_harmless": {
-        "reader": Reader("a.yaml", catalog.load(), library.plan_step)
-    },
     "runbooks.text_templates.fill": {"node": "gn001", "fault_type": "gpu.lost", "incident": 1},
 }
 HEADS = ("gn[001-004],", "90d", "10.0.0.0/8,", "opened=2d,", "{node}", "/var/log/", "a.b.c:")
@@ -71,24 +71,18 @@ OF_FILES = (
         '"',
         "'",
         "0",
+        "=",
         "[",
         "{",
-        "=",
         "\x00",
         "é",
         "a = 1\n",
-        '"a", ',
+        '"a, ',
         "a = [",
         "- ",
     ),
-    *(
-        '[[node]]\nname = "gn001"\n',
-        '[[node]]\nname = "gn[001-100]"\n',
-        "[a]\n",
-        "[[a]]\n",
-        "a: b\n",
-    ),
-    *('KINTSUGI_DATA_DIR = "var"\n', "KINTSUGI_DATA_DIR=var\n", "- a:\n  ", "&a [*a]\n"),
+    *('[[node]]\nname = "gn001"\n', '[[node]]\nname = "gn[001-100]"\n', "[a]\n", "[[a]]\n"),
+    *("a: b\n", "- a:\n  ", "&a [*a]\n", 'KINTSUGI_DATA_DIR = "var"\n'),
 )
 
 
@@ -100,7 +94,8 @@ def find_words() -> dict[str, Callable[[str], object]]:
     return {
         name: partial(parse, **MORE.get(name, {}))
         for name, parse in found.items()
-        if (name.startswith(OF_THE_SITE) or name in OF_OUR_OWN_FILES) and name not in WRITERS
+        if (name.startswith(OF_THE_SITE) or name in OF_OUR_OWN_FILES)
+        and name not in WRITERS | OF_A_FILE
     }
 
 
@@ -116,10 +111,12 @@ WORDS: dict[str, Callable[[str], object]] = {
     "hosts to be folded": lambda text: host_lists.fold(text.split(",")),
     "a duration": lambda text: typed_times.length("--for", text),
     "a time": lambda text: typed_times.moment("--at", text),
-    "an object of the command": call_command,
-    "a verb of the command": lambda text: call_command("incident", text),
-    "an option of the command": lambda text: call_command("incident", "list", f"--{text}"),
     "an unknown setting": lambda text: config.load({f"KINTSUGI_{text}": "x"}),
+}
+COMMANDS: dict[str, Callable[[str], object]] = {
+    "object": call_command,
+    "verb": lambda text: call_command("incident", text),
+    "option": lambda text: call_command("incident", "list", f"--{text}"),
 }
 FILES: dict[str, Callable[[Path], object]] = {
     "detectors.catalog.catalog.read": lambda path: catalog.read([path]),
@@ -133,7 +130,6 @@ FILES: dict[str, Callable[[Path], object]] = {
     "kintsugi.clients.credentials.load": credentials.load,
     "kintsugi.configuration.settings_file.read": settings_file.read,
     "runbooks.guards.job_policy.load": job_policy.load,
-    "runbooks.library.library.read": library.read,
     "detectors.receivers.senders._read_fingerprints": senders._read_fingerprints,
 }
 # Read what this machine has written: histories, spools, captures, states, the senders' cache; or
@@ -168,7 +164,7 @@ def find_readers() -> set[str]:
 
 
 def test_each_reader_of_a_file_is_measured_or_reads_our_own() -> None:
-    assert find_readers() == FILES.keys() | OF_THIS_MACHINE
+    assert find_readers() == FILES.keys() | OF_THIS_MACHINE | {"runbooks.library.library.read"}
 
 
 @pytest.fixture
@@ -190,17 +186,38 @@ def test_what_the_site_says_takes_a_time_that_grows_as_the_text(what: str, longe
     assert growth.find_slow_parser(refuse_or_take(WORDS[what]), HEADS, longest=longest) == ""
 
 
+@pytest.mark.parametrize("part", sorted(COMMANDS))
+def test_word_of_a_command_takes_a_time_that_grows_as_the_text(part: str, longest: int) -> None:
+    """Each text is a whole start of the command: a few of them."""
+    texts = itertools.product(("",), ("a", "-", "=", "[", "a ", "é"), ("", "x"))
+    call = refuse_or_take(COMMANDS[part])
+    assert growth.find_slow_text(call, texts, longest=longest) == ""
+
+
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_file_of_the_site_takes_a_time_that_grows_as_the_text(
     name: str, longest: int, tmp_path: Path
 ) -> None:
-    suffix = ".yaml" if name == "runbooks.library.library.read" else ".toml"
-    path = tmp_path / f"site{suffix}"
+    path = tmp_path / "site.toml"
     path.touch(0o600)
 
     def read(text: str) -> None:
         path.write_text(text)
         FILES[name](path)
 
+    call = refuse_or_take(read)
+    call("")  # what it reads beside this file is read once
     texts = itertools.product(("", "version = 1\n", "a = "), OF_FILES, ("", "]", "!\n"))
-    assert growth.find_slow_text(refuse_or_take(read), texts, longest=longest) == ""
+    assert growth.find_slow_text(call, texts, longest=longest) == ""
+
+
+@pytest.mark.parametrize("piece", OF_FILES)
+def test_runbook_takes_a_time_that_grows_as_the_text(piece: str, tmp_path: Path) -> None:
+    """PyYAML takes some 10 s a MiB, so its growth is asked for; 64 KiB are read."""
+    path = tmp_path / "site.yaml"
+
+    def read(text: str) -> None:
+        path.write_text(text)
+        library.read(path)
+
+    assert find_growth(refuse_or_take(read), "", piece, "", longest=64 * growth.KIB) == ""
