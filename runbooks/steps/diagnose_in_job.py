@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
+from django.utils.crypto import salted_hmac
+
 from detectors.detector import DetectorError
 from runbooks.guards.table import Act
 from runbooks.node import diagnostics, node_loan
@@ -30,6 +32,7 @@ from runbooks.steps.diagnose import (
 
 # Not /tmp, which many sites give each job for itself (job_container/tmpfs).
 FOLDER = "/var/tmp"  # noqa: S108 - a folder that the job makes there, and which ends it where it stands already
+_SALT = "kintsugi.diagnose_in_job"
 # $1: the folder, which must not be there: whoever made it before could have laid a link in it.
 _KEEP = """umask 022; mkdir "$1" || exit 126; exec >"$1/output" 2>&1; shift; exec "$@\""""
 _NOT_KEPT = 126
@@ -90,7 +93,10 @@ def build_command(key: str, argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def get_folder(key: str) -> str:
-    return f"{FOLDER}/{format_own_name(key)}"
+    """Of a name that no user can know before the job has made it: one that is there ends the
+    job."""
+    ending = salted_hmac(_SALT, key, algorithm="sha256").hexdigest()[:16]
+    return f"{FOLDER}/{format_own_name(key)}-{ending}"
 
 
 def _attend_job(ctx: Context, lent: dict[str, Any]) -> Wait | str:

@@ -1,5 +1,5 @@
-"""Files and folders that any user of a node can make in /dev/shm and /tmp blind no detector and
-veto no step."""
+"""Files and folders that any user of a node can make in /dev/shm, /tmp and /var/tmp blind no detector
+and veto no step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 from detectors.detector import Command
 from detectors.transports import bundle, private_folder
+from runbooks.slurm.protocol import format_own_name
+from runbooks.steps import diagnose_in_job
 
 NEEDS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="makes files of another user")
 NOBODY = 65534
@@ -70,6 +72,23 @@ def test_what_another_user_made_keeps_no_check_on_the_node_from_looking(
     found = private_folder.find_private_folder()
     assert found.stat().st_uid == os.getuid()
     assert found.stat().st_mode & 0o777 == 0o700
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_another_user_made_vetoes_no_test_in_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The name of the reservation is everybody's to read before the job begins."""
+    monkeypatch.setattr(diagnose_in_job, "FOLDER", str(tmp_path))
+    foreseen = tmp_path / format_own_name("7-1-diagnose")
+    foreseen.mkdir() if kind == "folder" else foreseen.symlink_to("/etc")
+    os.chown(foreseen, NOBODY, NOBODY, follow_symlinks=False)
+    command = diagnose_in_job.build_command("7-1-diagnose", ("echo", "seen"))
+    subprocess.run(command, check=True, timeout=20)
+    folder = Path(diagnose_in_job.get_folder("7-1-diagnose"))
+    assert (folder / "output").read_text() == "seen\n"
+    assert folder != Path(diagnose_in_job.get_folder("8-1-diagnose"))
 
 
 def test_a_folder_of_ours_that_others_may_enter_is_not_taken(shared: Path) -> None:
