@@ -104,7 +104,7 @@ def make_lines(
             text = f"kernel: {kernel}NVRM: Xid (PCI:0000:{gpu}:00): {code}, pid={4000 + dice.randrange(2)}, name=python3"
         else:
             text = dice.choice(BENIGN).format(n=dice.randrange(1000, 9999))
-        yield f"<30>{stamp} {host} {text}".encode(), is_fault
+        yield f"<4>{stamp} {host} {text}".encode(), is_fault
 
 
 def make_stream(

@@ -325,7 +325,6 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "nvme nvme7: mapped 63/0/0 default/read/poll queues.",
         "LDISKFS-fs (dm-7): mounted filesystem with ordered data mode. Opts: errors=remount-ro",
         "NVRM: loading NVIDIA UNIX aarch64 Kernel Module  595.45.04  Release Build",
-        "igb 0000:5e:00.0 em1: igb: em1 NIC Link is Up 1000 Mbps Full Duplex, Flow Control: RX",
         "ixgbe 0000:5e:00.0: Multiqueue Enabled: Rx Queue count = 63, Tx Queue count = 63 XDP Queue count = 0",
         "cxgb4 0000:5e:00.4: Direct firmware load disabled, using adapter's own",
         "scsi host7: iSCSI Initiator over TCP/IP",
