@@ -20,9 +20,12 @@ from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.people.asked_again import sweep_unanswered
 from runbooks.people.controls import (
+    ArmingDraft,
     abort,
     approve,
+    begin_arming,
     close_breaker,
+    end_arming,
     pause,
     release,
     resume,
@@ -48,6 +51,7 @@ from runbooks.slurm.running_jobs import get_running_jobs
 from runbooks.step import World
 
 __all__ = [
+    "ArmingDraft",
     "ControlRefused",
     "Controlled",
     "DryRunReport",
@@ -59,9 +63,11 @@ __all__ = [
     "abort",
     "advance",
     "approve",
+    "begin_arming",
     "close_breaker",
     "compute_report",
     "describe_report",
+    "end_arming",
     "evaluate_breaker",
     "evaluate_outcomes",
     "follow_restore",

@@ -45,6 +45,7 @@ OBJECTS = {
     "question": "what runs ask people",
     "runbook": "runbooks: what they are, what they would do, and a run that people ask for",
     "mode": "how far each runbook may go",
+    "arming": "how far a runbook may go on some nodes, until when, for how many runs",
     "breaker": "the breaker, which ends all acts when many nodes turn bad at once",
     "silence": "faults that people are not told of for a time",
     "maintenance": "machines that people work on",
@@ -288,6 +289,14 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         ("mode", "set"), "RUNBOOK|site off|shadow|approval|armed", manage=("mode",), is_change=True
     ),
+    Verb(("arming", "list"), "those in force", f"{_SITE_TOOLS}:list_armings"),
+    Verb(
+        ("arming", "add"),
+        "let a runbook go so far on some nodes, until then",
+        f"{_SITE_TOOLS}:add_arming",
+        is_change=True,
+    ),
+    Verb(("arming", "end"), "take one back now", f"{_SITE_TOOLS}:end_arming", is_change=True),
     Verb(("breaker", "show"), "whether it has tripped, and why", f"{_LISTS}:show_breaker"),
     Verb(
         ("breaker", "close"),

@@ -1,5 +1,6 @@
 """What a site's own tools tell on the command line: a check asks for nodes to be taken out of
-service, by Kintsugi's hands and under its guards; a commit hook or a playbook tells of a change."""
+service, by Kintsugi's hands and under its guards; a commit hook or a playbook tells of a change; a
+runbook is armed on some nodes for a time."""
 
 from __future__ import annotations
 
@@ -19,6 +20,9 @@ from kintsugi import tasks
 from kintsugi.cli import exit_codes, hosts, output
 from kintsugi.cli.incidents import Json, Limit
 from kintsugi.management import typed_times
+from runbooks import services
+from runbooks.fleet import armings
+from runbooks.models import Mode
 
 _HOW_IT_GOES_ON = {
     False: "`kintsugi incident show` tells what becomes of it: caps, breaker and modes hold.",
@@ -31,6 +35,21 @@ _CHANGE_FIELDS = {
     "by": "author",
     "what": "summary",
     "reference": "reference",
+}
+
+_ARMING_FIELDS = {
+    "id": "pk",
+    "runbook": "runbook",
+    "mode": "mode",
+    "scope": "scope",
+    "place": "place",
+    "nodes": "nodes",
+    "until": "until",
+    "runs": "runs",
+    "used": "used",
+    "by": "set_by",
+    "since": "set_at",
+    "reason": "reason",
 }
 
 
@@ -103,3 +122,58 @@ def list_changes(limit: Limit = output.MOST_ROWS, as_json: Json = False) -> None
     columns = (*_CHANGE_FIELDS, "on")
     output.print_rows(rows, columns, as_json=as_json, empty="No change was told of.")
     output.print_left_out(len(rows), found.count())
+
+
+def add_arming(
+    runbook: Annotated[str, typer.Argument()],
+    mode: Annotated[str, typer.Argument(help="off, shadow, approval or armed")],
+    length: Annotated[str, typer.Option("--for", metavar="TIME", help="such as 8h or 14d")],
+    reason: Annotated[str, typer.Option(metavar="W", help="why, for the record")],
+    nodes: Annotated[str, typer.Option(metavar="NODES", help="a host list")] = "",
+    rack: Annotated[str, typer.Option(metavar="R", help="as the inventory names it")] = "",
+    partition: Annotated[str, typer.Option(metavar="P", help="as the inventory names it")] = "",
+    pod: Annotated[str, typer.Option(metavar="P", help="as the inventory names it")] = "",
+    everywhere: Annotated[bool, typer.Option("--all", help="every node")] = False,
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="so many may take a node out by it")
+    ] = None,
+) -> None:
+    """Raises CommandError."""
+    from kintsugi.clients import wiring  # noqa: PLC0415  (Slurm and node access: arming looks at them)
+
+    named = {"nodes": nodes, "rack": rack, "partition": partition, "pod": pod}
+    places = [(scope, place) for scope, place in named.items() if place]
+    places += [("all", "")] if everywhere else []
+    if len(places) != 1:
+        raise CommandError(
+            "Name one of --nodes, --rack, --partition, --pod and --all.",
+            returncode=exit_codes.USAGE,
+        )
+    now = timezone.now()
+    ((scope, place),) = places
+    until = now + typed_times.length("--for", length)
+    draft = services.ArmingDraft(runbook, mode, scope, place, until, reason, runs)
+    world = wiring.world() if mode == Mode.ARMED else None
+    _tell(services.begin_arming(draft, actor=getpass.getuser(), now=now, world=world))
+
+
+def end_arming(
+    number: Annotated[int, typer.Argument(metavar="ID", min=1)],
+    reason: Annotated[str, typer.Option(metavar="W", help="why, for the record")],
+) -> None:
+    """Raises CommandError."""
+    actor, now = getpass.getuser(), timezone.now()
+    _tell(services.end_arming(number, reason, actor=actor, now=now))
+
+
+def list_armings(as_json: Json = False) -> None:
+    found = armings.load_in_force(timezone.now())
+    rows = [output.make_row(row, _ARMING_FIELDS) for row in found]
+    columns = ("id", "runbook", "mode", "scope", "place", "until", "runs", "used", "by", "reason")
+    output.print_rows(rows, columns, as_json=as_json, empty="No arming is in force.")
+
+
+def _tell(outcome: services.Outcome) -> None:
+    if isinstance(outcome, services.ControlRefused):
+        raise CommandError(outcome.reason, returncode=exit_codes.FAILED)
+    output.echo(outcome.text)

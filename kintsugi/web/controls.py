@@ -3,6 +3,7 @@ go."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django import forms
@@ -19,8 +20,12 @@ from kintsugi.clients import wiring
 from kintsugi.web.modes import MODE_MEANINGS, by_mode, runbook_modes
 from kintsugi.web.pages import render_page
 from runbooks import services
-from runbooks.fleet import fleet
-from runbooks.models import Breaker, Mode, RunbookMode, StopSwitch
+from runbooks.fleet import armings, fleet
+from runbooks.models import Arming, Breaker, Mode, RunbookMode, StopSwitch
+from runbooks.step import World
+
+# Ninety days: who arms for longer sets the runbook's mode.
+_LONGEST_HOURS = 90 * 24
 
 
 class StopForm(forms.Form):
@@ -35,6 +40,23 @@ class StopForm(forms.Form):
 class ModeForm(forms.Form):
     runbook = forms.CharField(max_length=64)
     mode = forms.ChoiceField(choices=Mode.choices)
+
+
+class ArmingForm(forms.Form):
+    """`hours` from now on; a place is not named for the scope all."""
+
+    runbook = forms.CharField(max_length=64)
+    mode = forms.ChoiceField(choices=Mode.choices)
+    scope = forms.ChoiceField(choices=Arming.Scope.choices)
+    place = forms.CharField(max_length=255, required=False)
+    hours = forms.IntegerField(min_value=1, max_value=_LONGEST_HOURS)
+    runs = forms.IntegerField(min_value=1, required=False)
+    reason = forms.CharField(max_length=255)
+
+
+class EndForm(forms.Form):
+    arming = forms.IntegerField(min_value=1)
+    reason = forms.CharField(max_length=255)
 
 
 def stop_switch(request: HttpRequest) -> HttpResponse:
@@ -98,7 +120,8 @@ def modes(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         if not may_set:
             raise PermissionDenied
-        refusal = _set_mode(request)
+        orders = {"arm": _begin_arming, "end_arming": _end_arming}
+        refusal = orders.get(request.POST.get("order", ""), _set_mode)(request)
         if not refusal:
             return HttpResponseRedirect(reverse("modes"))
     meanings = [(mode.label, text) for mode, text in MODE_MEANINGS.items()]
@@ -108,6 +131,11 @@ def modes(request: HttpRequest) -> HttpResponse:
         "site": site_mode,
         "meanings": meanings,
         "modes": Mode.choices,
+        "armings": [
+            (row, armings.format_scope(row)) for row in armings.load_in_force(timezone.now())
+        ],
+        "scopes": Arming.Scope.choices,
+        "runbooks": services.get_runbook_titles().items(),
         "refusal": refusal,
         "may_set": may_set,
     }
@@ -122,14 +150,56 @@ def _set_mode(request: HttpRequest) -> list[str]:
     if not form.is_valid():
         return [f"Choose a runbook and one of {', '.join(Mode.values)}."]
     mode = form.cleaned_data["mode"]
-    try:
-        world = wiring.world() if mode == Mode.ARMED and wiring.acts() else None
-    except DetectorError as error:
-        return [f"Nothing can be armed here: {error}"]
-    if mode == Mode.ARMED and world is None:
-        tasks.ask_preflight(actor)
+    world, problem = _find_world(mode, actor)
+    if problem:
+        return [problem]
     runbook = form.cleaned_data["runbook"]
     outcome = services.set_mode(runbook, mode, actor=actor, now=timezone.now(), world=world)
+    return _tell(request, outcome)
+
+
+def _find_world(mode: str, actor: str) -> tuple[World | None, str]:
+    """What arming looks at, where this process may act, and what keeps it from that; else the
+    process that acts is asked to look."""
+    if mode != Mode.ARMED:
+        return None, ""
+    try:
+        world = wiring.world() if wiring.acts() else None
+    except DetectorError as error:
+        return None, f"Nothing can be armed here: {error}"
+    if world is None:
+        tasks.ask_preflight(actor)
+    return world, ""
+
+
+def _begin_arming(request: HttpRequest) -> list[str]:
+    """As `_set_mode`."""
+    actor, now = request.user.get_username(), timezone.now()
+    form = ArmingForm(request.POST)
+    if not form.is_valid():
+        return [f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items()]
+    values = dict(form.cleaned_data)
+    world, problem = _find_world(values["mode"], actor)
+    if problem:
+        return [problem]
+    until = now + timedelta(hours=values.pop("hours"))
+    draft = services.ArmingDraft(**values, until=until)
+    outcome = services.begin_arming(draft, actor=actor, now=now, world=world)
+    return _tell(request, outcome)
+
+
+def _end_arming(request: HttpRequest) -> list[str]:
+    """As `_set_mode`."""
+    form = EndForm(request.POST)
+    if not form.is_valid():
+        return ["Say why it ends: whoever reads of it next will ask."]
+    number, reason = form.cleaned_data["arming"], form.cleaned_data["reason"]
+    actor = request.user.get_username()
+    outcome = services.end_arming(number, reason, actor=actor, now=timezone.now())
+    return _tell(request, outcome)
+
+
+def _tell(request: HttpRequest, outcome: services.Outcome) -> list[str]:
     if isinstance(outcome, services.ControlRefused):
         return outcome.reason.splitlines()
     messages.success(request, outcome.text)

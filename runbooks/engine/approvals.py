@@ -19,7 +19,7 @@ from runbooks.engine import approval_snapshot, start
 from runbooks.engine.approval_snapshot import ApprovalSnapshot
 from runbooks.engine.result import Turn
 from runbooks.errors import WorldError
-from runbooks.fleet import fleet
+from runbooks.fleet import armings, fleet
 from runbooks.guards.verdicts import Act, Bounds
 from runbooks.lease import lease
 from runbooks.library import library
@@ -76,7 +76,8 @@ def check_permission(
         return Permission()  # what was begun by leave is brought to its end by it
     approval = run.approvals.filter(index=run.step, ended_at=None).first()
     bounds = ctx.world.policy.bounds
-    why = _get_rule_reason(run, planned) or _get_count_reason(run, planned, bounds, now, ctx=ctx)
+    why = _get_rule_reason(run, planned, now)
+    why = why or _get_count_reason(run, planned, bounds, now, ctx=ctx)
     if approval is None and not why:
         return Permission()
     snapshot = _build_snapshot(run, planned.step, ctx, nodes)
@@ -95,7 +96,9 @@ def check_permission(
 def is_for_count_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
     """Whether a person will be asked now, and only since so many nodes are in repair already."""
     run = turn.run
-    if planned.step.act is None or _get_rule_reason(run, planned) or turn.attempted_at is not None:
+    if planned.step.act is None or turn.attempted_at is not None:
+        return False
+    if _get_rule_reason(run, planned, turn.now):
         return False
     is_new = not run.approvals.filter(index=run.step, ended_at=None).exists()
     bounds = ctx.world.policy.bounds
@@ -115,7 +118,7 @@ def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
             planned = library.load_plan(run.plan)[run.step]
         except library.LibraryError:  # said when a person lets it go on
             continue
-        if _get_rule_reason(run, planned):
+        if _get_rule_reason(run, planned, now):
             continue
         if _get_count_reason(run, planned, bounds, now, and_more=freed):
             continue
@@ -167,12 +170,14 @@ def grant(run: Run, *, actor: str, now: datetime, holds: timedelta) -> None:
     run.approvals.filter(index=run.step, ended_at=None, given_at=None).update(**values)
 
 
-def _get_rule_reason(run: Run, planned: Planned) -> str:
+def _get_rule_reason(run: Run, planned: Planned, now: datetime) -> str:
     """Why a person is asked before this step, however much is in repair; empty: nobody needs to
     be."""
     if planned.needs_approval:
         return f"A person approves each {planned.step.name.replace('_', ' ')}"
-    if Mode.APPROVAL in (run.mode, fleet.get_mode(run.runbook)) and not run.approved_by:
+    used = run.facts.get(armings.USED)
+    mode = fleet.decide_mode(run.runbook, run.node, now, used=used).mode
+    if Mode.APPROVAL in (run.mode, mode) and not run.approved_by:
         return _BY_MODE
     return ""
 

@@ -21,6 +21,7 @@ from incidents.state import transitions
 from incidents.vocabulary.lifecycle import OPEN, State
 from runbooks.engine import outcome_history
 from runbooks.fleet import fleet
+from runbooks.fleet.fleet import ModeTable
 from runbooks.lease import withdrawal_reasons
 from runbooks.library import library
 from runbooks.models import UNFINISHED, Mode, Run, RunState
@@ -54,8 +55,10 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
     if incident_ids is None:
         _withdraw_unapproved(now)
     incidents = _load_waiting(incident_ids, now)
-    modes = get_modes() if incidents else {}
-    started = (_start_run(incident, modes, now) for incident in incidents)
+    if not incidents:
+        return []
+    table = fleet.load_modes(library.load(), now)
+    started = (_start_run(incident, get_modes(table, incident.node), now) for incident in incidents)
     return [run.pk for run in started if run is not None and _is_due(run, now)]
 
 
@@ -109,9 +112,9 @@ def _prepare_waiting(kinds: _Kinds, *, among: bool = False) -> Prepared:
     return Prepared(build)
 
 
-def get_modes() -> dict[str, str]:
-    """How far each runbook of the library may go."""
-    return {name: str(mode) for name, mode in fleet.get_modes(library.load()).items()}
+def get_modes(table: ModeTable, node: Node | None) -> dict[str, str]:
+    """How far each runbook of the library may go there."""
+    return {name: str(table.decide(name, node).mode) for name in table.own}
 
 
 def get_incidents_calling(run: Run) -> QuerySet[Incident]:

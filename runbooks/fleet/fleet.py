@@ -22,7 +22,7 @@ from incidents.maintenance import active_windows
 from incidents.models import Fault, Node
 from incidents.people import wider_incidents
 from incidents.reserve import decommissions
-from runbooks.fleet import breaker
+from runbooks.fleet import armings, breaker
 from runbooks.guards import history, table
 from runbooks.guards.policy import Policy
 from runbooks.guards.table import Act, Fleet, PastReboot, WiderCause
@@ -31,6 +31,7 @@ from runbooks.lease.lease import REFUSED
 from runbooks.library import library
 from runbooks.models import (
     UNFINISHED,
+    Arming,
     JobStop,
     Mode,
     Run,
@@ -73,6 +74,7 @@ def load_fleet(
     """The fleet as this run's guards must see it. `unusable` names what was seen on its node."""
     is_other = ~Q(pk=run.pk)
     facts = _load_site_facts(run.runbook, snapshot, policy=policy, now=now)
+    facts |= _load_mode(run.runbook, run.node, now, used=run.facts.get(armings.USED))
     facts |= _load_fault_facts(run.fault_type, is_other, now)
     facts |= _load_node_facts(run.place, run.fault_type, get_resource(run), now)
     facts |= _load_queue_facts(run, is_other)
@@ -100,6 +102,7 @@ def load_fleet_for_node(
 ) -> Fleet:
     """The fleet as the guards must see it for a node on which no run of ours acts."""
     facts = _load_site_facts(runbook, snapshot, policy=policy, now=now)
+    facts |= _load_mode(runbook, node, now)
     facts |= _load_fault_facts(fault_type, Q(), now)
     facts |= _load_node_facts(node.name, fault_type, resources.node(node.name), now)
     claimed = _get_claimed_nodes(~Q(node=node), now)
@@ -137,6 +140,55 @@ def get_modes(runbooks: Collection[str]) -> dict[str, Mode]:
     rows = dict(_MODES_OF.rows(runbooks=(*runbooks, SITE)))
     site = Mode(rows.get(SITE, Mode.ARMED))
     return {name: get_lower_mode(Mode(rows.get(name, Mode.SHADOW)), site) for name in runbooks}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How far a runbook may go on a node now. `arming`: by which; None: by the modes alone."""
+
+    mode: Mode
+    arming: Arming | None = None
+
+
+@dataclass(frozen=True)
+class ModeTable:
+    """The runbooks' own modes and the site's, and the armings in force, as they were read."""
+
+    own: Mapping[str, Mode]
+    site: Mode
+    armings: Sequence[Arming]
+
+    def decide(self, runbook: str, node: Node | None, *, used: int | None = None) -> Decision:
+        """An arming that covers it there stands in the place of the runbook's own mode, unless that
+        is off; neither goes further than the site's mode. `used` names the arming by which the run
+        that asks took its node out."""
+        own = self.own[runbook]
+        arming = armings.find_deciding(self.armings, runbook, node, used=used)
+        if arming is None or own is Mode.OFF:
+            return Decision(get_lower_mode(own, self.site))
+        return Decision(get_lower_mode(Mode(arming.mode), self.site), arming)
+
+    @property
+    def may_act(self) -> bool:
+        """Whether any runbook may act anywhere."""
+        lent = (Mode(arming.mode) for arming in self.armings if not armings.is_used_up(arming))
+        modes = (*self.own.values(), *lent)
+        acting = (Mode.APPROVAL, Mode.ARMED)
+        return any(get_lower_mode(mode, self.site) in acting for mode in modes)
+
+
+def load_modes(runbooks: Collection[str], now: datetime) -> ModeTable:
+    """Of these runbooks; without a row a runbook is in shadow, and the site holds nothing back."""
+    rows = dict(_MODES_OF.rows(runbooks=(*runbooks, SITE)))
+    own = {name: Mode(rows.get(name, Mode.SHADOW)) for name in runbooks}
+    return ModeTable(own, Mode(rows.get(SITE, Mode.ARMED)), armings.load_in_force(now))
+
+
+def decide_mode(
+    runbook: str, node: Node | None, now: datetime, *, used: int | None = None
+) -> Decision:
+    """What the guards ask just before each act."""
+    return load_modes((runbook,), now).decide(runbook, node, used=used)
 
 
 def get_lower_mode(*modes: Mode) -> Mode:
@@ -186,7 +238,6 @@ def _load_site_facts(
     facts = _load_breaker_facts(snapshot, policy=policy, now=now)
     facts |= {
         "stopped": get_stop_reason(policy.stop_file),
-        "mode": get_mode(runbook),
         "bounds": policy.bounds,
         "per_hour": get_limits(runbook).per_hour,
     }
@@ -197,6 +248,16 @@ def _load_site_facts(
         "decommissioned": decommissions.get_decommissions(),
         "pods": _get_pods(),
     }
+
+
+def _load_mode(
+    runbook: str, node: Node | None, now: datetime, *, used: int | None = None
+) -> dict[str, Any]:
+    decision = decide_mode(runbook, node, now, used=used)
+    if decision.arming is None:
+        return {"mode": decision.mode}
+    why = armings.describe(decision.arming)
+    return {"mode": decision.mode, "mode_why": why, "arming": decision.arming.pk}
 
 
 def _load_breaker_facts(

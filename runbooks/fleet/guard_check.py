@@ -6,20 +6,23 @@ However many workers ask at once: one lock, and each sees what those before it w
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
 
 from incidents.state import transitions
 from incidents.state.outbox import BEYOND_LIMIT
-from runbooks.fleet import breaker, fleet
+from runbooks.fleet import armings, breaker, fleet
 from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
 from runbooks.guards.policy import Policy
 from runbooks.guards.table import Act, Allowed, GuardRefused, Refusal, Request
 from runbooks.lease import lease
-from runbooks.models import FleetLock, Run
+from runbooks.models import Arming, FleetLock, Run
 from runbooks.node import witnesses
+
+# What another worker has just changed is looked at again at once.
+_SOON = timedelta(seconds=1)
 
 
 def build_request(act: Act, node: str, fault_type: str) -> Request:
@@ -53,8 +56,25 @@ def claim_node(
             passed = table.find_passed_limit(wanted, state, now)
             if passed is not None and run.claimed_at is None:
                 _tell_beyond_limit(run, unusable, passed, now)
-            lease.update(run, claimed_at=now)
+            if state.arming is not None:
+                verdict = _use_arming(run, state.arming, now)
+        if isinstance(verdict, Allowed):
+            lease.update(run, claimed_at=now, facts=run.facts)
     return _trip_breaker(verdict, now)
+
+
+def _use_arming(run: Run, number: int, now: datetime) -> Allowed | GuardRefused:
+    """The run counts once against the arming by which it may act, and people read so."""
+    if run.facts.get(armings.USED) == number:
+        return Allowed()
+    if not armings.use(number, now):
+        reason = f"Arming {number} has ended meanwhile"
+        return GuardRefused(Refusal.MODE, reason, now + _SOON)
+    run.facts[armings.USED] = number
+    arming = Arming.objects.get(pk=number)
+    text = f"Run {run.pk} acts by {armings.describe(arming)}: {arming.reason}"
+    transitions.record(run.incident_id, kind="run_note", text=text, now=now)
+    return Allowed()
 
 
 def _tell_beyond_limit(run: Run, fault: str, passed: GuardRefused, now: datetime) -> None:

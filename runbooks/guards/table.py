@@ -82,7 +82,9 @@ def _stopped(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | No
 def _mode(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     if fleet.mode not in ("off", "shadow"):
         return None
-    return GuardRefused(Refusal.MODE, f"The runbook's mode is now {fleet.mode}", now + _ASK_AGAIN)
+    why = f" by {fleet.mode_why}" if fleet.mode_why else ""
+    text = f"The runbook's mode is now {fleet.mode}{why}"
+    return GuardRefused(Refusal.MODE, text, now + _ASK_AGAIN)
 
 
 def maintenance(sentence: str, now: datetime) -> GuardRefused | None:

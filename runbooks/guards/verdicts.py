@@ -102,11 +102,12 @@ class Fleet:
     are about to; `is_claimed` says whether this run has been let take its node out already.
 
     `stopped` says who engaged the stop switch and why, empty when nobody did; `mode` is the
-    runbook's now; `breaker` says since when and why the breaker is open, and `turned_bad` are the
-    nodes that turned bad within its window. `maintained`: nodes that people work on as planned,
-    each with a sentence that says until when and why. `decommissioned`: nodes that are being taken
-    away for good, each with a sentence that says by whom and why. `held_until`: no act for this
-    run's incident before, as `held_reason` says; `causes`: what may lie behind its fault.
+    runbook's there now, and `mode_why` names the arming that says so, by its number `arming`;
+    `breaker` says since when and why the breaker is open, and `turned_bad` are the nodes that
+    turned bad within its window. `maintained`: nodes that people work on as planned, each with a
+    sentence that says until when and why. `decommissioned`: nodes that are being taken away for
+    good, each with a sentence that says by whom and why. `held_until`: no act for this run's
+    incident before, as `held_reason` says; `causes`: what may lie behind its fault.
     `active_faults`: types of faults that stand on the node. `begun`: when other runs for this fault
     type took nodes out, within the hour. `pods`: the pod of each node. `demands`: jobs that run and
     wait.
@@ -123,6 +124,8 @@ class Fleet:
     reboots: tuple[PastReboot, ...] = ()
     stopped: str = ""
     mode: str = "armed"
+    mode_why: str = ""
+    arming: int | None = None
     breaker: str = ""
     turned_bad: frozenset[str] = frozenset()
     maintained: Mapping[str, str] = field(default_factory=dict)

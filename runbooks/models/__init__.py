@@ -3,6 +3,7 @@ writes."""
 
 from __future__ import annotations
 
+from runbooks.models.arming import Arming
 from runbooks.models.breaker import Breaker
 from runbooks.models.questions import Question
 from runbooks.models.record import AuditEntry, PreflightReport, SeenAct, SeenNode, ShadowAct
@@ -24,6 +25,7 @@ from runbooks.models.run import (
 __all__ = [
     "UNFINISHED",
     "Approval",
+    "Arming",
     "AuditEntry",
     "Breaker",
     "CureAttempt",

@@ -1,22 +1,26 @@
-"""What people do: approve, pause, resume or abort a run, arm a runbook, stop everything. Each with
-its line told."""
+"""What people do: approve, pause, resume or abort a run, arm a runbook, here or there, stop
+everything. Each with its line told."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.conf import settings
 from django.db import transaction
 
+from detectors.slurm import output
+from incidents.models import Node
 from incidents.polling import poll_pauses
 from incidents.state import transitions
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks.engine import approvals, audit
-from runbooks.fleet import fleet
+from runbooks.fleet import armings, fleet
 from runbooks.library import library
 from runbooks.models import (
     UNFINISHED,
+    Arming,
     Breaker,
     Mode,
     Run,
@@ -31,6 +35,8 @@ from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
 from runbooks.step import World
 from runbooks.steps.pause_pollers import get_holder
+
+_LONGEST_PLACE, _SHOWN = 255, 5
 
 
 def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime) -> Outcome:
@@ -116,24 +122,125 @@ def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World
     if mode not in Mode.values:
         return ControlRefused(f"There is no mode {mode}; there are {', '.join(Mode.values)}.")
     if mode == Mode.ARMED:
-        checks = preflight.run_checks(world) if world is not None else preflight.load_report(now)
-        if checks is None:
-            return ControlRefused(
-                f"{runbook} is not armed yet: the runbook worker, which holds the keys for acts,"
-                " has been asked to make the preflight. Arm it again in a minute; if this stays"
-                " so, see that the runbook worker runs."
-            )
-        problems = [check for check in checks if check.stands_against(runbook)]
-        if problems:
-            lines = [f"{check.name}: {check.found} {check.todo}" for check in problems]
-            reasons = "\n".join(lines)
-            return ControlRefused(f"{runbook} is not armed; preflight found:\n{reasons}")
+        objection = _find_objection_to_arming(runbook, now=now, world=world)
+        if objection:
+            return ControlRefused(objection)
     values = {"mode": mode, "set_by": actor[:150], "set_at": now}
     name = fleet.SITE if runbook == SITE_WORD else runbook
     text = _format_mode(runbook, Mode(mode))
     with transaction.atomic():
         RunbookMode.objects.update_or_create(runbook=name, defaults=values)
         audit.record_person(actor, "set_mode", text, now=now)
+    return Controlled(text)
+
+
+def _find_objection_to_arming(runbook: str, *, now: datetime, world: World | None) -> str:
+    """What the preflight says against it; empty when nothing stands in the way."""
+    checks = preflight.run_checks(world) if world is not None else preflight.load_report(now)
+    if checks is None:
+        return (
+            f"{runbook} is not armed yet: the runbook worker, which holds the keys for acts,"
+            " has been asked to make the preflight. Arm it again in a minute; if this stays"
+            " so, see that the runbook worker runs."
+        )
+    problems = [check for check in checks if check.stands_against(runbook)]
+    if not problems:
+        return ""
+    reasons = "\n".join(f"{check.name}: {check.found} {check.todo}" for check in problems)
+    return f"{runbook} is not armed; preflight found:\n{reasons}"
+
+
+@dataclass(frozen=True)
+class ArmingDraft:
+    """An arming that somebody wants. `scope` is a word of `Arming.Scope`, `place` what it names
+    there: a host list for `nodes`, nothing for `all`. `runs`: None for any number."""
+
+    runbook: str
+    mode: str
+    scope: str
+    place: str
+    until: datetime
+    reason: str
+    runs: int | None = None
+
+
+def begin_arming(draft: ArmingDraft, *, actor: str, now: datetime, world: World | None) -> Outcome:
+    """Lets the runbook go so far on these nodes, until then. Arming needs a passing preflight, as
+    `set_mode` does."""
+    problem = _find_problem(draft, now)
+    if not problem and draft.mode == Mode.ARMED:
+        problem = _find_objection_to_arming(draft.runbook, now=now, world=world)
+    if problem:
+        return ControlRefused(problem)
+    is_of_nodes = draft.scope == Arming.Scope.NODES
+    with transaction.atomic():
+        row = Arming.objects.create(
+            runbook=draft.runbook,
+            mode=draft.mode,
+            scope=draft.scope,
+            place=draft.place,
+            nodes=sorted(set(output.hosts(draft.place))) if is_of_nodes else [],
+            until=draft.until,
+            runs=draft.runs,
+            reason=draft.reason.strip()[:255],
+            set_by=actor[:150],
+            set_at=now,
+        )
+        text = f"{draft.runbook} goes to {draft.mode} by {armings.describe(row)}: {row.reason}."
+        audit.record_person(actor, "arm", text, now=now)
+        _wake_refused("mode", now)
+    return Controlled(text)
+
+
+def _find_problem(draft: ArmingDraft, now: datetime) -> str:
+    books = library.load()
+    if draft.runbook not in books:
+        return f"There is no runbook {draft.runbook}; there are {', '.join(books)}."
+    if draft.mode not in Mode.values:
+        return f"There is no mode {draft.mode}; there are {', '.join(Mode.values)}."
+    if not draft.reason.strip():
+        return "Say why: whoever reads of it next will ask."
+    if draft.until <= now:
+        return "An arming ends in the future."
+    if draft.runs is not None and draft.runs < 1:
+        return "An arming is for one run at least."
+    if fleet.get_mode(draft.runbook) is Mode.OFF:
+        return f"{draft.runbook} is off, and no arming goes beyond that: set its mode first."
+    return _find_unknown_place(draft)
+
+
+def _find_unknown_place(draft: ArmingDraft) -> str:
+    if draft.scope not in Arming.Scope.values:
+        return f"There is no scope {draft.scope}; there are {', '.join(Arming.Scope.values)}."
+    if draft.scope == Arming.Scope.ALL:
+        return "" if not draft.place else "The scope all names no place."
+    if not draft.place.isprintable() or not 0 < len(draft.place) <= _LONGEST_PLACE:
+        return f"Name the {draft.scope}, with {_LONGEST_PLACE} characters at most."
+    nodes = list(Node.objects.inventoried())
+    if draft.scope == Arming.Scope.NODES:
+        wanted = set(output.hosts(draft.place))
+        unknown = sorted(wanted - {node.name for node in nodes})
+        if not wanted or unknown:
+            return f"Not in the inventory: {', '.join(unknown[:_SHOWN]) or draft.place}."
+        return ""
+    row = Arming(scope=draft.scope, place=draft.place)
+    if any(armings.covers(row, node) for node in nodes):
+        return ""
+    return f"No node of the inventory is in {draft.scope} {draft.place}."
+
+
+def end_arming(number: int, reason: str, *, actor: str, now: datetime) -> Outcome:
+    """Takes it back: from the next act on the runbook's own mode counts again."""
+    if not reason.strip():
+        return ControlRefused("Say why: whoever reads of it next will ask.")
+    values = {"ended_by": actor[:150], "ended_at": now, "ended_why": reason.strip()[:255]}
+    with transaction.atomic():
+        standing = Arming.objects.filter(pk=number, ended_at=None, until__gt=now)
+        if not standing.update(**values):
+            return ControlRefused(f"Arming {number} is not in force.")
+        row = Arming.objects.get(pk=number)
+        text = f"{row.runbook}: {armings.describe(row)}, has ended: {row.ended_why}."
+        audit.record_person(actor, "end_arming", text, now=now)
     return Controlled(text)
 
 

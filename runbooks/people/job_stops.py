@@ -18,7 +18,7 @@ from detectors.faults import Action, Component, Severity
 from incidents.models import Incident, Node
 from incidents.state import transitions
 from runbooks.engine import start
-from runbooks.fleet import fleet, guard_check
+from runbooks.fleet import armings, fleet, guard_check
 from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
 from runbooks.guards.table import Act, GuardRefused
@@ -49,7 +49,7 @@ def may_stop_job(name: str, fault_types: Sequence[str], *, now: datetime, world:
             False,
             f"{name} is not in the inventory, and what is not in the inventory is never acted upon",
         )
-    chosen = _find_runbook(fault_types, now)
+    chosen = _find_runbook(node, fault_types, now)
     if chosen is None:
         return Leave(
             False, f"none of {', '.join(fault_types) or 'no faults'} is a fault that stops a job"
@@ -64,16 +64,17 @@ def may_stop_job(name: str, fault_types: Sequence[str], *, now: datetime, world:
     return leave
 
 
-def _find_runbook(fault_types: Sequence[str], now: datetime) -> tuple[str, str] | None:
+def _find_runbook(node: Node, fault_types: Sequence[str], now: datetime) -> tuple[str, str] | None:
     """The gravest fault that calls for a runbook, and the runbook."""
     rows = catalog.load()
     known = [rows[name] for name in fault_types if name in rows]
     place = FaultPlace(resource="", is_node=True, is_provisional=False)
     books = [book for book in library.load().values() if book.needs_node]
+    modes = start.get_modes(fleet.load_modes(library.load(), now), node)
     for row in sorted(known, key=lambda row: -Severity(row.severity).rank):
         action, component = Action(row.action), Component(row.component)
         trouble = Trouble(row.id, action, component, Severity(row.severity), fitness=row.fitness)
-        chosen = choose(trouble, place, books, modes=start.get_modes(), past=Past(), now=now)
+        chosen = choose(trouble, place, books, modes=modes, past=Past(), now=now)
         if isinstance(chosen, Chosen):
             return row.id, chosen.book.name
     return None
@@ -88,7 +89,7 @@ def _claim_node(
     now: datetime,
     world: World,
 ) -> Leave:
-    mode = fleet.get_mode(runbook)
+    mode = fleet.decide_mode(runbook, node, now).mode
     if mode is not Mode.ARMED:
         return Leave(
             False,
@@ -105,6 +106,8 @@ def _claim_node(
         )
         if isinstance(verdict, GuardRefused):
             return Leave(False, verdict.reason)
+        if state.arming is not None and not armings.use(state.arming, now):
+            return Leave(False, f"arming {state.arming} has ended meanwhile")
         JobStop.objects.create(
             node=node, fault_type=fault_type, granted_at=now, expires_at=now + LEASE
         )

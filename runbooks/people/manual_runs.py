@@ -36,7 +36,7 @@ def start_manual_run(
     if incident is None:
         return ControlRefused(f"There is no incident {incident_id}.")
     refusal = _find_objection(incident, needs_node=book.needs_node)
-    mode = fleet.get_mode(runbook)
+    mode = fleet.decide_mode(runbook, incident.node, now).mode
     if refusal or mode is Mode.OFF:
         return ControlRefused(
             refusal or f"{runbook} is off: `kintsugi mode list` says how far it may go."

@@ -16,6 +16,7 @@ from django.db.models import F
 from incidents.models import Node
 from incidents.reserve import renames
 from runbooks.engine import audit, contexts
+from runbooks.fleet import armings
 from runbooks.models import CureAttempt, Run, RunState, SeenNode
 from runbooks.node import drains
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
@@ -51,6 +52,7 @@ def rename(old: str, new: str, *, actor: str, why: str, world: World, now: datet
     with transaction.atomic():
         text = renames.rename(old, new, actor=actor, why=why.strip(), now=now)
         _move_runs(old, new, now)
+        armings.rename_node(old, new)
         audit.record_node(actor, "rename", new, text, now=now)
     return Controlled(
         f"{text} Write {new} into the inventory's files too: the next import would bring {old}"

@@ -115,7 +115,7 @@ def simulate(
         raise CannotSimulate(f"Slurm cannot be asked: {error}") from error
     chosen, because, is_for = _choose(book, node, fault_type, now)
     request = _Request(book, node, snapshot, fault_type, now, world)
-    mode = str(fleet.get_mode(book.name))
+    mode = str(fleet.decide_mode(book.name, node, now).mode)
     faults = _list_active_faults(name)
     steps = tuple(_simulate_step(planned, request) for planned in book.steps)
     state_text = "+".join([state.base, *sorted(state.flags)])
@@ -155,7 +155,8 @@ def _choose(
     place = FaultPlace(resource=part, is_node=True, is_provisional=False)
     books = library.load()
     past = Past(outcome_history.load_tried(node, fault_type, books, now))
-    found = choose(trouble, place, books.values(), modes=start.get_modes(), past=past, now=now)
+    modes = start.get_modes(fleet.load_modes(books, now), node)
+    found = choose(trouble, place, books.values(), modes=modes, past=past, now=now)
     if isinstance(found, Chosen):
         return found.book.name, found.reason, book.fits(trouble)
     return "", found.reason, book.fits(trouble)

@@ -22,9 +22,11 @@ from incidents.state import transitions
 from incidents.text.wording import clock, duration
 from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.engine import start
-from runbooks.fleet import breaker
+from runbooks.fleet import breaker, fleet
+from runbooks.fleet.fleet import ModeTable
 from runbooks.guards.verdicts import Refusal
 from runbooks.lease import lease
+from runbooks.library import library
 from runbooks.models import UNFINISHED, Mode, Run, RunState, StepRun
 from runbooks.people import progress
 from runbooks.plan.choose import Chosen
@@ -148,7 +150,7 @@ class _Situation:
     incidents: Sequence[Incident]
     active_since: Mapping[int, datetime]
     asked_texts: Mapping[int, Sequence[str]]
-    modes: Mapping[str, str]
+    modes: ModeTable
     with_people: frozenset[str]
 
     @classmethod
@@ -164,7 +166,7 @@ class _Situation:
             incidents=list(rows.order_by("pk")),
             active_since=_get_active_since(ids),
             asked_texts=texts,
-            modes=start.get_modes(),
+            modes=fleet.load_modes(library.load(), now),
             with_people=with_people,
         )
 
@@ -225,7 +227,7 @@ class _Situation:
     def _evaluate_shadow(self, incident: Incident, run: Run, since: datetime) -> Standstill | Moves:
         """While nothing may act, people rely on nothing: what would be done is told, and nobody is
         asked for that."""
-        if not self._may_act:
+        if not self.modes.may_act:
             return Moves("nothing at this site may act")
         reason = (
             f"{progress.get_title(run)} is in shadow: it was written down, and nothing was done"
@@ -235,7 +237,9 @@ class _Situation:
     def _evaluate_choice(self, incident: Incident, since: datetime) -> Standstill | Moves:
         """Where nothing may act: as if everything might, so that shadow shows what a person would
         be asked."""
-        modes = self.modes if self._may_act else dict.fromkeys(self.modes, str(Mode.ARMED))
+        modes = dict.fromkeys(self.modes.own, str(Mode.ARMED))
+        if self.modes.may_act:
+            modes = start.get_modes(self.modes, incident.node)
         chosen = start.choose_runbook(
             incident, start.find_cause(incident), modes=modes, now=self.now
         )
@@ -249,10 +253,6 @@ class _Situation:
             )
             return Standstill(since, chosen.reason, ask)
         return Standstill(since, chosen.reason, f"Look after {place} by hand: {chosen.reason}.")
-
-    @property
-    def _may_act(self) -> bool:
-        return any(mode in (Mode.APPROVAL, Mode.ARMED) for mode in self.modes.values())
 
     def _get_since(self, incident: Incident) -> datetime:
         """Since when a critical fault of it stands; of the breaker's own incident, since it

@@ -10,7 +10,7 @@ from django.utils import timezone
 from incidents.models import Incident, Node, Silence, Spare
 from runbooks import questions
 from runbooks.library import library
-from runbooks.models import Approval, Breaker, Mode, Run, RunState, SeenAct, StopSwitch
+from runbooks.models import Approval, Arming, Breaker, Mode, Run, RunState, SeenAct, StopSwitch
 from runbooks.shadow import episode_facts
 from runbooks.shadow.episode_facts import EpisodeFacts, Look
 from tests.builders import GPU, NOW, an_incident
@@ -60,6 +60,18 @@ def in_other_states() -> list[str]:
         node=_node("gn043"), partitions=["gpu"], state=Spare.State.SERVING, since_at=NOW
     )
     _shadow(runs[3])
+    Arming.objects.create(
+        runbook="drain_reboot_verify",
+        mode=Mode.ARMED,
+        scope=Arming.Scope.NODES,
+        place="gn[046-047]",
+        nodes=["gn046", "gn047"],
+        until=timezone.now() + timedelta(days=1),
+        runs=3,
+        reason="pilot",
+        set_by="ada",
+        set_at=NOW,
+    )
     return [
         *(f"/incidents/silence/{window.pk}/change/" for window in windows),
         *(f"/runbooks/run/{run.pk}/change/" for run in runs),

@@ -31,6 +31,7 @@ from incidents.models import (
 from incidents.vocabulary.lifecycle import State, Trigger
 from kintsugi.roles import PERMISSIONS, UserRole
 from runbooks.models import (
+    Arming,
     Breaker,
     Mode,
     Run,
@@ -166,6 +167,40 @@ class TestWhoActs:
         assert answer.status_code == 409
         assert "KINTSUGI_SLURM" in answer.content.decode()
         assert not RunbookMode.objects.exists()
+
+    def test_an_administrator_arms_some_nodes_for_a_time_and_ends_that(
+        self, people: People
+    ) -> None:
+        a_node()
+        form = {
+            "order": "arm",
+            "runbook": RUNBOOK,
+            "mode": "approval",
+            "scope": "all",
+            "hours": "8",
+            "runs": "3",
+            "reason": "pilot",
+        }
+        assert people.on_call.post("/modes/", form).status_code == 403
+        assert people.admin.post("/modes/", form | {"hours": "x"}).status_code == 409
+        assert people.admin.post("/modes/", form).status_code == 302
+        row = Arming.objects.get()
+        page = people.viewer.get("/modes/").content.decode()
+        assert "0 of 3 runs used" in page
+        assert "End it now" not in page
+        end = {"order": "end_arming", "arming": row.pk}
+        assert people.admin.post("/modes/", end).status_code == 409
+        assert people.admin.post("/modes/", end | {"reason": "done"}).status_code == 302
+        row.refresh_from_db()
+        assert row.ended_by == "ada"
+
+    def test_arming_some_nodes_needs_the_preflight_too(self, people: People) -> None:
+        a_node()
+        form = {"order": "arm", "runbook": RUNBOOK, "mode": "armed", "scope": "all"}
+        form |= {"hours": "8", "reason": "pilot"}
+        answer = people.admin.post("/modes/", form)
+        assert answer.status_code == 409
+        assert not Arming.objects.exists()
 
     def test_nobody_writes_past_the_services_not_even_a_superuser(self, db: None) -> None:
         incident = an_incident()
