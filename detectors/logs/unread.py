@@ -58,6 +58,11 @@ _HARDWARE_WORD = re.compile(rf"(?i)\b(?:{words.HARDWARE})\b|^(?:{words.DEVICE})"
 _ENDED_PROGRAM = re.compile(
     r"(?:traps: )?(?P<name>[\w.-]{1,15})\[\d+\]:? (?:segfault|general protection|trap |bad frame)"
 )
+# What systemd says of a unit that failed (src/core/service.c, unit.c).
+_FAILED_UNIT = re.compile(
+    r"(?P<name>[\w.-]{1,60}?)(?:@[\w.-]{0,40})?\.service: (?:(?:Main|Control) process exited"
+    r"|Failed with result|Unit entered failed state|Start request repeated|Start operation timed)"
+)
 # Said of what works, though the name of a failure stands in it.
 _WELL = re.compile(
     r"(?i)\b(?:success\w*|no errors?|0 errors|errors?[:=] ?0|without errors?|enabled|initialized"
@@ -190,7 +195,9 @@ def is_of_interest(header: Header) -> bool:
         is_of_accounts = _OF_ACCOUNTS.match(mnemonic["facility"]) is not None
         if is_of_accounts or _OF_ACCOUNTS_WORDS.search(header.body):
             return False
-        return int(mnemonic["severity"]) <= WORST_SEVERITIES or _names_failed_part(header.body)
+        severity = int(mnemonic["severity"])
+        is_said = severity <= _NOTICE and _names_failed_part(header.body)
+        return severity <= WORST_SEVERITIES or is_said
     if _is_of_nobody(header):
         return False
     program = program_of(header).lower()
@@ -201,7 +208,14 @@ def is_of_interest(header: Header) -> bool:
     ended = _ENDED_PROGRAM.match(header.body)
     if ended is not None:
         return _IS_PROGRAM.match(ended["name"].lower()) is not None
-    return _is_bad(header) or _names_failed_part(header.body)
+    is_bad = _is_bad(header) or _names_failed_part(header.body)
+    return is_bad or _is_failed_unit(header.body)
+
+
+def _is_failed_unit(body: str) -> bool:
+    """Whether systemd says that a program that matters failed."""
+    found = _FAILED_UNIT.match(body)
+    return found is not None and _IS_PROGRAM.match(found["name"].lower()) is not None
 
 
 def _is_of_nobody(header: Header) -> bool:

@@ -147,6 +147,7 @@ ERROR_MARKS_ANYWHERE = (
     r"\bmmfs(?:\[\d+\])?: \[[EX]\] ",
     r"\bWARNING: ",
     r"%%\d\d\w{1,40}/[0-3]/",
+    r"\.service: (?:Main|Control) process exited",
     r"\]:? (?:segfault|general protection|trap |bad frame)",
 )
 

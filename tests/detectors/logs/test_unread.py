@@ -53,6 +53,7 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         # What a program says that has nothing to do but its hardware.
         ("Nov  1 12:00:00 gn001 nv-hostengine[9]: quux 7 is of an unknown kind", "nv-hostengine"),
         ("Nov  1 12:00:00.1 leaf01 WARNING swss#orchagent: :- doQuux: unhandled quux", "orchagent"),
+        ("Nov  1 12:00:00 gn001 systemd[1]: dcgm-quux.service: Main process exited", "systemd"),
         ("Nov  1 12:00:00 gn001 kernel: slurmctld[99]: segfault at 0 ip 7f sp 7f", "kernel"),
     ],
 )
@@ -78,7 +79,9 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         # What its own program does not call a warning.
         "Nov  1 12:00:00.1 leaf01 NOTICE mux#linkmgrd: Quux.cpp:12 quux: state of quux: unknown",
         "<189>date=2026-11-01 quux=12 msg=link dropped",
-        # Programs of users that were ended.
+        "<190>1: Nov  1 12:00:00.1: %QUUX-6-ACCESS: list quux Ethernet1 denied tcp 10.1.2.3(7)",
+        # Programs of users that were ended, units of others.
+        "Nov  1 12:00:00 gn001 systemd[1]: quux.service: Main process exited, status=1/FAILURE",
         "Nov  1 12:00:00 gn001 kernel: python3[99]: segfault at 0 ip 7f sp 7f error 4 in quux",
         # No part of the machine.
         "<4>Nov  1 12:00:00 gn001 kernel: quux: bad luck",
@@ -97,6 +100,8 @@ def test_other_lines_are_not(reader, line):
         "Nov  1 12:00:00 gn001 kernel: ADDRCONF(NETDEV_UP): eth0: link is not ready",
         "Nov  1 12:00:00 gn001 kernel: IPv6: ADDRCONF(NETDEV_UP): eth0: link is not ready",
         "[    1.5] ACPI Warning for \\_SB_._OSC: Return type mismatch (20230331/x-261)",
+        "[    7.7] nvme nvme0: missing or invalid SUBNQN field.",
+        "[    7.7] nvme nvme0: Shutdown timeout set to 10 seconds",
         "[    0.1] On node 0, zone DMA32: 96 pages in unavailable ranges",
         "[    0.9] Scanning for low memory corruption every 60 seconds",
         "[    0.9] acpi PNP0A08:00: FADT indicates ASPM is unsupported, using BIOS configuration",
