@@ -28,7 +28,7 @@ from runbooks.models import Mode, Run
 from runbooks.node import witnesses
 from runbooks.node.witnesses import REFUTED_AFTER
 from runbooks.shadow import episode_facts, external_changes
-from runbooks.shadow.episode_facts import EpisodeFacts, Look
+from runbooks.shadow.episode_facts import EpisodeFacts, FaultLook
 from runbooks.slurm.protocol import SlurmError
 from runbooks.step import Context, Done, Refuted, World
 from runbooks.steps.confirm_on_node import NOT_REBOOTED, ConfirmOnNode
@@ -105,16 +105,16 @@ def _look_at_node(run: Run, ctx: Context, episode: EpisodeFacts, *, is_first: bo
             episode.is_spared = witness_check.is_spared(run, ctx)
         result = ConfirmOnNode().run(ctx)
     except WorldError as error:
-        episode.look = Look.UNKNOWN
+        episode.look = FaultLook.UNKNOWN
         return f" Its node could not be looked at: {error}"
     if isinstance(result, Done):
-        episode.look = Look.SEEN
+        episode.look = FaultLook.SEEN
         return f" {result.text}"
     if isinstance(result, Refuted):
-        episode.look, episode.refuted_at = Look.DENIED, ctx.now
+        episode.look, episode.refuted_at = FaultLook.DENIED, ctx.now
         return _format_refuted(run, result, episode)
     is_denied = witnesses.REFUTED_SINCE in run.facts
-    episode.look = Look.DENIED if is_denied else Look.UNKNOWN
+    episode.look = FaultLook.DENIED if is_denied else FaultLook.UNKNOWN
     return f" A look at it now: {result.text.removesuffix(NOT_REBOOTED).strip()}"
 
 
@@ -156,12 +156,12 @@ def _get_next_look_at(
     """None when the node has shown what it can, or somebody has taken it out meanwhile."""
     if episode.held_by:
         return None
-    if episode.look is Look.DENIED and episode.refuted_at is None:
+    if episode.look is FaultLook.DENIED and episode.refuted_at is None:
         return ctx.now + REFUTED_AFTER
     if not ctx.state.is_serving or episode.refuted_at is not None:
         return None
     is_refused = isinstance(verdict, GuardRefused) and verdict.ask_again_at is not None
-    is_unknown = episode.look is Look.UNKNOWN and _is_seen_by_somebody(ctx)
+    is_unknown = episode.look is FaultLook.UNKNOWN and _is_seen_by_somebody(ctx)
     return ctx.now + _LOOK_AGAIN if is_refused or is_unknown else None
 
 

@@ -15,7 +15,7 @@ FACT = "dry_run"
 _TIMES = ("refuted_at", "refused_at", "allowed_at", "next_look_at")
 
 
-class Look(StrEnum):
+class FaultLook(StrEnum):
     SEEN = "seen"
     DENIED = "denied"
     UNKNOWN = "unknown"
@@ -32,7 +32,7 @@ class EpisodeFacts:
     """
 
     has_looked: bool = False
-    look: Look = Look.UNKNOWN
+    look: FaultLook = FaultLook.UNKNOWN
     is_spared: bool = False
     held_by: str = ""
     refusal: str = ""
@@ -44,7 +44,7 @@ class EpisodeFacts:
     @property
     def is_settled(self) -> bool:
         """Whether the node has shown whether the fault is there."""
-        return self.look is Look.SEEN or self.refuted_at is not None
+        return self.look is FaultLook.SEEN or self.refuted_at is not None
 
 
 def load(facts: Mapping[str, Any]) -> EpisodeFacts:
@@ -59,7 +59,7 @@ def _parse(stored: dict[str, Any]) -> EpisodeFacts:
     for name in _TIMES:
         text = stored.get(name)
         stored[name] = datetime.fromisoformat(text) if text else None
-    stored["look"] = Look(stored.get("look", Look.UNKNOWN))
+    stored["look"] = FaultLook(stored.get("look", FaultLook.UNKNOWN))
     return EpisodeFacts(**stored)
 
 

@@ -21,7 +21,7 @@ from incidents.models import Incident, IncidentJob, NodeInterval, Silence
 from incidents.vocabulary.lifecycle import State
 from runbooks.models import Run, RunState
 from runbooks.shadow import episode_facts
-from runbooks.shadow.episode_facts import EpisodeFacts, Look
+from runbooks.shadow.episode_facts import EpisodeFacts, FaultLook
 
 # By `EpisodeFacts.held_by`.
 _HELD = {
@@ -145,7 +145,7 @@ def _get_verdict(run: Run, facts: EpisodeFacts, past: _Past) -> tuple[Verdict, s
         return Verdict.WELL, "a person marked the incident a false alarm"
     if facts.refuted_at is not None:
         return Verdict.WELL, "looked for twice on the node, and not there"
-    if facts.look is Look.SEEN:
+    if facts.look is FaultLook.SEEN:
         return Verdict.BROKEN, "seen on the node"
     if run.incident.is_confirmed:
         return Verdict.BROKEN, "a person confirmed the incident"

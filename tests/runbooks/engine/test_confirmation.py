@@ -18,7 +18,7 @@ from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.models import Mode, Run, RunState
 from runbooks.node import witnesses
 from runbooks.shadow import episode_facts
-from runbooks.shadow.episode_facts import Look
+from runbooks.shadow.episode_facts import FaultLook
 from tests.runbooks.site import EPOCH, Site
 
 pytestmark = pytest.mark.django_db
@@ -233,13 +233,13 @@ def test_a_report_of_what_no_detector_sees_is_believed_as_before() -> None:
 @pytest.mark.parametrize(
     ("condition", "look", "says"),
     [
-        ("lost", Look.SEEN, "Confirmed on gn001: gpu.lost"),
-        ("well", Look.DENIED, "its gpu check finds nothing wrong"),
-        ("silent", Look.UNKNOWN, "Kintsugi cannot reach it"),
+        ("lost", FaultLook.SEEN, "Confirmed on gn001: gpu.lost"),
+        ("well", FaultLook.DENIED, "its gpu check finds nothing wrong"),
+        ("silent", FaultLook.UNKNOWN, "Kintsugi cannot reach it"),
     ],
 )
 def test_shadow_looks_too_and_writes_down_what_it_saw(
-    condition: str, look: Look, says: str
+    condition: str, look: FaultLook, says: str
 ) -> None:
     site = with_job(Site(mode=Mode.SHADOW))
     if condition == "silent":
