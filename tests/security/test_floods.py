@@ -70,10 +70,15 @@ def flood(count: int) -> list[FaultEvent]:
     return [replace(told("gn001"), qualifier=str(number)) for number in range(count)]
 
 
-def test_a_flood_of_one_sender_waits_and_anothers_fault_does_not() -> None:
+@pytest.mark.parametrize(("is_relay", "at_once"), [(True, 1000), (False, 250)])
+def test_a_flood_of_one_sender_waits_and_anothers_fault_does_not(
+    is_relay: bool, at_once: int
+) -> None:
     quotas = Quotas()
-    taken = [quotas.take(event, 0.0) for event in flood(3000)]
-    assert sum(event is not None for event in taken) == 1000
+    told_by = Provenance("10.66.6.6", Transport.UDP, is_relay=is_relay)
+    events = [replace(event, provenance=told_by) for event in flood(3000)]
+    taken = [quotas.take(event, 0.0) for event in events]
+    assert sum(event is not None for event in taken) == at_once
     assert quotas.take(told("gn002", "10.0.0.2"), 0.0) is not None
 
 
