@@ -12,7 +12,7 @@ from runbooks import questions
 from runbooks.library import library
 from runbooks.models import Approval, Arming, Breaker, Mode, Run, RunState, SeenAct, StopSwitch
 from runbooks.shadow import episode_facts
-from runbooks.shadow.episode_facts import EpisodeFacts, Look
+from runbooks.shadow.episode_facts import EpisodeFacts, FaultLook
 from tests.builders import GPU, NOW, an_incident
 
 _PART = "node/{}/gpu/0000:19:00.0"
@@ -111,7 +111,7 @@ def _shadow(run: Run) -> None:
     out instead."""
     now = timezone.now()
     SeenAct.objects.create(node=_node("gn044"), kind="drain", at=now, by="bob", text="fan tray")
-    episode = EpisodeFacts(has_looked=True, look=Look.DENIED, refuted_at=now, allowed_at=now)
+    episode = EpisodeFacts(has_looked=True, look=FaultLook.DENIED, refuted_at=now, allowed_at=now)
     episode_facts.store(run.facts, episode)
     run.started_at = now
     run.save()

@@ -12,7 +12,7 @@ from django.utils import timezone
 from kintsugi.cli import lists
 from runbooks.models import Run, RunState, SeenAct
 from runbooks.shadow import episode_facts
-from runbooks.shadow.episode_facts import EpisodeFacts, Look
+from runbooks.shadow.episode_facts import EpisodeFacts, FaultLook
 from tests.builders import a_node, an_incident
 from tests.kintsugi.pages import RUNBOOK, a_run
 from tests.kintsugi.people import People, people
@@ -29,7 +29,7 @@ def run(db: None) -> Run:
     now = timezone.now()
     run.started_at = now - timedelta(days=1)
     seen = {"refuted_at": run.started_at + timedelta(minutes=5), "allowed_at": run.started_at}
-    episode = EpisodeFacts(has_looked=True, look=Look.DENIED, **seen)
+    episode = EpisodeFacts(has_looked=True, look=FaultLook.DENIED, **seen)
     episode_facts.store(run.facts, episode)
     run.save()
     return run
