@@ -54,7 +54,7 @@ class ArmingForm(forms.Form):
     reason = forms.CharField(max_length=255)
 
 
-class EndForm(forms.Form):
+class EndArmingForm(forms.Form):
     arming = forms.IntegerField(min_value=1)
     reason = forms.CharField(max_length=255)
 
@@ -190,7 +190,7 @@ def _begin_arming(request: HttpRequest) -> list[str]:
 
 def _end_arming(request: HttpRequest) -> list[str]:
     """As `_set_mode`."""
-    form = EndForm(request.POST)
+    form = EndArmingForm(request.POST)
     if not form.is_valid():
         return ["Say why it ends: whoever reads of it next will ask."]
     number, reason = form.cleaned_data["arming"], form.cleaned_data["reason"]

@@ -143,7 +143,7 @@ def get_modes(runbooks: Collection[str]) -> dict[str, Mode]:
 
 
 @dataclass(frozen=True)
-class Decision:
+class DecidedMode:
     """How far a runbook may go on a node now. `arming`: by which; None: by the modes alone."""
 
     mode: Mode
@@ -158,15 +158,15 @@ class ModeTable:
     site: Mode
     armings: Sequence[Arming]
 
-    def decide(self, runbook: str, node: Node | None, *, used: int | None = None) -> Decision:
+    def decide(self, runbook: str, node: Node | None, *, used: int | None = None) -> DecidedMode:
         """An arming that covers it there stands in the place of the runbook's own mode, unless that
         is off; neither goes further than the site's mode. `used` names the arming by which the run
         that asks took its node out."""
         own = self.own[runbook]
         arming = armings.find_deciding(self.armings, runbook, node, used=used)
         if arming is None or own is Mode.OFF:
-            return Decision(get_lower_mode(own, self.site))
-        return Decision(get_lower_mode(Mode(arming.mode), self.site), arming)
+            return DecidedMode(get_lower_mode(own, self.site))
+        return DecidedMode(get_lower_mode(Mode(arming.mode), self.site), arming)
 
     @property
     def may_act(self) -> bool:
@@ -186,7 +186,7 @@ def load_modes(runbooks: Collection[str], now: datetime) -> ModeTable:
 
 def decide_mode(
     runbook: str, node: Node | None, now: datetime, *, used: int | None = None
-) -> Decision:
+) -> DecidedMode:
     """What the guards ask just before each act."""
     return load_modes((runbook,), now).decide(runbook, node, used=used)
 

@@ -33,7 +33,7 @@ _HELD = {
 }
 
 
-class Verdict(StrEnum):
+class EpisodeVerdict(StrEnum):
     WELL = "well"
     BROKEN = "broken"
     UNKNOWN = "unknown"
@@ -54,7 +54,7 @@ class Episode:
     runbook: str
     fault_type: str
     began_at: datetime
-    verdict: Verdict
+    verdict: EpisodeVerdict
     why: str
     closed_at: datetime | None = None
     drained_at: datetime | None = None
@@ -120,7 +120,7 @@ def _load_past(runs: Collection[Run], since: datetime, now: datetime) -> _Past:
 def _judge(run: Run, past: _Past, now: datetime) -> Episode:
     facts = episode_facts.load(run.facts)
     verdict, why = _get_verdict(run, facts, past)
-    drained_at = _get_drain_time(facts) if verdict is not Verdict.LEFT_OUT else None
+    drained_at = _get_drain_time(facts) if verdict is not EpisodeVerdict.LEFT_OUT else None
     episode = Episode(
         run.pk,
         run.incident_id,
@@ -133,23 +133,25 @@ def _judge(run: Run, past: _Past, now: datetime) -> Episode:
         run.incident.closed_at,
         drained_at,
     )
-    return _with_costs(episode, run, facts, past, now) if verdict is Verdict.BROKEN else episode
+    return (
+        _with_costs(episode, run, facts, past, now) if verdict is EpisodeVerdict.BROKEN else episode
+    )
 
 
-def _get_verdict(run: Run, facts: EpisodeFacts, past: _Past) -> tuple[Verdict, str]:
+def _get_verdict(run: Run, facts: EpisodeFacts, past: _Past) -> tuple[EpisodeVerdict, str]:
     left_out = next(_find_reasons_to_leave_out(run, facts, past), "")
     if left_out:
-        return Verdict.LEFT_OUT, left_out
+        return EpisodeVerdict.LEFT_OUT, left_out
     state = State(run.incident.state)
     if state is State.FALSE_POSITIVE:
-        return Verdict.WELL, "a person marked the incident a false alarm"
+        return EpisodeVerdict.WELL, "a person marked the incident a false alarm"
     if facts.refuted_at is not None:
-        return Verdict.WELL, "looked for twice on the node, and not there"
+        return EpisodeVerdict.WELL, "looked for twice on the node, and not there"
     if facts.look is FaultLook.SEEN:
-        return Verdict.BROKEN, "seen on the node"
+        return EpisodeVerdict.BROKEN, "seen on the node"
     if run.incident.is_confirmed:
-        return Verdict.BROKEN, "a person confirmed the incident"
-    return Verdict.UNKNOWN, "the node has not shown whether the fault is there"
+        return EpisodeVerdict.BROKEN, "a person confirmed the incident"
+    return EpisodeVerdict.UNKNOWN, "the node has not shown whether the fault is there"
 
 
 def _find_reasons_to_leave_out(run: Run, facts: EpisodeFacts, past: _Past) -> Iterator[str]:

@@ -13,7 +13,7 @@ from incidents.evaluation.windows import WindowKind
 from incidents.models import Silence
 from incidents.reliability import proportions
 from runbooks.models import SeenAct
-from runbooks.shadow.episodes import Episode, Verdict
+from runbooks.shadow.episodes import Episode, EpisodeVerdict
 
 # People see a fault's message before Kintsugi would act: a drain so much earlier is of the same
 # episode (our choice).
@@ -69,8 +69,8 @@ class ExternalDrains:
 
 
 def compute_report(episodes: Collection[Episode]) -> DryRunReport:
-    well = [episode for episode in episodes if episode.verdict is Verdict.WELL]
-    broken = [episode for episode in episodes if episode.verdict is Verdict.BROKEN]
+    well = [episode for episode in episodes if episode.verdict is EpisodeVerdict.WELL]
+    broken = [episode for episode in episodes if episode.verdict is EpisodeVerdict.BROKEN]
     wrong = sum(episode.drained_at is not None for episode in well)
     right = [episode for episode in broken if episode.drained_at is not None]
     deadly = [episode for episode in right if episode.jobs_died]
@@ -86,8 +86,8 @@ def compute_report(episodes: Collection[Episode]) -> DryRunReport:
         held=_compute_share(len(held), len(broken)),
         held_hours=sum(episode.held_hours for episode in held),
         guards=tuple(sorted({episode.guard for episode in held})),
-        unknown=verdicts.count(Verdict.UNKNOWN),
-        left_out=verdicts.count(Verdict.LEFT_OUT),
+        unknown=verdicts.count(EpisodeVerdict.UNKNOWN),
+        left_out=verdicts.count(EpisodeVerdict.LEFT_OUT),
     )
 
 

@@ -160,7 +160,7 @@ def test_whatever_is_armed_the_site_and_a_runbook_that_is_off_are_not_passed() -
         assert order.index(found) <= min(order.index(first), order.index(second))
         assert own is not Mode.OFF or found is Mode.OFF
         alone = fleet.ModeTable({"r": own}, site_mode, []).decide("r", node)
-        assert alone == fleet.Decision(min(own, site_mode, key=order.index))
+        assert alone == fleet.DecidedMode(min(own, site_mode, key=order.index))
 
 
 def test_it_is_begun_and_ended_with_a_line_of_the_audit_log_each(site: Site) -> None:

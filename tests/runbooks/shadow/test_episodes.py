@@ -17,7 +17,7 @@ from incidents.vocabulary.lifecycle import Trigger
 from kintsugi.periodic import job_watch, node_watch
 from runbooks import services
 from runbooks.models import Mode, RunState
-from runbooks.shadow.episodes import Episode, Verdict
+from runbooks.shadow.episodes import Episode, EpisodeVerdict
 from tests.runbooks.site import EPOCH, Site
 
 pytestmark = pytest.mark.django_db
@@ -61,9 +61,9 @@ def report(site: Site) -> services.DryRunReport:
 def test_what_is_denied_twice_was_a_well_node_and_the_timeline_says_so(site: Site) -> None:
     incident = site.raise_fault()
     begin(site, incident)
-    assert load(site).verdict is Verdict.UNKNOWN
+    assert load(site).verdict is EpisodeVerdict.UNKNOWN
     pass_time(site, 6 * MINUTE)
-    assert load(site).verdict is Verdict.WELL
+    assert load(site).verdict is EpisodeVerdict.WELL
     assert (report(site).well.count, report(site).well.of) == (1, 1)
     (line,) = [line for line in site.story(incident) if "looked for twice" in line]
     assert "gpu.xid.79 counts as wrong here" in line
@@ -75,7 +75,7 @@ def test_what_is_denied_once_and_then_seen_was_a_broken_node(site: Site) -> None
     begin(site, site.raise_fault())
     site.nodes.inject("gpu_lost", "gn001/gpu/0")
     pass_time(site, 6 * MINUTE)
-    assert load(site).verdict is Verdict.BROKEN
+    assert load(site).verdict is EpisodeVerdict.BROKEN
 
 
 def test_a_text_that_the_node_denies_would_have_taken_no_node(site: Site) -> None:
@@ -102,19 +102,19 @@ def test_a_node_that_gives_no_answer_is_asked_again_and_counts_in_nothing_before
 def test_a_persons_false_alarm_goes_before_what_was_seen(site: Site) -> None:
     incident = site.lose_gpu()
     begin(site, incident)
-    assert load(site).verdict is Verdict.BROKEN
+    assert load(site).verdict is EpisodeVerdict.BROKEN
     for gpu in site.nodes.nodes["gn001"].gpus:
         gpu.presence = Presence.PRESENT
     site.poll()
     incidents.act(incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="aya", note="cable", now=site.now)
     incident.refresh_from_db()
-    assert load(site).verdict is Verdict.WELL
+    assert load(site).verdict is EpisodeVerdict.WELL
 
 
 def test_a_node_that_a_person_had_taken_out_is_left_out(site: Site) -> None:
     site.slurm.human_drain("gn001", "kernel update")
     begin(site, site.raise_fault())
-    assert (load(site).verdict, report(site).left_out) == (Verdict.LEFT_OUT, 1)
+    assert (load(site).verdict, report(site).left_out) == (EpisodeVerdict.LEFT_OUT, 1)
 
 
 def test_a_node_under_maintenance_is_left_out(site: Site) -> None:
@@ -131,7 +131,7 @@ def test_a_node_under_maintenance_is_left_out(site: Site) -> None:
     assert isinstance(planned, planning.PlannedWindow), planned
     site.advance(site.run_of(incident))
     pass_time(site, 6 * MINUTE)
-    assert (load(site).verdict, load(site).drained_at) == (Verdict.LEFT_OUT, None)
+    assert (load(site).verdict, load(site).drained_at) == (EpisodeVerdict.LEFT_OUT, None)
 
 
 def test_only_jobs_that_began_after_the_drain_would_have_been_saved(site: Site) -> None:
