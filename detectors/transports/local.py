@@ -21,13 +21,18 @@ from detectors.transports.bundle import lock_path
 LONGEST_OUTPUT = 32 * 1024 * 1024
 # What programs say is read by us: in their own language, not the site's.
 _ENVIRONMENT = {"LC_ALL": "C", "LANG": "C"}
+# What a program of this machine needs to run at all. All else of our environment stays with us: it
+# holds our secrets, and sbatch hands on to a job whatever it is given.
+_HANDED_ON = frozenset({"HOME", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"})
+_PREFIX_HANDED_ON = "SLURM_"
 
 
 class LocalShell:
     """Commands on this machine. The whole process group is killed when its time is over.
 
-    `until`: a moment of `time.monotonic` that no command outlives. `environment` is added to ours,
-    for what must not stand on a command line, which every user of the machine can read.
+    `until`: a moment of `time.monotonic` that no command outlives. Of our environment a command
+    gets what it needs to run; `environment` is added to that, for what must not stand on a command
+    line, which every user of the machine can read.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class LocalShell:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT, **self._environment},
+                env={**_get_handed_on(), **_ENVIRONMENT, **self._environment},
             )
         except OSError as error:
             raise DetectorError(
@@ -118,3 +123,11 @@ def _locked(name: str, target: Target) -> Iterator[None]:
         raise DetectorError(f"{name} on {target.name}: the round before still runs") from error
     finally:
         os.close(descriptor)
+
+
+def _get_handed_on() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _HANDED_ON or name.startswith(_PREFIX_HANDED_ON)
+    }

@@ -187,8 +187,10 @@ _SBATCH = (
     "--chdir=/",
     "--output=/dev/null",
     "--ntasks-per-node=1",
-    # Of our environment nothing travels: it holds what is secret.
-    "--export=PATH",
+    # Each value but ALL and NIL, which 22.05 does not know, has slurmd read the login files of the
+    # account on the node first, for up to 120 s (sbatch(1), --get-user-env): a node whose home is
+    # on a dead file system would start no job. Of our own environment LocalShell keeps the secrets.
+    "--export=ALL",
 )
 
 

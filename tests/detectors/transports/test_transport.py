@@ -49,6 +49,18 @@ def test_output_and_status_come_back_as_they_are(door: tuple[Shell, Target]) -> 
     assert (output.status, output.stdout.strip(), output.stderr.strip()) == (1, b"out", b"err")
 
 
+def test_no_command_gets_what_is_in_our_environment_and_it_does_not_need(
+    door: tuple[Shell, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINTSUGI_SLACK_BOT_TOKEN", "xoxb-secret")
+    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    shell, target = door
+    output = shell.run(target, ("env",), SECONDS_5)
+    names = {line.partition("=")[0] for line in output.stdout.decode().splitlines()}
+    assert "PATH" in names
+    assert not names & {"KINTSUGI_SLACK_BOT_TOKEN", "PGPASSWORD"}
+
+
 def test_words_reach_the_program_unchanged_when_a_shell_would_read_them(
     door: tuple[Shell, Target],
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from detectors.detector import Output, Target
+from fixtures.cluster.slurm_daemons import SlurmDaemons
 from fixtures.cluster.slurm_supervisor import descendants_named
 from fixtures.memory_slurm_commands import CommandShell
 from runbooks.slurm.client import ScontrolWriter, parse_controller
@@ -24,6 +25,7 @@ from tests.runbooks.slurm.test_slurm import (
     Site,
     _memory,
     look,
+    real_client,
     site,
     wait_for,
 )
@@ -113,6 +115,27 @@ def test_job_of_ours_runs_once_and_its_end_is_told(site: Site, key: str, tmp_pat
     assert submit(site, key, "sh", "-c", f"echo again >> '{tmp_path}/out'") == first
     if isinstance(site, RealSite):
         assert (tmp_path / "out").read_text() == "it's a b\n"
+
+
+@pytest.mark.needs("slurmctld", "slurmd")
+def test_job_of_ours_gets_neither_our_secrets_nor_the_environment_of_a_login(
+    slurm_daemons: SlurmDaemons,
+    take_node: Callable[[], str],
+    key: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """slurmd would run the login files of the account first, and wait for them as long as they
+    hang."""
+    monkeypatch.setenv("KINTSUGI_SLACK_BOT_TOKEN", "xoxb-secret")
+    site = RealSite(real_client(slurm_daemons), slurm_daemons, take_node())
+    submit(site, key, "sh", "-c", f"env > '{tmp_path}/env'")
+    assert ended(site, key).exit_status == 0
+    lines = (tmp_path / "env").read_text().splitlines()
+    names = {line.partition("=")[0] for line in lines}
+    of_a_login = {"SHELL", "MAIL", "TERM", "SLURM_GET_USER_ENV"}
+    assert {"PATH", "SLURM_JOB_ID"} <= names
+    assert not names & {"KINTSUGI_SLACK_BOT_TOKEN", *of_a_login}
 
 
 def test_job_of_ours_tells_the_status_that_it_ended_with(site: Site, key: str) -> None:
