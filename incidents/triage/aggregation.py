@@ -7,7 +7,7 @@ effects.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -40,8 +40,10 @@ from incidents.vocabulary.relations import Relation
 # after its end.
 AROUND_JOBS = timedelta(minutes=2)
 _SHOWN = 3
-# Our choice: so many transactions at most bring symptoms of one place at the same moment.
-_AT_ONCE = 4
+# Our choice: beside one transaction so many others at most bring symptoms of one place at the same
+# moment, and less than half of what is needed is on its way at any time.
+_OTHERS = 3
+_ENOUGH_SEEN = 0.5
 _DUE = Prepared(
     lambda: Fault.objects.filter(is_active=True).filter(
         Q(fault_type__among=Given("concluded"), clears=str(ClearRule.BY_POLL))
@@ -91,17 +93,24 @@ class Aggregation:
             symptom_counts.count_symptoms(rule, place, symptoms, until, self.surroundings)
             for place in sorted(places)
         ]
-        self._require_all_symptoms([count for count in counts if count.place in shown_at])
+        self._require_all_symptoms(rule, counts, symptoms_here)
         conclusive = [count for count in counts if count.is_conclusive and count.place in shown_at]
         for count in symptom_counts.resolve_ties(conclusive):
             self._conclude(count, symptoms)
         self.suspicions += [self._suspect(count) for count in counts if count.holds]
 
-    def _require_all_symptoms(self, counts: Sequence[SymptomCount]) -> None:
+    def _require_all_symptoms(
+        self, rule: AggregationRule, counts: Sequence[SymptomCount], cases: Sequence[FaultCase]
+    ) -> None:
         """A place that several pods share may have symptoms in transactions that have not ended.
-        Each sees its own: where a few together would be enough, they are counted one by one."""
+        Each sees its own: where all together may be enough, they are counted one by one. Of those
+        that come at the same moment, the one that brings most need not see the others for that."""
+        brought = Counter(place for case in cases for place in self._get_places(rule, [case]))
         for count in counts:
-            if _AT_ONCE * len(count.counted) >= count.rule.needed(count.of):
+            seen, needed = len(count.counted), rule.needed(count.of)
+            if not brought[count.place]:
+                continue
+            if seen >= needed * _ENOUGH_SEEN or seen + _OTHERS * brought[count.place] >= needed:
                 self.batch.require_lock([resources.owner(count.place)])
 
     def _get_unexplained(self, rule: AggregationRule) -> list[FaultCase]:

@@ -11,7 +11,9 @@ from django.db import connection, transaction
 
 from detectors.faults import FaultEvent
 from incidents import services
+from incidents.inventory import services as inventory
 from incidents.models import Fault, Incident, IncidentFault
+from incidents.topology.topology import NodePlace, StoragePlace, Topology
 from incidents.triage.ingest import ingest
 from tests.builders import NOW, a_clear, a_node, an_event
 from tests.services.patience import patient
@@ -148,3 +150,49 @@ def test_an_incident_that_reaches_to_no_pod_changes_under_the_lock_of_all() -> N
 def test_a_fault_of_one_machine_locks_its_pod_alone() -> None:
     with while_placing(lost("gn001")):
         assert not has_locked_all_pods()
+
+
+def lost_by(pod: str, count: int) -> list[FaultEvent]:
+    """So many clients of a pod lose the file system that all pods share."""
+    names = [f"{pod}{number}" for number in range(count)]
+    return [an_event("storage.lustre.connection_lost", f"node/{name}") for name in names]
+
+
+@pytest.fixture
+def _file_system_of_two_pods() -> None:
+    """Ten of its clients are enough to conclude that it is lost."""
+    names = [f"{pod}{number}" for pod in ("d", "e") for number in range(10)]
+    nodes = tuple(NodePlace(name, pod=name[0]) for name in names)
+    inventory.apply(Topology(nodes=nodes, storage=(StoragePlace("/lustre"),)), NOW)
+
+
+@pytest.mark.usefixtures("_file_system_of_two_pods")
+@pytest.mark.parametrize(("count", "locks_all"), [(1, False), (2, False), (3, True), (10, True)])
+def test_symptoms_of_a_shared_place_lock_all_pods_where_those_on_their_way_may_be_enough(
+    count: int, locks_all: bool
+) -> None:
+    with transaction.atomic():
+        ingest(lost_by("d", count), now=NOW, by_pod=True)
+        assert has_locked_all_pods() is locks_all
+
+
+@pytest.mark.usefixtures("_file_system_of_two_pods")
+@pytest.mark.parametrize(("before", "locks_all"), [(3, False), (4, True)])
+def test_one_symptom_of_a_shared_place_locks_all_pods_once_half_of_what_is_needed_is_there(
+    before: int, locks_all: bool
+) -> None:
+    *earlier, event = lost_by("d", before + 1)
+    ingest(earlier, now=NOW, by_pod=True)
+    with while_placing(event):
+        assert has_locked_all_pods() is locks_all
+
+
+@pytest.mark.usefixtures("_file_system_of_two_pods")
+def test_two_batches_at_once_conclude_what_only_both_show() -> None:
+    with transaction.atomic():
+        ingest(lost_by("d", 5), now=NOW, by_pod=True)
+        other = start(lambda: ingest(lost_by("e", 5), now=NOW, by_pod=True))
+        wait_until(is_waiting_for_a_lock, within_s=30, what="the other batch to wait")
+    other.join(patient(30))
+    concluded = Fault.objects.filter(fault_type="storage.service_lost")
+    assert [fault.resource for fault in concluded] == ["storage/lustre"]
