@@ -248,6 +248,7 @@ class Pipeline:
         # First: an incident that asks a person is not settled by its faults' end.
         runbooks.sweep_standstills(now)
         runbooks.sweep_unanswered(now)
+        runbooks.sweep_wrong_acts(now)
         incidents.sweep(now=now)
         incidents.end_silences(now)
         incidents.vendor_cases_due(now)

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from incidents.db.prepared import Given, Prepared
-from runbooks.engine import approvals, outcome_history, start
+from runbooks.engine import approvals, outcome_history, result, start
 from runbooks.engine.start import format_plan
 from runbooks.engine.turn import advance
+from runbooks.fleet import step_backs
 from runbooks.fleet.breaker import evaluate_breaker
 from runbooks.fleet.fleet import get_answering_nodes, get_mode, get_site_mode, get_stop_reason
 from runbooks.lease import lease
@@ -98,6 +99,7 @@ __all__ = [
     "stop",
     "sweep_standstills",
     "sweep_unanswered",
+    "sweep_wrong_acts",
     "take_over",
 ]
 
@@ -125,6 +127,13 @@ def evaluate_outcomes(now: datetime) -> int:
     """Says of rungs whose runs have ended whether they cured their fault, once that is known. How
     many were judged."""
     return outcome_history.evaluate_outcomes(now, library.load())
+
+
+def sweep_wrong_acts(now: datetime) -> int:
+    """Takes a rung from each arming by which a node was taken out that people have called well
+    since. How many have gone down."""
+    runs = step_backs.list_candidates(now)
+    return sum(result.step_back_if_wrong(run, now) for run in runs)
 
 
 def start_after(run_id: int, *, now: datetime, world: World) -> list[int]:

@@ -38,6 +38,8 @@ NOT_TOLD: dict[str, str] = {
 
 BEYOND_LIMIT = "beyond_limit"
 """A node that is of no use to any job was drained though a limit on number would hold others."""
+STEPPED_BACK = "stepped_back"
+"""An arming went down a rung by itself, since an act by it was wrong."""
 JOBS_IN_THE_WAY = "jobs_in_the_way"
 """Jobs keep a node that is of no use from its repair, for longer than a person should not know."""
 ASKED_AGAIN = "asked_again"
@@ -46,10 +48,10 @@ ASKED_AGAIN = "asked_again"
 LOUD: frozenset[str] = frozenset(
     {
         *("approval_asked", ASKED_AGAIN, BEYOND_LIMIT, JOBS_IN_THE_WAY, "repair_failed"),
-        *("spare_late", "standstill", "still_standing", "vendor_late"),
+        *("spare_late", "standstill", STEPPED_BACK, "still_standing", "vendor_late"),
     }
 )
-ASKING = LOUD - {BEYOND_LIMIT}
+ASKING = LOUD - {BEYOND_LIMIT, STEPPED_BACK}
 """Those of them that ask for something."""
 
 _State = Notification.SendState

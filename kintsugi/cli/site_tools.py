@@ -45,6 +45,8 @@ _ARMING_FIELDS = {
     "place": "place",
     "nodes": "nodes",
     "until": "until",
+    "stepped_back_at": "stepped_back_at",
+    "stepped_back_why": "stepped_back_why",
     "runs": "runs",
     "used": "used",
     "by": "set_by",

@@ -17,10 +17,10 @@ from django.db.models import Count
 
 from incidents.state import transitions
 from runbooks.engine import result as ending
-from runbooks.engine import start, withdraw
+from runbooks.engine import withdraw
 from runbooks.engine.result import Turn
 from runbooks.lease import lease
-from runbooks.lease.withdrawal_reasons import Withdraw
+from runbooks.lease.withdrawal_reasons import REFUTED, UNWITNESSED, Withdraw
 from runbooks.models import Run
 from runbooks.node import drains, witnesses
 from runbooks.slurm.ownership import Held
@@ -60,7 +60,7 @@ def ends_turn(turn: Turn, ctx: Context, *, world: World) -> bool:
 def give_back(turn: Turn, refuted: Refuted, *, world: World) -> None:
     """Ends the run, and says which rule has told what is not there."""
     run = turn.run
-    run.facts[start.UNWITNESSED] = True
+    run.facts[UNWITNESSED] = True
     reason = note_refuted(run, refuted)
     ask = (
         f"See what told of it (kintsugi incident why {run.incident_id}). If it is real all the"
@@ -73,7 +73,7 @@ def give_back(turn: Turn, refuted: Refuted, *, world: World) -> None:
 
 def note_refuted(run: Run, refuted: Refuted) -> str:
     """Keeps what is not there, and says so, with which rule has told it: without its full stop."""
-    run.facts[start.REFUTED] = [[fault.fault_type, fault.resource] for fault in refuted.faults]
+    run.facts[REFUTED] = [[fault.fault_type, fault.resource] for fault in refuted.faults]
     names = " and ".join(dict.fromkeys(fault.fault_type for fault in refuted.faults))
     count = "The rule" if len(refuted.faults) == 1 else "Each rule"
     return f"{refuted.text}. {count} that told of {names} counts as wrong here"
@@ -81,7 +81,7 @@ def note_refuted(run: Run, refuted: Refuted) -> str:
 
 def count_by_type() -> dict[str, int]:
     """How many runs have ended since their fault was refuted, by its type."""
-    refuted = Run.objects.filter(**{f"facts__{start.REFUTED}__isnull": False})
+    refuted = Run.objects.filter(**{f"facts__{REFUTED}__isnull": False})
     return dict(refuted.values_list("fault_type").annotate(Count("pk")).order_by())
 
 

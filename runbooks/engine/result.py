@@ -19,7 +19,7 @@ from incidents.vocabulary.changes import Refused as ActRefused
 from incidents.vocabulary.lifecycle import State, Trigger
 from runbooks.engine import audit, keep_drained, outcome_history, persons_resume
 from runbooks.engine.start import format_plan
-from runbooks.fleet import room_queue
+from runbooks.fleet import room_queue, step_backs
 from runbooks.guards.table import GuardRefused, Refusal
 from runbooks.lease import lease
 from runbooks.lease.lease import REFUSED, SAID_AT
@@ -469,6 +469,15 @@ def _finish(turn: Turn, state: RunState, outcome: str) -> None:
         waiting_for="",
         finished_at=turn.now,
     )
+    step_back_if_wrong(turn.run, turn.now)
+
+
+def step_back_if_wrong(run: Run, now: datetime) -> bool:
+    """Whether the arming by which the run acted has gone down a rung, since that was wrong."""
+    text = step_backs.step_back(run, now)
+    if text:
+        audit.record_run(run, "step_back", audit.Phase.DONE, text, now=now)
+    return bool(text)
 
 
 def get_next_check_at(run: Run, now: datetime) -> datetime | None:

@@ -23,6 +23,7 @@ from runbooks.engine import outcome_history
 from runbooks.fleet import fleet
 from runbooks.fleet.fleet import ModeTable
 from runbooks.lease import withdrawal_reasons
+from runbooks.lease.withdrawal_reasons import REFUTED, UNWITNESSED
 from runbooks.library import library
 from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.plan.choose import Chosen, FaultPlace, NoRunbook, Past, choose
@@ -34,11 +35,6 @@ _WAITS_FOR_RUN = (State.OPEN, State.ACKNOWLEDGED)
 _FINAL = (RunState.FAILED, RunState.ABORTED, RunState.SHADOWED)
 
 
-UNWITNESSED = "unwitnessed"
-"""The fact of a run that ended since nobody who can be believed sees its fault."""
-REFUTED = "refuted"
-"""The fact of a run that ended since what can see its faults denied them: their types and
-resources."""
 DOUBTED = "doubted"
 """The fact of a run: those of an earlier run of its incident."""
 # How soon the same text has the node looked at again (our choice: as long as nothing may move

@@ -19,7 +19,7 @@ from incidents.triage import sweep
 from runbooks.engine import result as ending
 from runbooks.engine import start, withdraw
 from runbooks.engine.result import Turn
-from runbooks.lease.withdrawal_reasons import Withdraw
+from runbooks.lease.withdrawal_reasons import UNWITNESSED, Withdraw
 from runbooks.models import Run
 from runbooks.node import witnesses
 from runbooks.node.witnesses import Denied, Unseen, Witnessed
@@ -158,7 +158,7 @@ def _wait_or_give_up(turn: Turn, ctx: Context, answer: Denied, *, world: World) 
         ending.wait(turn, Wait(f"{text}: {answer.how}. It is looked at again.", _LOOK_AGAIN))
         return
     run = turn.run
-    run.facts[start.UNWITNESSED] = True
+    run.facts[UNWITNESSED] = True
     reason = f"{answer.fault} {_describe_source(ctx, answer.fault)}"
     verdict = Withdraw(f"{reason}, and {ctx.node} itself denies it: {answer.how}", hands_back=True)
     ask = (

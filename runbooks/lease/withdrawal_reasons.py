@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from incidents.vocabulary.lifecycle import State
 
+UNWITNESSED = "unwitnessed"
+"""The fact of a run that ended since nobody who can be believed sees its fault."""
+REFUTED = "refuted"
+"""The fact of a run that ended since what can see its faults denied them: their types and
+resources."""
+
 
 @dataclass(frozen=True)
 class GoOn:

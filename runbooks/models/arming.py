@@ -1,5 +1,5 @@
 """The table of armings. Data and constraints only: `runbooks.people.controls` begins and ends them,
-`runbooks.fleet.armings` counts their runs."""
+`runbooks.fleet.armings` counts their runs, `runbooks.fleet.step_backs` takes a rung from them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ class Arming(models.Model):
         null=True, blank=True, help_text="how many may take a node out by it; empty: no limit"
     )
     used = models.PositiveIntegerField(default=0, help_text="how many have")
+    stepped_back_at = models.DateTimeField(
+        null=True, blank=True, help_text="when its mode went down a rung by itself"
+    )
+    stepped_back_why = models.CharField(max_length=255, blank=True)
     reason = models.CharField(max_length=255)
     set_by = models.CharField(max_length=150)
     set_at = models.DateTimeField()

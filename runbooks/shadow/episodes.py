@@ -20,7 +20,7 @@ from incidents.evaluation.windows import WindowKind
 from incidents.models import Incident, IncidentJob, NodeInterval, Silence
 from incidents.vocabulary.lifecycle import State
 from runbooks.models import Run, RunState
-from runbooks.shadow import episode_facts
+from runbooks.shadow import episode_facts, well_nodes
 from runbooks.shadow.episode_facts import EpisodeFacts, FaultLook
 
 # By `EpisodeFacts.held_by`.
@@ -143,10 +143,9 @@ def _get_verdict(run: Run, facts: EpisodeFacts, past: _Past) -> tuple[EpisodeVer
     if left_out:
         return EpisodeVerdict.LEFT_OUT, left_out
     state = State(run.incident.state)
-    if state is State.FALSE_POSITIVE:
-        return EpisodeVerdict.WELL, "a person marked the incident a false alarm"
-    if facts.refuted_at is not None:
-        return EpisodeVerdict.WELL, "looked for twice on the node, and not there"
+    well = well_nodes.find_reason(state, is_refuted=facts.refuted_at is not None)
+    if well:
+        return EpisodeVerdict.WELL, well
     if facts.look is FaultLook.SEEN:
         return EpisodeVerdict.BROKEN, "seen on the node"
     if run.incident.is_confirmed:

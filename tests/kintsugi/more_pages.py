@@ -71,6 +71,8 @@ def in_other_states() -> list[str]:
         reason="pilot",
         set_by="ada",
         set_at=NOW,
+        stepped_back_at=NOW + timedelta(hours=2),
+        stepped_back_why="run 7 took gn046 out of service, which was well",
     )
     return [
         *(f"/incidents/silence/{window.pk}/change/" for window in windows),
