@@ -35,6 +35,8 @@ _PIECES = (
     *("a ", "0 ", "a.", "a-", "| ", "0.", " \n", "a\n", "0\n", "0 0 ", '{"a":', "a=", "://"),
 )
 _TAILS = ("", "!\n!", "x")
+# What has a call of the module in it, and some more.
+_NAMES_RE = re.compile(r"\bre\s*\.")
 _TEXTS = frozenset({"text", "output", "said", "comment", "content"})
 
 
@@ -73,37 +75,35 @@ def _patterns_in(value: object) -> Iterator[re.Pattern[Any]]:
 def find_hidden_patterns(package: str) -> list[str]:
     """Where a pattern is made inside a function, or handed to `re` as a text: none of these is
     found by its name, and so none is measured. As `file:line`."""
-    found = []
-    root = Path(str(import_module(package).__file__)).parent
-    for path in sorted(root.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        inside = {id(node) for function in functions for node in ast.walk(function)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _is_of_re(node, is_inside=id(node) in inside):
-                found.append(f"{path.relative_to(root.parent)}:{node.lineno}")
-    return found
+    return [place for place, _ in _find_calls_of_re(package)]
 
 
 def find_inline_patterns(package: str) -> tuple[dict[str, re.Pattern[Any]], list[str]]:
     """Those that are written where they are used, by `file:line`; and the places of others, whose
     pattern is worked out there."""
-    root = Path(str(import_module(package).__file__)).parent
-    lines = {path: ast.parse(path.read_text()) for path in sorted(root.rglob("*.py"))}
     patterns: dict[str, re.Pattern[Any]] = {}
     worked_out = []
-    for place in find_hidden_patterns(package):
-        name, _, line = place.partition(":")
-        for node in ast.walk(lines[root.parent / name]):
-            is_here = isinstance(node, ast.Call) and node.lineno == int(line)
-            if not is_here or not _is_of_re(node, is_inside=True):  # type: ignore[arg-type]
-                continue
-            first = node.args[0]  # type: ignore[attr-defined]
-            if isinstance(first, ast.Constant):
-                patterns[place] = re.compile(first.value)
-            else:
-                worked_out.append(place)
+    for place, call in _find_calls_of_re(package):
+        first = call.args[0]
+        if isinstance(first, ast.Constant):
+            patterns[place] = re.compile(first.value)
+        else:
+            worked_out.append(place)
     return patterns, worked_out
+
+
+def _find_calls_of_re(package: str) -> Iterator[tuple[str, ast.Call]]:
+    root = Path(str(import_module(package).__file__)).parent
+    for path in sorted(root.rglob("*.py")):
+        text = path.read_text()
+        if not _NAMES_RE.search(text):
+            continue
+        tree = ast.parse(text)
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        inside = {id(node) for function in functions for node in ast.walk(function)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _is_of_re(node, is_inside=id(node) in inside):
+                yield f"{path.relative_to(root.parent)}:{node.lineno}", node
 
 
 def _is_of_re(call: ast.Call, *, is_inside: bool) -> bool:

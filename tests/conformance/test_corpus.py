@@ -18,6 +18,7 @@ from detectors.cli.explain import ExplainedLine, explain
 from detectors.faults import Action, Component, EventKind
 from detectors.logs.signatures import Fact, Matcher
 from tests.conformance.score import COMPONENTS
+from tests.matching import get_shipped_matcher
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 RIGHT_SHARE = 0.99
@@ -44,7 +45,7 @@ class Labelled:
 
 @pytest.fixture(scope="module")
 def matcher() -> Matcher:
-    return Matcher(load())
+    return get_shipped_matcher()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
 from detectors.logs.unread import UnreadLine, UnreadReader
 from detectors.receivers.delivery import Backlog, InboxAway, PositionMoved
@@ -19,10 +18,9 @@ from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Batch, Extent, Spool
 from detectors.receivers.syslog import Door, Listen, Receiver, TlsDoor
+from tests.matching import get_shipped_matcher
 from tests.services.ports import wait_until
 
-# Compiled once for all tests: they use it in one thread after the other.
-MATCHER = Matcher(catalog.load())
 AT = datetime(2025, 1, 12, 3, 4, 5, tzinfo=UTC)
 
 
@@ -84,7 +82,7 @@ class RunningReceiver:
         senders: Senders | None = None,
         zones: Zones | None = None,
         doors: Sequence[Door] = (),
-        matcher: Callable[[], Matcher] = lambda: MATCHER,
+        matcher: Callable[[], Matcher] = get_shipped_matcher,
         listen: Listen | None = None,
         relp: socket.socket | None = None,
         tls: TlsDoor | None = None,
@@ -94,7 +92,7 @@ class RunningReceiver:
         self.inbox = inbox or MemoryInbox()
         self.receiver = Receiver(
             matcher=matcher,
-            unread_reader=lambda: UnreadReader(MATCHER),
+            unread_reader=lambda: UnreadReader(get_shipped_matcher()),
             spool=Spool(home / "spool"),
             inbox=self.inbox,
             listen=listen or Listen(port=0),

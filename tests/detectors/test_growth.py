@@ -27,6 +27,7 @@ from tests.detectors import growth
 from tests.detectors.growth import find_growth
 from tests.detectors.test_contract import _reading
 from tests.growth import find_inline_patterns, find_slow_pattern
+from tests.matching import get_shipped_matcher
 
 _AT = datetime(2026, 1, 12, tzinfo=UTC)
 _SIGNALS = Path(__file__).parents[2] / "fixtures" / "signals"
@@ -169,7 +170,7 @@ SECONDS = 15.0
 
 @pytest.fixture(scope="module")
 def matcher() -> Matcher:
-    return Matcher(catalog.load())
+    return get_shipped_matcher()
 
 
 def _signature_attacks() -> Iterator[tuple[str, str, str]]:

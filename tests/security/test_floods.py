@@ -11,13 +11,13 @@ import pytest
 
 from detectors.catalog import catalog
 from detectors.faults import EventKind, FaultEvent
-from detectors.logs.signatures import Matcher
 from detectors.provenance import Provenance, Transport
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
 from detectors.receivers.refusals import Quotas
+from tests.matching import get_shipped_matcher
 
 _AT = datetime(2026, 11, 23, 8, tzinfo=UTC)
 _KNOWN = frozenset({"gn001", "gn002"})
@@ -155,7 +155,7 @@ def test_each_sender_of_datagrams_has_its_turn() -> None:
     ["grep ", "sudo: ", "a", " ", "NVRM: Xid (PCI:0000:19:00): 79, ", "EDAC MC0: ", "(a(", "[x] "],
 )
 def test_a_megabyte_of_text_holds_a_receiver_for_less_than_a_tenth_of_a_second(words: str) -> None:
-    intake = Intake(Matcher(catalog.load()), zones=Zones(), counters=Counters(), folder=Folder())
+    intake = Intake(get_shipped_matcher(), zones=Zones(), counters=Counters(), folder=Folder())
     sender = Sender("10.66.6.6", provenance=Provenance("10.66.6.6", Transport.UDP, is_relay=True))
     start = b"<3>1 - gn042 kernel - - - NVRM: Xid (PCI:0000:19:00): 79, "
     line = start + words.encode() * ((65_000 - len(start)) // len(words))

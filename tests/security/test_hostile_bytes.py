@@ -10,31 +10,33 @@ import pytest
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import OutputWrapper
 
-from detectors.catalog import catalog
 from detectors.cli import explain
 from detectors.detector import Output, Reading, Target, TargetKind
 from detectors.faults import event_id, fingerprint
-from detectors.logs.signatures import Matcher
 from detectors.node.outputs import host_system
 from detectors.resources import printable
 from incidents.text.archive import without_secrets
 from kintsugi.cli import output
 from kintsugi.management.store import StoreCommand
+from tests.matching import get_shipped_matcher
 
 _AT = datetime(2026, 1, 12, tzinfo=UTC)
-_MATCHER = Matcher(catalog.load())
 _ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2066"
 _LINE = f"<3>1 - gn001 kernel - - - NVRM: Xid (PCI:0000:19:00): 79, pid=1, name={_ESCAPES}, x"
 
 
 def test_what_a_line_says_is_printable_in_every_field() -> None:
-    (fact,) = _MATCHER.facts(_LINE.encode(), default_host="gn001", observed_at=_AT, zone=UTC)
+    (fact,) = get_shipped_matcher().facts(
+        _LINE.encode(), default_host="gn001", observed_at=_AT, zone=UTC
+    )
     told = [fact.excerpt, fact.resource, fact.host, fact.source_key, *fact.attributes.values()]
     assert all(text.isprintable() for text in told)
 
 
 def test_explain_shows_no_escape() -> None:
-    (shown,) = explain.explain([_LINE.encode()], _MATCHER, host="gn001", observed_at=_AT)
+    (shown,) = explain.explain(
+        [_LINE.encode()], get_shipped_matcher(), host="gn001", observed_at=_AT
+    )
     assert shown.text.isprintable()
     assert shown.fact is not None
 
@@ -43,7 +45,7 @@ def test_explain_shows_no_escape() -> None:
 def test_a_host_with_an_escape_is_shown_as_text(host: str) -> None:
     line = f"<3>1 - {host} kernel - - - NVRM: Xid (PCI:0000:19:00): 79, x"
     content = line.encode("utf-8", "surrogatepass")
-    facts = _MATCHER.facts(content, default_host="x", observed_at=_AT, zone=UTC)
+    facts = get_shipped_matcher().facts(content, default_host="x", observed_at=_AT, zone=UTC)
     assert all(fact.resource.isprintable() for fact in facts)
 
 

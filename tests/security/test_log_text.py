@@ -7,17 +7,19 @@ from datetime import UTC, datetime
 import pytest
 
 from detectors.catalog import catalog
-from detectors.logs.signatures import Fact, Matcher
+from detectors.logs.signatures import Fact
 from detectors.provenance import Forger, Provenance, Transport
+from tests.matching import get_shipped_matcher
 
 _AT = datetime(2026, 11, 23, 8, tzinfo=UTC)
-_MATCHER = Matcher(catalog.load())
 _XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=1, name=python3, GPU has fallen off the bus."
 _UE = "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"
 
 
 def facts(line: str) -> list[Fact]:
-    return _MATCHER.facts(line.encode(), default_host="gn001", observed_at=_AT, zone=UTC)
+    return get_shipped_matcher().facts(
+        line.encode(), default_host="gn001", observed_at=_AT, zone=UTC
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 
 from detectors.catalog import grammar
-from detectors.catalog.catalog import CatalogError, load, read
+from detectors.catalog.catalog import CatalogError, read
 from detectors.faults import EventKind
-from detectors.logs.signatures import Matcher
+from tests.matching import get_shipped_matcher
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 RAISED, CLEARED = EventKind.RAISED, EventKind.CLEARED
@@ -26,7 +26,7 @@ ROW = {
 
 @cache
 def matcher():
-    return Matcher(load())
+    return get_shipped_matcher()
 
 
 def facts(message):

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.catalog import site_catalog
-from detectors.catalog.catalog import load
 from detectors.cli.explain import explain, main
-from detectors.logs.signatures import Matcher
+from tests.matching import get_shipped_matcher
 
 ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
@@ -44,7 +43,7 @@ mlx5_core 0000:9a:00.0 ens4np0: Link up
 
 @cache
 def matcher():
-    return Matcher(load())
+    return get_shipped_matcher()
 
 
 @pytest.fixture

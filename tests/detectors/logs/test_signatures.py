@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from detectors.catalog.catalog import load
 from detectors.faults import Action, Component, EventKind, Severity
 from detectors.logs.matcher import ENGINES
-from detectors.logs.signatures import Matcher, to_event
+from detectors.logs.signatures import to_event
+from tests.matching import get_shipped_matcher
 from tests.services.patience import deadline_in
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
@@ -28,7 +29,7 @@ GPU = "node/gn042/gpu/0000:9b:00.0"
 
 @cache
 def matcher(engine=""):
-    return Matcher(load(), engine=engine)
+    return get_shipped_matcher(engine=engine)
 
 
 def facts(line, *, host="gn042", zone=UTC, engine=""):
@@ -433,7 +434,7 @@ def test_what_a_signature_matches_is_found_by_the_pattern_that_drivers_names_sha
         for number, row in enumerate(load().signatures)
         if not row.scan
     }
-    matcher = Matcher(load())
+    matcher = get_shipped_matcher()
     found = 0
     for line in lines:
         matching = {number for number, pattern in patterns.items() if pattern.search(line)}

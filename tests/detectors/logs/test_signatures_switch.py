@@ -9,7 +9,7 @@ import pytest
 
 from detectors.catalog.catalog import load
 from detectors.faults import Component, EventKind
-from detectors.logs.signatures import Matcher
+from tests.matching import get_shipped_matcher
 
 NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 RAISED, CLEARED = EventKind.RAISED, EventKind.CLEARED
@@ -19,7 +19,7 @@ SONIC = "Nov 21 03:59:58.123456 leaf-03 "
 
 @cache
 def matcher():
-    return Matcher(load())
+    return get_shipped_matcher()
 
 
 def facts(line):

@@ -12,13 +12,14 @@ from detectors.catalog import catalog
 from detectors.logs import unread
 from detectors.logs.signatures import Matcher
 from detectors.logs.unread import UnreadLine, UnreadLines, UnreadReader, make_template
+from tests.matching import get_shipped_matcher
 
 _AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
 def reader() -> UnreadReader:
-    return UnreadReader(Matcher(catalog.load()))
+    return UnreadReader(get_shipped_matcher())
 
 
 def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> UnreadLine | None:

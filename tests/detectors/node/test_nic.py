@@ -20,7 +20,6 @@ from detectors.evaluation import judge
 from detectors.evaluation.cable_ends import LinkState
 from detectors.expected import Expected, ExpectedNic
 from detectors.faults import EventKind, FaultEvent, Observation, fingerprint
-from detectors.logs.signatures import Matcher
 from detectors.node.nic import NicDetector
 from detectors.node.outputs import nic_outputs
 from detectors.node.outputs.nic_counters import counted
@@ -32,6 +31,7 @@ from detectors.transports.local import LocalShell
 from fixtures.cluster.facets.nic import NicFacet
 from fixtures.cluster.facets.nic_polled import expected
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
+from tests.matching import get_shipped_matcher
 from tests.services.patience import patient
 
 START = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
@@ -200,7 +200,7 @@ def test_without_an_inventory_a_port_that_never_was_up_is_no_fault() -> None:
 
 def test_a_poll_and_the_kernels_log_speak_of_one_fault() -> None:
     line = b"mlx5_core 0000:5c:00.0 rail3: Link down"
-    fact = Matcher(catalog.load()).facts(line, default_host="gn001", observed_at=START, zone=UTC)[0]
+    fact = get_shipped_matcher().facts(line, default_host="gn001", observed_at=START, zone=UTC)[0]
     rules = [rule.type for rule in catalog.load().rules["nic.link.working"]]
     assert {fact.fault_type} == set(rules)
     assert fact.resource == "node/gn001/nic/0000:5c:00.0", (

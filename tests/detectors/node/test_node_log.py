@@ -22,6 +22,7 @@ from detectors.polling import observe_one
 from fixtures.cluster.facets.node_log import NodeLogFacet
 from fixtures.cluster.log_line import Priority
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
+from tests.matching import get_shipped_matcher
 
 NOW = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
 TARGET = Target("gn001", "127.0.0.1")
@@ -31,7 +32,7 @@ XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has 
 
 @pytest.fixture(scope="module")
 def matcher() -> Matcher:
-    return Matcher(catalog.load(), engine="re")
+    return get_shipped_matcher(engine="re")
 
 
 def entry(

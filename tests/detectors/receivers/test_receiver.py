@@ -28,7 +28,8 @@ from detectors.receivers.intake import Intake, Sender, Zones
 from detectors.receivers.refusals import Refusals, RefusedInput
 from detectors.receivers.senders import Senders
 from detectors.receivers.syslog import Listen
-from tests.detectors.receiver_twin import AT, MATCHER, MemoryInbox, RunningReceiver
+from tests.detectors.receiver_twin import AT, MemoryInbox, RunningReceiver
+from tests.matching import get_shipped_matcher
 from tests.services.ports import free_port, wait_until
 
 CATALOG = catalog.load()
@@ -253,7 +254,7 @@ def test_a_machine_of_the_inventory_speaks_for_itself_unless_it_is_a_relay(
 
 @pytest.mark.parametrize("is_relay", [True, False])
 def test_the_host_in_a_line_counts_where_its_sender_is_a_relay(is_relay: bool) -> None:
-    intake = Intake(MATCHER, zones=Zones(), counters=Counters(), folder=Folder())
+    intake = Intake(get_shipped_matcher(), zones=Zones(), counters=Counters(), folder=Folder())
     sender = Sender("gn007", provenance=Provenance("10.1.0.7", Transport.UDP, is_relay=is_relay))
     for number, line in enumerate([xid(host="gn042"), xid(host="gn043"), xid(host="gn044")]):
         intake.take(line, sender, observed_at=AT, now=1.0 + number)
@@ -266,7 +267,7 @@ def test_the_host_in_a_line_counts_where_its_sender_is_a_relay(is_relay: bool) -
 
 
 def test_what_two_senders_say_of_one_machine_is_kept_apart() -> None:
-    intake = Intake(MATCHER, zones=Zones(), counters=Counters(), folder=Folder())
+    intake = Intake(get_shipped_matcher(), zones=Zones(), counters=Counters(), folder=Folder())
     for address in ("10.0.0.9", "10.66.6.6"):
         sender = Sender(address, provenance=Provenance(address, Transport.UDP, is_relay=True))
         intake.take(xid(host="gn042"), sender, observed_at=AT, now=1.0)
@@ -368,7 +369,7 @@ RELAY = Provenance("10.0.0.9", Transport.TCP, is_relay=True)
 
 def judged(lines: list[bytes]) -> list[FaultEvent]:
     """Events of the lines in order, unfolded, with the shapes of earlier lines remembered."""
-    intake = Intake(MATCHER, zones=Zones(), counters=Counters(), folder=Folder())
+    intake = Intake(get_shipped_matcher(), zones=Zones(), counters=Counters(), folder=Folder())
     events = []
     for line in lines:
         intake.folder = Folder()
@@ -382,7 +383,7 @@ def said(lines: list[bytes]) -> list[FaultEvent]:
     seen: set[str] = set()
     expected: list[FaultEvent] = []
     for line in lines:
-        facts = MATCHER.facts(line, default_host="gn042", observed_at=AT, zone=UTC)
+        facts = get_shipped_matcher().facts(line, default_host="gn042", observed_at=AT, zone=UTC)
         keys = {fact.source_key for fact in facts} - {""}
         if not keys & seen:
             expected += [
@@ -503,11 +504,11 @@ def test_lines_that_nobody_reads_are_reported_with_their_count_and_come_again_wh
 def test_a_flood_of_unread_lines_is_looked_at_by_a_thousand_a_second_and_counted() -> None:
     counters = Counters()
     intake = Intake(
-        MATCHER,
+        get_shipped_matcher(),
         zones=Zones(),
         counters=counters,
         folder=Folder(),
-        unread_reader=UnreadReader(MATCHER),
+        unread_reader=UnreadReader(get_shipped_matcher()),
     )
     sender = Sender("gn042", provenance=Provenance("gn042"))
     block = b"\n".join(UNREAD % number for number in range(3000))
@@ -521,11 +522,11 @@ def test_a_flood_of_unread_lines_is_looked_at_by_a_thousand_a_second_and_counted
 def test_unread_lines_of_more_machines_than_are_written_down_are_counted() -> None:
     counters = Counters()
     intake = Intake(
-        MATCHER,
+        get_shipped_matcher(),
         zones=Zones(),
         counters=counters,
         folder=Folder(),
-        unread_reader=UnreadReader(MATCHER),
+        unread_reader=UnreadReader(get_shipped_matcher()),
     )
     sender = Sender("relay", provenance=Provenance("relay", is_relay=True))
     block = b"\n".join((UNREAD % 1).replace(b"gn042", b"gn%03d" % n) for n in range(250))
@@ -555,7 +556,7 @@ class Gate:
     def matcher(self) -> Matcher:
         self.is_compiling.set()
         assert self._is_open.wait(30)
-        return MATCHER
+        return get_shipped_matcher()
 
     def open(self) -> None:
         self._is_open.set()

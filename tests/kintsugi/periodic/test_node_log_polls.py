@@ -9,7 +9,7 @@ import pytest
 
 from detectors.catalog import catalog
 from detectors.detector import Transports
-from detectors.logs.signatures import Matcher, to_event
+from detectors.logs.signatures import to_event
 from detectors.node.node_log import NodeLogDetector
 from fixtures.cluster.log_line import Priority
 from fixtures.cluster.world import SimulatedShell, SimulatedWorld
@@ -19,6 +19,7 @@ from incidents.polling.polling import Chunk
 from kintsugi.periodic.polling import Watch
 from kintsugi.pipeline import Pipeline
 from tests.builders import NOW, a_node
+from tests.matching import get_shipped_matcher
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
@@ -85,7 +86,7 @@ def test_the_copy_that_syslog_brings_is_the_same_occurrence() -> None:
     wire = house.xid()
     house.minute()
     assert count() == 1
-    (fact,) = Matcher(catalog.load(), engine="re").facts(
+    (fact,) = get_shipped_matcher(engine="re").facts(
         wire, default_host="-", observed_at=house.now, zone=UTC
     )
     services.ingest(
