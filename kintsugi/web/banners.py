@@ -16,7 +16,7 @@ from incidents.maintenance import active_windows, silences
 from incidents.models import RefusedSender
 from incidents.notify.services import troubles
 from kintsugi.configuration.setting_values import INVENTORY
-from runbooks.models import Breaker, StopSwitch
+from runbooks.models import Breaker, ReturnStop, StopSwitch
 
 _NAMED = 3
 
@@ -58,6 +58,8 @@ def _stop_switch_banners() -> list[Banner]:
         f"Stopped by {switch.engaged_by} at {_format_minute(switch.engaged_at)}: {switch.reason}."
         " Nothing disruptive is done until it is released."
     )
+    if ReturnStop.objects.filter(switch__released_at=None).exists():
+        text += " No node is given back either."
     return [Banner("stop", "front_hand", text, reverse("stop_switch"))]
 
 

@@ -21,7 +21,7 @@ from kintsugi.web.modes import MODE_MEANINGS, by_mode, runbook_modes
 from kintsugi.web.pages import render_page
 from runbooks import services
 from runbooks.fleet import armings, fleet
-from runbooks.models import Arming, Breaker, Mode, RunbookMode, StopSwitch
+from runbooks.models import Arming, Breaker, Mode, ReturnStop, RunbookMode, StopSwitch
 from runbooks.step import World
 
 # Ninety days: who arms for longer sets the runbook's mode.
@@ -87,6 +87,7 @@ def _switch_and_breaker_rows() -> dict[str, Any]:
     closed_breakers = Breaker.objects.exclude(closed_at=None)
     return {
         "standing": switches.filter(released_at=None),
+        "keeps": ReturnStop.objects.filter(switch__released_at=None).exists(),
         "past": released[:20],
         "tripped": Breaker.objects.filter(closed_at=None).first(),
         "trips": closed_breakers[:20],
@@ -104,7 +105,8 @@ def _switch(request: HttpRequest, form: StopForm) -> bool:
     elif turn == "close":
         outcome = services.close_breaker(reason, actor=actor, now=now)
     else:
-        outcome = services.stop(reason, actor=actor, now=now)
+        gives_back = turn != "engage_and_keep"
+        outcome = services.stop(reason, actor=actor, now=now, gives_back=gives_back)
     if isinstance(outcome, services.ControlRefused):
         form.add_error(None, outcome.reason)
         return False

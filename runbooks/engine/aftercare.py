@@ -21,6 +21,7 @@ from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.engine import audit, result, start
 from runbooks.engine.result import Turn
 from runbooks.errors import WorldError, WorldRefusal
+from runbooks.fleet import fleet
 from runbooks.lease import lease
 from runbooks.models import Run, StepRun
 from runbooks.node import drains, return_to_service
@@ -99,6 +100,9 @@ def _find_objection(run: Run, ctx: Context) -> Failed | None:
         return Failed(f"incident #{incident.pk} needs it", "")
     if node in lemons.quarantined():
         return Failed("it is set aside", "")
+    stopped = fleet.get_return_stop_reason()
+    if stopped:
+        return Failed(f"nothing is given back, by {stopped}", ask)
     if node in active_windows.maintained(ctx.now):
         return Failed("people work there", ask)
     if node_states.has_booted(ctx.state, return_to_service.get_returned_at(run.facts) or ctx.now):

@@ -36,7 +36,7 @@ from runbooks.engine import (
 from runbooks.engine import result as ending
 from runbooks.engine.result import Turn
 from runbooks.errors import WorldError, WorldRefusal
-from runbooks.fleet import breaker, guard_check
+from runbooks.fleet import breaker, fleet, guard_check
 from runbooks.fleet.fleet import FleetSnapshot
 from runbooks.guards import table
 from runbooks.guards.table import Act, Allowed, GuardRefused, Refusal
@@ -64,6 +64,8 @@ _AFTER_TROUBLE = timedelta(seconds=30)
 _AFTER_A_CHANGE = timedelta(seconds=1)
 _AFTER_LOST_STATE = timedelta(minutes=1)
 _WHILE_IT_BOOTS = timedelta(seconds=10)
+# As guards are asked again.
+_WHILE_STOPPED = timedelta(minutes=1)
 # What they saw of a node counts no more once people have worked on it.
 _LOOKS = (ConfirmOnNode.name, Verify.name, Diagnose.name, BurnIn.name)
 # The points between which a worker may be killed; tests raise there.
@@ -164,6 +166,8 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if step.act is not None and _is_refused(turn, step.act, nodes, ctx):
         return
     if step.touches_node and (_is_maintained(turn, ctx) or _is_being_rebooted(turn, ctx)):
+        return
+    if isinstance(step, Resume) and _is_kept_out(turn):
         return
     if _returns_to_inspection(turn, ctx):
         return
@@ -390,6 +394,16 @@ def _is_maintained(turn: Turn, ctx: Context) -> bool:
     if refused is not None:
         ending.refuse(turn, refused, maintenance=ctx.maintenance)
     return refused is not None
+
+
+def _is_kept_out(turn: Turn) -> bool:
+    """Somebody has stopped everything, and has nothing given back."""
+    reason = fleet.get_return_stop_reason()
+    if reason:
+        text = f"The stop switch is engaged, and nothing is given back: {reason}"
+        refused = GuardRefused(Refusal.STOPPED, text, turn.now + _WHILE_STOPPED)
+        ending.refuse(turn, refused)
+    return bool(reason)
 
 
 def _is_being_rebooted(turn: Turn, ctx: Context) -> bool:

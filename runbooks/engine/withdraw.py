@@ -16,6 +16,7 @@ from incidents.polling.last_polls import last_polls
 from incidents.state import transitions
 from runbooks.engine import audit, contexts, result, start
 from runbooks.engine.result import Turn
+from runbooks.fleet import fleet
 from runbooks.lease import lease, withdrawal_reasons
 from runbooks.library import library
 from runbooks.models import Run, RunState, StepRun
@@ -56,6 +57,7 @@ def withdraw(
     ill = format_polled_fault(node)
     maintenance = active_windows.maintained(now).get(node, "")
     failed_test = _find_failed_test(run)
+    stopped = fleet.get_return_stop_reason() if is_ours else ""
     if is_ours and incident is not None:
         text = f"{node} stays drained for incident #{incident.pk}."
     elif is_ours and ill:
@@ -80,6 +82,9 @@ def withdraw(
         audit.record_run(run, "drain", audit.Phase.BEGUN, was, now=now)
         drains.drain_node(ctx, run.facts["adopted_reason"])
         text = f"{node} is left as it was found, drained: {run.facts['adopted_reason']}."
+    elif is_ours and stopped:
+        text = f"{node} stays drained, since nothing is given back: {stopped}."
+        ask = f"Resume {node} when it is well: scontrol update NodeName={node} State=RESUME"
     elif is_ours and verdict.hands_back and not has_tried(run):
         audit.record_run(
             run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now

@@ -34,6 +34,7 @@ from runbooks.models import (
     Arming,
     JobStop,
     Mode,
+    ReturnStop,
     Run,
     RunbookMode,
     RunState,
@@ -206,8 +207,19 @@ def get_stop_reason(stop_file: Path) -> str:
     """Who stopped everything, and why; empty when nobody did."""
     row = StopSwitch.objects.filter(released_at=None).order_by("engaged_at").first()
     if row is not None:
-        return f"{row.engaged_by} at {row.engaged_at:%Y-%m-%d %H:%M %Z}: {row.reason}"
+        return _format_switch(row)
     return f"the file {stop_file} exists" if stop_file.exists() else ""
+
+
+def get_return_stop_reason() -> str:
+    """Who stopped everything and has nothing given back, and why; empty when nobody did."""
+    rows = ReturnStop.objects.filter(switch__released_at=None).select_related("switch")
+    row = rows.order_by("switch__engaged_at").first()
+    return _format_switch(row.switch) if row is not None else ""
+
+
+def _format_switch(row: StopSwitch) -> str:
+    return f"{row.engaged_by} at {row.engaged_at:%Y-%m-%d %H:%M %Z}: {row.reason}"
 
 
 def get_limits(runbook: str) -> Limits:

@@ -279,3 +279,13 @@ class StopSwitch(models.Model):
 
     def __str__(self) -> str:
         return f"engaged by {self.engaged_by}: {self.reason}"
+
+
+class ReturnStop(models.Model):
+    """Beside a stop switch: while that stands, no node is given back either. A table of its own, so
+    that the switch alone can be engaged in the middle of an upgrade."""
+
+    switch = models.OneToOneField(StopSwitch, on_delete=models.CASCADE, related_name="return_stop")
+
+    def __str__(self) -> str:
+        return f"nothing is given back: {self.switch}"

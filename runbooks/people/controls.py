@@ -23,6 +23,7 @@ from runbooks.models import (
     Arming,
     Breaker,
     Mode,
+    ReturnStop,
     Run,
     RunbookMode,
     RunState,
@@ -253,16 +254,37 @@ def _format_mode(runbook: str, mode: Mode) -> str:
     return f"{runbook} is set to {mode}."
 
 
-def stop(reason: str, *, actor: str, now: datetime) -> Outcome:
-    """Engages the stop switch: nothing disruptive is done anywhere until it is released."""
+def stop(reason: str, *, actor: str, now: datetime, gives_back: bool = True) -> Outcome:
+    """Engages the stop switch: nothing disruptive is done anywhere until it is released.
+
+    Without `gives_back` no node is given back either: runs that hold one end, and it stays drained,
+    for a person.
+    """
     if not reason.strip():
         return ControlRefused("The stop switch needs a reason: everyone who sees it will ask.")
+    told = reason if gives_back else f"Nothing is given back. {reason}"
     with transaction.atomic():
-        StopSwitch.objects.create(reason=reason[:255], engaged_by=actor[:150], engaged_at=now)
-        audit.record_person(actor, "stop", reason, now=now)
+        switch = StopSwitch.objects.create(
+            reason=reason[:255], engaged_by=actor[:150], engaged_at=now
+        )
+        audit.record_person(actor, "stop", told, now=now)
+    text = "The stop switch is engaged: nothing disruptive is done until it is released"
+    if gives_back:
+        return Controlled(f"{text}.")
+    ReturnStop.objects.create(switch=switch)
+    ended = _end_holding_runs(reason, actor, now)
     return Controlled(
-        "The stop switch is engaged: nothing disruptive is done until it is released."
+        f"{text}, and no node is given back. Runs ended, whose nodes stay as they are: {ended}."
     )
+
+
+def _end_holding_runs(reason: str, actor: str, now: datetime) -> int:
+    """Each in a transaction of its own: the switch stands already."""
+    holding = Run.objects.unfinished().filter(claimed_at__isnull=False, node__isnull=False)
+    note = f"Everything is stopped, and nothing is given back: {reason}"
+    numbers = list(holding.order_by("pk").values_list("pk", flat=True))
+    outcomes = [abort(number, actor=actor, note=note, now=now) for number in numbers]
+    return sum(isinstance(outcome, Controlled) for outcome in outcomes)
 
 
 def release(*, actor: str, note: str = "", now: datetime) -> Outcome:

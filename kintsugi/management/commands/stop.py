@@ -27,6 +27,11 @@ class Command(StoreCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--release", action="store_true", help="let runs go on")
         parser.add_argument(
+            "--give-nothing-back",
+            action="store_true",
+            help="also end the runs under way: their nodes stay drained, for a person",
+        )
+        parser.add_argument(
             "--reason", default="", help="why; everyone who sees the switch will ask"
         )
         parser.add_argument(
@@ -34,11 +39,14 @@ class Command(StoreCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["release"] and options["give_nothing_back"]:
+            raise CommandError("--release lets nodes be given back again: name one of the two.")
         now, actor, reason = timezone.now(), options["actor"], options["reason"]
         if options["release"]:
             outcome = services.release(actor=actor, note=reason, now=now)
         else:
-            outcome = services.stop(reason, actor=actor, now=now)
+            gives_back = not options["give_nothing_back"]
+            outcome = services.stop(reason, actor=actor, now=now, gives_back=gives_back)
         if isinstance(outcome, services.ControlRefused):
             raise CommandError(outcome.reason)
         self.stdout.write(f"{outcome.text} ({store_name()})")

@@ -34,6 +34,7 @@ from runbooks.models import (
     Arming,
     Breaker,
     Mode,
+    ReturnStop,
     Run,
     RunbookMode,
     RunState,
@@ -146,6 +147,15 @@ class TestWhoActs:
         assert (incident.state, run.state) == (State.ACKNOWLEDGED, RunState.PAUSED)
         assert incident.timeline.filter(actor="omar", text__contains="Mine.").exists()
         assert StopSwitch.objects.get().reason == "Power work in row 3."
+
+    def test_an_engineer_on_call_stops_and_has_nothing_given_back(self, people: People) -> None:
+        form = {"turn": "engage_and_keep", "reason": "Bad nodes come back."}
+        assert people.viewer.post("/stop/", form).status_code == 403
+        assert people.on_call.post("/stop/", form).status_code == 302
+        assert ReturnStop.objects.get().switch.reason == "Bad nodes come back."
+        page = people.viewer.get("/stop/").content.decode()
+        assert "now nothing is given back" in page
+        assert "No node is given back either." in page
 
     def test_an_engineer_on_call_arms_nothing(self, people: People) -> None:
         assert people.on_call.get("/modes/").status_code == 200
