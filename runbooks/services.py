@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from django.conf import settings
+
 from incidents.db.prepared import Given, Prepared
 from runbooks.engine import approvals, outcome_history, result, start
 from runbooks.engine.start import format_plan
 from runbooks.engine.turn import advance
-from runbooks.fleet import step_backs
+from runbooks.fleet import proposals, step_backs
 from runbooks.fleet.breaker import evaluate_breaker
 from runbooks.fleet.fleet import get_answering_nodes, get_mode, get_site_mode, get_stop_reason
+from runbooks.fleet.proposals import Proposal
 from runbooks.lease import lease
 from runbooks.lease.lease import move_times_back
 from runbooks.library import library
@@ -60,6 +63,7 @@ __all__ = [
     "ExternalDrains",
     "Leave",
     "Outcome",
+    "Proposal",
     "Share",
     "abort",
     "advance",
@@ -85,6 +89,7 @@ __all__ = [
     "is_due",
     "is_shadow",
     "list_external_drains",
+    "list_proposals",
     "load_episodes",
     "may_stop_job",
     "move_times_back",
@@ -134,6 +139,11 @@ def sweep_wrong_acts(now: datetime) -> int:
     since. How many have gone down."""
     runs = step_backs.list_candidates(now)
     return sum(result.step_back_if_wrong(run, now) for run in runs)
+
+
+def list_proposals(now: datetime) -> list[Proposal]:
+    """What may be armed next by the site's own record, or what that still lacks."""
+    return proposals.list_proposals(now, most=settings.KINTSUGI["KINTSUGI_ARMING_BOUND"])
 
 
 def start_after(run_id: int, *, now: datetime, world: World) -> list[int]:

@@ -296,6 +296,11 @@ VERBS: tuple[Verb, ...] = (
         f"{_SITE_TOOLS}:add_arming",
         is_change=True,
     ),
+    Verb(
+        ("arming", "propose"),
+        "what may be armed next by the record, or what that lacks",
+        f"{_SITE_TOOLS}:propose_armings",
+    ),
     Verb(("arming", "end"), "take one back now", f"{_SITE_TOOLS}:end_arming", is_change=True),
     Verb(("breaker", "show"), "whether it has tripped, and why", f"{_LISTS}:show_breaker"),
     Verb(

@@ -5,6 +5,7 @@ runbook is armed on some nodes for a time."""
 from __future__ import annotations
 
 import getpass
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -21,7 +22,7 @@ from kintsugi.cli import exit_codes, hosts, output
 from kintsugi.cli.incidents import Json, Limit
 from kintsugi.management import typed_times
 from runbooks import services
-from runbooks.fleet import armings
+from runbooks.fleet import armings, proposals
 from runbooks.models import Mode
 
 _HOW_IT_GOES_ON = {
@@ -173,6 +174,17 @@ def list_armings(as_json: Json = False) -> None:
     rows = [output.make_row(row, _ARMING_FIELDS) for row in found]
     columns = ("id", "runbook", "mode", "scope", "place", "until", "runs", "used", "by", "reason")
     output.print_rows(rows, columns, as_json=as_json, empty="No arming is in force.")
+
+
+def propose_armings(as_json: Json = False) -> None:
+    found = services.list_proposals(timezone.now())
+    if as_json:
+        output.print_json([asdict(proposal) for proposal in found])
+        return
+    for proposal in found:
+        output.echo(proposals.describe(proposal))
+    if not found:
+        output.echo("No runbook has a record yet: none was armed, or drained a node in shadow.")
 
 
 def _tell(outcome: services.Outcome) -> None:

@@ -32,6 +32,7 @@ from kintsugi.configuration.setting_values import (
     networks,
     one_of,
     percent,
+    percent_from_one,
     plain_networks,
     positive_duration,
     relays,
@@ -428,6 +429,14 @@ KEYS: tuple[Key, ...] = (
         "1h",
         _DURATION,
         "how long a person's leave for a step holds",
+    ),
+    Key(
+        "KINTSUGI_ARMING_BOUND",
+        percent_from_one,
+        "20%",
+        "a share from 1%, such as 5%",
+        "the exact 95 % limit of wrong drains up to which the next scope of arming is proposed"
+        " ([guards](../guards.md#what-may-be-armed-next))",
     ),
     Key("KINTSUGI_BOOT_TIME", duration, "20m", _DURATION, "the longest a node takes to boot"),
     Key(

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from incidents.vocabulary.vendor_states import CaseState
 
+_LEAST_SHARE = 0.01
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 INVENTORY = "inventory"  # in a list of networks
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -70,6 +71,14 @@ def percent(text: str) -> float:
     if found is None or float(found[1]) > 100:
         raise ValueError(text)
     return float(found[1]) / 100
+
+
+def percent_from_one(text: str) -> float:
+    """As `percent`, and 1% at least: no record shows a share of zero."""
+    share = percent(text)
+    if share < _LEAST_SHARE:
+        raise ValueError(text)
+    return share
 
 
 def detector_names(text: str) -> list[str]:

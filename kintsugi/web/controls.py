@@ -20,7 +20,7 @@ from kintsugi.clients import wiring
 from kintsugi.web.modes import MODE_MEANINGS, by_mode, runbook_modes
 from kintsugi.web.pages import render_page
 from runbooks import services
-from runbooks.fleet import armings, fleet
+from runbooks.fleet import armings, fleet, proposals
 from runbooks.models import Arming, Breaker, Mode, ReturnStop, RunbookMode, StopSwitch
 from runbooks.step import World
 
@@ -136,6 +136,7 @@ def modes(request: HttpRequest) -> HttpResponse:
         "armings": [
             (row, armings.format_scope(row)) for row in armings.load_in_force(timezone.now())
         ],
+        "proposals": [proposals.describe(row) for row in services.list_proposals(timezone.now())],
         "scopes": Arming.Scope.choices,
         "runbooks": services.get_runbook_titles().items(),
         "refusal": refusal,

@@ -63,6 +63,14 @@ def find_wrong(run: Run) -> str:
     return _find_undone(facts["drained_at"], facts.get(RESUMED_AT))
 
 
+def is_wrong(run: Run) -> bool | None:
+    """None where its node has not shown what was there, or was not taken out."""
+    if find_wrong(run):
+        return True
+    is_seen = CONFIRMED_AT in run.facts or run.incident.is_confirmed
+    return False if is_seen and "drained_at" in run.facts else None
+
+
 def _find_undone(drained_at: str, resumed_at: str | None) -> str:
     if resumed_at is None:
         return ""

@@ -78,12 +78,12 @@ def compute_report(episodes: Collection[Episode]) -> DryRunReport:
     verdicts = [episode.verdict for episode in episodes]
     return DryRunReport(
         episodes=len(episodes),
-        well=_compute_share(wrong, wrong + len(right)),
+        well=compute_share(wrong, wrong + len(right)),
         spared=len(well) - wrong,
-        died=_compute_share(len(deadly), len(right)),
+        died=compute_share(len(deadly), len(right)),
         jobs_died=sum(episode.jobs_died for episode in deadly),
         hours=sum(episode.hours for episode in deadly),
-        held=_compute_share(len(held), len(broken)),
+        held=compute_share(len(held), len(broken)),
         held_hours=sum(episode.held_hours for episode in held),
         guards=tuple(sorted({episode.guard for episode in held})),
         unknown=verdicts.count(EpisodeVerdict.UNKNOWN),
@@ -91,7 +91,7 @@ def compute_report(episodes: Collection[Episode]) -> DryRunReport:
     )
 
 
-def _compute_share(count: int, of: int) -> Share:
+def compute_share(count: int, of: int) -> Share:
     found = proportions.clopper_pearson(count, of)
     assert found.low is not None  # noqa: S101 - exact limits are always numbers
     assert found.high is not None  # noqa: S101

@@ -44,3 +44,20 @@ def test_what_names_no_place_or_two_is_refused(where: dict[str, object]) -> None
     with pytest.raises(CommandError):
         add(**where)
     assert not Arming.objects.exists()
+
+
+def test_without_a_record_nothing_is_proposed_and_an_arming_says_what_it_lacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    site_tools.propose_armings()
+    assert "No runbook has a record yet" in capsys.readouterr().out
+    a_node("gn001")
+    add(nodes="gn001")
+    capsys.readouterr()
+    site_tools.propose_armings()
+    assert "17 more drains, none of them wrong, before armed on nodes gn001." in (
+        capsys.readouterr().out
+    )
+    site_tools.propose_armings(as_json=True)
+    (proposal,) = json.loads(capsys.readouterr().out)
+    assert (proposal["runbook"], proposal["missing"], proposal["record"]["of"]) == (BOOK, 17, 0)
