@@ -28,6 +28,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ import msgspec
 from detectors.faults import FaultEvent, event_id
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-# Checksum, length, and whether it is urgent: records of before 0.2 do not say.
-_RECORD = re.compile(rb"([0-9a-f]{8}) (\d{1,9}) (?:([01]) )?")
+# Checksum, length, and when its turn is: records of before 0.2 do not say.
+_RECORD = re.compile(rb"([0-9a-f]{8}) (\d{1,9}) (?:([012]) )?")
 _SEGMENT = re.compile(r"(\d{12})\.segment")
 _HEADER_BYTES = 22
 _STEP_BYTES = 64 * 1024
@@ -66,6 +67,14 @@ class Extent:
         return self.end - self.start
 
 
+class Turn(IntEnum):
+    """When a batch is taken; the number stands in its record."""
+
+    ORDINARY = 0
+    URGENT = 1  # before the others: events of critical severity
+    LAST = 2  # after the others: of sources that have had their share
+
+
 @dataclass(frozen=True)
 class Batch:
     """Up to 500 events. `payload` is a JSON list of them in wire form, still without their ids."""
@@ -73,7 +82,11 @@ class Batch:
     receiver: str
     extent: Extent
     payload: bytes
-    is_urgent: bool = False
+    turn: Turn = Turn.ORDINARY
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.turn is Turn.URGENT
 
     @property
     def wires(self) -> list[dict[str, Any]]:
@@ -108,20 +121,20 @@ class Spool:
         self._switching = threading.Lock()
         self._open_segment(self._next_number())
 
-    def append(self, events: Sequence[FaultEvent], *, is_urgent: bool = False) -> Batch:
+    def append(self, events: Sequence[FaultEvent], *, turn: Turn = Turn.ORDINARY) -> Batch:
         """Writes one batch as one record, whose place gives its events their ids. Raises SpoolFull,
         nothing kept, on a full disk."""
         if self._sizes[self.current] >= self._segment_bytes:
             self._open_segment(self._next_number())
         payload = _encode(events)
         checksum = zlib.crc32(payload)
-        record = b"%08x %d %d %b\n" % (checksum, len(payload), is_urgent, payload)
+        record = b"%08x %d %d %b\n" % (checksum, len(payload), turn, payload)
         start = self._sizes[self.current]
         self._write(record, start)
         extent = Extent(self.current, start, start + len(record))
         self._sizes[self.current] = extent.end
         self._is_dirty = True
-        return Batch(self.receiver, extent, payload, is_urgent)
+        return Batch(self.receiver, extent, payload, turn)
 
     def read(self, extent: Extent) -> Batch:
         """The batch at `extent`, as `append` returned it. Raises SpoolError when it is no longer
@@ -132,7 +145,7 @@ class Spool:
             record = _parse_record(file.read(extent.size))
         if record is None:
             raise SpoolError(f"{path} at {extent.start}: this record is damaged.")
-        return Batch(self.receiver, extent, record.payload, record.is_urgent)
+        return Batch(self.receiver, extent, record.payload, record.turn)
 
     def extents(self, *, after: Extent | None = None) -> Iterator[Extent]:
         """Whole records in the order they were written. What is torn or damaged is skipped and
@@ -284,7 +297,7 @@ class Spool:
 @dataclass(frozen=True)
 class _Record:
     payload: bytes
-    is_urgent: bool
+    turn: Turn
 
 
 def _parse_record(record: bytes) -> _Record | None:
@@ -295,7 +308,7 @@ def _parse_record(record: bytes) -> _Record | None:
     payload = record[head.end() : -1]
     if len(payload) != int(head[2]) or zlib.crc32(payload) != int(head[1], 16):
         return None
-    return _Record(payload, is_urgent=head[3] == b"1")
+    return _Record(payload, Turn(int(head[3] or b"0")))
 
 
 def _locked(path: Path) -> int:

@@ -34,14 +34,23 @@ from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.delivery import Delivery, Inbox
 from detectors.receivers.folding import Folder, of_event
 from detectors.receivers.intake import Intake, Sender, Signatures, UnreadSource, Zones
-from detectors.receivers.refusals import EVENTS, NAMES, Quotas, Refusals, RefusedInput
+from detectors.receivers.refusals import (
+    EVENTS,
+    NAMES,
+    Quotas,
+    Refusals,
+    RefusedInput,
+    Shares,
+)
 from detectors.receivers.relp.sessions import RelpConnection
 from detectors.receivers.senders import RefusedCertificates, Senders
-from detectors.receivers.spool import Batch, Extent, Spool, SpoolFull
+from detectors.receivers.spool import Batch, Extent, Spool, SpoolFull, Turn
 from detectors.resources import short_host
 
 _log = logging.getLogger(__name__)
 BATCH_EVENTS = 500
+# Of sources that have had their share: so much does ingest count before it looks for others again.
+_LAST_EVENTS = 25
 GROUP_S = 0.1
 # Lines that wait to be acknowledged are spooled at once when there are so many: half of librelp's
 # window of 128, so that no sender stands still until a tenth of a second is over.
@@ -53,8 +62,17 @@ _REPORT_EVERY_S = 10.0
 _HANGS_AFTER_S = 30.0
 # Past this the database has been away for long: hold the senders back rather than fill the disk.
 MAX_SPOOL_BYTES = 2 * 1024**3
+_ORDER = (Turn.URGENT, Turn.ORDINARY, Turn.LAST)
 # Events in memory while the disk takes none.
 _BACKLOG = 20_000
+
+
+@dataclass(frozen=True)
+class _Admitted:
+    """An event that goes to the spool, and when its turn is."""
+
+    event: FaultEvent
+    turn: Turn
 
 
 @dataclass(frozen=True)
@@ -142,6 +160,7 @@ class Receiver:
         self._folder = Folder()
         self._refusals = Refusals()
         self._quotas = Quotas()
+        self._shares = Shares()
         self._report_refusals = report_refusals
         self._make_unread_reader = unread_reader
         self._report_unread = report_unread
@@ -155,7 +174,7 @@ class Receiver:
         self._spooled_for: list[Callable[[], None]] = []
         self._doors = tuple(doors)
         self._delivery = Delivery(spool, inbox, counters=self.counters, clock=time.monotonic)
-        self._backlog: list[FaultEvent] = []
+        self._backlog: list[_Admitted] = []
         self._flushed_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_held_back = False
@@ -384,12 +403,13 @@ class Receiver:
             observed_at = self._now()
             events = [folded.event(observed_at) for folded in taken]
             self._backlog += self._admitted(events, now)
-        self._backlog += self._quotas.take_due(now, everything=everything)
+        waited = self._quotas.take_due(now, everything=everything)
+        self._backlog += [_Admitted(event, Turn.LAST) for event in waited]
         self._spool_backlog()
         if self._folder.is_waiting:
             self._schedule(now)
 
-    def _admitted(self, events: Sequence[FaultEvent], now: float) -> list[FaultEvent]:
+    def _admitted(self, events: Sequence[FaultEvent], now: float) -> list[_Admitted]:
         """Those for which the quotas of their senders have room. What is left out is told to
         people."""
         admitted = []
@@ -403,21 +423,23 @@ class Receiver:
             is_free = transport is Transport.RELP or self._senders.is_listed_relay(sender)
             taken = event if is_free else self._quotas.take(event, now)
             if taken is not None:
-                admitted.append(taken)
+                is_over = self._shares.is_over(event, now, is_free=is_free)
+                admitted.append(_Admitted(taken, Turn.LAST if is_over else _get_turn(taken)))
         for sender, count in self._quotas.take_refused().items():
             self.counters.refused_events += count
             self._refusals.add(sender, EVENTS, count, self._now())
         return admitted
 
     def _spool_backlog(self) -> None:
-        """In batches of one urgency, the urgent first. Events of one fault are of one severity, so
-        that their order in time stays."""
-        self._backlog.sort(key=_is_urgent, reverse=True)  # stable
+        """In batches of one turn, the urgent first. Events of one fault are of one severity, so
+        that their order in time stays but where their source begins or ends to be over its
+        share."""
+        self._backlog.sort(key=_get_order)  # stable
         while self._backlog:
-            is_urgent = _is_urgent(self._backlog[0])
-            first = self._backlog[:BATCH_EVENTS]
-            events = [event for event in first if _is_urgent(event) is is_urgent]
-            batch = self._append(events, is_urgent=is_urgent)
+            turn = self._backlog[0].turn
+            first = self._backlog[: _LAST_EVENTS if turn is Turn.LAST else BATCH_EVENTS]
+            events = [one.event for one in first if one.turn is turn]
+            batch = self._append(events, turn)
             if batch is None:
                 break
             del self._backlog[: len(events)]
@@ -434,9 +456,9 @@ class Receiver:
         for acknowledge in spooled_for:
             acknowledge()
 
-    def _append(self, events: list[FaultEvent], *, is_urgent: bool) -> Batch | None:
+    def _append(self, events: list[FaultEvent], turn: Turn) -> Batch | None:
         try:
-            return self.spool.append(events, is_urgent=is_urgent)
+            return self.spool.append(events, turn=turn)
         except SpoolFull as error:
             if not self.counters.spool_failures:
                 _log.error("%s Senders are held back until then.", error)
@@ -530,5 +552,9 @@ class Receiver:
             path.with_suffix(".new").replace(path)
 
 
-def _is_urgent(event: FaultEvent) -> bool:
-    return event.severity is Severity.CRITICAL
+def _get_turn(event: FaultEvent) -> Turn:
+    return Turn.URGENT if event.severity is Severity.CRITICAL else Turn.ORDINARY
+
+
+def _get_order(admitted: _Admitted) -> int:
+    return _ORDER.index(admitted.turn)

@@ -185,8 +185,8 @@ class SpoolMark(models.Model):
 
 
 class InboxBatch(models.Model):
-    """Events that a receiver has handed over and ingest has not counted yet; taken by `rank`, then
-    in order of arrival.
+    """Events that a receiver has handed over and ingest has not counted yet; taken by `rank`
+    (0, then 1, then 2: of a source over its share), then in order of arrival.
 
     Receiver, segment and start say where they lay in the receiver's spool: that makes the events'
     ids. A part of a batch (`is_part`) has the batch's key as its segment, no receiver, and events

@@ -29,14 +29,15 @@ from detectors import faults, resources
 from detectors.faults import FaultEvent
 from detectors.receivers import spool
 from detectors.receivers.delivery import Backlog, PositionMoved
-from detectors.receivers.spool import Batch, Extent
+from detectors.receivers.spool import Batch, Extent, Turn
 from incidents.db.upsert import get_lock_key, is_postgresql
 from incidents.inventory import graphs
 from incidents.models import InboxBatch, SpoolMark, SpoolPosition
 from incidents.triage.ingest import ingest, quarantine
 from incidents.vocabulary.changes import Change
 
-URGENT, ORDINARY = 0, 1
+URGENT, ORDINARY, LAST = 0, 1, 2
+_RANKS = {Turn.URGENT: URGENT, Turn.ORDINARY: ORDINARY, Turn.LAST: LAST}
 # Taken together at most: what one transaction of ingest is good for.
 _MOST_BYTES = 256 * 1024
 _MOST_BATCHES = 64
@@ -49,8 +50,10 @@ _CUT_AFTER, _CUT_WITH, _PUT_ASIDE_AFTER = 3, 2, 5
 # Any fixed number: the key of the advisory lock under which batches are begun.
 _BEGINNING_LOCK = 0x6B696E7462656769
 _PARTS = msgspec.json.Decoder(list[dict[str, Any]])
-# The first key of the advisory locks of pods at which a worker is; the second is of the name.
+# The first key of the advisory locks of pods at which a worker is; the second is of the name. That
+# of the batches of rank LAST is no name of a pod.
 _AT_WORK_LOCK = 0x6B776F72
+_BEHIND_ALL = " "
 _beginning = threading.Lock()
 _COPY = (
     "COPY incidents_inboxbatch (receiver, segment, start, rank, payload, size, recorded_at)"
@@ -160,7 +163,7 @@ def _move_position(receiver: str, after: Extent | None, last: Extent) -> bool:
 def _make_row(receiver: str, batch: Batch, now: datetime) -> tuple[Any, ...]:
     """In the order of the columns of `_COPY`."""
     extent, payload = batch.extent, batch.payload
-    rank = URGENT if batch.is_urgent else ORDINARY
+    rank = _RANKS[batch.turn]
     return (receiver, extent.segment, extent.start, rank, payload, len(payload), now)
 
 
@@ -227,10 +230,10 @@ def _choose(at_work: contextlib.ExitStack) -> list[int]:
     part those of the same pod. One that may kill is alone. `at_work` keeps the pod's lock."""
     free = InboxBatch.objects.order_by("rank", "-is_part", "id").select_for_update(skip_locked=True)
     rows = list(free.only("pk", "rank", "size", "attempts", "is_part", "pod")[:_MOST_BATCHES])
-    first = next((row for row in rows if not row.pod or take_pod(row.pod, at_work)), None)
+    first = _find_first(rows, at_work)
     if first is None:
         return []
-    if first.attempts >= _CUT_AFTER - 1:
+    if first.attempts >= _CUT_AFTER - 1 or first.rank == LAST:
         return [first.pk]
     alike = [row for row in rows if _is_taken_with(row, first)]
     size = 0
@@ -242,6 +245,18 @@ def _choose(at_work: contextlib.ExitStack) -> list[int]:
             return [row.pk for row in alike[:_MOST_SORTED]] if is_storm else keys
         keys.append(row.pk)
     return keys
+
+
+def _find_first(rows: Sequence[InboxBatch], at_work: contextlib.ExitStack) -> InboxBatch | None:
+    """The first at whose pod no other worker is. Of what waits behind all else one worker counts
+    one batch at a time, so that others' events find another worker free, and wait for no more than
+    that batch."""
+    for row in rows:
+        if row.rank == LAST and is_postgresql():
+            return row if take_pod(_BEHIND_ALL, at_work) else None
+        if not row.pod or take_pod(row.pod, at_work):
+            return row
+    return None
 
 
 def _is_taken_with(row: InboxBatch, first: InboxBatch) -> bool:

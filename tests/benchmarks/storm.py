@@ -132,7 +132,7 @@ def _fill() -> None:
     for number in range(BATCHES):
         wires = [to_wire(event) for event in stream.next()]
         payload = json.dumps(wires).encode()
-        batches.append(Batch("r1", Extent(1, number, number + 1), payload, is_urgent=False))
+        batches.append(Batch("r1", Extent(1, number, number + 1), payload))
     inbox.put("r1", batches, None, now=stream.now)
     print(json.dumps({"now": stream.now.isoformat()}), flush=True)
 

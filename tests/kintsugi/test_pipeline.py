@@ -211,6 +211,20 @@ def test_urgent_batches_are_taken_before_older_ones(house: House) -> None:
     assert [fault.fault_type for fault in Fault.objects.all()] == ["gpu.xid.79"]
 
 
+def test_what_is_over_a_senders_share_is_taken_last_and_a_batch_at_a_time(house: House) -> None:
+    flood = [an_event("gpu.xid.48", f"node/gn050/gpu/{number:04x}:19:00.0") for number in range(3)]
+    for number, event in enumerate(flood):
+        put([to_wire(event)], number, rank=2)
+    put([to_wire(an_event("gpu.xid.31", f"node/{NODE}/gpu/0000:aa:00.0", at=house.now))], 3)
+    put([_lose_gpu(house)], 4, rank=0)
+    left = []
+    while house.pipeline.ingest_waiting():
+        ranks = InboxBatch.objects.order_by("pk").values_list("rank", flat=True)
+        left.append(list(ranks))
+    assert left == [[2, 2, 2, 1], [2, 2, 2], [2, 2], [2], []]
+    assert Fault.objects.filter(fault_type="gpu.xid.48").count() == 3
+
+
 def test_a_batch_that_is_no_list_of_events_is_put_aside_whole(house: House) -> None:
     InboxBatch.objects.create(
         receiver="r1", segment=1, start=0, rank=1, payload=b"{", size=1, recorded_at=START

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from detectors.catalog import catalog
 from detectors.faults import EventKind, FaultEvent
 from detectors.provenance import Provenance, Transport
+from detectors.receivers.connections import Connections, LineConnection, listen
 from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
-from detectors.receivers.refusals import Quotas
+from detectors.receivers.refusals import Quotas, Shares
+from detectors.receivers.senders import Senders
+from detectors.receivers.spool import Turn
+from tests.detectors.receiver_twin import MemoryInbox, RunningReceiver
 from tests.matching import get_shipped_matcher
 
 _AT = datetime(2026, 11, 23, 8, tzinfo=UTC)
@@ -66,8 +74,10 @@ def test_a_name_that_was_taken_is_taken_again() -> None:
 
 
 def flood(count: int) -> list[FaultEvent]:
-    """Of one sender, of as many faults."""
-    return [replace(told("gn001"), qualifier=str(number)) for number in range(count)]
+    """Of one sender, of as many faults on a hundred machines."""
+    return [
+        replace(told(f"gn{number % 100 + 1:03}"), qualifier=str(number)) for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize(("is_relay", "at_once"), [(True, 1000), (False, 250)])
@@ -116,6 +126,129 @@ def test_what_no_room_is_left_for_is_counted_by_its_sender() -> None:
     for event in flood(8000):
         quotas.take(event, 0.0)
     assert quotas.take_refused() == {"10.66.6.6": 2000}
+
+
+def test_one_sender_states_a_thousand_faults_of_one_machine_in_a_day() -> None:
+    quotas = Quotas()
+    events = [replace(told("gn001"), qualifier=str(number)) for number in range(3000)]
+    for second, event in enumerate(events):
+        quotas.take(event, float(second))
+    assert quotas.take_refused() == {"10.66.6.6": 2000}
+    assert quotas.take(events[0], 3000.0) is not None
+    assert quotas.take(replace(events[-1], event=EventKind.CLEARED), 3000.0) is not None
+    assert quotas.take(replace(events[-1], resource="node/gn002"), 3000.0) is not None
+    assert quotas.take(events[-1], 2 * 86400.0) is not None
+
+
+def told_by(event: FaultEvent, *, is_relay: bool) -> FaultEvent:
+    return replace(event, provenance=Provenance("10.66.6.6", Transport.TCP, is_relay=is_relay))
+
+
+@pytest.mark.parametrize(("is_relay", "share"), [(False, 25), (True, 100)])
+def test_what_is_over_a_senders_share_waits_behind_others(is_relay: bool, share: int) -> None:
+    shares = Shares()
+    events = [told_by(event, is_relay=is_relay) for event in flood(300)]
+    over = [shares.is_over(event, 0.0, is_free=False) for event in events]
+    assert over == [False] * share + [True] * (300 - share)
+    assert not shares.is_over(told("gn002", "10.0.0.2"), 0.0, is_free=False)
+
+
+def test_a_sender_is_over_its_share_until_it_has_all_again() -> None:
+    shares = Shares()
+    for event in flood(300):
+        shares.is_over(told_by(event, is_relay=False), 0.0, is_free=False)
+    again = told_by(told("gn001"), is_relay=False)
+    assert [shares.is_over(again, at_s, is_free=False) for at_s in (1.0, 4.0, 15.0)] == [
+        *(True, True),
+        False,
+    ]
+
+
+def test_of_a_relay_without_a_quota_each_machine_has_its_share() -> None:
+    shares = Shares()
+    events = [replace(told("gn001"), qualifier=str(number)) for number in range(300)]
+    over = [shares.is_over(event, 0.0, is_free=True) for event in events]
+    assert over.count(False) == 25
+    assert not shares.is_over(told("gn002"), 0.0, is_free=True)
+
+
+def xid(code: int, pci: str, *, stamp_s: int = 1) -> bytes:
+    """As a node writes it over TCP."""
+    return (
+        f"<3>1 2026-11-23T08:00:00Z gn001 kernel - - - [{stamp_s}.000001] NVRM: Xid (PCI:{pci}): {code}, x\n"
+    ).encode()
+
+
+def send(running: RunningReceiver, address: str, lines: bytes) -> None:
+    with socket.create_connection(running.receiver.address, source_address=(address, 0)) as out:
+        out.sendall(lines)
+
+
+def test_a_critical_line_goes_before_the_backlog_of_a_sender_that_floods(tmp_path: Path) -> None:
+    """However much of the flood came first: the inbox takes batches by their turn."""
+    inbox = MemoryInbox()
+    inbox.is_up = False
+    hosts = {"127.0.0.2": "gn001", "127.0.0.3": "gn002"}
+    senders = Senders(hosts=hosts, relays=[], names=frozenset(hosts.values()))
+    faults = [xid(79, f"{number:04x}:19:00", stamp_s=number + 1) for number in range(200)]
+    with RunningReceiver(tmp_path, inbox=inbox, senders=senders) as running:
+        send(running, "127.0.0.2", b"".join(faults))
+        running.wait_for_lines(len(faults))
+        send(running, "127.0.0.3", xid(79, "0000:19:00"))
+        running.wait_for_lines(len(faults) + 1)
+    inbox.is_up = True
+    with RunningReceiver(tmp_path, inbox=inbox, senders=senders) as running:
+        running.wait_for_occurrences(len(faults) + 1)
+    by_turn: dict[Turn, list[int]] = {turn: [] for turn in Turn}
+    for batch in inbox.batches:
+        by_turn[batch.turn].append(len(batch.wires))
+        told_of = {str(wire["resource"]).split("/")[1] for wire in batch.wires}
+        if "gn002" in told_of:
+            assert batch.turn is Turn.URGENT
+    assert sum(by_turn[Turn.URGENT]) + sum(by_turn[Turn.LAST]) == 201
+    assert sum(by_turn[Turn.LAST]) > 150
+    assert max(by_turn[Turn.LAST]) <= 25
+
+
+@pytest.mark.parametrize("connections", [1, 8])
+def test_each_sender_of_a_stream_has_its_turn(connections: int) -> None:
+    """How much of the flood is taken between two looks at another connection; here each 8 KiB of it
+    cost 5 ms."""
+    order: list[tuple[str, int]] = []
+
+    def take(block: bytes, sender: Sender) -> None:
+        order.append((sender.host, len(block)))
+        until_s = time.thread_time() + 0.005 * len(block) / 8192
+        while time.thread_time() < until_s:
+            pass
+
+    async def read() -> None:
+        listener = listen(("127.0.0.1", 0))
+        reading = Connections(
+            listener,
+            Counters(),
+            lambda address, proof: Sender(address),
+            partial(LineConnection, take=take),
+        )
+        with contextlib.ExitStack() as open_sockets:
+
+            def connect(address: str) -> socket.socket:
+                return open_sockets.enter_context(
+                    socket.create_connection(reading.address, source_address=(address, 0))
+                )
+
+            for _ in range(connections):
+                connect("127.0.0.2").sendall((b"x" * 99 + b"\n") * (320_000 // 100 // connections))
+            connect("127.0.0.3").sendall(b"the one that counts\n")
+            reading.start(asyncio.get_running_loop())
+            while not any(host == "127.0.0.3" for host, _ in order):
+                await asyncio.sleep(0)
+        await reading.drain_and_close(is_held_back=False)
+
+    asyncio.run(read())
+    before = [size for host, size in order[: [host for host, _ in order].index("127.0.0.3")]]
+    assert sum(before) < 64 * 1024
+    assert sum(size for host, size in order if host == "127.0.0.2") > 310_000
 
 
 def test_each_sender_of_datagrams_has_its_turn() -> None:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from detectors.receivers import delivery
 from detectors.receivers.counters import Counters
 from detectors.receivers.delivery import Backlog, Delivery, InboxAway
-from detectors.receivers.spool import Batch, Spool
+from detectors.receivers.spool import Batch, Spool, Turn
 from tests.builders import an_event
 from tests.detectors.receiver_twin import MemoryInbox
 
@@ -36,12 +36,12 @@ class Scene:
     def _make_delivery(self) -> Delivery:
         return Delivery(self.spool, self.inbox, counters=self.counters, clock=lambda: self.now)
 
-    def post(self, batches: int = 1, *, excerpt: str = "", is_urgent: bool = False) -> None:
+    def post(self, batches: int = 1, *, excerpt: str = "", turn: Turn = Turn.ORDINARY) -> None:
         for _ in range(batches):
             resource = f"node/gn{len(self.posted):03d}"
             self.posted.append(resource)
             event = an_event("gpu.xid.48", resource, excerpt=excerpt)
-            self.delivery.post(self.spool.append([event], is_urgent=is_urgent))
+            self.delivery.post(self.spool.append([event], turn=turn))
 
     def let_pass(self, seconds: float = 2.0) -> None:
         until = self.now + seconds
@@ -186,7 +186,7 @@ def test_a_bell_rings_for_every_urgent_batch_and_once_a_second_for_others_while_
     assert scene.inbox.rung - rung <= 1
     rung = scene.inbox.rung
     for _ in range(5):
-        scene.post(is_urgent=True)
+        scene.post(turn=Turn.URGENT)
         scene.delivery.step()
     assert scene.inbox.rung - rung == 5
 
@@ -194,14 +194,14 @@ def test_a_bell_rings_for_every_urgent_batch_and_once_a_second_for_others_while_
 def test_bells_are_few_while_no_worker_answers(scene: Scene) -> None:
     scene.inbox.backlog = Backlog(5000, 10_000_000, timedelta(minutes=5))
     for _ in range(50):
-        scene.post(is_urgent=True)
+        scene.post(turn=Turn.URGENT)
         scene.delivery.step()
     assert scene.inbox.rung <= 2
 
 
 def test_urgency_is_kept_on_disk(scene: Scene) -> None:
     scene.post()
-    scene.post(is_urgent=True)
+    scene.post(turn=Turn.URGENT)
     scene.restart()
     scene.let_pass()
     assert [batch.is_urgent for batch in scene.inbox.batches] == [False, True]

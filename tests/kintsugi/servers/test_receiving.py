@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from detectors.receivers.delivery import InboxAway, PositionMoved
 from detectors.receivers.refusals import RefusedInput
-from detectors.receivers.spool import Batch, Spool
+from detectors.receivers.spool import Batch, Spool, Turn
 from incidents.checks import refused_senders
 from incidents.models import InboxBatch, Node, Port, RefusedSender, Switch
 from kintsugi import tasks
@@ -140,15 +140,15 @@ def test_senders_are_those_known_last_time_when_the_database_is_away(tmp_path: P
         assert not receiving.accepted_senders(tmp_path / "none.json").accepts("10.1.0.1")
 
 
-def a_batch(spool: Spool, number: int = 1, *, is_urgent: bool = False) -> Batch:
+def a_batch(spool: Spool, number: int = 1, *, turn: Turn = Turn.ORDINARY) -> Batch:
     resource = f"node/gn{number:03d}/gpu/0000:19:00.0"
-    return spool.append([an_event("gpu.xid.79", resource)], is_urgent=is_urgent)
+    return spool.append([an_event("gpu.xid.79", resource)], turn=turn)
 
 
 def test_the_inbox_takes_batches_and_position_together_or_nothing(tmp_path: Path) -> None:
     inbox, spool = receiving.DatabaseInbox(), Spool(tmp_path)
     assert inbox.read_position("a") is None
-    first, second = a_batch(spool), a_batch(spool, is_urgent=True)
+    first, second = a_batch(spool), a_batch(spool, turn=Turn.URGENT)
     inbox.put("a", [first, second], None)
     assert inbox.read_position("a") == second.extent
     assert list(InboxBatch.objects.order_by("id").values_list("rank", "start")) == [
