@@ -102,13 +102,19 @@ def gpus_reset(
 
 def fault_witnessed(fault_type: str, resource: str, *, told_by: Provenance, now: datetime) -> None:
     """Somebody who can be believed has looked, and sees the fault: what it calls for counts from
-    now on."""
+    now on, and it may be the cause of others."""
     standing = Fault.objects.active().filter(fault_type=fault_type, resource=resource)
     with transaction.atomic():
         upsert.lock_placement()
         batch = TriageBatch(fault_catalog.load(), now)
-        for case in load_faults(batch, standing.order_by("fingerprint").select_for_update()):
-            case.take_provenance(told_by)
+        cases = load_faults(batch, standing.order_by("fingerprint").select_for_update())
+        host = resources.host_of(resource)
+        batch.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name=host)}
+        load_neighbourhood(batch, {(fault_type, resource)})
+        for case in cases:
+            if case.take_provenance(told_by):
+                placement.correlate_again(batch, case)
+        silences.apply(batch)
         persist(batch)
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from detectors.provenance import UNKNOWN, Forger, Provenance, Transport
 from incidents import services
-from incidents.models import Decision, Fault, Incident
+from incidents.models import Decision, Fault, Incident, Node
 from incidents.people import edit
+from incidents.triage import sweep
 from incidents.vocabulary.changes import Acted, Refused
 from incidents.vocabulary.lifecycle import State, Trigger
 from tests.builders import NOW
@@ -119,6 +120,20 @@ def test_a_text_that_a_person_witnesses_is_the_cause_of_what_it_explains() -> No
     incident = Incident.objects.open().get()
     assert incident.fault_type == "switch.rebooted"
     assert Fault.objects.active().count() == edit.members_of(incident.pk).count() == 3
+
+
+def test_a_text_that_a_runs_own_look_witnesses_is_the_cause_of_what_it_explains() -> None:
+    card, port = "node/gn003/nic/mlx5_1", "switch/leaf-02/port/Ethernet8"
+    happen("nic.firmware.unhealthy", [card], told_by=UNKNOWN)
+    happen("switch.port.flapping", [port], at=NOW + 5 * SECOND, told_by=POLLED)
+    assert Incident.objects.open().count() == 2
+    at = NOW + MINUTE
+    sweep.fault_witnessed("nic.firmware.unhealthy", card, told_by=MEASURED, now=at)
+    incident = Incident.objects.open().get()
+    assert (incident.fault_type, incident.root_resource) == ("nic.firmware.unhealthy", card)
+    assert incident.node == Node.objects.get(name="gn003")
+    members = {link.fault.fault_type for link in edit.members_of(incident.pk)}
+    assert members == {"nic.firmware.unhealthy", "switch.port.flapping"}
 
 
 def test_a_root_that_a_person_chose_stays_when_a_text_is_witnessed() -> None:
