@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional
 
+from detectors import toml_text
 from detectors.catalog import (
     advice,
     check_drains,
@@ -43,13 +44,6 @@ from detectors.faults import (
     Severity,
 )
 from detectors.provenance import FACILITIES, UNKNOWN, Provenance
-
-try:
-    import tomllib
-except (
-    ModuleNotFoundError
-):  # Python before 3.11: the node check, which brings the catalogue compiled
-    tomllib = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 _DIRECTORY = Path(__file__).parent
@@ -358,7 +352,7 @@ class _Reader:
         name = str(path) if is_sites else path.name
         try:
             text = path.read_text(encoding="utf-8")
-            found = tomllib.loads(text)
+            found = toml_text.parse(text)
         except (OSError, ValueError) as error:
             self.problems.append(f"{name}: cannot be read: {error}")
             return
@@ -663,7 +657,7 @@ def from_rows(found: Mapping[str, Any], name: str) -> Catalog:
 
 def tables(path: Path) -> dict[str, Any]:
     """The file's tables as they stand there. Raises OSError and ValueError."""
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return toml_text.parse(path.read_text(encoding="utf-8"))
 
 
 def files() -> list[Path]:

@@ -8,7 +8,6 @@ from reading them; `incidents.triage.aggregation` counts.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from detectors import toml_text
 from detectors.catalog import catalog as fault_catalog
 from detectors.catalog import rows
 from detectors.catalog.catalog import Catalog
@@ -213,8 +213,8 @@ def _rows(file: str, text: str, problems: list[str]) -> Iterator[_Row]:
     """Each `[[gather]]` with its file and line (1-based): tomllib keeps no lines. Other tables are
     not read here."""
     try:
-        found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        found = toml_text.parse(text)
+    except ValueError as error:
         problems.append(f"{file}: cannot be read: {error}")
         return
     numbers = [

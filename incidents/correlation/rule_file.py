@@ -7,7 +7,6 @@ first.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from detectors import toml_text
 from detectors.catalog import catalog as fault_catalog
 from detectors.catalog import rows
 from detectors.catalog.catalog import Catalog
@@ -84,7 +84,7 @@ class _Reader:
     def read(self, path: Path, folder: int) -> None:
         try:
             text = path.read_text(encoding="utf-8")
-            tables = tomllib.loads(text)
+            tables = toml_text.parse(text)
         except (OSError, ValueError) as error:
             self.problems.append(f"{path.name}: cannot be read: {error}")
             return

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from detectors import resources
+from detectors import resources, toml_text
 from incidents.topology import joints, rules
 from incidents.topology.rows import Row, given
 from incidents.topology.topology import (
@@ -69,8 +68,8 @@ class _Reader:
     def read(self, path: Path) -> None:
         try:
             text = path.read_text(encoding="utf-8")
-            tables = tomllib.loads(text)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            tables = toml_text.parse(text)
+        except (OSError, ValueError) as error:
             self.problems.append(f"{path}: cannot be read: {error}")
             return
         takers = self._takers_by_table()

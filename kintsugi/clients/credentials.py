@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
+from detectors import toml_text
 from detectors.detector import SNMP_PORT, NotConfigured, Target, TargetKind
 from detectors.transports.http import Basic, Bearer
 from detectors.transports.snmp_credentials import (
@@ -116,12 +116,12 @@ def load(
     """
     try:
         text = path.read_text(encoding="utf-8")
-        rows = tomllib.loads(text)
+        rows = toml_text.parse(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ImproperlyConfigured(
             f"KINTSUGI_CREDENTIALS={path}: cannot be read: {error}"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ImproperlyConfigured(f"KINTSUGI_CREDENTIALS={path}: no TOML: {error}") from error
     problems: list[str] = []
     group_rows = rows.get("group", [])

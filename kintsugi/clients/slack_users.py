@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from django.conf import settings
 from django.contrib.auth.models import User
 
+from detectors import toml_text
 from kintsugi.roles import PERMISSIONS
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def names() -> Mapping[str, str]:
     if path is None:
         return {}
     try:
-        read = tomllib.loads(path.read_text())
+        read = toml_text.parse(path.read_text())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UnreadableList(f"{_SETTING}={path}: cannot be read ({why}).") from error

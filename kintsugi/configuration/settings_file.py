@@ -5,13 +5,14 @@ It is read where `KINTSUGI_CONFIG` names it; `kintsugi` names /etc/kintsugi/kint
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+
+from detectors import toml_text
 
 VARIABLE = "KINTSUGI_CONFIG"
 DEFAULT_PATH = Path("/etc/kintsugi/kintsugi.toml")
@@ -44,12 +45,12 @@ def merge(environ: Mapping[str, str]) -> Sources:
 def read(path: Path) -> dict[str, str]:
     """Settings as they would stand in the environment. Raises ImproperlyConfigured."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = toml_text.parse(path.read_text())
     except OSError as error:
         raise ImproperlyConfigured(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise ImproperlyConfigured(f"{path}: expected UTF-8 ({error.reason}).") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ImproperlyConfigured(f"{path}: expected TOML: {error}.") from error
     problems: list[str] = []
     values: dict[str, str] = {}

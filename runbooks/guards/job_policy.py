@@ -7,7 +7,6 @@ Without a file, or for a partition that it does not name, jobs are waited for an
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from detectors import toml_text
 from runbooks import parameters
 from runbooks.slurm.jobs import SlurmJob
 
@@ -70,7 +70,7 @@ class CaredJob:
 def load(path: Path) -> tuple[JobPolicy, ...]:
     """Raises JobPolicyError."""
     try:
-        read = tomllib.loads(path.read_text())
+        read = toml_text.parse(path.read_text())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise JobPolicyError(f"{path} cannot be read ({why}).") from error

@@ -48,7 +48,7 @@ WRITERS = {
 }
 # Measured with the file that it is of.
 OF_A_FILE = {"runbooks.plan.runbook_file._is_harmless"}
-# How people are told that they wrote something wrong; tomllib and zoneinfo go as deep as Python does.
+# How people are told that they wrote something wrong; zoneinfo goes as deep as Python does.
 REFUSALS = (
     *(RecursionError, yaml.YAMLError),
     *(ValueError, KeyError, OSError, CommandError, ImproperlyConfigured, CatalogError),
@@ -192,6 +192,31 @@ def test_word_of_a_command_takes_a_time_that_grows_as_the_text(part: str, longes
     texts = itertools.product(("",), ("a", "-", "=", "[", "a ", "é"), ("", "x"))
     call = refuse_or_take(COMMANDS[part])
     assert growth.find_slow_text(call, texts, longest=longest) == ""
+
+
+DEEP = {"lists": "a = " + "[" * 1000 + "]" * 1000, "tables": "a = " + "{a = " * 1000 + "}" * 1000}
+LAID_OUT = {
+    "detectors.catalog.catalog.read": CatalogError,
+    "incidents.correlation.aggregation_rules._read_texts": aggregation_rules.AggregationError,
+    "incidents.correlation.rule_file.read": CorrelationError,
+    "incidents.topology.inventory_file.load": InventoryError,
+    "kintsugi.clients.credentials.load": ImproperlyConfigured,
+    "kintsugi.configuration.settings_file.read": ImproperlyConfigured,
+    "runbooks.guards.job_policy.load": job_policy.JobPolicyError,
+}
+
+
+@pytest.mark.parametrize("name", sorted(LAID_OUT))
+@pytest.mark.parametrize("shape", sorted(DEEP))
+def test_file_whose_tables_stand_too_deep_is_refused_with_its_name_and_what_was_expected(
+    name: str, shape: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "of_the_site.toml"
+    path.write_text(DEEP[shape])
+    with pytest.raises(LAID_OUT[name]) as refused:
+        FILES[name](path)
+    assert "of_the_site.toml" in str(refused.value)
+    assert "expected a few levels" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
