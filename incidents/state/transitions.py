@@ -90,6 +90,13 @@ def record(
     return entry
 
 
+def store_out_of_service(incident_id: int, at: datetime) -> None:
+    """What an open incident is about is out since then: of a drain that came when no run was there
+    to begin the repair. Where it was out already, that stands."""
+    serves = Incident.objects.open().filter(out_of_service_at=None, restored_at=None)
+    serves.filter(pk=incident_id).update(out_of_service_at=at)
+
+
 def ask(
     incident_id: int, asked: str, *, kind: str, text: str, now: datetime, instead_of: str = ""
 ) -> bool:

@@ -147,6 +147,8 @@ def _store_late_act(turn: Turn, done: Done, ctx: Context) -> None:
         transitions.record(
             run.incident_id, kind="run_note", text=text, now=ctx.now, needs_human=ask
         )
+        if isinstance(turn.step, Drain):
+            transitions.store_out_of_service(run.incident_id, turn.attempted_at or ctx.now)
         is_unchecked = overwritten.is_unchecked(run.facts)
         again_at = result.get_next_check_at(run, ctx.now)
         lease.release(run, wake_at=ctx.now if is_unchecked else again_at)

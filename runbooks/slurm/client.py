@@ -19,6 +19,7 @@ from detectors.slurm.job_records import Accounts
 from detectors.slurm.reservations import SHOW, reservations
 from runbooks.slurm import answers, demands, node_comments, node_events
 from runbooks.slurm import jobs as slurm_jobs
+from runbooks.slurm.ownership import Written
 from runbooks.slurm.protocol import (
     MAINTENANCE,
     Access,
@@ -220,7 +221,8 @@ class ScontrolWriter(ScontrolReader):
         update = ("scontrol", "update", f"NodeName={node}", "State=DRAIN")
         output = self._run(*update, f"Reason={words}", *comment)
         after = self._look(node)
-        if not (after.is_draining and after.reason.startswith(words.rstrip('"'))):
+        # What a person has added meanwhile is theirs: only Slurm's own words may follow ours.
+        if not (after.is_draining and Written(words).is_continued_by(after.reason)):
             raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after a drain was asked for", output
             )

@@ -103,6 +103,34 @@ def test_a_drain_that_our_resume_has_undone_is_put_back(seconds: int) -> None:
     assert run.wake_at is None
 
 
+class Afterwards(CommandShell):
+    """Lets a person act right after our drain, before the client reads it back."""
+
+    def __init__(self, site: Site, act: Callable[[], None]) -> None:
+        super().__init__(site.slurm)
+        self._act: Callable[[], None] | None = act
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        output = super().run(target, argv, timeout)
+        if self._act is not None and "State=DRAIN" in argv:
+            act, self._act = self._act, None
+            act()
+        return output
+
+
+def test_what_a_person_adds_to_our_reason_before_it_is_read_back_is_theirs() -> None:
+    site = Site(nodes=2)
+
+    def note() -> None:
+        reason = site.slurm.nodes(("gn001",))["gn001"].reason
+        site.slurm.update("gn001", "", f"{reason} -- {THEIRS}", user="bob")
+
+    run = play_on(site, Afterwards(site, note))
+    assert acts(site) == ["drain"]
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.endswith(f" -- {THEIRS}")
+    assert "Kintsugi leaves it alone while that stands" in run.waiting_for
+
+
 def test_what_is_put_back_is_a_persons_for_every_later_run() -> None:
     site, run = play("State=DRAIN", seconds=2)
     node = site.slurm.nodes(("gn001",))["gn001"]
@@ -258,6 +286,9 @@ def test_a_drain_that_comes_after_its_run_was_aborted_leaves_the_words_that_it_t
         site.now += timedelta(seconds=10)
         run = site.advance(run)
     assert acts(site) == ["drain"]
+    run.incident.refresh_from_db()
+    assert run.incident.out_of_service_at is not None, "the pages say what Slurm says"
+    assert run.incident.restored_at is None
     run.incident.refresh_from_db()
     assert run.incident.needs_human == "Resume gn001 when it is well, and resolve the incident."
 
