@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from detectors.slurm.output import NodeState
@@ -74,6 +74,21 @@ def list_changes(before: ApprovalSnapshot, after: ApprovalSnapshot, act: Act | N
     if after.nodes_out > before.nodes_out:
         changes.append(f"{before.nodes_out} nodes were out and {after.nodes_out} are")
     return changes
+
+
+def list_changes_beside(
+    before: ApprovalSnapshot, after: ApprovalSnapshot, act: Act | None
+) -> list[str]:
+    """As `list_changes`, without what a run under way changes itself (that its node is out, with
+    its reason), and without how many others are out: the guards count those."""
+    shown = replace(
+        before,
+        service=after.service,
+        reason=after.reason,
+        power=after.power,
+        nodes_out=after.nodes_out,
+    )
+    return list_changes(shown, after, act)
 
 
 def _get_added(before: Collection[str], after: Collection[str]) -> list[str]:

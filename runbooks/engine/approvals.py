@@ -2,7 +2,7 @@
 that has moved.
 
 An approval is for one step, expires, and is used once. A run in mode `approval` asks before its
-first act.
+first act, and before a later one that disrupts where the state has changed or a shift has passed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import F
 
 from incidents.state import transitions
+from incidents.text.wording import duration
 from runbooks.engine import approval_snapshot, start
 from runbooks.engine.approval_snapshot import ApprovalSnapshot
 from runbooks.engine.result import Turn
@@ -27,7 +28,7 @@ from runbooks.models import Approval, Mode, Run, RunState
 from runbooks.plan.escalation_levels import STEPS_OF_RUNGS
 from runbooks.plan.runbook import Planned
 from runbooks.slurm.protocol import NodeState
-from runbooks.step import Context, Step
+from runbooks.step import Context, Step, StepEffect
 
 _LONGEST = 255
 _NOT_KNOWN = "not known"
@@ -37,6 +38,9 @@ COUNT_POSTPONED = "count_postponed"
 """The fact of a run that drained its node though a person decides on so many: they are asked before
 the repair."""
 _BY_MODE = "The runbook's mode is approval"
+_ANEW = "The runbook's mode is approval, and a person is asked anew"
+# As what nobody answers is asked again (our choice).
+_SHIFT = timedelta(hours=8)
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,13 @@ def check_permission(
     bounds = ctx.world.policy.bounds
     why = _get_rule_reason(run, planned, now)
     why = why or _get_count_reason(run, planned, bounds, now, ctx=ctx)
+    snapshot = None
+    if approval is None and not why and _is_looked_at_anew(turn, planned.step):
+        snapshot = _build_snapshot(run, planned.step, ctx, nodes)
+        why = _get_reason_to_ask_anew(run, planned.step, snapshot, now)
     if approval is None and not why:
         return Permission()
-    snapshot = _build_snapshot(run, planned.step, ctx, nodes)
+    snapshot = snapshot or _build_snapshot(run, planned.step, ctx, nodes)
     if approval is None:
         _request_approval(turn, planned.step, why, snapshot=snapshot)
         return Pending(why)
@@ -118,7 +126,8 @@ def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
             planned = library.load_plan(run.plan)[run.step]
         except library.LibraryError:  # said when a person lets it go on
             continue
-        if _get_rule_reason(run, planned, now):
+        is_anew = approval.why.startswith(_ANEW) and _is_by_leave(run, now)
+        if is_anew or _get_rule_reason(run, planned, now):
             continue
         if _get_count_reason(run, planned, bounds, now, and_more=freed):
             continue
@@ -175,11 +184,38 @@ def _get_rule_reason(run: Run, planned: Planned, now: datetime) -> str:
     be."""
     if planned.needs_approval:
         return f"A person approves each {planned.step.name.replace('_', ' ')}"
+    return _BY_MODE if not run.approved_by and _is_by_leave(run, now) else ""
+
+
+def _is_by_leave(run: Run, now: datetime) -> bool:
+    """Whether it began in mode approval, or its node is in it now."""
     used = run.facts.get(armings.USED)
     mode = fleet.decide_mode(run.runbook, run.node, now, used=used).mode
-    if Mode.APPROVAL in (run.mode, mode) and not run.approved_by:
-        return _BY_MODE
-    return ""
+    return Mode.APPROVAL in (run.mode, mode)
+
+
+def _is_looked_at_anew(turn: Turn, step: Step) -> bool:
+    """Whether the leave for the whole run may be too old for this step. What has been begun is
+    brought to its end."""
+    if step.effect is not StepEffect.DISRUPTIVE or turn.attempted_at is not None:
+        return False
+    return bool(turn.run.approved_by) and _is_by_leave(turn.run, turn.now)
+
+
+def _get_reason_to_ask_anew(run: Run, step: Step, snapshot: ApprovalSnapshot, now: datetime) -> str:
+    """Why a person is asked once more before this step; empty: the last leave that was used still
+    holds."""
+    last = run.approvals.filter(ended_why=_USED, given_at__isnull=False).order_by("-pk").first()
+    if last is None or last.given_at is None:
+        return ""
+    if now >= last.given_at + _SHIFT:
+        age = duration(now - last.given_at)
+        return f"{_ANEW}, since the leave of {last.given_by} is {age} old, and a shift has passed"
+    before = approval_snapshot.parse_snapshot(last.shown)
+    changes = approval_snapshot.list_changes_beside(before, snapshot, step.act)
+    if not changes:
+        return ""
+    return f"{_ANEW}: since {last.given_by} gave leave, {'; '.join(changes)}"
 
 
 def _get_count_reason(

@@ -269,3 +269,89 @@ def test_the_page_shows_what_is_approved_and_refuses_what_was_shown_before(peopl
     assert people.on_call.post(f"/runbooks/run/{run.pk}/control/", good).status_code == 302
     run.refresh_from_db()
     assert run.state == RunState.RUNNING
+
+
+def waiting_with_leave() -> tuple[Site, Incident, Run]:
+    """Drained by leave; a job is in the way of the reboot."""
+    site = Site(nodes=3, mode=Mode.APPROVAL)
+    site.slurm.add_job("77", nodes=["gn001"])
+    incident = site.lose_gpu()
+    run = approve(site, site.advance(site.begin(incident)))
+    run = site.play(run, limit=timedelta(minutes=2))
+    assert "still on gn001" in run.waiting_for
+    return site, incident, run
+
+
+@pytest.mark.django_db
+def test_leave_for_the_whole_run_holds_while_nothing_changes() -> None:
+    site, _, run = waiting_with_leave()
+    site.slurm.finish_job("77")
+    assert site.play(run).state == RunState.SUCCEEDED
+    assert run.approvals.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_shift_later_a_person_is_asked_anew_before_the_reboot() -> None:
+    site, incident, run = waiting_with_leave()
+    run = site.play(run, limit=timedelta(hours=8))
+    site.slurm.finish_job("77")
+    run = site.play(run, limit=timedelta(hours=1))
+    assert run.state == RunState.AWAITING_APPROVAL
+    assert "a shift has passed" in run.waiting_for
+    assert [act[0] for act in site.slurm.journal] == ["drain"]
+    services.start_due(None, now=site.now, world=site.world)
+    run.refresh_from_db()
+    assert run.state == RunState.AWAITING_APPROVAL  # not taken back as needless
+    incident.refresh_from_db()
+    assert "reboot" in incident.needs_human
+    assert site.play(approve(site, run)).state == RunState.SUCCEEDED
+    assert run.approvals.count() == 2
+
+
+@pytest.mark.django_db
+def test_another_fault_on_the_node_has_a_person_asked_anew() -> None:
+    site, _, run = waiting_with_leave()
+    site.raise_fault(fault_type="gpu.xid.48")
+    site.slurm.finish_job("77")
+    run = site.play(run, limit=timedelta(hours=1))
+    assert run.state == RunState.AWAITING_APPROVAL
+    assert "gpu.xid.48" in run.waiting_for
+    assert [act[0] for act in site.slurm.journal] == ["drain"]
+
+
+@pytest.mark.django_db
+def test_other_nodes_that_go_out_meanwhile_ask_nobody_anew() -> None:
+    site, _, run = waiting_with_leave()
+    site.slurm.human_drain("gn002", "bob: tray swap")
+    site.slurm.finish_job("77")
+    assert site.play(run).state == RunState.SUCCEEDED
+
+
+@pytest.mark.django_db
+def test_a_question_asked_anew_is_taken_back_when_the_runbook_is_armed() -> None:
+    """One run that began in another mode: it is asked by its arming alone."""
+    site, _, run = waiting_with_leave()
+    Run.objects.filter(pk=run.pk).update(mode=Mode.ARMED)
+    run = site.play(run, limit=timedelta(hours=8))
+    site.slurm.finish_job("77")
+    run = site.play(run, limit=timedelta(hours=1))
+    assert run.state == RunState.AWAITING_APPROVAL
+    site.set_mode(Mode.ARMED)
+    services.start_due(None, now=site.now, world=site.world)
+    assert site.play(run).state == RunState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"),
+    [
+        ({"service": "in service", "reason": "", "nodes_out": 9, "power": ""}, False),
+        ({"faults": ("gpu.xid.48 on node/gn001",)}, True),
+        ({"jobs": ("18 of bob",)}, True),
+        ({"jobs": ()}, False),
+    ],
+)
+def test_what_a_run_does_itself_is_no_change_beside_it(
+    change: dict[str, Any], is_told: bool
+) -> None:
+    changes = approval_snapshot.list_changes_beside(SEEN, replace(SEEN, **change), Act.REBOOT)
+    assert bool(changes) is is_told
