@@ -65,7 +65,9 @@ def test_slurm_drains_waits_reboots_once_and_resumes(
 ) -> None:
     node = take_node()
     site = a_site(slurm_daemons, node)
-    slurm_daemons.command("sbatch", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 2")
+    # The job goes on until its node is drained, however late that is.
+    ends = f"until scontrol show node {node} | grep -q DRAIN; do sleep 0.2; done"
+    slurm_daemons.command("sbatch", f"--nodelist={node}", "--output=/dev/null", f"--wrap={ends}")
     slurm_daemons.wait_until(
         lambda: bool(site.world.slurm.jobs(node)), what="the job is on the node"
     )
