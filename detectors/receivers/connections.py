@@ -366,9 +366,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._connections.buffer[: self._connections.read_sizes.get(self._address)]
 
     def buffer_updated(self, nbytes: int) -> None:
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         self.data_received(bytes(self._connections.buffer[:nbytes]))
-        took_s = time.monotonic() - began_s
+        took_s = time.thread_time() - began_s
         self._connections.read_sizes.adjust(self._address, nbytes, took_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
