@@ -337,10 +337,11 @@ def _withdraw_reboot(ctx: Context) -> str:
     is_awaited = "reboot_at" in ctx.facts and "booted_at" not in ctx.facts
     if not is_awaited or "REBOOT_REQUESTED" not in ctx.state.flags:
         return ""
-    if ctx.state.is_draining:
+    if ctx.state.is_draining or ctx.state.is_failing:
         return (
             f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node}"
-            " is empty. It is not cancelled, since that would take your drain away. To do so and"
+            " is empty. It is not cancelled, since that would take your drain or your words away."
+            " To do so and"
             f" keep the node out: scontrol cancel_reboot {ctx.node}; scontrol update"
             f" NodeName={ctx.node} State=DRAIN Reason=..."
         )

@@ -280,10 +280,8 @@ class ScontrolWriter(ScontrolReader):
 
     def withdraw_reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
         before = self._unchanged(node, as_seen)
-        if before.is_draining:
-            raise SlurmRefusal(
-                f"{node} is {format_state(before)}: its drain would go with the reboot"
-            )
+        if before.is_draining or before.is_failing:  # of a FAIL Slurm takes the reason away
+            raise SlurmRefusal(f"{node} is {format_state(before)}: that would go with the reboot")
         output = self._run("scontrol", "cancel_reboot", node)
         after = self._look(node)
         if after.is_rebooting:

@@ -254,6 +254,30 @@ def test_a_reboot_of_ours_under_a_persons_drain_is_told_to_them_and_their_drain_
     assert "scontrol cancel_reboot gn001" in run.outcome
 
 
+def test_a_reboot_of_ours_under_a_persons_fail_is_told_to_them_and_their_words_stand() -> None:
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+
+    def at(point: str) -> None:
+        if point == "acted":
+            site.slurm.human_resume("gn001")
+            site.slurm.add_job("78", nodes=["gn001"])
+            site.slurm.human_reboot("gn001", user="root")
+            fails(site)
+
+    turn.advance(run.pk, now=site.now, world=site.world, at=at)
+    run = site.play(run)
+    assert run.state == RunState.ABORTED
+    assert (node(site).reason, node(site).is_failing, node(site).is_rebooting) == (
+        THEIRS,
+        True,
+        True,
+    )
+    assert "still stands" in run.outcome
+
+
 @pytest.mark.parametrize("act", ACTS)
 def test_no_act_is_made_on_a_node_that_has_changed_since_it_was_seen(act: str) -> None:
     site = Site(nodes=2)
