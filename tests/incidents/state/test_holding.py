@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from detectors import resources
-from detectors.provenance import Forger, Provenance, Transport
+from detectors.provenance import UNKNOWN, Forger, Provenance, Transport
 from incidents.models import Decision, Fault, Incident
 from incidents.state.holds import LONGEST
 from tests.builders import NOW
@@ -114,10 +114,23 @@ def test_the_node_with_the_hardware_fault_is_repaired_when_its_job_fails_everywh
 MEASURED = Provenance("gn009", Transport.SSH, "its SSH host key", forger=Forger.ROOT)
 
 
-def test_texts_that_anybody_may_have_written_hold_no_repair_that_was_measured() -> None:
+ALARMS = {
+    "a switch": ("nic.link.down", nics(1, NODES[:3])),
+    "a supply": ("node.power_supply.failed", [f"node/{name}" for name in NODES[9:]]),
+    "a file system": ("storage.lustre.connection_lost", [f"node/{name}" for name in NODES]),
+}
+
+
+@pytest.mark.parametrize("suspected", sorted(ALARMS))
+@pytest.mark.parametrize("is_measured", [False, True], ids=["texts", "measured"])
+def test_texts_that_anybody_may_have_written_hold_no_repair_that_was_measured(
+    suspected: str, is_measured: bool
+) -> None:
+    fault_type, places = ALARMS[suspected]
     happen("gpu.lost", [GPU], told_by=MEASURED)
-    happen("nic.link.down", nics(1, NODES[:3]), at=NOW + 30 * SECOND)
-    assert of(GPU).held_until is None
+    told_by = MEASURED if is_measured else UNKNOWN
+    happen(fault_type, places, at=NOW + 30 * SECOND, told_by=told_by)
+    assert (of(GPU).held_until is not None) is is_measured
 
 
 def test_what_was_measured_behind_a_switch_holds_a_repair_that_was_measured() -> None:
