@@ -47,9 +47,7 @@ def sizes(partitions: Mapping[str, Iterable[str]]) -> dict[str, int]:
 def out_of_service() -> set[str]:
     """Nodes that an open incident took out, and those that take no jobs by Slurm's last look,
     whoever took them out."""
-    ours = Incident.objects.open().filter(
-        out_of_service_at__isnull=False, restored_at=None, owner__startswith="node/"
-    )
+    ours = Incident.objects.out_of_service().filter(owner__startswith="node/")
     of_slurm = Fault.objects.active().filter(fault_type__startswith="slurm.")
     seen = of_slurm.values_list("owner", "fault_type")
     out = set(ours.values_list("owner", flat=True))

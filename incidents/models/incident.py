@@ -6,13 +6,14 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 from django.db import models
-from django.db.models import Index, Q
+from django.db.models import Exists, Index, OuterRef, Q
 
 from detectors import resources
 from detectors.faults import Action, Channel, ClearRule, Component, Recovery, Role, Severity
 from incidents.models.inventory import (
     Node,
 )
+from incidents.models.node_state import NodeInterval
 from incidents.models.triage import Silence
 from incidents.vocabulary.lifecycle import CLOSED, OPEN, State
 
@@ -253,6 +254,16 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
 
     def closed(self) -> Self:
         return self.filter(state__in=CLOSED)
+
+    def out_of_service(self) -> Self:
+        """Open ones that took their node out, unless Slurm was seen to give it jobs again since: a
+        person may resume a node and leave the incident open."""
+        serving = NodeInterval.objects.current().filter(is_serving=True)
+        given_back = serving.filter(
+            node=OuterRef("node__name"), since__gt=OuterRef("out_of_service_at")
+        )
+        out = self.open().filter(out_of_service_at__isnull=False, restored_at=None)
+        return out.exclude(Exists(given_back))
 
 
 class Incident(models.Model):

@@ -205,12 +205,10 @@ def pods() -> list[dict[str, Any]]:
     """Nodes of the inventory per pod: total, out of service, under repair, in service.
 
     Out of service: at the last look Slurm gave it no jobs of users, whoever keeps it from them, or
-    an open incident says since when the node is out and not yet restored. Under repair: an
+    an open incident took it out and nobody was seen to give it back. Under repair: an
     unfinished run. Under repair counts as out.
     """
-    out = Incident.objects.open().filter(
-        node=OuterRef("pk"), out_of_service_at__isnull=False, restored_at=None
-    )
+    out = Incident.objects.out_of_service().filter(node=OuterRef("pk"))
     repair = Run.objects.unfinished().filter(node=OuterRef("pk")).exclude(mode=Mode.SHADOW)
     seen = NodeInterval.objects.current().filter(node=OuterRef("name"))
     is_out = Exists(out) | Exists(seen.filter(is_serving=False))

@@ -17,6 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from incidents import services
+from incidents.impact import capacity
 from incidents.models import (
     Evidence,
     Fault,
@@ -340,6 +341,21 @@ class TestHome:
             {"pod": "pod-a", "total": 4, "repaired": 1, "out": 1, "serving": 2},
             {"pod": "pod-b", "total": 1, "repaired": 0, "out": 0, "serving": 1},
         ]
+
+    def test_a_node_that_a_person_has_resumed_is_in_service_while_its_incident_is_open(
+        self, people: People
+    ) -> None:
+        for name, again_at in (
+            ("gn001", NOW + timedelta(minutes=1)),
+            ("gn002", NOW - timedelta(minutes=1)),
+        ):
+            a_node(name, pod="pod-a")
+            an_incident("gpu.xid.79", f"node/{name}/gpu/0000:19:00.0", out_of_service_at=NOW)
+            an_interval(name, at=again_at)
+        assert people.viewer.get("/").context["pods"] == [
+            {"pod": "pod-a", "total": 2, "repaired": 0, "out": 1, "serving": 1}
+        ]
+        assert capacity.out_of_service() == {"node/gn002"}
 
     def test_a_node_that_a_person_has_drained_is_counted_as_out(self, people: People) -> None:
         nodes = [a_node(f"gn00{number}", pod="pod-a") for number in range(1, 4)]
