@@ -103,8 +103,11 @@ def find_wider(arming: Arming, nodes: Sequence[Node]) -> Arming | None:
         return None
     covered = [node for node in nodes if armings.covers(arming, node)]
     places = [Arming(scope=scope, place=place) for scope, place in _list_common(covered)]
-    sizes = ((sum(armings.covers(place, node) for node in nodes), place) for place in places)
-    wider = [(size, place) for size, place in sizes if size > len(covered)]
+    wider = []
+    for place in places:
+        size = sum(armings.covers(place, node) for node in nodes)
+        if size > len(covered):
+            wider.append((size, place))
     if not wider:
         return Arming(scope=Arming.Scope.ALL)
     return min(wider, key=lambda pair: pair[0])[1]
