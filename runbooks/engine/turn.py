@@ -341,8 +341,7 @@ def _withdraw_reboot(ctx: Context) -> str:
         return (
             f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node}"
             " is empty. It is not cancelled, since that would take your drain or your words away."
-            " To do so and"
-            f" keep the node out: scontrol cancel_reboot {ctx.node}; scontrol update"
+            f" To do so and keep the node out: scontrol cancel_reboot {ctx.node}; scontrol update"
             f" NodeName={ctx.node} State=DRAIN Reason=..."
         )
     ctx.world.slurm_writer.withdraw_reboot(ctx.node, as_seen=ctx.state)

@@ -229,7 +229,10 @@ def test_a_reboot_of_ours_that_slurm_has_not_sent_is_cancelled_when_a_person_res
     assert "is cancelled: gn001 runs on" in run.outcome
 
 
-def test_a_reboot_of_ours_under_a_persons_drain_is_told_to_them_and_their_drain_stands() -> None:
+@pytest.mark.parametrize("takes_out", [drains, fails])
+def test_a_reboot_of_ours_on_a_node_that_a_person_took_out_is_told_to_them_and_their_act_stands(
+    takes_out: Callable[[Site], None],
+) -> None:
     site = Site(nodes=2)
     run = site.play(
         site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
@@ -240,42 +243,16 @@ def test_a_reboot_of_ours_under_a_persons_drain_is_told_to_them_and_their_drain_
             site.slurm.human_resume("gn001")
             site.slurm.add_job("78", nodes=["gn001"])
             site.slurm.human_reboot("gn001", user="root")
-            drains(site)
+            takes_out(site)
 
     turn.advance(run.pk, now=site.now, world=site.world, at=at)
     run = site.play(run)
     assert run.state == RunState.ABORTED
-    assert (node(site).reason, node(site).is_draining, node(site).is_rebooting) == (
-        THEIRS,
-        True,
-        True,
-    )
+    seen = node(site)
+    assert (seen.is_draining, seen.is_failing) == (takes_out is drains, takes_out is fails)
+    assert (seen.reason, seen.is_rebooting) == (THEIRS, True)
     assert "still stands" in run.outcome
     assert "scontrol cancel_reboot gn001" in run.outcome
-
-
-def test_a_reboot_of_ours_under_a_persons_fail_is_told_to_them_and_their_words_stand() -> None:
-    site = Site(nodes=2)
-    run = site.play(
-        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
-    )
-
-    def at(point: str) -> None:
-        if point == "acted":
-            site.slurm.human_resume("gn001")
-            site.slurm.add_job("78", nodes=["gn001"])
-            site.slurm.human_reboot("gn001", user="root")
-            fails(site)
-
-    turn.advance(run.pk, now=site.now, world=site.world, at=at)
-    run = site.play(run)
-    assert run.state == RunState.ABORTED
-    assert (node(site).reason, node(site).is_failing, node(site).is_rebooting) == (
-        THEIRS,
-        True,
-        True,
-    )
-    assert "still stands" in run.outcome
 
 
 @pytest.mark.parametrize("act", ACTS)
