@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _CHECK_EVERY_S = 1.0
 _RETRY_EVERY_S = 1.0
 # In one transaction at most: some milliseconds of COPY.
-_MOST_BATCHES = 64
+MOST_BATCHES = 64
 _MOST_BYTES = 4 * 1024 * 1024
 # In memory and not yet delivered at most; what exceeds it stays on disk and is read from there.
 FRESH_BATCHES = 256
@@ -97,6 +97,9 @@ class Delivery:
         self._retry_s = 0.0
         self._check_s = 0.0
         self._rang_s = 0.0
+        # Whether batches may be in the inbox for which no bell has rung: also those that a process
+        # before this one put there, or a call whose answer was lost.
+        self._owes_bell = False
         self._waiting_batches = 0
         self._is_held_back = False
         self._is_away = False
@@ -131,6 +134,8 @@ class Delivery:
             self._wake.clear()
             self.step()
         self.step()
+        if self._owes_bell:
+            self._ring()
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -149,6 +154,7 @@ class Delivery:
                     return
                 self._deliver(batches, now)
                 now = self._clock()
+            self._ring_if_due(now, is_urgent=False)
         except InboxAway as error:
             self._retry_later(f"the inbox takes no events ({error})", now)
         except OSError as error:
@@ -169,6 +175,7 @@ class Delivery:
             return
         self._position = self._inbox.read_position(self._spool.receiver)
         self._is_position_known = True
+        self._owes_bell = True
         with self._lock:
             self._is_behind = True
             self._fresh.clear()
@@ -190,14 +197,15 @@ class Delivery:
                 _log.error("a batch is lost: %s", error)
                 continue
             size += extent.size
-            if len(found) >= _MOST_BATCHES or size >= _MOST_BYTES:
+            if len(found) >= MOST_BATCHES or size >= _MOST_BYTES:
                 break
         if not found:
             self._catch_up()
         return found
 
     def _catch_up(self) -> None:
-        """From here on batches come from memory, unless one was spooled meanwhile."""
+        """The disk was read to its end and holds nothing more: from here on batches come from
+        memory, unless one was spooled meanwhile."""
         with self._lock:
             is_all_delivered = self._newest is None or (
                 self._position is not None and self._newest <= self._position
@@ -221,7 +229,8 @@ class Delivery:
             )
         self._is_held_back = is_full
         if is_full:
-            self._ring(now, is_urgent=False)
+            self._owes_bell = True
+            self._ring_if_due(now, is_urgent=False)
 
     def _deliver(self, batches: Sequence[Batch], now: float) -> None:
         """Raises InboxAway and PositionMoved; then nothing was taken, or the position tells."""
@@ -231,17 +240,25 @@ class Delivery:
         with self._lock:
             while self._fresh and self._fresh[0].extent <= self._position:
                 self._fresh_bytes -= self._fresh.popleft().extent.size
-        self._catch_up()
         self._spool.remove_delivered(self._position)
-        self._ring(now, is_urgent=any(batch.is_urgent for batch in batches))
+        self._owes_bell = True
+        self._ring_if_due(now, is_urgent=any(batch.is_urgent for batch in batches))
 
-    def _ring(self, now: float, *, is_urgent: bool) -> None:
+    def _ring_if_due(self, now: float, *, is_urgent: bool) -> None:
+        """A bell that is held back while workers work rings a second later: the last of them may
+        have looked just before these batches came."""
+        if not self._owes_bell:
+            return
         is_at_work = self._waiting_batches > _MANY_WAITING or (
             self._waiting_batches > 0 and not is_urgent
         )
         if is_at_work and now < self._rang_s + _CHECK_EVERY_S:
             return
         self._rang_s = now
+        self._ring()
+
+    def _ring(self) -> None:
+        self._owes_bell = False
         self._inbox.ring()
 
 
@@ -252,6 +269,6 @@ def _take_first(fresh: Sequence[Batch]) -> list[Batch]:
     for batch in fresh:
         found.append(batch)
         size += batch.extent.size
-        if len(found) >= _MOST_BATCHES or size >= _MOST_BYTES:
+        if len(found) >= MOST_BATCHES or size >= _MOST_BYTES:
             break
     return found

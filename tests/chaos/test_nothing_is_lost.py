@@ -10,12 +10,14 @@ from datetime import UTC, datetime
 import pytest
 import redis
 
-from tests.chaos.site import Site, Storm
+from tests.chaos.site import Bell, Site, Storm
 from tests.services.ports import wait_until
 
 pytestmark = [pytest.mark.needs("redis-server", "postgres", "initdb"), pytest.mark.timeout(120)]
 CODES = (31, 48, 63, 79, 94, 95)
 NODES = 40
+# Bytes of what the processes say, shown with a test that fails.
+SHOWN_OF_LOG = 8000
 
 
 def lines(number: int) -> bytes:
@@ -40,6 +42,7 @@ def site() -> Iterator[Site]:
     try:
         yield running.start()
     finally:
+        print(running.log.read_text(errors="replace")[-SHOWN_OF_LOG:])
         running.remove()
 
 
@@ -80,10 +83,12 @@ def test_every_spooled_event_counts_once_when_worker_receiver_redis_and_database
     site.stop_receiver()
     spooled = site.spooled()
     site.start_receiver()
-    wait_until(
-        lambda: site.counted().total() >= spooled.total(),
-        within_s=40,
-        what="every spooled event is counted",
-    )
+    bell = Bell(site.redis.url)
+
+    def is_all_counted() -> bool:
+        bell.ring_if_due()
+        return site.counted().total() >= spooled.total()
+
+    wait_until(is_all_counted, within_s=40, what="every spooled event is counted")
     assert site.counted() == spooled
     assert spooled.total() > spooled_before_the_last_kill.total() > 100

@@ -34,6 +34,7 @@ class MemoryInbox:
         self.rung = 0
         self.is_up = True
         self.loses_next_answer = False
+        self.goes_after_next_put = False
 
     def read_position(self, receiver: str) -> Extent | None:
         self._answer()
@@ -45,6 +46,8 @@ class MemoryInbox:
             raise PositionMoved(receiver)
         self.batches += batches
         self.positions[receiver] = batches[-1].extent
+        if self.goes_after_next_put:
+            self.goes_after_next_put = self.is_up = False
         if self.loses_next_answer:
             self.loses_next_answer = False
             raise InboxAway("the server closed the connection")

@@ -87,6 +87,28 @@ def test_what_is_on_disk_at_the_start_is_delivered_first(scene: Scene) -> None:
     assert scene.delivered == scene.posted
 
 
+def test_more_than_goes_into_one_transaction_is_on_disk_at_the_start(scene: Scene) -> None:
+    scene.post(batches=3 * delivery.MOST_BATCHES)
+    scene.restart()
+    scene.let_pass()
+    scene.post(batches=2)
+    scene.let_pass()
+    assert scene.delivered == scene.posted
+
+
+def test_more_than_goes_into_one_transaction_is_on_disk_and_the_inbox_goes_away_in_between(
+    scene: Scene,
+) -> None:
+    scene.post(batches=2 * delivery.MOST_BATCHES)
+    scene.restart()
+    scene.inbox.goes_after_next_put = True
+    scene.let_pass()
+    scene.post(batches=2)
+    scene.inbox.is_up = True
+    scene.let_pass(5)
+    assert scene.delivered == scene.posted
+
+
 def test_what_comes_while_the_inbox_is_away_is_delivered_in_order_when_it_is_back(
     scene: Scene,
 ) -> None:
@@ -191,6 +213,50 @@ def test_a_bell_rings_for_every_urgent_batch_and_once_a_second_for_others_while_
     assert scene.inbox.rung - rung == 5
 
 
+def test_a_bell_that_was_held_back_while_workers_work_rings_within_a_second(scene: Scene) -> None:
+    scene.inbox.backlog = Backlog(10, 10_000, timedelta(seconds=1))
+    scene.post()
+    scene.delivery.step()
+    rung = scene.inbox.rung
+    scene.post()
+    scene.delivery.step()
+    assert (scene.delivered, scene.inbox.rung) == (scene.posted, rung)
+    scene.let_pass(10)
+    assert scene.inbox.rung == rung + 1
+
+
+def test_a_receiver_that_stops_rings_for_what_it_delivered_last(scene: Scene) -> None:
+    scene.inbox.backlog = Backlog(10, 10_000, timedelta(seconds=1))
+    scene.post()
+    scene.delivery.step()
+    rung = scene.inbox.rung
+    scene.post()
+    scene.delivery.stop()
+    scene.delivery.run()
+    assert scene.inbox.rung == rung + 1
+
+
+def test_a_receiver_that_starts_rings_for_what_one_before_it_may_have_delivered(
+    scene: Scene,
+) -> None:
+    scene.post()
+    scene.let_pass()
+    scene.restart()
+    rung = scene.inbox.rung
+    scene.let_pass(10)
+    assert scene.inbox.rung == rung + 1
+
+
+def test_a_bell_rings_for_what_was_delivered_although_the_answer_was_lost(scene: Scene) -> None:
+    scene.let_pass()
+    scene.inbox.loses_next_answer = True
+    rung = scene.inbox.rung
+    scene.post()
+    scene.let_pass(5)
+    assert scene.delivered == scene.posted
+    assert scene.inbox.rung == rung + 1
+
+
 def test_bells_are_few_while_no_worker_answers(scene: Scene) -> None:
     scene.inbox.backlog = Backlog(5000, 10_000_000, timedelta(minutes=5))
     for _ in range(50):
@@ -216,7 +282,10 @@ class AnyOrder(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory()
         self.scene = Scene(Path(self._folder.name))
 
-    @rule(batches=st.integers(1, 9), size=st.sampled_from([0, 900]))
+    @rule(
+        batches=st.one_of(st.integers(1, 9), st.just(delivery.MOST_BATCHES + 1)),
+        size=st.sampled_from([0, 900]),
+    )
     def post(self, batches: int, size: int) -> None:
         self.scene.post(batches, excerpt="x" * size)
 
