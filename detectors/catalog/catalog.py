@@ -25,10 +25,10 @@ from detectors.catalog import (
     advice,
     check_drains,
     grammar,
+    line_patterns,
     rows,
     rules,
     site_catalog,
-    site_patterns,
 )
 from detectors.catalog import grace_periods as graces
 from detectors.catalog import vendor_catalogs as vendors
@@ -599,7 +599,7 @@ def _harmless(where: str, row: Mapping[str, Any], *, is_of_site: bool) -> list[H
 
 def _list_refused(patterns: Sequence[tuple[str, str]]) -> list[str]:
     """Why patterns of a site, each with its field's name, are refused."""
-    reasons = (site_patterns.find_reason(name, pattern) for name, pattern in patterns if pattern)
+    reasons = (line_patterns.find_reason(name, pattern) for name, pattern in patterns if pattern)
     return [reason for reason in reasons if reason]
 
 

@@ -22,7 +22,7 @@ from detectors.catalog.catalog import (
     ResourceKind,
     Signature,
 )
-from detectors.catalog.site_patterns import LineMatch, LinePattern, compile_pattern, read_groups
+from detectors.catalog.line_patterns import LineMatch, LinePattern, compile_pattern, read_groups
 from detectors.faults import Action, Component, EventKind, FaultEvent, Severity
 from detectors.logs.header import Header, parse_header, source_key
 from detectors.logs.matcher import compile_patterns

@@ -89,7 +89,8 @@ _MASKS = (
     # What stands in quotes or angle brackets is a name or a value.
     re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"|<[^<>]{1,80}>"),
     # Paths, addresses of every kind, identifiers: parts of letters and digits with a digit in one.
-    re.compile(r"(?<![\w/])/[\w.+@:-]+(?:/[\w.+@:-]*)*"),
+    # Behind what is masked already no path begins: in `0/1` neither.
+    re.compile(r"(?<![\w/>])/[\w.+@:-]+(?:/[\w.+@:-]*)*"),
     re.compile(r"\b[0-9a-fA-F]{1,8}(?:[:.-][0-9a-fA-F]{1,12}){2,31}(?::\d+)?(?![\w])"),
     re.compile(r"\b0[xX][0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{6,}\b"),
     # Numbers, but for those in a driver's name, such as mlx5_core.

@@ -17,7 +17,7 @@ import pytest
 
 import detectors
 from detectors import registry
-from detectors.catalog import catalog
+from detectors.catalog import catalog, line_patterns
 from detectors.detector import Command, Output
 from detectors.logs.header import parse_header
 from detectors.logs.signatures import Matcher
@@ -27,7 +27,6 @@ from tests.detectors import growth
 from tests.detectors.growth import find_growth
 from tests.detectors.test_contract import _reading
 from tests.growth import find_inline_patterns, find_slow_pattern
-from tests.matching import get_shipped_matcher
 
 _AT = datetime(2026, 1, 12, tzinfo=UTC)
 _SIGNALS = Path(__file__).parents[2] / "fixtures" / "signals"
@@ -109,7 +108,7 @@ def test_no_pattern_within_a_function_takes_longer_than_its_text_is_long(
 # are measured as what the module holds, and these two.
 WORKING_OUT = {
     "detectors/catalog/catalog.py": None,
-    "detectors/catalog/site_patterns.py": None,
+    "detectors/catalog/line_patterns.py": None,
     "detectors/logs/matcher.py": None,
     "detectors/logs/unread_words.py": None,
     "detectors/slurm/reservations.py": reservations.reservations,
@@ -168,9 +167,13 @@ def test_what_would_not_end_is_named_within_seconds(source: str) -> None:
 SECONDS = 15.0
 
 
-@pytest.fixture(scope="module")
-def matcher() -> Matcher:
-    return get_shipped_matcher()
+@pytest.fixture(scope="module", params=["RE2", "re"])
+def matcher(request: pytest.FixtureRequest) -> Iterator[Matcher]:
+    """As the receiver has it, and as the check on a node, where there is no RE2."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "re":
+            patch.setattr(line_patterns, "re2", None)
+        yield Matcher(catalog.load())
 
 
 def _signature_attacks() -> Iterator[tuple[str, str, str]]:

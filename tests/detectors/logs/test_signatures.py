@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from detectors.catalog.catalog import load
 from detectors.faults import Action, Component, EventKind, Severity
 from detectors.logs.matcher import ENGINES
-from detectors.logs.signatures import to_event
+from detectors.logs.signatures import Matcher, to_event
 from tests.matching import get_shipped_matcher
 from tests.services.patience import deadline_in
 
@@ -224,6 +224,22 @@ def test_every_engine_states_the_same_facts(engine):
     ]
     for line in [*(line for *_, line in NODE_LINES), *switches]:
         assert facts(line, engine=engine) == facts(line)
+
+
+def test_a_node_without_re2_states_the_same_facts(monkeypatch):
+    lines = [
+        line.rpartition("\t")[2].encode()
+        for path in sorted(CAPTURES.parent.glob("*.tsv"))
+        for line in path.read_text().splitlines()
+    ]
+    expected = [_read(get_shipped_matcher(), line) for line in lines]
+    monkeypatch.setattr("detectors.catalog.line_patterns.re2", None)
+    on_node = Matcher(load())
+    assert [_read(on_node, line) for line in lines] == expected
+
+
+def _read(reader, line):
+    return reader.facts(line, default_host="gn001", observed_at=NOW, zone=UTC)
 
 
 @given(line=st.binary(max_size=200))

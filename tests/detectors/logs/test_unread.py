@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from detectors.catalog import catalog
@@ -205,6 +205,8 @@ def test_any_bytes_are_taken(reader, line):
 
 
 @given(st.text(max_size=400))
+@example("0/a")
+@example("port 1/49 of <eth0>/x")
 def test_a_template_of_a_template_is_itself(text):
     template = make_template(text)
     assert make_template(template) == template

@@ -1,5 +1,5 @@
-"""A site's own rows, whose patterns nobody has measured: none holds the receiver, and what RE2 does
-not know is refused before anything begins."""
+"""Rows are tried on lines by RE2. Of a site's own nobody has measured the patterns: none holds the
+receiver, and what RE2 does not know is refused before anything begins."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from detectors.catalog import catalog
 from detectors.catalog.catalog import CatalogError
+from detectors.catalog.line_patterns import find_reason
 from detectors.logs.signatures import LONGEST_LINE, Matcher
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
@@ -86,6 +87,13 @@ def test_no_harmless_row_of_a_site_takes_longer_than_its_line_is_long(tmp_path: 
     assert found == [TYPE]
 
 
+def test_re2_knows_each_shipped_pattern() -> None:
+    shipped = catalog.load()
+    patterns = {row.pattern for row in (*shipped.signatures, *shipped.harmless)}
+    patterns |= {row.unless for row in shipped.signatures if row.unless}
+    assert [find_reason("pattern", pattern) for pattern in patterns] == [""] * len(patterns)
+
+
 def test_what_a_pattern_of_a_site_names_is_known_by_name(tmp_path: Path) -> None:
     rows = SIGNATURE.format(pattern="fan (?P<name>[a-z]+) down", unless="", begins="message")
     matcher = Matcher(read(tmp_path, rows))
@@ -117,7 +125,7 @@ def test_a_pattern_that_re2_does_not_know_is_refused_with_file_line_and_what_to_
 def test_without_re2_a_sites_patterns_are_refused_and_other_rows_are_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("detectors.catalog.site_patterns.re2", None)
+    monkeypatch.setattr("detectors.catalog.line_patterns.re2", None)
     with pytest.raises(CatalogError, match="google-re2 is not installed"):
         read(tmp_path, SIGNATURE.format(pattern="fan down", unless="", begins="message"))
     read(tmp_path, "")

@@ -1,6 +1,6 @@
-"""Patterns of a site's own rows. Nobody has measured them, and whoever writes a line chooses what
-they are tried on: RE2 takes such lines apart, in a time that grows as the line does whatever the
-pattern is. Python 3.9, standard library alone but for RE2.
+"""Patterns of the catalogue's rows, as they take a line apart. Whoever writes a line chooses what
+they are tried on: RE2 needs a time that grows as the line does, whatever the pattern is. Python
+3.9, standard library alone but for RE2.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class LinePattern(Protocol):
 
 
 def compile_pattern(pattern: str, *, is_of_site: bool) -> LinePattern:
-    """A site's by RE2, a shipped one by `re`: each of these is measured, and on the texts that are
-    made to be slow for them RE2, linear as it is, took more than a hundred times as long. Raises
-    ValueError for one of a site that RE2 does not know."""
-    if is_of_site:
-        return _compile_linear(pattern)
-    return re.compile(pattern.encode())
+    """For bytes. Without RE2, as in the check that runs on a node and reads that node's own lines,
+    a shipped pattern is tried by `re`, where each is measured (tests/detectors/test_growth.py).
+    Raises ValueError for one of a site that RE2 does not know, or where there is no RE2."""
+    if re2 is None and not is_of_site:
+        return re.compile(pattern.encode())
+    return _compile_linear(pattern)
 
 
 def find_reason(name: str, pattern: str) -> str:
@@ -68,7 +68,7 @@ def _compile_linear(pattern: str) -> LinePattern:
         reason = error.args[0] if error.args else error
         words = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         raise ValueError(
-            f"RE2, which tries a site's patterns on lines, refuses it ({words}): write it as"
+            f"RE2, which tries patterns on lines, refuses it ({words}): write it as"
             f" {_SYNTAX} says, with bounds like {{0,40}}"
         ) from error
     return compiled
