@@ -20,7 +20,9 @@ from detectors import resources
 from detectors.catalog import catalog
 from incidents.faults.fault_views import USER_REPORT
 from incidents.models import Gpu, Incident, Node, Switch
+from incidents.state.transitions import get_given_back_at
 from incidents.text import wording
+from incidents.text.wording import moment
 from incidents.vocabulary.lifecycle import State, Trigger, next_state
 
 NOTE_LENGTH = 2000
@@ -60,6 +62,16 @@ _RECOVERY_CHOICES = [("", "Choose what was done")]
 _RECOVERY_CHOICES += [(str(recovery), text) for recovery, text in wording.RECOVERIES.items()]
 
 
+def _describe_back(incident: Incident) -> str:
+    """When service counts as back where a person says nothing."""
+    if incident.restored_at is not None:
+        return "as Kintsugi saw it"
+    given_back_at = get_given_back_at(incident)
+    if given_back_at is None:
+        return "now"
+    return f"{moment(given_back_at)}, since when Slurm gives the node jobs again"
+
+
 class ResolveForm(WordForm):
     recovery = forms.ChoiceField(
         label="What brought it back",
@@ -79,9 +91,9 @@ class ResolveForm(WordForm):
 
     def __init__(self, *args: Any, incident: Incident, **kwargs: Any) -> None:
         super().__init__(*args, incident=incident, **kwargs)
-        unless = "as Kintsugi saw it" if incident.restored_at else "now"
         self.fields["back_since"].help_text = (
-            f"When service was really back; the statistics count it. Empty: {unless}. "
+            "When service was really back; the statistics count it. "
+            f"Empty: {_describe_back(incident)}. "
             f"Time zone {timezone.get_current_timezone_name()}."
         )
 

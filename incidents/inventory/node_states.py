@@ -157,6 +157,17 @@ def get_history(node: str) -> QuerySet[NodeInterval]:
     return NodeInterval.objects.filter(node=node)
 
 
+def get_serving_since(node: str, *, after: datetime) -> datetime | None:
+    """Since when Slurm was seen to give this node jobs without a break until now, if that began
+    after the given time; None: it does not, or that began before."""
+    since = None
+    for interval in get_history(node).filter(since__gt=after):
+        if not interval.is_serving:
+            break
+        since = interval.since
+    return since
+
+
 def load_states() -> dict[str, NodeState]:
     """The picture as Slurm's values, without what it does not hold: partitions and addresses."""
     states = {}

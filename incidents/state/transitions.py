@@ -11,6 +11,7 @@ from django.db import transaction
 
 from detectors.faults import Recovery
 from incidents.db import upsert
+from incidents.inventory import node_states
 from incidents.models import Decision, Fault, Incident, TimelineEntry
 from incidents.polling.last_polls import last_polls
 from incidents.state import outbox
@@ -168,7 +169,7 @@ def move(
         incident=incident,
         kind=trigger.value,
         actor=actor[:150],
-        text=_text(incident, trigger, f"{_back(trigger, changes)} {note.strip()}"),
+        text=_text(incident, trigger, f"{_back(trigger, values, now)} {note.strip()}"),
         occurred_at=now,
         recorded_at=now,
     )
@@ -271,7 +272,10 @@ def _duplicate_refusal(incident: Incident, target: Incident | None) -> Refused |
 def _consequences(incident: Incident, trigger: Trigger, now: datetime) -> dict[str, Any]:
     """What a trigger means for the other fields; the caller's own values win."""
     acknowledged = {} if incident.acknowledged_at else {"acknowledged_at": now}
-    restored = {} if incident.restored_at else {"restored_at": now}
+    is_closing = trigger in (Trigger.QUIET_ELAPSED, Trigger.RESOLVE)
+    restored = {}
+    if is_closing and incident.restored_at is None:
+        restored = {"restored_at": get_given_back_at(incident) or now}
     closed = {} if incident.closed_at else {"closed_at": now}
     nobody = (
         {"recovery": str(Recovery.SELF_CLEARED)} if incident.recovery == str(Recovery.NONE) else {}
@@ -295,6 +299,15 @@ def _consequences(incident: Incident, trigger: Trigger, now: datetime) -> dict[s
         Trigger.MARK_DUPLICATE: {**closed, **acknowledged, "needs_human": ""},
     }
     return table.get(trigger, {})
+
+
+def get_given_back_at(incident: Incident) -> datetime | None:
+    """Since when Slurm gives jobs again to the node that this incident took out, whoever gave it
+    back; None: it does not, or the incident took no node out."""
+    kind, _, name = incident.owner.partition("/")
+    if kind != "node" or incident.out_of_service_at is None:
+        return None
+    return node_states.get_serving_since(name, after=incident.out_of_service_at)
 
 
 def _end_faults(incident: Incident, trigger: Trigger, *, actor: str, now: datetime) -> None:
@@ -330,11 +343,12 @@ _SENTENCES: dict[Trigger, str] = {
 }
 
 
-def _back(trigger: Trigger, changes: dict[str, Any]) -> str:
-    """What a person says of when service was back."""
-    if trigger is not Trigger.RESOLVE or changes.get("restored_at") is None:
+def _back(trigger: Trigger, values: dict[str, Any], now: datetime) -> str:
+    """Since when service counts as back, where that is not only now."""
+    back_since = values.get("restored_at")
+    if trigger is not Trigger.RESOLVE or back_since is None or back_since == now:
         return ""
-    return f"Service is back since {moment(changes['restored_at'])}."
+    return f"Service is back since {moment(back_since)}."
 
 
 def _text(incident: Incident, trigger: Trigger, note: str) -> str:
