@@ -122,6 +122,9 @@ def test_other_lines_are_not(reader, line):
         "[    7.7] pcieport 0000:ed:00.4: aer_inject: Injecting errors 0000/0040 into device x",
         "[    7.7] NVRM: os_schedule: Attempted to yield the CPU while in atomic or interrupt context",
         "[    7.7] nvidia-modeset: WARNING: GPU:0: Lost display notification (0:0x0); continuing.",
+        "Nov  1 12:00:00 gn001 ipmievd: Power Unit sensor PS1 - Power off/down Asserted",
+        "Nov  1 12:00:00 gn001 ipmievd: OS Critical Stop sensor OS - OS graceful shutdown Asserted",
+        "Nov  1 12:00:00 gn001 ipmievd: Fan sensor F7 Limit Not Exceeded Asserted",
     ],
 )
 def test_what_the_catalogue_has_a_word_on_is_read(reader, line):
