@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
+from functools import cached_property
 
 from detectors import resources
 from detectors.catalog import decode
@@ -142,26 +143,39 @@ def to_event(
 
 
 @dataclass(frozen=True)
-class _Compiled:
+class _Lines:
+    """The lines of a signature. A pattern is compiled when the engine first finds its line: most
+    are never met, and RE2 takes a fifth of a second for all of them, at each start."""
+
     signature: Signature
-    pattern: LinePattern
-    unless: LinePattern | None
+
+    @cached_property
+    def pattern(self) -> LinePattern:
+        return compile_pattern(self.signature.pattern, is_of_site=self.signature.is_of_site)
+
+    @cached_property
+    def unless(self) -> LinePattern | None:
+        if not self.signature.unless:
+            return None
+        return compile_pattern(self.signature.unless, is_of_site=self.signature.is_of_site)
 
 
-def _compile(signature: Signature) -> _Compiled:
-    is_of_site = signature.is_of_site
-    unless = None
-    if signature.unless:
-        unless = compile_pattern(signature.unless, is_of_site=is_of_site)
-    return _Compiled(signature, compile_pattern(signature.pattern, is_of_site=is_of_site), unless)
+@dataclass(frozen=True)
+class _HarmlessLines:
+    row: Harmless
+
+    @cached_property
+    def pattern(self) -> LinePattern:
+        return compile_pattern(self.row.pattern, is_of_site=self.row.is_of_site)
 
 
 class Matcher:
-    """The catalogue's signatures, compiled once. One per thread."""
+    """The catalogue's signatures, compiled once. One per thread. The catalogue's reader has refused
+    what does not compile."""
 
     def __init__(self, catalog: Catalog, *, engine: str = "") -> None:
         self._catalog = catalog
-        self._signatures = [_compile(signature) for signature in catalog.signatures]
+        self._signatures = [_Lines(signature) for signature in catalog.signatures]
         # Signatures that are looked for in one way share one pattern of the engine.
         by_scan: dict[bytes, list[int]] = {}
         driver_scan = _make_driver_scan(self._signatures)
@@ -176,12 +190,9 @@ class Matcher:
         # Bound once: nearly every line of a log ends in one of these.
         self._has_match = lines.has_match
         self._occurs = lines.occurs
-        self._harmless = [
-            (harmless, compile_pattern(harmless.pattern, is_of_site=harmless.is_of_site))
-            for harmless in catalog.harmless
-        ]
+        self._harmless = [_HarmlessLines(row) for row in catalog.harmless]
         self._match_harmless = compile_patterns(
-            [(number, row.pattern.encode()) for number, (row, _) in enumerate(self._harmless)],
+            [(number, row.pattern.encode()) for number, row in enumerate(catalog.harmless)],
             engine=engine,
         ).match
 
@@ -247,9 +258,9 @@ class Matcher:
             return None
         body = _body_of(header)
         for number in numbers:
-            harmless, pattern = self._harmless[number]
-            if harmless.is_of(header.program, header.facility) and pattern.match(body):
-                return harmless
+            item = self._harmless[number]
+            if item.row.is_of(header.program, header.facility) and item.pattern.match(body):
+                return item.row
         return None
 
     def is_read(self, line: bytes, header: Header) -> bool:
@@ -319,13 +330,13 @@ class _Hit:
     is_of_driver: bool
 
 
-def _names_drivers(item: _Compiled) -> bool:
+def _names_drivers(item: _Lines) -> bool:
     if item.signature.scan:
         return False
     return _DRIVER_AND_ADDRESS.match(item.signature.pattern.encode()) is not None
 
 
-def _make_driver_scan(signatures: Sequence[_Compiled]) -> bytes:
+def _make_driver_scan(signatures: Sequence[_Lines]) -> bytes:
     """One pattern for all signatures that begin with a driver's name and a PCI address: each such
     name is looked for in every line, and they are short and occur in many words."""
     names: set[bytes] = set()
@@ -340,7 +351,7 @@ def _body_of(header: Header) -> bytes:
     return _LEAD.sub(b"", header.body.encode(), count=1)
 
 
-def _find(item: _Compiled, line: bytes, body: bytes) -> tuple[LineMatch | None, bool]:
+def _find(item: _Lines, line: bytes, body: bytes) -> tuple[LineMatch | None, bool]:
     """The signature where it may stand, and whether the message begins with it: what somebody
     quotes in a message is not said by it."""
     found = item.pattern.match(body)
