@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
-from django.db.models import Q
-
 from detectors.faults import EventKind, FaultEvent
 from incidents.correlation.conclusions import make_conclusion
+from incidents.db.prepared import Given, Prepared
 from incidents.models import Fault, PeriodicTask
 
 # Longer than Slurm's slowest answers take together (runbooks.slurm.client: 30 s and 60 s each).
@@ -26,6 +25,9 @@ _EARLY_SHARE = 1 / 20
 LATE = timedelta(minutes=5)
 FAULT_TYPE = "kintsugi.clock_late"
 RESOURCE = "kintsugi/clock"
+_TIMES = Prepared(
+    lambda: PeriodicTask.objects.filter(name=Given("name")).values_list("began_at", "leased_until")
+)
 
 
 def run_once(
@@ -43,17 +45,27 @@ def run_once(
 
 
 def claim(name: str, now: datetime, *, every: timedelta) -> bool:
-    """Whether the caller does it now. Times ahead of the clock are of one that was set back."""
-    period = every * (1 - _EARLY_SHARE)
-    is_due = Q(began_at=None) | Q(began_at__lte=now - period) | Q(began_at__gt=now + every)
-    is_free = Q(leased_until=None) | Q(leased_until__lte=now) | Q(leased_until__gt=now + LEASE)
-    rows = PeriodicTask.objects.filter(is_due, is_free, name=name)
-    if rows.update(began_at=now, leased_until=now + LEASE):
-        return True
-    if PeriodicTask.objects.filter(name=name).exists():
+    """Whether the caller does it now. Mostly it was done just now, which one read says: no call
+    waits for a write then."""
+    row = next(iter(_TIMES.rows(name=name)), None)
+    if row is None:
+        PeriodicTask.objects.bulk_create([PeriodicTask(name=name)], ignore_conflicts=True)
+        row = (None, None)
+    began_at, leased_until = row
+    if not _is_due(began_at, now, every) or not _is_free(leased_until, now):
         return False
-    PeriodicTask.objects.bulk_create([PeriodicTask(name=name)], ignore_conflicts=True)
-    return rows.update(began_at=now, leased_until=now + LEASE) == 1
+    same = PeriodicTask.objects.filter(name=name, began_at=began_at, leased_until=leased_until)
+    return same.update(began_at=now, leased_until=now + LEASE) == 1
+
+
+def _is_due(began_at: datetime | None, now: datetime, every: timedelta) -> bool:
+    """What has begun ahead of the clock did so before the clock was set back."""
+    period = every * (1 - _EARLY_SHARE)
+    return began_at is None or began_at <= now - period or began_at > now + every
+
+
+def _is_free(leased_until: datetime | None, now: datetime) -> bool:
+    return leased_until is None or leased_until <= now or leased_until > now + LEASE
 
 
 def release(name: str, began_at: datetime) -> None:
