@@ -16,6 +16,7 @@ from detectors import resources
 from detectors.faults import EventKind, FaultEvent
 from incidents.checks import overload
 from incidents.correlation.conclusions import make_conclusion
+from incidents.db.prepared import Prepared
 from incidents.faults.fault_views import BLIND_DETECTOR, SILENT_DETECTOR
 from incidents.models import Evidence, Fault
 from incidents.polling import polling
@@ -23,6 +24,13 @@ from incidents.polling import polling
 # Two periods of polls after the first: by then every machine on which it is silent has said so.
 GATHERED = timedelta(minutes=2)
 _SHOWN = 5
+_STANDING = Prepared(
+    lambda: (
+        Fault.objects.active()
+        .filter(fault_type__in=(SILENT_DETECTOR, BLIND_DETECTOR))
+        .values_list("pk", "fault_type", "qualifier", "owner", "observed_at")
+    )
+)
 
 
 @dataclass
@@ -45,12 +53,7 @@ def evaluate_blindness(now: datetime) -> list[FaultEvent]:
     """The beginnings and ends of blindness. One query while every detector answers."""
     silent: dict[str, Silent] = {}
     blind: set[str] = set()
-    faults = (
-        Fault.objects.active()
-        .filter(fault_type__in=(SILENT_DETECTOR, BLIND_DETECTOR))
-        .values_list("pk", "fault_type", "qualifier", "owner", "observed_at")
-    )
-    for pk, fault_type, detector, owner, at in faults:
+    for pk, fault_type, detector, owner, at in _STANDING.rows():
         if fault_type == BLIND_DETECTOR:
             blind.add(detector)
         else:

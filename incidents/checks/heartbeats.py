@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from incidents.db.prepared import Prepared
 from incidents.models import Heartbeat
 
 WRITTEN_EVERY = timedelta(seconds=10)
@@ -18,6 +19,7 @@ SILENT_AFTER = timedelta(seconds=60)
 _GAP = timedelta(seconds=30)
 # A process that is gone for a day is no longer part of the site.
 FORGOTTEN_AFTER = timedelta(days=1)
+_ROWS = Prepared(lambda: Heartbeat.objects.order_by("host", "part", "seen_at"))
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _to_seconds(length: timedelta | None) -> float | None:
 def list_latest() -> list[Heartbeat]:
     """Of each part on each host the row that was written last, by host and part."""
     latest: dict[tuple[str, str], Heartbeat] = {}
-    for row in Heartbeat.objects.order_by("host", "part", "seen_at"):
+    for row in _ROWS.objects():
         latest[row.host, row.part] = row
     return list(latest.values())
 

@@ -18,6 +18,7 @@ from detectors.faults import EventKind, FaultEvent
 from incidents.checks import overload
 from incidents.checks.overload import Asked
 from incidents.correlation.conclusions import make_conclusion
+from incidents.db.prepared import Prepared
 from incidents.faults.fault_views import MANAGEMENT, MANAGEMENT_NETWORK, SILENT_TARGET
 from incidents.models import Fault, Node, Switch
 
@@ -32,6 +33,13 @@ _SHOWN = 5
 _SWITCH = "switch/"
 # While one stands, silence of a node says nothing of that node.
 _WIDER = (MANAGEMENT_NETWORK, "facility.nodes_down")
+_STANDING = Prepared(
+    lambda: (
+        Fault.objects.active()
+        .filter(fault_type__in=(SILENT_TARGET, MANAGEMENT_NETWORK))
+        .values_list("fault_type", "owner", "observed_at")
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -90,11 +98,7 @@ def explain_silence(node: str) -> str:
 def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEvent]:
     """The beginning or the end of the fault, if this is either. One query while no machine is
     silent."""
-    faults = list(
-        Fault.objects.active()
-        .filter(fault_type__in=(SILENT_TARGET, MANAGEMENT_NETWORK))
-        .values_list("fault_type", "owner", "observed_at")
-    )
+    faults = _STANDING.rows()
     if not faults:
         return []
     silent_nodes: dict[str, datetime] = {}

@@ -17,6 +17,7 @@ from django.db.models import Q, QuerySet
 from detectors import resources
 from detectors.faults import EventKind, FaultEvent
 from incidents.correlation.conclusions import make_conclusion
+from incidents.db.prepared import Prepared
 from incidents.faults.fault_views import SILENT_TARGET
 from incidents.models import Fault, Node, Poll, PollChunk, Switch
 from incidents.polling.polling import LEASE
@@ -64,7 +65,7 @@ def suspends(now: datetime) -> bool:
 
 def evaluate_overload(now: datetime, *, pace: Pace, hears: Asked) -> list[FaultEvent]:
     """The beginning or the end of the overload, if this is either."""
-    is_active = Fault.objects.active().filter(fault_type=OVERLOADED).exists()
+    is_active = bool(_STANDING.values())
     reason = _format_reason(now, pace, hears, is_active=is_active)
     if reason and not is_active:
         return [_event(EventKind.RAISED, reason, now)]
@@ -151,10 +152,16 @@ def _silent_targets() -> QuerySet[Fault]:
     return Fault.objects.active().filter(fault_type=SILENT_TARGET)
 
 
+_STANDING = Prepared(
+    lambda: Fault.objects.active().filter(fault_type=OVERLOADED).values_list("pk")[:1]
+)
+_SILENT_OWNERS = Prepared(lambda: _silent_targets().values_list("owner"))
+
+
 def _format_isolation(hears: Asked) -> str:
     """Most of all that it asks, by every way, Slurm's too: then it is not the others who are
     silent."""
-    owners = set(_silent_targets().values_list("owner", flat=True))
+    owners = set(_SILENT_OWNERS.values())
     if len(owners) < FEWEST:
         return ""
     nodes = Node.objects.inventoried().count()

@@ -7,6 +7,7 @@ the news of its death with it. Whatever is read here stands in the database, so 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,6 +17,7 @@ from detectors.receivers.delivery import Backlog
 from incidents.checks import own_health_texts as texts
 from incidents.checks.heartbeats import is_fresh, is_witness, list_latest
 from incidents.correlation.conclusions import make_conclusion
+from incidents.db.prepared import Prepared
 from incidents.models import Fault, Heartbeat, PeriodicTask
 from incidents.text.wording import moment
 
@@ -41,6 +43,13 @@ APART, TOGETHER = timedelta(seconds=5), timedelta(seconds=1)
 # Our choice: a row is written within milliseconds; a run's lease (5 s, runbooks.lease.lease) is
 # renewed every second.
 SLOW_WRITE_S, QUICK_WRITE_S = 1.0, 0.5
+_STANDING = Prepared(
+    lambda: (
+        Fault.objects.active()
+        .filter(fault_type__in=FAULT_TYPES)
+        .values_list("fault_type", "resource", "qualifier")
+    )
+)
 _INBOX = ("kintsugi/inbox", "")
 _DATABASE = ("kintsugi/database", "")
 
@@ -70,7 +79,13 @@ def evaluate_own_health(now: datetime, *, inbox: Backlog) -> list[FaultEvent]:
         _evaluate_clocks(rows, now),
         _evaluate_database(rows, now),
     )
-    return [event for finding in findings for event in _make_events(finding, now)]
+    standing: dict[str, set[Place]] = defaultdict(set)
+    for fault_type, *place in _STANDING.rows():
+        standing[fault_type].add((place[0], place[1]))
+    events = []
+    for finding in findings:
+        events += _make_events(finding, standing[finding.fault_type], now)
+    return events
 
 
 def is_done(now: datetime) -> bool:
@@ -93,10 +108,8 @@ def list_standing() -> list[tuple[datetime, str]]:
     return found
 
 
-def _make_events(finding: _Finding, now: datetime) -> list[FaultEvent]:
+def _make_events(finding: _Finding, standing: set[Place], now: datetime) -> list[FaultEvent]:
     """Only what changes: a fault that stands is not told again."""
-    faults = Fault.objects.active().filter(fault_type=finding.fault_type)
-    standing = set(faults.values_list("resource", "qualifier"))
     begun = {place: text for place, text in finding.bad.items() if place not in standing}
     ended = {place: text for place, text in finding.good.items() if place in standing}
     for place in standing - finding.bad.keys() - finding.good.keys() - finding.undecided:

@@ -1,5 +1,5 @@
-"""Queries of the two hot ways, ingest and a run's turn: the ORM writes their SQL once per kind of
-database, it is kept. All else is plain ORM.
+"""Queries of the hot ways, ingest, a run's turn and what each sweep asks though it mostly finds
+nothing: the ORM writes their SQL once per kind of database, it is kept. All else is plain ORM.
 
 Values are given by name at each run, and a list is one parameter, so the text is the same whatever
 a batch holds. Reads only. The one module that uses what Django does not promise to keep

@@ -19,6 +19,7 @@ from detectors import resources
 from detectors.catalog import catalog
 from detectors.faults import Component, Severity
 from incidents.db import upsert
+from incidents.db.prepared import Given, Moment, Prepared
 from incidents.evaluation import impact_reach
 from incidents.evaluation.impact_reach import FaultAt, ImpactReach
 from incidents.evaluation.impact_rules import (
@@ -75,8 +76,7 @@ class _Found:
 
 def is_waiting(now: datetime) -> bool:
     """Whether an open incident has never been looked at: worth a look at once."""
-    unseen = _counted(now - _AFTERWARDS).filter(impact_at=None, opened_at__gte=now - _LATE)
-    return unseen.exists()
+    return bool(_UNSEEN.values(closed_since=now - _AFTERWARDS, opened_since=now - _LATE))
 
 
 def assess(now: datetime) -> list[int]:
@@ -107,9 +107,18 @@ def due(now: datetime) -> QuerySet[Incident]:
     return rows.order_by(F("impact_at").asc(nulls_first=True), "pk")
 
 
-def _counted(closed_since: datetime) -> QuerySet[Incident]:
+def _counted(closed_since: Moment) -> QuerySet[Incident]:
     lately = Q(closed_at__gte=closed_since) & ~Q(state__in=_NOT_OWN)
     return Incident.objects.filter(~Q(state__in=_CLOSED) | lately, root_fault__isnull=False)
+
+
+_UNSEEN = Prepared(
+    lambda: (
+        _counted(Given("closed_since"))
+        .filter(impact_at=None, opened_at__gte=Given("opened_since"))
+        .values_list("pk")[:1]
+    )
+)
 
 
 def mark_told(incident: int, *, actor: str, now: datetime) -> int:

@@ -20,9 +20,11 @@ from detectors import resources
 from detectors.slurm import node_changes
 from detectors.slurm.node_changes import Changes, SeenState
 from detectors.slurm.output import NodeState
+from incidents.db.prepared import Prepared
 from incidents.models import FleetLook, JobNode, NodeInterval
 
 _CLUSTER = "slurm"
+_TOOK_MS = Prepared(lambda: FleetLook.objects.filter(cluster=_CLUSTER).values_list("took_ms")[:1])
 _LONGEST, _LONGEST_USER = 255, 64
 # SQLite takes 32,766 parameters per statement; a row has fourteen.
 _BATCH = 1_000
@@ -125,8 +127,8 @@ def get_freshness() -> Freshness:
 
 def get_look_duration() -> timedelta:
     """How long Slurm took to answer the last look; none before the first."""
-    took = FleetLook.objects.filter(cluster=_CLUSTER).values_list("took_ms", flat=True).first()
-    return timedelta(milliseconds=took or 0)
+    took_ms = next(iter(_TOOK_MS.values()), 0)
+    return timedelta(milliseconds=took_ms)
 
 
 def get_out_of_service() -> set[str]:

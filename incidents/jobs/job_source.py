@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from incidents.db.prepared import Prepared
 from incidents.faults import dedup
 from incidents.models import JobSource
 
@@ -15,6 +16,7 @@ _LATE = timedelta(hours=1)
 # s after slurmdbd is back (measured). Asked for that long again: our choice, for many jobs.
 _SETTLES = timedelta(minutes=10)
 _CLUSTER = "slurm"
+_KNOWN = Prepared(lambda: JobSource.objects.filter(cluster=_CLUSTER)[:1])
 
 
 def record_question(now: datetime) -> None:
@@ -65,7 +67,7 @@ def is_silent() -> bool:
 
 
 def known_of() -> JobSource | None:
-    return JobSource.objects.filter(cluster=_CLUSTER).first()
+    return next(iter(_KNOWN.objects()), None)
 
 
 def notice() -> str:

@@ -7,20 +7,29 @@ from datetime import datetime
 
 from detectors.faults import EventKind, FaultEvent
 from incidents.correlation.conclusions import make_conclusion
+from incidents.db.prepared import Given, Prepared
 from incidents.evaluation.windows import ANSWERED_WITHIN, REVIEW_DUE
 from incidents.maintenance import active_windows
 from incidents.models import Fault, Silence
 from incidents.text.wording import moment
 
 _PATH = "kintsugi/window-"
+_ASKED = Prepared(
+    lambda: Fault.objects.active().filter(fault_type=REVIEW_DUE).values_list("resource")
+)
+_WAITING = Prepared(
+    lambda: (
+        Silence.objects.filter(ended_at=None, review_at__lte=Given("now"))
+        .exclude(ends_at__lte=Given("now"))
+        .order_by("pk")
+    )
+)
 
 
 def due(now: datetime) -> list[FaultEvent]:
     """Beginnings and ends of the question whether a window is still right. Two queries."""
-    questions = Fault.objects.active().filter(fault_type=REVIEW_DUE)
-    asked = set(questions.values_list("resource", flat=True))
-    windows = Silence.objects.filter(ended_at=None, review_at__lte=now).exclude(ends_at__lte=now)
-    waiting = {f"{_PATH}{row.pk}": row for row in windows.order_by("pk")}
+    asked = set(_ASKED.values())
+    waiting = {f"{_PATH}{row.pk}": row for row in _WAITING.objects(now=now)}
     events = []
     for path, row in waiting.items():
         if path not in asked:

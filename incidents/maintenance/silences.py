@@ -16,6 +16,7 @@ from django.db.models import F, Q, QuerySet
 
 from detectors.catalog import catalog as fault_catalog
 from incidents.db import upsert
+from incidents.db.prepared import Given, Moment, Prepared
 from incidents.evaluation.windows import (
     ANSWERED_WITHIN,
     Kept,
@@ -65,7 +66,7 @@ def end_due(now: datetime) -> list[Change]:
     """Windows whose time has come end or begin: what outlasts the one is announced, what the other
     covers is kept."""
     asked = now - ANSWERED_WITHIN
-    if not _due(now, asked).exists():
+    if not _DUE.values(now=now, asked=asked):
         return []
     with transaction.atomic():
         upsert.lock_placement()
@@ -76,9 +77,12 @@ def end_due(now: datetime) -> list[Change]:
         return reconsider(now, begun=[as_window(row) for row in begun])
 
 
-def _due(now: datetime, asked: datetime) -> QuerySet[Silence]:
+def _due(now: Moment, asked: Moment) -> QuerySet[Silence]:
     over = Q(ends_at__lte=now) | Q(review_at__lte=asked)
     return Silence.objects.filter(ended_at=None).filter(over | Q(began_at=None, starts_at__lte=now))
+
+
+_DUE = Prepared(lambda: _due(Given("now"), Given("asked")).values_list("pk")[:1])
 
 
 def finish(ids: Collection[int], *, by: str, now: datetime) -> int:

@@ -18,6 +18,7 @@ from django.db.models import F, Q, QuerySet
 
 from detectors import resources
 from incidents.db import upsert
+from incidents.db.prepared import Given, Prepared
 from incidents.evaluation.windows import SETTLING, Draft, WindowKind, review_of
 from incidents.maintenance import active_windows, silences
 from incidents.models import Incident, PlannedWork, Silence
@@ -85,8 +86,8 @@ def sweep(now: datetime) -> list[Change]:
 def follow_states(now: datetime) -> None:
     """Windows of the nodes that Slurm says it restarts or has switched off, one for each such
     reason."""
-    rows = list(PlannedWork.objects.filter(until__gt=now))
-    starts = dict(_active_windows(STATES).values_list("origin", "starts_at"))
+    rows = _PLANNED.objects(now=now)
+    starts = dict(_STARTS.rows())
     if not rows and not starts:
         return
     by_reason: dict[str, list[PlannedWork]] = defaultdict(list)
@@ -157,6 +158,10 @@ def _windows_from(source: str) -> QuerySet[Silence]:
 
 def _active_windows(source: str) -> QuerySet[Silence]:
     return _windows_from(source).filter(ended_at=None)
+
+
+_PLANNED = Prepared(lambda: PlannedWork.objects.filter(until__gt=Given("now")))
+_STARTS = Prepared(lambda: _active_windows(STATES).values_list("origin", "starts_at"))
 
 
 def _ended_by_people(source: str) -> list[tuple[str, datetime]]:

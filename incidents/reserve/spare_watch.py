@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from incidents.db.prepared import Given, Moment, Prepared
 from incidents.models import Incident, Spare, TimelineEntry, VendorCase
 from incidents.state.transitions import record
 from incidents.vocabulary.vendor_states import CaseState
@@ -24,12 +25,11 @@ _REMIND_EVERY = timedelta(days=1)
 
 def due(now: datetime) -> list[str]:
     """What people were asked, in sentences. One query while no spare is lent too long."""
-    lent_too_long = list(_lent(now - _GRACE).order_by("pk").values_list("pk", flat=True))
-    texts = [_ask(spare_id, now) for spare_id in lent_too_long]
+    texts = [_ask(spare_id, now) for spare_id in _LENT_TOO_LONG.values(before=now - _GRACE)]
     return [text for text in texts if text]
 
 
-def _lent(before: datetime) -> QuerySet[Spare]:
+def _lent(before: Moment) -> QuerySet[Spare]:
     cases = VendorCase.objects.filter(incident=OuterRef("incident"))
     is_over = Q(incident__closed_at__lte=before)
     has_closed_case = Q(Exists(cases.filter(closed_at__lte=before)))
@@ -38,6 +38,9 @@ def _lent(before: datetime) -> QuerySet[Spare]:
     return Spare.objects.filter(
         is_over | case_is_over, stands_for__isnull=False, since_at__lte=before
     )
+
+
+_LENT_TOO_LONG = Prepared(lambda: _lent(Given("before")).order_by("pk").values_list("pk"))
 
 
 def _ask(spare_id: int, now: datetime) -> str:

@@ -15,6 +15,7 @@ from django.db.models import F
 from detectors.catalog import catalog as fault_catalog
 from incidents.correlation import engine
 from incidents.db import upsert
+from incidents.db.prepared import Prepared
 from incidents.faults.clocks import TOLERANCE
 from incidents.models import Incident
 from incidents.state.batch import TriageBatch
@@ -25,17 +26,26 @@ from incidents.vocabulary.changes import Change
 from incidents.vocabulary.lifecycle import State
 
 _MOST_AT_ONCE = 500
+_SEEN_AGAIN = Prepared(
+    lambda: (
+        Incident.objects.filter(
+            state=State.MONITORING.value,
+            members__fault__is_active=True,
+            members__fault__last_seen_at__gt=F("repaired_at") + TOLERANCE,
+        )
+        .distinct()
+        .order_by("pk")
+        .values_list("pk")[:_MOST_AT_ONCE]
+    )
+)
 
 
 def returned(now: datetime) -> list[Change]:
-    """Opens again what its repair did not mend. Two queries, and no lock, while every repair
+    """Opens again what its repair did not mend. One query, and no lock, while every repair
     holds."""
-    seen_again = Incident.objects.filter(
-        state=State.MONITORING.value,
-        members__fault__is_active=True,
-        members__fault__last_seen_at__gt=F("repaired_at") + TOLERANCE,
-    )
-    ids = list(seen_again.distinct().order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    ids = _SEEN_AGAIN.values()
+    if not ids:
+        return []
     due = [
         case.row.pk
         for case in load_incidents(TriageBatch(fault_catalog.load(), now), ids)

@@ -30,6 +30,7 @@ from detectors.faults import FaultEvent
 from detectors.receivers import spool
 from detectors.receivers.delivery import Backlog, PositionMoved
 from detectors.receivers.spool import Batch, Extent, Turn
+from incidents.db.prepared import Given, Prepared
 from incidents.db.upsert import get_lock_key, is_postgresql
 from incidents.inventory import graphs
 from incidents.models import InboxBatch, SpoolMark, SpoolPosition
@@ -42,6 +43,9 @@ _RANKS = {Turn.URGENT: URGENT, Turn.ORDINARY: ORDINARY, Turn.LAST: LAST}
 _MOST_BYTES = 256 * 1024
 _MOST_BATCHES = 64
 _NOTHING = timedelta(0)
+_WAITING = Prepared(
+    lambda: InboxBatch.objects.filter(recorded_at__lt=Given("before")).values_list("pk")[:1]
+)
 # Our choice: so many are sorted together, into parts of so many events.
 _MOST_SORTED, _EVENTS_OF_PART = 16, 500
 # Our choice: workers are killed for many reasons, so twice may be chance. A batch begun so often is
@@ -87,7 +91,7 @@ def read_backlog(now: datetime) -> Backlog:
 
 def is_waiting(before: datetime) -> bool:
     """Whether anything that came before then is not counted yet."""
-    return InboxBatch.objects.filter(recorded_at__lt=before).exists()
+    return bool(_WAITING.values(before=before))
 
 
 def ingest_waiting(now: datetime) -> list[Change] | None:

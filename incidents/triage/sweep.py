@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
@@ -19,6 +20,7 @@ from detectors.faults import Action, ClearRule
 from detectors.provenance import Provenance
 from incidents.checks import overload
 from incidents.db import upsert
+from incidents.db.prepared import Given, Moment, Prepared
 from incidents.faults import dedup, flapping
 from incidents.faults.fault_views import UNREACHABLE
 from incidents.maintenance import silences
@@ -40,12 +42,23 @@ from incidents.vocabulary.lifecycle import State, Trigger
 # Rows per statement, so that no sweep holds its locks for long.
 _MOST_AT_ONCE = 500
 _MOST_FORGOTTEN = 20_000
+_OLD_EVENTS = Prepared(
+    lambda: (
+        SeenEvent.objects.filter(recorded_at__lt=Given("before"))
+        .order_by("recorded_at")
+        .values_list("key")[:_MOST_FORGOTTEN]
+    )
+)
 
 
 def sweep(*, now: datetime) -> list[Change]:
     """Everything whose time has come. Safe to call at any time and by several at once."""
-    changes = _end_due(_end_quiet_faults, _quiet_faults(now), now)
-    changes += _end_due(_end_hold_downs, _held_faults(now), now)
+    changes: list[Change] = []
+    # No lock is taken while nothing is due, as at most sweeps.
+    if _QUIET.values(now=now):
+        changes += _in_one_go(_end_quiet_faults, _quiet_faults(now), now)
+    if _HELD.values(now=now):
+        changes += _in_one_go(_end_hold_downs, _held_faults(now), now)
     changes += _steady(now)
     changes += after_repair.returned(now)
     changes += unhealed.parted(now)
@@ -118,13 +131,6 @@ def fault_witnessed(fault_type: str, resource: str, *, told_by: Provenance, now:
         persist(batch)
 
 
-def _end_due(
-    work: Callable[[QuerySet[Fault], datetime], list[Change]], due: QuerySet[Fault], now: datetime
-) -> list[Change]:
-    """Takes no lock while nothing is due, as at most sweeps."""
-    return _in_one_go(work, due, now) if due.exists() else []
-
-
 def _in_one_go(
     work: Callable[[QuerySet[Fault], datetime], list[Change]], due: QuerySet[Fault], now: datetime
 ) -> list[Change]:
@@ -133,12 +139,16 @@ def _in_one_go(
         return work(due, now)
 
 
-def _quiet_faults(now: datetime) -> QuerySet[Fault]:
+def _quiet_faults(now: Moment) -> QuerySet[Fault]:
     return Fault.objects.active().filter(clears_at__lte=now)
 
 
-def _held_faults(now: datetime) -> QuerySet[Fault]:
+def _held_faults(now: Moment) -> QuerySet[Fault]:
     return Fault.objects.active().filter(held_until__lte=now)
+
+
+_QUIET = Prepared(lambda: _quiet_faults(Given("now")).values_list("pk")[:1])
+_HELD = Prepared(lambda: _held_faults(Given("now")).values_list("pk")[:1])
 
 
 def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
@@ -158,7 +168,7 @@ def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
 def _steady(now: datetime) -> list[Change]:
     """Faults that flapped and now stand without a change. Those that ended last have their end set
     by time."""
-    rows = _flapping().values_list("fault_type", "changes_at")
+    rows = _FLAPPING.rows()
     if not any(_is_over(fault_type, changes_at, now=now) for fault_type, changes_at in rows):
         return []
     with transaction.atomic():
@@ -173,6 +183,9 @@ def _steady(now: datetime) -> list[Change]:
 
 def _flapping() -> QuerySet[Fault]:
     return Fault.objects.active().filter(is_flapping=True, clears_at=None)
+
+
+_FLAPPING = Prepared(lambda: _flapping().values_list("fault_type", "changes_at"))
 
 
 def _is_over(fault_type: str, changes_at: list[str], *, now: datetime) -> bool:
@@ -269,13 +282,7 @@ def _period(row: Fault) -> timedelta:
 def _settle_forgotten(now: datetime) -> list[Change]:
     """Incidents that came back to people after their faults had cleared, as when a repair was
     withdrawn."""
-    unwatched = Incident.objects.filter(
-        state__in=(State.OPEN.value, State.ACKNOWLEDGED.value), needs_human=""
-    )
-    without_faults = unwatched.exclude(members__fault__is_active=True).exclude(
-        duplicates__members__fault__is_active=True
-    )
-    chosen = list(without_faults.values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    chosen = _FORGOTTEN.values()
     if not chosen:
         return []
     with transaction.atomic():
@@ -284,12 +291,32 @@ def _settle_forgotten(now: datetime) -> list[Change]:
         return settle(load_incidents(batch, chosen), batch=batch, now=now)
 
 
+def _build_forgotten() -> QuerySet[Incident, Any]:
+    unwatched = Incident.objects.filter(
+        state__in=(State.OPEN.value, State.ACKNOWLEDGED.value), needs_human=""
+    )
+    without_faults = unwatched.exclude(members__fault__is_active=True).exclude(
+        duplicates__members__fault__is_active=True
+    )
+    return without_faults.values_list("pk")[:_MOST_AT_ONCE]
+
+
+_FORGOTTEN = Prepared(_build_forgotten)
+
+
+def _build_watched() -> QuerySet[Incident, Any]:
+    is_restored = Q(restored_at__lte=Given("since")) | Q(restored_at=None)
+    watched = Incident.objects.filter(is_restored, state=State.MONITORING.value, needs_human="")
+    return watched.order_by("pk").values_list("pk")[:_MOST_AT_ONCE]
+
+
+_WATCHED = Prepared(_build_watched)
+
+
 def _resolve_quiet_incidents(now: datetime) -> list[Change]:
     """Watched incidents whose quiet period has passed. One that asks a person for something waits
     for the answer."""
-    is_restored = Q(restored_at__lte=now - quiet_period()) | Q(restored_at=None)
-    watched = Incident.objects.filter(is_restored, state=State.MONITORING.value, needs_human="")
-    ids = list(watched.order_by("pk").values_list("pk", flat=True)[:_MOST_AT_ONCE])
+    ids = _WATCHED.values(since=now - quiet_period())
     if not ids:
         return []
     changes = []
@@ -333,8 +360,7 @@ def _ask_about(case: IncidentCase, standing: list[FaultCase], batch: TriageBatch
 
 def _forget(now: datetime) -> None:
     """Ids past their keeping time, in portions: a delete of millions would hold the table."""
-    old = SeenEvent.objects.filter(recorded_at__lt=now - dedup.KEPT - timedelta(hours=1))
-    keys = list(old.order_by("recorded_at").values_list("key", flat=True)[:_MOST_FORGOTTEN])
+    keys = _OLD_EVENTS.values(before=now - dedup.KEPT - timedelta(hours=1))
     if keys:
         with transaction.atomic():
             SeenEvent.objects.filter(key__in=keys).delete()

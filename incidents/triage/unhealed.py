@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
@@ -19,6 +20,7 @@ from detectors import resources
 from detectors.catalog import catalog as fault_catalog
 from detectors.faults import ClearRule, Role
 from incidents.db import upsert
+from incidents.db.prepared import Prepared
 from incidents.maintenance import silences
 from incidents.models import Decision, Fault, Incident, IncidentFault, Node
 from incidents.state import placement, site_rules
@@ -75,7 +77,7 @@ def parted(now: datetime) -> list[Change]:
         return changes
 
 
-def _symptom_counts() -> QuerySet[IncidentFault, tuple[int, int, int, datetime | None]]:
+def _build_symptom_counts() -> QuerySet[IncidentFault, Any]:
     """Of each incident with active symptoms: how many are active, how many have ended, and when the
     last of those did."""
     watched = Incident.objects.filter(state__in=_STATES).order_by()
@@ -98,6 +100,9 @@ def _symptom_counts() -> QuerySet[IncidentFault, tuple[int, int, int, datetime |
     return counted.filter(active__gt=0).values_list("holder", "active", "ended", "latest_at")
 
 
+_SYMPTOM_COUNTS = Prepared(_build_symptom_counts)
+
+
 def _due(now: datetime) -> list[int]:
     """Incidents whose cause is over, that have been calm for the grace, and of which something
     still stands.
@@ -109,7 +114,7 @@ def _due(now: datetime) -> list[int]:
     since = now - grace()
     calm = {
         incident: ended > active
-        for incident, active, ended, latest_at in _symptom_counts()
+        for incident, active, ended, latest_at in _SYMPTOM_COUNTS.rows()
         if latest_at is None or latest_at <= since
     }
     if not calm:

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q
 
+from incidents.db.prepared import Given, Prepared
 from incidents.models import InService, VendorCase
 from incidents.reserve import spare_watch
 from incidents.state.transitions import record
@@ -24,6 +25,23 @@ from incidents.vocabulary.vendor_states import WITHOUT_PART, CaseState, Move
 
 # People are told of a late case once a day: issue 5 asks for reminders, how often is our choice.
 REMIND_EVERY = timedelta(days=1)
+_WITHOUT_PART = Prepared(
+    lambda: VendorCase.objects.filter(state__in=WITHOUT_PART).exclude(old_serial="").order_by("pk")
+)
+_RESTORED = Prepared(
+    lambda: VendorCase.objects.filter(
+        state=CaseState.INSTALLED,
+        incident__state__in=(State.MONITORING, State.RESOLVED),
+        incident__restored_at__gte=F("since_at"),
+    ).order_by("pk")
+)
+_UNTOLD = Prepared(
+    lambda: (
+        VendorCase.objects.filter(Q(reminded_at=None) | Q(reminded_at__lte=Given("before")))
+        .exclude(state=CaseState.CLOSED)
+        .order_by("pk")
+    )
+)
 
 
 def due(now: datetime) -> list[str]:
@@ -44,8 +62,7 @@ def expected() -> Mapping[CaseState, timedelta]:
 def _put_in(now: datetime) -> list[str]:
     """The ledger knows another part in the slot: the vendor's is in, whoever put it there."""
     told = []
-    without_part = VendorCase.objects.filter(state__in=WITHOUT_PART).exclude(old_serial="")
-    waiting = list(without_part.order_by("pk"))
+    waiting = _WITHOUT_PART.objects()
     rows = (
         InService.objects.filter(slot__in=[case.resource for case in waiting], to_at=None)
         if waiting
@@ -67,12 +84,7 @@ def _verify_restored(now: datetime) -> list[str]:
     """Service was restored after the part was put in: the part is verified by what was verified
     then."""
     told = []
-    restored = VendorCase.objects.filter(
-        state=CaseState.INSTALLED,
-        incident__state__in=(State.MONITORING, State.RESOLVED),
-        incident__restored_at__gte=F("since_at"),
-    )
-    for case in restored.order_by("pk"):
+    for case in _RESTORED.objects():
         told += _moved(case, Move.VERIFY, "Service was restored with it.", now)
     return told
 
@@ -84,10 +96,8 @@ def _moved(case: VendorCase, what: Move, note: str, now: datetime) -> list[str]:
 
 def _late(now: datetime) -> list[str]:
     lengths = expected()
-    is_due = Q(reminded_at=None) | Q(reminded_at__lte=now - REMIND_EVERY)
-    untold = VendorCase.objects.filter(is_due).exclude(state=CaseState.CLOSED).order_by("pk")
     reminders = []
-    for case in untold:
+    for case in _UNTOLD.objects(before=now - REMIND_EVERY):
         length = lengths.get(CaseState(case.state))
         if length is not None and case.since_at <= now - length:
             reminders.append(_remind(case, now))

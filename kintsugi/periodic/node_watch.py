@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from incidents.db.prepared import Prepared
 from incidents.inventory import node_states
 from incidents.models import Incident
 from kintsugi.periodic import periods
@@ -23,12 +24,14 @@ _log = logging.getLogger(__name__)
 # Our choice: a look takes slurmctld's locks, and all looks together a tenth of its time at most.
 _REST = 10
 _NOTHING_SHOWN = "Slurm answered and showed no node"
+_OPEN_INCIDENTS = Prepared(lambda: Incident.objects.open().values_list("pk")[:1])
+_UNFINISHED_RUNS = Prepared(lambda: Run.objects.unfinished().values_list("pk")[:1])
 
 
 def period() -> timedelta:
     """Seconds while a run or an incident is open, else a minute; longer where Slurm takes long to
     answer."""
-    is_under_way = Incident.objects.open().exists() or Run.objects.unfinished().exists()
+    is_under_way = bool(_OPEN_INCIDENTS.values() or _UNFINISHED_RUNS.values())
     if not is_under_way:
         return periods.LOOK_AT_NODES
     at_once = max(periods.LOOK_AT_NODES_AT_ONCE, _REST * node_states.get_look_duration())

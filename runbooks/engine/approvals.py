@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
+from incidents.db.prepared import Prepared
 from incidents.state import transitions
 from incidents.text.wording import duration
 from runbooks.engine import approval_snapshot, start
@@ -113,14 +114,22 @@ def is_for_count_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
     return is_new and bool(_get_count_reason(run, planned, bounds, turn.now, ctx=ctx))
 
 
+def _get_asked() -> QuerySet[Approval]:
+    awaited = Approval.objects.filter(run__state=RunState.AWAITING_APPROVAL, index=F("run__step"))
+    return awaited.filter(ended_at=None, given_at=None)
+
+
+_ASKED = Prepared(lambda: _get_asked().values_list("pk")[:1])
+
+
 def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
     """Takes back questions that nobody has to answer any more, since fewer nodes are in repair: the
     run goes on by itself. Oldest first, and no more than may go out now.
     """
-    awaited = Approval.objects.filter(run__state=RunState.AWAITING_APPROVAL, index=F("run__step"))
-    asked = awaited.filter(ended_at=None, given_at=None)
+    if not _ASKED.values():
+        return
     freed = 0
-    for approval in asked.select_related("run__incident", "run__node").order_by("run_id"):
+    for approval in _get_asked().select_related("run__incident", "run__node").order_by("run_id"):
         run = approval.run
         try:
             planned = library.load_plan(run.plan)[run.step]

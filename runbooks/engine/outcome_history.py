@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from django.db.models import DateTimeField, OuterRef, Q, Subquery
+from django.db.models import DateTimeField, OuterRef, Q, QuerySet, Subquery
 
 from detectors.faults import Recovery
+from incidents.db.prepared import Prepared
 from incidents.models import Fault, Incident, InService, Node
 from incidents.vendor import cases
 from runbooks.lease import lease
@@ -60,13 +61,19 @@ def _store_outcome(run: Run, *, has_cured: bool | None, why: str, now: datetime)
     run.cures.filter(judged_at=None).update(has_cured=has_cured, why=why[:_LONGEST], judged_at=now)
 
 
+def _get_unjudged() -> QuerySet[CureAttempt]:
+    return CureAttempt.objects.filter(judged_at=None, run__finished_at__isnull=False)
+
+
+_UNJUDGED = Prepared(lambda: _get_unjudged().values_list("pk")[:1])
+
+
 def evaluate_outcomes(now: datetime, books: Mapping[str, Runbook]) -> int:
     """What came of rungs whose runs have ended: one query where there is none to judge. How many
     were judged."""
-    ended = CureAttempt.objects.filter(judged_at=None, run__finished_at__isnull=False)
-    if not ended.exists():
+    if not _UNJUDGED.values():
         return 0
-    rows = ended.annotate(back_at=_get_back_at()).select_related("run")
+    rows = _get_unjudged().annotate(back_at=_get_back_at()).select_related("run")
     by_run = {row.run_id: row for row in rows}
     verdicts: dict[int, tuple[bool | None, str]] = {}
     for row in by_run.values():

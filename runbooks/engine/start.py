@@ -33,6 +33,9 @@ from runbooks.step import World
 _WAITS_FOR_RUN = (State.OPEN, State.ACKNOWLEDGED)
 # After these a run comes again only by a person: it ended in asking one, or a person ended it.
 _FINAL = (RunState.FAILED, RunState.ABORTED, RunState.SHADOWED)
+_AWAITING_APPROVAL = Prepared(
+    lambda: Run.objects.filter(state=RunState.AWAITING_APPROVAL).values_list("pk")[:1]
+)
 
 
 DOUBTED = "doubted"
@@ -174,6 +177,8 @@ def _withdraw_unapproved(now: datetime) -> None:
 
     One that has taken its node out already is withdrawn by a worker, who hands the node back.
     """
+    if not _AWAITING_APPROVAL.values():
+        return
     waiting = Run.objects.filter(state=RunState.AWAITING_APPROVAL)
     for run in waiting.select_related("incident", "node"):
         verdict = withdrawal_reasons.evaluate(

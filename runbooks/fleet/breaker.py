@@ -45,6 +45,7 @@ def _is_believed() -> Q:
 
 
 _STANDING = Prepared(lambda: Breaker.objects.filter(closed_at=None).order_by("pk")[:1])
+_TOLD = Prepared(lambda: Fault.objects.active().filter(fault_type=FAULT_TYPE).values_list("pk")[:1])
 _CLOSED = Prepared(
     lambda: (
         Breaker.objects.exclude(closed_at=None).order_by("-closed_at").values_list("closed_at")[:1]
@@ -109,7 +110,7 @@ def evaluate_breaker(now: datetime, *, bounds: Bounds) -> list[FaultEvent]:
             if causes.is_too_many(len(bad), fleet, bounds=bounds):
                 trip(causes.format_trip(bad, fleet, bounds=bounds), now)
                 tripped = get_open_breaker()
-    is_told = Fault.objects.active().filter(fault_type=FAULT_TYPE).exists()
+    is_told = bool(_TOLD.values())
     if tripped is not None and not is_told:
         text = (
             f"The breaker has tripped: {tripped.why}. No node is taken out of service until a"

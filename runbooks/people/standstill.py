@@ -11,11 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import Exists, OuterRef, Prefetch, Q
+from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
 from django.db.models.functions import Coalesce
 
 from detectors.faults import Severity
+from incidents.db.prepared import Given, Prepared
 from incidents.faults import flapping
 from incidents.models import Fault, Incident, IncidentFault, TimelineEntry
 from incidents.state import transitions
@@ -93,21 +95,32 @@ _OF = Coalesce("incident__duplicate_of_id", "incident_id")
 
 def get_critical_incidents(since: datetime) -> set[int]:
     """Incidents with a critical fault that has been active since then, or with the breaker's."""
-    has_lasted = Q(fault__severity=Severity.CRITICAL.value, fault__observed_at__lte=since)
-    members = IncidentFault.objects.filter(fault__is_active=True).filter(
-        has_lasted | Q(fault__fault_type=breaker.FAULT_TYPE)
-    )
-    holders = members.annotate(holder=_OF).order_by().values_list("holder", flat=True)
-    return set(holders.distinct())
+    return set(_CRITICAL.values(since=since))
 
 
 def _get_asking_incidents() -> set[int]:
     """Open incidents that ask a person, and have done so by us."""
+    return set(_ASKING.values())
+
+
+def _build_critical() -> QuerySet[IncidentFault, Any]:
+    has_lasted = Q(fault__severity=Severity.CRITICAL.value, fault__observed_at__lte=Given("since"))
+    members = IncidentFault.objects.filter(fault__is_active=True).filter(
+        has_lasted | Q(fault__fault_type=breaker.FAULT_TYPE)
+    )
+    return members.annotate(holder=_OF).order_by().values_list("holder").distinct()
+
+
+def _build_asking() -> QuerySet[Incident, Any]:
     asked_by_us = TimelineEntry.objects.filter(
         incident=OuterRef("pk"), kind__in=(ASKED, ASKED_IN_THREAD)
     )
     open_incidents = Incident.objects.open().exclude(needs_human="")
-    return set(open_incidents.filter(Exists(asked_by_us)).values_list("pk", flat=True))
+    return open_incidents.filter(Exists(asked_by_us)).values_list("pk")
+
+
+_CRITICAL = Prepared(_build_critical)
+_ASKING = Prepared(_build_asking)
 
 
 def sweep_standstills(now: datetime) -> None:
