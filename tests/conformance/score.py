@@ -4,6 +4,7 @@ A row of a table is a labelled line with its `component` and `source` (docs/refe
 For each source, the signatures that name it as theirs are left out; the rest reads its faulty lines.
 """
 
+import argparse
 import csv
 import io
 import json
@@ -26,6 +27,7 @@ NOW = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 _REPOSITORY = re.compile(r"github\.com/([\w.-]+/[\w.-]+)")
 _SITE = re.compile(r"https?://([\w.-]+)")
 _HEADER = "[[signature]]"
+_COLUMNS = ("line", "component", "source")
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,12 @@ def name_source(text: str) -> str:
 
 
 def read_lines(table: str) -> list[LabelledLine]:
-    """The faulty lines of a table."""
+    """The faulty lines of a table. Raises ValueError for one without the columns that are
+    needed."""
     rows = csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE)
+    missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+    if missing:
+        raise ValueError(f"its first line names no column {', '.join(missing)}")
     return [
         LabelledLine(
             row["line"],
@@ -160,8 +166,23 @@ def _format(one: Score) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     default = Path(__file__).parents[3] / "shared" / "corpus" / "lines.tsv"
-    tables = [Path(name) for name in arguments] or [default]
-    lines = [line for table in tables for line in read_lines(table.read_text(encoding="utf-8"))]
+    parser = argparse.ArgumentParser(prog="script/score", description=__doc__)
+    parser.add_argument(
+        "tables",
+        nargs="*",
+        type=Path,
+        default=[default],
+        metavar="TABLE",
+        help="tab-separated, with the columns line, component and source in its first line",
+    )
+    lines: list[LabelledLine] = []
+    for table in parser.parse_args(arguments).tables:
+        try:
+            lines += read_lines(table.read_text(encoding="utf-8"))
+        except OSError as error:
+            parser.error(f"{table}: {error.strerror}")
+        except ValueError as error:
+            parser.error(f"{table}: {error}")
     print(format_table(list(score(lines, catalog.files()))))
 
 

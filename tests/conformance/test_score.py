@@ -97,3 +97,21 @@ def test_a_line_is_named_by_its_repository_its_site_or_its_words():
     line = LabelledLine("sample: gone", "nic", "a list of 2026")
     assert line in score.read_lines(_TABLE.replace("kernel: sample: gone", "sample: gone"))
     assert score.name_source("https://lists.example.org/x/7") == "lists.example.org"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(None, "No such file"), ("line\tcomponent\n", "names no column source")],
+)
+def test_a_table_that_cannot_be_read_is_named_with_the_reason(
+    text: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "ours.tsv"
+    if text is not None:
+        table.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        score.main([str(table)])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert str(table) in error
+    assert words in error
