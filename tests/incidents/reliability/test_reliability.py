@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
 
 from incidents.reliability.estimates import (
     Curve,
@@ -29,6 +29,13 @@ _times = st.lists(st.integers(1, 50), min_size=1, max_size=60)
 # Gehan 1965, weeks of remission under 6-MP; + marks those still in remission.
 REMISSION = [6, 6, 6, 7, 10, 13, 16, 22, 23, 6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
 RELAPSED = [True] * 9 + [False] * 12
+
+
+def _load_scipys_statistics() -> Any:
+    """A second that each process of every run would take that collects this file."""
+    from scipy import stats  # noqa: PLC0415
+
+    return stats
 
 
 def _curve(durations: list[float], ended: list[bool] | None = None) -> Curve:
@@ -109,6 +116,7 @@ def test_the_curve_agrees_with_scipy_for_any_censored_times(
     if not flags.any():
         assert curve.times.size == 0
         return
+    stats = _load_scipys_statistics()
     sample = stats.CensoredData.right_censored(values, ~flags)
     theirs = stats.ecdf(sample).sf
     assert curve.survival == pytest.approx(theirs.evaluate(curve.times), abs=1e-12)
@@ -259,6 +267,7 @@ def test_time_out_of_service_agrees_with_counting_hour_by_hour(
 def test_a_shares_interval_is_scipys_wilson_interval(successes: int, failures: int) -> None:
     assume(successes + failures > 0)
     ours = wilson(successes, successes + failures)
+    stats = _load_scipys_statistics()
     theirs = stats.binomtest(successes, successes + failures).proportion_ci(0.95, method="wilson")
     assert ours.value == successes / (successes + failures)
     assert (ours.low, ours.high) == (
