@@ -103,12 +103,17 @@ def _authorise(order: Order, text: str, words: str, request: SlackRequest) -> Or
 
 
 def _stop(order: AuthorisedOrder) -> OrderReply:
-    if not order.words:
-        return OrderReply("Nothing is done. Say why: /kintsugi stop power works in row 3")
+    first, _, rest = order.words.partition(" ")
+    gives_back = first.replace(_LONG_DASH, "--") != _GIVE_NOTHING_BACK
+    reason = order.words if gives_back else rest.strip()
+    if not reason:
+        words = " ".join(("/kintsugi stop", *([] if gives_back else [_GIVE_NOTHING_BACK])))
+        return OrderReply(f"Nothing is done. Say why: {words} power works in row 3")
+    now = order.request.now
     return _obey_once(
         order,
         f"stop {order.words}",
-        lambda: services.stop(order.words, actor=order.actor, now=order.request.now),
+        lambda: services.stop(reason, actor=order.actor, now=now, gives_back=gives_back),
     )
 
 
@@ -285,6 +290,9 @@ def _plain(text: str) -> str:
     return " ".join("".join(printable).split())
 
 
+_GIVE_NOTHING_BACK = "--give-nothing-back"
+# Slack's editors and phones make one dash of two.
+_LONG_DASH = "\N{EM DASH}"
 _STARTS = ("release", "start", "go", "resume", "arm", "mode")
 _ONLY_THERE = (
     "Starting again after a stop, and modes, are for the console and its commands alone"
@@ -297,7 +305,10 @@ _SEES: Sequence[str] = (
 )
 ORDERS: dict[str, Order] = {
     "stop": Order(
-        "stop REASON", "nothing disruptive is done anywhere.", ("runbooks.use_stop_switch",), _stop
+        f"stop [{_GIVE_NOTHING_BACK}] REASON",
+        "nothing disruptive is done anywhere; no node is given back either where you say so.",
+        ("runbooks.use_stop_switch",),
+        _stop,
     ),
     "status": Order(
         "status", "stop switch, modes, runs that wait for people.", tuple(_SEES), _status

@@ -21,7 +21,7 @@ from runbooks import questions
 from runbooks import services as runbooks
 from runbooks.engine import approvals
 from runbooks.library import library
-from runbooks.models import AuditEntry, Question, Run, RunState, StopSwitch
+from runbooks.models import AuditEntry, Question, ReturnStop, Run, RunState, StopSwitch
 from tests.builders import NOW
 from tests.kintsugi import slack_site
 from tests.kintsugi.management.test_answers import question
@@ -160,6 +160,21 @@ def test_orders_need_no_key_for_acts_and_nothing_of_the_cluster(
     assert "is engaged" in slack.said("stop row 3")
 
 
+@pytest.mark.parametrize("option", ["--give-nothing-back", "\N{EM DASH}give-nothing-back"])
+def test_who_is_on_call_stops_everything_and_has_nothing_given_back(
+    slack: SlackSite, option: str
+) -> None:
+    assert "no node is given back" in slack.said(f"stop {option} bad nodes come back")
+    assert ReturnStop.objects.get().switch.reason == "bad nodes come back"
+
+
+def test_a_stop_that_gives_nothing_back_needs_its_reason_too(slack: SlackSite) -> None:
+    assert "/kintsugi stop --give-nothing-back power works" in slack.said(
+        "stop --give-nothing-back"
+    )
+    assert stopped() == []
+
+
 def test_a_stop_needs_its_reason(slack: SlackSite) -> None:
     assert "Say why" in slack.said("stop")
     assert stopped() == []
@@ -275,7 +290,8 @@ def test_help_names_every_order(slack: SlackSite, text: str) -> None:
 
 
 def test_an_unknown_order_is_answered_with_those_that_there_are(slack: SlackSite) -> None:
-    assert slack.said("reboot gn001").startswith('"reboot" is no order.\n/kintsugi stop REASON')
+    answer = slack.said("reboot gn001")
+    assert answer.startswith('"reboot" is no order.\n/kintsugi stop [--give-nothing-back] REASON: ')
 
 
 # Leave.
