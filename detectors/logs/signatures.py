@@ -203,7 +203,7 @@ class Matcher:
 
     def is_hit(self, line: bytes) -> bool:
         """Whether the line deserves a closer look. The hot path: nearly every line ends here."""
-        return self._has_match(line)
+        return self._has_match(line[:LONGEST_LINE])
 
     def facts(
         self,
@@ -221,10 +221,10 @@ class Matcher:
         stamps that name none. `is_own_line`: `default_host` is where the line was read, whatever
         host it names. The first signature that fits speaks for the line.
         """
+        line = line[:LONGEST_LINE]
         numbers = self._match(line)
         if not numbers:
             return []
-        line = line[:LONGEST_LINE]
         header = parse_header(line, observed_at=observed_at, zone=zone, year=year)
         body = _body_of(header)
         if self.find_harmless(line, header) is not None:

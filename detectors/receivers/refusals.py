@@ -46,8 +46,9 @@ class Refusals:
         return list(seen.values())
 
 
-# What RefusedInput.transport says of events that were read and left out.
-NAMES, EVENTS = "names", "events"
+# What RefusedInput.transport says of events that were read and left out: for machines that no
+# inventory knows, too many at once, too many faults of one machine in a day.
+NAMES, EVENTS, FAULTS = "names", "events", "faults"
 # Machines that no inventory knows, in whose name one sender may state faults within a day, and all
 # senders together. Our choice: enough for a rack that is new, a screenful for people.
 _MOST_NAMES, _MOST_NAMES_OF_ALL = 20, 100
@@ -101,7 +102,7 @@ class Quotas:
         self._began_s = 0.0
         self._accounts: dict[str, _Account] = {}
         self._held = 0
-        self._refused: dict[str, int] = {}
+        self._refused: dict[tuple[str, str], int] = {}
         self._faults: dict[tuple[str, str], set[_FaultKey]] = {}
         self._remembered = 0
 
@@ -131,7 +132,7 @@ class Quotas:
         """The event while its sender has room. None: it waits, or was left out (`refused`)."""
         key = (event.fault_type, event.resource, event.qualifier)
         if not self._may_state(key, event, now):
-            self._refuse(event)
+            self._refuse(event, FAULTS)
             return None
         account = self._get_account(event.provenance, now)
         if key not in account.held and account.takes(now):
@@ -149,8 +150,8 @@ class Quotas:
                 due += events.values()
         return due
 
-    def take_refused(self) -> dict[str, int]:
-        """By sender, how many events were left out since the last call."""
+    def take_refused(self) -> dict[tuple[str, str], int]:
+        """By sender and why (EVENTS, FAULTS), how many events were left out since the last call."""
         refused, self._refused = self._refused, {}
         return refused
 
@@ -175,9 +176,9 @@ class Quotas:
         self._remembered += 1
         return True
 
-    def _refuse(self, event: FaultEvent) -> None:
-        sender = event.provenance.sender
-        self._refused[sender] = self._refused.get(sender, 0) + 1
+    def _refuse(self, event: FaultEvent, why: str) -> None:
+        key = (event.provenance.sender, why)
+        self._refused[key] = self._refused.get(key, 0) + 1
 
     def _get_account(self, told_by: Provenance, now: float) -> _Account:
         sender = told_by.sender
@@ -197,7 +198,7 @@ class Quotas:
         waiting = account.held.get(key)
         if waiting is None:
             if len(account.held) >= _MOST_HELD or self._held >= _MOST_HELD_OF_ALL:
-                self._refuse(event)
+                self._refuse(event, EVENTS)
                 return
             waiting = account.held[key] = {}
             self._held += 1

@@ -35,7 +35,6 @@ from detectors.receivers.delivery import Delivery, Inbox
 from detectors.receivers.folding import Folder, of_event
 from detectors.receivers.intake import Intake, Sender, Signatures, UnreadSource, Zones
 from detectors.receivers.refusals import (
-    EVENTS,
     NAMES,
     Quotas,
     Refusals,
@@ -425,9 +424,9 @@ class Receiver:
             if taken is not None:
                 is_over = self._shares.is_over(event, now, is_free=is_free)
                 admitted.append(_Admitted(taken, Turn.LAST if is_over else _get_turn(taken)))
-        for sender, count in self._quotas.take_refused().items():
+        for (sender, why), count in self._quotas.take_refused().items():
             self.counters.refused_events += count
-            self._refusals.add(sender, EVENTS, count, self._now())
+            self._refusals.add(sender, why, count, self._now())
         return admitted
 
     def _spool_backlog(self) -> None:

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
-from detectors.receivers.refusals import EVENTS, NAMES
+from detectors.receivers.refusals import EVENTS, FAULTS, NAMES
 from incidents.checks import overload, own_health, refused_senders
 from incidents.maintenance import active_windows, silences
 from incidents.models import RefusedSender
@@ -19,6 +19,12 @@ from kintsugi.configuration.setting_values import INVENTORY
 from runbooks.models import Breaker, ReturnStop, StopSwitch
 
 _NAMED = 3
+# Why events of a sender were left out, the first that holds.
+_LEFT_OUT = {
+    NAMES: "in the name of machines that no inventory knows",
+    FAULTS: "more faults of one machine than a sender states in a day",
+    EVENTS: "too many at once",
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ def _message_banners() -> list[Banner]:
 def _refused_sender_banners() -> list[Banner]:
     """Whose syslog is refused, and the line that lets it in."""
     recent = refused_senders.get_recent(timezone.now())
-    left_out = [sender for sender in recent if sender.transport in (NAMES, EVENTS)]
+    left_out = [sender for sender in recent if sender.transport in _LEFT_OUT]
     refused = [sender for sender in recent if sender not in left_out]
     banners = [_left_out_banner(left_out)] if left_out else []
     if not refused:
@@ -130,8 +136,8 @@ def _left_out_banner(left_out: list[RefusedSender]) -> Banner:
     count = sum(sender.count for sender in left_out)
     first = left_out[0]
     others = _format_others(sorted({sender.address for sender in left_out} - {first.address}))
-    names_many = any(sender.transport == NAMES for sender in left_out)
-    why = "in the name of machines that no inventory knows" if names_many else "too many at once"
+    reasons = {sender.transport for sender in left_out}
+    why = next(words for reason, words in _LEFT_OUT.items() if reason in reasons)
     text = (
         f"{count} faults told by {first.address}{others} since {_format_minute(first.first_at)}"
         f" were left out: {why}. If they are yours, add the machines to the inventory, and a log"

@@ -21,7 +21,7 @@ from detectors.receivers.counters import Counters
 from detectors.receivers.datagrams import Datagrams
 from detectors.receivers.folding import Folder
 from detectors.receivers.intake import Intake, Sender, Zones
-from detectors.receivers.refusals import Quotas, Shares
+from detectors.receivers.refusals import EVENTS, FAULTS, Quotas, Shares
 from detectors.receivers.senders import Senders
 from detectors.receivers.spool import Turn
 from tests.detectors.receiver_twin import MemoryInbox, RunningReceiver
@@ -125,7 +125,7 @@ def test_what_no_room_is_left_for_is_counted_by_its_sender() -> None:
     quotas = Quotas()
     for event in flood(8000):
         quotas.take(event, 0.0)
-    assert quotas.take_refused() == {"10.66.6.6": 2000}
+    assert quotas.take_refused() == {("10.66.6.6", EVENTS): 2000}
 
 
 def test_one_sender_states_a_thousand_faults_of_one_machine_in_a_day() -> None:
@@ -133,7 +133,7 @@ def test_one_sender_states_a_thousand_faults_of_one_machine_in_a_day() -> None:
     events = [replace(told("gn001"), qualifier=str(number)) for number in range(3000)]
     for second, event in enumerate(events):
         quotas.take(event, float(second))
-    assert quotas.take_refused() == {"10.66.6.6": 2000}
+    assert quotas.take_refused() == {("10.66.6.6", FAULTS): 2000}
     assert quotas.take(events[0], 3000.0) is not None
     assert quotas.take(replace(events[-1], event=EventKind.CLEARED), 3000.0) is not None
     assert quotas.take(replace(events[-1], resource="node/gn002"), 3000.0) is not None

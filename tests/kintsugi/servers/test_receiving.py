@@ -17,7 +17,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from detectors.receivers.delivery import InboxAway, PositionMoved
-from detectors.receivers.refusals import RefusedInput
+from detectors.receivers.refusals import EVENTS, FAULTS, NAMES, RefusedInput
 from detectors.receivers.spool import Batch, Spool, Turn
 from incidents.checks import refused_senders
 from incidents.models import InboxBatch, Node, Port, RefusedSender, Switch
@@ -120,6 +120,20 @@ class TestRefusedSenders:
         assert "KINTSUGI_SYSLOG_NETWORKS=inventory,10.0.0.5 and restart the receiver" in text
         line = text.split("KINTSUGI_SYSLOG_NETWORKS=")[1].split(" ")[0]
         assert setting_values.networks(line) == ["inventory", "10.0.0.5/32"]
+
+    @pytest.mark.parametrize(
+        ("why", "words"),
+        [
+            (NAMES, "in the name of machines that no inventory knows"),
+            (EVENTS, "too many at once"),
+            (FAULTS, "more faults of one machine than a sender states in a day"),
+        ],
+    )
+    def test_the_banner_says_why_events_were_left_out(self, why: str, words: str) -> None:
+        refused_senders.record([refusal("10.0.0.5", 7, timezone.now(), why)])
+        (text,) = [banner.text for banner in banners.get_banners() if "10.0.0.5" in banner.text]
+        assert text.startswith("7 faults told by 10.0.0.5 since ")
+        assert f"were left out: {words}. " in text
 
     def test_the_banner_sends_a_machine_that_is_no_switch_to_another_door(
         self, settings: Any
