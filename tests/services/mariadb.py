@@ -49,22 +49,29 @@ class MariaDb:
         users = self.home / "users.sql"
         users.write_text(_USERS)
         give_to(_ACCOUNT, users)
+        # Each start removes what others have in the folder for temporary tables.
+        temporary = self.home / "tmp"
+        temporary.mkdir()
+        give_to(_ACCOUNT, temporary)
+        self._common = (f"--datadir={self.home / 'db'}", f"--tmpdir={temporary}")
         install = [
             str(find("mariadb-install-db")),
             "--no-defaults",
             "--skip-test-db",
-            f"--datadir={self.home / 'db'}",
+            *self._common,
         ]
         with (self.home / "log").open("ab") as log:
             made = spawn(install, user=_ACCOUNT, stdout=log, stderr=log, cwd="/")
         if made.wait(patient(60)):
-            raise RuntimeError(f"mariadb-install-db failed: {self._log_end()}")
+            reason = self._log_end()
+            self._directory.cleanup()
+            raise RuntimeError(f"mariadb-install-db failed: {reason}")
 
     def start(self) -> MariaDb:
         argv = [
             str(find("mariadbd")),
             "--no-defaults",
-            f"--datadir={self.home / 'db'}",
+            *self._common,
             f"--socket={self.socket}",
         ]
         argv += [
