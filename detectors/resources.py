@@ -1,13 +1,19 @@
 """Resource paths in their one canonical form, and nothing about what is in the inventory.
 
-    node/<short host>                       switch/<name> node/<host>/gpu/<dddd:bb:dd.f>
-    switch/<name>/port/<port> node/<host>/nic/<device>                switch/<name>/module/<cage>
-    storage/<name> node/<host>/nvswitch/<dddd:bb:dd.f>     node/<host>/pci/<dddd:bb:dd.f>,
-    node/<host>/storage/<device> rack/<name>, feed/<name>                where machines stand, and
-    what powers their racks
-    pod/<name>                                                          what has leafs of its own
-    site/<name>, site/<name>/job/<id>       what speaks for many machines,
-    and a job that Slurm runs on them node/-/... when the host is unknown
+    node/<short host>                      a node; node/-/... when the host is unknown
+    node/<host>/gpu/<dddd:bb:dd.f>         its GPUs, by PCI address
+    node/<host>/nvswitch/<dddd:bb:dd.f>    its NVSwitches
+    node/<host>/nic/<device>               its NICs
+    node/<host>/pci/<dddd:bb:dd.f>         any other PCI device of it
+    node/<host>/storage/<device>           its drives and mounts
+    switch/<name>                          a switch
+    switch/<name>/port/<port>              its ports
+    switch/<name>/module/<cage>            its transceivers
+    storage/<name>                         a storage system
+    rack/<name>, feed/<name>               where machines stand, and what powers their racks
+    pod/<name>                             what has leafs of its own
+    site/<name>                            what speaks for many machines
+    site/<name>/job/<id>                   a job that Slurm runs on them
 
 Python 3.9, standard library alone.
 """

@@ -243,6 +243,15 @@ def _get_limit(size: int) -> float:
 
 
 def _measure(use: Callable[[str], object], text: str) -> float:
+    """The least of three where the first is too slow: a process that shares its core, or whose
+    collector of garbage comes round, takes longer once; what grows too fast does so each time."""
+    spent = _measure_once(use, text)
+    if spent <= _get_limit(len(text)):
+        return spent
+    return min(spent, _measure_once(use, text), _measure_once(use, text))
+
+
+def _measure_once(use: Callable[[str], object], text: str) -> float:
     """What is exponential would not end: it is given up a second past what any may take."""
     begun = time.process_time()
     try:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from detectors.catalog import site_catalog
 from detectors.catalog.catalog import CatalogError, load
@@ -24,6 +24,7 @@ from detectors.faults import EventKind
 from detectors.logs.signatures import Fact, Matcher
 from detectors.logs.unread import UnreadLine, UnreadReader
 from detectors.resources import UNKNOWN_HOST, printable
+from detectors.time_zones import get_zone
 
 # A line beyond this is cut, as the receiver does (docs/reference/contracts.md).
 _LONGEST = 64 * 1024
@@ -134,8 +135,8 @@ def _find_complaint(sample: bytes) -> str:
 
 def _parse_zone(name: str) -> ZoneInfo:
     try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
+        return get_zone(name)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"{name}: no such time zone; expected a name such as Asia/Tokyo"
         ) from error

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from detectors import resources, toml_text
+from detectors.time_zones import get_zone
 from incidents.topology import joints, rules
 from incidents.topology.rows import Row, given
 from incidents.topology.topology import (
@@ -123,8 +123,8 @@ class _Reader:
     def _site(self, where: str, row: Row) -> None:
         zone = row.text("time_zone", "UTC")
         try:
-            ZoneInfo(zone)
-        except (KeyError, ValueError, OSError):
+            get_zone(zone)
+        except ValueError:
             row.wrong.append(f"time_zone {zone!r} is no IANA time zone such as Asia/Tokyo")
         self.site = Site(row.text("name", ""), row.text("cluster_name", ""), zone)
         row.done()

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ImproperlyConfigured
 
+from detectors.time_zones import get_zone
 from kintsugi.configuration import settings_file
 from kintsugi.configuration.setting_values import (
     BadValue,
@@ -115,7 +115,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_TIME_ZONE",
-        lambda text: ZoneInfo(text).key,
+        lambda text: get_zone(text).key,
         "UTC",
         "an IANA time zone such as Asia/Tokyo",
         "of the pages",

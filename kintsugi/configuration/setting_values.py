@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
-from zoneinfo import ZoneInfo
 
+from detectors.time_zones import get_zone
 from incidents.vocabulary.vendor_states import CaseState
 
 _LEAST_SHARE = 0.01
@@ -135,7 +135,7 @@ def time_zones(text: str) -> dict[str, str]:
     zones = {}
     for part in words(text):
         source, _, zone = part.partition("=")
-        zones[source] = ZoneInfo(zone).key
+        zones[source] = get_zone(zone).key
     return zones
 
 
