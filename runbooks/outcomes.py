@@ -13,6 +13,14 @@ class Controlled:
 
 
 @dataclass(frozen=True)
+class AskedSecond:
+    """Nothing was changed yet: a second person has to confirm it; `text` says how and until
+    when."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class ControlRefused:
     """Nothing was changed; `reason` says why and what is possible."""
 
@@ -22,4 +30,4 @@ class ControlRefused:
         return self.reason
 
 
-Outcome = Controlled | ControlRefused
+Outcome = Controlled | AskedSecond | ControlRefused

@@ -20,7 +20,7 @@ from runbooks.lease import lease
 from runbooks.lease.lease import move_times_back
 from runbooks.library import library
 from runbooks.models import Mode, Run, RunState
-from runbooks.outcomes import Controlled, ControlRefused, Outcome
+from runbooks.outcomes import AskedSecond, Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.people.asked_again import sweep_unanswered
 from runbooks.people.controls import (
@@ -29,8 +29,10 @@ from runbooks.people.controls import (
     approve,
     begin_arming,
     close_breaker,
+    confirm_request,
     end_arming,
     pause,
+    reject_request,
     release,
     resume,
     set_mode,
@@ -56,6 +58,7 @@ from runbooks.step import World
 
 __all__ = [
     "ArmingDraft",
+    "AskedSecond",
     "ControlRefused",
     "Controlled",
     "DryRunReport",
@@ -71,6 +74,7 @@ __all__ = [
     "begin_arming",
     "close_breaker",
     "compute_report",
+    "confirm_request",
     "describe_report",
     "end_arming",
     "evaluate_breaker",
@@ -94,6 +98,7 @@ __all__ = [
     "may_stop_job",
     "move_times_back",
     "pause",
+    "reject_request",
     "release",
     "report_preflight",
     "resume",

@@ -302,6 +302,23 @@ VERBS: tuple[Verb, ...] = (
         f"{_SITE_TOOLS}:propose_armings",
     ),
     Verb(("arming", "end"), "take one back now", f"{_SITE_TOOLS}:end_arming", is_change=True),
+    Verb(
+        ("arming", "requests"),
+        "what waits for a second person",
+        f"{_SITE_TOOLS}:list_requests",
+    ),
+    Verb(
+        ("arming", "confirm"),
+        "show what another person asks for, and confirm it with --seen MARK",
+        f"{_SITE_TOOLS}:confirm_request",
+        is_change=True,
+    ),
+    Verb(
+        ("arming", "reject"),
+        "nothing comes of a request: say no, or take yours back",
+        f"{_SITE_TOOLS}:reject_request",
+        is_change=True,
+    ),
     Verb(("breaker", "show"), "whether it has tripped, and why", f"{_LISTS}:show_breaker"),
     Verb(
         ("breaker", "close"),

@@ -17,13 +17,16 @@ from incidents.maintenance import site_changes
 from incidents.maintenance.site_changes import ChangeDraft, ChangeRefused
 from incidents.models import SiteChange
 from incidents.people.drain_requests import DrainRequest, DrainRequestRefused
+from incidents.text.wording import moment
 from kintsugi import tasks
 from kintsugi.cli import exit_codes, hosts, output
 from kintsugi.cli.incidents import Json, Limit
 from kintsugi.management import typed_times
+from kintsugi.management.person import get_person
 from runbooks import services
 from runbooks.fleet import armings, proposals
-from runbooks.models import Mode
+from runbooks.models import Mode, SecondPersonRequest
+from runbooks.second_person import requests
 
 _HOW_IT_GOES_ON = {
     False: "`kintsugi incident show` tells what becomes of it: caps, breaker and modes hold.",
@@ -53,6 +56,17 @@ _ARMING_FIELDS = {
     "by": "set_by",
     "since": "set_at",
     "reason": "reason",
+}
+
+_REQUEST_FIELDS = {
+    "id": "pk",
+    "kind": "kind",
+    "runbook": "runbook",
+    "run": "run",
+    "what": "what",
+    "by": "asked_by",
+    "since": "asked_at",
+    "until": "until",
 }
 
 
@@ -157,7 +171,7 @@ def add_arming(
     until = now + typed_times.length("--for", length)
     draft = services.ArmingDraft(runbook, mode, scope, place, until, reason, runs)
     world = wiring.world() if mode == Mode.ARMED else None
-    _tell(services.begin_arming(draft, actor=getpass.getuser(), now=now, world=world))
+    _tell(services.begin_arming(draft, actor=get_person(), now=now, world=world))
 
 
 def end_arming(
@@ -165,7 +179,7 @@ def end_arming(
     reason: Annotated[str, typer.Option(metavar="W", help="why, for the record")],
 ) -> None:
     """Raises CommandError."""
-    actor, now = getpass.getuser(), timezone.now()
+    actor, now = get_person(), timezone.now()
     _tell(services.end_arming(number, reason, actor=actor, now=now))
 
 
@@ -185,6 +199,48 @@ def propose_armings(as_json: Json = False) -> None:
         output.echo(proposals.describe(proposal))
     if not found:
         output.echo("No runbook has a record yet: none was armed, or drained a node in shadow.")
+
+
+def list_requests(as_json: Json = False) -> None:
+    rows = [output.make_row(row, _REQUEST_FIELDS) for row in requests.list_standing(timezone.now())]
+    columns = ("id", "kind", "by", "since", "until", "what")
+    output.print_rows(rows, columns, as_json=as_json, empty="Nothing waits for a second person.")
+
+
+def confirm_request(
+    number: Annotated[int, typer.Argument(metavar="ID", min=1)],
+    seen: Annotated[
+        str, typer.Option(metavar="MARK", help="as it was printed with the request")
+    ] = "",
+) -> None:
+    """Raises CommandError."""
+    request = SecondPersonRequest.objects.filter(pk=number, ended_at=None).first()
+    if not seen and request is not None:
+        output.echo(_format_request(request))
+        return
+    from kintsugi.clients import wiring  # noqa: PLC0415  (Slurm and node access: arming looks at them)
+
+    is_arming = request is not None and request.terms["mode"] == Mode.ARMED
+    world = wiring.world() if is_arming else None
+    words = {"actor": get_person(), "seen": seen}
+    _tell(services.confirm_request(number, **words, now=timezone.now(), world=world))
+
+
+def _format_request(request: SecondPersonRequest) -> str:
+    asked = f"Asked for by {request.asked_by} at {moment(request.asked_at)}"
+    mark = requests.get_seen(request)
+    return (
+        f"Request {request.pk}: {request.what}\n{asked}; it waits until {moment(request.until)}.\n"
+        f"To confirm just this: kintsugi arming confirm {request.pk} --seen {mark}"
+    )
+
+
+def reject_request(
+    number: Annotated[int, typer.Argument(metavar="ID", min=1)],
+    reason: Annotated[str, typer.Option(metavar="W", help="why, for the record")],
+) -> None:
+    """Raises CommandError."""
+    _tell(services.reject_request(number, reason, actor=get_person(), now=timezone.now()))
 
 
 def _tell(outcome: services.Outcome) -> None:

@@ -37,6 +37,7 @@ from kintsugi.configuration.setting_values import (
     positive_duration,
     relays,
     slurm_access,
+    some_of,
     time_zones,
     url,
     words,
@@ -428,7 +429,15 @@ KEYS: tuple[Key, ...] = (
         positive_duration,
         "1h",
         _DURATION,
-        "how long a person's leave for a step holds",
+        "how long a person's leave for a step holds, and a request to a second person",
+    ),
+    Key(
+        "KINTSUGI_SECOND_PERSON",
+        some_of("arming", "widening"),
+        "",
+        "arming, widening, or both, comma-separated",
+        "what one person asks for and another confirms"
+        " ([guards](../guards.md#a-second-person)); unset: none",
     ),
     Key(
         "KINTSUGI_ARMING_BOUND",

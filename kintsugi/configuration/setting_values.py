@@ -191,6 +191,15 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return check
 
 
+def some_of(*choices: str) -> Callable[[str], frozenset[str]]:
+    """Comma-separated; each at most once counts."""
+
+    def check(text: str) -> frozenset[str]:
+        return frozenset(one_of(*choices)(word) for word in words(text))
+
+    return check
+
+
 def slurm_access(text: str) -> str:
     if text not in ("off", "local") and not re.fullmatch(r"ssh:([\w.-]+@)?[\w.-]+(:\d+)?", text):
         raise ValueError(text)

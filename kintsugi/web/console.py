@@ -35,6 +35,8 @@ from kintsugi.web import modes
 from kintsugi.web.pages import render_page
 from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.people import progress
+from runbooks.second_person import requests
+from runbooks.second_person.changes import Order
 
 HOME_ROWS = 25
 STATES_SHOWN = 50
@@ -147,12 +149,28 @@ def get_waiting_items() -> list[WaitingItem]:
     runs = list(waiting[:HOME_ROWS])
     approvals = [_approval_item(run) for run in runs]
     incidents = _incident_items([run.incident_id for run in runs])
-    return [*approvals, *incidents, *_failed_message_items(), *_quarantine_items()]
+    others = (*_second_person_items(), *_failed_message_items(), *_quarantine_items())
+    return [*approvals, *incidents, *others]
 
 
 def _approval_item(run: Run) -> WaitingItem:
     text = f"Approve or abort: {progress.get_title(run)} on {run.place}"
     return WaitingItem("back_hand", text, f"run #{run.pk}", _page(run), run.started_at)
+
+
+def _second_person_items() -> list[WaitingItem]:
+    """What one person asks for and another may confirm; a step of a run is asked for there."""
+    standing = requests.list_standing(timezone.now()).exclude(order=Order.APPROVAL)
+    return [
+        WaitingItem(
+            "back_hand",
+            text=f"Confirm or reject, as a second person: {request.what}",
+            about=f"asked for by {request.asked_by}",
+            address=reverse("modes"),
+            since=request.asked_at,
+        )
+        for request in standing[:HOME_ROWS]
+    ]
 
 
 def _incident_items(approval_incidents: list[int]) -> list[WaitingItem]:

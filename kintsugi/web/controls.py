@@ -21,7 +21,17 @@ from kintsugi.web.modes import MODE_MEANINGS, by_mode, runbook_modes
 from kintsugi.web.pages import render_page
 from runbooks import services
 from runbooks.fleet import armings, fleet, proposals
-from runbooks.models import Arming, Breaker, Mode, ReturnStop, RunbookMode, StopSwitch
+from runbooks.models import (
+    Arming,
+    Breaker,
+    Mode,
+    ReturnStop,
+    RunbookMode,
+    SecondPersonRequest,
+    StopSwitch,
+)
+from runbooks.second_person import requests
+from runbooks.second_person.changes import Order
 from runbooks.step import World
 
 # Ninety days: who arms for longer sets the runbook's mode.
@@ -52,6 +62,14 @@ class ArmingForm(forms.Form):
     hours = forms.IntegerField(min_value=1, max_value=_LONGEST_HOURS)
     runs = forms.IntegerField(min_value=1, required=False)
     reason = forms.CharField(max_length=255)
+
+
+class RequestForm(forms.Form):
+    """What a second person decides on: `seen` is the mark of what was shown."""
+
+    number = forms.IntegerField(min_value=1)
+    seen = forms.CharField(max_length=64, required=False)
+    reason = forms.CharField(max_length=255, required=False)
 
 
 class EndArmingForm(forms.Form):
@@ -122,8 +140,7 @@ def modes(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         if not may_set:
             raise PermissionDenied
-        orders = {"arm": _begin_arming, "end_arming": _end_arming}
-        refusal = orders.get(request.POST.get("order", ""), _set_mode)(request)
+        refusal = _ORDERS.get(request.POST.get("order", ""), _set_mode)(request)
         if not refusal:
             return HttpResponseRedirect(reverse("modes"))
     meanings = [(mode.label, text) for mode, text in MODE_MEANINGS.items()]
@@ -137,6 +154,7 @@ def modes(request: HttpRequest) -> HttpResponse:
             (row, armings.format_scope(row)) for row in armings.load_in_force(timezone.now())
         ],
         "proposals": [proposals.describe(row) for row in services.list_proposals(timezone.now())],
+        "requests": _list_requests(request),
         "scopes": Arming.Scope.choices,
         "runbooks": services.get_runbook_titles().items(),
         "refusal": refusal,
@@ -200,6 +218,51 @@ def _end_arming(request: HttpRequest) -> list[str]:
     actor = request.user.get_username()
     outcome = services.end_arming(number, reason, actor=actor, now=timezone.now())
     return _tell(request, outcome)
+
+
+def _list_requests(request: HttpRequest) -> list[dict[str, Any]]:
+    """What waits for a second person: with the mark to confirm it by, and whether the reader has
+    asked for it."""
+    actor = request.user.get_username()
+    standing = requests.list_standing(timezone.now()).exclude(order=Order.APPROVAL)
+    return [
+        {"row": row, "seen": requests.get_seen(row), "is_own": requests.is_asker(row, actor)}
+        for row in standing
+    ]
+
+
+def _confirm_request(request: HttpRequest) -> list[str]:
+    """As `_set_mode`."""
+    actor, now = request.user.get_username(), timezone.now()
+    form = RequestForm(request.POST)
+    if not form.is_valid():
+        return ["Say which request: its number stands on this page."]
+    number, seen = form.cleaned_data["number"], form.cleaned_data["seen"]
+    asked = SecondPersonRequest.objects.filter(pk=number).first()
+    world, problem = _find_world(asked.terms["mode"] if asked is not None else "", actor)
+    if problem:
+        return [problem]
+    outcome = services.confirm_request(number, actor=actor, seen=seen, now=now, world=world)
+    return _tell(request, outcome)
+
+
+def _reject_request(request: HttpRequest) -> list[str]:
+    """As `_set_mode`."""
+    form = RequestForm(request.POST)
+    if not form.is_valid():
+        return ["Say which request: its number stands on this page."]
+    number, reason = form.cleaned_data["number"], form.cleaned_data["reason"]
+    actor = request.user.get_username()
+    outcome = services.reject_request(number, reason, actor=actor, now=timezone.now())
+    return _tell(request, outcome)
+
+
+_ORDERS = {
+    "arm": _begin_arming,
+    "end_arming": _end_arming,
+    "confirm": _confirm_request,
+    "reject": _reject_request,
+}
 
 
 def _tell(request: HttpRequest, outcome: services.Outcome) -> list[str]:

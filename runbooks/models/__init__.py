@@ -22,6 +22,7 @@ from runbooks.models.run import (
     StepRun,
     StopSwitch,
 )
+from runbooks.models.second_person import SecondPersonRequest
 
 __all__ = [
     "UNFINISHED",
@@ -40,6 +41,7 @@ __all__ = [
     "Run",
     "RunState",
     "RunbookMode",
+    "SecondPersonRequest",
     "SeenAct",
     "SeenNode",
     "ShadowAct",

@@ -3,6 +3,7 @@ everything. Each with its line told."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,6 +14,7 @@ from detectors.slurm import output
 from incidents.models import Node
 from incidents.polling import poll_pauses
 from incidents.state import transitions
+from incidents.text.wording import moment
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks.engine import approvals, audit
@@ -27,6 +29,7 @@ from runbooks.models import (
     Run,
     RunbookMode,
     RunState,
+    SecondPersonRequest,
     StepRun,
     StopSwitch,
 )
@@ -34,7 +37,9 @@ from runbooks.node import node_loan, overwritten
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
-from runbooks.step import World
+from runbooks.second_person import changes, requests
+from runbooks.second_person.changes import Change, Order
+from runbooks.step import World, to_iso
 from runbooks.steps.pause_pollers import get_holder
 
 _LONGEST_PLACE, _SHOWN = 255, 5
@@ -126,13 +131,27 @@ def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World
         objection = _find_objection_to_arming(runbook, now=now, world=world)
         if objection:
             return ControlRefused(objection)
-    values = {"mode": mode, "set_by": actor[:150], "set_at": now}
     name = fleet.SITE if runbook == SITE_WORD else runbook
-    text = _format_mode(runbook, Mode(mode))
+    what = f"{_name_scope(name)} goes to {mode}."
+    change = Change(Order.MODE, name, Mode(mode), what)
     with transaction.atomic():
-        RunbookMode.objects.update_or_create(runbook=name, defaults=values)
-        audit.record_person(actor, "set_mode", text, now=now)
-    return Controlled(text)
+        asked = requests.ask_if_needed(change, actor=actor, now=now)
+        return asked or _write_mode(change, actor=actor, now=now, people=actor)
+
+
+def _name_scope(name: str) -> str:
+    return "The whole site" if name == fleet.SITE else name
+
+
+def _write_mode(change: Change, *, actor: str, now: datetime, people: str) -> Controlled:
+    """In the order's transaction. `people`: who is answerable, one or two."""
+    values = {"mode": change.mode, "set_by": people, "set_at": now}
+    RunbookMode.objects.update_or_create(runbook=change.runbook, defaults=values)
+    word = SITE_WORD if change.runbook == fleet.SITE else change.runbook
+    text = _format_mode(word, change.mode)
+    told = text if people == actor else f"{text} Asked for by {people}."
+    audit.record_person(actor, "set_mode", told, now=now)
+    return Controlled(told)
 
 
 def _find_objection_to_arming(runbook: str, *, now: datetime, world: World | None) -> str:
@@ -173,23 +192,40 @@ def begin_arming(draft: ArmingDraft, *, actor: str, now: datetime, world: World 
         problem = _find_objection_to_arming(draft.runbook, now=now, world=world)
     if problem:
         return ControlRefused(problem)
-    is_of_nodes = draft.scope == Arming.Scope.NODES
+    change = _read_draft(draft)
     with transaction.atomic():
-        row = Arming.objects.create(
-            runbook=draft.runbook,
-            mode=draft.mode,
-            scope=draft.scope,
-            place=draft.place,
-            nodes=sorted(set(output.hosts(draft.place))) if is_of_nodes else [],
-            until=draft.until,
-            runs=draft.runs,
-            reason=draft.reason.strip()[:255],
-            set_by=actor[:150],
-            set_at=now,
-        )
-        text = f"{draft.runbook} goes to {draft.mode} by {armings.describe(row)}: {row.reason}."
-        audit.record_person(actor, "arm", text, now=now)
-        _wake_refused("mode", now)
+        asked = requests.ask_if_needed(change, actor=actor, now=now)
+        return asked or _write_arming(change, actor=actor, now=now, people=actor)
+
+
+def _read_draft(draft: ArmingDraft) -> Change:
+    is_of_nodes = draft.scope == Arming.Scope.NODES
+    terms = {
+        "scope": draft.scope,
+        "place": draft.place,
+        "nodes": sorted(set(output.hosts(draft.place))) if is_of_nodes else [],
+        "until": to_iso(draft.until),
+        "runs": draft.runs,
+        "reason": draft.reason.strip()[:255],
+    }
+    row = Arming(scope=draft.scope, place=draft.place)
+    runs = "" if draft.runs is None else f", for {draft.runs} runs at most"
+    what = (
+        f"{draft.runbook} goes to {draft.mode} on {armings.format_scope(row)}, until"
+        f" {moment(draft.until)}{runs}: {terms['reason']}."
+    )
+    return Change(Order.ARMING, draft.runbook, Mode(draft.mode), what, terms)
+
+
+def _write_arming(change: Change, *, actor: str, now: datetime, people: str) -> Controlled:
+    """As `_write_mode`."""
+    values = {**change.terms, "until": datetime.fromisoformat(change.terms["until"])}
+    row = Arming.objects.create(
+        runbook=change.runbook, mode=change.mode, set_by=people, set_at=now, **values
+    )
+    text = f"{change.runbook} goes to {change.mode} by {armings.describe(row)}: {row.reason}."
+    audit.record_person(actor, "arm", text, now=now)
+    _wake_refused("mode", now)
     return Controlled(text)
 
 
@@ -234,15 +270,87 @@ def end_arming(number: int, reason: str, *, actor: str, now: datetime) -> Outcom
     """Takes it back: from the next act on the runbook's own mode counts again."""
     if not reason.strip():
         return ControlRefused("Say why: whoever reads of it next will ask.")
-    values = {"ended_by": actor[:150], "ended_at": now, "ended_why": reason.strip()[:255]}
     with transaction.atomic():
-        standing = Arming.objects.filter(pk=number, ended_at=None, until__gt=now)
-        if not standing.update(**values):
+        row = Arming.objects.filter(pk=number, ended_at=None, until__gt=now).first()
+        if row is None:
             return ControlRefused(f"Arming {number} is not in force.")
-        row = Arming.objects.get(pk=number)
-        text = f"{row.runbook}: {armings.describe(row)}, has ended: {row.ended_why}."
-        audit.record_person(actor, "end_arming", text, now=now)
+        terms = {"arming": number, "reason": reason.strip()[:255]}
+        what = f"{row.runbook}: {armings.describe(row)}, ends: {terms['reason']}."
+        change = Change(Order.END_ARMING, row.runbook, Mode(row.mode), what, terms)
+        asked = requests.ask_if_needed(change, actor=actor, now=now)
+        return asked or _write_end(change, actor=actor, now=now, people=actor)
+
+
+def _write_end(change: Change, *, actor: str, now: datetime, people: str) -> Outcome:
+    """As `_write_mode`."""
+    number, why = change.terms["arming"], change.terms["reason"]
+    values = {"ended_by": people, "ended_at": now, "ended_why": why}
+    if not Arming.objects.filter(pk=number, ended_at=None, until__gt=now).update(**values):
+        return ControlRefused(f"Arming {number} is not in force.")
+    row = Arming.objects.get(pk=number)
+    text = f"{row.runbook}: {armings.describe(row)}, has ended: {row.ended_why}."
+    audit.record_person(actor, "end_arming", text, now=now)
     return Controlled(text)
+
+
+def confirm_request(
+    number: int, *, actor: str, seen: str, now: datetime, world: World | None
+) -> Outcome:
+    """Does what another person has asked for, exactly that. `seen` is the mark of what the second
+    person read; `world` as in `set_mode`."""
+    asked = SecondPersonRequest.objects.filter(pk=number, ended_at=None).first()
+    problem = "" if asked is None else _find_problem_now(asked, now=now, world=world)
+    if problem:
+        return ControlRefused(problem)
+    with transaction.atomic():
+        requests.lock()
+        request = requests.find(number)
+        if isinstance(request, ControlRefused):
+            return request
+        if request.order == Order.APPROVAL:
+            return ControlRefused(f"Approve run {request.run} itself: you see there what it is.")
+        change = _read_request(request)
+        state = changes.get_state(change, now)
+        confirmed = requests.confirm(request, state=state, actor=actor, seen=seen, now=now)
+        if isinstance(confirmed, ControlRefused):
+            return confirmed
+        return _WRITERS[change.order](change, actor=actor, now=now, people=confirmed.people)
+
+
+def _find_problem_now(request: SecondPersonRequest, *, now: datetime, world: World | None) -> str:
+    """What has come to stand against it since it was asked for."""
+    until = request.terms.get("until")
+    if until is not None and datetime.fromisoformat(until) <= now:
+        return f"The time that request {request.pk} asks for is over: ask again."
+    is_arming = request.order in (Order.MODE, Order.ARMING) and request.terms["mode"] == Mode.ARMED
+    if request.until <= now or not is_arming:
+        return ""
+    word = SITE_WORD if request.runbook == fleet.SITE else request.runbook
+    return _find_objection_to_arming(word, now=now, world=world)
+
+
+def _read_request(request: SecondPersonRequest) -> Change:
+    terms = {name: value for name, value in request.terms.items() if name != "mode"}
+    mode = Mode(request.terms["mode"])
+    return Change(Order(request.order), request.runbook, mode, request.what, terms)
+
+
+_WRITERS: dict[Order, Callable[..., Outcome]] = {
+    Order.MODE: _write_mode,
+    Order.ARMING: _write_arming,
+    Order.END_ARMING: _write_end,
+}
+
+
+def reject_request(number: int, reason: str, *, actor: str, now: datetime) -> Outcome:
+    """Nothing comes of it: the second person says no, or the first takes it back."""
+    if not reason.strip():
+        return ControlRefused("Say why: who asked for it will want to know.")
+    with transaction.atomic():
+        request = requests.find(number)
+        if isinstance(request, ControlRefused):
+            return request
+        return Controlled(requests.reject(request, reason.strip(), actor=actor, now=now))
 
 
 def _format_mode(runbook: str, mode: Mode) -> str:

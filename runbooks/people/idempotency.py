@@ -11,7 +11,7 @@ from django.db import transaction
 
 from runbooks.engine import audit
 from runbooks.models import FleetLock
-from runbooks.outcomes import Controlled, ControlRefused, Outcome
+from runbooks.outcomes import ControlRefused, Outcome
 
 # A signed request is taken until it is 5 min old, and its stamp may be 5 min ahead of our clock.
 KEPT = timedelta(minutes=15)
@@ -38,10 +38,9 @@ def execute_once(
         if before is not None:
             return Repeated(before.text)
         outcome = act()
-        text = outcome.text if isinstance(outcome, Controlled) else outcome.reason
-        audit.record_order(
-            actor, f"{words}: {text}", is_done=isinstance(outcome, Controlled), now=now, key=key
-        )
+        is_done = not isinstance(outcome, ControlRefused)
+        text = outcome.reason if isinstance(outcome, ControlRefused) else outcome.text
+        audit.record_order(actor, f"{words}: {text}", is_done=is_done, now=now, key=key)
     return outcome
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
+from pytest_django import Settings
 
 from kintsugi.cli import site_tools
-from runbooks.models import Arming
+from kintsugi.management.person import get_person
+from kintsugi.roles import UserRole
+from runbooks.models import Arming, SecondPersonRequest
 from tests.builders import a_node
+from tests.kintsugi.people import signed_in
 
 pytestmark = pytest.mark.django_db
 BOOK = "drain_reboot_verify"
@@ -61,3 +65,60 @@ def test_without_a_record_nothing_is_proposed_and_an_arming_says_what_it_lacks(
     site_tools.propose_armings(as_json=True)
     (proposal,) = json.loads(capsys.readouterr().out)
     assert (proposal["runbook"], proposal["missing"], proposal["record"]["of"]) == (BOOK, 17, 0)
+
+
+class TestSecondPerson:
+    @pytest.fixture(autouse=True)
+    def _two(self, settings: Settings) -> None:
+        two = {"KINTSUGI_SECOND_PERSON": frozenset({"arming", "widening"})}
+        settings.KINTSUGI = {**settings.KINTSUGI, **two}
+        for name in ("aya", "bob"):
+            signed_in(name, UserRole.ADMIN)
+
+    def test_one_asks_and_another_reads_and_confirms(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        a_node("gn001")
+        monkeypatch.setenv("SUDO_USER", "aya")
+        add(nodes="gn001")
+        request = SecondPersonRequest.objects.get()
+        assert f"by kintsugi arming confirm {request.pk}" in capsys.readouterr().out
+        site_tools.list_requests(as_json=True)
+        (listed,) = json.loads(capsys.readouterr().out)
+        assert (listed["by"], listed["kind"]) == ("aya", "widening")
+        site_tools.confirm_request(request.pk)
+        shown = capsys.readouterr().out
+        assert "Asked for by aya" in shown
+        seen = shown.rpartition("--seen ")[2].strip()
+        with pytest.raises(CommandError, match="asked for this yourself"):
+            site_tools.confirm_request(request.pk, seen)
+        monkeypatch.setenv("SUDO_USER", "bob")
+        with pytest.raises(CommandError, match="something else than what you saw"):
+            site_tools.confirm_request(request.pk, "stale")
+        site_tools.confirm_request(request.pk, seen)
+        assert Arming.objects.get().set_by == "aya, confirmed by bob"
+        with pytest.raises(CommandError, match="was confirmed by bob"):
+            site_tools.confirm_request(request.pk, seen)
+
+    def test_it_is_taken_back(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        a_node("gn001")
+        monkeypatch.setenv("SUDO_USER", "aya")
+        add(nodes="gn001")
+        site_tools.reject_request(SecondPersonRequest.objects.get().pk, "other nodes")
+        capsys.readouterr()
+        site_tools.list_requests()
+        assert capsys.readouterr().out == "Nothing waits for a second person.\n"
+        with pytest.raises(CommandError, match="There is no request 999"):
+            site_tools.confirm_request(999)
+
+    @pytest.mark.parametrize("variable", ["LOGNAME", "USER"])
+    def test_nobody_speaks_in_anothers_name(
+        self, variable: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("SUDO_USER", raising=False)
+        monkeypatch.setenv(variable, "bob")
+        assert get_person() != "bob"
+        with pytest.raises(CommandError, match="names nobody else"):
+            call_command("mode", BOOK, "approval", actor="bob")

@@ -1,0 +1,1 @@
+"""A second person confirms what one person has asked for."""

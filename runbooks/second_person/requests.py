@@ -1,0 +1,218 @@
+"""What one person asks for and a second one confirms: asked, confirmed, rejected and expired, each
+by a compare-and-swap with its line in the audit log.
+
+Two persons are two active accounts of the console that may do it. The second confirms the order as
+it was asked, in the state in which it was asked; where that has changed, it is asked for again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+
+from incidents.text.wording import moment
+from runbooks.engine import audit
+from runbooks.models import FleetLock, Run, SecondPersonRequest
+from runbooks.outcomes import AskedSecond, ControlRefused
+from runbooks.second_person import changes
+from runbooks.second_person.changes import Change, Kind, Order
+
+SETTING = "KINTSUGI_SECOND_PERSON"
+Ending = SecondPersonRequest.Ending
+_LOCK = "second_person"
+_PERMISSIONS = {
+    Kind.ARMING: "runbooks.set_mode",
+    Kind.WIDENING: "runbooks.set_mode",
+    Kind.COLD_CYCLE: "runbooks.control_run",
+}
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A request that its second person has confirmed just now, in the caller's transaction.
+    `people` names both."""
+
+    request: SecondPersonRequest
+    people: str
+
+
+def is_needed(kind: Kind) -> bool:
+    """Whether the site says so."""
+    return kind in (settings.KINTSUGI[SETTING] or ())
+
+
+def lock() -> None:
+    """One order at a time, in the caller's transaction: what one compares, no other changes.
+    SQLite's transactions are immediate: there the whole database is the lock."""
+    FleetLock.objects.get_or_create(name=_LOCK)
+    FleetLock.objects.select_for_update().get(name=_LOCK)
+
+
+def list_standing(now: datetime) -> QuerySet[SecondPersonRequest]:
+    """Those that somebody can confirm now, the oldest first."""
+    rows = SecondPersonRequest.objects.filter(ended_at=None, until__gt=now)
+    return rows.order_by("pk")
+
+
+def find_standing(mark: str, now: datetime) -> SecondPersonRequest | None:
+    return list_standing(now).filter(mark=mark).first()
+
+
+def get_seen(request: SecondPersonRequest) -> str:
+    """What a person hands back who has read the request."""
+    return changes.make_mark(request.pk, request.mark, request.state)
+
+
+def ask_if_needed(
+    change: Change, *, actor: str, now: datetime
+) -> AskedSecond | ControlRefused | None:
+    """None: one person is enough, and the order is done. In the transaction of the order."""
+    if not settings.KINTSUGI[SETTING]:
+        return None
+    lock()
+    kind = changes.find_kind(change, now)
+    if kind is None or not is_needed(kind):
+        return None
+    return ask(change, kind, state=changes.get_state(change, now), actor=actor, now=now)
+
+
+def ask(
+    change: Change, kind: Kind, *, state: str, actor: str, now: datetime, run: Run | None = None
+) -> AskedSecond | ControlRefused:
+    objection = _find_objection(kind, actor)
+    if objection:
+        return ControlRefused(f"{objection} Nothing is asked for.")
+    _expire(now)
+    terms = {"mode": change.mode, **change.terms}
+    standing = find_standing(change.mark, now)
+    if standing is not None:
+        is_same = (standing.state, standing.terms) == (state, terms)
+        if is_same or not is_asker(standing, actor):
+            return ControlRefused(_format_repeated(standing, actor))
+        _end(standing, Ending.OUTDATED, actor, now, why=f" {actor} asks for it anew.")
+    request = SecondPersonRequest.objects.create(
+        kind=kind,
+        order=change.order,
+        runbook=change.runbook,
+        run=run.pk if run is not None else None,
+        terms=terms,
+        what=change.what,
+        mark=change.mark,
+        state=state,
+        asked_by=actor[:150],
+        asked_at=now,
+        until=now + settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"],
+    )
+    text = (
+        f"{actor} asks for this: {request.what} Nothing has changed yet: a second person confirms"
+        f" it until {moment(request.until)}"
+    )
+    audit.record_person(actor, "ask_second_person", f"{text}.", now=now, run=run)
+    return AskedSecond(f"{text}, {_format_way(request)}.")
+
+
+def _format_way(request: SecondPersonRequest) -> str:
+    if request.order == Order.APPROVAL:
+        return f"by approving run {request.run} too"
+    return f"on the page of modes or by kintsugi arming confirm {request.pk}"
+
+
+def _format_repeated(standing: SecondPersonRequest, actor: str) -> str:
+    who = "You have" if is_asker(standing, actor) else f"{standing.asked_by} has"
+    whose = "another person" if is_asker(standing, actor) else "you, or another person"
+    return (
+        f"{who} asked for this at {moment(standing.asked_at)}: {standing.what} Request"
+        f" {standing.pk} waits until {moment(standing.until)} for {whose} to confirm it,"
+        f" {_format_way(standing)}."
+    )
+
+
+def is_asker(request: SecondPersonRequest, actor: str) -> bool:
+    return request.asked_by.casefold() == actor[:150].casefold()
+
+
+def find(number: int) -> SecondPersonRequest | ControlRefused:
+    """One that nobody has ended."""
+    request = SecondPersonRequest.objects.select_for_update().filter(pk=number).first()
+    if request is None:
+        return ControlRefused(f"There is no request {number}.")
+    if request.ended_at is not None:
+        by = f" by {request.ended_by}" if request.ended_by else ""
+        at = moment(request.ended_at)
+        return ControlRefused(f"Request {number} was {request.ending}{by} at {at}.")
+    return request
+
+
+def confirm(
+    request: SecondPersonRequest, *, state: str, actor: str, seen: str, now: datetime
+) -> Confirmation | ControlRefused:
+    """In the transaction that does what was asked. `state`: as it is now."""
+    number = request.pk
+    if request.until <= now:
+        _expire(now)
+        return ControlRefused(
+            f"Request {number} of {request.asked_by} has expired at {moment(request.until)}: ask"
+            " again."
+        )
+    if is_asker(request, actor):
+        return ControlRefused(
+            f"You have asked for this yourself. A second person who may do it confirms it until"
+            f" {moment(request.until)}."
+        )
+    objection = _find_objection(Kind(request.kind), actor)
+    if objection:
+        return ControlRefused(f"{objection} Nothing is confirmed.")
+    if seen != get_seen(request):
+        return ControlRefused(
+            f"Request {number} is about something else than what you saw. Look at it again."
+        )
+    if state != request.state:
+        _end(request, Ending.OUTDATED, actor, now)
+        return ControlRefused(
+            f"Since {request.asked_by} asked for it, modes, armings or nodes that request {number}"
+            " is about have changed. It is ended: ask again."
+        )
+    if not _end(request, Ending.CONFIRMED, actor, now):
+        return ControlRefused(f"Request {number} is ended. Look at it again.")
+    return Confirmation(request, f"{request.asked_by}, confirmed by {actor}"[:150])
+
+
+def reject(request: SecondPersonRequest, reason: str, *, actor: str, now: datetime) -> str:
+    """By the second person, or taken back by the first. What people read of it."""
+    _end(request, Ending.REJECTED, actor, now, why=f" {reason}")
+    return f"Request {request.pk} of {request.asked_by} is rejected: nothing has changed."
+
+
+def _expire(now: datetime) -> None:
+    past = SecondPersonRequest.objects.select_for_update().filter(ended_at=None, until__lte=now)
+    for request in past:
+        _end(request, Ending.EXPIRED, audit.KINTSUGI, now)
+
+
+def _end(
+    request: SecondPersonRequest, ending: Ending, actor: str, now: datetime, why: str = ""
+) -> bool:
+    """False: somebody has ended it before."""
+    standing = SecondPersonRequest.objects.filter(pk=request.pk, ended_at=None)
+    values = {"ended_at": now, "ended_by": actor[:150], "ending": ending}
+    if not standing.update(**values):
+        return False
+    text = f"Request {request.pk} of {request.asked_by} is {ending}: {request.what}{why}"
+    audit.record_person(actor, f"second_person_{ending}", text, now=now)
+    return True
+
+
+def _find_objection(kind: Kind, actor: str) -> str:
+    """Why this is none of the two persons; empty where it may be."""
+    permission = _PERMISSIONS[kind]
+    user = User.objects.filter(username=actor, is_active=True).first()
+    if user is not None and user.has_perm(permission):
+        return ""
+    return (
+        f"The site wants two persons for this ({SETTING}), each with an account of the console that"
+        f" may do it: {actor} has none."
+    )
