@@ -26,6 +26,7 @@ from runbooks.console.record import AuditAdmin
 from runbooks.engine import approvals
 from runbooks.models import UNFINISHED, Run, RunState
 from runbooks.people import progress
+from runbooks.second_person import power_cycles
 from runbooks.templatetags.runs import run_state, runbook_title
 
 __all__ = ["AuditAdmin", "RunAdmin"]
@@ -162,6 +163,7 @@ class RunAdmin(ReadOnlyAdmin):
             "is_unfinished": row.state in UNFINISHED,
             "forms": control_forms(row),
             "approval": approvals.get_open_approval(row),
+            "first": power_cycles.find_first(row),
         }
         context["approvals"] = row.approvals.exclude(given_at=None)
         context["can_control"] = request.user.has_perm("runbooks.control_run")
@@ -181,11 +183,13 @@ class RunAdmin(ReadOnlyAdmin):
             return self.missing(request, str(object_id))
         form = ControlForm(request.POST, prefix=control.name)
         if form.is_valid():
-            refusal = carry_out(run, control, form.cleaned_data, request)
-            if not refusal:
-                messages.success(request, f"{control.label}: done, and written to the timeline.")
+            outcome = carry_out(run, control, form.cleaned_data, request)
+            if not isinstance(outcome, services.ControlRefused):
+                is_asked = isinstance(outcome, services.AskedSecond)
+                done = f"{control.label}: done, and written to the timeline."
+                messages.success(request, outcome.text if is_asked else done)
                 return HttpResponseRedirect(reverse("admin:runbooks_run_change", args=[run.pk]))
-            form.add_error(None, refusal)
+            form.add_error(None, outcome.reason)
         form.data = {
             **request.POST.dict(),
             f"{control.name}-seen": approvals.get_fingerprint(run),
@@ -213,8 +217,9 @@ def control_forms(
     return offered
 
 
-def carry_out(run: Run, control: Control, given: dict[str, str], request: HttpRequest) -> str:
-    """Empty when done, else why it was refused."""
+def carry_out(
+    run: Run, control: Control, given: dict[str, str], request: HttpRequest
+) -> services.Outcome:
     acts: dict[str, _Act] = {
         "approve": services.approve,
         "pause": services.pause,
@@ -225,5 +230,4 @@ def carry_out(run: Run, control: Control, given: dict[str, str], request: HttpRe
     values: dict[str, Any] = {"note": given["note"], "now": timezone.now()}
     if control.name == "approve":
         values["seen"] = given["seen"]
-    outcome = acts[control.name](run.pk, actor=request.user.get_username(), **values)
-    return outcome.reason if isinstance(outcome, services.ControlRefused) else ""
+    return acts[control.name](run.pk, actor=request.user.get_username(), **values)

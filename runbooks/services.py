@@ -44,6 +44,7 @@ from runbooks.people.manual_runs import start_manual_run
 from runbooks.people.progress import format_progress
 from runbooks.people.restore import follow_restore
 from runbooks.people.standstill import sweep_standstills
+from runbooks.second_person import power_cycles
 from runbooks.shadow.episodes import Episode, group_by_runbook, load_episodes
 from runbooks.shadow.report import (
     DryRunReport,
@@ -107,6 +108,7 @@ __all__ = [
     "start_due",
     "start_manual_run",
     "stop",
+    "sweep_second_person",
     "sweep_standstills",
     "sweep_unanswered",
     "sweep_wrong_acts",
@@ -144,6 +146,11 @@ def sweep_wrong_acts(now: datetime) -> int:
     since. How many have gone down."""
     runs = step_backs.list_candidates(now)
     return sum(result.step_back_if_wrong(run, now) for run in runs)
+
+
+def sweep_second_person(now: datetime) -> None:
+    """Ends requests to a second person that nobody can confirm any more."""
+    power_cycles.sweep(now)
 
 
 def list_proposals(now: datetime) -> list[Proposal]:

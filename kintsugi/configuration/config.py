@@ -433,9 +433,9 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "KINTSUGI_SECOND_PERSON",
-        some_of("arming", "widening"),
+        some_of("arming", "widening", "cold_cycle"),
         "",
-        "arming, widening, or both, comma-separated",
+        "some of arming, widening, cold_cycle, comma-separated",
         "what one person asks for and another confirms"
         " ([guards](../guards.md#a-second-person)); unset: none",
     ),

@@ -37,7 +37,7 @@ from runbooks.node import node_loan, overwritten
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
-from runbooks.second_person import changes, requests
+from runbooks.second_person import changes, power_cycles, requests
 from runbooks.second_person.changes import Change, Order
 from runbooks.step import World, to_iso
 from runbooks.steps.pause_pollers import get_holder
@@ -49,10 +49,12 @@ def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime
     """Lets a waiting run take its next step, with the state that the person saw: `seen` is the mark
     of that.
 
-    The leave holds for KINTSUGI_APPROVAL_TIME, and while the state stays as it was shown.
+    The leave holds for KINTSUGI_APPROVAL_TIME, and while the state stays as it was shown. Where the
+    site wants two persons for a power cycle, the first asks and the second gives leave.
     """
-    values = {"wake_at": now, "approved_by": actor[:150]}
+    people = actor[:150]
     with transaction.atomic():
+        power_cycles.lock_if_needed()
         run = Run.objects.filter(pk=run_id, state=RunState.AWAITING_APPROVAL).first()
         if run is not None and seen != approvals.get_fingerprint(run):
             return ControlRefused(
@@ -60,8 +62,12 @@ def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime
                 " again, and decide anew."
             )
         if run is not None:
+            found = power_cycles.ask_or_confirm(run, actor=people, now=now)
+            if not isinstance(found, str):
+                return found
+            people, note = found, note if found == people else f"Asked for by {found}. {note}"
             holds = settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"]
-            approvals.grant(run, actor=actor, now=now, holds=holds)
+            approvals.grant(run, actor=people, now=now, holds=holds)
         return _move_run(
             run_id,
             (RunState.AWAITING_APPROVAL,),
@@ -70,7 +76,8 @@ def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime
             actor,
             note,
             now,
-            **values,
+            wake_at=now,
+            approved_by=people,
         )
 
 

@@ -11,6 +11,7 @@ from incidents.notify.notifier import Ask, Button, Message, Reply
 from runbooks import answer_words, questions
 from runbooks.engine import approval_snapshot, approvals
 from runbooks.models import UNFINISHED, Approval, Question, Run, RunState
+from runbooks.second_person import power_cycles
 
 APPROVE, ABORT, ANSWER = "approve", "abort", "answer"
 """Names of buttons. `answer` has the number of the word behind it: names are single within a
@@ -76,7 +77,9 @@ def _build_approval_ask(approval: Approval) -> Ask:
     end = f"{place} ends here. The node stays as it is: drained if it was drained."
     approve = Button(APPROVE, f"Approve run {run.pk}", value, question=go_on)
     abort = Button(ABORT, f"Abort run {run.pk}", value, question=end, is_danger=True)
-    return Ask(_format_snapshot(approval.shown), (approve, abort))
+    first = power_cycles.find_first(run)
+    lines = (f"{power_cycles.describe_first(first)}.",) if first is not None else ()
+    return Ask((*lines, *_format_snapshot(approval.shown)), (approve, abort))
 
 
 def _format_snapshot(shown: Mapping[str, Any]) -> tuple[str, ...]:

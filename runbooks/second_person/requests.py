@@ -86,7 +86,7 @@ def ask(
     objection = _find_objection(kind, actor)
     if objection:
         return ControlRefused(f"{objection} Nothing is asked for.")
-    _expire(now)
+    expire(now)
     terms = {"mode": change.mode, **change.terms}
     standing = find_standing(change.mark, now)
     if standing is not None:
@@ -108,8 +108,8 @@ def ask(
         until=now + settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"],
     )
     text = (
-        f"{actor} asks for this: {request.what} Nothing has changed yet: a second person confirms"
-        f" it until {moment(request.until)}"
+        f"{actor} asks for this: {request.what} Nothing is done yet: a second person confirms it"
+        f" until {moment(request.until)}"
     )
     audit.record_person(actor, "ask_second_person", f"{text}.", now=now, run=run)
     return AskedSecond(f"{text}, {_format_way(request)}.")
@@ -153,7 +153,7 @@ def confirm(
     """In the transaction that does what was asked. `state`: as it is now."""
     number = request.pk
     if request.until <= now:
-        _expire(now)
+        expire(now)
         return ControlRefused(
             f"Request {number} of {request.asked_by} has expired at {moment(request.until)}: ask"
             " again."
@@ -187,10 +187,15 @@ def reject(request: SecondPersonRequest, reason: str, *, actor: str, now: dateti
     return f"Request {request.pk} of {request.asked_by} is rejected: nothing has changed."
 
 
-def _expire(now: datetime) -> None:
-    past = SecondPersonRequest.objects.select_for_update().filter(ended_at=None, until__lte=now)
-    for request in past:
-        _end(request, Ending.EXPIRED, audit.KINTSUGI, now)
+def expire(now: datetime) -> list[SecondPersonRequest]:
+    """Ends those whose time is over; which. Under the lock."""
+    past = list(SecondPersonRequest.objects.filter(ended_at=None, until__lte=now))
+    return [one for one in past if _end(one, Ending.EXPIRED, audit.KINTSUGI, now)]
+
+
+def end_outdated(request: SecondPersonRequest, now: datetime) -> None:
+    """What it asked for is asked no more."""
+    _end(request, Ending.OUTDATED, audit.KINTSUGI, now)
 
 
 def _end(

@@ -3,13 +3,13 @@ about; or gives it."""
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
+from kintsugi.management.person import check_actor, get_person
 from kintsugi.management.store import StoreCommand
 from runbooks.models import Approval, Run, RunState
 
@@ -25,9 +25,7 @@ class Command(StoreCommand):
             "--seen", default="", help="the mark that was printed with the state: leave is for that"
         )
         parser.add_argument("--note", default="", help="a word for the timeline")
-        parser.add_argument(
-            "--actor", default=getpass.getuser(), help="who approves, for the record"
-        )
+        parser.add_argument("--actor", default=get_person(), help="who approves, for the record")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["seen"]:
@@ -36,6 +34,7 @@ class Command(StoreCommand):
             return
         if options["run"] is None:
             raise CommandError("Say which run: kintsugi approval give RUN --seen MARK")
+        check_actor(options["actor"])
         self.require_serving()
         from runbooks import services  # noqa: PLC0415  (what acts: a list of nothing needs none)
 
@@ -67,10 +66,13 @@ def _format_waiting(number: int | None) -> list[str]:
 def _format_approval(run: Run, approval: Approval) -> str:
     from runbooks import services  # noqa: PLC0415  (the steps, whose words are shown)
     from runbooks.engine import approvals  # noqa: PLC0415  (the steps, whose words are shown)
+    from runbooks.second_person import power_cycles  # noqa: PLC0415  (the steps, whose words are shown)
 
     plan, mark = services.format_plan(run), approvals.get_fingerprint(run)
     lines = [f"Run {run.pk} on {run.place}, for incident #{run.incident_id}: {plan}."]
     lines.append(f"{approval.why}. As of {approval.asked_at:%Y-%m-%d %H:%M:%S %Z}:")
+    first = power_cycles.find_first(run)
+    lines += [f"  {power_cycles.describe_first(first)}."] if first is not None else []
     lines += _format_snapshot(approval.shown)
     lines.append(f"To approve just this: kintsugi approval give {run.pk} --seen {mark}")
     return "\n".join(lines)

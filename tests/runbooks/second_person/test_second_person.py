@@ -82,7 +82,7 @@ def test_where_the_site_does_not_say_so_one_person_is_enough(
 def test_nothing_is_armed_before_a_second_person_has_confirmed_it(site: Site) -> None:
     asked = set_mode(site, "armed")
     assert isinstance(asked, AskedSecond)
-    assert "Nothing has changed yet" in asked.text
+    assert "Nothing is done yet" in asked.text
     assert f"{BOOK} goes to armed." in asked.text
     assert services.get_mode(BOOK) is Mode.SHADOW
     request = standing()
