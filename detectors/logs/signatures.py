@@ -8,7 +8,7 @@ thread-safe (the matcher).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import cached_property
@@ -57,11 +57,6 @@ _LEAD = re.compile(rb"^[:\-\s]{0,8}(?:\d{1,10}: )?")
 _OF_PROCESS = re.compile(
     rb"(?:traps: |warn_alloc: )?.{1,15}?"
     rb"(?: ?\[\d+\]| ?\(\d+\)|/\d+| invoked oom-killer|: page allocation)"
-)
-# How a pattern begins whose lines begin with one of some drivers' names and a device's address.
-_ADDRESS = rb"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"
-_DRIVER_AND_ADDRESS = re.compile(
-    rb"(?:\(\?:([\w|\[\]]{1,400})\)|([\w\[\]]{1,40})) \(\?P<pci>" + re.escape(_ADDRESS) + rb"\)"
 )
 _REPLACED = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -178,11 +173,8 @@ class Matcher:
         self._signatures = [_Lines(signature) for signature in catalog.signatures]
         # Signatures that are looked for in one way share one pattern of the engine.
         by_scan: dict[bytes, list[int]] = {}
-        driver_scan = _make_driver_scan(self._signatures)
         for number, item in enumerate(self._signatures):
             scan = (item.signature.scan or item.signature.pattern).encode()
-            if _names_drivers(item):
-                scan = driver_scan
             by_scan.setdefault(scan, []).append(number)
         self._of_scan = list(by_scan.values())
         lines = compile_patterns(list(enumerate(by_scan)), engine=engine)
@@ -328,23 +320,6 @@ class _Hit:
     excerpt: str
     event: EventKind
     is_of_driver: bool
-
-
-def _names_drivers(item: _Lines) -> bool:
-    if item.signature.scan:
-        return False
-    return _DRIVER_AND_ADDRESS.match(item.signature.pattern.encode()) is not None
-
-
-def _make_driver_scan(signatures: Sequence[_Lines]) -> bytes:
-    """One pattern for all signatures that begin with a driver's name and a PCI address: each such
-    name is looked for in every line, and they are short and occur in many words."""
-    names: set[bytes] = set()
-    for item in filter(_names_drivers, signatures):
-        found = _DRIVER_AND_ADDRESS.match(item.signature.pattern.encode())
-        if found is not None:
-            names.update((found[1] or found[2]).split(b"|"))
-    return b"(?:" + b"|".join(sorted(names)) + b") " + _ADDRESS
 
 
 def _body_of(header: Header) -> bytes:

@@ -438,7 +438,24 @@ def test_the_time_since_the_line_before_is_no_stamp_of_the_kernel():
     assert (found.fault_type, found.source_key) == ("pcie.recovery_failed", "")
 
 
-def test_what_a_signature_matches_is_found_by_the_pattern_that_drivers_names_share():
+@pytest.mark.parametrize(
+    "message",
+    [
+        "mlx5_core 0000:1a:00.0: Rate limit: 127 rates are supported, range: 0Mbps to 97656Mbps",
+        "mlx5_core 0000:1a:00.0: firmware version: 20.35.1012",
+        "ixgbe 0000:01:00.0: Multiqueue Enabled: Rx Queue count = 63, Tx Queue count = 63",
+        "nvme 0000:41:00.0: platform quirk: setting simple suspend",
+        "pcieport 0000:98:01.0: PME: Signaling with IRQ 40",
+    ],
+)
+def test_an_ordinary_line_of_a_driver_costs_no_closer_look(message):
+    """That it comes of a driver and names a device is no reason: a boot prints hundreds of them."""
+    line = f"<6>Nov 21 03:59:58 gn042 kernel: {message}".encode()
+    assert not get_shipped_matcher().may_hit(b"\n".join([line] * 100))
+    assert not get_shipped_matcher().is_hit(line)
+
+
+def test_what_a_signature_matches_is_found_by_the_engine_too():
     """A row's own `scan` may name the program as well, and is left aside."""
     lines = [
         line.encode()
