@@ -203,6 +203,7 @@ CELERY_TASK_ROUTES = {
     "kintsugi.tasks.preflight": {"queue": "runbook"},
     "kintsugi.tasks.notify": {"queue": "notify"},
     "kintsugi.tasks.ping": {"queue": "notify"},
+    "kintsugi.tasks.page": {"queue": "notify"},
     "kintsugi.tasks.poll": {"queue": "poll"},
     "kintsugi.tasks.ask_reach": {"queue": "slurm"},
     "kintsugi.tasks.compare": {"queue": "slurm"},

@@ -31,7 +31,7 @@ from incidents.triage import inbox
 from kintsugi import celery as _app  # noqa: F401  (the app that the tasks belong to)
 from kintsugi import clock
 from kintsugi.clients import wiring
-from kintsugi.health import outside_ping, reporter
+from kintsugi.health import outside_ping, pager, reporter
 from kintsugi.health.beat_scheduler import make_beat_part
 from kintsugi.history import retention
 from kintsugi.periodic import periods
@@ -167,12 +167,23 @@ def sweep() -> None:
             clock=clock.now,
             every=outside_ping.EVERY,
         )
+    if settings.KINTSUGI["KINTSUGI_ALERTMANAGER_URL"]:
+        periodic_tasks.run_once(
+            pager.TASK, lambda: _on_commit(page), clock=clock.now, every=pager.EVERY
+        )
 
 
 @shared_task(expires=outside_ping.EVERY.total_seconds())
 def ping() -> None:
     """In the queue of messages: who is pinged learns that a sweep and they get on."""
     outside_ping.send(settings.KINTSUGI["KINTSUGI_PING_URL"])
+
+
+@shared_task(expires=pager.EVERY.total_seconds())
+def page() -> None:
+    """What nobody has taken, to the site's Alertmanager. In the queue of messages: an address that
+    does not answer holds up nothing else."""
+    pager.page(settings.KINTSUGI["KINTSUGI_ALERTMANAGER_URL"], clock.now())
 
 
 def evaluate_own_health() -> None:

@@ -22,7 +22,12 @@ from runbooks.library import library
 from runbooks.models import Mode, Run, RunState
 from runbooks.outcomes import AskedSecond, Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
-from runbooks.people.asked_again import sweep_unanswered
+from runbooks.people.asked_again import (
+    Question,
+    list_unanswered,
+    record_pages,
+    sweep_unanswered,
+)
 from runbooks.people.controls import (
     ArmingDraft,
     abort,
@@ -68,6 +73,7 @@ __all__ = [
     "Leave",
     "Outcome",
     "Proposal",
+    "Question",
     "Share",
     "abort",
     "advance",
@@ -95,10 +101,12 @@ __all__ = [
     "is_shadow",
     "list_external_drains",
     "list_proposals",
+    "list_unanswered",
     "load_episodes",
     "may_stop_job",
     "move_times_back",
     "pause",
+    "record_pages",
     "reject_request",
     "release",
     "report_preflight",

@@ -244,6 +244,14 @@ KEYS: tuple[Key, ...] = (
         "where that goes too which nobody has taken when it is asked again; unset: nowhere",
     ),
     Key(
+        "KINTSUGI_ALERTMANAGER_URL",
+        url("http", "https"),
+        "",
+        "http://HOST:PORT, to which /api/v2/alerts is added",
+        "Alertmanager, which pages people about a critical fault that nobody has taken half an hour"
+        " after it was asked in Slack; unset: nobody is paged",
+    ),
+    Key(
         "SLACK_SIGNING_SECRET",
         str,
         "",

@@ -51,6 +51,8 @@ REPLY_SIGNS: dict[str, str] = {
     "repair_failed": ":raised_hand:",
     "standstill": ":raised_hand:",
     "asked_again": ":raised_hand:",
+    "paged": ":pager:",
+    "page_failed": ":raised_hand:",
     "jobs_in_the_way": ":raised_hand:",
     "beyond_limit": ":raised_hand:",
     "stepped_back": ":raised_hand:",
