@@ -22,7 +22,7 @@ from detectors.logs.signatures import LONGEST_LINE, Matcher, excerpt_of
 VARIES = "<*>"
 # What RFC 5424 (6.2.1) calls emergency, alert, critical and error.
 WORST_SEVERITIES = 3
-_NOTICE, _KERN = 5, 0
+_WARNING, _NOTICE, _KERN = 4, 5, 0
 # A template is shown in one row of a table; the longest format string of mlx5_core and nvidia.ko is
 # shorter.
 _LONGEST_TEMPLATE = 300
@@ -39,6 +39,13 @@ _SEVERITY_NUMBERS = "|".join(
     for severity in range(WORST_SEVERITIES + 1)
 )
 _ERROR_MARK = re.compile("|".join(words.ERROR_MARKS))
+_CALM_MARK = re.compile("|".join(words.CALM_MARKS))
+_WORSE_MARK = re.compile(words.WORSE_MARK)
+_IS_SELF_GRADING = words.compile_names(words.SELF_GRADING)
+# A mark stands behind the program's name and stamp at most, which Slurm and Pacemaker repeat.
+_MARK_WITHIN = 80
+# What SONiC's programs print is graded by them; what their supervisor repeats of them is not.
+_OF_CONTAINER = re.compile(r"[\w-]{1,40}#(?!supervisord)")
 # What NCCL (src/debug.cc) and UCX (src/ucs/debug/log.c) print into a job's output.
 _OF_LIBRARY = re.compile(r"\b(?:(?P<nccl>NCCL) WARN|(?P<ucx>UCX)  (?:ERROR|FATAL|WARN)) ")
 # Network operating systems: severity 0 to 3 in the mnemonic (Cisco, Arista, Dell; Huawei, H3C).
@@ -53,6 +60,7 @@ _OF_ACCOUNTS = re.compile(
 _OF_ACCOUNTS_WORDS = re.compile(r"(?i)\b(?:\w*sshd|pam_\w+|aaad|login|password|authenticat\w+)\b")
 _FAILURE_WORD = re.compile(rf"(?i)\b(?:{words.FAILURE})\b")
 _COMPLAINT_WORD = re.compile(rf"(?i)\b(?:{words.FAILURE}|{words.COMPLAINT})\b")
+_LACKING_WORD = re.compile(rf"(?i)\b(?:{words.LACKING})\b")
 _HARDWARE_WORD = re.compile(rf"(?i)\b(?:{words.HARDWARE})\b|^(?:{words.DEVICE})")
 # What the kernel says of a program that ended by a signal (arch/x86/kernel/traps.c, mm/fault.c).
 _ENDED_PROGRAM = re.compile(
@@ -203,13 +211,13 @@ def is_of_interest(header: Header) -> bool:
         return False
     program = program_of(header).lower()
     if _IS_PROGRAM.match(program):
-        return _is_bad(header) or _says_failure(header)
+        return _is_bad(header) or _complains(header, program)
     if not _IS_GENERAL_PROGRAM.match(program):
         return False
     ended = _ENDED_PROGRAM.match(header.body)
     if ended is not None:
         return _IS_PROGRAM.match(ended["name"].lower()) is not None
-    is_bad = _is_bad(header) or _names_failed_part(header.body)
+    is_bad = _is_bad(header) or _names_failed_part(_less_what_is_lacking(header))
     return is_bad or _is_failed_unit(header.body)
 
 
@@ -235,6 +243,24 @@ def _is_calm(header: Header) -> bool:
     return header.severity is not None and header.severity >= _NOTICE
 
 
+def _complains(header: Header, program: str) -> bool:
+    """In words that weigh as much as the program itself gives to the line."""
+    if _is_graded_calm(header, program):
+        return _names_failed_part(_less_what_is_lacking(header))
+    return _says_failure(header)
+
+
+def _is_graded_calm(header: Header, program: str) -> bool:
+    """Whether the program itself says that the line tells of no error. The severity of syslog alone
+    does not: the journal gives the same one to all that a service prints."""
+    start = header.body[:_MARK_WITHIN]
+    if _CALM_MARK.match(start) is not None:
+        return True
+    if _OF_CONTAINER.match(header.program) is not None:
+        return _is_calm(header)
+    return _IS_SELF_GRADING.match(program) is not None and _WORSE_MARK.search(start) is None
+
+
 def _says_failure(header: Header) -> bool:
     """In the words of a program that matters. Of one that is calm itself, a complaint is none."""
     words_of = _FAILURE_WORD if _is_calm(header) else _COMPLAINT_WORD
@@ -244,6 +270,13 @@ def _says_failure(header: Header) -> bool:
 def _names_failed_part(body: str) -> bool:
     body = _ZERO.sub("", body)
     return _FAILURE_WORD.search(body) is not None and _HARDWARE_WORD.search(body) is not None
+
+
+def _less_what_is_lacking(header: Header) -> str:
+    """The message without what it only says is not there, where it is not graded a warning."""
+    if header.severity is not None and header.severity <= _WARNING:
+        return header.body
+    return _LACKING_WORD.sub(" ", header.body)
 
 
 def _is_well(body: str) -> bool:

@@ -101,6 +101,9 @@ FAILURE = (
     r"|(?:not|never) (?:found|available|present|connected|recovered|complete\w*|synchroni[sz]ed)"
     r"|resetting|misbehav\w+|malfunction\w*|dropp(?:ed|ing)"
 )
+# What a device or a kernel does not have. Drivers say it at level info, too (Intel's ixgbe, i40e,
+# ice, Amazon's ena): alone it is no failure.
+LACKING = r"not supported|unsupported|not available|unavailable"
 # Said by a program that has nothing to do but its hardware or its service, and seldom by one for
 # which all is well.
 COMPLAINT = (
@@ -137,6 +140,21 @@ ERROR_MARKS = (
     r"WARNING: (?!CPU: )",
     # NCCL (src/debug.cc), UCX (src/ucs/debug/log.c): the place of the process and of the source.
     r".{0,160}\b(?:NCCL WARN|UCX  (?:ERROR|FATAL|WARN)) ",
+)
+# Programs that put such a mark before each of their errors and warnings, so that a line without one
+# is none: Slurm (src/common/log.c: what is logged by info() has no mark), Pacemaker
+# (lib/common/logging.c).
+SELF_GRADING = (
+    *("slurm*", "sackd", "pacemaker*", "crmd", "stonith*", "attrd", "lrmd", "cib"),
+    "pengine",
+)
+WORSE_MARK = r"\b(?i:error|fatal|critical|err|crit|panic|alert|emerg\w*|warn(?:ing)?)\b\s{0,8}[:\]]"
+# How programs mark what is no error: those above, NVIDIA's managers, logrus, OpenSM.
+CALM_MARKS = (
+    r"(?i:(?:\[[^\]]{0,60}\]\s*)?(?:debug\d?|verbose|info|notice|trace)\s{0,8}:)",
+    r"(?:\[[^\]]{0,60}\]\s*){0,3}\[?(?:INFO|DEBUG|NOTICE|VERB)\]?\s",
+    r"(?:time=\S{1,40} )?level=(?:info|debug|trace)\b",
+    r"-[IV]- ",
 )
 # Those of them by which alone a line may be worth a look: without them, a word or a severity is.
 ERROR_MARKS_ANYWHERE = (

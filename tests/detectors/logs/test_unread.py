@@ -56,6 +56,12 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("Nov  1 12:00:00.1 leaf01 WARNING swss#orchagent: :- doQuux: unhandled quux", "orchagent"),
         ("Nov  1 12:00:00 gn001 systemd[1]: dcgm-quux.service: Main process exited", "systemd"),
         ("Nov  1 12:00:00 gn001 kernel: slurmctld[99]: segfault at 0 ip 7f sp 7f", "kernel"),
+        # Calm by the program's own word, of a part of the machine that failed.
+        ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: quux of GPU 7 failed", "slurmd"),
+        ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: error: quux failed", "slurmd"),
+        ("Nov  1 12:00:00 gn001 pacemakerd[9]:  warning: quux failed", "pacemakerd"),
+        # What is lacking, where the kernel itself calls it a warning.
+        ("<4>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs unsupported", "kernel"),
     ],
 )
 def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
@@ -84,6 +90,17 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         # Programs of users that were ended, units of others.
         "Nov  1 12:00:00 gn001 systemd[1]: quux.service: Main process exited, status=1/FAILURE",
         "Nov  1 12:00:00 gn001 kernel: python3[99]: segfault at 0 ip 7f sp 7f error 4 in quux",
+        # No error by the word of its program, which puts one before each.
+        "Nov  1 12:00:00 gn001 slurmctld[9]: quux of JobId=7 failed",
+        "Nov  1 12:00:00 gn001 slurmd[9]: debug:  quux: frob failed, retrying",
+        "Nov  1 12:00:00 gn001 pacemaker-controld[9]:  notice: Result of quux: unknown, no quorum",
+        "Nov  1 12:00:00 gn001 nv-fabricmanager[7]: [Nov 01 2026] [INFO] [tid 9] quux of 7 invalid",
+        "2026-11-01 12:00:00.7 INFO  [9:9] quux not found [/quux.cpp:7] [Quux::Frob]",
+        'Nov  1 12:00:00 gn001 dockerd[9]: level=info msg="quux failed"',
+        "Nov  1 12:00:00.1 leaf01 NOTICE swss#orchagent: :- doQuux: failed to find quux",
+        # What a device does not have.
+        "Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs are not supported",
+        "<6>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: optional frob is not available",
         # No part of the machine.
         "<4>Nov  1 12:00:00 gn001 kernel: quux: bad luck",
         "<187>Nov  1 12:00:00 sw1 last message repeated 3 times",
@@ -125,6 +142,8 @@ def test_other_lines_are_not(reader, line):
         "Nov  1 12:00:00 gn001 ipmievd: Power Unit sensor PS1 - Power off/down Asserted",
         "Nov  1 12:00:00 gn001 ipmievd: OS Critical Stop sensor OS - OS graceful shutdown Asserted",
         "Nov  1 12:00:00 gn001 ipmievd: Fan sensor F7 Limit Not Exceeded Asserted",
+        "[    7.7] perf: interrupt took too long (2777 > 2500), lowering kernel.perf_event_max_sample_rate to 72000",
+        "[    7.7] perf interrupt took too long (2777 > 2500), lowering kernel.perf_event_max_sample_rate to 50000",
     ],
 )
 def test_what_the_catalogue_has_a_word_on_is_read(reader, line):
