@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.catalog.catalog import load
 from detectors.logs.matcher import ENGINES, PatternError, compile_patterns
+from tests.matching import get_shipped_matcher
 
 INSTALLED = [name for name, module in ENGINES.items() if module is not None]
 PATTERNS = [
@@ -37,12 +37,6 @@ LINES = st.lists(WORDS, max_size=12).map(b"".join) | st.binary(max_size=60)
 @cache
 def matcher_of(engine):
     return compile_patterns(PATTERNS, engine=engine)
-
-
-def catalog_patterns():
-    return [
-        (number, signature.pattern.encode()) for number, signature in enumerate(load().signatures)
-    ]
 
 
 def test_plain_re_is_always_there_and_hyperscan_first():
@@ -88,9 +82,11 @@ def test_a_block_never_misses_a_line_that_matches(engine, lines):
 
 
 @pytest.mark.parametrize("engine", INSTALLED)
-def test_every_pattern_of_the_catalogue_compiles(engine):
-    matcher = compile_patterns(catalog_patterns(), engine=engine)
-    assert matcher.has_match(b"NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.")
+def test_the_catalogue_compiles(engine):
+    """As it is looked for: hyperscan takes a minute and more for the patterns of rows that have a
+    `scan`, and no program compiles those."""
+    matcher = get_shipped_matcher(engine)
+    assert matcher.is_hit(b"NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.")
 
 
 @pytest.mark.parametrize("engine", INSTALLED)
