@@ -293,7 +293,7 @@ class ScontrolWriter(ScontrolReader):
         before = self._require_job(job_id)
         if not before.is_requeueable:
             raise SlurmRefusal(f"job {job_id} of {before.user} may not be started anew (Requeue=0)")
-        output = self._act("requeue", job_id)
+        output = self._act("requeue", before.named)
         after = self._job_of_id(job_id)
         if after is not None and after.state == "RUNNING" and after.started_at == before.started_at:
             raise answers.build_mismatch(
@@ -301,17 +301,17 @@ class ScontrolWriter(ScontrolReader):
             )
 
     def notify_job(self, job_id: str, text: str) -> None:
-        self._require_job(job_id)
-        output = self._act("notify", job_id, _format_one_line(text))
+        job = self._require_job(job_id)
+        output = self._act("notify", job.named, _format_one_line(text))
         if output.status != 0:
-            raise answers.build_error(("scontrol", "notify", job_id), output)
+            raise answers.build_error(("scontrol", "notify", job.named), output)
 
     def signal_job(self, job_id: str, signal: str, *, is_batch: bool) -> None:
-        self._require_job(job_id)
+        job = self._require_job(job_id)
         if not _SIGNAL.fullmatch(signal):
             raise SlurmRefusal(f"{signal!r} is no signal that a job is sent")
         batch = ("--batch",) if is_batch else ()
-        argv = ("scancel", f"--signal={signal}", *batch, job_id)
+        argv = ("scancel", f"--signal={signal}", *batch, job.named)
         output = self._act_by(*argv)
         if output.status != 0:
             raise answers.build_error(argv, output)
@@ -473,9 +473,9 @@ class ScontrolWriter(ScontrolReader):
             return None  # slurmctld has forgotten it, MinJobAge after its end
         if output.status != 0:
             raise answers.build_error(argv[:1], output)
-        return next(
-            iter(slurm_jobs.parse_squeue(output.stdout.decode(errors="replace"), between)), None
-        )
+        # Of an array all tasks are shown.
+        found = slurm_jobs.parse_squeue(output.stdout.decode(errors="replace"), between)
+        return next((job for job in found if job_id in (job.job_id, job.task)), None)
 
     def _reservation(self, key: str) -> Reservation | None:
         name = _format_checked_name(key)

@@ -22,7 +22,7 @@ _COLUMNS = (
         "exit_code",
         "Requeue",
     ),
-    *("tres-per-job", "tres-alloc", "Partition", "Comment", "Name"),
+    *("tres-per-job", "tres-alloc", "Partition", "JobArrayID", "Comment", "Name"),
 )
 _SACCT_COLUMNS = "JobIDRaw,State,User,NodeList,Start,End,ExitCode"
 # How far back our own jobs are looked for in the accounts: our choice, longer than any test or
@@ -40,6 +40,7 @@ SACCT = (
 )
 _EXIT_CODE = re.compile(r"(\d{1,3}):(\d{1,3})")
 _WAIT_STATUS = re.compile(r"\d{1,6}")
+_TASK = re.compile(r"[0-9]{1,10}_[0-9]{1,10}")
 _AGREED = re.compile(r"(?<![\w=-])kintsugi=requeue(?![\w=-])")
 _WORKS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "CONFIGURING"})
 _COMPLETES = frozenset({"COMPLETING", "STAGE_OUT"})
@@ -57,6 +58,9 @@ class SlurmJob:
     signal), None until it ended. `is_requeueable`: Slurm may start it anew. `checkpoint_at` is what
     its comment says of its last checkpoint. `is_agreed`: its comment says `kintsugi=requeue`, which
     only its owner and operators can write. `partition` is empty where Slurm does not say.
+
+    `task` is what Slurm's programs call one task of a job array (17_3), empty for other jobs: the
+    `job_id` of its last task means the whole array to them (seen in 22.05 and 24.11).
     """
 
     job_id: str
@@ -72,6 +76,12 @@ class SlurmJob:
     checkpoint_at: datetime | None = None
     is_agreed: bool = False
     partition: str = ""
+    task: str = ""
+
+    @property
+    def named(self) -> str:
+        """As commands name it: this job, or this task and no other."""
+        return self.task or self.job_id
 
     @property
     def is_completing(self) -> bool:
@@ -119,7 +129,7 @@ def parse_sacct(text: str, name: str) -> list[SlurmJob]:
 
 def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
     job_id, state, user, nodes, gpus, started, ended, status, requeue, *more = cells
-    per_job, allocated, partition, comment, name = more
+    per_job, allocated, partition, task, comment, name = more
     has_begun = state not in _WAITS
     has_ended = has_begun and state not in _WORKS
     hosts = _parse_hosts(nodes)
@@ -144,6 +154,7 @@ def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
         checkpoint_at=checkpoint_at,
         is_agreed=has_agreement(comment),
         partition=partition,
+        task=task if _TASK.fullmatch(task) else "",
     )
 
 

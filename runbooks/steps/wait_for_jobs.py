@@ -159,7 +159,7 @@ def _format_notice(ctx: Context, job: SlurmJob, policy: JobPolicy) -> str:
     if policy.then is Then.REQUEUE and job.is_requeueable:
         minutes = round(policy.longest / timedelta(minutes=1))
         text = f"{text} Without a new checkpoint it is started anew in {minutes} min."
-    agree = f"scontrol update JobId={job.job_id} Comment=kintsugi=requeue"
+    agree = f"scontrol update JobId={job.named} Comment=kintsugi=requeue"
     return f"{text} To have that done now: {agree}"
 
 
@@ -240,7 +240,7 @@ def _format_ask(ctx: Context, jobs: Sequence[SlurmJob]) -> str:
     can = "it cannot be started anew (Requeue=0)"
     if job.is_requeueable:
         can = (
-            f"scontrol update JobId={job.job_id} Comment=kintsugi=requeue lets Kintsugi start it"
+            f"scontrol update JobId={job.named} Comment=kintsugi=requeue lets Kintsugi start it"
             " anew elsewhere"
         )
     checkpoint = format_checkpoint(job, ctx.now)

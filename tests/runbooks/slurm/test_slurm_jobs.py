@@ -50,6 +50,7 @@ def a_row(
     asked: str = "gres:gpu:8",
     per_job: str = "N/A",
     allocated: str = "cpu=8,node=2,billing=8,gres/gpu=16",
+    task: str = "17",
 ) -> str:
     cells = (
         "17",
@@ -60,7 +61,19 @@ def a_row(
         "2025-01-15T03:00:00",
         "2025-01-15T04:00:00",
     )
-    return US.join((*cells, status, requeue, per_job, allocated, "h100", comment, "train", "\n"))
+    more = (status, requeue, per_job, allocated, "h100", task, comment, "train", "\n")
+    return US.join((*cells, *more))
+
+
+@pytest.mark.parametrize(
+    ("shown", "task", "named"),
+    [("17", "", "17"), ("12_3", "12_3", "12_3"), ("12_[1-3]", "", "17"), ("12+1", "", "17")],
+)
+def test_a_task_of_an_array_has_the_name_that_means_it_alone(
+    shown: str, task: str, named: str
+) -> None:
+    (job,) = jobs.parse_squeue(a_row(task=shown), US)
+    assert (job.task, job.named) == (task, named)
 
 
 def test_running_job_has_a_start_and_no_end_yet() -> None:
@@ -146,6 +159,7 @@ def test_job_is_read_whole_whatever_its_owner_has_written(
         "N/A",
         "cpu=8,node=1",
         "h100",
+        "17",
         comment,
         name,
     )
