@@ -34,11 +34,20 @@ FABRIC_MANAGER = "nvidia-fabricmanager"
 # choice.
 _LIMIT_S = 120
 _ROOT = f'root() {{ s="sudo -n"; [ "$(id -u)" = 0 ] && s=; timeout -k 5 {_LIMIT_S} $s "$@"; }}'
+# What a reset may lose: the driver forgets both with the GPU's software state (NVML,
+# nvmlDeviceSetComputeMode and nvmlDeviceSetPowerManagementLimit: not persistent).
+_SETTINGS = (
+    "settings() { timeout -k 5 30 nvidia-smi --query-gpu=compute_mode,power.limit"
+    ' --format=csv,noheader,nounits -i "$1"; }'
+)
+_COMPUTE_MODES = {"Default": "0", "Prohibited": "2", "Exclusive_Process": "3"}
+"""As nvidia-smi shows them, and as its `-c` takes them."""
 
 # $1: part or all; $2: the units; the rest: PCI addresses. What is stopped is written down before,
 # since whoever dies here has it started by RESTORE: starting what runs already harms nothing. A GPU
 # that is in use for a moment (a look of somebody's) is tried three times.
 SCRIPT = f"""{_ROOT}
+{_SETTINGS}
 kept="$KINTSUGI_APART/stopped"; which=$1; units=$2; shift 2
 for unit in $units; do
   systemctl is-active --quiet "$unit" || continue
@@ -48,6 +57,7 @@ done
 for pci; do
   mode=$(timeout -k 5 30 nvidia-smi --query-gpu=persistence_mode --format=csv,noheader -i "$pci") || {{
     echo "GPU $pci does not answer: $mode"; exit 72; }}
+  now=$(settings "$pci") && echo "$pci $now" >>"$KINTSUGI_APART/settings"
   [ "$mode" = Enabled ] || continue
   echo "mode $pci" >>"$kept"
   root nvidia-smi -pm 0 -i "$pci" || {{ echo "could not end the persistence mode of $pci"; exit 73; }}
@@ -60,17 +70,27 @@ for wait in 5 5 0; do
 done
 exit $status"""  # noqa: E501
 
-# In the reverse order: persistence modes, then the units.
+# In the reverse order: persistence modes, then the units; then compute modes, which the driver
+# keeps while one of these holds the GPU. A power limit is any number of watts, and no line of
+# sudoers names them all: one that is lost is told.
 RESTORE = f"""{_ROOT}
-kept="$KINTSUGI_APART/stopped"; [ -f "$kept" ] || exit 0
-sed '1!G;h;$!d' "$kept" | while read -r kind what; do
+{_SETTINGS}
+kept="$KINTSUGI_APART/stopped"; before="$KINTSUGI_APART/settings"
+[ ! -f "$kept" ] || sed '1!G;h;$!d' "$kept" | while read -r kind what; do
   case $kind in
     unit) root systemctl start "$what" || echo "could not start $what again" ;;
     mode) root nvidia-smi -pm 1 -i "$what" || echo "could not set the persistence mode of $what again" ;;
   esac
-done"""  # noqa: E501
+done
+[ ! -f "$before" ] || while IFS=' ,' read -r pci compute power; do
+  now=$(settings "$pci") || {{ echo "could not set the compute mode of $pci again: it does not answer"; continue; }}
+  case $compute in {"".join(f"{name}) mode={number} ;; " for name, number in _COMPUTE_MODES.items())}*) continue ;; esac
+  [ "${{now%%,*}}" = "$compute" ] || root nvidia-smi -c "$mode" -i "$pci" || echo "could not set the compute mode of $pci again"
+  [ "${{now#*, }}" = "$power" ] || echo "could not set the power limit of $pci again: it is ${{now#*, }} W and was $power W"
+done <"$before"
+:"""  # noqa: E501
 
-_NOT_AGAIN = re.compile(r"^could not (?:start|set) .* again$", re.MULTILINE)
+_NOT_AGAIN = re.compile(r"^could not (?:start|set) .* again(?:: .*)?$", re.MULTILINE)
 
 
 def build_job(
@@ -97,5 +117,6 @@ def list_commands(gpus: Sequence[str], more_units: Sequence[str] = ()) -> list[t
         found += [("systemctl", "stop", unit), ("systemctl", "start", unit)]
     for gpu in gpus:
         found += [("nvidia-smi", "-pm", mode, "-i", gpu) for mode in ("0", "1")]
+        found += [("nvidia-smi", "-c", mode, "-i", gpu) for mode in _COMPUTE_MODES.values()]
     found += [("nvidia-smi", "--gpu-reset", "-i", gpu) for gpu in gpus]
     return [*found, ("nvidia-smi", "--gpu-reset")]

@@ -36,9 +36,13 @@ esac
 NVIDIA_SMI = """#!/bin/sh
 cd STATE; pci=$(for last; do :; done; echo "$last")
 case $1 in
+  --query-gpu=compute_mode,power.limit) [ ! -f "lost/$pci" ] || exit 6
+    echo "$(cat "compute/$pci"), $(cat "power/$pci")" ;;
   --query-gpu=*) [ ! -f "lost/$pci" ] || { echo "No devices were found"; exit 6; }
     if [ -f "modes/$pci" ]; then echo Enabled; else echo Disabled; fi ;;
   -pm) echo "pm $2 $pci" >>did; if [ "$2" = 1 ]; then touch "modes/$pci"; else rm -f "modes/$pci"; fi ;;
+  -c) [ ! -f "broken/-c" ] || exit 1
+    echo "c $2 $pci" >>did; case $2 in 0) echo Default ;; 3) echo Exclusive_Process ;; esac >"compute/$pci" ;;
   --gpu-reset) [ "$2" = -i ] || pci=all
     while [ -f hold ]; do sleep 0.05; touch held; done
     for unit in dcgm-exporter nvidia-dcgm nvidia-persistenced; do
@@ -48,6 +52,11 @@ case $1 in
     [ ! -f "modes/$pci" ] || { echo "GPU $pci: In use by another client"; exit 255; }
     left=$(cat busy 2>/dev/null || echo 0)
     [ "$left" = 0 ] || { echo $((left - 1)) >busy; echo "GPU $pci: In use by another client"; exit 255; }
+    for gpu in compute/*; do
+      gpu=${gpu#compute/}
+      [ $pci = all ] || [ $pci = "$gpu" ] || continue
+      echo Default >"compute/$gpu"; echo 700.00 >"power/$gpu"
+    done
     echo "reset $pci" >>did; echo "GPU $pci was successfully reset."; echo "All done." ;;
 esac
 """
@@ -60,12 +69,14 @@ class ANode:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("units", "modes", "stuck", "broken", "lost"):
+        for name in ("units", "modes", "stuck", "broken", "lost", "compute", "power"):
             (folder / name).mkdir()
         for unit in ACTIVE:
             (folder / "units" / unit).touch()
         for gpu in GPUS:
             (folder / "modes" / gpu).touch()
+            (folder / "compute" / gpu).write_text("Default\n")
+            (folder / "power" / gpu).write_text("700.00\n")
 
     @property
     def active(self) -> set[str]:
@@ -190,6 +201,39 @@ def test_service_that_does_not_start_again_is_told(node: ANode) -> None:
     answer = ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1]))
     assert answer.status == 0
     assert gpu_reset.list_unrestored(answer.said) == ["could not start nvidia-dcgm again"]
+
+
+def test_a_compute_mode_that_the_reset_lost_is_set_again_once_all_runs_that_keeps_it(
+    node: ANode,
+) -> None:
+    for gpu in GPUS:
+        (node.folder / "compute" / gpu).write_text("Exclusive_Process\n")
+    assert ended(gpu_reset.build_job("1-4-reset_gpu", Which.ALL, GPUS)).status == 0
+    for gpu in GPUS:
+        assert (node.folder / "compute" / gpu).read_text() == "Exclusive_Process\n"
+    started = [number for number, line in enumerate(node.did) if line.startswith("start ")]
+    assert node.did.index(f"c 3 {GPUS[0]}") > max(started)
+
+
+def test_it_is_set_again_where_nothing_held_the_gpu(node: ANode) -> None:
+    for folder in ("units", "modes"):
+        for path in (node.folder / folder).iterdir():
+            path.unlink()
+    (node.folder / "compute" / GPUS[0]).write_text("Exclusive_Process\n")
+    assert ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1])).status == 0
+    assert node.did == [f"reset {GPUS[0]}", f"c 3 {GPUS[0]}"]
+
+
+def test_what_of_its_settings_is_lost_is_told(node: ANode) -> None:
+    (node.folder / "compute" / GPUS[0]).write_text("Exclusive_Process\n")
+    (node.folder / "power" / GPUS[0]).write_text("500.00\n")
+    (node.folder / "broken" / "-c").touch()
+    answer = ended(gpu_reset.build_job("1-4-reset_gpu", Which.PART, GPUS[:1]))
+    assert answer.status == 0
+    assert gpu_reset.list_unrestored(answer.said) == [
+        f"could not set the compute mode of {GPUS[0]} again",
+        f"could not set the power limit of {GPUS[0]} again: it is 700.00 W and was 500.00 W",
+    ]
 
 
 def descendants(pid: int) -> list[int]:
