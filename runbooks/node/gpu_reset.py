@@ -9,7 +9,6 @@ to reset all GPUs and NVSwitches stop the Fabric Manager, reset without -i, star
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -90,7 +89,7 @@ done
 done <"$before"
 :"""  # noqa: E501
 
-_NOT_AGAIN = re.compile(r"^could not (?:start|set) .* again(?:: .*)?$", re.MULTILINE)
+_NOT_AGAIN = ("could not start ", "could not set ")
 
 
 def build_job(
@@ -107,7 +106,8 @@ def build_job(
 
 def list_unrestored(output: str) -> list[str]:
     """What the script could not start again, in its words."""
-    return _NOT_AGAIN.findall(output)
+    lines = output.splitlines()
+    return [line for line in lines if line.startswith(_NOT_AGAIN) and " again" in line]
 
 
 def list_commands(gpus: Sequence[str], more_units: Sequence[str] = ()) -> list[tuple[str, ...]]:
