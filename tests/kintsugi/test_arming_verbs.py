@@ -14,6 +14,7 @@ from kintsugi.roles import UserRole
 from runbooks.models import Arming, SecondPersonRequest
 from tests.builders import a_node
 from tests.kintsugi.people import signed_in
+from tests.kintsugi.typing_person import types
 
 pytestmark = pytest.mark.django_db
 BOOK = "drain_reboot_verify"
@@ -79,7 +80,7 @@ class TestSecondPerson:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         a_node("gn001")
-        monkeypatch.setenv("SUDO_USER", "aya")
+        types("aya", monkeypatch)
         add(nodes="gn001")
         request = SecondPersonRequest.objects.get()
         assert f"by kintsugi arming confirm {request.pk}" in capsys.readouterr().out
@@ -92,7 +93,7 @@ class TestSecondPerson:
         seen = shown.rpartition("--seen ")[2].strip()
         with pytest.raises(CommandError, match="asked for this yourself"):
             site_tools.confirm_request(request.pk, seen)
-        monkeypatch.setenv("SUDO_USER", "bob")
+        types("bob", monkeypatch)
         with pytest.raises(CommandError, match="something else than what you saw"):
             site_tools.confirm_request(request.pk, "stale")
         site_tools.confirm_request(request.pk, seen)
@@ -104,7 +105,7 @@ class TestSecondPerson:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         a_node("gn001")
-        monkeypatch.setenv("SUDO_USER", "aya")
+        types("aya", monkeypatch)
         add(nodes="gn001")
         site_tools.reject_request(SecondPersonRequest.objects.get().pk, "other nodes")
         capsys.readouterr()

@@ -19,6 +19,7 @@ from runbooks.outcomes import AskedSecond, Controlled, ControlRefused, Outcome
 from tests.incidents.test_races import at_once
 from tests.kintsugi.people import People, people, signed_in
 from tests.kintsugi.slack_site import SlackSite, slack
+from tests.kintsugi.typing_person import types
 from tests.runbooks.second_person.test_second_person import an_account, said
 from tests.runbooks.site import Site
 
@@ -167,7 +168,7 @@ class TestTwoPersons:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         _, run = asking()
-        monkeypatch.setenv("SUDO_USER", "ada")
+        types("ada", monkeypatch)
         seen = approvals.get_fingerprint(run)
         call_command("approve", str(run.pk), seen=seen, actor="ada")
         with pytest.raises(CommandError, match="names nobody else"):
