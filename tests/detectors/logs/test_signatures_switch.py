@@ -88,6 +88,10 @@ def test_another_vendors_line_is_the_fault_it_speaks_of(fault_type, event, line)
         "INFO bgp#bgpd[77]: [HZN6M-XRM1G] %NOTIFICATION: sent to neighbor 192.0.2.7 6/4 (Cease/Administrative Reset) 0 bytes",
         "ERR pmon#chassis_db_init: Failed to load chassis due to ModuleNotFoundError()",
         "ERR syncd#SDK: [BRIDGE.ERR] __sdk_bridge_db_get_bridge failed (Entry Not Found).",
+        "INFO kernel: [  7.7] sx_core 0000:01:00.0: SX_CMD_ACCESS_REG. Got FW status 0x26 after SW reset",
+        "INFO kernel: [  7.7] sx_core 0000:01:00.0: reset-flow: device is in ready-state after reset [waited 7 msec]",
+        "NOTICE kernel: [  7.7] sxd_kernel: [notice] Health-Check: FW long-command timeout setting is 7 seconds",
+        "INFO kernel: [  7.7] mlxsw_minimal 2-0048: Firmware revision: 77.2000.7777",
     ],
 )
 def test_a_switchs_everyday_line_is_benign(text):
