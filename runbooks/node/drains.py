@@ -8,7 +8,7 @@ from typing import Any
 
 from detectors.catalog import catalog
 from detectors.slurm import drain_reasons
-from runbooks.node import overwritten
+from runbooks.node import exclusions, overwritten
 from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import WRITTEN, Dropped, Held, Owner, TakenOver, Written
 from runbooks.slurm.protocol import NodeState
@@ -76,6 +76,7 @@ def resume_node(ctx: Context) -> None:
     """Gives the node back as this turn saw it."""
     overwritten.note_resume(ctx.facts, ctx.now)
     ctx.world.slurm_writer.resume(ctx.node, as_seen=ctx.state)
+    exclusions.admit_again(ctx)
 
 
 def store_written(facts: dict[str, Any], state: NodeState) -> None:

@@ -300,6 +300,40 @@ class ScontrolWriter(ScontrolReader):
                 f"job {job_id} still runs after a requeue was asked for", output
             )
 
+    def exclude_node(self, job_id: str, node: str) -> bool:
+        job = self._require_job(job_id)
+        lists = self._read_node_lists(job)
+        if node in lists.wanted or node in lists.excluded:
+            return False
+        return self._set_excluded(job, ",".join(filter(None, (lists.text, node))))
+
+    def admit_node(self, job_id: str, node: str) -> None:
+        job = self._job_of_id(job_id)
+        if job is None or job.has_ended:
+            return
+        lists = self._read_node_lists(job)
+        if node in lists.excluded and lists.is_whole:
+            self._set_excluded(job, ",".join(name for name in lists.excluded if name != node))
+
+    def _set_excluded(self, job: SlurmJob, text: str) -> bool:
+        """False: Slurm takes it of jobs that wait alone, and this one has begun or is over."""
+        argv = ("update", f"JobId={job.named}", f"ExcNodeList={text}")
+        output = self._act(*argv)
+        if output.status != 0 and b"no longer pending" in output.stderr + output.stdout:
+            return False
+        if output.status != 0:
+            raise answers.build_error(("scontrol", *argv), output)
+        after = self._read_node_lists(job)
+        if set(after.excluded) != set(slurm_output.hosts(text)):
+            raise answers.build_mismatch(f"job {job.named} excludes {after.text}", output)
+        return True
+
+    def _read_node_lists(self, job: SlurmJob) -> slurm_jobs.NodeLists:
+        between = slurm_output.secret_between()
+        columns = f"--format=%n{between}%x{between}"
+        text = self._ask("squeue", "--noheader", "--states=all", f"--jobs={job.named}", columns)
+        return slurm_jobs.parse_node_lists(text, between)
+
     def notify_job(self, job_id: str, text: str) -> None:
         job = self._require_job(job_id)
         output = self._act("notify", job.named, _format_one_line(text))

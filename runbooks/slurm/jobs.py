@@ -40,6 +40,10 @@ SACCT = (
 )
 _EXIT_CODE = re.compile(r"(\d{1,3}):(\d{1,3})")
 _WAIT_STATUS = re.compile(r"\d{1,6}")
+# One pair of brackets in a name, as `output.hosts` reads it.
+_BRACKETS = re.compile(r"(?:^|,)[^\[\],]*\[[0-9,-]*\][^\[\],]*(?=,|$)")
+# As many as one argument holds: 128 KiB (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
+_MOST_EXCLUDED = 8_000
 _TASK = re.compile(r"[0-9]{1,10}_[0-9]{1,10}")
 _AGREED = re.compile(r"(?<![\w=-])kintsugi=requeue(?![\w=-])")
 _WORKS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "CONFIGURING"})
@@ -117,6 +121,32 @@ def parse_squeue(text: str, between: str) -> list[SlurmJob]:
             break
         found.append(job)
     return found
+
+
+@dataclass(frozen=True)
+class NodeLists:
+    """Nodes that a job asks for by name, and that it excludes: by name, and as Slurm writes
+    them."""
+
+    wanted: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the names are all that the text excludes: no part of it has a form that is not
+        read."""
+        return len(self.excluded) < _MOST_EXCLUDED and self.text.count("[") == sum(
+            1 for _ in _BRACKETS.finditer(self.text)
+        )
+
+
+def parse_node_lists(text: str, between: str) -> NodeLists:
+    """Of one job, `squeue --format=%n%x`."""
+    for wanted, excluded in output.rows(text, between, 2):
+        written = "" if excluded == "(null)" else excluded
+        return NodeLists(_parse_hosts(wanted), _parse_hosts(excluded), written)
+    return NodeLists()
 
 
 def parse_sacct(text: str, name: str) -> list[SlurmJob]:

@@ -212,6 +212,15 @@ class SlurmWriter(SlurmReader, Protocol):
         anew."""
         ...
 
+    def exclude_node(self, job_id: str, node: str) -> bool:
+        """Add the node to those on which a waiting job is not started; its own list stays. False:
+        the list had it, the job asks for the node by name, or it does not wait any more."""
+        ...
+
+    def admit_node(self, job_id: str, node: str) -> None:
+        """Take the node from that list again, if the job waits still."""
+        ...
+
     def notify_job(self, job_id: str, text: str) -> None:
         """A line in the output of the job's script, srun or salloc. Slurm keeps no trace of it."""
         ...

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from runbooks.guards.table import Act
-from runbooks.node import looking
+from runbooks.node import exclusions, looking
 from runbooks.slurm.protocol import SlurmJob
 from runbooks.step import Base, Context, Done, Result, StepEffect
 from runbooks.steps.wait_for_jobs import format_checkpoint
@@ -45,11 +45,12 @@ class RequeueDeadJobs(Base):
     def run(self, ctx: Context) -> Result:
         dead = [job for job in _find_dead_jobs(ctx) if job.is_requeueable]
         for job in dead:
-            ctx.world.slurm_writer.requeue(job.job_id)
+            exclusions.requeue_elsewhere(ctx, job)
         names = ", ".join(
             f"{job.job_id} ({job.user}, {format_checkpoint(job, ctx.now)})" for job in dead
         )
-        return Done(f"Requeued {names}: a GPU under it is lost.")
+        kept_away = "".join(exclusions.describe(ctx, job) for job in dead)
+        return Done(f"Requeued {names}: a GPU under it is lost.{kept_away}")
 
 
 def _find_dead_jobs(ctx: Context) -> list[SlurmJob]:

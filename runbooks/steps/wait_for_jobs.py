@@ -18,7 +18,7 @@ from incidents.state.outbox import JOBS_IN_THE_WAY
 from runbooks.guards import job_policy
 from runbooks.guards.job_policy import CaredJob, Deed, JobPolicy, Then
 from runbooks.guards.table import Act
-from runbooks.node import drains, witnesses
+from runbooks.node import drains, exclusions, witnesses
 from runbooks.slurm import node_states
 from runbooks.slurm.ownership import Held
 from runbooks.slurm.protocol import SlurmJob
@@ -91,8 +91,8 @@ class WaitForJobs(Base):
         jobs = ctx.world.slurm.jobs(ctx.node)
         agreed = [job for job in jobs if _may_requeue(job)]
         for job in agreed:
-            ctx.world.slurm_writer.requeue(job.job_id)
-        texts = [_format_requeued(job, "its owner has agreed to", ctx.now) for job in agreed]
+            exclusions.requeue_elsewhere(ctx, job)
+        texts = [_format_requeued(ctx, job, "its owner has agreed to") for job in agreed]
         ctx.facts["requeued"] = [*ctx.facts.get("requeued", []), *texts]
         others = [job for job in jobs if job not in agreed]
         deeds = [(job, deed) for job, deed in _choose_deeds(ctx, others) if deed in _ACTS]
@@ -134,8 +134,8 @@ def _do(ctx: Context, job: SlurmJob, deed: Deed) -> str:
     policy = job_policy.find_policy(ctx.world.policy.job_policies, job.partition)
     assert policy is not None  # noqa: S101 - a deed was chosen by it
     if deed is Deed.REQUEUE:
-        ctx.world.slurm_writer.requeue(job.job_id)
-        text = _format_requeued(job, f"the policy for {job.partition} has it", ctx.now)
+        exclusions.requeue_elsewhere(ctx, job)
+        text = _format_requeued(ctx, job, f"the policy for {job.partition} has it")
         ctx.facts["requeued"] = [*ctx.facts.get("requeued", []), text]
         return text
     cared = ctx.facts.setdefault(_CARED, {}).setdefault(_get_start(job), {})
@@ -163,8 +163,10 @@ def _format_notice(ctx: Context, job: SlurmJob, policy: JobPolicy) -> str:
     return f"{text} To have that done now: {agree}"
 
 
-def _format_requeued(job: SlurmJob, why: str, now: datetime) -> str:
-    return f"Job {job.job_id} of {job.user} was requeued, as {why} ({format_checkpoint(job, now)})."
+def _format_requeued(ctx: Context, job: SlurmJob, why: str) -> str:
+    checkpoint = format_checkpoint(job, ctx.now)
+    text = f"Job {job.job_id} of {job.user} was requeued, as {why} ({checkpoint})."
+    return f"{text}{exclusions.describe(ctx, job)}"
 
 
 def format_checkpoint(job: SlurmJob, now: datetime) -> str:

@@ -231,6 +231,8 @@ OCCASIONS: Mapping[str, str] = {
     "scontrol reboot": "`reboot`",
     "scontrol cancel_reboot": "a reboot that Slurm has not sent in time, or that nobody wants",
     "scontrol requeue": "`requeue_dead_jobs`; `wait_for_jobs` for jobs whose owner has agreed",
+    "scontrol update JobId=": "a job that was requeued keeps away from the node; its own list stays"
+    " and is all that is left when the node is given back",
     "scontrol notify": "`wait_for_jobs`, where the site's job policy tells owners",
     "scancel --signal=": "`wait_for_jobs`, where the site's job policy names a signal",
     "scontrol create reservation": "`diagnose` as a job; `swap_hot_spare`; a maintenance",
@@ -255,6 +257,7 @@ def record_slurm_acts() -> dict[str, str]:
         lambda: writer.notify_job("4711", "Kintsugi: gn001, where job 4711 runs, is broken"),
         lambda: writer.signal_job("4711", "USR1", is_batch=True),
         lambda: writer.requeue("4711"),
+        lambda: writer.exclude_node("4711", "gn001"),
         lambda: writer.drain(
             "gn001", "kintsugi:7/1a2b3c4d-5e6f70 gpu.xid.79: GPU has fallen off the bus"
         ),

@@ -53,6 +53,7 @@ ALL_PARSERS = PARSERS | OF_PAGES
 # What a parser needs beside the text. One that is not here, and needs more, fails the test.
 MORE: dict[str, dict[str, Any]] = {
     "runbooks.slurm.jobs.parse_squeue": {"between": "\x1f"},
+    "runbooks.slurm.jobs.parse_node_lists": {"between": "\x1f"},
     "runbooks.slurm.jobs.parse_sacct": {"name": "kintsugi"},
     "incidents.notify.slack.blocks._plain_text": {"limit": 300},
     "incidents.notify.slack.mrkdwn._clip": {"limit": 300, "table": {"<": "&lt;"}},

@@ -80,9 +80,11 @@ def test_a_process_that_looks_is_refused_every_act(looking: None, verb: str) -> 
 
 def test_reading_is_all_that_a_reader_does() -> None:
     assert ACTS == [
+        "admit_node",
         "cancel",
         "cancel_reboot",
         "drain",
+        "exclude_node",
         "notify_job",
         "reboot",
         "remove_comment",

@@ -76,6 +76,23 @@ def test_a_task_of_an_array_has_the_name_that_means_it_alone(
     assert (job.task, job.named) == (task, named)
 
 
+@pytest.mark.parametrize(
+    ("text", "names", "is_whole"),
+    [
+        ("", (), True),
+        ("(null)", (), True),
+        ("gn[001,003-004],mt1", ("gn001", "gn003", "gn004", "mt1"), True),
+        ("rack[1-2]node[3-4]", (), False),
+        ("gn001,rack[1-2]node[3-4]", ("gn001",), False),
+    ],
+)
+def test_an_excluded_list_says_whether_all_of_it_was_read(
+    text: str, names: tuple[str, ...], is_whole: bool
+) -> None:
+    lists = jobs.parse_node_lists(f"gn007{US}{text}{US}\n", US)
+    assert (lists.wanted, lists.excluded, lists.is_whole) == (("gn007",), names, is_whole)
+
+
 def test_running_job_has_a_start_and_no_end_yet() -> None:
     (job,) = jobs.parse_squeue(a_row(), US)
     assert (job.job_id, job.user, job.name, job.nodes) == (

@@ -97,6 +97,20 @@ def test_job_is_requeued_when_its_owner_has_agreed_and_its_checkpoint_is_told() 
     assert any(told in text for text in site.story(incident)), site.story(incident)
 
 
+def test_a_requeued_job_keeps_away_from_the_node_until_that_is_given_back() -> None:
+    site = Site(nodes=1)
+    site.slurm.add_job("17", nodes=["gn001"])
+    site.slurm.comment_job("17", "kintsugi=requeue")
+    site.slurm.work.excluded["17"] = ("gn009",)
+    incident = site.lose_gpu()
+    run = site.play(site.begin(incident), until=lambda run: "excluded_jobs" in run.facts)
+    assert site.slurm.work.excluded["17"] == ("gn009", "gn001")
+    site.play(run)
+    assert any("Job 17 keeps away from gn001 until" in line for line in site.story(incident))
+    assert site.slurm.work.excluded["17"] == ("gn009",)
+    assert "excluded_jobs" not in Run.objects.get(pk=run.pk).facts
+
+
 def test_job_is_not_requeued_while_the_stop_switch_is_thrown() -> None:
     site = Site()
     site.slurm.add_job("17", nodes=["gn001"])
