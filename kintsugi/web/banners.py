@@ -16,6 +16,7 @@ from incidents.maintenance import active_windows, silences
 from incidents.models import RefusedSender
 from incidents.notify.services import troubles
 from kintsugi.configuration.setting_values import INVENTORY
+from runbooks.fleet import fleet
 from runbooks.models import Breaker, ReturnStop, StopSwitch
 
 _NAMED = 3
@@ -86,6 +87,8 @@ def _stop_file_banners() -> list[Banner]:
     if not path.exists():
         return []
     text = f"Stopped by the file {path}. Nothing disruptive is done while it exists."
+    if fleet.read_return_stop(path):
+        text += " No node is given back either."
     return [Banner("stop", "front_hand", text, reverse("stop_switch"))]
 
 

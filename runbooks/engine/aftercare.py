@@ -100,7 +100,7 @@ def _find_objection(run: Run, ctx: Context) -> Failed | None:
         return Failed(f"incident #{incident.pk} needs it", "")
     if node in lemons.quarantined():
         return Failed("it is set aside", "")
-    stopped = fleet.get_return_stop_reason()
+    stopped = fleet.get_return_stop_reason(ctx.world.policy.stop_file)
     if stopped:
         return Failed(f"nothing is given back, by {stopped}", ask)
     if node in active_windows.maintained(ctx.now):

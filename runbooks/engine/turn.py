@@ -167,7 +167,7 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         return
     if step.touches_node and (_is_maintained(turn, ctx) or _is_being_rebooted(turn, ctx)):
         return
-    if isinstance(step, Resume) and _is_kept_out(turn):
+    if isinstance(step, Resume) and _is_kept_out(turn, ctx):
         return
     if _returns_to_inspection(turn, ctx):
         return
@@ -396,9 +396,9 @@ def _is_maintained(turn: Turn, ctx: Context) -> bool:
     return refused is not None
 
 
-def _is_kept_out(turn: Turn) -> bool:
+def _is_kept_out(turn: Turn, ctx: Context) -> bool:
     """Somebody has stopped everything, and has nothing given back."""
-    reason = fleet.get_return_stop_reason()
+    reason = fleet.get_return_stop_reason(ctx.world.policy.stop_file)
     if reason:
         text = f"The stop switch is engaged, and nothing is given back: {reason}"
         refused = GuardRefused(Refusal.STOPPED, text, turn.now + _WHILE_STOPPED)

@@ -57,7 +57,7 @@ def withdraw(
     ill = format_polled_fault(node)
     maintenance = active_windows.maintained(now).get(node, "")
     failed_test = _find_failed_test(run)
-    stopped = fleet.get_return_stop_reason() if is_ours else ""
+    stopped = fleet.get_return_stop_reason(world.policy.stop_file) if is_ours else ""
     if is_ours and incident is not None:
         text = f"{node} stays drained for incident #{incident.pk}."
     elif is_ours and ill:

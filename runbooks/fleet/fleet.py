@@ -48,6 +48,10 @@ from runbooks.slurm.protocol import NodeState, SlurmError, SlurmReader, SlurmRef
 
 SITE = "*"
 """The name under which the site's own mode is kept: no runbook goes further."""
+GIVE_NOTHING_BACK = "give-nothing-back"
+"""Written into the stop file it holds each resume too."""
+_WORD = GIVE_NOTHING_BACK.encode()
+_LONGEST_STOP_FILE = 4096
 # Slurm was read before the claims: a run that ended in between may have left its node out.
 _JUST_ENDED = timedelta(minutes=2)
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
@@ -211,11 +215,23 @@ def get_stop_reason(stop_file: Path) -> str:
     return f"the file {stop_file} exists" if stop_file.exists() else ""
 
 
-def get_return_stop_reason() -> str:
+def get_return_stop_reason(stop_file: Path) -> str:
     """Who stopped everything and has nothing given back, and why; empty when nobody did."""
     rows = ReturnStop.objects.filter(switch__released_at=None).select_related("switch")
     row = rows.order_by("switch__engaged_at").first()
-    return _format_switch(row.switch) if row is not None else ""
+    return _format_switch(row.switch) if row is not None else read_return_stop(stop_file)
+
+
+def read_return_stop(stop_file: Path) -> str:
+    """Why nothing is given back, as far as the stop file says it; empty where it does not. One that
+    cannot be read may say it."""
+    try:
+        words = stop_file.read_bytes()[:_LONGEST_STOP_FILE].split()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"the file {stop_file} exists and cannot be read ({error.strerror})"
+    return f"the file {stop_file} says {GIVE_NOTHING_BACK}" if _WORD in words else ""
 
 
 def _format_switch(row: StopSwitch) -> str:

@@ -4,6 +4,7 @@ else gives a node back until the switch is released."""
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -11,6 +12,7 @@ from django.core.management import CommandError, call_command
 from incidents import services as incidents
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
+from runbooks.fleet import fleet
 from runbooks.models import AuditEntry, ReturnStop, Run, RunState, StopSwitch
 from runbooks.people import controls
 from tests.runbooks.site import Site
@@ -94,6 +96,50 @@ def test_a_false_alarm_leaves_its_node_drained_meanwhile_and_a_person_is_asked()
     run = site.play(run, limit=timedelta(minutes=10))
     assert run.state == RunState.WITHDRAWN
     assert "stays drained, since nothing is given back" in run.outcome
+    assert is_out(site)
+
+
+@pytest.mark.parametrize(
+    "words", ["give-nothing-back\n", "aya, 26 Nov: bad nodes, give-nothing-back"]
+)
+def test_the_stop_file_holds_resumes_where_it_says_so_until_it_is_gone(
+    tmp_path: Path, words: str
+) -> None:
+    site = Site(nodes=2, stop_file=tmp_path / "stop")
+    run = site.play(site.begin(site.lose_gpu()), until=lambda run: run.step == 5)
+    (tmp_path / "stop").write_text(words)
+    run = site.play(run, limit=timedelta(minutes=30))
+    assert run.state == RunState.RUNNING
+    assert f"the file {tmp_path / 'stop'} says give-nothing-back" in run.waiting_for
+    assert is_out(site)
+    (tmp_path / "stop").unlink()
+    assert site.play(run).state == RunState.SUCCEEDED
+    assert not is_out(site)
+
+
+@pytest.mark.parametrize("words", ["", "give nothing back", "power works in row 3"])
+def test_any_other_stop_file_gives_nodes_back_as_before(tmp_path: Path, words: str) -> None:
+    site = Site(nodes=2, stop_file=tmp_path / "stop")
+    run = site.play(site.begin(site.lose_gpu()), until=lambda run: run.step == 5)
+    (tmp_path / "stop").write_text(words)
+    assert site.play(run).state == RunState.SUCCEEDED
+
+
+def test_a_stop_file_that_cannot_be_read_may_say_it(tmp_path: Path) -> None:
+    (tmp_path / "stop").mkdir()
+    assert "cannot be read (Is a directory)" in fleet.read_return_stop(tmp_path / "stop")
+
+
+def test_a_false_alarm_leaves_its_node_drained_while_the_file_says_so(tmp_path: Path) -> None:
+    site = Site(nodes=2, stop_file=tmp_path / "stop")
+    site.slurm.add_job("77", nodes=["gn001"])
+    incident = site.lose_gpu()
+    run = site.play(site.begin(incident), limit=timedelta(minutes=1))
+    (tmp_path / "stop").write_text("give-nothing-back")
+    incidents.act(
+        incident.pk, Trigger.MARK_FALSE_POSITIVE, actor="aya", note="a test", now=site.now
+    )
+    site.play(run, limit=timedelta(minutes=10))
     assert is_out(site)
 
 
