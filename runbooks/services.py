@@ -23,7 +23,7 @@ from runbooks.models import Mode, Run, RunState
 from runbooks.outcomes import AskedSecond, Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.people.asked_again import (
-    Question,
+    UnansweredQuestion,
     list_unanswered,
     record_pages,
     sweep_unanswered,
@@ -73,8 +73,8 @@ __all__ = [
     "Leave",
     "Outcome",
     "Proposal",
-    "Question",
     "Share",
+    "UnansweredQuestion",
     "abort",
     "advance",
     "approve",

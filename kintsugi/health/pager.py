@@ -17,7 +17,7 @@ from typing import Any
 
 from incidents.notify.story import console_url
 from runbooks import services as runbooks
-from runbooks.services import Question
+from runbooks.services import UnansweredQuestion
 
 _log = logging.getLogger(__name__)
 TASK = "page"
@@ -40,7 +40,7 @@ def page(url: str, now: datetime) -> None:
     runbooks.record_pages(questions, failure, now)
 
 
-def make_alert(question: Question, now: datetime) -> dict[str, Any]:
+def make_alert(question: UnansweredQuestion, now: datetime) -> dict[str, Any]:
     """As Alertmanager takes it. The labels stay the same while it stands: they are its identity."""
     incident = question.incident
     labels = {

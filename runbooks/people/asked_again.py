@@ -29,7 +29,7 @@ _UNTAKEN = (State.OPEN, State.REPAIRING)
 
 
 @dataclass(frozen=True)
-class Question:
+class UnansweredQuestion:
     """What is asked about a critical fault that nobody has taken. `first_at` and `last_at`: when it
     was asked in the channel; None where it was not yet."""
 
@@ -46,7 +46,7 @@ def sweep_unanswered(now: datetime) -> None:
             _ask_again(question.incident, question.last_at, now)
 
 
-def list_unanswered(now: datetime) -> list[Question]:
+def list_unanswered(now: datetime) -> list[UnansweredQuestion]:
     """What nobody has taken half an hour after it was asked in the channel: the channel alone does
     not reach a person."""
     return [
@@ -56,7 +56,7 @@ def list_unanswered(now: datetime) -> list[Question]:
     ]
 
 
-def record_pages(questions: Sequence[Question], failure: str, now: datetime) -> None:
+def record_pages(questions: Sequence[UnansweredQuestion], failure: str, now: datetime) -> None:
     """Writes into each incident that its question went to the site's Alertmanager, or why it did
     not: once each."""
     kind = PAGE_FAILED if failure else PAGED
@@ -69,7 +69,7 @@ def record_pages(questions: Sequence[Question], failure: str, now: datetime) -> 
             transitions.record(question.incident.pk, kind=kind, text=text, now=now)
 
 
-def _list_untaken(now: datetime) -> list[Question]:
+def _list_untaken(now: datetime) -> list[UnansweredQuestion]:
     critical = standstill.get_critical_incidents(now - AT_LATEST)
     if not critical:
         return []
@@ -85,11 +85,11 @@ def _list_untaken(now: datetime) -> list[Question]:
     for incident in Incident.objects.filter(pk__in=asked).select_related("node").order_by("pk"):
         is_with_people = incident.node is not None and incident.node.name in closed
         if not is_with_people:
-            questions.append(Question(incident, *asked[incident.pk]))
+            questions.append(UnansweredQuestion(incident, *asked[incident.pk]))
     return questions
 
 
-def _format_page(question: Question, now: datetime) -> str:
+def _format_page(question: UnansweredQuestion, now: datetime) -> str:
     asked_at = question.first_at or question.incident.opened_at
     return (
         f"Nobody has taken what was asked {duration(now - asked_at)} ago: handed to Alertmanager,"
