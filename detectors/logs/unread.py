@@ -40,6 +40,7 @@ _SEVERITY_NUMBERS = "|".join(
 )
 _ERROR_MARK = re.compile("|".join(words.ERROR_MARKS))
 _CALM_MARK = re.compile("|".join(words.CALM_MARKS))
+_DEBUG_MARK = re.compile(words.DEBUG_MARK)
 _WORSE_MARK = re.compile(words.WORSE_MARK)
 _IS_SELF_GRADING = words.compile_names(words.SELF_GRADING)
 # A mark stands behind the program's name and stamp at most, which Slurm and Pacemaker repeat.
@@ -245,6 +246,8 @@ def _is_calm(header: Header) -> bool:
 
 def _complains(header: Header, program: str) -> bool:
     """In words that weigh as much as the program itself gives to the line."""
+    if _DEBUG_MARK.match(header.body) is not None:
+        return False
     if _is_graded_calm(header, program):
         return _names_failed_part(_less_what_is_lacking(header))
     return _says_failure(header)

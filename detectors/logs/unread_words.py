@@ -156,6 +156,8 @@ CALM_MARKS = (
     r"(?:time=\S{1,40} )?level=(?:info|debug|trace)\b",
     r"-[IV]- ",
 )
+# What a program prints for its makers alone is none whatever it speaks of.
+DEBUG_MARK = r"(?:\[[^\]]{0,60}\]\s*){0,3}(?:\w{1,20}: )?\[?(?i:debug\d?)(?:\s{0,2}:|\]|\s)"
 # Those of them by which alone a line may be worth a look: without them, a word or a severity is.
 ERROR_MARKS_ANYWHERE = (
     r"\[EC \d{1,12}\]",

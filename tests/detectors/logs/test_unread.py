@@ -93,6 +93,7 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         # No error by the word of its program, which puts one before each.
         "Nov  1 12:00:00 gn001 slurmctld[9]: quux of JobId=7 failed",
         "Nov  1 12:00:00 gn001 slurmd[9]: debug:  quux: frob failed, retrying",
+        "Nov  1 12:00:00 gn001 slurmd[9]: slurmd: debug2: quux of GPU 7 failed",
         "Nov  1 12:00:00 gn001 pacemaker-controld[9]:  notice: Result of quux: unknown, no quorum",
         "Nov  1 12:00:00 gn001 nv-fabricmanager[7]: [Nov 01 2026] [INFO] [tid 9] quux of 7 invalid",
         "2026-11-01 12:00:00.7 INFO  [9:9] quux not found [/quux.cpp:7] [Quux::Frob]",
