@@ -10,6 +10,7 @@ from django.conf import settings
 
 from incidents.db.prepared import Given, Prepared
 from runbooks.engine import approvals, outcome_history, result, start
+from runbooks.engine.refutations import WrongRule, list_wrong_rules
 from runbooks.engine.start import format_plan
 from runbooks.engine.turn import advance
 from runbooks.fleet import proposals, step_backs
@@ -75,6 +76,7 @@ __all__ = [
     "Proposal",
     "Share",
     "UnansweredQuestion",
+    "WrongRule",
     "abort",
     "advance",
     "approve",
@@ -102,6 +104,7 @@ __all__ = [
     "list_external_drains",
     "list_proposals",
     "list_unanswered",
+    "list_wrong_rules",
     "load_episodes",
     "may_stop_job",
     "move_times_back",

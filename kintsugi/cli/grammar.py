@@ -196,6 +196,11 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(("fault", "list"), "faults that stand", f"{_INCIDENTS}:list_faults"),
     Verb(
+        ("fault", "refuted"),
+        "fault types whose rule was wrong: told of, and not there, how often",
+        f"{_LISTS}:list_wrong_rules",
+    ),
+    Verb(
         ("unread", "list"),
         "templates of unread lines, the newest first",
         f"{_UNREAD}:list_unread",

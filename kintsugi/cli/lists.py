@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
@@ -19,6 +20,7 @@ from runbooks.models import Breaker
 
 # As long as incidents may be kept.
 _LONGEST = 3650
+_INCIDENTS = 5
 _SPARE_FIELDS = {
     "node": "node.name",
     "state": "state",
@@ -51,6 +53,24 @@ def list_modes(as_json: Json = False) -> None:
         title = "no runbook goes further"
         rows.insert(0, {"runbook": "site", "mode": str(ceiling), "title": title})
     output.print_rows(rows, ("runbook", "mode", "title"), as_json=as_json, empty="No runbook.")
+
+
+def list_wrong_rules(
+    days: Annotated[int, typer.Option(min=1, max=_LONGEST, help="of runs that began since")] = 30,
+    as_json: Json = False,
+) -> None:
+    rows = []
+    for rule in services.list_wrong_rules(timezone.now() - timedelta(days=days)):
+        numbers = list(rule.incidents) if as_json else _shorten(rule.incidents)
+        rows.append({**asdict(rule), "incidents": numbers})
+    columns = ("fault_type", "refuted", "last_at", "incidents")
+    empty = f"No fault that was told of was refuted in {days} days."
+    output.print_rows(rows, columns, as_json=as_json, empty=empty)
+
+
+def _shorten(numbers: Sequence[int]) -> str:
+    shown = " ".join(f"#{number}" for number in numbers[:_INCIDENTS])
+    return f"{shown} ..." if len(numbers) > _INCIDENTS else shown
 
 
 def report_dry_runs(

@@ -11,7 +11,8 @@ A look takes a second or two and changes nothing. What it answers is one of thre
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from django.db.models import Count
 
@@ -83,6 +84,35 @@ def count_by_type() -> dict[str, int]:
     """How many runs have ended since their fault was refuted, by its type."""
     refuted = Run.objects.filter(**{f"facts__{REFUTED}__isnull": False})
     return dict(refuted.values_list("fault_type").annotate(Count("pk")).order_by())
+
+
+@dataclass(frozen=True)
+class WrongRule:
+    """One fault type: so many runs ended since it was told of and was not there. `incidents`:
+    theirs, the last first."""
+
+    fault_type: str
+    refuted: int
+    last_at: datetime
+    incidents: tuple[int, ...]
+
+
+def list_wrong_rules(since: datetime) -> list[WrongRule]:
+    """Fault types that were told of and refuted, of runs that began since then: the most often
+    refuted first."""
+    began = Run.objects.filter(started_at__gte=since).order_by("-pk")
+    refuted: dict[str, list[Run]] = {}
+    for run in began.filter(facts__has_key=REFUTED):
+        for fault_type in {fault_type for fault_type, _ in run.facts[REFUTED]}:
+            refuted.setdefault(fault_type, []).append(run)
+    rows = [_build_wrong_rule(name, runs) for name, runs in refuted.items()]
+    return sorted(rows, key=lambda row: (-row.refuted, row.fault_type))
+
+
+def _build_wrong_rule(fault_type: str, runs: list[Run]) -> WrongRule:
+    last_at = max(run.finished_at or run.started_at for run in runs)
+    incidents = tuple(dict.fromkeys(run.incident_id for run in runs))
+    return WrongRule(fault_type, len(runs), last_at, incidents)
 
 
 def _is_due(turn: Turn, ctx: Context) -> bool:

@@ -11,6 +11,7 @@ from detectors.provenance import Forger, Provenance, Transport
 from fixtures.cluster.gpu import Presence
 from incidents import services as incidents
 from incidents.models import Incident
+from kintsugi.cli import lists
 from kintsugi.health import metrics
 from runbooks import services
 from runbooks.engine import refutations
@@ -75,6 +76,28 @@ def test_refuted_rules_are_counted_by_type() -> None:
     assert refutations.count_by_type() == {"gpu.xid.79": 1}
     line = 'kintsugi_refuted_faults{type="gpu.xid.79"} 1.0'
     assert line in metrics.format_metrics(site.now).decode()
+
+
+def test_an_operator_sees_which_rule_was_wrong_how_often(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    site = with_job(Site())
+    lists.list_wrong_rules()
+    assert "No fault that was told of was refuted" in capsys.readouterr().out
+    numbers = []
+    for node in ("gn001", "gn002"):
+        incident = site.raise_fault(node)
+        site.play(site.begin(incident), limit=WEEK)
+        numbers.append(incident.pk)
+    real = site.begin(site.lose_gpu("gn003"))
+    site.play(real, limit=timedelta(hours=2))
+    (rule,) = refutations.list_wrong_rules(EPOCH)
+    assert (rule.fault_type, rule.refuted) == ("gpu.xid.79", 2)
+    assert rule.incidents == tuple(reversed(numbers))
+    assert EPOCH < rule.last_at <= site.now
+    assert refutations.list_wrong_rules(site.now + WEEK) == []
+    lists.list_wrong_rules(days=3650, as_json=True)
+    assert '"refuted": 2' in capsys.readouterr().out
 
 
 def test_a_lost_gpu_is_confirmed_at_once_while_the_job_goes_on() -> None:
