@@ -38,7 +38,7 @@ from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
 from runbooks.second_person import changes, power_cycles, requests
-from runbooks.second_person.changes import Change, Order
+from runbooks.second_person.changes import ModeChange, Order
 from runbooks.step import World, to_iso
 from runbooks.steps.pause_pollers import get_holder
 
@@ -140,7 +140,7 @@ def set_mode(runbook: str, mode: str, *, actor: str, now: datetime, world: World
             return ControlRefused(objection)
     name = fleet.SITE if runbook == SITE_WORD else runbook
     what = f"{_name_scope(name)} goes to {mode}."
-    change = Change(Order.MODE, name, Mode(mode), what)
+    change = ModeChange(Order.MODE, name, Mode(mode), what)
     with transaction.atomic():
         asked = requests.ask_if_needed(change, actor=actor, now=now)
         return asked or _write_mode(change, actor=actor, now=now, people=actor)
@@ -150,7 +150,7 @@ def _name_scope(name: str) -> str:
     return "The whole site" if name == fleet.SITE else name
 
 
-def _write_mode(change: Change, *, actor: str, now: datetime, people: str) -> Controlled:
+def _write_mode(change: ModeChange, *, actor: str, now: datetime, people: str) -> Controlled:
     """In the order's transaction. `people`: who is answerable, one or two."""
     values = {"mode": change.mode, "set_by": people, "set_at": now}
     RunbookMode.objects.update_or_create(runbook=change.runbook, defaults=values)
@@ -205,7 +205,7 @@ def begin_arming(draft: ArmingDraft, *, actor: str, now: datetime, world: World 
         return asked or _write_arming(change, actor=actor, now=now, people=actor)
 
 
-def _read_draft(draft: ArmingDraft) -> Change:
+def _read_draft(draft: ArmingDraft) -> ModeChange:
     is_of_nodes = draft.scope == Arming.Scope.NODES
     terms = {
         "scope": draft.scope,
@@ -221,10 +221,10 @@ def _read_draft(draft: ArmingDraft) -> Change:
         f"{draft.runbook} goes to {draft.mode} on {armings.format_scope(row)}, until"
         f" {moment(draft.until)}{runs}: {terms['reason']}."
     )
-    return Change(Order.ARMING, draft.runbook, Mode(draft.mode), what, terms)
+    return ModeChange(Order.ARMING, draft.runbook, Mode(draft.mode), what, terms)
 
 
-def _write_arming(change: Change, *, actor: str, now: datetime, people: str) -> Controlled:
+def _write_arming(change: ModeChange, *, actor: str, now: datetime, people: str) -> Controlled:
     """As `_write_mode`."""
     values = {**change.terms, "until": datetime.fromisoformat(change.terms["until"])}
     row = Arming.objects.create(
@@ -283,12 +283,12 @@ def end_arming(number: int, reason: str, *, actor: str, now: datetime) -> Outcom
             return ControlRefused(f"Arming {number} is not in force.")
         terms = {"arming": number, "reason": reason.strip()[:255]}
         what = f"{row.runbook}: {armings.describe(row)}, ends: {terms['reason']}."
-        change = Change(Order.END_ARMING, row.runbook, Mode(row.mode), what, terms)
+        change = ModeChange(Order.END_ARMING, row.runbook, Mode(row.mode), what, terms)
         asked = requests.ask_if_needed(change, actor=actor, now=now)
         return asked or _write_end(change, actor=actor, now=now, people=actor)
 
 
-def _write_end(change: Change, *, actor: str, now: datetime, people: str) -> Outcome:
+def _write_end(change: ModeChange, *, actor: str, now: datetime, people: str) -> Outcome:
     """As `_write_mode`."""
     number, why = change.terms["arming"], change.terms["reason"]
     values = {"ended_by": people, "ended_at": now, "ended_why": why}
@@ -336,10 +336,10 @@ def _find_problem_now(request: SecondPersonRequest, *, now: datetime, world: Wor
     return _find_objection_to_arming(word, now=now, world=world)
 
 
-def _read_request(request: SecondPersonRequest) -> Change:
+def _read_request(request: SecondPersonRequest) -> ModeChange:
     terms = {name: value for name, value in request.terms.items() if name != "mode"}
     mode = Mode(request.terms["mode"])
-    return Change(Order(request.order), request.runbook, mode, request.what, terms)
+    return ModeChange(Order(request.order), request.runbook, mode, request.what, terms)
 
 
 _WRITERS: dict[Order, Callable[..., Outcome]] = {

@@ -26,7 +26,7 @@ _MAY_DIFFER = ("until", "reason")
 
 
 @dataclass(frozen=True)
-class Change:
+class ModeChange:
     """One order. `mode`: that it sets, or that of the arming that it ends. `terms` say the rest of
     it, as JSON; `what` the same for people. Two orders with one `mark` are for the same thing,
     whatever their reason and their end are."""
@@ -48,7 +48,7 @@ def make_mark(*values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def find_kind(change: Change, now: datetime) -> Kind | None:
+def find_kind(change: ModeChange, now: datetime) -> Kind | None:
     """None: it lets nothing go further."""
     if change.runbook == fleet.SITE:
         return _find_kind_of_site(change.mode)
@@ -68,7 +68,7 @@ def _find_kind_of_site(mode: Mode) -> Kind | None:
     return Kind.ARMING if mode is Mode.ARMED else Kind.WIDENING
 
 
-def _find_reached(change: Change, own: Mode, standing: Sequence[Arming]) -> Mode | None:
+def _find_reached(change: ModeChange, own: Mode, standing: Sequence[Arming]) -> Mode | None:
     """The mode that the order may let the runbook go to somewhere; None: no further than now."""
     if change.order == Order.MODE:
         lent = [Mode(row.mode) for row in standing] if own is Mode.OFF else []
@@ -93,7 +93,7 @@ def _is_above(mode: Mode, other: Mode) -> bool:
     return _MODES.index(mode) > _MODES.index(other)
 
 
-def get_state(change: Change, now: datetime) -> str:
+def get_state(change: ModeChange, now: datetime) -> str:
     """Names what the order was given in: the runbook's mode and the site's, its armings, and the
     nodes that the order is for; of the site all of them. How many runs an arming has let act plays
     no part."""
@@ -106,7 +106,7 @@ def get_state(change: Change, now: datetime) -> str:
     return make_mark(list(modes.values_list("runbook", "mode")), lent, _list_covered(change))
 
 
-def _list_covered(change: Change) -> list[str]:
+def _list_covered(change: ModeChange) -> list[str]:
     if change.order != Order.ARMING:
         return []
     place = Arming(**{name: change.terms[name] for name in ("scope", "place", "nodes")})

@@ -16,7 +16,7 @@ from runbooks.library import library
 from runbooks.models import Approval, Mode, Run, RunState, SecondPersonRequest
 from runbooks.outcomes import AskedSecond, ControlRefused
 from runbooks.second_person import requests
-from runbooks.second_person.changes import Change, Kind, Order
+from runbooks.second_person.changes import Kind, ModeChange, Order
 
 _OPEN = Prepared(lambda: SecondPersonRequest.objects.filter(ended_at=None).values_list("pk")[:1])
 
@@ -96,7 +96,7 @@ def _ask(run: Run, approval: Approval, actor: str, now: datetime) -> AskedSecond
     what = f"Run {run.pk} on {run.place}: {plan}."
     shown = approvals.get_fingerprint(run)
     terms = {"approval": approval.pk, "shown": shown}
-    change = Change(Order.APPROVAL, run.runbook, Mode(run.mode), what, terms)
+    change = ModeChange(Order.APPROVAL, run.runbook, Mode(run.mode), what, terms)
     asked = requests.ask(change, Kind.COLD_CYCLE, state=shown, actor=actor, now=now, run=run)
     if isinstance(asked, AskedSecond):
         ask = f"Approve or abort as a second person, beside {actor}: {what}"

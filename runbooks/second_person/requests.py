@@ -19,7 +19,7 @@ from runbooks.engine import audit
 from runbooks.models import FleetLock, Run, SecondPersonRequest
 from runbooks.outcomes import AskedSecond, ControlRefused
 from runbooks.second_person import changes
-from runbooks.second_person.changes import Change, Kind, Order
+from runbooks.second_person.changes import Kind, ModeChange, Order
 
 SETTING = "KINTSUGI_SECOND_PERSON"
 Ending = SecondPersonRequest.Ending
@@ -68,7 +68,7 @@ def get_seen(request: SecondPersonRequest) -> str:
 
 
 def ask_if_needed(
-    change: Change, *, actor: str, now: datetime
+    change: ModeChange, *, actor: str, now: datetime
 ) -> AskedSecond | ControlRefused | None:
     """None: one person is enough, and the order is done. In the transaction of the order."""
     if not settings.KINTSUGI[SETTING]:
@@ -81,7 +81,7 @@ def ask_if_needed(
 
 
 def ask(
-    change: Change, kind: Kind, *, state: str, actor: str, now: datetime, run: Run | None = None
+    change: ModeChange, kind: Kind, *, state: str, actor: str, now: datetime, run: Run | None = None
 ) -> AskedSecond | ControlRefused:
     objection = _find_objection(kind, actor)
     if objection:
