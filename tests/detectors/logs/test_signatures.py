@@ -357,6 +357,8 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "rdma_rxe: set rxe7 active",
         "EXT4-fs (dm-7): re-mounted filesystem read-write. Quota mode: none.",
         "ata5: SATA link up 6.0 Gbps (SStatus 133 SControl 300)",
+        "bnxt_en 0000:01:00.0: Unable to read VPD",
+        "bnxt_en 0000:01:00.0 (unnamed net_device) (uninitialized): Unable to read VPD",
         "beegfs: enabling unloading of module",
         "beegfs: mount(99): BeeGFS mount ready.",
         "beegfs: mount(99): Built without NVFS RDMA support.",

@@ -3,8 +3,11 @@ costs."""
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import termios
 import threading
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -562,10 +565,19 @@ class Gate:
         self._is_open.set()
 
 
-def test_a_stop_takes_what_senders_have_sent_already(running: RunningReceiver) -> None:
+def is_acknowledged(connection: socket.socket) -> bool:
+    """Whether the receiver's kernel has all that was sent: a sender's own buffer is empty
+    (SIOCOUTQ, tcp(7))."""
+    waiting = array("i", [0])
+    fcntl.ioctl(connection, termios.TIOCOUTQ, waiting)
+    return waiting[0] == 0
+
+
+def test_a_stop_takes_what_its_kernel_has_acknowledged_to_senders(running: RunningReceiver) -> None:
     lines = b"".join(xid(95, pid=number) + b"\n" for number in range(10_000))
     with running.connect() as connection:
         connection.sendall(lines)
+        wait_until(lambda: is_acknowledged(connection), within_s=30, what="the acknowledgement")
         running.stop()
     assert running.inbox.counts().total() == 10_000
 
