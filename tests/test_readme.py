@@ -1,4 +1,4 @@
-"""The README promises nothing that no test shows."""
+"""The README promises nothing that no test shows, and what pages name is there."""
 
 from __future__ import annotations
 
@@ -27,3 +27,17 @@ def test_every_page_stands_in_the_index() -> None:
 def test_what_a_user_reads_is_some_fourteen_pages() -> None:
     pages = [page for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
     assert len(pages) <= 15
+
+
+def test_each_file_of_ours_that_a_page_names_is_there() -> None:
+    named = re.compile(
+        r"`((?:tests|detectors|incidents|runbooks|kintsugi|fixtures|script|deploy)/[\w./*-]+)`"
+    )
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    missing = [
+        f"{page.relative_to(ROOT)}: {path}"
+        for page in pages
+        for path in named.findall(page.read_text())
+        if not any(ROOT.glob(path))
+    ]
+    assert missing == []
