@@ -144,7 +144,7 @@ def get_waiting_items() -> list[WaitingItem]:
     waiting = (
         Run.objects.filter(state=RunState.AWAITING_APPROVAL)
         .select_related("node", "incident")
-        .order_by("started_at")
+        .order_by("started_at", "pk")
     )
     runs = list(waiting[:HOME_ROWS])
     approvals = [_approval_item(run) for run in runs]
@@ -176,7 +176,7 @@ def _second_person_items() -> list[WaitingItem]:
 def _incident_items(approval_incidents: list[int]) -> list[WaitingItem]:
     """Of the open incidents that need a person; one whose run waits for approval is left out."""
     asking = Incident.objects.open().exclude(needs_human="")
-    rows = asking.exclude(pk__in=approval_incidents).order_by("onset_at")
+    rows = asking.exclude(pk__in=approval_incidents).order_by("onset_at", "pk")
     incidents = list(rows[: HOME_ROWS + 1])
     items = [_incident_item(incident) for incident in incidents[:HOME_ROWS]]
     if len(incidents) > HOME_ROWS:

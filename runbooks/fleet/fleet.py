@@ -226,8 +226,11 @@ def read_return_stop(stop_file: Path) -> str:
     """Why nothing is given back, as far as the stop file says it; empty where it does not. One that
     cannot be read may say it."""
     try:
-        words = stop_file.read_bytes()[:_LONGEST_STOP_FILE].split()
-    except FileNotFoundError:
+        if stop_file.exists() and not stop_file.is_file():
+            return f"{stop_file} exists and is no file"
+        with stop_file.open("rb") as file:
+            words = file.read(_LONGEST_STOP_FILE).split()
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
         return f"the file {stop_file} exists and cannot be read ({error.strerror})"

@@ -30,6 +30,7 @@ from kintsugi.clients import credentials
 from kintsugi.configuration import config, settings_file
 from kintsugi.inventory import host_lists
 from kintsugi.management import typed_times
+from runbooks.fleet import fleet
 from runbooks.guards import job_policy
 from runbooks.library import library
 from runbooks.plan.runbook_file import LibraryError
@@ -131,6 +132,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "kintsugi.configuration.settings_file.read": settings_file.read,
     "runbooks.guards.job_policy.load": job_policy.load,
     "detectors.receivers.senders._read_fingerprints": senders._read_fingerprints,
+    "runbooks.fleet.fleet.read_return_stop": fleet.read_return_stop,
 }
 # Read what this machine has written: histories, spools, captures, states, the senders' cache; or
 # hand a file on to those above.

@@ -3,6 +3,7 @@ else gives a node back until the switch is released."""
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -125,9 +126,16 @@ def test_any_other_stop_file_gives_nodes_back_as_before(tmp_path: Path, words: s
     assert site.play(run).state == RunState.SUCCEEDED
 
 
+def test_no_file_says_nothing_also_where_its_folder_is_none(tmp_path: Path) -> None:
+    assert fleet.read_return_stop(tmp_path / "none" / "stop") == ""
+    assert fleet.read_return_stop(Path("/dev/null/stop")) == ""
+
+
 def test_a_stop_file_that_cannot_be_read_may_say_it(tmp_path: Path) -> None:
     (tmp_path / "stop").mkdir()
-    assert "cannot be read (Is a directory)" in fleet.read_return_stop(tmp_path / "stop")
+    assert "exists and is no file" in fleet.read_return_stop(tmp_path / "stop")
+    os.mkfifo(tmp_path / "fifo")
+    assert "exists and is no file" in fleet.read_return_stop(tmp_path / "fifo")
 
 
 def test_a_false_alarm_leaves_its_node_drained_while_the_file_says_so(tmp_path: Path) -> None:
