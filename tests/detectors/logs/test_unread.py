@@ -49,8 +49,8 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("%%01QUUX/3/FROB(l)[12]:Board 2 frobs.", "%QUUX"),
         # A device by the kernel's form, a driver by its name.
         ("Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: gave up on mailbox 3", "kernel"),
-        ("Nov  1 12:00:00 gn001 kernel: sd 0:0:12:0: [sdq] quux rejected", "kernel"),
-        ("Nov  1 12:00:00 gn001 kernel: mpt3sas_cm0: quux is inaccessible", "kernel"),
+        ("Nov  1 12:00:00 gn001 kernel: sd 0:0:12:0: [sdq] quux is unstable", "kernel"),
+        ("Nov  1 12:00:00 gn001 kernel: mpt3sas_cm0: quux is unhealthy", "kernel"),
         # What a program says that has nothing to do but its hardware.
         ("Nov  1 12:00:00 gn001 nv-hostengine[9]: quux 7 is of an unknown kind", "nv-hostengine"),
         ("Nov  1 12:00:00.1 leaf01 WARNING swss#orchagent: :- doQuux: unhandled quux", "orchagent"),
