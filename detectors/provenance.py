@@ -121,16 +121,8 @@ def _rank(forger: Forger) -> int:
 
 def to_wire(provenance: Provenance) -> dict[str, Any]:
     """JSON-ready; what is not known is left out."""
-    values = {
-        "sender": provenance.sender,
-        "transport": str(provenance.transport),
-        "authenticated_as": provenance.authenticated_as,
-        "is_relay": provenance.is_relay,
-        "program": provenance.program,
-        "facility": provenance.facility,
-        "severity": provenance.severity,
-        "forger": str(provenance.forger),
-    }
+    words = {"transport": str(provenance.transport), "forger": str(provenance.forger)}
+    values = vars(provenance) | words
     # 0 is the kernel's facility.
     return {name: value for name, value in values.items() if value or _is_number(value)}
 

@@ -25,7 +25,8 @@ from typing import Optional
 
 UNKNOWN_HOST = "-"
 _PCI = re.compile(
-    r"^(?:PCI:)?(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-9a-f]))?$",
+    r"^(?:PCI:)?(?:(?P<domain>[0-9a-f]{4,8}):)?"
+    r"(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-9a-f]))?$",
     re.IGNORECASE,
 )
 
@@ -39,8 +40,9 @@ def pci_address(text: str) -> Optional[str]:
     found = _PCI.match(text.strip())
     if found is None:
         return None
-    domain = (found["domain"] or "0000").lower()[-4:].rjust(4, "0")
-    return f"{domain}:{found['bus'].lower()}:{found['device'].lower()}.{(found['function'] or '0').lower()}"  # noqa: E501
+    domain = (found["domain"] or "0000")[-4:].rjust(4, "0")
+    function = found["function"] or "0"
+    return f"{domain}:{found['bus']}:{found['device']}.{function}".lower()
 
 
 def short_host(name: str) -> str:

@@ -42,15 +42,14 @@ _SEVERITIES = {
     )
     for word in words.split()
 }
-_MONTHS = {
-    name: number
-    for number, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)  # noqa: SIM905
-}
+_MONTH_NAMES = "jan feb mar apr may jun jul aug sep oct nov dec"
+_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
 # Names with one meaning: RFC 5322 section 4.3, and the zones that switches print. Others mean the
 # source's own zone.
 _ZONE_HOURS = {
-    "UTC": 0, "GMT": 0, "Z": 0, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8,  # noqa: E501
-    "PDT": -7, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9, "AEST": 10, "AEDT": 11,
+    "UTC": 0, "GMT": 0, "Z": 0,
+    "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7,
+    "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9, "AEST": 10, "AEDT": 11,
 }  # fmt: skip
 
 # The abbreviations of glibc's de_DE that differ in three plain letters.
@@ -376,8 +375,14 @@ def _is_driver(name: str) -> bool:
 
 
 def _finish(
-    host: str | None, at: datetime | None, program: str, body: str, severity: int | None, clock: _Clock, boot: str = ""  # noqa: E501
-) -> Header:  # fmt: skip
+    host: str | None,
+    at: datetime | None,
+    program: str,
+    body: str,
+    severity: int | None,
+    clock: _Clock,
+    boot: str = "",
+) -> Header:
     # rsyslog keeps the blank with which it took the message from behind its tag.
     body, repeats, repeat = _repeats(body.lstrip(" "))
     if not program and body.startswith("kernel: "):

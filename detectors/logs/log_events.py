@@ -53,9 +53,10 @@ def find_unread(lines: Sequence[Observation]) -> list[UnreadLine]:
     one for each machine and template."""
     found = UnreadLines()
     for line in lines:
+        host = resources.host_of(line.resource) or resources.UNKNOWN_HOST
         unread = _unread_reader().read(
             str(line.value).encode("utf-8", "replace"),
-            default_host=resources.host_of(line.resource) or resources.UNKNOWN_HOST,
+            default_host=host,
             observed_at=line.observed_at,
             zone=timezone.utc,
             is_own_line=True,

@@ -131,13 +131,11 @@ class UnreadLine:
     def add(self, later: UnreadLine) -> UnreadLine:
         """Both together; the sample stays."""
         known = [severity for severity in (self.severity, later.severity) if severity is not None]
-        return replace(
-            self,
-            severity=min(known, default=None),
-            first_at=min(self.first_at, later.first_at),
-            last_at=max(self.last_at, later.last_at),
-            count=self.count + later.count,
-        )
+        severity = min(known, default=None)
+        first_at = min(self.first_at, later.first_at)
+        last_at = max(self.last_at, later.last_at)
+        count = self.count + later.count
+        return replace(self, severity=severity, first_at=first_at, last_at=last_at, count=count)
 
 
 class UnreadReader:
@@ -167,13 +165,16 @@ class UnreadReader:
         if not is_of_interest(header) or self._matcher.is_read(line, header):
             return None
         named = default_host if is_own_line or not header.host else header.host
+        host = resources.short_host(resources.printable(named))
+        template = make_template(header.body)
+        said_at = header.occurred_at
         return UnreadLine(
-            host=resources.short_host(resources.printable(named)),
+            host=host,
             program=program_of(header),
-            template=make_template(header.body),
+            template=template,
             severity=header.severity,
-            first_at=header.occurred_at,
-            last_at=header.occurred_at,
+            first_at=said_at,
+            last_at=said_at,
             count=header.repeats,
             sample=excerpt_of(line),
         )

@@ -54,8 +54,8 @@ _SETTINGS, _STATISTICS, _FEC, _DRIVER = "ethtool.", "ethtool-S.", "ethtool-fec."
 # it.
 _PICK = 'ethtool -S "$1" | grep -E "$2"'
 _LINES = (
-    "^ *(NIC"
-    " statistics|rx_.*_phy|link_down|[rt]x_prio[0-7]_pause|tx_pause_storm|module_|.*_pci_|.*out_of_buffer)"  # noqa: E501
+    "^ *(NIC statistics|rx_.*_phy|link_down|[rt]x_prio[0-7]_pause|tx_pause_storm"
+    "|module_|.*_pci_|.*out_of_buffer)"
 )
 _NOT_INSTALLED = "it is not installed"
 _NO_STATISTICS = (b"no stats available", b"Operation not supported")

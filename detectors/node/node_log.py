@@ -220,9 +220,9 @@ def _format_syslog(entry: dict[str, Any], host: str) -> str:
         f"[{micros // 1_000_000:5d}.{micros % 1_000_000:06d}] " if since_boot is not None else ""
     )
     priority = min(max(_number(entry.get("PRIORITY", "6")), 0), 7)
-    return f"<{priority}>1 {stamp} {host or '-'} kernel - - - {printk}{_message(entry.get('MESSAGE'))}"[  # noqa: E501
-        :_LONGEST_LINE
-    ]
+    message = _message(entry.get("MESSAGE"))
+    line = f"<{priority}>1 {stamp} {host or '-'} kernel - - - {printk}{message}"
+    return line[:_LONGEST_LINE]
 
 
 def _message(value: object) -> str:

@@ -349,11 +349,9 @@ class Intake:
             return
         body = self._header(line, sender, observed_at).body if facts else ""
         for number, fact in enumerate(facts):
-            self.folder.add(
-                (sender.key, *_identity(fact, body)),
-                _folded(fact, line, _own_key(fact.source_key, number), sender),
-                now=now,
-            )
+            identity = (sender.key, *_identity(fact, body))
+            folded = _folded(fact, line, _own_key(fact.source_key, number), sender)
+            self.folder.add(identity, folded, now=now)
 
     def _repeat_of_last(
         self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float

@@ -44,6 +44,9 @@ _HEADER_BYTES = 22
 _STEP_BYTES = 64 * 1024
 _encode = msgspec.json.Encoder().encode
 
+Wires = list[dict[str, Any]]
+"""Events as JSON objects, as `detectors.faults` writes them."""
+
 
 class SpoolError(Exception):
     """The spool cannot be used: says which file, why, and what to do."""
@@ -89,15 +92,15 @@ class Batch:
         return self.turn is Turn.URGENT
 
     @property
-    def wires(self) -> list[dict[str, Any]]:
+    def wires(self) -> Wires:
         """The events, each with the id that its place in the spool gives it."""
         return decode(self.payload, self.receiver, self.extent.segment, self.extent.start)
 
 
-def decode(payload: bytes, receiver: str, segment: int, start: int) -> list[dict[str, Any]]:
+def decode(payload: bytes, receiver: str, segment: int, start: int) -> Wires:
     """The events of a batch in wire form, each with its id. Raises ValueError for what is no JSON
     list of objects."""
-    wires: list[dict[str, Any]] = msgspec.json.decode(payload, type=list[dict[str, Any]])
+    wires: Wires = msgspec.json.decode(payload, type=Wires)
     for index, wire in enumerate(wires):
         wire["event_id"] = event_id(receiver, segment, start, index)
     return wires

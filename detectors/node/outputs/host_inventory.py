@@ -18,7 +18,8 @@ from detectors.faults import Observation
 from detectors.node.outputs.host_storage import parse_document
 
 _PART = re.compile(
-    r"^/sys/bus/pci/devices/(?P<pci>[0-9a-f:.]+)/(?P<kind>net|infiniband|nvme)/(?P<name>[^/]+)/(?P<rest>.+)$"
+    r"^/sys/bus/pci/devices/(?P<pci>[0-9a-f:.]+)"
+    r"/(?P<kind>net|infiniband|nvme)/(?P<name>[^/]+)/(?P<rest>.+)$"
 )
 _LINK = re.compile(
     r"^/sys/class/pci_bus/[0-9a-f:]+/device/(?P<pci>[0-9a-f:.]+)/current_link_speed$"

@@ -17,7 +17,8 @@ from typing import Any, Optional
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,30}")
 _NET_FILE = re.compile(r"/sys/class/net/(?P<netdev>[^/]+)/(?P<file>\w+|device/uevent)")
 _RDMA_FILE = re.compile(
-    r"/sys/class/infiniband/(?P<device>[^/]+)/(?:ports/(?P<port>\d+)/(?P<path>[\w/]+)|(?P<file>device/\w+|\w+))"
+    r"/sys/class/infiniband/(?P<device>[^/]+)"
+    r"/(?:ports/(?P<port>\d+)/(?P<path>[\w/]+)|(?P<file>device/\w+|\w+))"
 )
 _RDMA_LINE = re.compile(
     r"link (?P<device>[\w.-]+)/(?P<port>\d+) .{0,200}?state (?P<state>\w+)"

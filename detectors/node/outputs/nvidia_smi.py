@@ -30,7 +30,8 @@ _ABSENT = frozenset(
 # `GPU 0000:09:00.0:`, `GPU0000:17:00.0:`, `GPU0: 0000:17:00.0:` and a domain of three digits all
 # occur; terminals wrap the line anywhere. Forms: fixtures/signals/gpu.
 _NO_HANDLE = re.compile(
-    r"Unable\s+to\s+determine\s+the\s+device\s+handle\s+for\s+gpu\s?(?:\d{1,3}:\s)?\s?(?P<pci>[0-9A-F:.]{7,18}):\s"
+    r"Unable\s+to\s+determine\s+the\s+device\s+handle\s+for\s+gpu\s?(?:\d{1,3}:\s)?"
+    r"\s?(?P<pci>[0-9A-F:.]{7,18}):\s"
     r"\s?(?P<text>[A-Za-z][A-Za-z ]{0,60}(?:\r?\n[A-Za-z ]{1,40}$)?)",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -76,8 +76,8 @@ _NOTICES = re.compile(
     re.IGNORECASE,
 )
 _PART = re.compile(
-    r"power"
-    r" suppl|psu|\bfan|temperature|thermal|overheat|voltage|memory|dimm|drive|intrusion|hood|leak|redundan"  # noqa: E501
+    r"power suppl|psu|\bfan|temperature|thermal|overheat|voltage|memory|dimm|drive"
+    r"|intrusion|hood|leak|redundan"
     r"|machine check|processor|pcie|uncorrectable|\bcpu|\bgpu|nvlink|hardware",
     re.IGNORECASE,
 )
