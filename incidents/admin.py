@@ -164,9 +164,10 @@ class MachineAdmin(ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         incidents = with_place(Incident.objects.filter(pk__in=_incidents_about(row.path)))
         faults = Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")
+        past_incidents = incidents.filter(state__in=CLOSED)
         return {
             "open_incidents": incidents.filter(state__in=OPEN),
-            "past_incidents": incidents.filter(state__in=CLOSED)[:PAST_SHOWN],
+            "past_incidents": past_incidents[:PAST_SHOWN],
             "faults": faults[:100],
             "parts": history(row.path),
             "can_report": request.user.has_perm("incidents.add_userreport"),

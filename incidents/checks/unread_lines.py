@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Count, F, Q, QuerySet
@@ -110,22 +111,20 @@ def _add_to_template(row: UnreadTemplate, line: UnreadLine, now: datetime) -> No
     severities = [severity for severity in (row.severity, line.severity) if severity is not None]
     row.severity = min(severities, default=None)
     UnreadTemplate.objects.filter(pk=row.pk).update(
-        count=F("count") + line.count,
-        last_at=Greatest(F("last_at"), now),
-        severity=row.severity,
-        samples=samples,
+        severity=row.severity, samples=samples, **_count_up(line, now)
     )
+
+
+def _count_up(line: UnreadLine, now: datetime) -> dict[str, Any]:
+    """What each sighting changes of a row; two receivers may count at once."""
+    return {"count": F("count") + line.count, "last_at": Greatest(F("last_at"), now)}
 
 
 def _add_to_machine(template: UnreadTemplate, line: UnreadLine, now: datetime) -> None:
     machines = UnreadOnMachine.objects.filter(template=template)
     known = machines.filter(machine=line.host)
-    changed = known.update(
-        count=F("count") + line.count,
-        first_at=Least(F("first_at"), now),
-        last_at=Greatest(F("last_at"), now),
-        sample=line.sample,
-    )
+    first_at = Least(F("first_at"), now)
+    changed = known.update(first_at=first_at, sample=line.sample, **_count_up(line, now))
     if changed or machines.count() >= MOST_MACHINES:
         return
     UnreadOnMachine.objects.get_or_create(
@@ -182,10 +181,11 @@ def _machine_of(path: str) -> str:
 
 
 def _make_sighting(row: UnreadOnMachine) -> UnreadSighting:
+    template = row.template
     return UnreadSighting(
-        key=row.template.key,
-        program=row.template.program,
-        template=row.template.template,
+        key=template.key,
+        program=template.program,
+        template=template.template,
         machine=row.machine,
         count=row.count,
         first_at=row.first_at,

@@ -259,11 +259,12 @@ class IncidentAdmin(ReadOnlyAdmin):
         forms = act_forms(row) if can_act else []
         sections = _sections(row)
         act_address = reverse("admin:incidents_incident_act", args=[row.pk])
+        history = _history_context(row, request.GET.get("before", ""))
         return {
             "title": f"Incident {row.pk}",
             **_members_context(row),
             **_notifications_context(row),
-            **_history_context(row, request.GET.get("before", "")),
+            **history,
             "can_act": can_act,
             "forms": forms,
             "sections": sections,
@@ -284,11 +285,13 @@ def _history_context(incident: Incident, before: str) -> dict[str, Any]:
         entries = entries.filter(pk__lt=int(before))
     shown = list(entries[: ENTRIES_SHOWN + 1])
     timeline, is_cut = shown[:ENTRIES_SHOWN], len(shown) > ENTRIES_SHOWN
+    earlier = timeline[-1].pk if is_cut else None
+    unread = unread_lines.get_sightings_beside(incident, timezone.now())
     return {
         "timeline": timeline,
-        "earlier": timeline[-1].pk if is_cut else None,
+        "earlier": earlier,
         "reports": incident.reports.order_by("id"),
-        "unread": unread_lines.get_sightings_beside(incident, timezone.now()),
+        "unread": unread,
         "duplicates": incident.duplicates.order_by("id"),
     }
 

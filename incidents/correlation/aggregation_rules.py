@@ -122,11 +122,9 @@ class AggregationRule:
     @cached_property
     def types(self) -> frozenset[str]:
         """The fault types of the catalogue that are effects."""
-        return frozenset(
-            row.id
-            for row in fault_catalog.load()
-            if _is_one_of(row.id, self.effect) and not _is_one_of(row.id, self.but_not)
-        )
+        known = [row.id for row in fault_catalog.load()]
+        effects = [name for name in known if _is_one_of(name, self.effect)]
+        return frozenset(name for name in effects if not _is_one_of(name, self.but_not))
 
 
 @lru_cache(maxsize=4)

@@ -31,13 +31,16 @@ def make_conclusion(
 ) -> FaultEvent:
     """Of the type's own severity, action and component; `text` is its evidence, for people.
     `is_believed`: what was measured alone would be enough for it."""
+    identity = event_id("concluded", fault_type, resource, qualifier, kind, now.isoformat())
+    is_about_ourselves = resource.startswith("kintsugi/")
+    provenance = OWN if is_about_ourselves else _FROM[is_believed]
     return catalog.load()[fault_type].create_event(
-        event_id("concluded", fault_type, resource, qualifier, kind, now.isoformat()),
+        identity,
         kind,
         resource,
         source="poll",
         at=now,
         qualifier=qualifier,
         excerpt=text,
-        provenance=OWN if resource.startswith("kintsugi/") else _FROM[is_believed],
+        provenance=provenance,
     )

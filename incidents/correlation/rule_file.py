@@ -41,20 +41,15 @@ _LONGEST_NAME = 64
 _JOIN = "join"
 _FLAGS = ("is_hardware", "is_sympathetic", "opens_incident", "calls_for_repair", "is_link")
 _CLASS_KEYS = frozenset({"name", "types", "but_not", "on", "components", *_FLAGS})
+_TEXTS = ("because", "source", "explains")
+_RULE_FLAGS = ("by_root", "reported_only", "one_machine")
 _RULE_KEYS = frozenset(
     {
-        "name",
-        "cause",
-        "effect",
-        "relation",
-        "window",
-        "lasts",
-        "direction",
-        "root",
-        "states",
-        "by_root",
+        *("name", "cause", "effect", "relation", "window", "lasts", "direction", "root", "states"),
+        "enabled",
+        *_TEXTS,
+        *_RULE_FLAGS,
     }
-    | {"reported_only", "one_machine", "because", "explains", "source", "enabled"}
 )
 _NEEDED = ("name", "cause", "effect", "relation", "because", "source")
 _Word = TypeVar("_Word", bound=Enum)
@@ -163,24 +158,20 @@ class _Reader:
         values = row.values
         if len(row.name) > _LONGEST_NAME:
             reasons.append(f"name: longer than {_LONGEST_NAME} characters")
-        relations = _texts("relation", values["relation"], reasons)
+        cause = self._side("cause", values["cause"], reasons)
+        effect = self._side("effect", values["effect"], reasons)
+        words = _texts("relation", values["relation"], reasons)
+        relations = tuple(_ordered(Relation, "relation", words, reasons))
+        texts: dict[str, Any] = {key: str(values.get(key, "")) for key in _TEXTS}
         return Rule(
             name=row.name,
-            cause=self._side("cause", values["cause"], reasons),
-            effect=self._side("effect", values["effect"], reasons),
-            relations=tuple(_ordered(Relation, "relation", relations, reasons)),
-            because=str(values["because"]),
-            source=str(values["source"]),
-            explains=str(values.get("explains", "")),
-            window=_window(values.get("window", _JOIN), reasons),
-            lasts=_word(Lasts, "lasts", values, reasons, Lasts.WINDOW),
-            direction=_word(CauseOrder, "direction", values, reasons, CauseOrder.EITHER),
-            root=_word(Root, "root", values, reasons, Root.CAUSE),
-            states=_words(State, "states", values.get("states", ()), reasons),
-            by_root=_flag("by_root", values.get("by_root", False), reasons),
-            reported_only=_flag("reported_only", values.get("reported_only", False), reasons),
-            one_machine=_flag("one_machine", values.get("one_machine", False), reasons),
+            cause=cause,
+            effect=effect,
+            relations=relations,
             where=row.where,
+            **texts,
+            **_read_times(values, reasons),
+            **_read_choices(values, reasons),
         )
 
     def _side(self, key: str, given: Any, reasons: list[str]) -> tuple[FaultClass, ...]:
@@ -196,6 +187,23 @@ class _Reader:
                 names = ", ".join(sorted(self.classes))
                 reasons.append(f"{key}: {term} is no class; known are {names}")
         return tuple(classes)
+
+
+def _read_times(values: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
+    """How far apart cause and effect may be, and which of them comes first."""
+    return {
+        "window": _window(values.get("window", _JOIN), reasons),
+        "lasts": _word(Lasts, "lasts", values, reasons, Lasts.WINDOW),
+        "direction": _word(CauseOrder, "direction", values, reasons, CauseOrder.EITHER),
+    }
+
+
+def _read_choices(values: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
+    """Which side is the root, and to which incidents the rule applies."""
+    flags = {flag: _flag(flag, values.get(flag, False), reasons) for flag in _RULE_FLAGS}
+    root = _word(Root, "root", values, reasons, Root.CAUSE)
+    states = _words(State, "states", values.get("states", ()), reasons)
+    return {"root": root, "states": states, **flags}
 
 
 def _placed(

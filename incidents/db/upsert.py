@@ -180,9 +180,9 @@ def put_excerpts(excerpts: Sequence[Excerpt]) -> None:
     with connection.cursor() as cursor:
         if is_postgresql():
             cursor.execute(
-                f"INSERT INTO incidents_evidence {columns} SELECT fault, slot, CASE WHEN slot < {FIRST_EXCERPTS}"  # noqa: E501, S608
-                " THEN 'first' ELSE 'last' END, source, occurred_at, text FROM"
-                " json_to_recordset(%s)"
+                f"INSERT INTO incidents_evidence {columns} SELECT fault, slot,"  # noqa: S608
+                f" CASE WHEN slot < {FIRST_EXCERPTS} THEN 'first' ELSE 'last' END,"
+                " source, occurred_at, text FROM json_to_recordset(%s)"
                 " AS n(fault bigint, slot smallint, source text, occurred_at timestamptz, text"
                 f" text){over}",
                 [_json(excerpts)],

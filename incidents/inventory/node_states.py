@@ -32,10 +32,12 @@ _BATCH = 1_000
 STALE = timedelta(minutes=3)
 # Of a node whose slurmd does not answer (sinfo(1), NODE STATE CODES).
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
-_COLUMNS = (
-    *("pk", "node", "state", "is_serving", "holder", "reason", "reason_set_by", "reason_set_at"),
+# What a row has of `SeenState`.
+_SEEN = (
+    *("state", "is_serving", "holder", "reason", "reason_set_by", "reason_set_at"),
     *("resume_after", "boot_time", "slurmd_started_at", "gpus"),
 )
+_COLUMNS = ("pk", "node", *_SEEN)
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,20 @@ def record_look(
     without any node is no answer: call `record_silence`.
     """
     seen = node_changes.observe_all(nodes, slurm_user)
+    digest = node_changes.make_digest(seen)
+    took_ms = round(took / timedelta(milliseconds=1))
     values = {
         "asked_at": asked_at,
         "answered_at": asked_at,
         "silent_since": None,
         "complaint": "",
-        "took_ms": round(took / timedelta(milliseconds=1)),
+        "took_ms": took_ms,
         "nodes": len(nodes),
-        "digest": node_changes.make_digest(seen),
+        "digest": digest,
         "slurm_user": slurm_user[:_LONGEST_USER],
     }
     of_cluster = FleetLook.objects.filter(cluster=_CLUSTER)
-    unchanged = of_cluster.filter(digest=values["digest"], answered_at__lt=asked_at)
+    unchanged = of_cluster.filter(digest=digest, answered_at__lt=asked_at)
     if unchanged.update(**values):
         return Changes({}, frozenset(), {})
     with transaction.atomic():
@@ -96,11 +100,10 @@ def record_silence(asked_at: datetime, complaint: str) -> None:
     """Slurm did not answer: nothing else is known, so nothing else is written."""
     start = FleetLook(cluster=_CLUSTER, asked_at=asked_at)
     FleetLook.objects.bulk_create([start], ignore_conflicts=True)
-    FleetLook.objects.filter(cluster=_CLUSTER, asked_at__lte=asked_at).update(
-        asked_at=asked_at,
-        complaint=complaint.replace("\0", "")[:_LONGEST],
-        silent_since=Coalesce(F("silent_since"), Value(asked_at)),
-    )
+    text = complaint.replace("\0", "")[:_LONGEST]
+    silent_since = Coalesce(F("silent_since"), Value(asked_at))
+    looks = FleetLook.objects.filter(cluster=_CLUSTER, asked_at__lte=asked_at)
+    looks.update(asked_at=asked_at, complaint=text, silent_since=silent_since)
 
 
 def record_slurm_user(user: str) -> None:
@@ -211,24 +214,9 @@ def _begin(states: Mapping[str, SeenState], at: datetime) -> None:
     jobs = _count_jobs(states.keys())
     rows = []
     for name, seen in states.items():
-        rows.append(
-            NodeInterval(
-                node=name,
-                state=seen.state,
-                is_serving=seen.is_serving,
-                holder=seen.holder,
-                reason=seen.reason,
-                reason_set_by=seen.reason_set_by,
-                reason_set_at=seen.reason_set_at,
-                resume_after=seen.resume_after,
-                boot_time=seen.boot_time,
-                slurmd_started_at=seen.slurmd_started_at,
-                gpus=seen.gpus,
-                jobs=jobs.get(name, 0),
-                since=at,
-                seen_at=at,
-            )
-        )
+        columns = {field: getattr(seen, field) for field in _SEEN}
+        row = NodeInterval(node=name, jobs=jobs.get(name, 0), since=at, seen_at=at, **columns)
+        rows.append(row)
     NodeInterval.objects.bulk_create(rows, batch_size=_BATCH)
 
 

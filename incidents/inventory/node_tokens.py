@@ -47,15 +47,13 @@ def adopt(node: Node, token: str, *, lasts: timedelta, now: datetime) -> NodeTok
 
 
 def _insert(node: Node, token: str, *, lasts: timedelta, actor: str, now: datetime) -> NodeToken:
-    row, _ = NodeToken.objects.get_or_create(
-        digest=digest(token),
-        defaults={
-            "node": node,
-            "created_at": now,
-            "created_by": actor[:150],
-            "expires_at": now + lasts,
-        },
-    )
+    columns = {
+        "node": node,
+        "created_at": now,
+        "created_by": actor[:150],
+        "expires_at": now + lasts,
+    }
+    row, _ = NodeToken.objects.get_or_create(digest=digest(token), defaults=columns)
     return row
 
 

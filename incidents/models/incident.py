@@ -102,7 +102,15 @@ class Fault(models.Model):
 
     class Meta:
         _is_active = Q(is_active=True)
-        _latest_first = Index(fields=["fingerprint", "-id"], name="fault_by_fingerprint")
+        _of_owner = (
+            Index(fields=["owner", "is_active"], name="fault_by_owner"),
+            Index(fields=["owner", "raised_at"], name="fault_by_onset"),
+            Index(fields=["owner", "observed_at"], name="fault_by_sight"),
+        )
+        _of_fingerprint = (
+            Index(fields=["fingerprint", "-id"], name="fault_by_fingerprint"),
+            Index(fields=["fingerprint", "cleared_at"], name="fault_by_end"),
+        )
         _of_active = (
             Index(fields=["clears_at"], condition=_is_active, name="fault_clears_at"),
             Index(fields=["held_until"], condition=_is_active, name="fault_held_until"),
@@ -115,13 +123,10 @@ class Fault(models.Model):
             )
         ]
         indexes: ClassVar = [
-            Index(fields=["owner", "is_active"], name="fault_by_owner"),
+            *_of_owner,
             Index(fields=["fault_type", "is_active"], name="fault_by_type"),
-            _latest_first,
-            Index(fields=["fingerprint", "cleared_at"], name="fault_by_end"),
+            *_of_fingerprint,
             Index(fields=["is_active", "id"], name="fault_list"),
-            Index(fields=["owner", "raised_at"], name="fault_by_onset"),
-            Index(fields=["owner", "observed_at"], name="fault_by_sight"),
             *_of_active,
         ]
 
@@ -355,13 +360,19 @@ class Incident(models.Model):
         permissions: ClassVar = [
             ("act_on_incident", "Can acknowledge, confirm, resolve and otherwise act on incidents")
         ]
+        _of_open = (
+            Index(fields=["node"], condition=_IS_OPEN, name="open_incident_by_node"),
+            Index(fields=["owner"], condition=_IS_OPEN, name="open_incident_by_owner"),
+        )
+        _by_time = (
+            Index(fields=["onset_at"], name="incident_by_onset"),
+            Index(fields=["closed_at"], name="incident_by_end"),
+        )
         indexes: ClassVar = [
             Index(fields=["state", "-opened_at"], name="incident_by_state"),
             Index(fields=["owner", "state"], name="incident_by_owner"),
-            Index(fields=["node"], condition=_IS_OPEN, name="open_incident_by_node"),
-            Index(fields=["owner"], condition=_IS_OPEN, name="open_incident_by_owner"),
-            Index(fields=["onset_at"], name="incident_by_onset"),
-            Index(fields=["closed_at"], name="incident_by_end"),
+            *_of_open,
+            *_by_time,
         ]
 
     def __str__(self) -> str:

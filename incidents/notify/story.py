@@ -78,7 +78,8 @@ QUIET = (
 
 def console_url(incident: int) -> str:
     """The incident's page in the console."""
-    return f"{settings.KINTSUGI['KINTSUGI_BASE_URL'].rstrip('/')}/incidents/incident/{incident}/change/"  # noqa: E501
+    base = settings.KINTSUGI["KINTSUGI_BASE_URL"].rstrip("/")
+    return f"{base}/incidents/incident/{incident}/change/"
 
 
 def thing(resource: str) -> str:

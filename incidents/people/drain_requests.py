@@ -53,14 +53,16 @@ def make_event(request: DrainRequest, told_by: Provenance, *, now: datetime) -> 
             f"The reason has {len(reason)} characters; {LONGEST_REASON} at most are taken."
         )
     kind = EventKind.CLEARED if request.is_end else EventKind.RAISED
+    identity = event_id("drain_request", node.name, request.check, kind, now.isoformat())
+    excerpt = f"{request.check}: {reason or 'the node need not be drained any more'}"
     return catalog.load()[FAULT_TYPE].create_event(
-        event_id("drain_request", node.name, request.check, kind, now.isoformat()),
+        identity,
         kind,
         resources.node(node.name),
         source="poll",
         at=now,
         qualifier=request.check,
-        excerpt=f"{request.check}: {reason or 'the node need not be drained any more'}",
+        excerpt=excerpt,
         provenance=told_by,
     )
 

@@ -164,11 +164,12 @@ def _new_chunks(
     made = []
     for number, start in enumerate(range(0, len(names), size), first):
         members = names[start : start + size]
+        next_poll_at = _on_grid(pace.detector, number, pace.every, now)
         chunk = PollChunk(
             detector=pace.detector,
             kind=pace.kind,
             number=number,
-            next_poll_at=_on_grid(pace.detector, number, pace.every, now),
+            next_poll_at=next_poll_at,
             size=len(members),
             targets=_joined(members),
         )
@@ -457,8 +458,8 @@ def _update(polls: Sequence[Poll], lease: datetime | None) -> None:
         values.append((poll.memory, poll.failures, *times, poll.pk, *holder))
     with connection.cursor() as cursor:
         cursor.executemany(
-            "UPDATE incidents_poll SET memory = %s, failures = %s, polled_at = %s, next_poll_at = %s,"  # noqa: E501, S608
-            f" leased_until = NULL WHERE id = %s{held}",
+            "UPDATE incidents_poll SET memory = %s, failures = %s, polled_at = %s,"  # noqa: S608
+            f" next_poll_at = %s, leased_until = NULL WHERE id = %s{held}",
             values,
         )
 

@@ -56,16 +56,15 @@ def clopper_pearson(successes: int, trials: int) -> Estimate:
 
 def _upper_tail(least: int, trials: int, share: float) -> float:
     """The probability of `least` successes or more of so many trials."""
-    ways = math.lgamma(trials + 1)
-    terms = (
-        ways
-        - math.lgamma(count + 1)
-        - math.lgamma(trials - count + 1)
-        + count * math.log(share)
-        + (trials - count) * math.log1p(-share)
-        for count in range(least, trials + 1)
-    )
-    return math.fsum(math.exp(term) for term in terms)
+    all_orders = math.lgamma(trials + 1)
+    log_success, log_failure = math.log(share), math.log1p(-share)
+    terms = []
+    for successes in range(least, trials + 1):
+        failures = trials - successes
+        log_orders = all_orders - math.lgamma(successes + 1) - math.lgamma(failures + 1)
+        log_chance = log_orders + successes * log_success + failures * log_failure
+        terms.append(math.exp(log_chance))
+    return math.fsum(terms)
 
 
 def _solve(rising: Callable[[float], float]) -> float:

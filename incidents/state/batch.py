@@ -148,18 +148,21 @@ class TriageBatch:
         text: str,
         *,
         rule: str = "",
+        until: datetime | None = None,
     ) -> None:
         """Says why, in the transaction of what it explains."""
-        self.decisions.append(
-            Decision(
-                fault=fault.row if fault else None,
-                incident=incident.row if incident else None,
-                kind=kind,
-                rule=rule,
-                text=text[:500],
-                recorded_at=self.now,
-            )
+        fault_row = fault.row if fault else None
+        incident_row = incident.row if incident else None
+        decision = Decision(
+            fault=fault_row,
+            incident=incident_row,
+            kind=kind,
+            rule=rule,
+            text=text[:500],
+            until=until,
+            recorded_at=self.now,
         )
+        self.decisions.append(decision)
 
 
 def new_fault(kind: FaultType, *, fingerprint: str, resource: str, qualifier: str) -> Fault:

@@ -228,6 +228,7 @@ class IncidentCase:
 
     def view(self) -> IncidentView:
         row = self.row
+        is_silent = row.silence_id is not None and row.announced_at is None
         return IncidentView(
             key=self.key,
             state=State(row.state),
@@ -235,7 +236,7 @@ class IncidentCase:
             members=self.members,
             has_platform_signal=row.has_platform_signal,
             is_fixed=self.is_fixed or row.is_root_by_person,
-            is_told=row.silence_id is None or row.announced_at is not None,
+            is_told=not is_silent,
             is_written=not self.is_new,
             opened_at=row.opened_at,
             machines=self.machines,

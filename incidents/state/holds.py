@@ -94,13 +94,4 @@ def _hold(batch: TriageBatch, case: IncidentCase, suspicion: Suspicion) -> None:
         return
     text = f"No repair before {clock(until)}: {suspicion.reason}"
     case.entries.append(TimelineNote("repair_held", text, batch.now))
-    decision = Decision(
-        fault=case.root.row,
-        incident=row,
-        kind=Decision.Kind.HELD,
-        rule=suspicion.rule,
-        text=text[:500],
-        until=until,
-        recorded_at=batch.now,
-    )
-    batch.decisions.append(decision)
+    batch.decide(Decision.Kind.HELD, case.root, case, text, rule=suspicion.rule, until=until)

@@ -148,14 +148,17 @@ def _windows(now: datetime) -> dict[str, frozenset[str]]:
 def _view(fault_type: str, resource: str, catalog: Catalog, now: datetime) -> FaultView:
     """The fault as its type alone describes it; where it may be found depends on no more."""
     row = catalog.get(fault_type)
+    if row is None:
+        unknown = (Component.UNKNOWN, Severity.INDETERMINATE, Action.NONE)
+        return FaultView(fault_type, resource, *unknown, occurred_at=now, observed_at=now)
     return FaultView(
-        fault_type=fault_type,
-        resource=resource,
-        component=row.component if row else Component.UNKNOWN,
-        severity=row.severity if row else Severity.INDETERMINATE,
-        action=row.action if row else Action.NONE,
+        fault_type,
+        resource,
+        row.component,
+        row.severity,
+        row.action,
         occurred_at=now,
         observed_at=now,
-        opens_incident=row is None or row.opens_incident,
-        is_sympathetic=row is not None and row.is_sympathetic,
+        opens_incident=row.opens_incident,
+        is_sympathetic=row.is_sympathetic,
     )

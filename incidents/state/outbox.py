@@ -154,17 +154,18 @@ def _raise_cards(cards: QuerySet[Notification], now: datetime) -> None:
 
 
 def _owe_replies(entries: Sequence[TimelineEntry], name: str, now: datetime) -> None:
-    replies = [
-        Notification(
-            incident_id=entry.incident_id,
-            channel=name,
-            reason=entry.kind[:32],
-            sequence=entry.pk,
-            entry=entry,
-            due_at=now,
-            recorded_at=now,
-        )
-        for entry in entries
-        if entry.kind not in NOT_TOLD
-    ]
+    told = [entry for entry in entries if entry.kind not in NOT_TOLD]
+    replies = [_make_reply(entry, name, now) for entry in told]
     upsert.insert(replies, ignore_conflicts=True)
+
+
+def _make_reply(entry: TimelineEntry, name: str, now: datetime) -> Notification:
+    return Notification(
+        incident_id=entry.incident_id,
+        channel=name,
+        reason=entry.kind[:32],
+        sequence=entry.pk,
+        entry=entry,
+        due_at=now,
+        recorded_at=now,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import chain
 
 from incidents.db import upsert
 from incidents.models import Incident, IncidentFault, TimelineEntry
@@ -122,13 +123,10 @@ def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
         incident.row.root_fault = incident.root.row
         incident.row.updated_at = now
     upsert.change([incident.row for incident in changed], _INCIDENT_COLUMNS)
-    role_changes = [
-        (fault.row.pk, role, rule, reason)
-        for one in incidents
-        for fault, role, rule, reason in one.role_changes
-        if fault.row.pk
-    ]
-    upsert.change_roles(role_changes)
+    role_changes = chain.from_iterable(incident.role_changes for incident in incidents)
+    upsert.change_roles(
+        [(case.row.pk, role, rule, why) for case, role, rule, why in role_changes if case.row.pk]
+    )
     links = [link for incident in incidents for link in _links(incident, now)]
     upsert.insert(links)
 

@@ -165,11 +165,12 @@ def move(
         setattr(incident, name, value)
     if new in CLOSED and old not in CLOSED:
         _end_faults(incident, trigger, actor=actor, now=now)
+    remark = f"{_back(trigger, values, now)} {note.strip()}"
     entry = TimelineEntry(
         incident=incident,
         kind=trigger.value,
         actor=actor[:150],
-        text=_text(incident, trigger, f"{_back(trigger, values, now)} {note.strip()}"),
+        text=_text(incident, trigger, remark),
         occurred_at=now,
         recorded_at=now,
     )
@@ -243,12 +244,15 @@ def _false_positive_refusal(incident: Incident) -> Refused | None:
         return None
     fault = active.get(pk=max(polled_at, key=lambda pk: (polled_at[pk], -pk)))
     others = f", and {len(polled_at) - 1} more" if len(polled_at) > 1 else ""
+    seen = (
+        f"{fault.fault_type} on {fault.resource} was last polled as active at"
+        f" {moment(polled_at[fault.pk])}{others}"
+    )
+    shelve = f"kintsugi silence add --shelf --resource {fault.resource} --type {fault.fault_type}"
     return Refused(
-        f"Incident #{incident.pk} is no false positive while a check sees a fault of it:"
-        f" {fault.fault_type} on {fault.resource} was last polled as active at"
-        f" {moment(polled_at[fault.pk])}{others}. Resolve the incident when that is mended. If the"
-        " check itself is wrong, shelve it: kintsugi silence add --shelf --resource"
-        f" {fault.resource} --type {fault.fault_type}"
+        f"Incident #{incident.pk} is no false positive while a check sees a fault of it: {seen}."
+        " Resolve the incident when that is mended. If the check itself is wrong, shelve it:"
+        f" {shelve}"
     )
 
 
@@ -280,25 +284,25 @@ def _consequences(incident: Incident, trigger: Trigger, now: datetime) -> dict[s
     nobody = (
         {"recovery": str(Recovery.SELF_CLEARED)} if incident.recovery == str(Recovery.NONE) else {}
     )
-    table: dict[Trigger, dict[str, Any]] = {
-        Trigger.ACKNOWLEDGE: acknowledged,
-        Trigger.CONFIRM: {"is_confirmed": True, **acknowledged},
-        Trigger.REPAIR_SUCCEEDED: {"restored_at": now, "repaired_at": now, "needs_human": ""},
-        Trigger.HANDED_TO_VENDOR: acknowledged,
-        Trigger.FAULTS_CLEARED: {"restored_at": now},
-        Trigger.FAULT_RETURNED: {"restored_at": None, "recovery": str(Recovery.NONE)},
-        Trigger.QUIET_ELAPSED: {**closed, **restored, **nobody, "needs_human": ""},
-        Trigger.RESOLVE: {
-            **closed,
-            **restored,
-            **acknowledged,
-            "repaired_at": now,
-            "needs_human": "",
-        },
-        Trigger.MARK_FALSE_POSITIVE: {**closed, **acknowledged, "needs_human": ""},
-        Trigger.MARK_DUPLICATE: {**closed, **acknowledged, "needs_human": ""},
-    }
-    return table.get(trigger, {})
+    settled = {**closed, "needs_human": ""}
+    match trigger:
+        case Trigger.ACKNOWLEDGE | Trigger.HANDED_TO_VENDOR:
+            return acknowledged
+        case Trigger.CONFIRM:
+            return {"is_confirmed": True, **acknowledged}
+        case Trigger.REPAIR_SUCCEEDED:
+            return {"restored_at": now, "repaired_at": now, "needs_human": ""}
+        case Trigger.FAULTS_CLEARED:
+            return {"restored_at": now}
+        case Trigger.FAULT_RETURNED:
+            return {"restored_at": None, "recovery": str(Recovery.NONE)}
+        case Trigger.QUIET_ELAPSED:
+            return {**settled, **restored, **nobody}
+        case Trigger.RESOLVE:
+            return {**settled, **restored, **acknowledged, "repaired_at": now}
+        case Trigger.MARK_FALSE_POSITIVE | Trigger.MARK_DUPLICATE:
+            return {**settled, **acknowledged}
+    return {}
 
 
 def get_given_back_at(incident: Incident) -> datetime | None:

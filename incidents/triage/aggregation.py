@@ -163,15 +163,18 @@ class Aggregation:
         self.explained |= {symptom.fingerprint for symptom in symptoms[count.place]}
         if _ACTIVE.rows(fingerprint=fingerprint(count.place, count.rule.concludes)):
             return
+        rule = count.rule
+        evidence = _format_evidence(count, self.batch)
+        is_believed = count.believed >= rule.needed(count.of)
         event = make_conclusion(
             EventKind.RAISED,
-            count.rule.concludes,
+            rule.concludes,
             count.place,
-            text=_format_evidence(count, self.batch),
+            text=evidence,
             now=self.batch.now,
-            is_believed=count.believed >= count.rule.needed(count.of),
+            is_believed=is_believed,
         )
-        event.attributes[CONCLUDED_BY] = count.rule.name
+        event.attributes[CONCLUDED_BY] = rule.name
         self.events.append(event)
 
     def _suspect(self, count: SymptomCount) -> Suspicion:
@@ -182,13 +185,15 @@ class Aggregation:
             f"{shown} show the same kind of fault within {duration(rule.window)}: {place} itself"
             " may be the cause."
         )
+        machines = symptom_counts.machines_behind(count.place, self.surroundings)
+        is_believed = count.believed >= rule.hold_at
         return Suspicion(
-            machines=symptom_counts.machines_behind(count.place, self.surroundings),
+            machines=machines,
             until=self.batch.now + rule.hold,
             reason=reason,
             rule=rule.name,
             holds_hardware=rule.holds_hardware,
-            is_believed=count.believed >= rule.hold_at,
+            is_believed=is_believed,
         )
 
 

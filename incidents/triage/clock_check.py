@@ -137,15 +137,16 @@ def create_clock_faults(
 
 def _make_clock_fault(item: Item, kind: FaultType) -> FaultEvent:
     event = item.event
-    late = duration(item.dated.lag)
+    identity = event_id(CLOCK_DOUBTED, event.event_id)
+    excerpt = f"Left out, dated {duration(item.dated.lag)} before it came: {event.excerpt}"
     return kind.create_event(
-        event_id(CLOCK_DOUBTED, event.event_id),
+        identity,
         EventKind.RAISED,
         item.owner,
         source=_SOURCE,
         at=event.observed_at,
         count=event.count,
-        excerpt=f"Left out, dated {late} before it came: {event.excerpt}",
+        excerpt=excerpt,
         provenance=event.provenance,
     )
 

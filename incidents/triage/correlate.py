@@ -87,9 +87,10 @@ def correlate(
     new_items = [item for item in items if _may_be_new(batch, item, new_keys)]
     placement.load_likely(batch, (_create_fault(batch, item, names) for item in new_items))
     for item in items:
+        standing, seen = _get_standing(batch, item), use_keys(item, new_keys)
         known = dedup.Known(
-            standing=_get_standing(batch, item),
-            seen=use_keys(item, new_keys),
+            standing=standing,
+            seen=seen,
             booted_at=item.booted_at,
             repaired_at=item.repaired_at,
             repair=item.repair,

@@ -117,8 +117,10 @@ def _raise_quarantine_fault(changes: Sequence[Change], now: datetime) -> list[Ch
     errors = [change.text for change in changes if change.kind is ChangeKind.QUARANTINED]
     if not errors:
         return []
-    alarm = fault_catalog.load()[QUARANTINED].create_event(
-        event_id(QUARANTINED, secrets.token_hex(16)),
+    identity = event_id(QUARANTINED, secrets.token_hex(16))
+    quarantined = fault_catalog.load()[QUARANTINED]
+    alarm = quarantined.create_event(
+        identity,
         EventKind.RAISED,
         OURSELVES,
         source=KINTSUGI,

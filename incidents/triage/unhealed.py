@@ -112,18 +112,19 @@ def _due(now: datetime) -> list[int]:
     then most of what it broke works).
     """
     since = now - grace()
-    calm = {
-        incident: ended > active
-        for incident, active, ended, latest_at in _SYMPTOM_COUNTS.rows()
-        if latest_at is None or latest_at <= since
-    }
+    calm, mostly = [], []
+    for incident, active, ended, latest_at in _SYMPTOM_COUNTS.rows():
+        if latest_at is not None and latest_at > since:
+            continue
+        calm.append(incident)
+        if ended > active:
+            mostly.append(incident)
     if not calm:
         return []
-    mostly = [pk for pk, is_mostly_over in calm.items() if is_mostly_over]
     goes_quiet = Q(root_fault__clears=str(ClearRule.AFTER_QUIET))
     healed = Q(root_fault__is_active=False, root_fault__cleared_at__lte=since) & ~goes_quiet
     passed = goes_quiet & Q(root_fault__last_seen_at__lte=since, pk__in=mostly)
-    apply_grace = Incident.objects.filter(pk__in=list(calm), state__in=_STATES, needs_human="")
+    apply_grace = Incident.objects.filter(pk__in=calm, state__in=_STATES, needs_human="")
     # Another fault of the cause's own part, or of its cable's other end, is the cause by another
     # name: it is not over.
     apply_grace = apply_grace.exclude(
