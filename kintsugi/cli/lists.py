@@ -89,13 +89,16 @@ def report_dry_runs(
     }
     if as_json:
         drains = services.list_external_drains(since, now, episodes)
+        report_rows = {name: asdict(report) for name, report in reports.items()}
+        episode_rows = [asdict(episode) for episode in episodes]
+        drain_rows = [asdict(drain) for drain in drains]
         output.print_json(
             {
                 "since": since,
                 "until": now,
-                "runbooks": {name: asdict(report) for name, report in reports.items()},
-                "episodes": [asdict(episode) for episode in episodes],
-                "external_drains": [asdict(drain) for drain in drains],
+                "runbooks": report_rows,
+                "episodes": episode_rows,
+                "external_drains": drain_rows,
             }
         )
         return

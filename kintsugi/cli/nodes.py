@@ -98,19 +98,19 @@ def list_out(nodes: Nodes = None, as_json: Json = False) -> None:
             groups[*words, *_get_work(name, state.reason, now)].append(name)
     rows = []
     for (reason, user, at, holder, incident, does), names in groups.items():
-        rows.append(
-            {
-                "reason": reason,
-                "user": user,
-                "timestamp": at,
-                "nodelist": fold(names),
-                "nodes": sorted(names),
-                "kept_by": holder,
-                "is_ours": reason.startswith(drain_reasons.OURS),
-                "incident": incident,
-                "kintsugi": does,
-            }
-        )
+        is_ours = reason.startswith(drain_reasons.OURS)
+        row = {
+            "reason": reason,
+            "user": user,
+            "timestamp": at,
+            "nodelist": fold(names),
+            "nodes": sorted(names),
+            "kept_by": holder,
+            "is_ours": is_ours,
+            "incident": incident,
+            "kintsugi": does,
+        }
+        rows.append(row)
     rows.sort(key=_get_order)
     if not as_json:
         rows = [row | {"reason": _shorten(row["reason"])} for row in rows]

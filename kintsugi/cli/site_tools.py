@@ -113,12 +113,10 @@ def add_change(
     """Raises CommandError."""
     now = timezone.now()
     teller = getpass.getuser()
+    took_effect_at = typed_times.moment("--at", at) if at else now
+    machines = hosts.parse(on or ())
     draft = ChangeDraft(
-        summary=summary,
-        author=by or teller,
-        at=typed_times.moment("--at", at) if at else now,
-        reference=ref,
-        machines=hosts.parse(on or ()),
+        summary=summary, author=by or teller, at=took_effect_at, reference=ref, machines=machines
     )
     try:
         change = site_changes.record_change(draft, teller=teller, now=now)

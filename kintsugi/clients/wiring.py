@@ -202,12 +202,13 @@ def slurm_writer(shell: Shell) -> ScontrolWriter:
     """For the process that may act, and no other."""
     values = settings.KINTSUGI
     access: str = values["KINTSUGI_SLURM"]
+    incidents_at = _get_incidents_address() if values["KINTSUGI_NODE_COMMENT"] else ""
     return ScontrolWriter(
         _slurm_shell(shell),
         parse_controller(access),
         cluster_name=values["KINTSUGI_CLUSTER_NAME"] or "",
         conf=values["KINTSUGI_SLURM_CONF"] or "",
-        incidents_at=_get_incidents_address() if values["KINTSUGI_NODE_COMMENT"] else "",
+        incidents_at=incidents_at,
     )
 
 

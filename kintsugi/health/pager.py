@@ -47,12 +47,14 @@ def make_alert(question: UnansweredQuestion, now: datetime) -> dict[str, Any]:
         "alertname": ALERT_NAME,
         "severity": "critical",
         "incident": str(incident.pk),
-        "node": incident.node.name if incident.node is not None else "",
     }
+    if incident.node is not None:
+        labels["node"] = incident.node.name
     began_at = question.first_at or incident.opened_at
+    annotations = {"summary": incident.title, "description": incident.needs_human}
     return {
-        "labels": {name: value for name, value in labels.items() if value},
-        "annotations": {"summary": incident.title, "description": incident.needs_human},
+        "labels": labels,
+        "annotations": annotations,
         "startsAt": began_at.isoformat(),
         "endsAt": (now + _HOLDS).isoformat(),
         "generatorURL": console_url(incident.pk),

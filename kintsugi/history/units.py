@@ -109,12 +109,9 @@ def _past_incidents(before: datetime) -> QuerySet[Incident]:
     open_cases = cases.filter(~Q(state=CaseState.CLOSED.value) | Q(closed_at__gte=before))
     # What repeats an incident goes before it: its faults are part of the incident's account.
     repeats = Incident.objects.filter(duplicate_of=incident).order_by()
-    return Incident.objects.closed().filter(
-        ~Exists(standing),
-        ~Exists(later_runs),
-        ~Exists(open_cases),
-        ~Exists(repeats),
-        closed_at__lt=before,
+    closed = Incident.objects.closed().filter(closed_at__lt=before)
+    return closed.filter(
+        ~Exists(standing), ~Exists(later_runs), ~Exists(open_cases), ~Exists(repeats)
     )
 
 

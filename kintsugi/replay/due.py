@@ -24,9 +24,11 @@ _SOONEST = """
     UNION ALL SELECT 'run', MIN(wake_at) FROM runbooks_run WHERE state = %s
     UNION ALL SELECT 'message', MIN(due_at) FROM incidents_notification WHERE state = %s
     UNION ALL SELECT 'window', MIN(ends_at) FROM incidents_silence WHERE ended_at IS NULL
-    UNION ALL SELECT 'window', MIN(starts_at) FROM incidents_silence WHERE ended_at IS NULL AND began_at IS NULL
-    UNION ALL SELECT 'watched', MIN(restored_at) FROM incidents_incident WHERE state = %s AND needs_human = ''
-"""  # noqa: E501
+    UNION ALL SELECT 'window', MIN(starts_at) FROM incidents_silence
+        WHERE ended_at IS NULL AND began_at IS NULL
+    UNION ALL SELECT 'watched', MIN(restored_at) FROM incidents_incident
+        WHERE state = %s AND needs_human = ''
+"""
 
 
 class Due(StrEnum):

@@ -153,11 +153,12 @@ def _event(
 ) -> FaultEvent:
     """Seen as long after it happened as the fault's first line was."""
     number = event_id("shadow", fault.pk, kind, at.isoformat())
+    observed_at = max(at + delay, at)
     return FaultEvent(
         event_id=number,
         event=kind,
         occurred_at=at,
-        observed_at=max(at + delay, at),
+        observed_at=observed_at,
         count=max(1, count),
         source="shadow",
         provenance=from_wire(fault.best_provenance),

@@ -3,6 +3,8 @@ stops. And the lines that it does not read."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
@@ -10,6 +12,7 @@ from django.utils import timezone
 
 from detectors.catalog import catalog
 from detectors.catalog.catalog import FaultType
+from detectors.catalog.vendor_catalogs import VendorCatalog
 from detectors.faults import Action, Fitness, Severity
 from incidents.checks import unread_lines
 from incidents.console.incident import with_place
@@ -57,9 +60,10 @@ def entries(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     parameters = {name: request.GET.get(name, "") for name in _PARAMETERS}
     pages = Paginator(search(parameters), PER_PAGE)
+    page = pages.get_page(request.GET.get("page"))
     known = catalog.load()
     context = {
-        "page": pages.get_page(request.GET.get("page")),
+        "page": page,
         "parameters": parameters,
         "query": _query_string(parameters),
         "choices": _choices(),
@@ -102,21 +106,32 @@ def entry(request: HttpRequest, fault_type: str) -> HttpResponse:
     if fault is None:
         raise Http404(f"The catalogue has no fault type {fault_type}.")
     advice = known.get_advice(fault.id)
-    today = timezone.now().date()
-    vendor_catalog = known.get_vendor_catalog(fault.family)
-    incidents = with_place(Incident.objects.filter(fault_type=fault_type))
-    faults = Fault.objects.filter(fault_type=fault_type)
+    advice_text = advice.format("") if advice is not None else ""
+    seen = Fault.objects.filter(fault_type=fault_type).count()
     context = {
         "fault": fault,
         "advice": advice,
-        "vendor_catalog": vendor_catalog.format_age(today) if vendor_catalog else "",
-        "is_old": vendor_catalog is not None and vendor_catalog.is_old(today),
-        "advice_text": advice.format("") if advice is not None else "",
-        "open_incidents": incidents.filter(state__in=OPEN),
-        "past_incidents": incidents.filter(state__in=CLOSED)[:20],
-        "seen": faults.count(),
+        "advice_text": advice_text,
+        "seen": seen,
+        **_describe_vendor_catalog(known.get_vendor_catalog(fault.family)),
+        **_find_incidents(fault_type),
     }
     return render_page(request, "kintsugi/catalogue_entry.html", fault.title, context)
+
+
+def _describe_vendor_catalog(vendor_catalog: VendorCatalog | None) -> dict[str, Any]:
+    """How old the list is that the fault type was taken from; nothing of one without a list."""
+    if vendor_catalog is None:
+        return {"vendor_catalog": "", "is_old": False}
+    today = timezone.now().date()
+    age = vendor_catalog.format_age(today)
+    return {"vendor_catalog": age, "is_old": vendor_catalog.is_old(today)}
+
+
+def _find_incidents(fault_type: str) -> dict[str, Any]:
+    incidents = with_place(Incident.objects.filter(fault_type=fault_type))
+    past = incidents.filter(state__in=CLOSED)
+    return {"open_incidents": incidents.filter(state__in=OPEN), "past_incidents": past[:20]}
 
 
 def unread(request: HttpRequest) -> HttpResponse:

@@ -33,7 +33,7 @@ from incidents.statistics import impact_statistics, statistics
 from incidents.vocabulary.lifecycle import State
 from kintsugi.web import modes
 from kintsugi.web.pages import render_page
-from runbooks.models import UNFINISHED, Mode, Run, RunState
+from runbooks.models import UNFINISHED, Mode, Run, RunState, SecondPersonRequest
 from runbooks.people import progress
 from runbooks.second_person import requests
 from runbooks.second_person.changes import Order
@@ -161,16 +161,13 @@ def _approval_item(run: Run) -> WaitingItem:
 def _second_person_items() -> list[WaitingItem]:
     """What one person asks for and another may confirm; a step of a run is asked for there."""
     standing = requests.list_standing(timezone.now()).exclude(order=Order.APPROVAL)
-    return [
-        WaitingItem(
-            "back_hand",
-            text=f"Confirm or reject, as a second person: {request.what}",
-            about=f"asked for by {request.asked_by}",
-            address=reverse("modes"),
-            since=request.asked_at,
-        )
-        for request in standing[:HOME_ROWS]
-    ]
+    return [_second_person_item(request) for request in standing[:HOME_ROWS]]
+
+
+def _second_person_item(request: SecondPersonRequest) -> WaitingItem:
+    text = f"Confirm or reject, as a second person: {request.what}"
+    about = f"asked for by {request.asked_by}"
+    return WaitingItem("back_hand", text, about, reverse("modes"), request.asked_at)
 
 
 def _incident_items(approval_incidents: list[int]) -> list[WaitingItem]:
@@ -283,17 +280,21 @@ class IncidentPage(IncidentAdmin):
         is_unfinished = latest is not None and latest.state in UNFINISHED
         progress_words = progress.format_progress_of(row, related_runs)
         doing = story.doing(row, progress_words, timezone.now())
-        advice = story.find_advice(row)
         context = {
             "runs": runs,
             "doing": doing,
             "asked": format_request(row, latest),
-            "advice": advice.format(row.root_resource) if advice is not None else "",
-            "advice_url": advice.url if advice is not None else "",
             "open_run": latest if is_unfinished else None,
             "asks": is_waiting_for_person(row, latest),
         }
-        return super().page_context(request, row) | context
+        return super().page_context(request, row) | context | _describe_advice(row)
+
+
+def _describe_advice(incident: Incident) -> dict[str, str]:
+    advice = story.find_advice(incident)
+    if advice is None:
+        return {"advice": "", "advice_url": ""}
+    return {"advice": advice.format(incident.root_resource), "advice_url": advice.url}
 
 
 class NodePage(NodeAdmin):
@@ -304,14 +305,15 @@ class NodePage(NodeAdmin):
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         pauses = poll_pauses.rows(row.name, timezone.now())
         states = node_states.get_history(row.name)[: STATES_SHOWN + 1]
-        return {
-            **super().page_context(request, row),
+        has_older_states = len(states) > STATES_SHOWN
+        context = {
             "runs": _runs(row),
             "pauses": pauses,
             "slurm": node_states.get_freshness(),
             "states": states[:STATES_SHOWN],
-            "has_older_states": len(states) > STATES_SHOWN,
+            "has_older_states": has_older_states,
         }
+        return super().page_context(request, row) | context
 
 
 def _runs(node: Node) -> QuerySet[Run]:

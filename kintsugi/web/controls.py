@@ -3,7 +3,7 @@ go."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -101,13 +101,16 @@ def stop_switch(request: HttpRequest) -> HttpResponse:
 
 def _switch_and_breaker_rows() -> dict[str, Any]:
     switches = StopSwitch.objects.order_by("-engaged_at")
+    engaged = switches.filter(released_at=None)
     released = switches.exclude(released_at=None)
+    keeps_nodes = ReturnStop.objects.filter(switch__released_at=None).exists()
+    tripped = Breaker.objects.filter(closed_at=None).first()
     closed_breakers = Breaker.objects.exclude(closed_at=None)
     return {
-        "standing": switches.filter(released_at=None),
-        "keeps": ReturnStop.objects.filter(switch__released_at=None).exists(),
+        "standing": engaged,
+        "keeps": keeps_nodes,
         "past": released[:20],
-        "tripped": Breaker.objects.filter(closed_at=None).first(),
+        "tripped": tripped,
         "trips": closed_breakers[:20],
     }
 
@@ -143,25 +146,38 @@ def modes(request: HttpRequest) -> HttpResponse:
         refusal = _ORDERS.get(request.POST.get("order", ""), _set_mode)(request)
         if not refusal:
             return HttpResponseRedirect(reverse("modes"))
+    context = {
+        "requests": _list_requests(request),
+        "refusal": refusal,
+        "may_set": may_set,
+        **_describe_modes(),
+        **_describe_armings(timezone.now()),
+    }
+    status = 409 if refusal else 200
+    return render_page(request, "kintsugi/modes.html", "Runbook modes", context, status=status)
+
+
+def _describe_modes() -> dict[str, Any]:
     meanings = [(mode.label, text) for mode, text in MODE_MEANINGS.items()]
     site_mode = RunbookMode.objects.filter(runbook=fleet.SITE).first()
-    context = {
+    return {
         "groups": by_mode(runbook_modes()),
         "site": site_mode,
         "meanings": meanings,
         "modes": Mode.choices,
-        "armings": [
-            (row, armings.format_scope(row)) for row in armings.load_in_force(timezone.now())
-        ],
-        "proposals": [proposals.describe(row) for row in services.list_proposals(timezone.now())],
-        "requests": _list_requests(request),
+    }
+
+
+def _describe_armings(now: datetime) -> dict[str, Any]:
+    """Those in force, those that are proposed, and what a new one may be of."""
+    in_force = [(row, armings.format_scope(row)) for row in armings.load_in_force(now)]
+    proposed = [proposals.describe(row) for row in services.list_proposals(now)]
+    return {
+        "armings": in_force,
+        "proposals": proposed,
         "scopes": Arming.Scope.choices,
         "runbooks": services.get_runbook_titles().items(),
-        "refusal": refusal,
-        "may_set": may_set,
     }
-    status = 409 if refusal else 200
-    return render_page(request, "kintsugi/modes.html", "Runbook modes", context, status=status)
 
 
 def _set_mode(request: HttpRequest) -> list[str]:

@@ -47,16 +47,19 @@ def report(request: HttpRequest) -> HttpResponse:
     since = now - timedelta(days=int(days))
     episodes = services.load_episodes(since, now)
     chosen = [episode for episode in reversed(episodes) if episode.verdict == view]
-    pages = Paginator(chosen, _PER_PAGE)
+    page = Paginator(chosen, _PER_PAGE).get_page(request.GET.get("page"))
+    drains = services.list_external_drains(since, now, episodes)
+    window = wording.duration(settings.KINTSUGI["KINTSUGI_SHADOW_WINDOW"])
+    reports = _describe_runbooks(episodes)
     context: dict[str, Any] = {
-        "reports": _describe_runbooks(episodes),
-        "drains": services.list_external_drains(since, now, episodes),
-        "episodes": pages.get_page(request.GET.get("page")),
+        "reports": reports,
+        "drains": drains,
+        "episodes": page,
         "days": days,
         "periods": _PERIODS,
         "view": view,
         "views": _VIEWS.items(),
-        "window": wording.duration(settings.KINTSUGI["KINTSUGI_SHADOW_WINDOW"]),
+        "window": window,
     }
     return render_page(request, "kintsugi/shadow.html", "Dry-run report", context)
 
@@ -68,10 +71,9 @@ def _parameter(request: HttpRequest, name: str, values: list[str], *, default: s
 
 def _describe_runbooks(episodes: list[services.Episode]) -> list[RunbookReport]:
     books = library.load()
-    return [
-        RunbookReport(
-            books[name].title if name in books else name,
-            tuple(services.describe_report(services.compute_report(found))),
-        )
-        for name, found in services.group_by_runbook(episodes).items()
-    ]
+    reports = []
+    for name, found in services.group_by_runbook(episodes).items():
+        title = books[name].title if name in books else name
+        sentences = services.describe_report(services.compute_report(found))
+        reports.append(RunbookReport(title, tuple(sentences)))
+    return reports

@@ -59,13 +59,11 @@ class Command(StoreCommand):
 
         if not 1 <= options["days"] <= 3650:
             raise CommandError("--days is a number from 1 to 3650.")
-        created = node_tokens.create(
-            _find_nodes(options["nodes"]),
-            lasts=timedelta(days=options["days"]),
-            is_rotation=options["act"] == "rotate",
-            actor=options["actor"],
-            now=timezone.now(),
-        )
+        nodes = _find_nodes(options["nodes"])
+        lasts = timedelta(days=options["days"])
+        is_rotation = options["act"] == "rotate"
+        by = {"actor": options["actor"], "now": timezone.now()}
+        created = node_tokens.create(nodes, lasts=lasts, is_rotation=is_rotation, **by)
         for node, token in created:
             self.stdout.write(f"{node.name} {token}")
 
@@ -130,12 +128,13 @@ def _format_time(at: Any) -> str:
 
 
 def _as_json(row: NodeToken) -> dict[str, Any]:
+    last_used_at = row.last_used_at.isoformat() if row.last_used_at else None
     return {
         "id": row.pk,
         "node": row.node.name,
         "created_at": row.created_at.isoformat(),
         "created_by": row.created_by,
         "expires_at": row.expires_at.isoformat(),
-        "last_used_at": row.last_used_at.isoformat() if row.last_used_at else None,
+        "last_used_at": last_used_at,
         "last_address": row.last_address,
     }
