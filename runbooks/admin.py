@@ -158,17 +158,16 @@ class RunAdmin(ReadOnlyAdmin):
         return [path("<int:object_id>/control/", view, name="runbooks_run_control")]
 
     def page_context(self, request: HttpRequest, row: Run) -> dict[str, Any]:
-        context = {
+        can_control = request.user.has_perm("runbooks.control_run")
+        act_address = reverse("admin:runbooks_run_control", args=[row.pk])
+        return {
             "title": f"Run {row.pk}",
             "is_unfinished": row.state in UNFINISHED,
             "forms": control_forms(row),
-            "approval": approvals.get_open_approval(row),
-            "first": power_cycles.find_first(row),
+            "can_control": can_control,
+            "act_address": act_address,
+            **_describe_approvals(row),
         }
-        context["approvals"] = row.approvals.exclude(given_at=None)
-        context["can_control"] = request.user.has_perm("runbooks.control_run")
-        context["act_address"] = reverse("admin:runbooks_run_control", args=[row.pk])
-        return context
 
     def control_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Approve, pause, resume or abort, by the service of that name; a refusal is shown with
@@ -200,6 +199,15 @@ class RunAdmin(ReadOnlyAdmin):
 
 
 _Act = Callable[..., services.Outcome]
+
+
+def _describe_approvals(run: Run) -> dict[str, Any]:
+    """What waits for approval, who was first where two are needed, and what was given."""
+    return {
+        "approval": approvals.get_open_approval(run),
+        "first": power_cycles.find_first(run),
+        "approvals": run.approvals.exclude(given_at=None),
+    }
 
 
 def control_forms(

@@ -34,13 +34,9 @@ def find_deciding(
 ) -> Arming | None:
     """The strictest that covers the runbook there, of equals the first. `used`: by which the run
     that asks has taken its node out."""
-    covering = [
-        arming
-        for arming in armings
-        if arming.runbook == runbook
-        and covers(arming, node)
-        and (arming.pk == used or not is_used_up(arming))
-    ]
+    open_to_run = [arming for arming in armings if arming.pk == used or not is_used_up(arming)]
+    of_runbook = [arming for arming in open_to_run if arming.runbook == runbook]
+    covering = [arming for arming in of_runbook if covers(arming, node)]
     return min(covering, key=lambda arming: _MODES.index(Mode(arming.mode)), default=None)
 
 
@@ -51,15 +47,19 @@ def is_used_up(arming: Arming) -> bool:
 def covers(arming: Arming, node: Node | None) -> bool:
     """By where the inventory has the node now. What acts on no node is of the whole site."""
     scope = Arming.Scope(arming.scope)
-    if scope is Arming.Scope.ALL or node is None:
-        return scope is Arming.Scope.ALL
-    places = {
-        Arming.Scope.NODES: node.name in arming.nodes,
-        Arming.Scope.RACK: node.rack == arming.place,
-        Arming.Scope.PARTITION: arming.place in node.partitions,
-        Arming.Scope.POD: node.pod == arming.place,
-    }
-    return places[scope]
+    if scope is Arming.Scope.ALL:
+        return True
+    if node is None:
+        return False
+    match scope:
+        case Arming.Scope.NODES:
+            return node.name in arming.nodes
+        case Arming.Scope.RACK:
+            return node.rack == arming.place
+        case Arming.Scope.PARTITION:
+            return arming.place in node.partitions
+        case Arming.Scope.POD:
+            return node.pod == arming.place
 
 
 def use(number: int, now: datetime) -> bool:

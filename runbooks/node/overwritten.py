@@ -69,13 +69,15 @@ def note_drain(
         return
     reason = drain_reasons.strip_appended(after.reason)
     # What Slurm has appended since has changed the time.
-    began_at = after.reason_changed_at if reason == after.reason else None
+    is_appended = reason != after.reason
+    began_at = after.reason_changed_at if not is_appended else None
+    set_by = after.reason_set_by if not is_appended else ""
     facts[_UNCHECKED] = {
         "act": _DRAIN,
         "seen": before.get("reason", ""),
         "seen_at": before.get("at", ""),
         "reason": reason,
-        "by": after.reason_set_by if began_at is not None else "",
+        "by": set_by,
         "began_at": _format_second(began_at),
         "noted_at": to_iso(now),
     }
@@ -196,13 +198,9 @@ def _find_before_drain(
     before = [event for event in events if event.ended_at == own.began_at and event is not own]
     # The accounts hold the reason as it was set, without what Slurm has appended since.
     seen = drain_reasons.strip_appended(act["seen"])
-    persons = [
-        event
-        for event in before
-        if drain_reasons.strip_appended(event.reason) != seen
-        and event.reason != restored.get("reason")
-        and not drain_reasons.is_slurms_text(event.reason)
-    ]
+    unseen = [event for event in before if drain_reasons.strip_appended(event.reason) != seen]
+    not_ours = [event for event in unseen if event.reason != restored.get("reason")]
+    persons = [event for event in not_ours if not drain_reasons.is_slurms_text(event.reason)]
     return _build(persons[-1]) if persons else None
 
 

@@ -93,10 +93,11 @@ def _ask(shell: Shell, target: Target, key: str, *, removes: bool) -> Traces:
         word, _, what = line.partition(" ")
         if word in said:
             said[word].append(what)
+    traces = {word: tuple(paths) for word, paths in said.items()}
     return Traces(
         target.name,
-        found=tuple(said["found"]),
-        removed=tuple(said["removed"]),
-        remains=tuple(said["remains"]),
-        hidden=tuple(said["hidden"]),
+        found=traces["found"],
+        removed=traces["removed"],
+        remains=traces["remains"],
+        hidden=traces["hidden"],
     )

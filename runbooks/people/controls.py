@@ -207,20 +207,20 @@ def begin_arming(draft: ArmingDraft, *, actor: str, now: datetime, world: World 
 
 def _read_draft(draft: ArmingDraft) -> ModeChange:
     is_of_nodes = draft.scope == Arming.Scope.NODES
+    nodes = sorted(set(output.hosts(draft.place))) if is_of_nodes else []
+    reason = draft.reason.strip()[:255]
     terms = {
         "scope": draft.scope,
         "place": draft.place,
-        "nodes": sorted(set(output.hosts(draft.place))) if is_of_nodes else [],
+        "nodes": nodes,
         "until": to_iso(draft.until),
         "runs": draft.runs,
-        "reason": draft.reason.strip()[:255],
+        "reason": reason,
     }
-    row = Arming(scope=draft.scope, place=draft.place)
+    where = armings.format_scope(Arming(scope=draft.scope, place=draft.place))
     runs = "" if draft.runs is None else f", for {draft.runs} runs at most"
-    what = (
-        f"{draft.runbook} goes to {draft.mode} on {armings.format_scope(row)}, until"
-        f" {moment(draft.until)}{runs}: {terms['reason']}."
-    )
+    until = f"until {moment(draft.until)}{runs}"
+    what = f"{draft.runbook} goes to {draft.mode} on {where}, {until}: {reason}."
     return ModeChange(Order.ARMING, draft.runbook, Mode(draft.mode), what, terms)
 
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import transaction
 from django.db.models import F
@@ -108,14 +107,16 @@ def list_drains(world: World, *, give_back: frozenset[str], now: datetime) -> li
     """Those that stand in Slurm now, by node. Raises SlurmError."""
     found = []
     for ctx in _find_held(world, now):
-        objection = _find_objection(ctx) if ctx.node in give_back else ""
+        is_asked_for = ctx.node in give_back
+        objection = _find_objection(ctx) if is_asked_for else ""
+        gives_back = is_asked_for and not objection
         held = HeldDrain(
             ctx.node,
             ctx.state.reason,
             ctx.state.reason_changed_at,
             ctx.run_id,
             ctx.incident_id,
-            gives_back=ctx.node in give_back and not objection,
+            gives_back=gives_back,
             objection=objection,
         )
         found.append(held)
@@ -170,11 +171,13 @@ def _find_objection(ctx: Context) -> str:
 def _leave(held: HeldDrain, *, world: World, actor: str, clock: _Clock) -> Left:
     run = Run.objects.select_related("incident", "node").get(pk=held.run_id)
     now = clock()
+    act = _GIVE_BACK if held.gives_back else _HAND_OVER
+    since = to_iso(held.since) if held.since is not None else ""
     plan = {
-        "act": _GIVE_BACK if held.gives_back else _HAND_OVER,
+        "act": act,
         "reason": _format_left(held, actor),
         "was": held.reason,
-        "since": to_iso(held.since) if held.since is not None else "",
+        "since": since,
         "by": actor,
     }
     if not _store_plan(run, plan, now=now):
@@ -289,11 +292,8 @@ def _tell_changed(run: Run, state: NodeState, *, actor: str, now: datetime) -> L
 
 def _tell(run: Run, text: str, *, ask: str | None, actor: str, now: datetime) -> Left:
     """The run holds nothing any more: what it had written is forgotten with the plan."""
-    kept: dict[str, Any] = {
-        name: value
-        for name, value in run.facts.items()
-        if name not in (_LEAVING, *drains.OF_A_DRAIN)
-    }
+    forgotten = (_LEAVING, *drains.OF_A_DRAIN)
+    kept = {name: value for name, value in run.facts.items() if name not in forgotten}
     with transaction.atomic():
         Run.objects.filter(pk=run.pk, fence=run.fence).update(facts=kept, fence=F("fence") + 1)
         audit.record_run(run, "leave", audit.Phase.DONE, text, now=now)

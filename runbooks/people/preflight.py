@@ -260,12 +260,14 @@ def _check_kernel_log(config: Mapping[str, str], world: World) -> Check:
     targets = _sample_targets()
     with ThreadPoolExecutor(max_workers=_SAMPLE) as at_once:
         logs = list(at_once.map(lambda target: looking.read_journal(world.shell, target), targets))
-    reached = [
-        (target.name, log.complaint if isinstance(log, KernelLog) else "")
-        for target, log in zip(targets, logs, strict=True)
-        if not isinstance(log, KernelLog) or log.is_reached
-    ]
-    refusing = [(name, complaint) for name, complaint in reached if complaint]
+    reached, refusing = [], []
+    for target, log in zip(targets, logs, strict=True):
+        if not isinstance(log, KernelLog):
+            reached.append(target.name)
+        elif log.is_reached:
+            reached.append(target.name)
+            if log.complaint:
+                refusing.append((target.name, log.complaint))
     if not refusing:
         text = f"The kernel log of {len(reached)} nodes looked at can be read."
         return Check("kernel_log", True, text)

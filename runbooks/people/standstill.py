@@ -174,12 +174,13 @@ class _Situation:
         for incident_id, text in entries.values_list("incident_id", "text"):
             texts[incident_id].append(text)
         with_people = frozenset(start.get_closed_nodes(now))
+        modes = fleet.load_modes(library.load(), now)
         return cls(
             now=now,
             incidents=list(rows.order_by("pk")),
             active_since=_get_active_since(ids),
             asked_texts=texts,
-            modes=fleet.load_modes(library.load(), now),
+            modes=modes,
             with_people=with_people,
         )
 

@@ -31,11 +31,15 @@ _USUAL = re.compile(
 )
 # What ipmitool says, and what it means; the first that fits. It ends with 1 for all of them.
 _REFUSED = tuple((re.compile(words, re.IGNORECASE), meaning) for words, meaning in (
-    (r"RAKP 2 HMAC is invalid|unauthorized name|RAKP 4", "does not let {user} in: correct user and password"),  # noqa: E501
-    (r"insufficient privilege|invalid role|privilege level", "does not allow it to {user}: make it Operator there"),  # noqa: E501
-    (r"invalid (?:authentication|integrity|confidentiality) algorithm|no matching cipher|cipher suite|build_v2x_msg",  # noqa: E501
+    (r"RAKP 2 HMAC is invalid|unauthorized name|RAKP 4",
+     "does not let {user} in: correct user and password"),
+    (r"insufficient privilege|invalid role|privilege level",
+     "does not allow it to {user}: make it Operator there"),
+    ((r"invalid (?:authentication|integrity|confidentiality) algorithm|no matching cipher"
+      r"|cipher suite|build_v2x_msg"),
      "does not take cipher suite {cipher}: give another `cipher`, such as 3"),
-    (r"Invalid command|Command not supported|Invalid data field", "does not take it: switch its power by hand"),  # noqa: E501
+    (r"Invalid command|Command not supported|Invalid data field",
+     "does not take it: switch its power by hand"),
 ))  # fmt: skip
 _NOT_NOW = "not supported in present state"
 

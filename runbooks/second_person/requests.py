@@ -124,11 +124,9 @@ def _format_way(request: SecondPersonRequest) -> str:
 def _format_repeated(standing: SecondPersonRequest, actor: str) -> str:
     who = "You have" if is_asker(standing, actor) else f"{standing.asked_by} has"
     whose = "another person" if is_asker(standing, actor) else "you, or another person"
-    return (
-        f"{who} asked for this at {moment(standing.asked_at)}: {standing.what} Request"
-        f" {standing.pk} waits until {moment(standing.until)} for {whose} to confirm it,"
-        f" {_format_way(standing)}."
-    )
+    asked = f"{who} asked for this at {moment(standing.asked_at)}: {standing.what}"
+    waits = f"Request {standing.pk} waits until {moment(standing.until)}"
+    return f"{asked} {waits} for {whose} to confirm it, {_format_way(standing)}."
 
 
 def is_asker(request: SecondPersonRequest, actor: str) -> bool:

@@ -3,7 +3,7 @@ no dry run would have. Reads only."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -75,19 +75,26 @@ def compute_report(episodes: Collection[Episode]) -> DryRunReport:
     right = [episode for episode in broken if episode.drained_at is not None]
     deadly = [episode for episode in right if episode.jobs_died]
     held = [episode for episode in broken if episode.held_hours]
-    verdicts = [episode.verdict for episode in episodes]
+    jobs_died = sum(episode.jobs_died for episode in deadly)
+    hours = sum(episode.hours for episode in deadly)
+    held_hours = sum(episode.held_hours for episode in held)
+    guards = sorted({episode.guard for episode in held})
+    share_well = compute_share(wrong, wrong + len(right))
+    share_died = compute_share(len(deadly), len(right))
+    share_held = compute_share(len(held), len(broken))
+    verdicts = Counter(episode.verdict for episode in episodes)
     return DryRunReport(
         episodes=len(episodes),
-        well=compute_share(wrong, wrong + len(right)),
+        well=share_well,
         spared=len(well) - wrong,
-        died=compute_share(len(deadly), len(right)),
-        jobs_died=sum(episode.jobs_died for episode in deadly),
-        hours=sum(episode.hours for episode in deadly),
-        held=compute_share(len(held), len(broken)),
-        held_hours=sum(episode.held_hours for episode in held),
-        guards=tuple(sorted({episode.guard for episode in held})),
-        unknown=verdicts.count(EpisodeVerdict.UNKNOWN),
-        left_out=verdicts.count(EpisodeVerdict.LEFT_OUT),
+        died=share_died,
+        jobs_died=jobs_died,
+        hours=hours,
+        held=share_held,
+        held_hours=held_hours,
+        guards=tuple(guards),
+        unknown=verdicts[EpisodeVerdict.UNKNOWN],
+        left_out=verdicts[EpisodeVerdict.LEFT_OUT],
     )
 
 

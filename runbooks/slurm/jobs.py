@@ -136,9 +136,10 @@ class NodeLists:
     def is_whole(self) -> bool:
         """Whether the names are all that the text excludes: no part of it has a form that is not
         read."""
-        return len(self.excluded) < _MOST_EXCLUDED and self.text.count("[") == sum(
-            1 for _ in _BRACKETS.finditer(self.text)
-        )
+        if len(self.excluded) >= _MOST_EXCLUDED:
+            return False
+        closed = sum(1 for _ in _BRACKETS.finditer(self.text))
+        return closed == self.text.count("[")
 
 
 def parse_node_lists(text: str, between: str) -> NodeLists:
