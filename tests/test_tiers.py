@@ -32,6 +32,20 @@ SUITE = """
     @pytest.mark.needs("slurmctld")
     def test_with_slurm(): pass
 """
+ASKED_BY_NAME = """
+    import pytest
+
+    @pytest.fixture(scope="module")
+    def server():
+        return object()
+
+    @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.needs("slurmctld"))])
+    def site(request):
+        return request.getfixturevalue("server") if request.param == "real" else None
+
+    def test_first(site): pass
+    def test_second(site): pass
+"""
 LONG = Duration(PLAIN.wall_s + 1, 1.0)
 SLOW = Duration(1.0, FAST.cpu_s + 0.1)
 
@@ -68,6 +82,36 @@ def test_the_fast_tier_has_no_test_that_is_known_to_be_slow_and_none_that_needs_
     assert names(kept) == ["test_quick", "test_served_first"]
 
 
+@pytest.mark.parametrize(
+    "marks",
+    [
+        "pytest.mark.django_db",
+        '[pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("tmp_path")]',
+        '[\n    pytest.mark.timeout(300),\n    pytest.mark.needs("slurmctld"),\n]',
+    ],
+)
+def test_a_file_all_of_whose_tests_use_a_service_is_not_read_in_the_fast_tier(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, marks: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(touched.ROOT))
+    pytester.makepyfile(
+        test_of_service=f"import pytest\n\npytestmark = {marks}\nraise RuntimeError('it is read')",
+        test_pure="""
+        import pytest
+
+        pytestmark = pytest.mark.timeout(300)
+
+        @pytest.mark.django_db
+        def test_of_service(): pass
+
+        def test_quick(): pass
+        """,
+    )
+    run = [sys.executable, "-m", "pytest", "-p", "tests.tiers", "-p", "no:django"]
+    pytester.run(*run, "--tier", "fast").assert_outcomes(passed=2)
+    pytester.run(*run, "--tier", "plain").assert_outcomes(errors=1)
+
+
 def test_plain_and_deep_are_all_tests_together(items: list[pytest.Item]) -> None:
     plain = [item for item in items if belongs(item, "plain", known(items))]
     deep = [item for item in items if belongs(item, "deep", known(items))]
@@ -83,6 +127,18 @@ def test_tests_that_share_a_fixture_stay_together_and_the_slowest_come_first(
         ["test_longest"],
         ["test_served_first", "test_served_last"],
         ["test_slow"],
+    ]
+
+
+def test_tests_that_may_ask_for_a_shared_service_by_its_name_stay_together(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeini("[pytest]\nmarkers = needs(program): a service")
+    units = get_units(pytester.getitems(ASKED_BY_NAME), {})
+    assert sorted(sorted(names(unit.items)) for unit in units) == [
+        ["test_first[memory]"],
+        ["test_first[real]", "test_second[real]"],
+        ["test_second[memory]"],
     ]
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import enum
 import gc
 import os
+import re
 import time
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -39,6 +41,8 @@ PLAIN = Duration(wall_s=100.0, cpu_s=100.0)
 # Marks of tests that are not for the fast tier, however quick.
 NOT_PURE = ("database", "needs")
 EXAMPLES = {"fast": 10, "plain": 100, "deep": 1000}
+_MARKS_OF_FILE = re.compile(r"^pytestmark = .*(?:\n[ )\]].*)*", re.MULTILINE)
+_USES_SERVICE = re.compile(r"\bmark\.(?:django_db|needs)\b")
 # Tests that share a fixture of these scopes run one after the other, or it is made for each.
 _SHARED_SCOPES = {"class", "module", "package"}
 
@@ -61,7 +65,10 @@ def _get_unit_key(item: pytest.Item) -> str:
     fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
     ours = [found[-1] for found in fixtures.values() if found and found[-1].baseid]
     is_shared = any(fixture.scope in _SHARED_SCOPES for fixture in ours)
-    return str(item.path) if is_shared else item.nodeid
+    # Which fixtures one asks for by name is known only when it runs: a service may be among them.
+    asks_by_name = any("request" in fixture.argnames for fixture in ours)
+    may_share_service = asks_by_name and item.get_closest_marker("needs") is not None
+    return str(item.path) if is_shared or may_share_service else item.nodeid
 
 
 def get_units(items: Iterable[pytest.Item], durations: dict[str, Duration]) -> list[Unit]:
@@ -89,6 +96,14 @@ def deal(units: list[Unit], workers: int) -> list[pytest.Item]:
 
 def is_within(duration: Duration, limit: Duration) -> bool:
     return duration.wall_s <= limit.wall_s and duration.cpu_s <= limit.cpu_s
+
+
+def uses_services(file: Path) -> bool:
+    """Whether each of its tests does, by the marks that it gives all of them."""
+    if not file.name.startswith("test_") or file.suffix != ".py":
+        return False
+    marks = _MARKS_OF_FILE.search(file.read_text(encoding="utf-8"))
+    return marks is not None and _USES_SERVICE.search(marks[0]) is not None
 
 
 def is_longer_in_deep(item: pytest.Item) -> bool:
@@ -186,6 +201,11 @@ class TierRun:
             units.sort(key=lambda unit: get_distance(unit.items[0].path))
         workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
         items[:] = deal(units, workers)
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """What is only left out again is not read: half of all files."""
+        is_left_out = self.tier == Tier.FAST and uses_services(collection_path)
+        return True if is_left_out else None
 
     def pytest_collection_finish(self) -> None:
         """What is loaded by now stays: the garbage collector need not look at it again."""
