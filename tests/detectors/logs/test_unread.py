@@ -53,12 +53,15 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("Nov  1 12:00:00 gn001 kernel: mpt3sas_cm0: quux is unhealthy", "kernel"),
         # What a program says that has nothing to do but its hardware.
         ("Nov  1 12:00:00 gn001 nv-hostengine[9]: quux 7 is of an unknown kind", "nv-hostengine"),
-        ("Nov  1 12:00:00.1 leaf01 WARNING swss#orchagent: :- doQuux: unhandled quux", "orchagent"),
+        (
+            "Nov  1 12:00:00.1 leaf01 WARNING swss#orchagent: :- doQuux: quux is unhealthy",
+            "orchagent",
+        ),
         ("Nov  1 12:00:00 gn001 systemd[1]: dcgm-quux.service: Main process exited", "systemd"),
         ("Nov  1 12:00:00 gn001 kernel: slurmctld[99]: segfault at 0 ip 7f sp 7f", "kernel"),
         # Calm by the program's own word, of a part of the machine that failed.
         ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: quux of GPU 7 failed", "slurmd"),
-        ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: error: quux failed", "slurmd"),
+        ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: error: quux is unhealthy", "slurmd"),
         ("Nov  1 12:00:00 gn001 pacemakerd[9]:  warning: quux failed", "pacemakerd"),
         # What is lacking, where the kernel itself calls it a warning.
         ("<4>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs unsupported", "kernel"),
