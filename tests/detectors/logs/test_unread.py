@@ -35,7 +35,7 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("<11>Nov  1 12:00:00 gn001 slurmd[99]: error: the frobnicator is not there", "slurmd"),
         ("<30>Nov  1 12:00:00 gn001 nv-fabricmanager[7]: partition 3 is unhealthy", None),
         ("Nov  1 12:00:00.1 leaf01 ERR pmon#ledd: doQuux: no such quux", "ledd"),
-        ("<187>123: Nov  1 12:00:00.1: %QUUX-3-FROB: board 2 gave up", "%QUUX"),
+        ("<187>123: Nov  1 12:00:00.1: %QUUX-3-FROB: board 2 is unhealthy", "%QUUX"),
         ("<189>123: Nov  1 12:00:00.1: %QUUX-5-FROB: fan tray 2 failed to answer", "%QUUX"),
         ("<30>Nov  1 12:00:00 gn001 systemd[1]: Failed to start the NVMe array.", "systemd"),
         # By the mark that its maker puts before an error, whatever the words.
