@@ -57,7 +57,10 @@ def start_due(incident_ids: Iterable[int] | None, *, now: datetime, world: World
     if not incidents:
         return []
     table = fleet.load_modes(library.load(), now)
-    started = (_start_run(incident, get_modes(table, incident.node), now) for incident in incidents)
+    started = []
+    for incident, is_node_busy in incidents:
+        modes = get_modes(table, incident.node)
+        started.append(_start_run(incident, modes, now, is_node_busy=is_node_busy))
     return [run.pk for run in started if run is not None and _is_due(run, now)]
 
 
@@ -65,19 +68,21 @@ def _is_due(run: Run, now: datetime) -> bool:
     return run.wake_at is not None and run.wake_at <= now
 
 
-def _load_waiting(incident_ids: Iterable[int] | None, now: datetime) -> list[Incident]:
-    """Those that wait for a run, of these incidents or of all."""
+def _load_waiting(incident_ids: Iterable[int] | None, now: datetime) -> list[tuple[Incident, bool]]:
+    """Those that wait for a run, of these incidents or of all, each with whether a run is at work
+    on its node."""
     kinds = _freeze(_collect_kinds(library.load().values()))
     closed = get_closed_nodes(now)
     if incident_ids is None:
-        waiting = _prepare_waiting(kinds).values(now=now, closed=closed)
+        waiting = _prepare_waiting(kinds).rows(now=now, closed=closed)
     else:
         ids = list(incident_ids)
-        waiting = _prepare_waiting(kinds, among=True).values(now=now, closed=closed, ids=ids)
+        waiting = _prepare_waiting(kinds, among=True).rows(now=now, closed=closed, ids=ids)
     if not waiting:
         return []
-    rows = _exclude_over(Incident.objects.filter(pk__in=waiting))
-    return list(rows.select_related("node", "root_fault").order_by("pk"))
+    is_node_busy = dict(waiting)
+    rows = Incident.objects.filter(pk__in=is_node_busy).select_related("node", "root_fault")
+    return [(row, is_node_busy[row.pk]) for row in rows.order_by("pk")]
 
 
 def get_closed_nodes(now: datetime) -> set[str]:
@@ -95,8 +100,8 @@ _Kinds = frozenset[tuple[str, frozenset[str]]]
 
 @lru_cache(maxsize=8)
 def _prepare_waiting(kinds: _Kinds, *, among: bool = False) -> Prepared:
-    """The incidents that wait for a run, by their numbers; `among` those that are given alone.
-    Mostly none."""
+    """The incidents that wait for a run, by their numbers, and whether a run is at work on the
+    node; `among` those that are given alone. Mostly none."""
 
     def build() -> QuerySet[Incident, Any]:
         rows = _filter_by_kinds(kinds).filter(state__in=_WAITS_FOR_RUN)
@@ -106,7 +111,8 @@ def _prepare_waiting(kinds: _Kinds, *, among: bool = False) -> Prepared:
         rows = _exclude_over(rows.exclude(node__name__among=Given("closed"))).order_by("pk")
         if among:
             rows = rows.filter(pk__among=Given("ids"))
-        return rows.values_list("pk")
+        on_node = Run.objects.unfinished().filter(node=OuterRef("node"))
+        return rows.annotate(is_node_busy=Exists(on_node)).values_list("pk", "is_node_busy")
 
     return Prepared(build)
 
@@ -152,7 +158,6 @@ def _freeze(kinds: Mapping[str, set[str]]) -> _Kinds:
 def _exclude_over(waiting: QuerySet[Incident]) -> QuerySet[Incident]:
     """As `is_over` says, in the one query: each sweep looks at every open incident."""
     last = Run.objects.filter(incident=OuterRef("pk")).order_by("-pk")
-    on_node = Run.objects.unfinished().filter(node=OuterRef("node"))
     last_state = Subquery(last.values("state")[:1])
     is_handed_over = Subquery(last.values("facts__handed_over")[:1])
     unwitnessed = Subquery(last.values("facts__unwitnessed")[:1])
@@ -161,7 +166,6 @@ def _exclude_over(waiting: QuerySet[Incident]) -> QuerySet[Incident]:
         last_ended_at=Subquery(last.values("finished_at")[:1]),
         is_handed_over=is_handed_over,
         unwitnessed=unwitnessed,
-        is_node_busy=Exists(on_node),
     )
     seen_again = Fault.objects.active().filter(
         membership__incident=OuterRef("pk"), last_seen_at__gt=OuterRef("last_ended_at")
@@ -203,7 +207,9 @@ def _withdraw_run(run: Run, text: str, now: datetime) -> None:
             transitions.note_withdrawal(run.incident_id, text, now)
 
 
-def _start_run(incident: Incident, modes: Mapping[str, str], now: datetime) -> Run | None:
+def _start_run(
+    incident: Incident, modes: Mapping[str, str], now: datetime, *, is_node_busy: bool
+) -> Run | None:
     cause = find_cause(incident)
     chosen = choose_runbook(incident, cause, modes=modes, now=now)
     if isinstance(chosen, NoRunbook):
@@ -213,7 +219,7 @@ def _start_run(incident: Incident, modes: Mapping[str, str], now: datetime) -> R
         return None
     book = chosen.book
     node = incident.node if book.needs_node else None
-    if node is not None and incident.is_node_busy:  # type: ignore[attr-defined]  # annotated by `_exclude_over`
+    if node is not None and is_node_busy:
         return None
     run = build_run(incident, book, Mode(modes[book.name]), now=now)
     run.fault_type = _get_fault_type(incident, cause)
