@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Optional
 
 # One catalogue has six sets of patterns (signatures, harmless and unread lines, each by line and by
-# block); so many of the last versions and of the tests are kept.
+# block); so many are kept, those that were used last.
 _MOST_FILES = 48
 _LARGEST = 256 * 1024 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -80,7 +80,14 @@ def _read(key: str, directory: int) -> Optional[bytes]:
         if not is_ours or not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
             return None
         digest, content = file.read(_DIGEST_SIZE), file.read()
+        _note_use(descriptor)
     return content if hashlib.sha256(content).digest() == digest else None
+
+
+def _note_use(descriptor: int) -> None:
+    """What is read stays, however much is written after it: a catalogue takes seconds."""
+    with contextlib.suppress(OSError):  # a file system that is only read
+        os.utime(descriptor)
 
 
 def _write(key: str, content: bytes, directory: int) -> None:
@@ -97,6 +104,7 @@ def _write(key: str, content: bytes, directory: int) -> None:
 
 
 def _remove_oldest(directory: int) -> None:
+    """By when each was used last."""
     ages = {}
     for name in os.listdir(directory):
         with contextlib.suppress(FileNotFoundError):

@@ -137,6 +137,13 @@ def test_old_files_go(folder: Path) -> None:
     assert pattern_cache.load("key39") == b"compiled"
 
 
+def test_what_is_used_stays_however_much_is_written_after_it(folder: Path) -> None:
+    for number in range(60):
+        pattern_cache.store(f"key{number}", b"compiled")
+        assert pattern_cache.load("key0") == b"compiled"
+    assert pattern_cache.load("key1") is None
+
+
 def test_two_processes_that_write_at_once_leave_a_whole_file(folder: Path, tmp_path: Path) -> None:
     signs = [str(tmp_path / "first"), str(tmp_path / "second")]
     racing = [
