@@ -185,7 +185,7 @@ class Intake:
         self._unread_at_s = now
         for part in _parts_that(reader.may_hold, block):
             for line in part.split(b"\n"):
-                if not reader.is_candidate(line) or self._matcher.is_hit(line):
+                if not reader.is_candidate(line):
                     continue
                 if self._unread_left < 1.0:
                     self._counters.unread_unexamined += 1
