@@ -290,13 +290,15 @@ def build_trouble(incident: Incident, cause: Fault | None, *, is_lemon: bool = F
     """As runbooks are chosen by it."""
     fault_type = _get_fault_type(incident, cause)
     row = catalog.load().get(fault_type)
+    fitness = row.fitness if row is not None else Fitness.FIT
+    severity = _get_severity(incident, cause)
     return Trouble(
         fault_type=fault_type,
         action=Action(incident.action),
         component=Component(incident.component),
-        severity=_get_severity(incident, cause),
+        severity=severity,
         is_lemon=is_lemon,
-        fitness=row.fitness if row is not None else Fitness.FIT,
+        fitness=fitness,
     )
 
 

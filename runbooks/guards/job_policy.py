@@ -131,24 +131,37 @@ def _parse_row(row: object) -> JobPolicy:
         raise ValueError(
             'names is no list of partitions; expected ["gpu"], or ["*"] for all others'
         )
-    policy = {
-        "tells": _read_flag(row, "tell"),
-        "requeues_at_checkpoint": _read_flag(row, "requeue_at_checkpoint"),
-    }
-    signal = _SIGNAL.fullmatch(str(row.get("signal", ""))) if row.get("signal") else None
-    if row.get("signal") and signal is None:
-        raise ValueError(f"signal {row['signal']!r}; expected USR1, USR2, HUP or URG, or B:USR1")
+    tells = _read_flag(row, "tell")
+    requeues_at_checkpoint = _read_flag(row, "requeue_at_checkpoint")
+    signal, is_batch = _read_signal(row)
+    then = _read_then(row)
+    return JobPolicy(
+        partitions=tuple(names),
+        tells=tells,
+        signal=signal,
+        is_batch=is_batch,
+        requeues_at_checkpoint=requeues_at_checkpoint,
+        longest=_read_longest(row),
+        then=then,
+    )
+
+
+def _read_signal(row: Mapping[str, Any]) -> tuple[str, bool]:
+    """Its name, empty for none, and whether it goes to the batch script alone."""
+    given = row.get("signal")
+    if not given:
+        return "", False
+    signal = _SIGNAL.fullmatch(str(given))
+    if signal is None:
+        raise ValueError(f"signal {given!r}; expected USR1, USR2, HUP or URG, or B:USR1")
+    return signal["name"], signal["batch"] is not None
+
+
+def _read_then(row: Mapping[str, Any]) -> Then:
     then = str(row.get("then", Then.ASK))
     if then not in list(Then):
         raise ValueError(f"then {then!r}; expected {parameters.format_choices(Then)}")
-    return JobPolicy(
-        partitions=tuple(names),
-        signal=signal["name"] if signal is not None else "",
-        is_batch=signal is not None and signal["batch"] is not None,
-        longest=_read_longest(row),
-        then=Then(then),
-        **policy,
-    )
+    return Then(then)
 
 
 def _read_flag(row: Mapping[str, Any], key: str) -> bool:

@@ -64,12 +64,14 @@ class Policy:
         stop_file = settings["KINTSUGI_STOP_FILE"] or settings["KINTSUGI_DATA_DIR"] / "stop"
         verify_command = shlex.split(settings["KINTSUGI_VERIFY_COMMAND"] or "")
         bounds = {field: settings[key] for field, key in _BOUNDS.items()}
+        job_policies = job_policy.load(jobs_file) if jobs_file else ()
+        cluster_name = settings["KINTSUGI_CLUSTER_NAME"] or ""
         values = {field: settings[key] for field, key in _SETTINGS.items()}
         return cls(
-            cluster_name=settings["KINTSUGI_CLUSTER_NAME"] or "",
+            cluster_name=cluster_name,
             verify_command=tuple(verify_command),
             stop_file=Path(stop_file),
             bounds=Bounds(**bounds),
-            job_policies=job_policy.load(jobs_file) if jobs_file else (),
+            job_policies=job_policies,
             **values,
         )
