@@ -26,6 +26,7 @@ from detectors.catalog import (
     check_drains,
     grammar,
     line_patterns,
+    phrases,
     rows,
     rules,
     site_catalog,
@@ -352,7 +353,7 @@ class _Reader:
         name = str(path) if is_sites else path.name
         try:
             text = path.read_text(encoding="utf-8")
-            found = toml_text.parse(text)
+            found = phrases.fill(toml_text.parse(text))
         except (OSError, ValueError) as error:
             self.problems.append(f"{name}: cannot be read: {error}")
             return
@@ -656,8 +657,8 @@ def from_rows(found: Mapping[str, Any], name: str) -> Catalog:
 
 
 def tables(path: Path) -> dict[str, Any]:
-    """The file's tables as they stand there. Raises OSError and ValueError."""
-    return toml_text.parse(path.read_text(encoding="utf-8"))
+    """The file's tables, each pattern whole. Raises OSError and ValueError."""
+    return phrases.fill(toml_text.parse(path.read_text(encoding="utf-8")))
 
 
 def files() -> list[Path]:
