@@ -334,8 +334,7 @@ def _drain_again(turn: Turn, dropped: Dropped, ctx: Context) -> None:
 def _withdraw_reboot(ctx: Context) -> str:
     """A reboot that this run has asked for is not left to hit whoever has taken the node over: what
     became of it."""
-    is_awaited = "reboot_at" in ctx.facts and "booted_at" not in ctx.facts
-    if not is_awaited or "REBOOT_REQUESTED" not in ctx.state.flags:
+    if not drains.is_own_reboot_awaited(ctx.facts) or "REBOOT_REQUESTED" not in ctx.state.flags:
         return ""
     if ctx.state.is_draining or ctx.state.is_failing:
         return (

@@ -3,6 +3,7 @@ drain is ours."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,8 @@ OF_A_DRAIN = (WRITTEN, "reason")
 """The facts of a run by which a drain is its own."""
 # The fact of a run: when it saw that a person had put the node back in service.
 RESUMED_AT = "persons_resumed_at"
+# The fact of a run: the reboot that it waits for was asked for by somebody else.
+REBOOTED_BY_ANOTHER = "rebooted_by_another"
 
 
 def evaluate_hold(ctx: Context) -> Held | Dropped | TakenOver:
@@ -117,6 +120,13 @@ def _get_attempted_reasons(ctx: Context) -> list[Written]:
     tags = (ctx.find_tag(), "")
     texts = [form(ctx, tag) for tag in tags for form in (_format_reason, _format_lemon_reason)]
     return [Written(text) for text in texts]
+
+
+def is_own_reboot_awaited(facts: Mapping[str, Any]) -> bool:
+    """Whether the run has asked for a reboot whose boot it has not seen. One that a person asked
+    for is theirs to cancel, also where the run waits for it."""
+    is_awaited = "reboot_at" in facts and "booted_at" not in facts
+    return is_awaited and REBOOTED_BY_ANOTHER not in facts
 
 
 def note_persons_resume(facts: dict[str, Any], now: datetime) -> None:

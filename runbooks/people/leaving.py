@@ -226,8 +226,7 @@ def _format_left(held: HeldDrain, actor: str) -> str:
 
 def _hand_over(ctx: Context, reason: str) -> None:
     """A reboot that we had asked for and that Slurm has not sent is not left to hit the node."""
-    is_awaited = "reboot_at" in ctx.facts and "booted_at" not in ctx.facts
-    if is_awaited and "REBOOT_REQUESTED" in ctx.state.flags:
+    if drains.is_own_reboot_awaited(ctx.facts) and "REBOOT_REQUESTED" in ctx.state.flags:
         ctx.world.slurm_writer.cancel_reboot(ctx.node, reason, as_seen=ctx.state)
         return
     drains.drain_node(ctx, reason)

@@ -24,6 +24,9 @@ WRITTEN = "written"
 _BETWEEN = " : "
 # `kintsugi:7/1a2b3c4d-5e6f70 `; before 0.2.0 without what follows the incident.
 _OF_INCIDENT = re.compile(rf"{_OURS}(\d{{1,18}})(?:/[0-9a-z-]{{1,32}})? ")
+# Appended past ResumeTimeout (src/slurmctld/node_mgr.c and controller.c of 22.05), when it takes
+# DRAIN away too.
+_GIVEN_UP = "reboot timed out"
 _REBOOT_ISSUED = re.compile(r" : reboot (?:issued|complete|timed out)")
 
 
@@ -188,9 +191,10 @@ def evaluate_hold(
     registers with fewer GPUs (src/slurmctld/node_mgr.c, NODE_STATE_INVALID_REG): the drain stands,
     and stays ours.
 
-    A node that is down without a drain was let go of by Slurm only where it still shows our reason
-    and this Slurm `drops_drains`: one that does takes the reason away when a person resumes the
-    node.
+    A node that is down without a drain was let go of by Slurm only where it still shows our reason,
+    followed by Slurm's own word that it has given up, and this Slurm `drops_drains`: one that does
+    takes the reason away when a person resumes the node. Without that word a person took the drain
+    away (State=UNDRAIN).
     """
     who = state.reason_set_by or "someone else"
     if state.is_failing:
@@ -200,7 +204,9 @@ def evaluate_hold(
     if state.is_draining and whose in (Owner.THIS_INCIDENT, Owner.SLURM):
         return Held()
     is_down = state.base == "DOWN"
-    if not state.is_draining and is_down and whose is Owner.THIS_INCIDENT and drops_drains:
+    is_given_up = is_down and state.reason.endswith(_GIVEN_UP)
+    may_be_dropped = not state.is_draining and is_given_up and drops_drains
+    if may_be_dropped and whose is Owner.THIS_INCIDENT:
         return Dropped(f"Slurm dropped the drain of {state.name}")
     is_nobodys = whose in (Owner.THIS_INCIDENT, Owner.SLURM, Owner.NOBODY)
     if not state.is_draining and (is_nobodys or not is_down):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from detectors.faults import Recovery
 from runbooks.guards.table import Act
-from runbooks.node import looking
+from runbooks.node import drains, looking
 from runbooks.slurm import node_states, ownership
 from runbooks.step import Base, Context, Done, NotCured, Result, StepEffect, Wait, fact_time, to_iso
 
@@ -33,6 +33,8 @@ class Reboot(Base):
         if not is_rebooted and began_at is None:
             return None
         ctx.facts["reboot_at"] = to_iso(ctx.attempted_at or min(ctx.now, began_at or ctx.now))
+        if ctx.attempted_at is None:
+            ctx.facts[drains.REBOOTED_BY_ANOTHER] = True
         by = "" if ctx.attempted_at else " by someone else"
         return Done(f"{ctx.node} has been rebooted{by} since it was drained.")
 
@@ -68,6 +70,7 @@ class Reboot(Base):
 
     def run(self, ctx: Context) -> Result:
         ctx.facts["reboot_at"] = to_iso(ctx.now)
+        ctx.facts.pop(drains.REBOOTED_BY_ANOTHER, None)
         ctx.world.slurm_writer.reboot(ctx.node, as_seen=ctx.state)
         return Done(f"{ctx.node} reboots: Slurm has taken the request.")
 

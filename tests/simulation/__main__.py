@@ -17,7 +17,7 @@ from tests.simulation import database
 def main() -> int:
     options = _parse_options()
     database.prepare()
-    logging.disable(logging.WARNING)  # the trace tells it
+    logging.disable(logging.ERROR)  # the trace tells it
     from tests.simulation import search  # noqa: PLC0415 - its models need the settings
 
     if options.mutants is not None:

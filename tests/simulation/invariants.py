@@ -10,10 +10,10 @@ from django.db.models import Sum
 
 from detectors.catalog import catalog
 from detectors.faults import Severity
-from incidents.models import Fault, Incident
+from incidents.models import Fault, Incident, QuarantinedEvent, TimelineEntry
 from incidents.notify.notifier import Card
 from incidents.vocabulary.lifecycle import OPEN, State
-from runbooks.models import UNFINISHED, Run
+from runbooks.models import UNFINISHED, Mode, Run
 from runbooks.slurm.protocol import format_state
 from tests.simulation.record import Act, Broken
 
@@ -79,9 +79,11 @@ def no_healthy_node_is_rebooted(play: Play, act: Act) -> None:
 
 
 def no_ill_node_is_given_to_jobs(play: Play, act: Act) -> None:
-    if act.verb != "resume" or not play.record.list_reboots(act.node):
+    if act.verb != "resume" or act.view is None:
         return
-    if act.view is not None and act.node in act.view.ill and play.is_ill(act.node):
+    reboots = play.record.list_reboots(act.node)
+    is_of_this_run = any(old.view and old.view.run_id == act.view.run_id for old in reboots)
+    if is_of_this_run and act.node in act.view.ill and play.is_ill(act.node):
         raise Broken(f"{act.node} was rebooted, is ill all the same, and is given to jobs")
 
 
@@ -91,8 +93,40 @@ def no_act_passes_the_stop_switch(play: Play, act: Act) -> None:
 
 
 def no_act_passes_the_mode(play: Play, act: Act) -> None:
-    if _is_disruptive(play, act) and _stood(play, act) and not play.record.is_armed:
+    if _is_disruptive(play, act) and _stood(play, act) and not play.record.may_act:
         raise Broken(f"{act.verb} of {act.node} though the runbook may not act")
+
+
+def no_act_is_made_without_leave(play: Play, act: Act) -> None:
+    if not (_is_disruptive(play, act) and _stood(play, act) and act.view is not None):
+        return
+    if play.record.mode is Mode.APPROVAL and act.view.run_id not in play.record.granted:
+        raise Broken(f"{act.verb} of {act.node}, and nobody has approved run {act.view.run_id}")
+
+
+def nothing_is_given_back_where_people_say_so(play: Play, act: Act) -> None:
+    if act.verb == "resume" and _stood(play, act) and play.record.keeps_out:
+        raise Broken(f"resume of {act.node}, and nothing is to be given back")
+
+
+def no_drain_passes_the_breaker(play: Play, act: Act) -> None:
+    if act.verb != "drain" or not _is_new(play, act) or not _stood(play, act):
+        return
+    if act.view is not None and act.view.is_breaker_open:
+        raise Broken(f"{act.node} is drained, and the breaker is open")
+
+
+def nothing_is_done_to_what_is_taken_away(play: Play, act: Act) -> None:
+    if _is_disruptive(play, act) and _stood(play, act) and act.node in play.record.decommissioned:
+        raise Broken(f"{act.verb} of {act.node}, which is being decommissioned")
+
+
+def nothing_is_done_where_the_nodes_root_refuses(play: Play, act: Act) -> None:
+    if not _is_disruptive(play, act) or not _stood(play, act):
+        return
+    is_asked = play.site.nodes.nodes[act.node].is_up and act.node not in play.site.shell.silent
+    if is_asked and act.node in play.record.refusing:
+        raise Broken(f"{act.verb} of {act.node}, whose root refuses")
 
 
 def no_act_is_made_under_maintenance(play: Play, act: Act) -> None:
@@ -173,6 +207,11 @@ OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
     no_ill_node_is_given_to_jobs,
     no_act_passes_the_stop_switch,
     no_act_passes_the_mode,
+    no_act_is_made_without_leave,
+    nothing_is_given_back_where_people_say_so,
+    no_drain_passes_the_breaker,
+    nothing_is_done_to_what_is_taken_away,
+    nothing_is_done_where_the_nodes_root_refuses,
     no_act_is_made_under_maintenance,
     no_limit_is_exceeded,
     no_fault_type_takes_too_many_nodes,
@@ -213,6 +252,15 @@ AFTER_STEPS: tuple[Callable[[Play], None], ...] = (
 # -------------------------------------------------------------------------------------------------
 
 
+def nothing_breaks(play: Play) -> None:
+    """No event is put aside, and no step of a run is broken off by an error of Kintsugi's own."""
+    for event in QuarantinedEvent.objects.all():
+        raise Broken(f"an event is put aside: {event.error[:200]}")
+    broken = TimelineEntry.objects.filter(text__contains="The step was broken off").first()
+    if broken is not None:
+        raise Broken(broken.text)
+
+
 def events_are_counted_once(play: Play) -> None:
     rows = Fault.objects.values("fault_type", "resource").annotate(total=Sum("count"))
     counted = {(row["fault_type"], row["resource"]): row["total"] for row in rows}
@@ -240,7 +288,7 @@ def no_critical_fault_is_left_to_nobody(play: Play) -> None:
     """A run works on it, a person is asked or has ended its run, or Kintsugi may not act."""
     alone = set()
     for incident in Incident.objects.filter(severity="critical", state=State.OPEN, needs_human=""):
-        is_kept = incident.silence_id is not None or not play.record.is_armed
+        is_kept = incident.silence_id is not None or not play.record.may_act
         is_run = Run.objects.filter(incident=incident, state__in=UNFINISHED).exists()
         is_busy = Run.objects.filter(node=incident.node, state__in=UNFINISHED).exists()
         is_active = Fault.objects.active().filter(membership__incident=incident).exists()
@@ -275,6 +323,7 @@ def incident_and_slurm_agree(play: Play) -> None:
 
 
 AT_BEATS: tuple[Callable[[Play], None], ...] = (
+    nothing_breaks,
     events_are_counted_once,
     critical_faults_are_told,
     no_critical_fault_is_left_to_nobody,

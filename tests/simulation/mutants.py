@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,6 +17,7 @@ from incidents.state import outbox
 from incidents.triage import correlate, deduplication, repeats
 from runbooks.engine import keep_drained, persons_resume, start, turn, withdraw, witness_check
 from runbooks.engine import result as ending
+from runbooks.engine.approvals import Permission
 from runbooks.fleet import guard_check
 from runbooks.guards import table
 from runbooks.lease import lease
@@ -47,6 +48,14 @@ def _never(*arguments: object, **more: object) -> None:
 
 def _no(*arguments: object, **more: object) -> bool:
     return False
+
+
+def _permit(*arguments: object, **more: object) -> Permission:
+    return Permission()
+
+
+def _await_any_reboot(facts: Mapping[str, Any]) -> bool:
+    return "reboot_at" in facts and "booted_at" not in facts
 
 
 def _without_guard(name: str) -> list[Patch]:
@@ -216,6 +225,32 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("counted_once", "an event that comes twice counts once", _count_twice),
     Mutant("stop", "the stop switch", lambda: _without_guard("stop switch")),
     Mutant("mode", "the mode", lambda: _without_guard("mode")),
+    Mutant(
+        "leave",
+        "in mode approval a person lets a run act",
+        lambda: [patch.object(turn.approvals, "check_permission", _permit)],
+    ),
+    Mutant(
+        "kept_out",
+        "nothing is given back where whoever stopped everything says so",
+        lambda: [patch.object(turn, "_is_kept_out", _no)],
+    ),
+    Mutant("breaker", "the breaker", lambda: _without_guard("breaker")),
+    Mutant(
+        "decommissioned",
+        "nothing is done to a node that is taken away for good",
+        lambda: _without_guard("decommissioned"),
+    ),
+    Mutant(
+        "refusal",
+        "the node's own root may refuse",
+        lambda: [patch.object(turn, "_is_refused_by_node", _no)],
+    ),
+    Mutant(
+        "persons_own_reboot",
+        "a reboot that a person asked for is theirs to cancel",
+        lambda: [patch.object(drains, "is_own_reboot_awaited", _await_any_reboot)],
+    ),
     Mutant(
         "maintenance", "maintenance holds drains and reboots", lambda: _without_guard("maintenance")
     ),

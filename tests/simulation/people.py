@@ -1,4 +1,4 @@
-"""What others than the product do in a play: people, Slurm itself, jobs, nodes and an attacker."""
+"""What administrators do in a play, with a shell and with Kintsugi's own commands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from detectors import resources
-from detectors.catalog import catalog
-from detectors.faults import EventKind, FaultEvent, event_id, to_wire
-from detectors.provenance import Forger, Provenance, Transport
 from incidents import services as incidents
 from incidents.evaluation.windows import WindowKind
 from incidents.maintenance import planning
@@ -17,18 +13,16 @@ from incidents.maintenance.planning import Draft
 from incidents.models import Incident, Silence
 from incidents.vocabulary.lifecycle import OPEN, Trigger
 from runbooks import services
+from runbooks.engine import approvals
 from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
-from runbooks.models import UNFINISHED, Mode, Run
+from runbooks.models import UNFINISHED, Mode, Run, RunState
+from runbooks.outcomes import Controlled
+from runbooks.people import decommission
 from tests.simulation.record import Word
 
 if TYPE_CHECKING:
     from tests.simulation.play import Play
 
-LINE = Provenance("gn001", Transport.SSH, program="kernel", forger=Forger.ROOT)
-FORGED = Provenance("10.9.8.7", Transport.UDP, program="kernel", forger=Forger.ANYONE)
-LOST, DEGRADED = "gpu.xid.79", "gpu.ecc.uncorrectable"
-# From 23.02 on slurmctld writes it over the reason of a drained node that registers so.
-FEWER_GPUS = "gres/gpu count reported lower than configured (7 < 8)"
 _LONGEST_REASON = 240
 
 
@@ -45,9 +39,15 @@ class People:
             "fail": self.fail,
             "append": self.append,
             "resume": self.resume,
+            "undrain": self.undrain,
             "reboot": self.reboot,
             "stop": self.stop,
+            "stop_file": self.write_stop_file,
             "mode": self.set_mode,
+            "approve": self.approve,
+            "breaker": self.close_breaker,
+            "decommission": self.decommission,
+            "refuse": self.refuse,
             "maintain": self.maintain,
             "incident": self.handle_incident,
             "abort": self.abort_run,
@@ -69,10 +69,18 @@ class People:
         play.note(user, f"scontrol update NodeName={node} State=DRAIN Reason={reason!r}", node)
 
     def fail(self) -> None:
+        """With words of their own, or with the reason that stands there, which no text tells from
+        ours."""
         play, node = self.play, self.play.choose_node()
-        reason = self.say(node)
-        play.site.slurm.human_fail(node, reason)
-        play.note("bob", f"scontrol update NodeName={node} State=FAIL Reason={reason!r}", node)
+        before, user = play.look(node).reason, "bob"
+        if before and play.dice.random() < 0.4:
+            reason, user = before, "root"
+            play.record.words[node] = Word(reason, play.site.now, is_fail=True)
+            play.record.overwritten_at.pop(node, None)
+        else:
+            reason = self.say(node)
+        play.site.slurm.human_fail(node, reason, user=user)
+        play.note(user, f"scontrol update NodeName={node} State=FAIL Reason={reason!r}", node)
 
     def append(self) -> None:
         """To what stands there: ours, mostly."""
@@ -108,6 +116,19 @@ class People:
         play.site.slurm.human_resume(node)
         play.note("bob", f"scontrol update NodeName={node} State=RESUME", node)
 
+    def undrain(self) -> None:
+        """Takes DRAIN alone away: a reboot that is asked for still stands."""
+        play, node = self.play, self.play.choose_node()
+        state, record = play.look(node), play.record
+        if not state.is_draining or state.is_failing or node in record.overwritten_at:
+            return
+        if state.reason.startswith("kintsugi:"):
+            record.resumed.setdefault(node, set()).add(state.reason.partition(" ")[0])
+        record.resumed_at[node] = play.site.now
+        record.words.pop(node, None)
+        play.site.slurm.update(node, "UNDRAIN", "")
+        play.note("bob", f"scontrol update NodeName={node} State=UNDRAIN", node)
+
     def reboot(self) -> None:
         play, node = self.play, self.play.choose_node()
         if play.look(node).is_rebooting:
@@ -117,23 +138,90 @@ class People:
         play.note("bob", f"scontrol reboot {node}", node)
 
     def stop(self) -> None:
-        play = self.play
-        if play.record.is_stopped:
+        play, record = self.play, self.play.record
+        record.changes += 1
+        if "switch" in record.stops:
             services.release(actor="bob", now=play.site.now)
-        else:
-            services.stop("looking at the cooling", actor="bob", now=play.site.now)
-        play.record.is_stopped = not play.record.is_stopped
-        play.record.changes += 1
-        play.note("bob", "kintsugi stop" if play.record.is_stopped else "kintsugi release")
+            record.stops.discard("switch")
+            record.keeps_out.discard("switch")
+            play.note("bob", "kintsugi release")
+            return
+        gives_back = play.dice.random() < 0.7
+        if not gives_back:
+            held = Run.objects.filter(state__in=UNFINISHED, claimed_at__isnull=False)
+            record.aborted.update(held.values_list("incident_id", flat=True))
+            record.keeps_out.add("switch")
+        record.stops.add("switch")
+        why = "looking at the cooling"
+        services.stop(why, actor="bob", now=play.site.now, gives_back=gives_back)
+        play.note("bob", f"kintsugi stop{'' if gives_back else ' --give-nothing-back'}")
+
+    def write_stop_file(self) -> None:
+        play, record = self.play, self.play.record
+        record.changes += 1
+        if "file" in record.stops:
+            play.stop_file.unlink()
+            record.stops.discard("file")
+            record.keeps_out.discard("file")
+            play.note("root", "removes the stop file")
+            return
+        word = play.dice.choice(("", "give-nothing-back"))
+        play.stop_file.write_text(word)
+        record.stops.add("file")
+        if word:
+            record.keeps_out.add("file")
+        play.note("root", f"writes the stop file: {word!r}")
 
     def set_mode(self) -> None:
         play = self.play
-        mode = Mode.ARMED if not play.record.is_armed else play.dice.choice((Mode.OFF, Mode.SHADOW))
+        lower = play.dice.choice((Mode.OFF, Mode.SHADOW, Mode.APPROVAL, Mode.APPROVAL))
+        mode = lower if play.record.mode is Mode.ARMED else Mode.ARMED
         for runbook in (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK):
             play.site.set_mode(mode, runbook)
-        play.record.is_armed = mode is Mode.ARMED
+        play.record.mode = mode
         play.record.changes += 1
         play.note("bob", f"sets the runbooks to {mode}")
+
+    def approve(self) -> None:
+        play = self.play
+        run = Run.objects.filter(state=RunState.AWAITING_APPROVAL).order_by("pk").last()
+        if run is None:
+            return
+        seen = approvals.get_fingerprint(run)
+        outcome = services.approve(run.pk, actor="bob", seen=seen, now=play.site.now)
+        if isinstance(outcome, Controlled):
+            play.record.granted.add(run.pk)
+        play.note("bob", f"kintsugi approval give {run.pk}: {type(outcome).__name__}")
+
+    def close_breaker(self) -> None:
+        play = self.play
+        outcome = services.close_breaker("it was the cooling", actor="bob", now=play.site.now)
+        if isinstance(outcome, Controlled):
+            play.record.changes += 1
+            play.note("bob", "kintsugi breaker close")
+
+    def decommission(self) -> None:
+        """One node at a time is being taken away for good; the next such act keeps it after all."""
+        play, record = self.play, self.play.record
+        record.changes += 1
+        if record.decommissioned:
+            node = record.decommissioned.pop()
+            decommission.end(node, actor="bob", why="it stays", now=play.site.now)
+            play.note("bob", f"keeps {node} after all")
+            return
+        node = play.choose_node()
+        decommission.begin(node, actor="bob", why="its lease ends", now=play.site.now)
+        record.decommissioned.add(node)
+        play.note("bob", f"decommissions {node}")
+
+    def refuse(self) -> None:
+        """A node's root writes the file by which Kintsugi is to do nothing there, or removes it."""
+        play, record = self.play, self.play.record
+        node = play.choose_node()
+        record.changes += 1
+        record.refusing ^= {node}
+        play.site.nodes.nodes[node].never = "measuring" if node in record.refusing else None
+        play.note("root", f"{'writes' if node in record.refusing else 'removes'} {node}'s refusal")
 
     def maintain(self) -> None:
         """A maintenance of one node begins, or the one that lasts ends."""
@@ -171,131 +259,3 @@ class People:
             services.abort(run.pk, actor="bob", now=play.site.now)
             play.record.aborted.add(run.incident_id)
             play.note("bob", f"kintsugi run abort {run.pk}")
-
-
-class Site:
-    """Slurm itself, jobs and machines."""
-
-    def __init__(self, play: Play) -> None:
-        self.play = play
-        self._jobs = 0
-
-    def list_acts(self) -> dict[str, Callable[[], None]]:
-        return {
-            "lose": self.lose_gpu,
-            "degrade": self.degrade_gpu,
-            "job": self.start_job,
-            "end": self.end_job,
-            "wait": self.queue_job,
-            "crash": self.crash,
-            "return": self.bring_back,
-            "replace": self.replace_reason,
-            "redeliver": self.redeliver,
-            "forge": self.forge,
-        }
-
-    def lose_gpu(self) -> None:
-        """It falls off the bus, and its line comes. What no reboot heals is drawn."""
-        self._fall_ill(LOST, is_dead=self.play.dice.random() < self.play.habits.dead)
-
-    def degrade_gpu(self) -> None:
-        """It is gone, and all that is told is an error that leaves the node to jobs."""
-        self._fall_ill(DEGRADED, is_dead=False)
-
-    def _fall_ill(self, fault_type: str, *, is_dead: bool) -> None:
-        play, node = self.play, self.play.choose_node()
-        if play.is_ill(node) or not play.site.nodes.nodes[node].is_up:
-            return
-        play.site.nodes.inject("gpu_dead" if is_dead else "gpu_lost", f"{node}/gpu/0")
-        play.record.sick.add(node)
-        play.note("node", f"{node} loses a GPU{' for good' if is_dead else ''}: {fault_type}")
-        self.tell(fault_type, play.site.gpu(node), LINE)
-        if fault_type == LOST:
-            play.record.told_critical[play.site.gpu(node)] = play.site.now
-
-    def forge(self) -> None:
-        """Anyone on the network writes what a kernel would."""
-        play, node = self.play, self.play.choose_node()
-        if play.is_ill(node):
-            return
-        play.note("attacker", f"writes {LOST} in the name of {node}")
-        self.tell(LOST, play.site.gpu(node), FORGED)
-
-    def tell(self, fault_type: str, resource: str, told_by: Provenance) -> None:
-        play, row = self.play, catalog.load()[fault_type]
-        host = resources.host_of(resource) or ""
-        event = FaultEvent(
-            event_id=event_id(fault_type, resource, play.site.now, len(play.trace)),
-            fault_type=fault_type,
-            event=EventKind.RAISED,
-            resource=resource,
-            source="rsyslog",
-            occurred_at=play.site.now,
-            observed_at=play.site.now,
-            severity=row.severity,
-            action=row.action,
-            component=row.component,
-            code=row.code,
-            excerpt=f"{fault_type} on {host}",
-            provenance=told_by,
-        )
-        play.last_wire = to_wire(event)
-        play.record.events[fault_type, resource] += 1
-        play.pipeline.ingest([play.last_wire])
-
-    def redeliver(self) -> None:
-        """The last line comes once more, by the receiver that did not hear that it was taken."""
-        if self.play.last_wire:
-            self.play.note("receiver", "delivers the last event again")
-            self.play.pipeline.ingest([self.play.last_wire])
-
-    def start_job(self) -> None:
-        play, node = self.play, self.play.choose_node()
-        if play.look(node).is_out or play.site.slurm.jobs(node):
-            return
-        self._jobs += 1
-        play.site.slurm.add_job(str(1000 + self._jobs), nodes=[node])
-        play.note("job", f"starts on {node}")
-
-    def end_job(self) -> None:
-        play, node = self.play, self.play.choose_node()
-        for job in play.site.slurm.jobs(node):
-            play.site.slurm.finish_job(job.job_id)
-            play.note("job", f"ends on {node}")
-
-    def queue_job(self) -> None:
-        play = self.play
-        play.record.needed = play.dice.randrange(len(play.site.names) + 1)
-        play.site.slurm.add_waiting_job("17", nodes=play.record.needed, partitions=["gpu"])
-        play.note("job", f"waits for {play.record.needed} nodes")
-
-    def crash(self) -> None:
-        play, node = self.play, self.play.choose_node()
-        if node in play.site.shell.silent or play.look(node).is_rebooting:
-            return
-        play.site.shell.silent.add(node)
-        play.site.slurm.switch_off(node)
-        play.note("node", f"{node} crashes", node)
-
-    def bring_back(self) -> None:
-        play = self.play
-        for node in sorted(play.site.shell.silent):
-            play.site.shell.silent.discard(node)
-            play.site.nodes.reboot(node)
-            play.site.slurm.switch_on(node)
-            play.note("node", f"{node} boots", node)
-
-    def replace_reason(self) -> None:
-        """slurmctld writes a reason of its own over that of a drained node with fewer GPUs."""
-        play, node = self.play, self.play.choose_node()
-        state, word = play.look(node), play.record.get_word(node)
-        if not play.replaces_reasons or not state.is_drained or state.is_rebooting:
-            return
-        if node in play.record.overwritten_at:
-            return
-        if word is not None and word.stands_in(state):
-            if not word.is_seen:
-                return  # nobody can know whose it was
-            word.is_hidden = True
-        play.site.slurm.slurm_drain(node, FEWER_GPUS)
-        play.note("slurmctld", f"writes {FEWER_GPUS!r} on {node}", node)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import random
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from django.db import transaction
@@ -29,11 +31,11 @@ from kintsugi.replay.notifier import KeepingNotifier
 from runbooks import services
 from runbooks.engine import turn
 from runbooks.guards.table import Bounds
-from runbooks.models import UNFINISHED, Run
+from runbooks.models import UNFINISHED, Breaker, Run
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import format_state
 from tests.runbooks import site as sites
-from tests.simulation import invariants, people
+from tests.simulation import invariants, people, site_events
 from tests.simulation.between import ActShell, Interleaved
 from tests.simulation.record import Act, Broken, Record, TurnView
 
@@ -43,6 +45,12 @@ BOUNDS = Bounds(cap_nodes=CAP, cap_share=1.0, pod_floor=0.5, per_hour=PER_HOUR, 
 LASTS = (timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=14))
 BEAT, BOOT = timedelta(seconds=60), timedelta(seconds=12)
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
+_PHASES = ("", "", "drain", "reboot", "wait_for_boot", "verify", "resume", "end")
+# What nobody does before that phase but who falls ill, and jobs.
+_AT_ONCE = ("lose", "lose_many", "degrade", "job", "end", "wait", "redeliver", "forge")
+_BEATS = 2
+# slurmctld sends a reboot that it was asked for with its next round.
+_REBOOT_SENT_AFTER = timedelta(seconds=2)
 # Between two steps: no two things happen at one time.
 _SECOND, _MOMENT = timedelta(seconds=1), timedelta(milliseconds=1)
 
@@ -55,13 +63,15 @@ class Killed(BaseException):
 class Habits:
     """How often things happen in this play. `amidst`: that somebody acts at a point of a turn or
     before a call to Slurm; `raced`: within the call; `death`: that a worker dies at a point. `acts`:
-    what people and the site do at all, by weight: each play has its own choice."""
+    what people and the site do at all, by weight: each play has its own choice. `begins_at`: the
+    step of a run at which people begin, so that late steps are reached too; empty: at once."""
 
     amidst: float
     raced: float
     death: float
     dead: float
     people: float
+    begins_at: str
     acts: dict[str, float]
 
     @classmethod
@@ -75,6 +85,7 @@ class Habits:
             death=dice.choice((0.0, 0.0, 0.04)),
             dead=dice.choice((0.0, 0.5)),
             people=dice.choice((0.2, 0.6, 1.5)),
+            begins_at=dice.choice(_PHASES),
             acts=acts,
         )
 
@@ -101,7 +112,7 @@ class Calls:
 class Play:
     """A failing one raises Broken, with `trace` so far."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, folder: Path) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
         self.trace: list[str] = []
@@ -110,7 +121,16 @@ class Play:
         version = self.dice.choice(VERSIONS)
         returns = self.dice.choice(("0", "1", "2"))
         settings = {"SLURM_VERSION": version, "ReturnToService": returns}
-        self.site = sites.Site(nodes=NODES, slurm=settings, bounds=BOUNDS, boot_takes=BOOT)
+        share = self.dice.choice((1.0, 0.5))
+        self.stop_file = folder / "stop"
+        self.site = sites.Site(
+            nodes=NODES,
+            slurm=settings,
+            bounds=replace(BOUNDS, breaker_share=share),
+            boot_takes=BOOT,
+            stop_file=self.stop_file,
+        )
+        self.site.slurm.send_reboots_after(_REBOOT_SENT_AFTER)
         self.site.slurm.keeps_accounts = self.dice.random() < 0.5
         self.replaces_reasons = tuple(map(int, version.split(".")[:2])) > LAST_THAT_FORGETS
         self.pods = {name: f"pod-{index // 2}" for index, name in enumerate(self.site.names)}
@@ -118,9 +138,11 @@ class Play:
             Node.objects.filter(name=name).update(pod=pod)
         graphs.changed()
         self.cap, self.pod_spares, self.per_hour = CAP, POD_SPARES, PER_HOUR
-        self.people, self.others = people.People(self), people.Site(self)
+        self.people, self.others = people.People(self), site_events.Site(self)
         self._acts = self.people.list_acts() | self.others.list_acts()
         self.habits = Habits.draw(self.dice, list(self._acts))
+        self._is_open = not self.habits.begins_at
+        self._sweeps = 0
         shell = ActShell(self.site.slurm, self._watch)
         client = ScontrolWriter(shell, parse_controller("local"), cluster_name=sites.CLUSTER)
         world_client: Any = Interleaved(client, self._pause)
@@ -195,7 +217,7 @@ class Play:
         actor()
 
     def _act_somebody(self) -> None:
-        names = list(self._acts)
+        names = list(self._acts) if self._is_open else list(_AT_ONCE)
         weights = [self.habits.acts[name] for name in names]
         self._do(self.dice.choices(names, weights)[0])
 
@@ -226,11 +248,18 @@ class Play:
                 del record.words[node]
 
     def _beat(self) -> None:
+        """One of the two beats, each of which may sweep amid the other's sweep or a turn."""
         self._beat_at = self.site.now + BEAT
-        self.note("beat", "sweeps")
-        self.pipeline.sweep()
-        self.pipeline.look_at_nodes()
-        self.pipeline.record_acts()
+        self._sweeps += 1
+        self.note(f"beat {self._sweeps}", "sweeps")
+        try:
+            self.pipeline.sweep()
+            self.pipeline.look_at_nodes()
+            self.pipeline.record_acts()
+        finally:
+            self._sweeps -= 1
+        if self._sweeps or self._views:
+            return
         for node, word in self.record.words.items():
             word.is_seen = word.is_seen or word.stands_in(self.look(node))
         self._send()
@@ -254,9 +283,12 @@ class Play:
             needed=record.needed,
             ill=frozenset(filter(self.is_ill, self.site.names)),
             changes=record.changes,
+            is_breaker_open=Breaker.objects.filter(closed_at=None).exists(),
         )
         self._views.append(view)
-        name = run.plan[run.step]["step"] if run.step < len(run.plan) else "end"
+        is_over = run.finished_at is not None or run.step >= len(run.plan)
+        name = "end" if is_over else run.plan[run.step]["step"]
+        self._is_open = self._is_open or name == self.habits.begins_at
         self.note(f"worker {len(self._views)}", f"run {run.pk} at {name}")
         try:
             turn.advance(run.pk, now=self.site.now, world=self.site.world, at=self._reach)
@@ -275,12 +307,17 @@ class Play:
     def _pause(self, where: str) -> None:
         """`where`: a point of a turn, or the call to Slurm that comes next. Before an act somebody
         speaks more often, mostly of that node."""
+        if not self._is_open:
+            return
         is_before_act = where in ("drain", "resume", "reboot")
         if self.dice.random() >= self.habits.amidst * (3 if is_before_act else 1):
             return
         self.site.now += _MOMENT
         if is_before_act and self.dice.random() < 0.5:
-            self._do(self.dice.choice(("drain", "fail", "append", "resume", "reboot")))
+            self._do(self.dice.choice(("drain", "fail", "append", "resume", "undrain", "reboot")))
+            return
+        if self._sweeps < _BEATS and self.dice.random() < 0.1:
+            self._beat()
             return
         if len(self._views) == 1 and self.dice.random() < 0.3:
             due = services.get_due_runs(self.site.now)
@@ -326,7 +363,9 @@ class Play:
         """A person drains between the client's look and its command, where accounts can tell of it
         afterwards. Nothing can tell of it where none are kept or jobs are on the node, and a reboot
         cannot be taken back: what is documented so is not asked for here."""
-        if verb not in ("drain", "resume") or self.dice.random() >= self.habits.raced:
+        if not self._is_open or verb not in ("drain", "resume"):
+            return False
+        if self.dice.random() >= self.habits.raced:
             return False
         is_quiet = not self.look(node).is_rebooting and not self.site.slurm.jobs(node)
         return is_quiet and self.site.slurm.keeps_accounts
@@ -338,8 +377,8 @@ class Play:
 
 def play_once(seed: int) -> Play:
     """Raises Broken, whose text is the seed, what is broken and the trace."""
-    with _rolled_back():
-        play = Play(seed)
+    with _rolled_back(), tempfile.TemporaryDirectory(prefix="kintsugi-play-") as folder:
+        play = Play(seed, Path(folder))
         try:
             play.play()
         except Broken as broken:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from runbooks.models import Mode
 from runbooks.slurm.protocol import NodeState
 
 
@@ -17,14 +18,18 @@ class Broken(BaseException):
 @dataclass
 class Word:
     """What a person said of a node last, and still means. `is_seen`: the product has looked at all
-    nodes since; `is_hidden`: Slurm has written a reason of its own over it."""
+    nodes since; `is_hidden`: Slurm has written a reason of its own over it; `is_fail`: it is State=FAIL
+    with the reason that stood there, so that the state alone is theirs."""
 
     text: str
     said_at: datetime
     is_seen: bool = False
     is_hidden: bool = False
+    is_fail: bool = False
 
     def stands_in(self, state: NodeState) -> bool:
+        if self.is_fail:
+            return state.is_failing and self.text in state.reason
         is_told = self.is_hidden or self.text in state.reason or "ask bob" in state.reason
         return state.is_out and is_told
 
@@ -43,6 +48,7 @@ class TurnView:
     needed: int
     ill: frozenset[str]
     changes: int
+    is_breaker_open: bool
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,9 @@ class Act:
 class Record:
     """Times are the play's. `resumed` holds, by node, reasons under which a person has put it back
     in service; `awaited_boots` how often it had booted when a person asked for a reboot that has
-    not come yet; `ours_asked` when the product asked for one."""
+    not come yet; `ours_asked` when the product asked for one. `stops`: which of switch and file stop
+    everything; `keeps_out`: which of them have nothing given back. `granted`: runs that a person
+    let act; `refusing`: nodes whose root refuses."""
 
     words: dict[str, Word] = field(default_factory=dict)
     overwritten_at: dict[str, datetime] = field(default_factory=dict)
@@ -76,8 +84,12 @@ class Record:
     own_reasons: set[str] = field(default_factory=set)
     sick: set[str] = field(default_factory=set)
     maintained: set[str] = field(default_factory=set)
-    is_stopped: bool = False
-    is_armed: bool = True
+    stops: set[str] = field(default_factory=set)
+    keeps_out: set[str] = field(default_factory=set)
+    mode: Mode = Mode.ARMED
+    granted: set[int] = field(default_factory=set)
+    decommissioned: set[str] = field(default_factory=set)
+    refusing: set[str] = field(default_factory=set)
     needed: int = 0
     changes: int = 0
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -85,6 +97,14 @@ class Record:
     aborted: set[int] = field(default_factory=set)
     alone_since: dict[int, datetime] = field(default_factory=dict)
     apart_since: dict[str, datetime] = field(default_factory=dict)
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self.stops)
+
+    @property
+    def may_act(self) -> bool:
+        return self.mode in (Mode.ARMED, Mode.APPROVAL)
 
     def get_word(self, node: str) -> Word | None:
         return self.words.get(node)

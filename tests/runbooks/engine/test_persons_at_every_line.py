@@ -255,6 +255,24 @@ def test_a_reboot_of_ours_on_a_node_that_a_person_took_out_is_told_to_them_and_t
     assert "scontrol cancel_reboot gn001" in run.outcome
 
 
+def test_a_reboot_that_a_person_asked_for_is_not_cancelled_when_they_take_the_drain_away() -> None:
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.slurm.send_reboots_after(timedelta(minutes=1))
+    site.slurm.human_reboot("gn001", user="root")
+    turn.advance(run.pk, now=site.now, world=site.world)
+    run.refresh_from_db()
+    assert run.plan[run.step]["step"] == "wait_for_boot"
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.now += timedelta(seconds=10)
+    turn.advance(run.pk, now=site.now, world=site.world)
+    run.refresh_from_db()
+    assert run.state == RunState.ABORTED
+    assert node(site).flags == {"REBOOT_REQUESTED"}
+
+
 @pytest.mark.parametrize("act", ACTS)
 def test_no_act_is_made_on_a_node_that_has_changed_since_it_was_seen(act: str) -> None:
     site = Site(nodes=2)

@@ -190,6 +190,10 @@ def test_what_is_kept_is_what_slurm_shows() -> None:
         (a_node(OURS, "DRAIN"), Held),
         (a_node(f"{OURS} : reboot issued", "DRAIN", "REBOOT_ISSUED", base="DOWN"), Held),
         (a_node(f"{OURS} : reboot timed out", base="DOWN"), Dropped),
+        # A person has taken the drain away: State=UNDRAIN.
+        (a_node(f"{OURS} : reboot issued", "NOT_RESPONDING", base="DOWN", by="slurm"), TakenOver),
+        (a_node(f"{OURS} : reboot issued", "REBOOT_ISSUED", base="DOWN"), TakenOver),
+        (a_node(OURS, "REBOOT_REQUESTED", base="DOWN"), TakenOver),
         # A resume has taken our reason away, and the node went down later.
         (a_node("reboot timed out", base="DOWN"), TakenOver),
         (a_node("Not responding", "NOT_RESPONDING", base="DOWN", by="slurm"), TakenOver),

@@ -1,0 +1,174 @@
+"""What Slurm itself, jobs, machines and an attacker do in a play."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from detectors import resources
+from detectors.catalog import catalog
+from detectors.faults import EventKind, FaultEvent, event_id, to_wire
+from detectors.provenance import Forger, Provenance, Transport
+
+if TYPE_CHECKING:
+    from tests.simulation.play import Play
+
+LINE = Provenance("gn001", Transport.SSH, program="kernel", forger=Forger.ROOT)
+FORGED = Provenance("10.9.8.7", Transport.UDP, program="kernel", forger=Forger.ANYONE)
+LOST, DEGRADED = "gpu.xid.79", "gpu.ecc.uncorrectable"
+# From 23.02 on slurmctld writes it over the reason of a drained node that registers so.
+FEWER_GPUS = "gres/gpu count reported lower than configured (7 < 8)"
+
+
+class Site:
+    """Slurm itself, jobs and machines."""
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
+        self._jobs = 0
+        self._crashed: set[str] = set()
+        self._cut_off: set[str] = set()
+
+    def list_acts(self) -> dict[str, Callable[[], None]]:
+        return {
+            "lose": self.lose_gpu,
+            "lose_many": self.lose_many,
+            "degrade": self.degrade_gpu,
+            "job": self.start_job,
+            "end": self.end_job,
+            "wait": self.queue_job,
+            "crash": self.crash,
+            "return": self.bring_back,
+            "cut": self.cut_network,
+            "replace": self.replace_reason,
+            "redeliver": self.redeliver,
+            "forge": self.forge,
+        }
+
+    def lose_gpu(self) -> None:
+        """It falls off the bus, and its line comes. What no reboot heals is drawn."""
+        self._fall_ill(LOST, is_dead=self.play.dice.random() < self.play.habits.dead)
+
+    def degrade_gpu(self) -> None:
+        """It is gone, and all that is told is an error that leaves the node to jobs."""
+        self._fall_ill(DEGRADED, is_dead=False)
+
+    def lose_many(self) -> None:
+        """Three nodes within a second: more than the breaker lets go."""
+        play = self.play
+        for node in play.dice.sample(play.site.names, 3):
+            self._fall_ill(LOST, is_dead=False, node=node)
+
+    def _fall_ill(self, fault_type: str, *, is_dead: bool, node: str = "") -> None:
+        play = self.play
+        node = node or play.choose_node()
+        if play.is_ill(node) or not play.site.nodes.nodes[node].is_up:
+            return
+        play.site.nodes.inject("gpu_dead" if is_dead else "gpu_lost", f"{node}/gpu/0")
+        play.record.sick.add(node)
+        play.note("node", f"{node} loses a GPU{' for good' if is_dead else ''}: {fault_type}")
+        self.tell(fault_type, play.site.gpu(node), LINE)
+        if fault_type == LOST:
+            play.record.told_critical[play.site.gpu(node)] = play.site.now
+
+    def forge(self) -> None:
+        """Anyone on the network writes what a kernel would."""
+        play, node = self.play, self.play.choose_node()
+        if play.is_ill(node):
+            return
+        play.note("attacker", f"writes {LOST} in the name of {node}")
+        self.tell(LOST, play.site.gpu(node), FORGED)
+
+    def tell(self, fault_type: str, resource: str, told_by: Provenance) -> None:
+        play, row = self.play, catalog.load()[fault_type]
+        host = resources.host_of(resource) or ""
+        event = FaultEvent(
+            event_id=event_id(fault_type, resource, play.site.now, len(play.trace)),
+            fault_type=fault_type,
+            event=EventKind.RAISED,
+            resource=resource,
+            source="rsyslog",
+            occurred_at=play.site.now,
+            observed_at=play.site.now,
+            severity=row.severity,
+            action=row.action,
+            component=row.component,
+            code=row.code,
+            excerpt=f"{fault_type} on {host}",
+            provenance=told_by,
+        )
+        play.last_wire = to_wire(event)
+        play.record.events[fault_type, resource] += 1
+        play.pipeline.ingest([play.last_wire])
+
+    def redeliver(self) -> None:
+        """The last line comes once more, by the receiver that did not hear that it was taken."""
+        if self.play.last_wire:
+            self.play.note("receiver", "delivers the last event again")
+            self.play.pipeline.ingest([self.play.last_wire])
+
+    def start_job(self) -> None:
+        play, node = self.play, self.play.choose_node()
+        if play.look(node).is_out or play.site.slurm.jobs(node):
+            return
+        self._jobs += 1
+        play.site.slurm.add_job(str(1000 + self._jobs), nodes=[node])
+        play.note("job", f"starts on {node}")
+
+    def end_job(self) -> None:
+        play, node = self.play, self.play.choose_node()
+        for job in play.site.slurm.jobs(node):
+            play.site.slurm.finish_job(job.job_id)
+            play.note("job", f"ends on {node}")
+
+    def queue_job(self) -> None:
+        play = self.play
+        play.record.needed = play.dice.randrange(len(play.site.names) + 1)
+        play.site.slurm.add_waiting_job("17", nodes=play.record.needed, partitions=["gpu"])
+        play.note("job", f"waits for {play.record.needed} nodes")
+
+    def crash(self) -> None:
+        play, node = self.play, self.play.choose_node()
+        if node in play.site.shell.silent or play.look(node).is_rebooting:
+            return
+        self._crashed.add(node)
+        play.site.shell.silent.add(node)
+        play.site.slurm.switch_off(node)
+        play.note("node", f"{node} crashes", node)
+
+    def bring_back(self) -> None:
+        play = self.play
+        for node in sorted(self._crashed):
+            self._crashed.discard(node)
+            play.site.shell.silent.discard(node)
+            play.site.nodes.reboot(node)
+            play.site.slurm.switch_on(node)
+            play.note("node", f"{node} boots", node)
+
+    def cut_network(self) -> None:
+        """SSH no longer reaches a node, and Slurm does; the next such act mends it."""
+        play = self.play
+        if self._cut_off:
+            play.site.shell.silent -= self._cut_off - self._crashed
+            self._cut_off.clear()
+            play.note("network", "SSH reaches all nodes again")
+            return
+        node = play.choose_node()
+        self._cut_off.add(node)
+        play.site.shell.silent.add(node)
+        play.note("network", f"SSH no longer reaches {node}")
+
+    def replace_reason(self) -> None:
+        """slurmctld writes a reason of its own over that of a drained node with fewer GPUs."""
+        play, node = self.play, self.play.choose_node()
+        state, word = play.look(node), play.record.get_word(node)
+        if not play.replaces_reasons or not state.is_drained or state.is_rebooting:
+            return
+        if node in play.record.overwritten_at:
+            return
+        if word is not None and word.stands_in(state):
+            if not word.is_seen:
+                return  # nobody can know whose it was
+            word.is_hidden = True
+        play.site.slurm.slurm_drain(node, FEWER_GPUS)
+        play.note("slurmctld", f"writes {FEWER_GPUS!r} on {node}", node)
