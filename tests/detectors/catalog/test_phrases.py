@@ -33,14 +33,14 @@ on = "node"
 program = "kernel"
 facility = "kern"
 begins = "message"
-pattern = ['testdrv: .{0,80}{{failure}}', 'testdrv broke']
+pattern = ['testdrv: .{0,80}{{trouble}}', 'testdrv broke']
 """
 
 
 def test_each_pattern_of_a_row_has_the_phrase_in_its_place() -> None:
     tables = {
-        "phrases": {"failure": FAILURE},
-        "signature": [{"pattern": ["a {{failure}}", "b"], "unless": "{{failure}}?", "type": "t"}],
+        "phrases": {"trouble": FAILURE},
+        "signature": [{"pattern": ["a {{trouble}}", "b"], "unless": "{{trouble}}?", "type": "t"}],
     }
     assert phrases.fill(tables) == {
         "signature": [{"pattern": [f"a {FAILURE}", "b"], "unless": f"{FAILURE}?", "type": "t"}]
@@ -54,7 +54,7 @@ def test_a_repetition_is_no_phrase() -> None:
 
 def test_a_file_with_phrases_reads_as_one_with_whole_patterns(tmp_path: Path) -> None:
     path = tmp_path / "rows.toml"
-    path.write_text(f"[phrases]\nfailure = '{FAILURE}'\n{TYPE}{SIGNATURE}")
+    path.write_text(f"[phrases]\ntrouble = '{FAILURE}'\n{TYPE}{SIGNATURE}")
     found = [signature.pattern for signature in catalog.read([path]).signatures]
     assert found == [r"testdrv: .{0,80}" + FAILURE, "testdrv broke"]
     assert re.compile(found[0]).match("testdrv: reset FAILED")
@@ -63,7 +63,7 @@ def test_a_file_with_phrases_reads_as_one_with_whole_patterns(tmp_path: Path) ->
 def test_a_phrase_that_the_file_does_not_name_is_told_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.toml"
     path.write_text(f"{TYPE}{SIGNATURE}")
-    with pytest.raises(CatalogError, match=r"rows\.toml: .*\{\{failure\}\}.*names no failure"):
+    with pytest.raises(CatalogError, match=r"rows\.toml: .*\{\{trouble\}\}.*names no trouble"):
         catalog.read([path])
 
 
@@ -71,4 +71,19 @@ def test_phrases_are_a_table(tmp_path: Path) -> None:
     path = tmp_path / "rows.toml"
     path.write_text(f"phrases = ['x']\n{TYPE}")
     with pytest.raises(CatalogError, match="no table of names and patterns"):
+        catalog.read([path])
+
+
+def test_every_file_may_use_the_words_of_failure(tmp_path: Path) -> None:
+    path = tmp_path / "rows.toml"
+    path.write_text(TYPE + SIGNATURE.replace("{{trouble}}", "{{failure}}"))
+    pattern = catalog.read([path]).signatures[0].pattern
+    assert re.compile(pattern).match("testdrv: link did not come up: Timed out")
+    assert not re.compile(pattern).match("testdrv: faultless")
+
+
+def test_no_file_gives_the_words_of_failure_another_meaning(tmp_path: Path) -> None:
+    path = tmp_path / "rows.toml"
+    path.write_text(f"[phrases]\nfailure = 'x'\n{TYPE}")
+    with pytest.raises(CatalogError, match="names failure anew"):
         catalog.read([path])
