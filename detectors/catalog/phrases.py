@@ -68,8 +68,13 @@ _WORDS_OF_FAILURE = (
     r"no valid",
     r"not valid",
 )
-SHARED = {"failure": rf"(?i:\b(?:{'|'.join(_WORDS_OF_FAILURE)})\b)"}
-"""What every file may use."""
+_FAILURE = "|".join(_WORDS_OF_FAILURE)
+SHARED = {
+    "failure": rf"(?i:\b(?:{_FAILURE})\b)",
+    "failure_begins": rf"[^\w\n](?i:{_FAILURE})",
+}
+"""What every file may use. `failure_begins` is for `scan`: blocks of lines are looked through
+without the edges of words, and "err" stands in "interrupt"."""
 _FIELDS = ("pattern", "unless", "scan")
 _NAMED = re.compile(r"\{\{(\w+)\}\}")
 
