@@ -109,6 +109,14 @@ def nothing_is_given_back_where_people_say_so(play: Play, act: Act) -> None:
         raise Broken(f"resume of {act.node}, and nothing is to be given back")
 
 
+def no_run_comes_after_one_that_a_person_ended(play: Play, act: Act) -> None:
+    if act.verb != "drain" or act.view is None or not _is_new(play, act):
+        return
+    is_ended = act.view.incident_id in play.record.aborted
+    if is_ended and act.view.run_id not in play.record.aborted_runs:
+        raise Broken(f"{act.node} is drained anew for #{act.view.incident_id}, which was ended")
+
+
 def no_drain_passes_the_breaker(play: Play, act: Act) -> None:
     if act.verb != "drain" or not _is_new(play, act) or not _stood(play, act):
         return
@@ -209,6 +217,7 @@ OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
     no_act_passes_the_mode,
     no_act_is_made_without_leave,
     nothing_is_given_back_where_people_say_so,
+    no_run_comes_after_one_that_a_person_ended,
     no_drain_passes_the_breaker,
     nothing_is_done_to_what_is_taken_away,
     nothing_is_done_where_the_nodes_root_refuses,
@@ -322,12 +331,31 @@ def incident_and_slurm_agree(play: Play) -> None:
             raise Broken(f"{node} since {at:%T}: {apart[node]}")
 
 
+def drains_that_slurm_dropped_are_put_back(play: Play) -> None:
+    """slurmctld 22.05 takes the drain of a node away whose boot it has given up on."""
+    dropped = set()
+    for run in Run.objects.filter(incident__state__in=OPEN, node__isnull=False):
+        state, node = play.look(run.place), run.place
+        is_ours = state.reason.startswith(run.facts.get("reason", "-"))
+        is_given_up = state.base == "DOWN" and state.reason.endswith("reboot timed out")
+        is_theirs = node in play.record.resumed_at or run.incident_id in play.record.aborted
+        may_drain = play.record.may_act and not play.record.is_stopped
+        if is_ours and is_given_up and may_drain and not (state.is_draining or is_theirs):
+            dropped.add(node)
+    since = {node: play.record.dropped_since.get(node, play.site.now) for node in dropped}
+    play.record.dropped_since = since
+    for node, at in since.items():
+        if play.site.now - at > AGREES_WITHIN:
+            raise Broken(f"the drain of {node} is gone since {at:%T}, and is not put back")
+
+
 AT_BEATS: tuple[Callable[[Play], None], ...] = (
     nothing_breaks,
     events_are_counted_once,
     critical_faults_are_told,
     no_critical_fault_is_left_to_nobody,
     incident_and_slurm_agree,
+    drains_that_slurm_dropped_are_put_back,
 )
 
 

@@ -276,16 +276,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("repeat", "a reboot of unknown outcome is looked at, not repeated", _repeat_blindly),
     Mutant("fence", "one worker at a time on a run", _steal_leases),
     Mutant(
-        "confirm", "the fault is confirmed on the node", lambda: _done_at_once(ConfirmOnNode, "x")
-    ),
-    Mutant(
-        "witness",
-        "what a text alone tells is denied by the node",
-        lambda: [patch.object(witness_check, "is_denied", _no)],
-    ),
-    Mutant(
         "forged",
-        "both of these: a text alone moves the node",
+        "the node denies what a text alone tells, by a witness and once more by its confirmation:"
+        " each is enough",
         lambda: [
             patch.object(witness_check, "is_denied", _no),
             *_done_at_once(ConfirmOnNode, "x"),

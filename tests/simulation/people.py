@@ -150,6 +150,7 @@ class People:
         if not gives_back:
             held = Run.objects.filter(state__in=UNFINISHED, claimed_at__isnull=False)
             record.aborted.update(held.values_list("incident_id", flat=True))
+            record.aborted_runs.update(held.values_list("pk", flat=True))
             record.keeps_out.add("switch")
         record.stops.add("switch")
         why = "looking at the cooling"
@@ -191,7 +192,7 @@ class People:
         outcome = services.approve(run.pk, actor="bob", seen=seen, now=play.site.now)
         if isinstance(outcome, Controlled):
             play.record.granted.add(run.pk)
-        play.note("bob", f"kintsugi approval give {run.pk}: {type(outcome).__name__}")
+        play.note("bob", f"approves run {run.pk}: {type(outcome).__name__}")
 
     def close_breaker(self) -> None:
         play = self.play
@@ -258,4 +259,5 @@ class People:
         if run is not None:
             services.abort(run.pk, actor="bob", now=play.site.now)
             play.record.aborted.add(run.incident_id)
-            play.note("bob", f"kintsugi run abort {run.pk}")
+            play.record.aborted_runs.add(run.pk)
+            play.note("bob", f"aborts run {run.pk}")

@@ -31,6 +31,7 @@ from kintsugi.replay.notifier import KeepingNotifier
 from runbooks import services
 from runbooks.engine import turn
 from runbooks.guards.table import Bounds
+from runbooks.lease.lease import LEASE
 from runbooks.models import UNFINISHED, Breaker, Run
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import format_state
@@ -39,8 +40,9 @@ from tests.simulation import invariants, people, site_events
 from tests.simulation.between import ActShell, Interleaved
 from tests.simulation.record import Act, Broken, Record, TurnView
 
-NODES, CAP, POD_SPARES, PER_HOUR = 4, 2, 1, 2
-BOUNDS = Bounds(cap_nodes=CAP, cap_share=1.0, pod_floor=0.5, per_hour=PER_HOUR, breaker_share=1.0)
+NODES = 4
+# Cap of the partition, spares of a pod of two, nodes an hour: in most plays one of them binds alone.
+_LIMITS = ((2, 2, 9), (1, 2, 9), (4, 1, 9), (4, 2, 2), (4, 2, 1), (2, 1, 2), (4, 2, 9))
 # Long enough for a repair; one in four plays for what must be told within ten minutes.
 LASTS = (timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=14))
 BEAT, BOOT = timedelta(seconds=60), timedelta(seconds=12)
@@ -62,14 +64,15 @@ class Killed(BaseException):
 @dataclass(frozen=True)
 class Habits:
     """How often things happen in this play. `amidst`: that somebody acts at a point of a turn or
-    before a call to Slurm; `raced`: within the call; `death`: that a worker dies at a point. `acts`:
-    what people and the site do at all, by weight: each play has its own choice. `begins_at`: the
+    before a call to Slurm; `raced`: within the call; `death`: that a worker dies at a point; `stall`: that
+    it stands still for longer than its lease. `acts`: what people and the site do at all, by weight: each play has its own choice. `begins_at`: the
     step of a run at which people begin, so that late steps are reached too; empty: at once."""
 
     amidst: float
     raced: float
     death: float
     dead: float
+    stall: float
     people: float
     begins_at: str
     acts: dict[str, float]
@@ -82,7 +85,8 @@ class Habits:
         return cls(
             amidst=dice.choice((0.0, 0.05, 0.1, 0.2)),
             raced=dice.choice((0.0, 0.3)),
-            death=dice.choice((0.0, 0.0, 0.04)),
+            death=dice.choice((0.0, 0.0, 0.04, 0.12)),
+            stall=dice.choice((0.0, 0.0, 0.05)),
             dead=dice.choice((0.0, 0.5)),
             people=dice.choice((0.2, 0.6, 1.5)),
             begins_at=dice.choice(_PHASES),
@@ -121,12 +125,20 @@ class Play:
         version = self.dice.choice(VERSIONS)
         returns = self.dice.choice(("0", "1", "2"))
         settings = {"SLURM_VERSION": version, "ReturnToService": returns}
-        share = self.dice.choice((1.0, 0.5))
+        settings["ResumeTimeout"] = self.dice.choice(("3600 sec", "3600 sec", "90 sec"))
+        self.cap, self.pod_spares, self.per_hour = self.dice.choice(_LIMITS)
+        bounds = Bounds(
+            cap_nodes=self.cap,
+            cap_share=1.0,
+            pod_floor=1.0 - self.pod_spares / 2,
+            per_hour=self.per_hour,
+            breaker_share=self.dice.choice((1.0, 0.5)),
+        )
         self.stop_file = folder / "stop"
         self.site = sites.Site(
             nodes=NODES,
             slurm=settings,
-            bounds=replace(BOUNDS, breaker_share=share),
+            bounds=bounds,
             boot_takes=BOOT,
             stop_file=self.stop_file,
         )
@@ -137,7 +149,6 @@ class Play:
         for name, pod in self.pods.items():
             Node.objects.filter(name=name).update(pod=pod)
         graphs.changed()
-        self.cap, self.pod_spares, self.per_hour = CAP, POD_SPARES, PER_HOUR
         self.people, self.others = people.People(self), site_events.Site(self)
         self._acts = self.people.list_acts() | self.others.list_acts()
         self.habits = Habits.draw(self.dice, list(self._acts))
@@ -303,6 +314,16 @@ class Play:
         self._pause(point)
         if self.dice.random() < self.habits.death:
             raise Killed
+        if len(self._views) == 1 and self.dice.random() < self.habits.stall:
+            self._stall()
+
+    def _stall(self) -> None:
+        """The worker stands still until its lease is over; another goes on."""
+        self.note(f"worker {len(self._views)}", "stands still")
+        self.site.now += LEASE + _SECOND
+        due = services.get_due_runs(self.site.now)
+        if due:
+            self._work(due)
 
     def _pause(self, where: str) -> None:
         """`where`: a point of a turn, or the call to Slurm that comes next. Before an act somebody

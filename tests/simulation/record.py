@@ -95,6 +95,8 @@ class Record:
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
     told_critical: dict[str, datetime] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
+    aborted_runs: set[int] = field(default_factory=set)
+    dropped_since: dict[str, datetime] = field(default_factory=dict)
     alone_since: dict[int, datetime] = field(default_factory=dict)
     apart_since: dict[str, datetime] = field(default_factory=dict)
 

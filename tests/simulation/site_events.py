@@ -40,6 +40,7 @@ class Site:
             "crash": self.crash,
             "return": self.bring_back,
             "cut": self.cut_network,
+            "hang": self.hang,
             "replace": self.replace_reason,
             "redeliver": self.redeliver,
             "forge": self.forge,
@@ -144,6 +145,13 @@ class Site:
             play.site.nodes.reboot(node)
             play.site.slurm.switch_on(node)
             play.note("node", f"{node} boots", node)
+
+    def hang(self) -> None:
+        """A node that reboots does not come back."""
+        play, node = self.play, self.play.choose_node()
+        if play.look(node).is_rebooting:
+            play.site.slurm.hung.add(node)
+            play.note("node", f"{node} does not come back")
 
     def cut_network(self) -> None:
         """SSH no longer reaches a node, and Slurm does; the next such act mends it."""
