@@ -49,7 +49,9 @@ def withdraw(
     node = run.place
     has_drained = run.steps.filter(name__in=(Drain.name, AdoptDrain.name)).exists()
     state = world.slurm.nodes((node,))[node]
-    ctx = contexts.build_context(run, state, None, now=now, world=world)
+    # A worker that died right after its drain has kept the attempt alone.
+    attempted_at = Turn(run, library.load_plan(run.plan)[run.step].step, now).attempted_at
+    ctx = contexts.build_context(run, state, attempted_at, now=now, world=world)
     if result.restores_persons_drain(Turn(run, None, now), ctx):
         return
     is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)

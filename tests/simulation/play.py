@@ -82,11 +82,15 @@ class Habits:
         acts = {name: dice.choice((0.0, 0.0, 1.0, 1.0, 4.0)) for name in names}
         acts["lose"] += 0.5
         acts["resume"] += 0.5
+        amidst, raced = dice.choice((0.0, 0.05, 0.1, 0.2)), dice.choice((0.0, 0.3))
+        death, stall = dice.choice((0.0, 0.0, 0.04, 0.12)), dice.choice((0.0, 0.0, 0.05))
+        if raced:  # words are put back by the second turn from there: workers live as long
+            death, stall = min(death, 0.04), 0.0
         return cls(
-            amidst=dice.choice((0.0, 0.05, 0.1, 0.2)),
-            raced=dice.choice((0.0, 0.3)),
-            death=dice.choice((0.0, 0.0, 0.04, 0.12)),
-            stall=dice.choice((0.0, 0.0, 0.05)),
+            amidst=amidst,
+            raced=raced,
+            death=death,
+            stall=stall,
             dead=dice.choice((0.0, 0.5)),
             people=dice.choice((0.2, 0.6, 1.5)),
             begins_at=dice.choice(_PHASES),

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import runbooks
+from incidents import services as incidents
+from incidents.vocabulary.lifecycle import Trigger
 from runbooks.engine import turn
 from runbooks.models import Installation, Run, RunState
 from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
@@ -253,6 +255,29 @@ def test_a_reboot_of_ours_on_a_node_that_a_person_took_out_is_told_to_them_and_t
     assert (seen.reason, seen.is_rebooting) == (THEIRS, True)
     assert "still stands" in run.outcome
     assert "scontrol cancel_reboot gn001" in run.outcome
+
+
+def test_a_node_whose_worker_died_right_after_its_drain_is_handed_back_when_the_incident_ends() -> (
+    None
+):
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+
+    def at(point: str) -> None:
+        if point == "acted":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        turn.advance(run.pk, now=site.now, world=site.world, at=at)
+    assert node(site).is_draining
+    incidents.act(
+        run.incident_id, Trigger.MARK_FALSE_POSITIVE, actor="bob", note="ours", now=site.now
+    )
+    site.now += timedelta(minutes=1)
+    turn.advance(run.pk, now=site.now, world=site.world)
+    run.refresh_from_db()
+    assert run.state == RunState.WITHDRAWN
+    assert not node(site).is_draining, run.outcome
 
 
 def test_a_reboot_that_a_person_asked_for_is_not_cancelled_when_they_take_the_drain_away() -> None:
