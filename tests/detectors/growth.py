@@ -9,7 +9,7 @@ from re import _constants as ops  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from tests.growth import TookTooLong, limited
+from tests.growth import measure_cpu
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -127,10 +127,11 @@ def find_growth(
         limits = (_limit(took, back) for back in _COMPARED if back <= len(took))
         most = min(limits, default=_MOST_AT_FIRST_S)
         give_up_s = most + 2.0
-        spent = _time(work, text, give_up_s=give_up_s)
+        spent = measure_cpu(work, text, time.thread_time, give_up_s=give_up_s)
         # Once more where something else may have taken the time, not where it has grown by far.
         if most < spent < min(10 * most, give_up_s):
-            spent = min(spent, _time(work, text, give_up_s=give_up_s))
+            again = measure_cpu(work, text, time.thread_time, give_up_s=give_up_s)
+            spent = min(spent, again)
         took.append(spent)
         if spent > most:
             earlier = took[-4] if len(took) > 3 else took[0]
@@ -145,14 +146,3 @@ def find_growth(
 def _limit(took: list[float], back: int) -> float:
     """What a text may take by the one that was this many steps shorter."""
     return max(took[-back], _SHORTEST_S) * _MOST_GROWTH * 2.0**back
-
-
-def _time(work: Callable[[str], object], text: str, *, give_up_s: float) -> float:
-    """What is exponential would not end: it is given up, and has taken so long."""
-    began = time.thread_time()
-    try:
-        with limited(give_up_s):
-            work(text)
-    except TookTooLong:
-        return max(give_up_s, time.thread_time() - began)
-    return time.thread_time() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import itertools
@@ -26,7 +27,7 @@ from detectors.transports import bundle
 from tests.detectors import growth
 from tests.detectors.growth import find_growth
 from tests.detectors.test_contract import _reading
-from tests.growth import find_inline_patterns, find_slow_pattern
+from tests.growth import find_inline_patterns, find_slow_pattern, measure_cpu
 
 _AT = datetime(2026, 1, 12, tzinfo=UTC)
 _SIGNALS = Path(__file__).parents[2] / "fixtures" / "signals"
@@ -143,6 +144,24 @@ def test_one_that_is_cubic_is_found_before_it_hangs() -> None:
     assert "bytes took" in find_growth(cubic.search, "x", " ", "z")
     # 1 KiB of it alone takes some seconds; 16 KiB took an hour.
     assert time.thread_time() - began < 60
+
+
+def test_no_garbage_is_collected_while_something_is_measured() -> None:
+    during: list[str] = []
+
+    def note_collection(phase: str, _counts: object) -> None:
+        during.append(phase)
+
+    def allocate(text: str) -> object:
+        gc.callbacks.append(note_collection)
+        held = [[character] for character in text]
+        gc.callbacks.remove(note_collection)
+        return held
+
+    measure_cpu(allocate, "a" * 100_000, time.thread_time, give_up_s=60.0)
+    assert (during, gc.isenabled()) == ([], True)
+    allocate("a" * 100_000)
+    assert during
 
 
 EXPONENTIAL = ("(?:a+)+c", "(?:a|a)*b", r"x(?:\s*\S*)*y", r"^(\d+)*$", "((a*)*)*b")
