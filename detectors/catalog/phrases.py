@@ -67,6 +67,15 @@ _WORDS_OF_FAILURE = (
     r"malicious",
     r"no valid",
     r"not valid",
+    r"unrecogni[sz]ed",
+    r"insufficient",
+    r"incompatib\w{2,6}",
+    r"exhaust\w{1,4}",
+    r"is full",
+    r"too (?:many|large|small|big|short|low|high)",
+    r"did(?: ?n.t| not)",
+    r"oversized",
+    r"truncated",
 )
 _FAILURE = "|".join(_WORDS_OF_FAILURE)
 SHARED = {
@@ -88,7 +97,10 @@ def fill(tables: Mapping[str, Any]) -> dict[str, Any]:
     for name in own:
         if name in SHARED:
             raise ValueError(f"[{TABLE}] names {name} anew, which every file may use")
-    phrases = {**SHARED, **own}
+    phrases = dict(SHARED)
+    for name, phrase in own.items():
+        # A phrase may hold those that stand before it.
+        phrases[name] = _fill_field(phrase, phrases)
     filled = {name: rows for name, rows in tables.items() if name != TABLE}
     for name, rows in filled.items():
         if isinstance(rows, list):

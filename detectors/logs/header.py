@@ -52,8 +52,14 @@ _ZONE_HOURS = {
     "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "JST": 9, "AEST": 10, "AEDT": 11,
 }  # fmt: skip
 
-# The abbreviations of glibc's de_DE that differ in three plain letters.
-_MONTHS |= {"mai": 5, "okt": 10, "dez": 12}
+# Abbreviations of glibc's other locales (localedata, abmon), in which journalctl and `dmesg -T`
+# print stamps: de, nl, sv; fr; es; pt; it; fi.
+_MONTHS |= {"mai": 5, "okt": 10, "dez": 12, "mrt": 3, "mei": 5, "maj": 5}
+_MONTHS |= {"janv": 1, "févr": 2, "mars": 3, "avril": 4, "juin": 6, "juil": 7, "août": 8, "sept": 9}
+_MONTHS |= {"déc": 12, "ene": 1, "abr": 4, "ago": 8, "dic": 12, "fev": 2, "set": 9, "out": 10}
+_MONTHS |= {"gen": 1, "mag": 5, "giu": 6, "lug": 7, "ott": 10, "tammi": 1, "helmi": 2}
+_MONTHS |= {"maalis": 3, "huhti": 4, "touko": 5, "kesä": 6, "heinä": 7, "elo": 8, "syys": 9}
+_MONTHS |= {"loka": 10, "marras": 11, "joulu": 12}
 
 _HALF_A_YEAR = timedelta(days=182)
 
@@ -64,12 +70,15 @@ _ISO = re.compile(
     + r"(?P<offset>\s?[+-]\d\d:?\d\d(?!\d)|[Zz](?![\w]))?(?:\s(?P<zone>UTC|GMT)(?!\w))?"
 )
 _BSD = re.compile(
-    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?\s+)?(?:(?P<year>\d{4})\s+)?"
+    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|[^\W\d_]{2,4}\.?(?=,?\s+[^\W\d_]{3,6}\.?\s+\d)),?\s+)?"
+    r"(?:(?P<year>\d{4})\s+)?"
     # A month by its number: glibc's ja_JP, zh_CN and zh_TW, as journalctl prints it there.
-    r"(?:(?P<name>[A-Z][a-z]{2})|(?P<month>\d{1,2})月)\s+(?P<day>\d{1,2})"
+    r"(?:(?P<name>[^\W\d_]{3,6})\.?|(?P<month>\d{1,2})月)\s+(?P<day>\d{1,2})"
     r"(?:,?\s+(?P<year2>\d{4}))?\s+" + _CLOCK + r"(?:\s+(?P<year3>(?:19|20)\d\d)(?=[\s\]:]|$))?"
     r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:)))?"
 )
+# `dmesg --reltime`: the day and the minute once, then what has passed since.
+_DMESG_MINUTE = re.compile(r"\[([A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\]\s?")
 _PRI = re.compile(r"<(\d{1,3})>")
 _RFC5424 = re.compile(r"1 (?P<stamp>\S+) (?P<host>\S+) (?P<program>\S+) (?P<pid>\S+) (?P<id>\S+) ?")
 _ELEMENT = re.compile(r'\[[^\s\]="]+(?: [^\s\]="]+="(?:[^"\\]|\\.)*")*\]')
@@ -105,6 +114,16 @@ _QUOTED_REPEAT = re.compile(
 _SUFFIX_REPEAT = re.compile(
     r"(.*\S)\s+\(message repeated (\d{1,9}) times?(?: in [\d.]+ secs?)?\)$",
     re.IGNORECASE | re.DOTALL,
+)
+# With these the kernel begins messages (6.12: pr_fmt, dev_driver_string, netdev_name), as `dmesg
+# --notime` and consoles print them, without a stamp or a program.
+_OF_KERNEL = re.compile(
+    r"INFO|BUG|JBD2|XFS|BTRFS|EXT[234]-fs|DMAR(?:-IR)?|AMD-Vi|IOMMU|iommu|ACPI|APEI|GHES|HEST|BERT"
+    r"|ERST|mce|MCE|PCI|rcu|watchdog|NMI|SMP|smpboot|clocksource|tsc|workqueue|NFS(?:v4|D)?|nfsd?"
+    r"|RPC|lockd|libceph|ceph|rbd|LNet|LNetError|md|raid\d+|device-mapper|scsi|ata\d+(?:\.\d+)?"
+    r"|sd[a-z]{1,2}|dm-\d+|mpt[23]sas\w*|mpi3mr\w*|megasas|megaraid_sas|hpsa|lpfc|amdgpu|nouveau"
+    r"|bond\d+|(?:eth|ib)\d+|ib[ps]\w+|en[ops]\w+|bnx2x?|i40e|iavf|ixgbe|ig[bc]|irdma|efa|ena"
+    r"|tg3|e1000e?|r8169|ipmi_\w+|hfi1|qla2xxx"
 )
 # Daemons that are named like kernel modules.
 _DAEMONS = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvidia-powerd")
@@ -287,8 +306,12 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
         return replace(header, facility=facility)
     host, stamp = _leading_stamp(text, clock)
     kernel, end = "", stamp.end if stamp else 0
+    is_bare = stamp is None and severity is None
     if stamp is None and (printk := _KERNEL.match(text)) is not None:
         kernel, end = printk[0], printk.end()
+    elif stamp is None:
+        stamp = _dmesg_minute(text, clock)
+        end = stamp.end if stamp else 0
     rest = text[end:].lstrip()
     colon = stamp is not None and rest.startswith(":")
     if colon:
@@ -302,7 +325,10 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
     # What the kernel's ring holds is the kernel's text, `systemd[1]: ...` too: one line gets one
     # key by every path.
     is_ring = bool(kernel) or (stamp is not None and stamp.is_dmesg)
-    program, body = ("", rest) if is_ring and host is None else _take_program(rest)
+    if is_ring and host is None:
+        program, body = "", rest
+    else:
+        program, body = _take_program(rest, is_bare=is_bare and host is None)
     occurred_at = stamp.at if stamp else None
     return _finish(host, occurred_at, program, kernel + body, severity, clock)
 
@@ -320,6 +346,16 @@ def _leading_stamp(text: str, clock: _Clock) -> tuple[str | None, _Stamp | None]
         ):
             return lead.groupdict().get("host"), stamp
     return None, None
+
+
+def _dmesg_minute(text: str, clock: _Clock) -> _Stamp | None:
+    """The stamp `[Feb28 16:29]`, which has no seconds."""
+    found = _DMESG_MINUTE.match(text)
+    if found is None:
+        return None
+    month = found[1][:3]
+    stamp = _stamp(f"{month} {found[1][3:]}:00", 0, clock)
+    return None if stamp is None else _Stamp(stamp.at, found.end(), True)
 
 
 def _inner_stamp(rest: str, clock: _Clock) -> _Stamp | None:
@@ -354,15 +390,18 @@ def _take_priority(host: str | None, rest: str) -> tuple[str | None, str, int | 
     return host, rest, severity
 
 
-def _take_program(rest: str) -> tuple[str, str]:
+def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
     """`kernel: text` and `swss#orchagent[42]: text`. NVRM and driver names are part of the
-    message."""
+    message. `is_bare`: nothing stands before it."""
     if rest.startswith("kernel:"):
         return "kernel", rest[len("kernel:") :].removeprefix(" ")
     found = _PROGRAM.match(rest)
     if found is None or found["name"] in ("NVRM", "AER", "SXid", "EDAC", "Lustre", "LustreError"):
         return "", rest
-    if found["name"] != "kernel" and "[" not in found[0] and _is_driver(found["name"]):
+    is_without_pid = found["name"] != "kernel" and "[" not in found[0]
+    if is_without_pid and (
+        _is_driver(found["name"]) or (is_bare and _OF_KERNEL.fullmatch(found["name"]))
+    ):
         return "", rest
     return found["name"], rest[found.end() :]
 
@@ -385,12 +424,11 @@ def _finish(
 ) -> Header:
     # rsyslog keeps the blank with which it took the message from behind its tag.
     body, repeats, repeat = _repeats(body.lstrip(" "))
-    if not program and body.startswith("kernel: "):
-        program, body = "kernel", body[8:]
+    program, body = _take_kernel(program, body)
     printk = _KERNEL.match(body)
     seconds = (printk[1] or "") if printk is not None else ""
     if printk is not None:
-        body = body[printk.end() :].lstrip(" ")
+        program, body = _take_kernel(program, body[printk.end() :].lstrip(" "))
     if repeat is LineRepeat.NONE:
         body, repeats, repeat = _repeats(body)
     occurred_at, has_stamp = at or clock.observed_at, at is not None
@@ -406,6 +444,13 @@ def _finish(
         repeat=repeat,
         has_stamp=has_stamp,
     )
+
+
+def _take_kernel(program: str, body: str) -> tuple[str, str]:
+    """The kernel's name, which stands on either side of its stamp."""
+    if program or not body.startswith("kernel: "):
+        return program, body
+    return "kernel", body[8:]
 
 
 def _repeats(body: str) -> tuple[str, int, LineRepeat]:

@@ -47,6 +47,14 @@ def test_each_pattern_of_a_row_has_the_phrase_in_its_place() -> None:
     }
 
 
+def test_a_phrase_may_hold_those_that_stand_before_it() -> None:
+    tables = {
+        "phrases": {"trouble": FAILURE, "driver": "testdrv.*{{trouble}}"},
+        "signature": [{"scan": "{{driver}}"}],
+    }
+    assert phrases.fill(tables) == {"signature": [{"scan": f"testdrv.*{FAILURE}"}]}
+
+
 def test_a_repetition_is_no_phrase() -> None:
     rows = [{"pattern": r"[0-9a-f]{4}:\{\d{2}\}", "type": "{{t}}"}]
     assert phrases.fill({"signature": rows}) == {"signature": rows}

@@ -16,6 +16,7 @@ TOKYO = ZoneInfo("Asia/Tokyo")
 BERLIN = ZoneInfo("Europe/Berlin")
 XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=811, GPU has fallen off the bus."
 AT = datetime(2025, 1, 12, 3, 4, 5, tzinfo=UTC)
+AT_MINUTE = AT.replace(second=0)
 AT_MICROS = AT.replace(microsecond=123456)
 
 
@@ -88,6 +89,11 @@ FORMS = [
     (f"2025-01-12T03:04:05,123456+00:00 {XID}", None, AT_MICROS, "", ""),
     (f"gn042 kernel: {XID}", "gn042", NOW, "", "kernel"),
     (f"kernel: [   66.816635] {XID}", None, NOW, "66.816635", "kernel"),
+    (f"[   66.816635] kernel: {XID}", None, NOW, "66.816635", "kernel"),
+    (f"[Jan12 03:04] {XID}", None, AT_MINUTE, "", ""),
+    (f"ene 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"janv. 12 03:04:05 gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    (f"[Dom Jan 12 03:04:05 2025] {XID}", None, AT, "", ""),
     (
         f"<187>May  3 13:20:50 10.9.0.34 60315: Jan 12 03:04:05.123456 UTC: {XID}",
         "10.9.0.34",
@@ -125,6 +131,19 @@ def test_every_form_gives_host_time_and_message(
         program,
     )
     assert found.body == XID
+
+
+@pytest.mark.parametrize("name", ["JBD2", "ata1.00", "INFO", "bnx2x", "ib0", "DMAR"])
+def test_what_the_kernel_names_is_no_program_when_nothing_stands_before_it(name: str) -> None:
+    bare = header(f"{name}: something failed")
+    assert (bare.program, bare.body) == ("", f"{name}: something failed")
+    of_a_program = header(f"Jan 12 03:04:05 gn042 {name}: something failed")
+    assert (of_a_program.program, of_a_program.body) == (name, "something failed")
+
+
+def test_a_word_that_is_no_month_begins_no_stamp() -> None:
+    found = header("link 12 03:04:05 went away")
+    assert not found.has_stamp
 
 
 @pytest.mark.parametrize(
