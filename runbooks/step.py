@@ -72,7 +72,8 @@ class Done:
 
     `evidence` is what was seen, by what it is called: the end of a command's output, a report.
     Bounded by the step, and kept with the step's row. `cause` is the fault that the run is about
-    from here on, where that is another one.
+    from here on, where that is another one. `skips` are the steps, by name, that need not be made
+    where they come right after this one.
     """
 
     text: str
@@ -81,6 +82,7 @@ class Done:
     evidence: Mapping[str, str] = field(default_factory=dict)
     reset: Reset | None = None
     cause: ActiveFault | None = None
+    skips: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import product
 
 from detectors.detector import (
     Command,
@@ -28,7 +29,6 @@ from incidents.topology import discovery
 from runbooks.node import looking
 from runbooks.people import root_rights
 from runbooks.steps.confirm_on_node import ConfirmOnNode
-from runbooks.steps.reset_gpu import ResetGpu
 
 # Where programs of root lie; a shell without login often looks into neither sbin.
 _FOLDERS = ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/sbin", "/bin")
@@ -95,15 +95,15 @@ def find_detector_commands(
 def find_act_commands(
     targets: Sequence[Target], shell: Shell | None, units: Sequence[str]
 ) -> RootCommands:
-    """What a run does as root on these nodes: the reset of GPUs, and what is stopped and started
-    for it.
+    """What a run does as root on these nodes: the reset of GPUs, what is stopped and started for
+    it, and the restart of services and mounts.
 
-    `units` are those that the site's runbooks name besides the usual ones.
+    `units` are those that the site's runbooks name for a reset besides the usual ones.
     """
     needs = RootCommands()
-    for target in targets:
-        for argv in root_rights.list_commands(target, tuple(units)):
-            needs.commands.setdefault(argv, set()).add(ResetGpu.name)
+    for target, step in product(targets, root_rights.STEPS):
+        for argv in root_rights.list_commands(target, step, tuple(units)):
+            needs.commands.setdefault(argv, set()).add(step)
     if shell is not None:
         _locate(needs, targets, shell)
     return needs
@@ -156,8 +156,8 @@ LOOKS = (
 )
 ACTS = (
     (
-        "# What Kintsugi may do as root to reset GPUs. Install it only where a runbook that resets"
-        " them is to be armed:"
+        "# What Kintsugi may do as root to reset GPUs, restart services and mount. Install it only"
+        " where a runbook that does so is to be armed:"
     ),
     "# as /etc/sudoers.d/kintsugi-acts, owner root, mode 0440; check with `visudo -cf`.",
 )

@@ -12,7 +12,9 @@ from detectors.slurm.output import NodeState
 from runbooks.guards.verdicts import Act
 
 # What these do ends the jobs on the node, or disturbs them; a drain harms none that runs there.
-_HARMS_JOBS = frozenset({Act.REQUEUE, Act.REBOOT, Act.RESET_GPU, Act.POWER_CYCLE})
+_HARMS_JOBS = frozenset(
+    {Act.REQUEUE, Act.RESTART_UNITS, Act.REBOOT, Act.RESET_GPU, Act.POWER_CYCLE}
+)
 _OUT_OF_HAND = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
 
 

@@ -26,7 +26,7 @@ from runbooks.guards.verdicts import Act, Bounds
 from runbooks.lease import lease
 from runbooks.library import library
 from runbooks.models import Approval, Mode, Run, RunState
-from runbooks.plan.escalation_levels import STEPS_OF_RUNGS
+from runbooks.plan.escalation_levels import STEPS_THAT_REPAIR
 from runbooks.plan.runbook import Planned
 from runbooks.slurm.protocol import NodeState
 from runbooks.step import Context, Step, StepEffect
@@ -242,7 +242,7 @@ def _get_count_reason(
     A node that is seen to be of no use is drained at once, and the question comes before the first
     act that repairs it.
     """
-    is_postponed = COUNT_POSTPONED in run.facts and planned.step.name in STEPS_OF_RUNGS
+    is_postponed = COUNT_POSTPONED in run.facts and planned.step.name in STEPS_THAT_REPAIR
     if run.claimed_at is not None and not is_postponed:
         return ""
     limits = (bounds.approval_above, fleet.get_limits(run.runbook).approval_above)

@@ -206,7 +206,15 @@ def _go_on(turn: Turn, done: Done, *, is_last: bool, outcome: StepRun.Outcome) -
         elif done.is_told:
             needs_human = "" if run.facts.pop("asked", None) else None
             _record(turn, "step_done", done.text, needs_human=needs_human)
-        lease.release(run, wake_at=now, step=run.step + 1, waiting_for="")
+        lease.release(run, wake_at=now, step=_find_next_step(run, done.skips), waiting_for="")
+
+
+def _find_next_step(run: Run, skips: Sequence[str]) -> int:
+    """The next one that is not spared; the last one is never spared."""
+    index, last = run.step + 1, len(run.plan) - 1
+    while index < last and run.plan[index]["step"] in skips:
+        index += 1
+    return index
 
 
 def _start_repair(turn: Turn, text: str) -> None:

@@ -25,8 +25,7 @@ from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.plan.escalation_levels import STEPS_THAT_TOUCH
 from runbooks.slurm.ownership import Held
 from runbooks.step import Context, Done, World, to_iso
-from runbooks.steps.adopt_drain import AdoptDrain
-from runbooks.steps.drain import Drain
+from runbooks.steps.drain import AdoptDrain, Drain
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.resume import Resume
 

@@ -24,8 +24,7 @@ from runbooks.models import Run
 from runbooks.node import witnesses
 from runbooks.node.witnesses import Denied, Unseen, Witnessed
 from runbooks.step import ActiveFault, Context, Wait, World, fact_time, to_iso
-from runbooks.steps.adopt_drain import AdoptDrain
-from runbooks.steps.drain import Drain
+from runbooks.steps.drain import AdoptDrain, Drain
 
 # A kernel's line may come here by syslog before journald has written it: measured as seconds on a
 # busy node (our choice).

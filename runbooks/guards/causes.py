@@ -11,7 +11,7 @@ from runbooks.guards.verdicts import Act, Bounds, Fleet, GuardRefused, Refusal, 
 _ASK_AGAIN = timedelta(minutes=1)
 _MOST_TOLD = 5
 # What brings a node back that has left service already: the breaker lets it through.
-_RECOVERS = (Act.REBOOT, Act.RESET_GPU, Act.POWER_CYCLE)
+_RECOVERS = (Act.RESTART_UNITS, Act.REBOOT, Act.RESET_GPU, Act.POWER_CYCLE)
 
 
 def trips(fleet: Fleet) -> bool:

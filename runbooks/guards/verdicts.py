@@ -17,6 +17,7 @@ class Act(StrEnum):
     DRAIN = "drain"
     REQUEUE = "requeue"
     REBOOT = "reboot"
+    RESTART_UNITS = "restart_units"
     RESET_GPU = "reset_gpu"
     POWER_CYCLE = "power_cycle"
     SWAP_SPARE = "swap_spare"

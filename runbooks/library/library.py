@@ -18,7 +18,6 @@ from runbooks.plan import runbook_file
 from runbooks.plan.runbook import Planned, Runbook
 from runbooks.plan.runbook_file import LibraryError
 from runbooks.step import Parameter, Step
-from runbooks.steps.adopt_drain import AdoptDrain
 from runbooks.steps.ask_person import AskPerson
 from runbooks.steps.await_part import AwaitPart
 from runbooks.steps.burn_in import BurnIn
@@ -26,7 +25,7 @@ from runbooks.steps.cold_cycle import ColdCycle
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.diagnose import Diagnose, Where
 from runbooks.steps.diagnose_in_job import DiagnoseInJob
-from runbooks.steps.drain import Drain
+from runbooks.steps.drain import AdoptDrain, Drain
 from runbooks.steps.notify import Notify
 from runbooks.steps.open_vendor_case import OpenVendorCase
 from runbooks.steps.pause_pollers import PausePollers
@@ -34,6 +33,7 @@ from runbooks.steps.quarantine import QuarantineNode
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.requeue_dead_jobs import RequeueDeadJobs
 from runbooks.steps.reset_gpu import ResetGpu
+from runbooks.steps.restart_units import RestartUnits
 from runbooks.steps.resume import Resume
 from runbooks.steps.swap_hot_spare import SwapHotSpare
 from runbooks.steps.verify import Verify
@@ -61,6 +61,7 @@ STEPS: tuple[Step, ...] = (
     RequeueDeadJobs(),
     WaitForJobs(),
     ConfirmOnNode(),
+    RestartUnits(),
     PausePollers(),
     ResetGpu(),
     Reboot(),

@@ -30,6 +30,8 @@ from runbooks.slurm import ownership
 from runbooks.slurm.protocol import NodeState, SlurmError
 from runbooks.step import World
 from runbooks.steps.confirm_on_node import ConfirmOnNode
+from runbooks.steps.reset_gpu import ResetGpu
+from runbooks.steps.restart_units import RestartUnits
 
 _BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
 _TIMEOUT = timedelta(seconds=10)
@@ -83,6 +85,7 @@ def run_checks(world: World) -> list[Check]:
         _check_kernel_log,
         _check_log_hosts,
         _check_root_rights,
+        _check_restart_rights,
         _check_power,
         _check_verify_command,
     ]
@@ -312,42 +315,72 @@ def _check_log_hosts(config: Mapping[str, str], world: World) -> Check:
 def _check_root_rights(config: Mapping[str, str], world: World) -> Check:
     """Whether sudo on some nodes lets runs reset GPUs. It stands only against the runbooks that do
     so."""
-    books = [name for name in root_rights.list_runbooks() if fleet.get_mode(name) is not Mode.OFF]
+    books = _list_runbooks_on(ResetGpu.name)
     if not books:
-        return Check(
-            "root_rights",
-            True,
-            "No runbook that resets GPUs is on: nothing is done as root on nodes.",
-        )
-    units = root_rights.list_units()
-    targets = _sample_targets()
-    with ThreadPoolExecutor(max_workers=_SAMPLE) as at_once:
-        answers = list(
-            at_once.map(
-                lambda target: root_rights.list_missing(world.shell, target, units), targets
-            )
-        )
-    missing_by_node = {
-        target.name: found
-        for target, found in zip(targets, answers, strict=True)
-        if isinstance(found, list)
-    }
-    refusing = {name: missing for name, missing in missing_by_node.items() if missing}
-    names, count = ", ".join(books), len(missing_by_node)
+        text = "No runbook that resets GPUs is on."
+        return Check("root_rights", True, text)
+    answers = _ask_sudo(world, ResetGpu.name)
+    names = ", ".join(books)
     install = "Install the lines of `kintsugi inventory sudoers --acts` on the nodes"
     todo = f"{install}, or set {names} to off."
-    if refusing:
-        node, missing = next(iter(refusing.items()))
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        text = (
-            f"{len(refusing)} of {count} nodes looked at do not let runs reset GPUs: {node}"
-            f" refuses {missing[0]}{more}."
-        )
-        return Check("root_rights", False, text, todo, books)
-    if not missing_by_node:
+    refusal = _format_refusal(answers, "reset GPUs")
+    if refusal:
+        return Check("root_rights", False, refusal, todo, books)
+    if not answers:
         return Check("root_rights", False, "No node could be asked what sudo allows.", todo, books)
-    text = f"sudo of {count} nodes looked at lets runs reset GPUs ({names})."
+    text = f"sudo of {len(answers)} nodes looked at lets runs reset GPUs ({names})."
     return Check("root_rights", True, text)
+
+
+def _check_restart_rights(config: Mapping[str, str], world: World) -> Check:
+    """Whether sudo on some nodes lets runs restart services and mount. Without it the node is
+    rebooted for what a restart would end: that stops no runbook."""
+    books = _list_runbooks_on(RestartUnits.name)
+    if not books:
+        return Check("restart_rights", True, "No runbook that restarts services is on.")
+    answers = _ask_sudo(world, RestartUnits.name)
+    names = ", ".join(books)
+    todo = (
+        "Install the lines of `kintsugi inventory sudoers --acts` on the nodes. Until then"
+        f" {names} reboots a node for a service that a restart would mend."
+    )
+    refusal = _format_refusal(answers, "restart services")
+    if refusal or not answers:
+        text = refusal or "No node could be asked what sudo allows."
+        return Check("restart_rights", False, text, todo, _NOTHING)
+    text = f"sudo of {len(answers)} nodes looked at lets runs restart services ({names})."
+    return Check("restart_rights", True, text)
+
+
+def _list_runbooks_on(step: str) -> list[str]:
+    return [
+        name for name in root_rights.list_runbooks(step) if fleet.get_mode(name) is not Mode.OFF
+    ]
+
+
+def _ask_sudo(world: World, step: str) -> dict[str, list[str]]:
+    """What sudo refuses, by node; nodes that could not be asked are left out."""
+    units, targets = root_rights.list_units(), _sample_targets()
+
+    def ask(target: Target) -> list[str] | DetectorError:
+        commands = root_rights.list_commands(target, step, units)
+        return root_rights.list_missing(world.shell, target, commands)
+
+    with ThreadPoolExecutor(max_workers=_SAMPLE) as at_once:
+        answers = list(at_once.map(ask, targets))
+    pairs = zip(targets, answers, strict=True)
+    return {target.name: found for target, found in pairs if isinstance(found, list)}
+
+
+def _format_refusal(missing_by_node: Mapping[str, Sequence[str]], what: str) -> str:
+    """Empty where no node refuses anything."""
+    refusing = {name: missing for name, missing in missing_by_node.items() if missing}
+    if not refusing:
+        return ""
+    node, missing = next(iter(refusing.items()))
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    count = f"{len(refusing)} of {len(missing_by_node)} nodes looked at"
+    return f"{count} do not let runs {what}: {node} refuses {missing[0]}{more}."
 
 
 def _check_power(config: Mapping[str, str], world: World) -> Check:

@@ -18,8 +18,10 @@ RUNGS = (
 # The steps that take the node's hardware through a change: what they touched is verified before it
 # takes jobs.
 STEPS_OF_RUNGS = ("reset_gpu", "reboot", "cold_cycle")
+# With these all that repair the node: its jobs have ended before, and the fault is confirmed.
+STEPS_THAT_REPAIR = (*STEPS_OF_RUNGS, "restart_units")
 # Those after which nobody hands a node back unverified: while a part is waited for, hands may be in
 # the machine.
-STEPS_THAT_TOUCH = (*STEPS_OF_RUNGS, "await_part")
+STEPS_THAT_TOUCH = (*STEPS_THAT_REPAIR, "await_part")
 # Of these the node's operating system starts anew.
 STEPS_THAT_BOOT = ("reboot", "cold_cycle")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from detectors.faults import Recovery
-from runbooks.plan.escalation_levels import STEPS_OF_RUNGS, STEPS_THAT_BOOT
+from runbooks.plan.escalation_levels import STEPS_THAT_BOOT, STEPS_THAT_REPAIR
 from runbooks.plan.runbook import Planned
 from runbooks.step import StepEffect
 
@@ -28,15 +28,15 @@ def find_order_problems(steps: Sequence[Planned], rung: Recovery | None) -> Iter
                 f"steps: {names[index]} without drain before it; expected the node to be taken out"
                 " first"
             )
-        if names[index] in STEPS_OF_RUNGS and "wait_for_jobs" not in before:
+        if names[index] in STEPS_THAT_REPAIR and "wait_for_jobs" not in before:
             yield (
                 f"steps: {names[index]} without wait_for_jobs before it; expected its jobs to have"
                 " ended first"
             )
-        if names[index] in STEPS_OF_RUNGS and "confirm_on_node" not in before:
+        if names[index] in STEPS_THAT_REPAIR and "confirm_on_node" not in before:
             yield (
                 f"steps: {names[index]} without confirm_on_node before it; a log line alone changes"
-                " no hardware"
+                " nothing there"
             )
         if names[index] in STEPS_THAT_BOOT and "wait_for_boot" not in after:
             yield (

@@ -1,5 +1,5 @@
-"""Drain the node, so that no new job starts there. A person's drain is left alone, and waited
-for."""
+"""Drain the node, so that no new job starts there, or take over a node that is out already. A
+person's drain is left alone, and waited for."""
 
 from __future__ import annotations
 
@@ -70,6 +70,24 @@ class Drain(Base):
         drains.drain_node(ctx, drains.format_reason(ctx))
         ctx.facts.setdefault("drained_at", to_iso(ctx.now))
         return Done(text, evidence=evidence)
+
+
+class AdoptDrain(Drain):
+    """Takes over a node that Slurm itself has drained, or a check of which the site says so, or
+    that an incident has left which is over. Never takes a node out of service."""
+
+    name: ClassVar[str] = "adopt_drain"
+    plan: ClassVar[str] = "take over {node}, which Slurm has taken out"
+
+    def blocked(self, ctx: Context) -> Wait | Failed | None:
+        obstacle = super().blocked(ctx)
+        if obstacle is not None or ctx.state.is_draining or ctx.state.base == "DOWN":
+            return obstacle
+        return Failed(
+            f"{ctx.node} is in service: there is no drain to take over, and this runbook takes no"
+            " node out.",
+            ask=format_mended_ask(ctx),
+        )
 
 
 def _wait_for_person(ctx: Context) -> Wait:

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from detectors import resources
-from detectors.detector import DetectorError
 from detectors.faults import FaultEvent, Recovery
 from runbooks.guards.table import Act
-from runbooks.node import detached_command, gpu_reset, looking
+from runbooks.node import detached_command, gpu_holders, gpu_reset, looking
 from runbooks.node.detached_command import DetachedJob, Ended, NotBegun, Running
 from runbooks.node.gpu_reset import Which
 from runbooks.step import (
@@ -36,7 +34,6 @@ from runbooks.step import (
 # A start that was sent over SSH may still arrive: its transport's limit.
 _SETTLES_IN = timedelta(seconds=30)
 _LOOK_AGAIN = timedelta(seconds=3)
-_LOOK_TIMEOUT = timedelta(seconds=20)
 # A reset asks the GPU itself: one that is off the bus or hangs cannot answer (nvidia-smi's return
 # code 15, or none).
 _CANNOT_ANSWER = frozenset(
@@ -44,11 +41,6 @@ _CANNOT_ANSWER = frozenset(
 )
 # What its output is called among the evidence.
 _COMMAND = "nvidia-smi --gpu-reset"
-_HOLDERS = (
-    "nvidia-smi",
-    "--query-compute-apps=gpu_bus_id,pid,process_name",
-    "--format=csv,noheader",
-)
 
 
 # Units of the site that hold GPUs too, such as an exporter of its own.
@@ -170,21 +162,10 @@ def _is_meant(event: FaultEvent, ctx: Context) -> bool:
 
 
 def _list_holders(ctx: Context) -> list[str]:
-    """The processes that nvidia-smi shows on the GPUs that are meant, as text. What it does not
-    tell, it refuses."""
-    try:
-        output = ctx.world.shell.run(ctx.target, _HOLDERS, _LOOK_TIMEOUT)
-    except DetectorError:
-        return []
-    found = []
-    for line in output.stdout.decode(errors="replace").splitlines():
-        bus, _, rest = line.partition(", ")
-        pid, _, name = rest.partition(", ")
-        address = resources.pci_address(bus)
-        is_meant = _is_for_all(ctx) or address == _get_pci_address(ctx)
-        if address and pid.isdigit() and is_meant:
-            found.append(f"Process {pid} ({name.strip()}) holds GPU {address}")
-    return found
+    """The processes on the GPUs that are meant, as text. What is not told, nvidia-smi refuses."""
+    found = gpu_holders.list_holders(ctx.world.shell, ctx.target) or ()
+    address = _get_pci_address(ctx)
+    return [str(holder) for holder in found if _is_for_all(ctx) or holder.address == address]
 
 
 def _wait_or_give_up(ctx: Context, text: str, *, ask: str = "") -> Wait | NotCured:

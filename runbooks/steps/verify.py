@@ -26,6 +26,7 @@ from runbooks.step import (
     to_iso,
 )
 from runbooks.steps.pause_pollers import get_holder
+from runbooks.steps.restart_units import RESTARTED_AT
 
 # Drivers load and links train after a boot or a reset: trouble counts when it outlasts a grace
 # period, since one site condemned 214 of 288 nodes without one (docs/runbooks.md). Its length is
@@ -88,10 +89,10 @@ def _ask_to_resume(ctx: Context, since: datetime) -> Wait:
 
 
 def _get_touched_at(ctx: Context) -> datetime:
-    """When the node was last booted or reset, or this step began: what was seen before speaks of
-    another state."""
+    """When the node was last booted or reset, its services were restarted, or this step began: what
+    was seen before speaks of another state."""
     began = ctx.facts.setdefault(f"{ctx.key}:since", to_iso(ctx.now))
-    times = (fact_time(ctx, "booted_at"), fact_time(ctx, "reset_at"))
+    times = [fact_time(ctx, fact) for fact in ("booted_at", "reset_at", RESTARTED_AT)]
     touched = [time for time in times if time is not None]
     return max(touched, default=datetime.fromisoformat(began))
 

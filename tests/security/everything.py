@@ -31,13 +31,12 @@ from incidents.topology import discovery
 from incidents.vendor import inspection
 from runbooks.engine import turn
 from runbooks.library import library
-from runbooks.node import diagnostics, gpu_reset, looking, traces
+from runbooks.node import diagnostics, gpu_holders, gpu_reset, looking, systemd_units, traces
 from runbooks.node.diagnostics import Diagnosis, Wanted
 from runbooks.people import preflight
 from runbooks.power import ipmi
 from runbooks.slurm.client import ScontrolWriter
 from runbooks.slurm.protocol import SlurmError, SlurmRefusal
-from runbooks.steps import reset_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "what-runs.md"
@@ -123,8 +122,8 @@ _HEAD = """# What Kintsugi runs on your machines
 All of it: each command, with which right, on which occasion, and what it costs. Generated from the code
 (`pytest tests/security/test_what_runs.py --update-golden`), and a test keeps it so: a place in the code that runs something
 and is not here fails it. Names of parts stand in capitals. *root* is `sudo -n`, by the lines of `kintsugi inventory sudoers`
-(looks) and `--acts` (resets of GPUs); everything else runs as the user that Kintsugi signs in as. The time is where a
-command is cut off.
+(looks) and `--acts` (resets of GPUs, restarts of services and mounts); everything else runs as the user that Kintsugi signs
+in as. The time is where a command is cut off.
 
 ## What runs do
 
@@ -193,6 +192,12 @@ def _list_acts() -> Iterator[str]:
         if argv[0] == "systemctl":
             cost = "where it runs: stopped meanwhile, started again however it ends"
         yield f"| `{format_argv(argv)}` | root | `reset_gpu` | {cost} |"
+    for argv in systemd_units.list_commands(Expected(mounts=("/MOUNT",))):
+        what = "mounts what fstab says there" if argv[1] == "start" else "the one that is dead"
+        yield (
+            f"| `{format_argv(argv)}` | root | `restart_units` | {what}; no job is on the node and"
+            " no process on its GPUs |"
+        )
     yield (
         "| `KINTSUGI_VERIFY_COMMAND` | | `verify`, once per boot | up to"
         " `KINTSUGI_VERIFY_TIMEOUT`, no job is on the node |"
@@ -317,7 +322,7 @@ def _list_looks() -> Iterator[str]:
             looking._NEVER_TIMEOUT,
         ),
         (looking._BOOT, "`confirm_on_node`, `reboot`, `wait_for_boot`", looking._TIMEOUT),
-        (reset_gpu._HOLDERS, "`reset_gpu`", reset_gpu._LOOK_TIMEOUT),
+        (gpu_holders.COMMAND, "`reset_gpu`, `restart_units`", gpu_holders.TIMEOUT),
         (("tail", "-c", "BYTES", "FILE"), "a job's report; field diagnostics", looking._TIMEOUT),
         (preflight._BOOT_ID, "`kintsugi preflight`, on five nodes", preflight._TIMEOUT),
         (("sudo", "-n", "-l", "COMMAND"), "`kintsugi preflight`, runs nothing", preflight._TIMEOUT),

@@ -16,6 +16,7 @@ PLACES = {
     "kintsugi/inventory/discover.py:_inspect_node": everything.LOOKS,
     "kintsugi/inventory/sudoers.py:_locate": everything.LOOKS,
     "runbooks/node/detached_command.py:_run_script": everything.ACTS,
+    "runbooks/node/gpu_holders.py:list_holders": everything.LOOKS,
     "runbooks/node/looking.py:_read_as_root": everything.LOOKS,
     "runbooks/node/looking.py:read_boot": everything.LOOKS,
     "runbooks/node/looking.py:read_journal": everything.LOOKS,
@@ -26,7 +27,6 @@ PLACES = {
     "runbooks/power/ipmi.py:_ask": everything.ACTS,
     "runbooks/slurm/client.py:_run": everything.SLURM,
     "runbooks/steps/diagnose_in_job.py:_read_report": everything.LOOKS,
-    "runbooks/steps/reset_gpu.py:_list_holders": everything.LOOKS,
 }
 # These hand on what others ask for.
 BETWEEN = {

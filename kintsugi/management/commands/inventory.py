@@ -94,7 +94,9 @@ class Command(StoreCommand):
             "--offline", action="store_true", help="ask no machine where its programs and disks are"
         )
         allowed.add_argument(
-            "--acts", action="store_true", help="the lines for resets of GPUs instead: a file apart"
+            "--acts",
+            action="store_true",
+            help="the lines for resets of GPUs and restarts of services instead: a file apart",
         )
         allowed.set_defaults(handler=self._sudoers)
 

@@ -379,6 +379,8 @@ def test_acts_stand_in_a_file_apart_and_looks_allow_none_of_them(simulated: Simu
     reset = r"/usr/sbin/nvidia-smi --gpu-reset -i 0000\:19\:00.0, /usr/bin/nvidia-smi --gpu-reset -i 0000\:19\:00.0"
     assert f"kintsugi ALL=(root) NOPASSWD: {reset}" in acts
     assert any("systemctl stop site-exporter" in line for line in acts)
+    assert any("systemctl restart munge.service" in line for line in acts)
+    assert any("systemctl start lustre.mount" in line for line in acts)
     assert "--gpu-reset" not in looks
     assert "systemctl" not in looks
 

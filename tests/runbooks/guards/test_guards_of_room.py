@@ -280,7 +280,7 @@ def test_breaker_lets_through_what_brings_a_drained_node_back() -> None:
     out = {**a_fleet().nodes, "gn001": a_node("gn001", "DRAIN")}
     for act in Act:
         request = Request(act, "gn001", "gpu.xid.79")
-        recovers = act in (Act.REBOOT, Act.RESET_GPU, Act.POWER_CYCLE)
+        recovers = act in (Act.RESTART_UNITS, Act.REBOOT, Act.RESET_GPU, Act.POWER_CYCLE)
         assert refusal(request, Fleet(nodes=out, breaker="tripped")) == (
             None if recovers else Refusal.BREAKER
         )

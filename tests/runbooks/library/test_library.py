@@ -209,6 +209,18 @@ def test_file_that_is_no_runbook_is_refused_with_line_and_what_was_expected(
             ":5: steps: reboot without confirm_on_node before it; a log line alone changes",
         ),
         (
+            "steps: [drain, restart_units]",
+            ":5: steps: restart_units without wait_for_jobs before it; expected its jobs",
+        ),
+        (
+            "steps: [drain, wait_for_jobs, restart_units]",
+            ":5: steps: restart_units without confirm_on_node before it; a log line alone changes",
+        ),
+        (
+            "steps: [drain, restart_units: {units: [sshd]}]",
+            ":5: restart_units: no parameter units; expected longest",
+        ),
+        (
             "steps: [drain, reboot]",
             ":5: steps: reboot without wait_for_boot after it; expected to see it come back",
         ),

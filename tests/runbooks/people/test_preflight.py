@@ -131,6 +131,18 @@ def test_rights_of_root_that_no_node_tells_are_not_taken_for_given() -> None:
     assert (check.is_ok, check.found) == (False, "No node could be asked what sudo allows.")
 
 
+def test_missing_rights_to_restart_services_are_told_and_stop_no_runbook() -> None:
+    site = Site(nodes=3)
+    site.set_mode(Mode.SHADOW, "isolate_node")
+    assert found(site)["restart_rights"].is_ok
+    site.nodes.nodes["gn002"].forbidden = ("systemctl restart munge.service",)
+    check = found(site)["restart_rights"]
+    assert not check.is_ok
+    assert check.found.endswith("gn002 refuses systemctl restart munge.service.")
+    assert "isolate_node reboots a node for a service that a restart would mend" in check.todo
+    assert not check.stands_against("isolate_node")
+
+
 def test_a_kept_report_stands_against_the_same_runbooks() -> None:
     site = Site(nodes=2)
     site.set_mode(Mode.SHADOW, "gpu_reset")

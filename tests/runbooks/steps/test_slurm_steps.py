@@ -17,7 +17,7 @@ from runbooks.library import library
 from runbooks.models import Run, RunState
 from runbooks.people import controls
 from runbooks.step import Done, Failed, NotCured, Wait
-from runbooks.steps.adopt_drain import AdoptDrain
+from runbooks.steps.drain import AdoptDrain
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.requeue_dead_jobs import RequeueDeadJobs
 from runbooks.steps.resume import Resume
