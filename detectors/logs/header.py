@@ -125,6 +125,8 @@ _OF_KERNEL = re.compile(
     r"|bond\d+|(?:eth|ib)\d+|ib[ps]\w+|en[ops]\w+|bnx2x?|i40e|iavf|ixgbe|ig[bc]|irdma|efa|ena"
     r"|tg3|e1000e?|r8169|ipmi_\w+|hfi1|qla2xxx"
 )
+# Levels before a message whose program wrote no name, as Slurm's daemons in the foreground.
+_LEVELS = ("error", "fatal")
 # Daemons that are named like kernel modules.
 _DAEMONS = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvidia-powerd")
 
@@ -400,10 +402,15 @@ def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
         return "", rest
     is_without_pid = found["name"] != "kernel" and "[" not in found[0]
     if is_without_pid and (
-        _is_driver(found["name"]) or (is_bare and _OF_KERNEL.fullmatch(found["name"]))
+        _is_driver(found["name"]) or (is_bare and _is_no_program(found["name"]))
     ):
         return "", rest
     return found["name"], rest[found.end() :]
+
+
+def _is_no_program(name: str) -> bool:
+    """A name that begins a message where nothing stands before it."""
+    return name in _LEVELS or _OF_KERNEL.fullmatch(name) is not None
 
 
 def _is_driver(name: str) -> bool:
