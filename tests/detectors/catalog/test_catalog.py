@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detectors.catalog.catalog import CatalogError, files, load, read, tables
+from detectors.catalog.catalog import CatalogError, files, list_group_names, load, read, tables
 from detectors.faults import Action, ClearRule, Component, Fitness, Severity
 
 RELEASED = Path(__file__).parents[1] / "released_types.tsv"
@@ -135,6 +135,23 @@ def test_a_wrong_signature_is_refused_with_file_line_and_reason(tmp_path, old, n
     message = refusal(tmp_path, text)
     assert message.startswith("sample.toml:13: ")
     assert reason in message
+
+
+def _list_shipped_patterns():
+    shipped = load()
+    for signature in shipped.signatures:
+        yield from ((signature.where, text) for text in _get_patterns(signature) if text)
+    yield from ((row.where, row.pattern) for row in shipped.harmless)
+
+
+def _get_patterns(signature):
+    return signature.pattern, signature.unless, signature.scan
+
+
+def test_every_shipped_pattern_compiles_and_has_the_groups_that_its_text_names():
+    for where, pattern in _list_shipped_patterns():
+        groups = frozenset(re.compile(pattern.encode()).groupindex)
+        assert (where, list_group_names(pattern)) == (where, groups)
 
 
 def test_look_around_inside_a_character_class_or_escaped_is_only_text(tmp_path):
