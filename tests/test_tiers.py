@@ -13,7 +13,17 @@ from tests import durations, statements, touched
 from tests.durations import Duration, get_slowest
 from tests.services import patience
 from tests.services.patience import Deadline, patient
-from tests.tiers import FAST, PLAIN, Unit, belongs, deal, drives, get_units, is_within
+from tests.tiers import (
+    FAST,
+    PLAIN,
+    Unit,
+    belongs,
+    deal,
+    drives,
+    get_units,
+    is_repeated_on_sqlite,
+    is_within,
+)
 
 pytest_plugins = ["pytester"]
 SUITE = """
@@ -299,3 +309,44 @@ def test_a_deadline_is_the_longest_where_no_load_can_be_read(
     monkeypatch.setattr(patience, "_PRESSURE", tmp_path / "absent")
     deadline = Deadline(20)
     assert time.monotonic() + patient(20) - 1 < deadline
+
+
+REPEATED = """
+    import pytest
+
+    @pytest.fixture
+    def database_on_disk():
+        return None
+
+    @pytest.mark.database
+    def test_chosen(): pass
+    @pytest.mark.database
+    def test_alike(): pass
+    @pytest.mark.sqlite
+    def test_of_sqlite(): pass
+    @pytest.mark.database
+    def test_race(database_on_disk): pass
+    @pytest.mark.database
+    @pytest.mark.needs("slurmctld")
+    def test_repair(database_on_disk): pass
+    @pytest.mark.database
+    @pytest.mark.needs("slurmctld")
+    def test_look(): pass
+    def test_pure(): pass
+"""
+
+
+def test_on_sqlite_each_test_of_a_database_is_repeated_once_and_first_what_differs(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeini("[pytest]\nmarkers = needs(program)\n    sqlite\n    database")
+    items = pytester.getitems(REPEATED)
+    chosen = frozenset({f"{items[0].path.name}::test_chosen"})
+    repeated = {
+        which: names([item for item in items if is_repeated_on_sqlite(item, which, chosen)])
+        for which in ("differing", "rest")
+    }
+    assert repeated == {
+        "differing": ["test_chosen", "test_of_sqlite", "test_race"],
+        "rest": ["test_alike", "test_repair"],
+    }

@@ -129,16 +129,20 @@ def drives(item: pytest.Item, program: str) -> bool:
 
 
 def is_repeated_on_sqlite(item: pytest.Item, which: str, chosen: frozenset[str]) -> bool:
-    """`which`: `differing`, or `rest` for all others that use the database."""
-    is_chosen = (
-        get_key(item) in chosen
-        or item.get_closest_marker("sqlite") is not None
-        or "database_on_disk" in getattr(item, "fixturenames", ())
-    )
+    """`which`: `differing`, or `rest` for all others that use the database. Of those that need a
+    program, which have their statements and races in tests without one, the rest has what runs on a
+    file as in production."""
+    runs_on_file = "database_on_disk" in getattr(item, "fixturenames", ())
+    needs_program = item.get_closest_marker("needs") is not None
+    is_race = runs_on_file and not needs_program
+    is_of_sqlite = item.get_closest_marker("sqlite") is not None
+    is_differing = get_key(item) in chosen or is_of_sqlite or is_race
     if which == "differing":
-        return is_chosen
+        return is_differing
+    if needs_program:
+        return runs_on_file and not is_differing
     uses_database = item.get_closest_marker("database") is not None
-    return uses_database and not is_chosen and item.get_closest_marker("needs") is None
+    return uses_database and not is_differing
 
 
 @pytest.fixture(scope="session")
