@@ -181,17 +181,17 @@ class Matcher:
         self._match_scans = lines.match
         # Bound once: nearly every line of a log ends in one of these.
         self._has_match = lines.has_match
-        self._occurs = lines.occurs
+        self._find_lines = lines.find_lines
         self._harmless = [_HarmlessLines(row) for row in catalog.harmless]
         self._match_harmless = compile_patterns(
             [(number, row.pattern.encode()) for number, row in enumerate(catalog.harmless)],
             engine=engine,
         ).match
 
-    def may_hit(self, block: bytes) -> bool:
-        """Whether any line of a block (LF between them) deserves a closer look; one scan for the
-        whole block."""
-        return self._occurs(block)
+    def find_lines(self, block: bytes) -> list[bytes]:
+        """The lines of a block (LF between them) that may deserve a closer look, and some more; one
+        scan for the whole block."""
+        return self._find_lines(block)
 
     def is_hit(self, line: bytes) -> bool:
         """Whether the line deserves a closer look. The hot path: nearly every line ends here."""

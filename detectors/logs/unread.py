@@ -144,7 +144,7 @@ class UnreadReader:
     def __init__(self, matcher: Matcher, *, engine: str = "") -> None:
         self._matcher = matcher
         lines = compile_patterns(list(enumerate(_PREFILTER)), engine=engine)
-        self.may_hold = lines.occurs
+        self.find_lines = lines.find_lines
         self.is_candidate = lines.has_match
 
     def read(

@@ -9,7 +9,7 @@ saying it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
@@ -26,10 +26,7 @@ from detectors.resources import short_host
 
 # Blocks are looked at in parts of this size: at one fault in a thousand lines most parts hold none.
 _PART = 16 * 1024
-_SMALL_PART = 2 * 1024
 _DENSE = 4
-# Lines that are asked one by one rather than as a block.
-_GROUP = 4
 _STAMPS = 4096
 _KEYS = 50_000
 _TAIL = 8 * 1024
@@ -44,7 +41,7 @@ class Signatures(Protocol):
 
     def is_hit(self, line: bytes) -> bool: ...
 
-    def may_hit(self, block: bytes) -> bool: ...
+    def find_lines(self, block: bytes) -> list[bytes]: ...
 
     def facts(
         self,
@@ -61,7 +58,7 @@ class Signatures(Protocol):
 class UnreadSource(Protocol):
     """What `detectors.logs.unread.UnreadReader` gives."""
 
-    def may_hold(self, block: bytes) -> bool: ...
+    def find_lines(self, block: bytes) -> list[bytes]: ...
 
     def is_candidate(self, line: bytes) -> bool: ...
 
@@ -171,8 +168,7 @@ class Intake:
             self._look_at(block, sender, observed_at, now)
         else:
             for part in _parts(block, _PART):
-                if self._is_dense or self._matcher.may_hit(part):
-                    self._narrow(part, sender, observed_at, now)
+                self._take_part(part, sender, observed_at, now)
         self._find_unread(block, sender, observed_at, now)
         sender.tail = block[-_TAIL:]
 
@@ -183,8 +179,8 @@ class Intake:
         self._unread_left += (now - self._unread_at_s) * _UNREAD_PER_SECOND
         self._unread_left = min(self._unread_left, _UNREAD_PER_SECOND)
         self._unread_at_s = now
-        for part in _parts_that(reader.may_hold, block):
-            for line in part.split(b"\n"):
+        for part in _parts(block, _PART):
+            for line in reader.find_lines(part):
                 if not reader.is_candidate(line):
                     continue
                 if self._unread_left < 1.0:
@@ -208,16 +204,16 @@ class Intake:
             self.unread.add(found)
             self._counters.unread_left_out = self.unread.left_out
 
-    def _narrow(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
-        """One fault among a hundred lines is found in smaller parts first; of a storm's lines most
-        are known."""
+    def _take_part(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+        """Of a storm's lines most are known, and are not looked for among the others."""
         before = self._counters.hits
         if self._is_dense:
             self._look_at(part, sender, observed_at, now)
         else:
-            for small in _parts(part, _SMALL_PART):
-                if self._matcher.may_hit(small):
-                    self._look_at(small, sender, observed_at, now)
+            for line in self._matcher.find_lines(part):
+                if self._matcher.is_hit(line):
+                    self._counters.hits += 1
+                    self._hit(line, sender, observed_at, now)
         self._is_dense = self._counters.hits - before > _DENSE
 
     def _look_at(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
@@ -251,15 +247,9 @@ class Intake:
         self.folder.folded += folded
 
     def _hits(self, lines: list[bytes]) -> set[bytes]:
-        """Those that a signature matches, found by halves: one scan of many lines costs little more
-        than of one."""
-        if len(lines) <= _GROUP:
-            is_hit = self._matcher.is_hit
-            return {line for line in lines if is_hit(line)}
-        if not self._matcher.may_hit(b"\n".join(lines)):
-            return set()
-        half = len(lines) // 2
-        return self._hits(lines[:half]) | self._hits(lines[half:])
+        """Those that a signature matches."""
+        candidates = self._matcher.find_lines(b"\n".join(lines))
+        return {line for line in candidates if self._matcher.is_hit(line)}
 
     def _hit(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         reading = self._shapes.read(line, sender.key, observed_at)
@@ -440,13 +430,6 @@ def _parts(block: bytes, size: int) -> Iterator[bytes]:
         start = end + 1
     if start < end_of_block:
         yield block[start:] if start else block
-
-
-def _parts_that(may_hold: Callable[[bytes], bool], block: bytes) -> Iterator[bytes]:
-    """Small parts that may hold what is looked for; one look at a large part spares eight."""
-    for part in _parts(block, _PART):
-        if may_hold(part):
-            yield from filter(may_hold, _parts(part, _SMALL_PART))
 
 
 def _folded(

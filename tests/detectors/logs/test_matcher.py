@@ -57,7 +57,7 @@ def test_a_line_is_judged_anew_each_time(engine):
     assert matcher.has_match(b"link down")
     assert not matcher.has_match(b"calm")
     assert matcher.match(b"calm") == []
-    assert matcher.occurs(b"calm\nlink down\n")
+    assert matcher.find_lines(b"calm\nlink down\n") == [b"link down"]
     assert matcher.match(b"link is down") == [7]
 
 
@@ -77,8 +77,22 @@ def test_every_engine_says_what_plain_re_says(engine, line):
 def test_a_block_never_misses_a_line_that_matches(engine, lines):
     matcher = matcher_of(engine)
     lines = [line.replace(b"\n", b"") for line in lines]
-    if any(matcher.has_match(line) for line in lines):
-        assert matcher.occurs(b"\n".join(lines))
+    found = matcher.find_lines(b"\n".join(lines))
+    matching = [line for line in lines if matcher.has_match(line)]
+    assert [line for line in found if matcher.has_match(line)] == matching
+    assert _is_in_order(found, lines)
+
+
+def _is_in_order(found, lines):
+    rest = iter(lines)
+    return all(line in rest for line in found)
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_a_block_with_more_matches_than_are_counted_is_asked_for_line_by_line(engine):
+    lines = [b"link down " * 400, b"calm", b"link down " * 4000, b"calm", b"12 node"]
+    found = matcher_of(engine).find_lines(b"\n".join(lines))
+    assert [line for line in found if line != b"calm"] == [lines[0], lines[2], lines[4]]
 
 
 @pytest.mark.parametrize("engine", INSTALLED)
@@ -100,7 +114,7 @@ def test_no_patterns_match_nothing(engine):
     matcher = compile_patterns([], engine=engine)
     assert matcher.match(b"anything") == []
     assert not matcher.has_match(b"anything")
-    assert not matcher.occurs(b"any\nthing")
+    assert matcher.find_lines(b"any\nthing") == []
 
 
 def test_an_engine_that_is_not_installed_is_refused_with_those_that_are():
