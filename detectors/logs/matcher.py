@@ -63,6 +63,11 @@ _LOOSER = (
     (re.compile(rb"(?<!\\)\[\^(\]?)"), rb"[^\1\\n"),
     (re.compile(rb"(?<![\\(|])(?:\.\*|\(\?P<\w+>\.\*\))\$?$"), b""),
 )
+# What begins a message, and somewhere behind it words of any case: the words alone are looked for,
+# which many patterns share. What may begin a message stands in most lines, and from each such place
+# on the rest of the line would be read for each pattern.
+_BY_WORDS = re.compile(rb"(?P<head>.*)\.\*(?P<words>\[\^\\w\\n\]\(\?i:.*\))", re.DOTALL)
+_NO_BRACKET = re.compile(rb"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 # Ends of matches in one block that are looked at, at some 0.2 us each: ten times the lines of a
 # block of 16 KiB and more (our choice). One that has more is looked at line by line.
 _MOST_ENDS = 2_000
@@ -84,7 +89,7 @@ class _Hyperscan:
 
         self._found, self._ends = found, ends
         self._terminated = engine.ScanTerminated
-        looser = tuple((number, _loosen(pattern)) for number, pattern in patterns)
+        looser = tuple(enumerate(sorted({_loosen(pattern) for _, pattern in patterns})))
         # Bound once: what a call costs in Python is a third of the time of a line without a match.
         of_line = engine.HS_FLAG_SINGLEMATCH | engine.HS_FLAG_ALLOWEMPTY
         # Each match is told, since each line is asked for; in any order.
@@ -113,9 +118,23 @@ class _Hyperscan:
 
 def _loosen(pattern: bytes) -> bytes:
     """One that matches each line that `pattern` does."""
+    by_words = _BY_WORDS.fullmatch(pattern)
+    if by_words is not None and _is_sequence(by_words["head"]):
+        pattern = by_words["words"]
     for costly, instead in _LOOSER:
         pattern = costly.sub(instead, pattern)
     return pattern
+
+
+def _is_sequence(pattern: bytes) -> bool:
+    """Whether its parts follow each other, and are no alternatives; brackets count as they stand in
+    pairs."""
+    depth = 0
+    for byte in _NO_BRACKET.sub(b"", pattern):
+        depth += (byte == ord("(")) - (byte == ord(")"))
+        if depth < 0 or (byte == ord("|") and depth == 0):
+            return False
+    return depth == 0
 
 
 def _get_lines_at(block: bytes, ends: Sequence[int]) -> list[bytes]:

@@ -15,6 +15,9 @@ PATTERNS = [
     (7, rb"(?i)link (?:is )?down\b"),
     (11, rb"^\d+ node"),
     (20, rb"a.{0,5}b"),
+    (23, rb"(?:^|: )(?:mlx5_core|x{6})\b.*[^\w\n](?i:down|lost)"),
+    (24, rb"yy|host.*[^\w\n](?i:down|lost)"),
+    (25, rb"\][^,]*x.*"),
 ]
 WORDS = st.sampled_from(
     [
@@ -29,6 +32,10 @@ WORDS = st.sampled_from(
         b"\xff\x00",
         b"x" * 6,
         b"]",
+        b": mlx5_core",
+        b"yy",
+        b"host",
+        b" LOST",
     ]
 )
 LINES = st.lists(WORDS, max_size=12).map(b"".join) | st.binary(max_size=60)

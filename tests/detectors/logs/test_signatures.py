@@ -226,6 +226,21 @@ def test_every_engine_states_the_same_facts(engine):
         assert facts(line, engine=engine) == facts(line)
 
 
+@pytest.mark.parametrize("lines_a_block", [1, 7, 100])
+def test_no_captured_line_is_missed_in_a_block(lines_a_block):
+    matcher = get_shipped_matcher()
+    lines = [
+        line.rpartition("\t")[2].encode()
+        for path in sorted(CAPTURES.parent.glob("*.tsv"))
+        for line in path.read_text().splitlines()
+    ]
+    hits = [line for line in lines if matcher.is_hit(line)]
+    blocks = [lines[at : at + lines_a_block] for at in range(0, len(lines), lines_a_block)]
+    found = [line for block in blocks for line in matcher.find_lines(b"\n".join(block))]
+    assert [line for line in found if matcher.is_hit(line)] == hits
+    assert len(hits) > 500
+
+
 def test_a_node_without_re2_states_the_same_facts(monkeypatch):
     lines = [
         line.rpartition("\t")[2].encode()
