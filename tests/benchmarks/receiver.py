@@ -28,6 +28,7 @@ from pathlib import Path
 
 from detectors.catalog import catalog
 from detectors.logs.signatures import Matcher
+from detectors.logs.unread import UnreadReader
 from detectors.receivers.delivery import Backlog
 from detectors.receivers.intake import Zones
 from detectors.receivers.senders import Senders
@@ -162,7 +163,7 @@ def rsyslog_seconds(stream: Stream) -> tuple[float, float]:
     return ended - started, cpu_seconds(resource.RUSAGE_CHILDREN) - cpu
 
 
-def our_seconds(stream: Stream) -> tuple[float, dict[str, float]]:
+def our_seconds(stream: Stream, *, looks_for_unread: bool) -> tuple[float, dict[str, float]]:
     """Wall time until all lines are accounted for and all events spooled. Raises AssertionError at
     any loss."""
     with tempfile.TemporaryDirectory() as home:
@@ -174,6 +175,8 @@ def our_seconds(stream: Stream) -> tuple[float, dict[str, float]]:
             home,
             str(stream.lines),
         ]
+        if looks_for_unread:
+            argv.append("--unread")
         process = spawn(argv, cwd=ROOT, stdout=subprocess.PIPE)
         if process.stdout is None:
             raise AssertionError("no pipe")
@@ -188,9 +191,10 @@ def our_seconds(stream: Stream) -> tuple[float, dict[str, float]]:
     return told["ended"] - started, told
 
 
-def serve(home: Path, lines: int) -> None:
+def serve(home: Path, lines: int, *, looks_for_unread: bool) -> None:
     """The receiver process: prints its port, then what it counted once `lines` have come."""
     matcher = Matcher(catalog.load())
+    unread_reader = UnreadReader(matcher) if looks_for_unread else None
     receiver = Receiver(
         matcher=lambda: matcher,
         spool=Spool(home / "spool"),
@@ -199,6 +203,7 @@ def serve(home: Path, lines: int) -> None:
         senders=Senders,
         zones=Zones(),
         now=lambda: START + timedelta(minutes=10),
+        unread_reader=lambda: unread_reader,
     )
     thread = threading.Thread(target=receiver.run)
     thread.start()
@@ -218,12 +223,13 @@ def serve(home: Path, lines: int) -> None:
 
 
 STREAMS = (
-    # share of faults, octet-counted, with kernel stamps, name
-    (0.001, False, False, "0.1 % faults, LF"),
-    (0.001, True, False, "0.1 % faults, octet-counted"),
-    (0.5, False, False, "50 % faults, LF"),
-    (0.5, True, False, "50 % faults, octet-counted"),
-    (0.5, False, True, "50 % faults with kernel stamps, LF"),
+    # share of faults, octet-counted, with kernel stamps, with what nobody reads looked for, name
+    (0.001, False, False, False, "0.1 % faults, LF"),
+    (0.001, False, False, True, "0.1 % faults, LF, unread lines too"),
+    (0.001, True, False, False, "0.1 % faults, octet-counted"),
+    (0.5, False, False, False, "50 % faults, LF"),
+    (0.5, True, False, False, "50 % faults, octet-counted"),
+    (0.5, False, True, False, "50 % faults with kernel stamps, LF"),
 )
 
 
@@ -234,7 +240,7 @@ def compare(home: Path, rounds: int, lines: int) -> None:
     print(
         f"{'stream':36} {'ours':>12} {'rsyslog':>12} {'ratio':>6} {'ours':>12} {'rsyslog':>12}  lost events   MiB"
     )
-    for share, is_counted, has_stamps, name in STREAMS:
+    for share, is_counted, has_stamps, looks_for_unread, name in STREAMS:
         size = lines if share < 0.1 else lines // 2
         stream = make_stream(
             home / "stream",
@@ -244,7 +250,7 @@ def compare(home: Path, rounds: int, lines: int) -> None:
             has_kernel_stamps=has_stamps,
         )
         theirs = [rsyslog_seconds(stream) for _ in range(rounds)]
-        ours = [our_seconds(stream) for _ in range(rounds)]
+        ours = [our_seconds(stream, looks_for_unread=looks_for_unread) for _ in range(rounds)]
         we = size / statistics.median(wall for wall, _ in ours)
         they = size / statistics.median(wall for wall, _ in theirs)
         we_cpu = size / statistics.median(told["cpu_s"] for _, told in ours)
@@ -310,9 +316,11 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=2_000_000)
     parser.add_argument("--flood-seconds", type=float, default=60.0)
     parser.add_argument("--serve", nargs=2, metavar=("HOME", "LINES"), help=argparse.SUPPRESS)
+    parser.add_argument("--unread", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(Path(options.serve[0]), int(options.serve[1]))
+        home, lines = options.serve
+        serve(Path(home), int(lines), looks_for_unread=options.unread)
         return
     with tempfile.TemporaryDirectory() as home:
         if options.rounds:
