@@ -26,6 +26,7 @@ from runbooks.lease import withdrawal_reasons
 from runbooks.lease.withdrawal_reasons import REFUTED, UNWITNESSED
 from runbooks.library import library
 from runbooks.models import UNFINISHED, Mode, Run, RunState
+from runbooks.node.idle_moment import WAITS_SINCE, WANTED_NOW
 from runbooks.plan.choose import Chosen, FaultPlace, NoRunbook, Past, choose
 from runbooks.plan.runbook import Runbook, Trouble
 from runbooks.step import World
@@ -82,7 +83,8 @@ def _load_waiting(incident_ids: Iterable[int] | None, now: datetime) -> list[tup
         return []
     is_node_busy = dict(waiting)
     rows = Incident.objects.filter(pk__in=is_node_busy).select_related("node", "root_fault")
-    return [(row, is_node_busy[row.pk]) for row in rows.order_by("pk")]
+    gravest_first = sorted(rows, key=lambda row: (-Severity(row.severity).rank, row.pk))
+    return [(row, is_node_busy[row.pk]) for row in gravest_first]
 
 
 def get_closed_nodes(now: datetime) -> set[str]:
@@ -220,11 +222,14 @@ def _start_run(
     book = chosen.book
     node = incident.node if book.needs_node else None
     if node is not None and is_node_busy:
+        _wake_lesser_run(incident, node, now)
         return None
     run = build_run(incident, book, Mode(modes[book.name]), now=now)
     run.fault_type = _get_fault_type(incident, cause)
     run.wake_at = max(now, _get_hold_end(cause) or now)
     run.facts = {"resource": _get_resource(incident, cause), "why": chosen.reason}
+    if run.mode == Mode.APPROVAL:  # whoever gives leave says when
+        run.facts[WANTED_NOW] = True
     doubted = _get_doubted(last)
     if doubted:
         run.facts[DOUBTED] = doubted
@@ -235,6 +240,21 @@ def _start_run(
     except IntegrityError:  # another worker's run on this node was first
         return None
     return run
+
+
+def _wake_lesser_run(incident: Incident, node: Node, now: datetime) -> None:
+    """One that waits for an idle moment of the node looks at once, and gives way."""
+    lesser = fleet.list_lesser(Severity(incident.severity))
+    waiting = Run.objects.filter(node=node, state=RunState.RUNNING, claimed_at=None)
+    waiting = waiting.filter(incident__severity__in=lesser, facts__has_key=WAITS_SINCE)
+    waiting.filter(wake_at__gt=now).update(wake_at=now)
+
+
+def find_graver_incident(run: Run) -> Incident | None:
+    """A graver one that waits for a run on this run's node."""
+    graver = fleet.list_graver(Severity(run.incident.severity))
+    calling = get_incidents_calling(run).filter(severity__in=graver, state__in=_WAITS_FOR_RUN)
+    return _exclude_over(calling.exclude(runs__state__in=UNFINISHED)).first()
 
 
 def build_run(incident: Incident, book: Runbook, mode: Mode, *, now: datetime) -> Run:

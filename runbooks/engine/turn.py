@@ -46,7 +46,7 @@ from runbooks.lease.lease import LateWorker
 from runbooks.library import library
 from runbooks.library.library import Planned
 from runbooks.models import Mode, Run, RunState, StepRun
-from runbooks.node import drains, holding, looking, overwritten
+from runbooks.node import drains, holding, idle_moment, looking, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, TakenOver
@@ -149,7 +149,7 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
     ctx = contexts.build_context(run, nodes[run.place], turn.attempted_at, now=now, world=world)
     ctx.params, ctx.key = planned.params, turn.key
-    if ending.restores_persons_drain(turn, ctx):
+    if ending.restores_persons_drain(turn, ctx) or _gives_way(turn, ctx):
         return
     if witness_check.is_denied(turn, ctx, world=world):
         return
@@ -172,6 +172,21 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if _returns_to_inspection(turn, ctx):
         return
     _act(turn, ctx, permission, at=at)
+
+
+def _gives_way(turn: Turn, ctx: Context) -> bool:
+    """Whether a repair that waits for an idle moment has left its node to a graver incident: one
+    run is under way on a node."""
+    run = turn.run
+    if run.claimed_at is not None or not idle_moment.is_overtaken(ctx):
+        return False
+    incident = start.find_graver_incident(run)
+    if incident is None:
+        return False
+    reason = f"incident #{incident.pk}, which is graver, calls for its node"
+    verdict = withdrawal_reasons.Withdraw(reason, hands_back=True)
+    withdraw.withdraw(run, verdict, now=turn.now, world=ctx.world)
+    return True
 
 
 def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Point) -> None:

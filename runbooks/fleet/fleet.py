@@ -322,6 +322,11 @@ def list_graver(severity: Severity) -> list[str]:
     return [word.value for word in Severity if word.rank > severity.rank]
 
 
+def list_lesser(severity: Severity) -> list[str]:
+    """The severities below it, as they are stored."""
+    return [word.value for word in Severity if word.rank < severity.rank]
+
+
 def _load_queue_facts(run: Run, others: Q) -> dict[str, Any]:
     """Who goes first where room is short. What a witness has seen is let go first, and nobody
     yields to a text alone."""
@@ -333,7 +338,7 @@ def _load_queue_facts(run: Run, others: Q) -> dict[str, Any]:
     ahead = frozenset(names)
     if WITNESS not in run.facts:
         return {"ahead": ahead}
-    lesser = [word.value for word in Severity if word.rank < severity.rank]
+    lesser = list_lesser(severity)
     claims = Run.objects.filter(others, state__in=UNFINISHED, claimed_at__isnull=False)
     rows = claims.filter(incident__severity__in=lesser).values_list("node__name", "plan", "step")
     yielding = frozenset(name for name, plan, step in rows if _waits_for_jobs(plan, step))

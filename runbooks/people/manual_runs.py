@@ -16,6 +16,7 @@ from runbooks.engine import start
 from runbooks.fleet import fleet
 from runbooks.library import library
 from runbooks.models import Mode, Run
+from runbooks.node.idle_moment import WANTED_NOW
 from runbooks.node.witnesses import VOUCHED, WITNESS, WITNESSED_ACTION
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 
@@ -50,6 +51,7 @@ def start_manual_run(
         WITNESS: f"{actor}, who asked for the run",
         WITNESSED_ACTION: Action.VENDOR.value,
         VOUCHED: True,
+        WANTED_NOW: True,
     }
     run.approved_by = actor[:150]
     try:

@@ -58,7 +58,8 @@ class SlurmJob:
     """`gpus_per_node` is 0 where Slurm does not say. Times are UTC.
 
     `ended_at` is set once the job's own processes were told to end: for a job that is COMPLETING,
-    since when. `exit_status` is the batch script's, as a shell tells it (128 and more: killed by a
+    since when. `ends_at` is when its time limit ends one that runs, None where it has none.
+    `exit_status` is the batch script's, as a shell tells it (128 and more: killed by a
     signal), None until it ended. `is_requeueable`: Slurm may start it anew. `checkpoint_at` is what
     its comment says of its last checkpoint. `is_agreed`: its comment says `kintsugi=requeue`, which
     only its owner and operators can write. `partition` is empty where Slurm does not say.
@@ -81,6 +82,7 @@ class SlurmJob:
     is_agreed: bool = False
     partition: str = ""
     task: str = ""
+    ends_at: datetime | None = None
 
     @property
     def named(self) -> str:
@@ -168,7 +170,8 @@ def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
     of_all_nodes = output.gpus_in(allocated) or output.gpus_in(per_job)
     gpus_per_node = output.gpus_in(gpus) or of_all_nodes // max(1, len(hosts))
     started_at = _parse_time(started) if has_begun else None
-    ended_at = _parse_time(ended) if has_ended else None
+    ends_at = _parse_time(ended) if has_begun else None
+    ended_at = ends_at if has_ended else None
     exit_status = _parse_exit(status) if has_ended else None
     checkpoint_at = job_records.checkpoint(comment)
     return SlurmJob(
@@ -186,6 +189,7 @@ def _parse_squeue_row(cells: Sequence[str]) -> SlurmJob:
         is_agreed=has_agreement(comment),
         partition=partition,
         task=task if _TASK.fullmatch(task) else "",
+        ends_at=None if has_ended else ends_at,
     )
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from runbooks.guards.table import Act
-from runbooks.node import drains, overwritten
+from runbooks.node import drains, idle_moment, overwritten
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Owner
 from runbooks.slurm.protocol import NodeState
@@ -38,7 +38,7 @@ class Drain(Base):
 
     def blocked(self, ctx: Context) -> Wait | Failed | None:
         """A person's drain, or that of another incident which still waits for a person: left alone,
-        and waited for."""
+        and waited for. A minor fault waits for an idle moment of its node."""
         owner = drains.get_owner(ctx)
         if ctx.state.is_rebooting:
             text = (
@@ -56,7 +56,7 @@ class Drain(Base):
             del ctx.facts["persons_reason"]  # a row of the site explains it since
         if ctx.facts.get("persons_reason"):
             return _stop_after_person(ctx)
-        return None
+        return idle_moment.find_wait(ctx)
 
     def run(self, ctx: Context) -> Result:
         before, owner = ctx.state, drains.get_owner(ctx)

@@ -116,7 +116,7 @@ def test_the_gravest_takes_the_place_that_comes_free_and_then_the_oldest() -> No
 
 def test_a_lesser_run_that_only_waits_for_its_jobs_end_holds_no_place() -> None:
     site = Site(nodes=20, bounds=Bounds(cap_nodes=1, breaker_share=1.0))
-    site.slurm.add_job("17", nodes=["gn001"])
+    site.slurm.add_job("17", nodes=["gn001"], ends_at=site.now + timedelta(minutes=30))
     minor = site.begin(site.raise_fault("gn001", fault_type="gpu.ecc.row_remap_pending"))
     site.play(minor, until=lambda run: run.step > 0 and run.waiting_for != "")
     assert site.slurm.nodes()["gn001"].is_draining
