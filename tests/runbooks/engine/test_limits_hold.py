@@ -22,7 +22,7 @@ from detectors.catalog.catalog import load
 from detectors.faults import Severity
 from incidents import services as incidents
 from incidents.inventory import graphs
-from incidents.models import Incident, Node
+from incidents.models import Fault, Incident, Node
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
 from runbooks.engine import turn
@@ -218,21 +218,26 @@ class Fleet(RuleBasedStateMachine):
         if before.nodes[name].is_out:
             return  # takes nothing away
         assert not before.is_tripped
-        row = load()[run.fault_type]
         self.taken.append((run.fault_type, self.site.now))
-        if row.severity is Severity.CRITICAL and name in self.sick:
+        if self.is_critical(name) and name in self.sick:
             return  # of no use to any job, as the node itself shows: no limit on number holds it
         out = {node for node, state in before.nodes.items() if state.is_out} | before.claimed
         assert len(out - {name}) < CAP
         assert sum(self.pods[node] == self.pods[name] for node in out - {name}) < POD_SPARES
         serving = NODES - len(out - {name})
-        assert row.severity is Severity.CRITICAL or not serving - 1 < before.needs <= serving
+        is_critical = load()[run.fault_type].severity is Severity.CRITICAL
+        assert is_critical or not serving - 1 < before.needs <= serving
         within = [
             at
             for fault_type, at in self.taken[:-1]
             if fault_type == run.fault_type and self.site.now - at < HOUR
         ]
         assert len(within) < PER_HOUR
+
+    def is_critical(self, name: str) -> bool:
+        """By any fault on the node: a run is about all of them, not about the one it began for."""
+        types = Fault.objects.active().of_node(name).values_list("fault_type", flat=True)
+        return any(load()[fault_type].severity is Severity.CRITICAL for fault_type in types)
 
     def judge_reboot(self, name: str, run: Run) -> None:
         assert name in self.sick, "a healthy node was rebooted"
