@@ -24,7 +24,7 @@ from detectors.detector import (
 )
 from detectors.faults import Observation
 from detectors.node.outputs import nvidia_smi, nvidia_smi_errors
-from detectors.node.outputs.nvidia_smi import Printed, PrintedGpu
+from detectors.node.outputs.nvidia_smi import Printed, PrintedGpu, whole
 
 # A healthy HGX node answers in 2 to 8 s without the persistence daemon; gpud gives up after 30 s as
 # well (https://github.com/leptonai/gpud, components/accelerator/nvidia/query).
@@ -44,6 +44,14 @@ _SENSORS = (
     "ecc_mode",
 )
 _FACTS = ("uuid", "serial", "product", "vbios_version")
+# What may be declared of the GPUs of a role, by name, with what nvidia-smi calls it and its unit.
+SETTINGS: Mapping[str, tuple[str, str]] = {
+    "gpu_mig": ("mig", ""),
+    "gpu_persistence_mode": ("persistence_mode", ""),
+    "gpu_compute_mode": ("compute_mode", ""),
+    "gpu_power_limit_w": ("power_limit", " W"),
+    "gpu_application_clock_mhz": ("application_clock", " MHz"),
+}
 _NO_DEVICES = re.compile(r"^No devices were found", re.MULTILINE)
 # An idle GPU runs its link slower on purpose: the link is asked only of one that works in a state
 # for work.
@@ -166,6 +174,23 @@ def _condition(reading: Reading, card: PrintedGpu) -> Iterator[Observation]:
     yield from _link(reading, card, resource)
     yield from _fabric(reading, card, resource)
     yield from _recovery(reading, card, resource)
+    yield from _settings(reading, card, resource)
+
+
+def _settings(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
+    """What the inventory declares of each GPU against what it is set to. Nothing is said of what a
+    driver does not print: newer ones have no application clocks."""
+    for name, (printed_name, unit) in SETTINGS.items():
+        declared = reading.target.expected.settings.get(name, "").strip()
+        printed = card.text(printed_name)
+        if not declared or not printed or _is_unread(printed):
+            continue
+        found = str(whole(printed)) if unit else printed.replace(" ", "_")
+        if found == "None":
+            continue
+        fits = found.lower() == declared.replace(" ", "_").lower()
+        text = f"{printed_name.replace('_', ' ')} is {printed}, declared is {declared}{unit}"
+        yield reading.saw("gpu.setting_fits", fits, resource, qualifier=name, text=text)
 
 
 def _sensors(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:

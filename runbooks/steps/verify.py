@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from detectors.catalog import catalog
 from detectors.faults import Action, Recovery
+from detectors.node.gpu import SETTINGS
 from incidents.polling import poll_pauses
 from runbooks.node import detached_command, looking
 from runbooks.node.detached_command import DetachedJob, Ended
@@ -34,6 +35,7 @@ from runbooks.steps.restart_units import RESTARTED_AT
 GRACE = timedelta(minutes=2)
 # The fact of a run whose node has passed its last test: when.
 PROVED_AT = "proved_at"
+_SETTING = "gpu.setting"
 _LOOK_AGAIN = timedelta(seconds=10)
 _POLL_COMMAND = timedelta(seconds=2)
 _POLL_COMMAND_LATER = timedelta(seconds=15)
@@ -81,7 +83,7 @@ def _ask_to_resume(ctx: Context, since: datetime) -> Wait:
     ctx.facts["asked_to_resume"] = True
     text = (
         f"{ctx.node} is up and its detectors find no fault. No verify command is configured"
-        " (KINTSUGI_VERIFY_COMMAND), so a person decides."
+        f" (KINTSUGI_VERIFY_COMMAND), so a person decides.{_format_wrong_settings(ctx)}"
     )
     again_in = get_backoff(since, ctx.now, longest=timedelta(minutes=1))
     ask = f"Test {ctx.node} and resume it: scontrol update NodeName={ctx.node} State=RESUME"
@@ -100,6 +102,20 @@ def _get_touched_at(ctx: Context) -> datetime:
 def _get_began_fact(ctx: Context) -> str:
     """The fact that holds when the command was started."""
     return f"{ctx.key}:began_at"
+
+
+def _format_wrong_settings(ctx: Context) -> str:
+    """What of the GPUs is set otherwise than the inventory declares, as a sentence; empty where
+    nothing is. A boot or a reset loses settings, and a wrong one keeps no node out."""
+    if not SETTINGS.keys() & ctx.target.expected.settings.keys():
+        return ""
+    raised = looking.inspect_node(ctx, only=("gpu",)).raised
+    wrong = [event for event in raised if event.fault_type == _SETTING]
+    if not wrong:
+        return ""
+    first = f"{wrong[0].resource}: {wrong[0].attributes.get('text', wrong[0].excerpt)}"
+    more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return f" But a setting of its GPUs was lost ({first}{more}): set it anew."
 
 
 def _find_troubles(ctx: Context, since: datetime) -> Iterator[_Trouble]:
@@ -171,10 +187,8 @@ def _evaluate_command(ctx: Context, ended: Ended, since: datetime) -> Result:
     if troubles:
         return _report_troubles(ctx, troubles)
     ctx.facts[PROVED_AT] = to_iso(ctx.now)
-    return Done(
-        f"{ctx.node} is verified: its detectors find no fault and `{command}` passed.",
-        evidence={command: ended.said},
-    )
+    text = f"{ctx.node} is verified: its detectors find no fault and `{command}` passed."
+    return Done(f"{text}{_format_wrong_settings(ctx)}", evidence={command: ended.said})
 
 
 def _report_troubles(ctx: Context, troubles: list[_Trouble]) -> Failed | NotCured:

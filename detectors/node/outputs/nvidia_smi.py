@@ -62,6 +62,16 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "virtualization": ("gpu_virtualization_mode/virtualization_mode",),
     "mig": ("mig_mode/current_mig", "mig_mode/current", "mig/mode/current"),
+    "persistence_mode": ("persistence_mode",),
+    "compute_mode": ("compute_mode",),
+    "power_limit": (
+        *("gpu_power_readings/current_power_limit", "gpu_power_readings/power_limit"),
+        *("power_readings/power_limit", "power_readings/current_power_limit", "power/limit"),
+    ),
+    "application_clock": (
+        *("applications_clocks/graphics_clock", "applications_clocks/graphics"),
+        "clocks/applications/graphics",
+    ),
     "recovery_action": ("gpu_recovery_action",),
     "reset_required": ("gpu_reset_status/reset_required",),
     "drain_recommended": ("gpu_reset_status/drain_and_reset_recommended",),

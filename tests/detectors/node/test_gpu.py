@@ -347,3 +347,59 @@ def test_long_output_is_read_in_linear_time(filler: str) -> None:
     text = ("==NVSMI LOG==\nGPU 00000000:3B:00.0\n" + filler * (1_000_000 // len(filler))).encode()
     assert nvidia_smi.read(text).cards is not None
     assert nvidia_smi.read(text[20:]).lost == {}
+
+
+# Settings that the inventory declares
+# ---------------------------------------------------------------------------
+
+SET = (
+    "<persistence_mode>Enabled</persistence_mode><compute_mode>Exclusive_Process</compute_mode>"
+    "<mig_mode><current_mig>Disabled</current_mig></mig_mode>"
+    "<gpu_power_readings><current_power_limit>500.00 W</current_power_limit></gpu_power_readings>"
+    "<applications_clocks><graphics_clock>1980 MHz</graphics_clock></applications_clocks>"
+)
+DEPRECATED = SET.replace("1980 MHz", "Requested functionality has been deprecated")
+
+
+def find_settings(body: str, **declared: str) -> dict[str, tuple[object, str]]:
+    expected = replace(ONE, settings=declared)
+    seen = GpuDetector().parse(reading(xml(body), expected=expected))
+    return {
+        observation.attributes["qualifier"]: (observation.value, observation.attributes["text"])
+        for observation in seen
+        if observation.metric == "gpu.setting_fits"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "fits"),
+    [
+        ("gpu_mig", "Disabled", True),
+        ("gpu_mig", "Enabled", False),
+        ("gpu_persistence_mode", "Enabled", True),
+        ("gpu_persistence_mode", "Disabled", False),
+        ("gpu_compute_mode", "exclusive process", True),
+        ("gpu_compute_mode", "Default", False),
+        ("gpu_power_limit_w", "500", True),
+        ("gpu_power_limit_w", "700", False),
+        ("gpu_application_clock_mhz", "1980", True),
+        ("gpu_application_clock_mhz", "1410", False),
+    ],
+)
+def test_a_setting_is_compared_with_what_the_inventory_declares(
+    name: str, declared: str, fits: bool
+) -> None:
+    found = find_settings(SET, **{name: declared})
+    assert {key: value for key, (value, _) in found.items()} == {name: fits}
+
+
+def test_the_text_names_both() -> None:
+    found = find_settings(SET, gpu_power_limit_w="700")
+    assert found["gpu_power_limit_w"][1] == "power limit is 500.00 W, declared is 700 W"
+
+
+def test_nothing_is_said_of_what_is_not_declared_or_not_printed() -> None:
+    assert find_settings(SET) == {}
+    assert find_settings("", gpu_mig="Disabled", gpu_power_limit_w="700") == {}
+    assert find_settings(DEPRECATED, gpu_application_clock_mhz="1980") == {}
+    assert find_settings(SET.replace("Disabled", "N/A"), gpu_mig="Disabled") == {}

@@ -16,7 +16,7 @@ from detectors.transports.ssh import LocalShell
 from fixtures.cluster.gpu import Presence
 from fixtures.cluster.world import SimulatedShell
 from runbooks.node import detached_command
-from runbooks.step import ActiveFault, Done, Failed, NotCured, Result, Wait, to_iso
+from runbooks.step import ActiveFault, Context, Done, Failed, NotCured, Result, Wait, to_iso
 from runbooks.steps.verify import GRACE, Verify
 from tests.runbooks.site import Site, a_context
 from tests.services.patience import deadline_in
@@ -169,3 +169,38 @@ def test_verification_fails_when_the_command_outlasts_its_limit() -> None:
     result = verify_to_the_end(Site(nodes=1), ("sleep", "3"), after=timedelta(minutes=6))
     assert isinstance(result, Failed)
     assert "has not ended after" in result.text
+
+
+# Settings that a boot or a reset has lost
+# ---------------------------------------------------------------------------
+
+
+def declare(site: Site, **settings: str) -> Context:
+    """gn001 after its repair, where the inventory declares these of its GPUs."""
+    policy = replace(site.world.policy, verify_command=())
+    context = a_context(site, world=replace(site.world, policy=policy))
+    target = context.find_target()
+    expected = replace(target.expected, settings=settings)
+    return replace(context, find_target=lambda: replace(target, expected=expected))
+
+
+def test_a_setting_that_was_lost_is_told_and_keeps_no_node_out() -> None:
+    site = Site(nodes=1)
+    for gpu in site.nodes.nodes["gn001"].gpus[:2]:
+        gpu.has_persistence = False
+    result = Verify().run(declare(site, gpu_persistence_mode="Enabled", gpu_mig="Disabled"))
+    assert isinstance(result, Wait)
+    assert result.text.endswith(
+        "But a setting of its GPUs was lost (node/gn001/gpu/0000:19:00.0: persistence mode is"
+        " Disabled, declared is Enabled, and 1 more): set it anew."
+    )
+
+
+def test_nothing_is_told_of_settings_that_are_as_declared_or_not_declared() -> None:
+    site = Site(nodes=1)
+    as_declared = Verify().run(declare(site, gpu_persistence_mode="Enabled", gpu_mig="Disabled"))
+    site.nodes.nodes["gn001"].gpus[0].has_persistence = False
+    undeclared = Verify().run(declare(site))
+    for result in (as_declared, undeclared):
+        assert isinstance(result, Wait)
+        assert "setting" not in result.text
