@@ -47,6 +47,7 @@ from runbooks.library import library
 from runbooks.library.library import Planned
 from runbooks.models import Mode, Run, RunState, StepRun
 from runbooks.node import drains, holding, idle_moment, looking, overwritten
+from runbooks.node.diagnostics import PROVED_AT
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, TakenOver
@@ -56,7 +57,7 @@ from runbooks.steps.burn_in import BurnIn
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.diagnose import Diagnose
 from runbooks.steps.resume import Resume
-from runbooks.steps.verify import PROVED_AT, Verify
+from runbooks.steps.verify import Verify
 
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE = timedelta(seconds=30)

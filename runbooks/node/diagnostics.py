@@ -18,6 +18,8 @@ from detectors.catalog.catalog import FaultType
 from detectors.faults import Component, Severity
 from runbooks.node.detached_command import Ended
 
+# The fact of a run whose node has passed its last test: when.
+PROVED_AT = "proved_at"
 # What a simulated node, or a person who reads `ps`, knows the scripts by.
 CARDS, BURN_IN, IN_JOB = "kintsugi-cards", "kintsugi-burn-in", "kintsugi-job"
 

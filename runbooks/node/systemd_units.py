@@ -17,6 +17,8 @@ from runbooks.node.detached_command import DetachedJob
 
 # What a simulated node, or a person who reads `ps`, knows it by.
 NAME = "kintsugi-units"
+# The fact of a run: when a unit was last asked to start. What was seen before is of another state.
+RESTARTED_AT = "restarted_at"
 SERVICE_DOWN = "node.service.down"
 MOUNT_MISSING = "storage.mount.missing"
 

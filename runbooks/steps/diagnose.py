@@ -15,7 +15,13 @@ from typing import ClassVar
 from incidents.polling import poll_pauses
 from runbooks.node import detached_command, diagnostics, looking
 from runbooks.node.detached_command import Answer, DetachedJob, Ended, Unknown
-from runbooks.node.diagnostics import Diagnosis, DiagnosticOutcome, DiagnosticVerdict, Wanted
+from runbooks.node.diagnostics import (
+    PROVED_AT,
+    Diagnosis,
+    DiagnosticOutcome,
+    DiagnosticVerdict,
+    Wanted,
+)
 from runbooks.step import (
     Base,
     Context,
@@ -30,7 +36,6 @@ from runbooks.step import (
     to_iso,
 )
 from runbooks.steps.pause_pollers import DETECTORS, get_holder
-from runbooks.steps.verify import PROVED_AT
 
 # Of a whole report of eight GPUs; what comes before its end is not needed.
 SHOWN = 60_000

@@ -16,7 +16,7 @@ from runbooks.models import AuditEntry
 from runbooks.node import detached_command, gpu_holders, looking, systemd_units, witnesses
 from runbooks.node.detached_command import DetachedJob, Ended, NotBegun, Running
 from runbooks.node.looking import NodeInspection
-from runbooks.node.systemd_units import MOUNT_MISSING, SERVICE_DOWN
+from runbooks.node.systemd_units import MOUNT_MISSING, RESTARTED_AT, SERVICE_DOWN
 from runbooks.step import (
     Base,
     Context,
@@ -28,8 +28,6 @@ from runbooks.step import (
     to_iso,
 )
 
-# When a unit was last asked to start: what the detectors saw before speaks of another state.
-RESTARTED_AT = "restarted_at"
 _DETECTOR = "host"
 _ENDS = frozenset({SERVICE_DOWN, MOUNT_MISSING})
 # What a restart that ended the fault leaves nothing to do for.

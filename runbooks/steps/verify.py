@@ -14,6 +14,8 @@ from detectors.node.gpu import SETTINGS
 from incidents.polling import poll_pauses
 from runbooks.node import detached_command, looking
 from runbooks.node.detached_command import DetachedJob, Ended
+from runbooks.node.diagnostics import PROVED_AT
+from runbooks.node.systemd_units import RESTARTED_AT
 from runbooks.step import (
     Base,
     Context,
@@ -27,14 +29,11 @@ from runbooks.step import (
     to_iso,
 )
 from runbooks.steps.pause_pollers import get_holder
-from runbooks.steps.restart_units import RESTARTED_AT
 
 # Drivers load and links train after a boot or a reset: trouble counts when it outlasts a grace
 # period, since one site condemned 214 of 288 nodes without one (docs/runbooks.md). Its length is
 # our choice, not a measurement.
 GRACE = timedelta(minutes=2)
-# The fact of a run whose node has passed its last test: when.
-PROVED_AT = "proved_at"
 _SETTING = "gpu.setting"
 _LOOK_AGAIN = timedelta(seconds=10)
 _POLL_COMMAND = timedelta(seconds=2)
