@@ -60,7 +60,7 @@ _LEVELS = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "gpu.ecc.uncorrected",
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": "gpu.ecc.remapped_uncorrectable",
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": "gpu.ecc.remapped_correctable",
-    # The last Xid stays for ever and hides repeats (DESIGN rule 8): recorded, never judged.
+    # The last Xid stays for ever and hides repeats: recorded, never judged.
     "DCGM_FI_DEV_XID_ERRORS": "gpu.last_xid",
 }
 _COUNTERS = {

@@ -22,7 +22,7 @@ from incidents.faults import flapping
 from incidents.faults.flapping import USUAL, FlapLimits
 from incidents.text.wording import clock, moment
 
-# Ids of events are kept this long (DESIGN section 2): an older event may have been counted already.
+# Ids of events are kept this long (our choice): an older event may have been counted already.
 KEPT = timedelta(days=7)
 
 # Our choice: what another GPU of the same job shows within a minute is the same crash.

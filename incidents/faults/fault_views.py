@@ -30,8 +30,7 @@ BLIND_DETECTOR = "detector.blind"
 MANAGEMENT_NETWORK = "network.management_unreachable"
 MANAGEMENT = "site/management"
 # What only says that somebody was not answered: a dead management switch silences a hundred healthy
-# nodes (DESIGN, 5, rule 7). What is concluded from it says no more, and Slurm's daemon may be
-# behind the same switch.
+# nodes. What is concluded from it says no more, and Slurm's daemon may be behind the same switch.
 SILENCES = frozenset(
     {*UNREACHABLE, BLIND_DETECTOR, MANAGEMENT_NETWORK, "slurm.node_not_responding"}
 )

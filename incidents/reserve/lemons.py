@@ -25,8 +25,8 @@ from incidents.vocabulary.lifecycle import State
 
 # Four weeks: the span over which the paper looks at a node.
 WITHIN = timedelta(days=28)
-# Our choice: one more than the ladder takes two repairs for (DESIGN, section 5, rule 5: after two
-# the hardware is suspect). A part is told by its serial, so two are enough: what else of the
+# Our choice: one more than the ladder (docs/runbooks.md) takes two repairs for, after which the
+# hardware is suspect. A part is told by its serial, so two are enough: what else of the
 # machine could be it is left out.
 INCIDENTS_OF_A_NODE = 3
 INCIDENTS_OF_A_PART = 2

@@ -23,7 +23,7 @@ from incidents.vocabulary.changes import KINTSUGI
 from incidents.vocabulary.lifecycle import State
 from incidents.vocabulary.vendor_states import WITHOUT_PART, CaseState, Move
 
-# People are told of a late case once a day: issue 5 asks for reminders, how often is our choice.
+# People are told of a late case once a day (our choice).
 REMIND_EVERY = timedelta(days=1)
 _WITHOUT_PART = Prepared(
     lambda: VendorCase.objects.filter(state__in=WITHOUT_PART).exclude(old_serial="").order_by("pk")

@@ -26,8 +26,7 @@ _SOON = timedelta(seconds=1)
 
 
 def build_request(act: Act, node: str, fault_type: str) -> Request:
-    """`is_unusable` by the catalogue: a critical fault leaves nothing of use (DESIGN, section
-    3)."""
+    """`is_unusable` by the catalogue: a critical fault leaves nothing of use."""
     is_unusable = witnesses.leaves_unusable(fault_type)
     return Request(act, node, fault_type, is_unusable=is_unusable)
 

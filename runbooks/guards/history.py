@@ -9,10 +9,10 @@ from runbooks.guards import room
 from runbooks.guards.verdicts import Act, Fleet, GuardRefused, PastReboot, Refusal, Request
 
 HOUR = timedelta(hours=1)
-# One restart a day (issue 2, section 5); the same fault back within it has not been cured by it.
+# One restart a day (our choice); the same fault back within it has not been cured by it.
 REBOOT_INTERVAL = timedelta(hours=24)
-# After two restarts for one fault within 14 days the hardware is suspect (issue 5, section 1;
-# DESIGN, 5, rule 5).
+# After two restarts for one fault within 14 days the hardware is suspect (our choice:
+# docs/runbooks.md, The ladder).
 SUSPECT_WITHIN = timedelta(days=14)
 SUSPECT_AFTER = 2
 # A boot within this of a restart of ours is that restart's. Our choice: far longer than a boot

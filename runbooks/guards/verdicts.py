@@ -49,8 +49,8 @@ ROOM = frozenset({Refusal.RATE, Refusal.CAP, Refusal.POD_FLOOR, Refusal.JOB_FLOO
 class Bounds:
     """How far Kintsugi may go at this site; the settings' values. Shares are of 1.
 
-    `cap_nodes`, `cap_share`: the smaller of both is how many nodes of a partition are out at most
-    (issue 2, section 5). The others are our choice, each with its reason in docs/guards.md.
+    `cap_nodes`, `cap_share`: the smaller of both is how many nodes of a partition are out at most.
+    All are our choice, each with its reason in docs/guards.md.
     """
 
     cap_nodes: int = 5

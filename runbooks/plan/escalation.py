@@ -21,11 +21,11 @@ FIRST: Mapping[Action, Recovery] = {
     Action.COLD_CYCLE: Recovery.COLD_CYCLE,
     Action.VENDOR: Recovery.VENDOR_REPLACEMENT,
 }
-# How far back a part is remembered, and how many restarts make its hardware suspect (issue 5,
-# section 1).
+# How far back a part is remembered, and how many restarts make its hardware suspect (our choice:
+# docs/runbooks.md, The ladder).
 MEMORY = timedelta(days=14)
 RESTARTS_THAT_SUFFICE = 2
-# A fault that comes back within a day of a restart was not cured by it (issue 2, section 5).
+# A fault that comes back within a day of a restart was not cured by it (our choice).
 WINDOW = timedelta(hours=24)
 _LAST = RUNGS.index(Recovery.VENDOR_REPLACEMENT)
 _RESTARTS = frozenset({Recovery.NODE_RESTART, Recovery.COLD_CYCLE})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from detectors.faults import Recovery
 
-# In rising order: DESIGN, section 5, rule 5 (reset, warm reboot, cold cycle, vendor).
+# In rising order: what costs the node least comes first (docs/runbooks.md, The ladder).
 RUNGS = (
     Recovery.GPU_RESET,
     Recovery.NODE_RESTART,

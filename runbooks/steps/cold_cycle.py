@@ -64,7 +64,7 @@ class ColdCycle(Base):
     needs_approval: ClassVar[bool] = True
     finishes: ClassVar[bool] = True
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        # 60 s: issue 5, section 2 (off, 60 s, on); capacitors keep a GPU's state for some seconds.
+        # 60 s is our choice: capacitors keep a GPU's state for some seconds.
         "off_for": Parameter(
             _parse_rest, "how long it stays off, 5s to 5m", default=timedelta(seconds=60)
         )

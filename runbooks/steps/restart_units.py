@@ -38,8 +38,8 @@ _LOOK_AGAIN = timedelta(seconds=3)
 _LOOK_AGAIN_LATER = timedelta(seconds=15)
 # Seen well twice, as the fault itself takes two polls of the detector, one a minute.
 HOLDS = timedelta(minutes=1)
-# A service that is dead again within a day was not mended by its restart: as with a reboot (issue
-# 2, section 5).
+# A service that is dead again within a day was not mended by its restart: as with a reboot (our
+# choice).
 ONCE_IN = timedelta(hours=24)
 _OUTPUT = "systemctl"
 # Our choice: each of six services may take four minutes, and mostly one is down.
