@@ -36,7 +36,7 @@ from tests.statements import StatementRecorder, choose_tests, load_chosen, save_
 from tests.touched import Touched
 
 # What one test of the fast tier may take, and one of the plain tier.
-FAST = Duration(wall_s=1.0, cpu_s=0.25)
+FAST = Duration(wall_s=1.0, cpu_s=0.15)
 PLAIN = Duration(wall_s=100.0, cpu_s=100.0)
 # Marks of tests that are not for the fast tier, however quick.
 NOT_PURE = ("database", "needs")
