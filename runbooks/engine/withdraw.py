@@ -86,6 +86,10 @@ def withdraw(
     elif is_ours and stopped:
         text = f"{node} stays drained, since nothing is given back: {stopped}."
         ask = f"Resume {node} when it is well: scontrol update NodeName={node} State=RESUME"
+    elif is_ours and ctx.state.is_rebooting and not has_tried(run):
+        # A resume would cancel it.
+        text = f"{node} stays drained: its reboot was asked for, and not by Kintsugi."
+        ask = f"Resume {node} after its reboot: scontrol update NodeName={node} State=RESUME"
     elif is_ours and verdict.hands_back and not has_tried(run):
         audit.record_run(
             run, "resume", audit.Phase.BEGUN, f"Handed back, because {verdict.reason}.", now=now

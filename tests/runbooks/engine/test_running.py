@@ -133,6 +133,21 @@ def test_node_is_handed_back_when_the_incident_is_a_false_alarm_before_the_reboo
     assert "gn001 is handed back: it takes jobs again." in site.story(run.incident)[-1]
 
 
+def test_reboot_that_a_person_asked_for_is_not_cancelled_by_handing_the_node_back() -> None:
+    """Seed 00910117 of the plays: Slurm takes back a reboot that waits when its node is resumed."""
+    site = Site()
+    site.slurm.add_job("17", nodes=["gn001"], gpus_per_node=1)
+    run = site.play(site.begin(site.raise_fault()), limit=timedelta(minutes=2))
+    site.slurm.human_reboot("gn001")
+    say(site, run, Trigger.MARK_FALSE_POSITIVE)
+    run = site.play(run, limit=timedelta(minutes=2))
+    assert run.state == RunState.WITHDRAWN
+    assert acts(site) == ["drain"]
+    assert site.slurm.nodes(("gn001",))["gn001"].is_rebooting
+    run.incident.refresh_from_db()
+    assert "Resume gn001 after its reboot" in run.incident.needs_human
+
+
 def test_run_goes_on_when_the_fault_is_confirmed_later() -> None:
     site = Site()
     run = site.play(site.begin(site.raise_fault()), limit=timedelta(minutes=2))
