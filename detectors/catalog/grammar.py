@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# NX-OS names the virtual device before its message; others begin with the percent sign.
-_NAMED = r"%(?:\$ VDC-\d{1,3} %\$ %)?"
+_NAMED = "%"
 # A facility may have parts: PLATFORM_ENV, PKT_INFRA-LINK, PLATFORM-SW1.
 _FACILITY = r"[A-Z][\w-]{0,60}"
 _HUAWEI = r"%%\d\d"

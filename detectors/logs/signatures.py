@@ -49,8 +49,11 @@ _EXCERPT = 1000
 # RFC 5424 asks receivers for 2 KiB. More of it would take `re` too long.
 LONGEST_LINE = 8 * 1024
 # What loggers and switches write before each message: SONiC ":- " (swss-common, logger.h), Arista
-# a sequence number.
-_LEAD = re.compile(rb"^[:\-\s]{0,8}(?:\d{1,10}: )?")
+# a sequence number, NX-OS the virtual device (system messages reference, "VDC"), Junos its facility
+# and severity where they are asked for (`explicit-priority`).
+_LEAD = re.compile(
+    rb"^[:\-\s]{0,8}(?:\d{1,10}: )?(?:%\$ VDC-\d{1,3} %\$ {1,4}|%[A-Z]{2,12}-[0-7]: )?"
+)
 # What the kernel says of a process begins with its name, of 15 characters at most, which is its
 # user's choice: it is no driver's word (arch/x86/mm/fault.c, arch/x86/kernel/traps.c,
 # kernel/signal.c, mm/oom_kill.c, mm/page_alloc.c).
