@@ -38,7 +38,7 @@ _WORDS_OF_FAILURE = (
     r"underrun",
     r"exceed(?:s|ed|ing)?",
     r"out of (?:range|memory|resources|space|order|bounds)",
-    r"not (?:respond\w{0,5}|ready|completed?|found|initialized)",
+    r"not (?:respon[ds]\w{0,5}|ready|completed?|found|initialized)",
     r"no (?:response|answer)",
     r"bad",
     r"wrong",

@@ -446,6 +446,8 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "ipmievd: Fan sensor FAN1 Lower Critical going low  Deasserted (Reading 4000 > Threshold 500 RPM)",
         "sssd_be[712]: Starting up",
         "sssd_be[712]: Backend is online",
+        "systemd-networkd[641]: veth0a1b2c3: Lost carrier",
+        "NetworkManager[641]: <info>  [1700000009.9999] device (docker0): carrier: link disconnected",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
