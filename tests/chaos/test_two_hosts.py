@@ -1,8 +1,8 @@
 """Two management machines on one database and one Redis, each with every part: one loses its power
-in mid-work, and the other goes on.
+in mid-work, or is cut off, and the other goes on.
 
-Each is a network and a host name of its own (namespaces). The dead one is cut off first and then
-killed, so that neither PostgreSQL nor Redis hears a word of it.
+The dead one is cut off first and then killed, so that neither PostgreSQL nor Redis hears a word of
+it.
 """
 
 from __future__ import annotations
@@ -10,200 +10,124 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import paramiko
-import psycopg
 import pytest
 
-from tests.services.patience import patient
+from tests.chaos.hosts import (
+    NODES,
+    OF_DATABASE,
+    PART_NAMES,
+    SYSLOG_PORT,
+    Host,
+    Pair,
+    two_hosts,
+)
 from tests.services.ports import wait_until
-from tests.services.postgres import Postgres
-from tests.services.programs import spawn
-from tests.services.redis import Redis
+from tests.services.programs import stop
 
 pytestmark = [
     pytest.mark.needs("ip", "unshare", "redis-server", "postgres", "initdb"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root makes networks"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
-ROOT = Path(__file__).resolve().parents[2]
-# Of this process: another one's may be there as well, or have been left behind.
-BRIDGE = f"kin{os.getpid()}"
-NETWORK = f"10.231.{os.getpid() % 250}"
-OURS = f"{NETWORK}.1"
-MAKE_NODES = """
-from incidents.models import Node
-names = [f"gn{number:03d}" for number in range(20)]
-Node.objects.bulk_create(Node(name=name, address="127.0.0.1") for name in names)
-"""
 # A machine is told as silent after a minute; work goes on long before.
 GOES_ON_WITHIN_S = 30
-CELERY = (sys.executable, "-m", "celery", "-A", "kintsugi")
-PARTS = {
-    "ingest": (*CELERY, "worker", "-Q", "ingest,sweep,notify,slurm", "-c", "2", "-n", "ingest@%h"),
-    "poll": (*CELERY, "worker", "-Q", "poll", "-P", "threads", "-c", "8", "-n", "poll@%h"),
-    "beat": (*CELERY, "beat", "--pidfile="),
-    "receiver": (sys.executable, "manage.py", "receive"),
-    "web": (sys.executable, "-m", "waitress", "--listen=0.0.0.0:8000", "kintsugi.wsgi:application"),
-}
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-@dataclass
-class Host:
-    """One machine: `mgmt-1` has the address 11 of the network."""
-
-    number: int
-    home: Path
-    settings: dict[str, str]
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return f"mgmt-{self.number}"
-
-    @property
-    def wire(self) -> str:
-        """The device that joins it to the bridge, and the name of its network."""
-        return f"{BRIDGE}-{self.number}"
-
-    @property
-    def address(self) -> str:
-        return f"{NETWORK}.1{self.number}"
-
-    def plug_in(self) -> None:
-        ip("netns", "add", self.wire)
-        ip("link", "add", self.wire, "type", "veth", "peer", "name", "eth0", "netns", self.wire)
-        ip("link", "set", self.wire, "master", BRIDGE, "up")
-        ip("-n", self.wire, "address", "add", f"{self.address}/24", "dev", "eth0")
-        for device in ("lo", "eth0"):
-            ip("-n", self.wire, "link", "set", device, "up")
-
-    def start(self, *names: str) -> None:
-        for name in names:
-            with (self.home / f"{name}.log").open("ab") as log:
-                started = spawn(
-                    self._here(PARTS[name]),
-                    cwd=ROOT,
-                    env=os.environ | self.settings,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            self.processes.append(started)
-
-    def run(self, *argv: str) -> str:
-        words = self._here((sys.executable, *argv))
-        done = subprocess.run(
-            words,
-            cwd=ROOT,
-            env=os.environ | self.settings,
-            capture_output=True,
-            text=True,
-            timeout=patient(60),
-            check=True,
-        )
-        return done.stdout
-
-    def _here(self, argv: tuple[str, ...]) -> list[str]:
-        script = f'hostname {self.name}; exec "$@"'
-        inside = ["unshare", "--uts", "sh", "-c", script, "sh", *argv]
-        return ["ip", "netns", "exec", self.wire, *inside]
-
-    def lose_power(self) -> None:
-        with suppress(subprocess.CalledProcessError):
-            ip("link", "set", self.wire, "down")
-        for process in self.processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(patient(10))
-        self.processes.clear()
-
-    def remove(self) -> None:
-        self.lose_power()
-        for words in (("netns", "delete", self.wire), ("link", "delete", self.wire)):
-            with suppress(subprocess.CalledProcessError):
-                ip(*words)
-
-
-@dataclass
-class Pair:
-    """Both machines, and the third that has PostgreSQL and Redis."""
-
-    hosts: tuple[Host, Host]
-    url: str
-
-    def ask(self, statement: str, *values: Any) -> Any:
-        with psycopg.connect(self.url, connect_timeout=5) as connection:
-            row = connection.execute(statement, values).fetchone()
-            return row[0] if row else None
-
-    def parts(self) -> set[tuple[str, str]]:
-        """Host and part of all that said lately that they are alive."""
-        with psycopg.connect(self.url) as connection:
-            rows = connection.execute(
-                "SELECT host, part FROM incidents_heartbeat WHERE seen_at > now() - interval '30s'"
-            )
-            return {(host, part) for host, part in rows}
-
-    def polled_at(self) -> Any:
-        return self.ask("SELECT max(polled_at) FROM incidents_pollchunk")
-
-    def is_counted(self, node: str) -> bool:
-        statement = "SELECT count(*) FROM incidents_fault WHERE owner = %s"
-        return bool(self.ask(statement, f"node/{node}"))
+# Of lines of each host's own nodes, half of all; each with a stamp of its own.
+LINES_A_SECOND = 20
+_SEND = """
+import datetime, pathlib, signal, socket, sys, time
+port, rate, first, nodes = map(int, sys.argv[1:5])
+sent = pathlib.Path(sys.argv[5])
+over = []
+signal.signal(signal.SIGTERM, lambda *_: over.append(True))
+with socket.create_connection(("127.0.0.1", port)) as out:
+    number = 0
+    while not over:
+        now = datetime.datetime.now(datetime.UTC).isoformat()
+        node = f"gn{first + number % nodes:03d}"
+        words = f"NVRM: Xid (PCI:0000:19:00): 31, pid={number}, name=t"
+        out.sendall(f"<4>1 {now} {node} kernel - - - {words}\\n".encode())
+        number += 1
+        sent.write_text(str(number))
+        time.sleep(1 / rate)
+"""
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    postgres = Postgres(is_durable=True, address=OURS)
-    queue = Redis(address=OURS)
-    hosts: list[Host] = []
-    try:
-        ip("link", "add", BRIDGE, "type", "bridge")
-        ip("address", "add", f"{OURS}/24", "dev", BRIDGE)
-        ip("link", "set", BRIDGE, "up")
-        postgres.start()
-        queue.start()
-        shared = {
-            "DATABASE_URL": f"postgresql://kintsugi@{OURS}:{postgres.port}/postgres",
-            "REDIS_URL": f"redis://{OURS}:{queue.port}/0",
-            "KINTSUGI_SECRET_KEY": "the same on both machines, and long enough for Django",
-            "KINTSUGI_ALLOWED_HOSTS": "*",
-            "KINTSUGI_SYSLOG_LISTEN": "0.0.0.0:5514",
-            "KINTSUGI_SYSLOG_NETWORKS": "10.0.0.0/8",
-            "KINTSUGI_SLURM": "off",
-            # Nobody listens there: each poll is one, and is refused.
-            "KINTSUGI_SSH_USER": "kintsugi",
-            "KINTSUGI_SSH_KEY": str(tmp_path / "key"),
-            "KINTSUGI_SSH_KNOWN_HOSTS": str(tmp_path / "known_hosts"),
-        }
-        paramiko.ECDSAKey.generate().write_private_key_file(shared["KINTSUGI_SSH_KEY"])
-        (tmp_path / "known_hosts").touch()
-        for number in (1, 2):
-            home = tmp_path / f"mgmt-{number}"
-            home.mkdir()
-            own = {"KINTSUGI_DATA_DIR": str(home / "data")}
-            hosts.append(Host(number, home, shared | own))
-            hosts[-1].plug_in()
-        yield Pair((hosts[0], hosts[1]), postgres.url)
-    finally:
-        for host in hosts:
-            host.remove()
-        queue.remove()
-        postgres.remove()
-        with suppress(subprocess.CalledProcessError):
-            ip("link", "delete", BRIDGE)
+    with two_hosts(tmp_path) as made:
+        yield made
+
+
+class Sender:
+    """Sends a host's own receiver lines at a steady rate, of the nodes from `first` on, in turn."""
+
+    def __init__(self, host: Host, first: int) -> None:
+        self._first, self._nodes = first, NODES // 2
+        self._sent = host.home / "sent"
+        words = (SYSLOG_PORT, LINES_A_SECOND, first, self._nodes, self._sent)
+        self._process: subprocess.Popen[bytes] = host.spawn("-c", _SEND, *map(str, words))
+        wait_until(self._sent.exists, within_s=30, what="the first line")
+
+    def end(self) -> Counter[str]:
+        """Lines that were sent, by node."""
+        assert self._process.poll() is None, "the receiver has hung up"
+        stop(self._process, how=signal.SIGTERM)
+        numbers = range(int(self._sent.read_text()))
+        return Counter(f"node/gn{self._first + number % self._nodes:03d}" for number in numbers)
+
+
+def count_lines(pair: Pair) -> Counter[str]:
+    """Occurrences by node."""
+    rows = pair.rows(
+        "SELECT owner, sum(count)::bigint FROM incidents_fault"
+        " WHERE fault_type LIKE 'gpu.%%' GROUP BY owner"
+    )
+    return Counter({owner: int(count) for owner, count in rows})
+
+
+def works(pair: Pair, host: Host) -> Callable[[], bool]:
+    """Whether since now each of these has been done: lines of this host counted, polls, sweeps."""
+    begun = get_work(pair, host)
+
+    def has_worked() -> bool:
+        pairs = zip(get_work(pair, host), begun, strict=True)
+        return all(later > before for later, before in pairs)
+
+    return has_worked
+
+
+def get_work(pair: Pair, host: Host) -> tuple[int, datetime, datetime]:
+    """Lines of this host that are counted; the last poll and the last sweep of all."""
+    of_host = f"node/gn0{host.number - 1}"
+    counted = sum(n for owner, n in count_lines(pair).items() if owner.startswith(of_host))
+    sweeps = "SELECT max(began_at) FROM incidents_periodictask WHERE name = 'own_health'"
+    return counted, pair.polled_at(), pair.ask(sweeps)
+
+
+def say_what_is_the_matter(pair: Pair, *, cut: Host, other: Host) -> None:
+    """The other tells each part of the cut one as silent; the cut one says itself what it lacks."""
+    parts = {f"{cut.name}/{part}" for part in PART_NAMES}
+    wait_until(lambda: pair.silent() == parts, within_s=150, what="the cut machine is told")
+    assert cut.ask("/readyz") == (503, "the database does not answer\n\n")
+    assert other.ask("/readyz") == (200, "ok\n\n")
+    for part in ("ingest", "poll", "receiver"):
+        assert "nobody is told that this runs" in cut.read_log(part)
+
+
+def take_up_work_again(pair: Pair, host: Host) -> None:
+    """Its link is back: each of its parts writes again, and its receiver has nothing left."""
+    wanted = {(host.name, part) for part in PART_NAMES}
+    wait_until(lambda: wanted <= pair.parts(), within_s=90, what="all parts write again")
+    wait_until(lambda: not pair.silent(), within_s=90, what="nothing is told as silent")
+    spooled = "SELECT count(*) FROM incidents_heartbeat WHERE backlog_since IS NOT NULL"
+    wait_until(lambda: not pair.ask(spooled), within_s=90, what="the spool is delivered")
 
 
 def xid(host: Host, node: str) -> None:
@@ -213,7 +137,7 @@ def xid(host: Host, node: str) -> None:
     )
     send = (
         "import socket,sys;"
-        f"s=socket.create_connection(({host.address!r},5514),10);"
+        f"s=socket.create_connection(({host.address!r},{SYSLOG_PORT}),10);"
         "s.sendall(sys.argv[1].encode()+bytes([10]));s.close()"
     )
     host.run("-c", send, line)
@@ -221,16 +145,7 @@ def xid(host: Host, node: str) -> None:
 
 def test_one_machine_dies_and_the_other_goes_on_within_half_a_minute(pair: Pair) -> None:
     first, second = pair.hosts
-    first.run("manage.py", "migrate", "--verbosity", "0")
-    first.run("manage.py", "shell", "-c", MAKE_NODES)
-    for host in pair.hosts:
-        host.start(*PARTS)
-    wanted = {
-        (host.name, part)
-        for host in pair.hosts
-        for part in ("beat", "receiver", "web", "worker-poll", "worker-ingest-notify-slurm-sweep")
-    }
-    wait_until(lambda: wanted <= pair.parts(), within_s=120, what="all parts of both machines")
+    pair.start()
     xid(first, "gn001")
     xid(second, "gn002")
     for node in ("gn001", "gn002"):
@@ -244,14 +159,46 @@ def test_one_machine_dies_and_the_other_goes_on_within_half_a_minute(pair: Pair)
     wait_until(
         lambda: pair.polled_at() > died_at, within_s=GOES_ON_WITHIN_S + 30, what="polls go on"
     )
-    ready = second.run(
-        "-c",
-        "import urllib.request as u;print(u.urlopen('http://127.0.0.1:8000/readyz').status)",
-    )
-    assert ready.strip() == "200"
+    assert second.ask("/readyz") == (200, "ok\n\n")
     told = "SELECT count(*) FROM incidents_fault WHERE fault_type = 'kintsugi.part_silent'"
     wait_until(lambda: pair.ask(told), within_s=150, what="the dead machine is told")
     assert not pair.ask(
         "SELECT count(*) FROM (SELECT detector, target FROM incidents_poll GROUP BY 1, 2"
         " HAVING count(*) > 1) AS doubled"
     )
+
+
+def test_machines_that_are_cut_apart_or_off_lose_no_line_and_count_none_twice(pair: Pair) -> None:
+    """First from each other, then one from the database alone, then the other from everything."""
+    first, second = pair.hosts
+    pair.start()
+    senders = [Sender(host, NODES // 2 * (host.number - 1)) for host in pair.hosts]
+    wait_until(lambda: pair.polled_at() is not None, within_s=90, what="polls")
+    for host in pair.hosts:
+        wait_until(works(pair, host), within_s=60, what="both work")
+
+    with ExitStack() as cut:
+        for host in pair.hosts:
+            host.cut_from_neighbours(True)
+            cut.callback(host.cut_from_neighbours, False)
+        assert not first.reaches(second)
+        for host in pair.hosts:
+            wait_until(works(pair, host), within_s=GOES_ON_WITHIN_S + 60, what="both go on")
+    assert first.reaches(second)
+    assert pair.silent() == set()
+
+    with first.cut_from(OF_DATABASE):
+        wait_until(works(pair, second), within_s=GOES_ON_WITHIN_S + 60, what="the second goes on")
+        say_what_is_the_matter(pair, cut=first, other=second)
+    take_up_work_again(pair, first)
+
+    with second.cut_from_all():
+        wait_until(works(pair, first), within_s=GOES_ON_WITHIN_S + 60, what="the first goes on")
+        say_what_is_the_matter(pair, cut=second, other=first)
+    take_up_work_again(pair, second)
+
+    sent = senders[0].end() + senders[1].end()
+    wait_until(
+        lambda: count_lines(pair).total() >= sent.total(), within_s=120, what="every line counted"
+    )
+    assert count_lines(pair) == sent
