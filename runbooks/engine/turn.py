@@ -50,7 +50,7 @@ from runbooks.node import drains, holding, idle_moment, looking, overwritten
 from runbooks.node.diagnostics import PROVED_AT
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
-from runbooks.slurm.ownership import Dropped, TakenOver
+from runbooks.slurm.ownership import Dropped, Held, TakenOver
 from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
 from runbooks.step import Context, Failed, Refuted, Step, StepEffect, Wait, World, fact_time, to_iso
 from runbooks.steps.burn_in import BurnIn
@@ -241,6 +241,8 @@ def _is_refused_by_node(turn: Turn, ctx: Context) -> bool:
     step = _get_planned(run).step
     does_not = f"Kintsugi does not {step.plan.format(node=node)}"
     text = f"The root of {node} refuses: {refusal.reason}. {does_not}, and does nothing more there."
+    if isinstance(drains.evaluate_hold(ctx), Held):
+        text = f"{text} It stays drained."
     ask = (
         f"Repair {node} by hand. Or have its root remove {looking.NEVER_FILE} and begin anew:"
         f" kintsugi runbook start {run.runbook} {run.incident_id}."
