@@ -51,7 +51,7 @@ from runbooks.node.diagnostics import PROVED_AT
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
-from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
+from runbooks.slurm.protocol import NodeChanged, SlurmRefusal
 from runbooks.step import Context, Failed, Refuted, Step, StepEffect, Wait, World, fact_time, to_iso
 from runbooks.steps.burn_in import BurnIn
 from runbooks.steps.confirm_on_node import ConfirmOnNode
@@ -144,8 +144,8 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if run.mode == Mode.SHADOW:
         shadow_looks.write_down(run, now=now, world=world)
         return
-    # Guards need the whole fleet, other steps only their node.
-    nodes = world.slurm.nodes(() if step.act else (run.place,))
+    snapshot = _read_snapshot(run, step, world)
+    nodes = snapshot.nodes
     if run.place not in nodes:
         raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
     ctx = contexts.build_context(run, nodes[run.place], turn.attempted_at, now=now, world=world)
@@ -159,12 +159,12 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if isinstance(verdict, withdrawal_reasons.Withdraw):
         withdraw.withdraw(run, verdict, now=now, world=world)
         return
-    if approvals.is_for_count_alone(turn, planned, ctx) and _waits_for_room(turn, step, nodes, ctx):
+    if _waits_for_room(turn, planned, snapshot, ctx):
         return
     permission = approvals.check_permission(turn, planned, ctx, nodes)
     if not isinstance(permission, approvals.Permission):
         return
-    if step.act is not None and _is_refused(turn, step.act, nodes, ctx):
+    if step.act is not None and _is_refused(turn, step.act, snapshot, ctx):
         return
     if step.touches_node and (_is_maintained(turn, ctx) or _is_being_rebooted(turn, ctx)):
         return
@@ -173,6 +173,16 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if _returns_to_inspection(turn, ctx):
         return
     _act(turn, ctx, permission, at=at)
+
+
+def _read_snapshot(run: Run, step: Step, world: World) -> FleetSnapshot:
+    """Guards need the whole fleet, and what jobs need where the node is about to be taken; other
+    steps need their node alone."""
+    if step.act is None:
+        return FleetSnapshot(world.slurm.nodes((run.place,)))
+    if step.act is Act.DRAIN or run.claimed_at is None:
+        return fleet.read_snapshot(world.slurm)
+    return FleetSnapshot(world.slurm.nodes())
 
 
 def _gives_way(turn: Turn, ctx: Context) -> bool:
@@ -384,11 +394,9 @@ def _waits_for_part(run: Run) -> bool:
     return lease.VENDOR_CASE in run.facts or cases.get_active_case(run.incident_id) is not None
 
 
-def _is_refused(turn: Turn, act: Act, nodes: dict[str, NodeState], ctx: Context) -> bool:
-    """Asks the guards; what jobs need is looked at where the node is about to be taken."""
+def _is_refused(turn: Turn, act: Act, snapshot: FleetSnapshot, ctx: Context) -> bool:
+    """Asks the guards."""
     world = ctx.world
-    takes = act is Act.DRAIN or turn.run.claimed_at is None
-    snapshot = FleetSnapshot(nodes, tuple(world.slurm.demands()) if takes else ())
     ask = partial(guard_check.claim_node, turn.run, act, snapshot)
     verdict = ask(policy=world.policy, now=turn.now)
     if _is_short_of_room(verdict, act) and ctx.unusable:
@@ -484,14 +492,14 @@ def _find_last_inspection(run: Run) -> int | None:
     return None
 
 
-def _waits_for_room(turn: Turn, step: Step, nodes: dict[str, NodeState], ctx: Context) -> bool:
+def _waits_for_room(turn: Turn, planned: Planned, snapshot: FleetSnapshot, ctx: Context) -> bool:
     """Nobody is asked whether one node more may go out while the guards would not let it."""
-    world = ctx.world
-    assert step.act is not None  # noqa: S101 - a step that takes no node out is asked about for other reasons
-    snapshot = FleetSnapshot(nodes, tuple(world.slurm.demands()))
-    ask = partial(guard_check.check_guards, turn.run, step.act, snapshot)
+    act, world = planned.step.act, ctx.world
+    if act is None or not approvals.is_for_count_alone(turn, planned, ctx):
+        return False
+    ask = partial(guard_check.check_guards, turn.run, act, snapshot)
     verdict = ask(policy=world.policy, now=turn.now)
-    if _is_short_of_room(verdict, step.act) and ctx.unusable:
+    if _is_short_of_room(verdict, act) and ctx.unusable:
         verdict = ask(policy=world.policy, now=turn.now, unusable=ctx.unusable)
     if isinstance(verdict, Allowed):
         return False

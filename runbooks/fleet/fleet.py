@@ -70,7 +70,8 @@ class FleetSnapshot:
 
 def read_snapshot(slurm: SlurmReader) -> FleetSnapshot:
     """All nodes, and what jobs need. Raises SlurmError."""
-    return FleetSnapshot(slurm.nodes(), tuple(slurm.demands()))
+    nodes, demands = slurm.nodes_and_demands()
+    return FleetSnapshot(nodes, tuple(demands))
 
 
 def load_fleet(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from detectors.detector import DetectorError, Output, Shell, Target
@@ -39,6 +41,9 @@ from runbooks.slurm.protocol import (
 # slurmctld's own MessageTimeout is 10 s by default, and scontrol retries: past this it hangs.
 _TIMEOUT = timedelta(seconds=30)
 _ACCOUNTING_TIMEOUT = timedelta(seconds=60)
+# How long it is believed which cluster this is and what its Slurm takes: another slurm.conf needs
+# slurmctld begun anew (our choice).
+_CLUSTER_KEPT_S = 60.0
 _JOB_ID = re.compile(r"\d{1,10}(_\d{1,10})?")
 _SSH_ACCESS = re.compile(r"ssh:(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d{1,5}))?")
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -86,6 +91,12 @@ class ScontrolReader:
 
     def demands(self) -> list[Demand]:
         return demands.parse_demands(self._ask(*demands.SQUEUE))
+
+    def nodes_and_demands(self) -> tuple[dict[str, NodeState], list[Demand]]:
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="squeue") as beside:
+            asked = beside.submit(self.demands)
+            nodes = self.nodes()
+            return nodes, asked.result()
 
     def recent_jobs(self, lately: timedelta) -> RecentJobs:
         between = slurm_output.secret_between()
@@ -212,6 +223,7 @@ class ScontrolWriter(ScontrolReader):
         super().__init__(shell, host, conf=conf)
         self._cluster_name = cluster_name
         self._incidents_at = incidents_at
+        self._checked: tuple[float, Mapping[str, str]] | None = None
 
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
         words = _format_one_line(reason)
@@ -466,8 +478,11 @@ class ScontrolWriter(ScontrolReader):
         return self._run(*argv)
 
     def _check_cluster(self) -> Mapping[str, str]:
-        """slurm.conf as it is now. Raises SlurmRefusal where this is another cluster than the one
-        to be acted upon."""
+        """slurm.conf as it was within a minute. Raises SlurmRefusal where this is another cluster
+        than the one to be acted upon."""
+        now = time.monotonic()
+        if self._checked is not None and now < self._checked[0] + _CLUSTER_KEPT_S:
+            return self._checked[1]
         config = self.config()
         name = config.get("ClusterName", "")
         if not self._cluster_name or name != self._cluster_name:
@@ -475,6 +490,7 @@ class ScontrolWriter(ScontrolReader):
                 f"this is cluster {name or 'without a name'}, and KINTSUGI_CLUSTER_NAME is"
                 f" {self._cluster_name or 'unset'}: nothing is done to it"
             )
+        self._checked = (now, config)
         return config
 
     def _look(self, node: str) -> NodeState:

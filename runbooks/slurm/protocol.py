@@ -135,6 +135,11 @@ class SlurmReader(Protocol):
         """How many nodes each job needs that runs, or waits for nodes."""
         ...
 
+    def nodes_and_demands(self) -> tuple[dict[str, NodeState], list[Demand]]:
+        """All nodes, and what jobs need: both are asked at once, since each answer takes its
+        time."""
+        ...
+
     def recent_jobs(self, lately: timedelta) -> RecentJobs:
         """All jobs that run, and those that ended lately; accounts that do not answer are said, not
         raised."""
