@@ -107,10 +107,12 @@ def is_for_count_alone(turn: Turn, planned: Planned, ctx: Context) -> bool:
     run = turn.run
     if planned.step.act is None or turn.attempted_at is not None:
         return False
+    bounds = ctx.world.policy.bounds
+    if not _get_count_reason(run, planned, bounds, turn.now):
+        return False
     if _get_rule_reason(run, planned, turn.now):
         return False
     is_new = not run.approvals.filter(index=run.step, ended_at=None).exists()
-    bounds = ctx.world.policy.bounds
     return is_new and bool(_get_count_reason(run, planned, bounds, turn.now, ctx=ctx))
 
 

@@ -45,10 +45,8 @@ def claim_node(
     if run.claimed_at is not None and act is not Act.DRAIN:
         return check_guards(run, act, snapshot, policy=policy, now=now)
     wanted = build_request(act, run.place, run.fault_type)
-    FleetLock.objects.get_or_create(name="fleet")
     with transaction.atomic():
-        # SQLite's transactions are immediate: there the whole database is the lock.
-        FleetLock.objects.select_for_update().get(name="fleet")
+        _lock_fleet()
         state = fleet.load_fleet(run, snapshot, policy=policy, now=now, unusable=unusable)
         verdict = table.check(wanted, state, now)
         if isinstance(verdict, Allowed):
@@ -60,6 +58,15 @@ def claim_node(
         if isinstance(verdict, Allowed):
             lease.update(run, claimed_at=now, facts=run.facts)
     return _trip_breaker(verdict, now)
+
+
+def _lock_fleet() -> None:
+    """Until the transaction's end. SQLite's transactions are immediate: there the whole database is
+    the lock."""
+    rows = FleetLock.objects.select_for_update().filter(name="fleet")
+    if rows.first() is None:
+        FleetLock.objects.get_or_create(name="fleet")
+        rows.get()
 
 
 def _use_arming(run: Run, number: int, now: datetime) -> Allowed | GuardRefused:
