@@ -249,6 +249,7 @@ class Pipeline:
         runbooks.sweep_standstills(now)
         runbooks.sweep_unanswered(now)
         runbooks.sweep_wrong_acts(now)
+        runbooks.sweep_left_drains(now)
         runbooks.sweep_second_person(now)
         incidents.sweep(now=now)
         incidents.end_silences(now)

@@ -13,7 +13,7 @@ from runbooks.engine import approvals, outcome_history, result, start
 from runbooks.engine.refutations import WrongRule, list_wrong_rules
 from runbooks.engine.start import format_plan
 from runbooks.engine.turn import advance
-from runbooks.fleet import proposals, step_backs
+from runbooks.fleet import left_drains, proposals, step_backs
 from runbooks.fleet.breaker import evaluate_breaker
 from runbooks.fleet.fleet import get_answering_nodes, get_mode, get_site_mode, get_stop_reason
 from runbooks.fleet.proposals import Proposal
@@ -119,6 +119,7 @@ __all__ = [
     "start_due",
     "start_manual_run",
     "stop",
+    "sweep_left_drains",
     "sweep_second_person",
     "sweep_standstills",
     "sweep_unanswered",
@@ -157,6 +158,11 @@ def sweep_wrong_acts(now: datetime) -> int:
     since. How many have gone down."""
     runs = step_backs.list_candidates(now)
     return sum(result.step_back_if_wrong(run, now) for run in runs)
+
+
+def sweep_left_drains(now: datetime) -> int:
+    """Asks people for nodes that stand drained for incidents that are closed. How many."""
+    return left_drains.sweep(now)
 
 
 def sweep_second_person(now: datetime) -> None:

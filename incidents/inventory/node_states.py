@@ -175,23 +175,30 @@ def get_serving_since(node: str, *, after: datetime) -> datetime | None:
 
 def load_states() -> dict[str, NodeState]:
     """The picture as Slurm's values, without what it does not hold: partitions and addresses."""
-    states = {}
-    for row in NodeInterval.objects.current():
-        base, *flags = row.state.split("+")
-        states[row.node] = NodeState(
-            name=row.node,
-            base=base,
-            flags=frozenset(flags),
-            reason=row.reason,
-            reason_set_by=row.reason_set_by,
-            reason_changed_at=row.reason_set_at,
-            boot_time=row.boot_time,
-            partitions=(),
-            gpus=row.gpus,
-            slurmd_started_at=row.slurmd_started_at,
-            resume_after=row.resume_after,
-        )
-    return states
+    return {row.node: _build_state(row) for row in NodeInterval.objects.current()}
+
+
+def load_out_by_reason(prefix: str) -> list[NodeState]:
+    """Of the nodes that take no jobs those whose reason begins so, as `load_states`."""
+    out = NodeInterval.objects.current().filter(is_serving=False, reason__startswith=prefix)
+    return [_build_state(row) for row in out]
+
+
+def _build_state(row: NodeInterval) -> NodeState:
+    base, *flags = row.state.split("+")
+    return NodeState(
+        name=row.node,
+        base=base,
+        flags=frozenset(flags),
+        reason=row.reason,
+        reason_set_by=row.reason_set_by,
+        reason_changed_at=row.reason_set_at,
+        boot_time=row.boot_time,
+        partitions=(),
+        gpus=row.gpus,
+        slurmd_started_at=row.slurmd_started_at,
+        resume_after=row.resume_after,
+    )
 
 
 def _read_current() -> Iterator[tuple[str, tuple[int, SeenState]]]:

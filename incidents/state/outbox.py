@@ -42,13 +42,16 @@ STEPPED_BACK = "stepped_back"
 """An arming went down a rung by itself, since an act by it was wrong."""
 JOBS_IN_THE_WAY = "jobs_in_the_way"
 """Jobs keep a node that is of no use from its repair, for longer than a person should not know."""
+DRAIN_LEFT = "drain_left"
+"""A node stands drained for an incident that people have closed."""
 ASKED_AGAIN = "asked_again"
 # Kinds that ask a person for something, or that a person must know at once: told in the channel as
 # well, since nobody may be watching the thread yet.
 LOUD: frozenset[str] = frozenset(
     {
-        *("approval_asked", ASKED_AGAIN, BEYOND_LIMIT, JOBS_IN_THE_WAY, "repair_failed"),
-        *("spare_late", "standstill", STEPPED_BACK, "still_standing", "vendor_late"),
+        *("approval_asked", ASKED_AGAIN, BEYOND_LIMIT, DRAIN_LEFT, JOBS_IN_THE_WAY),
+        *("repair_failed", "spare_late", "standstill", STEPPED_BACK, "still_standing"),
+        "vendor_late",
     }
 )
 ASKING = LOUD - {BEYOND_LIMIT, STEPPED_BACK}

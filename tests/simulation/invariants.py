@@ -12,6 +12,7 @@ from detectors.catalog import catalog
 from detectors.faults import Severity
 from incidents.models import Fault, Incident, QuarantinedEvent, TimelineEntry
 from incidents.notify.notifier import Card
+from incidents.reserve import decommissions
 from incidents.vocabulary.lifecycle import OPEN, State
 from runbooks.models import UNFINISHED, Mode, Run
 from runbooks.slurm.protocol import format_state
@@ -294,10 +295,13 @@ def critical_faults_are_told(play: Play) -> None:
 
 
 def no_critical_fault_is_left_to_nobody(play: Play) -> None:
-    """A run works on it, a person is asked or has ended its run, or Kintsugi may not act."""
+    """A run works on it, a person is asked or has ended its run, or Kintsugi may not act. Whoever
+    takes a node away for good has been told that nothing is started on it."""
     alone = set()
+    leaving = decommissions.get_decommissions()
     for incident in Incident.objects.filter(severity="critical", state=State.OPEN, needs_human=""):
-        is_kept = incident.silence_id is not None or not play.record.may_act
+        is_leaving = incident.node is not None and incident.node.name in leaving
+        is_kept = incident.silence_id is not None or is_leaving or not play.record.may_act
         is_run = Run.objects.filter(incident=incident, state__in=UNFINISHED).exists()
         is_busy = Run.objects.filter(node=incident.node, state__in=UNFINISHED).exists()
         is_active = Fault.objects.active().filter(membership__incident=incident).exists()

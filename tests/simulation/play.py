@@ -352,6 +352,9 @@ class Play:
         self._act_somebody()
 
     def _finish(self) -> None:
+        # Until whoever closed an incident may have given its node back.
+        self.site.now += timedelta(minutes=2)
+        self.pipeline.look_at_nodes()
         for _ in range(3):
             self._beat_at = self.site.now
             self.pipeline.sweep()

@@ -56,6 +56,7 @@ REPLY_SIGNS: dict[str, str] = {
     "jobs_in_the_way": ":raised_hand:",
     "beyond_limit": ":raised_hand:",
     "stepped_back": ":raised_hand:",
+    "drain_left": ":raised_hand:",
     "still_standing": ":raised_hand:",
     "cable_judged": ":mag:",
     "impact": ":busts_in_silhouette:",
