@@ -85,8 +85,11 @@ _ELEMENT = re.compile(r'\[[^\s\]="]+(?: [^\s\]="]+="(?:[^"\\]|\\.)*")*\]')
 _BOOT = re.compile(r'\b_?(?:boot_id|BOOT_ID)="([0-9a-fA-F-]{32,36})"')
 _KERNEL = re.compile(
     r"\[\s*(?:(\d{1,10}\.\d{3,9})\s?|\d{1,10}(?:\.\d{1,2}s?|s)|\+\d{1,6}\.\d{3,9})\]"
-    r"(?:\[\s*[TC]\d+\])?\s?"
+    r"(?:\s?\[\s*[TC]\d+\])?\s?"
 )
+# The thread or the processor that printed a message (CONFIG_PRINTK_CALLER), as `dmesg --ctime` of
+# util-linux 2.40 shows it behind its stamp.
+_CALLER = re.compile(r"^\[\s*[TC]\d+\]\s")
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
 # Before the stamp: `*`, a sequence number, `host:` or `host RP/0/RSP0/CPU0:` (Cisco's families).
 _BARE_LEAD = re.compile(r":?\s*(?:\d+: )?[*.]?")
@@ -315,6 +318,8 @@ def _from_bsd(text: str, severity: int | None, clock: _Clock) -> Header:
         stamp = _dmesg_minute(text, clock)
         end = stamp.end if stamp else 0
     rest = text[end:].lstrip()
+    if stamp is not None and stamp.is_dmesg:
+        rest = _CALLER.sub("", rest)
     colon = stamp is not None and rest.startswith(":")
     if colon:
         rest = rest[1:].lstrip()

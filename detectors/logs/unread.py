@@ -53,14 +53,16 @@ _OF_LIBRARY = re.compile(r"\b(?:(?P<nccl>NCCL) WARN|(?P<ucx>UCX)  (?:ERROR|FATAL
 _MNEMONIC = re.compile(
     r"%(?:%\d\d)?(?P<facility>[A-Z][A-Z0-9_]*)(?:(?:-[A-Z0-9_]+)*-|/)(?P<severity>[0-7])[-/][A-Z]"
 )
-# Of who may log in and what users encrypt, whatever went wrong with it. NX-OS sends its programs'
-# lines, sshd's too, as SYSTEM_MSG.
+# Of who may log in, what users encrypt and what a licence allows, whatever went wrong with it.
+# NX-OS sends its programs' lines, sshd's too, as SYSTEM_MSG.
 _OF_ACCOUNTS = re.compile(
-    r"^(?:AUTH|AAA|TACACS|RADIUS|SSH|LOGIN|SEC_LOGIN|DOT1X|CRYPTO|PKI|MAB|EPM|USER)"
+    r"^(?:AUTH|AAA|TACACS|RADIUS|SSH|LOGIN|SEC_LOGIN|DOT1X|CRYPTO|PKI|MAB|EPM|USER|LICENSE"
+    r"|SMART_LIC|CALL_?HOME)"
 )
 _OF_ACCOUNTS_WORDS = re.compile(r"(?i)\b(?:\w*sshd|pam_\w+|aaad|login|password|authenticat\w+)\b")
 _FAILURE_WORD = re.compile(rf"(?i)\b(?:{words.FAILURE})\b")
 _COMPLAINT_WORD = re.compile(rf"(?i)\b(?:{words.FAILURE}|{words.COMPLAINT})\b")
+_ORDER_WORD = re.compile(rf"(?i)\b(?:{words.ORDER})\b")
 _LACKING_WORD = re.compile(rf"(?i)\b(?:{words.LACKING})\b")
 _HARDWARE_WORD = re.compile(rf"(?i)\b(?:{words.HARDWARE})\b|^(?:{words.DEVICE})")
 # What the kernel says of a program that ended by a signal (arch/x86/kernel/traps.c, mm/fault.c).
@@ -72,6 +74,8 @@ _FAILED_UNIT = re.compile(
     r"(?P<name>[\w.-]{1,60}?)(?:@[\w.-]{0,40})?\.service: (?:(?:Main|Control) process exited"
     r"|Failed with result|Unit entered failed state|Start request repeated|Start operation timed)"
 )
+# The head of a line of klog or glog below an error, as programs of clusters print it.
+_GLOG_CALM = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{3,9} +\d+ [\w./-]{1,80}:\d+\]")
 # Said of what works, though the name of a failure stands in it.
 _WELL = re.compile(
     r"(?i)\b(?:success\w*|no errors?|0 errors|errors?[:=] ?0|without errors?|enabled|initialized"
@@ -208,7 +212,7 @@ def is_of_interest(header: Header) -> bool:
             return False
         severity = int(mnemonic["severity"])
         is_said = severity <= _NOTICE and _names_failed_part(header.body)
-        return severity <= WORST_SEVERITIES or is_said
+        return is_said or (severity <= WORST_SEVERITIES and not _is_in_order(header.body))
     if _is_of_nobody(header):
         return False
     program = program_of(header).lower()
@@ -229,8 +233,17 @@ def _is_failed_unit(body: str) -> bool:
     return found is not None and _IS_PROGRAM.match(found["name"].lower()) is not None
 
 
+def _is_in_order(body: str) -> bool:
+    """Whether the words of a message, its mnemonic's too, say that all is well, and none that it is
+    not."""
+    text = body.replace("_", " ")
+    return _ORDER_WORD.search(text) is not None and _COMPLAINT_WORD.search(text) is None
+
+
 def _is_of_nobody(header: Header) -> bool:
-    """A line without a program that is not the kernel's, and by its own severity no warning."""
+    """A line without a program that is not the kernel's, and by its own grade no error."""
+    if not header.program and _GLOG_CALM.match(header.body) is not None:
+        return True
     is_of_kernel = bool(header.program) or header.facility in (None, _KERN)
     return not is_of_kernel and _is_calm(header)
 

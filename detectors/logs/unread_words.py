@@ -115,6 +115,12 @@ COMPLAINT = (
     r"|exit(?:ed)? (?:with|status|code|unexpectedly)|inactive|unplugged|removed|paused|delayed|slow"
     r"|should (?:be|not|never|have)|requires|(?:does|did|has|have|is|are|was|were|would)n't"
 )
+# What a network system's message of severity 0 to 3 says in good order: vendors print some that
+# only announce a state (Cisco's NX-OS: CONF_CONTROL, POAP_INFO, VDC_ONLINE, COPP_POLICY).
+ORDER = (
+    r"ok|ready|online|up|present|inserted|started|inited|info|success\w*|complete|completed|enabled"
+    r"|protected"
+)
 # How programs mark an error before its words.
 ERROR_MARKS = (
     # Slurm (log.c), FRRouting and most daemons.

@@ -448,6 +448,12 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "sssd_be[712]: Backend is online",
         "systemd-networkd[641]: veth0a1b2c3: Lost carrier",
         "NetworkManager[641]: <info>  [1700000009.9999] device (docker0): carrier: link disconnected",
+        "multipathd[641]: sda: failed to get udev uid: Invalid argument",
+        "multipathd[641]: sdc: add missing path",
+        "tcmu-runner: 2026-11-21 03:59:58.794 9 [WARN] tcmu_rbd_lock:9 rbd/a.b: Acquired exclusive lock",
+        "kernel: libceph: osd2 (1)10.0.0.9:6801 socket closed (con state OPEN)",
+        "kernel: ena 0000:00:05.0 ens5: queue_0_tx_linearize_failed: 0",
+        "kernel: amdgpu 0000:0c:00.0: amdgpu: GPU reset succeeded, trying to resume",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
