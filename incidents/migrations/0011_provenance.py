@@ -13,16 +13,16 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='fault',
             name='best_provenance',
-            field=models.JSONField(blank=True, default=dict, help_text='of the event that the fewest could have forged'),
+            field=models.JSONField(blank=True, db_default={}, default=dict, help_text='of the event that the fewest could have forged'),
         ),
         migrations.AddField(
             model_name='fault',
             name='forger',
-            field=models.CharField(blank=True, help_text='who could have written the best of what tells of it; empty: not known', max_length=8),
+            field=models.CharField(blank=True, db_default='', default='', help_text='who could have written the best of what tells of it; empty: not known', max_length=8),
         ),
         migrations.AddField(
             model_name='fault',
             name='last_provenance',
-            field=models.JSONField(blank=True, default=dict, help_text='of the event by which it was seen last'),
+            field=models.JSONField(blank=True, db_default={}, default=dict, help_text='of the event by which it was seen last'),
         ),
     ]

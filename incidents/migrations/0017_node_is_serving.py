@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='node',
             name='is_serving',
-            field=models.BooleanField(default=True, help_text="takes jobs of users, by the last look at Slurm's nodes"),
+            field=models.BooleanField(db_default=True, default=True, help_text="takes jobs of users, by the last look at Slurm's nodes"),
         ),
     ]

@@ -83,13 +83,21 @@ class Fault(models.Model):
     forger = models.CharField(
         max_length=8,
         blank=True,
+        default="",
+        db_default="",
         help_text="who could have written the best of what tells of it; empty: not known",
     )
     best_provenance = models.JSONField(
-        default=dict, blank=True, help_text="of the event that the fewest could have forged"
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="of the event that the fewest could have forged",
     )
     last_provenance = models.JSONField(
-        default=dict, blank=True, help_text="of the event by which it was seen last"
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="of the event by which it was seen last",
     )
     held_until = models.DateTimeField(
         null=True, blank=True, help_text="no incident before: the type's hold-down"

@@ -48,7 +48,9 @@ class Node(models.Model):
     is_provisional = models.BooleanField(default=False)
     # Nobody writes or reads it any more: `NodeInterval` says it.
     is_serving = models.BooleanField(
-        default=True, help_text="takes jobs of users, by the last look at Slurm's nodes"
+        default=True,
+        db_default=True,
+        help_text="takes jobs of users, by the last look at Slurm's nodes",
     )
     in_service_since = models.DateTimeField(null=True, blank=True)
     boot_id = models.CharField(max_length=64, blank=True)

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='seennode',
             name='persons_reason',
-            field=models.CharField(blank=True, help_text='why a person took it out, kept while it is out: Slurm may write over it', max_length=255),
+            field=models.CharField(blank=True, db_default='', default='', help_text='why a person took it out, kept while it is out: Slurm may write over it', max_length=255),
         ),
     ]

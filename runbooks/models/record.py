@@ -84,6 +84,8 @@ class SeenNode(models.Model):
     persons_reason = models.CharField(
         max_length=255,
         blank=True,
+        default="",
+        db_default="",
         help_text="why a person took it out, kept while it is out: Slurm may write over it",
     )
     boot_time = models.DateTimeField(null=True, blank=True)

@@ -33,9 +33,10 @@ Counts = Counter[tuple[str, str]]
 
 class Site:
     """PostgreSQL with fsync, Redis, one worker and one receiver, all ours. `log` holds what they
-    say."""
+    say. `tree`: where the code stands that is started next."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: Path = ROOT) -> None:
+        self.tree = tree
         self._directory = tempfile.TemporaryDirectory(
             prefix="kintsugi-chaos-", ignore_cleanup_errors=True
         )
@@ -53,11 +54,16 @@ class Site:
     def start(self) -> Site:
         self.postgres.start()
         self.redis.start()
-        migrate = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
-        subprocess.run(migrate, cwd=ROOT, env=self._environment(), check=True, timeout=patient(60))
+        self.migrate()
         self.start_worker()
         self.start_receiver()
         return self
+
+    def migrate(self) -> None:
+        argv = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
+        subprocess.run(
+            argv, cwd=self.tree, env=self._environment(), check=True, timeout=patient(60)
+        )
 
     def remove(self) -> None:
         for name in list(self._processes):
@@ -136,7 +142,9 @@ class Site:
         return Counter()
 
     def _environment(self) -> dict[str, str]:
-        return os.environ | {
+        # Earlier versions refuse settings that they do not know.
+        inherited = {key: value for key, value in os.environ.items() if key != "KINTSUGI_SIMULATOR"}
+        return inherited | {
             "DATABASE_URL": self.postgres.url,
             "REDIS_URL": self.redis.url,
             "KINTSUGI_DATA_DIR": str(self.home / "data"),
@@ -147,7 +155,7 @@ class Site:
         with self.log.open("ab") as log:
             self._processes[name] = spawn(
                 argv,
-                cwd=ROOT,
+                cwd=self.tree,
                 env=self._environment(),
                 stdout=log,
                 stderr=log,
