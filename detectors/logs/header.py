@@ -124,7 +124,7 @@ _OF_KERNEL = re.compile(
     r"INFO|BUG|JBD2|XFS|BTRFS|EXT[234]-fs|DMAR(?:-IR)?|AMD-Vi|IOMMU|iommu|ACPI|APEI|GHES|HEST|BERT"
     r"|ERST|mce|MCE|PCI|rcu|watchdog|NMI|SMP|smpboot|clocksource|tsc|workqueue|NFS(?:v4|D)?|nfsd?"
     r"|RPC|lockd|libceph|ceph|rbd|LNet|LNetError|md|raid\d+|device-mapper|scsi|ata\d+(?:\.\d+)?"
-    r"|sd[a-z]{1,2}|dm-\d+|mpt[23]sas\w*|mpi3mr\w*|megasas|megaraid_sas|hpsa|lpfc|amdgpu|nouveau"
+    r"|sd[a-z]{1,2}|dm-\d+|mpt[23]sas\w*|mpi3mr\w*|mpt(?:base|sas|scsih)|megasas|megaraid_sas|hpsa|lpfc|amdgpu|nouveau"
     r"|bond\d+|(?:eth|ib)\d+|ib[ps]\w+|en[ops]\w+|bnx2x?|i40e|iavf|ixgbe|ig[bc]|irdma|efa|ena"
     r"|tg3|e1000e?|r8169|ipmi_\w+|hfi1|qla2xxx"
 )

@@ -83,7 +83,10 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         "<187>123: Nov  1 12:00:00.1: %QUUX-2-FROB_ONLINE: frob 1 has come",
         "<187>123: Nov  1 12:00:00.1: %QUUX-2-FROB: Control-Plane is protected with policy strict",
         "<187>123: Nov  1 12:00:00.1: %LICENSE-SMART_LIC-3-COMM_FAILED: link to the licences failed",
+        "<187>123: Nov  1 12:00:00.1: %QUUX-2-FROBSET_ACTIVATE: frob set 7 activated",
         "W1101 12:00:00.260919    9355 frobDevice.go:61] unable to get the link of the device",
+        "Nov  1 12:00:00 gn001 slurmctld[9]: slurmctld: No memory enforcing mechanism configured.",
+        "[   10.46] systemd[1]: Disk Frob was skipped because of a failed condition check (A=!/).",
         "<187>123: Nov  1 12:00:00.1: %DAEMON-3-SYSTEM_MSG: error: kex failed - dcos_sshd[4]",
         # What works.
         "<6>Nov  1 12:00:00 gn001 kernel: quux0: link is up, 400 Gb/s",
