@@ -122,6 +122,13 @@ def _get_attempted_reasons(ctx: Context) -> list[Written]:
     return [Written(text) for text in texts]
 
 
+def is_resumed_since_attempt(ctx: Context) -> bool:
+    """Whether the node serves and still shows what this run's drain writes: a resume keeps the
+    reason from 23.11 to 25.11, where no accounts are kept. Elsewhere nothing tells of it."""
+    attempted = _get_attempted_reasons(ctx)
+    return not ctx.state.is_out and any(written.stands_in(ctx.state) for written in attempted)
+
+
 def is_own_reboot_awaited(facts: Mapping[str, Any]) -> bool:
     """Whether the run has asked for a reboot whose boot it has not seen. One that a person asked
     for is theirs to cancel, also where the run waits for it."""

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from detectors.detector import DetectorError, Output, Shell, Target
-from detectors.slurm import job_records, queries
+from detectors.slurm import drain_reasons, job_records, queries
 from detectors.slurm import output as slurm_output
 from detectors.slurm.job_records import Accounts
 from detectors.slurm.reservations import SHOW, reservations
@@ -26,6 +26,7 @@ from runbooks.slurm.protocol import (
     MAINTENANCE,
     Access,
     Demand,
+    NodeChanged,
     NodeEvent,
     NodeState,
     RecentJobs,
@@ -278,6 +279,7 @@ class ScontrolWriter(ScontrolReader):
         if not before.is_rebooting:
             return before
         output = self._run("scontrol", "cancel_reboot", node)
+        self._check_still_unclaimed(node, before)
         after = self.drain(node, reason)
         if after.is_rebooting and b"Invalid node state" in output.stderr + output.stdout:
             raise SlurmRefusal(
@@ -289,6 +291,15 @@ class ScontrolWriter(ScontrolReader):
                 f"{node} is {format_state(after)} after its reboot was cancelled", output
             )
         return after
+
+    def _check_still_unclaimed(self, node: str, before: NodeState) -> None:
+        """A reboot that is cancelled takes the drain away on some Slurms, and a person may have
+        drained the node in that moment. Raises NodeChanged."""
+        found = self._look(node)
+        own = Written(drain_reasons.strip_appended(before.reason))
+        is_persons = found.is_draining and not own.is_continued_by(found.reason)
+        if found.is_failing or is_persons:
+            raise NodeChanged(f"{node} is {format_state(found)} since its reboot was cancelled.")
 
     def withdraw_reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
         before = self._unchanged(node, as_seen)

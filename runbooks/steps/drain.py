@@ -56,6 +56,8 @@ class Drain(Base):
             del ctx.facts["persons_reason"]  # a row of the site explains it since
         if ctx.facts.get("persons_reason"):
             return _stop_after_person(ctx)
+        if drains.is_resumed_since_attempt(ctx):
+            return _stop_after_resume(ctx)
         return idle_moment.find_wait(ctx)
 
     def run(self, ctx: Context) -> Result:
@@ -115,6 +117,16 @@ def _stop_after_person(ctx: Context) -> Failed:
         drains.note_persons_resume(ctx.facts, ctx.now)
     return Failed(
         f"{ctx.node}, which a person had taken out, is back in service: Kintsugi leaves it there.",
+        ask=format_mended_ask(ctx),
+    )
+
+
+def _stop_after_resume(ctx: Context) -> Failed:
+    """The drain had come, though no worker has lived to keep that."""
+    drains.note_persons_resume(ctx.facts, ctx.now)
+    return Failed(
+        f"{ctx.node}, which Kintsugi had drained, was resumed by a person since: Kintsugi leaves it"
+        " in service.",
         ask=format_mended_ask(ctx),
     )
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors.faults import Recovery
-from runbooks.node import drains, holding, looking
+from runbooks.node import drains, holding, looking, overwritten
 from runbooks.slurm import node_states
 from runbooks.slurm.protocol import SlurmRefusal
 from runbooks.step import (
@@ -117,6 +117,7 @@ def _give_up(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed | 
                 ctx.node, ctx.facts["reason"], as_seen=ctx.state
             )
             drains.store_written(ctx.facts, after)
+            overwritten.note_drain(ctx.facts, ctx.state, after, ctx.now)
     if has_booted:
         return Failed(
             f"{ctx.node} has booted, but Slurm has not got it back within {minutes} min. It stays"

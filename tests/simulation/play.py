@@ -51,8 +51,9 @@ _PHASES = ("", "", "drain", "reboot", "wait_for_boot", "verify", "resume", "end"
 # What nobody does before that phase but who falls ill, and jobs.
 _AT_ONCE = ("lose", "lose_many", "degrade", "job", "end", "wait", "redeliver", "forge")
 _BEATS = 2
-# slurmctld sends a reboot that it was asked for with its next round.
-_REBOOT_SENT_AFTER = timedelta(seconds=2)
+# slurmctld sends a reboot that it was asked for with its next round, and waits for what has come onto
+# the node meanwhile.
+_REBOOT_SENT_AFTER = (timedelta(seconds=2), timedelta(seconds=2), timedelta(minutes=4))
 # Between two steps: no two things happen at one time.
 _SECOND, _MOMENT = timedelta(seconds=1), timedelta(milliseconds=1)
 
@@ -146,7 +147,8 @@ class Play:
             boot_takes=BOOT,
             stop_file=self.stop_file,
         )
-        self.site.slurm.send_reboots_after(_REBOOT_SENT_AFTER)
+        pace = random.Random(f"{seed} rounds")
+        self.site.slurm.send_reboots_after(pace.choice(_REBOOT_SENT_AFTER))
         self.site.slurm.keeps_accounts = self.dice.random() < 0.5
         self.replaces_reasons = tuple(map(int, version.split(".")[:2])) > LAST_THAT_FORGETS
         self.pods = {name: f"pod-{index // 2}" for index, name in enumerate(self.site.names)}
@@ -330,15 +332,16 @@ class Play:
             self._work(due)
 
     def _pause(self, where: str) -> None:
-        """`where`: a point of a turn, or the call to Slurm that comes next. Before an act somebody
-        speaks more often, mostly of that node."""
+        """`where`: a point of a turn, or the call to Slurm that comes next. Before an act, and just
+        after a reboot was asked for, somebody speaks more often, mostly of that node."""
         if not self._is_open:
             return
-        is_before_act = where in ("drain", "resume", "reboot")
-        if self.dice.random() >= self.habits.amidst * (3 if is_before_act else 1):
+        is_at_act = where in ("drain", "resume", "reboot")
+        is_at_act = is_at_act or (where == "acted" and self._has_just_asked_for_reboot())
+        if self.dice.random() >= self.habits.amidst * (3 if is_at_act else 1):
             return
         self.site.now += _MOMENT
-        if is_before_act and self.dice.random() < 0.5:
+        if is_at_act and self.dice.random() < 0.5:
             self._do(self.dice.choice(("drain", "fail", "append", "resume", "undrain", "reboot")))
             return
         if self._sweeps < _BEATS and self.dice.random() < 0.1:
@@ -350,6 +353,10 @@ class Play:
                 self._work(due)
             return
         self._act_somebody()
+
+    def _has_just_asked_for_reboot(self) -> bool:
+        asked = self.record.ours_asked.values()
+        return any(self.site.now - at < _SECOND for at in asked)
 
     def _finish(self) -> None:
         # Until whoever closed an incident may have given its node back.

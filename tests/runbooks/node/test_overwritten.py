@@ -14,6 +14,7 @@ from detectors.detector import Output, Target
 from fixtures.memory_slurm_commands import CommandShell
 from runbooks import services
 from runbooks.engine import turn
+from runbooks.lease.lease import LEASE
 from runbooks.models import Run, RunState
 from runbooks.slurm import ownership
 from runbooks.slurm.client import ScontrolWriter, parse_controller
@@ -329,3 +330,64 @@ def test_a_silent_slurmdbd_holds_a_run_up_for_seconds_only() -> None:
     run = site.play(site.begin(site.lose_gpu()))
     assert run.state == RunState.SUCCEEDED, run.outcome
     assert acts(site) == ["drain", "reboot", "resume"]
+
+
+def test_a_node_that_a_person_resumed_after_the_drain_of_a_worker_that_died_is_left_in_service() -> (
+    None
+):
+    """A resume keeps the reason there, and tells of the drain that nobody has lived to keep."""
+    site = Site(nodes=2, slurm={"SLURM_VERSION": "24.11.5"})
+    site.slurm.keeps_accounts = False
+    run = site.begin(site.lose_gpu())
+    with pytest.raises(Killed):
+        turn.advance(run.pk, now=site.now, world=site.world, at=dies_after_its_act)
+    site.slurm.human_resume("gn001")
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith("kintsugi:")
+    site.now += LEASE + timedelta(seconds=1)
+    run = site.play(run)
+    assert run.state == RunState.FAILED
+    assert "was resumed by a person since" in run.outcome
+    assert acts(site) == ["drain"]
+    assert not site.slurm.nodes(("gn001",))["gn001"].is_out
+
+
+class AfterCancel(CommandShell):
+    """Lets a person act once, so many programs after our `scontrol cancel_reboot`."""
+
+    def __init__(self, site: Site, programs: int, act: Callable[[], None]) -> None:
+        super().__init__(site.slurm)
+        self._act, self._programs = act, programs
+        self._since: int | None = None
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        if self._since is not None:
+            self._since += 1
+            if self._since == self._programs:
+                self._act()
+        if "cancel_reboot" in argv:
+            self._since = 0
+        return super().run(target, argv, timeout)
+
+
+@pytest.mark.parametrize("programs", [1, 2, 3])
+@pytest.mark.parametrize("version", ["22.05.8", "26.05.5"])
+def test_a_drain_that_comes_while_our_reboot_is_cancelled_stands_in_the_end(
+    version: str, programs: int
+) -> None:
+    """Whichever program comes next: a look, the client's look before its drain, or that drain."""
+    site = Site(nodes=2, slurm={"SLURM_VERSION": version})
+    site.slurm.send_reboots_after(timedelta(hours=9))
+    policy = replace(site.world.policy, boot_time=timedelta(minutes=2))
+    site.world = replace(site.world, policy=policy)
+
+    def person() -> None:
+        site.now += timedelta(seconds=2)
+        site.slurm.human_drain("gn001", THEIRS)
+        site.now += timedelta(seconds=2)
+
+    shell = AfterCancel(site, programs, person)
+    play_on(site, shell)
+    assert "reboot" in acts(site)
+    node = site.slurm.nodes(("gn001",))["gn001"]
+    assert node.is_draining
+    assert node.reason.startswith(THEIRS)
