@@ -145,9 +145,9 @@ connection.
 
 _SLURM = f"""{SLURM}
 
-On the machine of `KINTSUGI_SLURM`, as a user of level Operator, each directly after `scontrol show config` and `scontrol show
-node` or `squeue` have shown that cluster and node are as they were when it was decided. After a drain and a
-resume `sacctmgr show event nodes=NODE` is read.
+On the machine of `KINTSUGI_SLURM`, as a user of level Operator, each directly after `scontrol show node` or `squeue` have shown
+that the node is as it was when it was decided, and within a minute of a `scontrol show config` that has shown the cluster's
+name. After a drain and a resume `sacctmgr show event nodes=NODE` is read.
 
 | command | occasion |
 |---|---|"""
