@@ -42,8 +42,8 @@ from runbooks.slurm.protocol import (
 # slurmctld's own MessageTimeout is 10 s by default, and scontrol retries: past this it hangs.
 _TIMEOUT = timedelta(seconds=30)
 _ACCOUNTING_TIMEOUT = timedelta(seconds=60)
-# How long it is believed which cluster this is and what its Slurm takes: another slurm.conf needs
-# slurmctld begun anew (our choice).
+# How long it is believed which cluster Slurm's programs speak to, and its version (our choice):
+# whoever points them to another one stops Kintsugi first, or waits so long.
 _CLUSTER_KEPT_S = 60.0
 _JOB_ID = re.compile(r"\d{1,10}(_\d{1,10})?")
 _SSH_ACCESS = re.compile(r"ssh:(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+)(?::(?P<port>\d{1,5}))?")
