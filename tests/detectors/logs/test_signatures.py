@@ -453,6 +453,7 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "tcmu-runner: 2026-11-21 03:59:58.794 9 [WARN] tcmu_rbd_lock:9 rbd/a.b: Acquired exclusive lock",
         "kernel: libceph: osd2 (1)10.0.0.9:6801 socket closed (con state OPEN)",
         "kernel: sd 0:0:11:0: [sdl] Result: hostbyte=DID_OK driverbyte=DRIVER_SENSE",
+        "kernel: mlx4_en: eth1: mlx4_get_module_info i(0) offset(255) bytes_to_read(1) - FAILED (0x9)",
         "kernel: ena 0000:00:05.0 ens5: queue_0_tx_linearize_failed: 0",
         "kernel: amdgpu 0000:0c:00.0: amdgpu: GPU reset succeeded, trying to resume",
     ],
