@@ -49,7 +49,7 @@ from runbooks.models import Mode, Run, RunState, StepRun
 from runbooks.node import drains, holding, idle_moment, looking, overwritten
 from runbooks.node.diagnostics import PROVED_AT
 from runbooks.node.return_to_service import GIVEN_BACK_AT
-from runbooks.slurm import ownership
+from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
 from runbooks.slurm.protocol import NodeChanged, SlurmRefusal
 from runbooks.step import Context, Failed, Refuted, Step, StepEffect, Wait, World, fact_time, to_iso
@@ -364,6 +364,9 @@ def _withdraw_reboot(ctx: Context) -> str:
     became of it."""
     if not drains.is_own_reboot_awaited(ctx.facts) or "REBOOT_REQUESTED" not in ctx.state.flags:
         return ""
+    asked_at = fact_time(ctx, "reboot_at")
+    if asked_at is not None and node_states.has_booted(ctx.state, asked_at):
+        return f"Somebody has asked Slurm to reboot {ctx.node} since: that is left to them."
     if ctx.state.is_draining or ctx.state.is_failing:
         return (
             f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node}"

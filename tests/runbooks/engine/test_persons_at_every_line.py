@@ -298,6 +298,25 @@ def test_a_reboot_that_a_person_asked_for_is_not_cancelled_when_they_take_the_dr
     assert node(site).flags == {"REBOOT_REQUESTED"}
 
 
+def test_a_reboot_that_a_person_asks_for_after_ours_is_not_cancelled() -> None:
+    """Ours has come, and no worker has seen it: the node is not reached by SSH."""
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    site.shell.silent.add("gn001")
+    site.now += timedelta(minutes=1)
+    assert site.slurm.reboots("gn001") == 1
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.slurm.send_reboots_after(timedelta(minutes=1))
+    site.slurm.human_reboot("gn001", user="root")
+    turn.advance(run.pk, now=site.now, world=site.world)
+    run.refresh_from_db()
+    assert run.state == RunState.ABORTED
+    assert "that is left to them" in run.outcome
+    assert node(site).flags == {"REBOOT_REQUESTED"}
+
+
 @pytest.mark.parametrize("act", ACTS)
 def test_no_act_is_made_on_a_node_that_has_changed_since_it_was_seen(act: str) -> None:
     site = Site(nodes=2)
