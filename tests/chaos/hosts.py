@@ -52,6 +52,7 @@ PARTS = {
         "kintsugi.wsgi:application",
     ),
 }
+RUNBOOK = (*CELERY, "worker", "-Q", "runbook", "-c", "2", "-n", "runbook@%h")
 # Their names in heartbeats.
 PART_NAMES = ("beat", "receiver", "web", "worker-poll", "worker-ingest-notify-slurm-sweep")
 
@@ -199,8 +200,13 @@ class Pair:
         """Tables, nodes, and every part of both machines, until each has said that it is alive."""
         self.hosts[0].run("manage.py", "migrate", "--verbosity", "0")
         self.hosts[0].run("manage.py", "shell", "-c", _MAKE_NODES)
+        self.start_parts()
+
+    def start_parts(self, *, runbook: bool = False) -> None:
         for host in self.hosts:
             host.start(*PARTS)
+            if runbook:
+                host.processes.append(host.spawn(*RUNBOOK[1:]))
         wanted = {(host.name, part) for host in self.hosts for part in PART_NAMES}
         wait_until(lambda: wanted <= self.parts(), within_s=120, what="all parts of both machines")
 
