@@ -36,15 +36,27 @@ def get_next_check_at(facts: Mapping[str, Any], now: datetime) -> datetime | Non
 def check_drain(run: Run, ctx: Context) -> None:
     """One look, and at most one drain. A person's resume or drain ends it, and so does another run
     on the node."""
-    is_others = Run.objects.unfinished().filter(node=run.node).exists()
     hold = drains.evaluate_hold(ctx)
-    if is_others or State(run.incident.state) in CLOSED or isinstance(hold, TakenOver):
+    if isinstance(hold, TakenOver):
+        _leave_to_person(run, ctx)
+        return
+    is_others = Run.objects.unfinished().filter(node=run.node).exists()
+    if is_others or State(run.incident.state) in CLOSED:
         lease.release(run, wake_at=None)
         return
     if isinstance(hold, Dropped):
         _drain_again(run, hold, ctx)
         return
     lease.release(run, wake_at=ctx.now + _LOOK_AGAIN if ctx.state.is_rebooting else None)
+
+
+def _leave_to_person(run: Run, ctx: Context) -> None:
+    """The reboot that the run had asked for is not to hit them."""
+    left = drains.withdraw_own_reboot(ctx)
+    with transaction.atomic():
+        if left:
+            transitions.record(run.incident_id, kind="run_note", text=left, now=ctx.now)
+        lease.release(run, wake_at=None)
 
 
 def _drain_again(run: Run, dropped: Dropped, ctx: Context) -> None:

@@ -49,7 +49,7 @@ from runbooks.models import Mode, Run, RunState, StepRun
 from runbooks.node import drains, holding, idle_moment, looking, overwritten
 from runbooks.node.diagnostics import PROVED_AT
 from runbooks.node.return_to_service import GIVEN_BACK_AT
-from runbooks.slurm import node_states, ownership
+from runbooks.slurm import ownership
 from runbooks.slurm.ownership import Dropped, Held, TakenOver
 from runbooks.slurm.protocol import NodeChanged, SlurmRefusal
 from runbooks.step import Context, Failed, Refuted, Step, StepEffect, Wait, World, fact_time, to_iso
@@ -315,7 +315,7 @@ def _is_settled(turn: Turn, ctx: Context) -> bool:
         if not is_resumed:
             run.facts.pop(holding.LOST_AT, None)
         if isinstance(hold, TakenOver):
-            left = _withdraw_reboot(ctx)
+            left = drains.withdraw_own_reboot(ctx)
             ctx.world.slurm_writer.remove_comment(ctx.node)
             ending.take_over(turn, hold, left=left)
             return True
@@ -357,28 +357,6 @@ def _drain_again(turn: Turn, dropped: Dropped, ctx: Context) -> None:
     turn.run.facts["held_at"] = to_iso(turn.now)
     note = f"{dropped.text}; Kintsugi drained it again at once."
     ending.store_note(turn, note, again_in=timedelta(0))
-
-
-def _withdraw_reboot(ctx: Context) -> str:
-    """A reboot that this run has asked for is not left to hit whoever has taken the node over: what
-    became of it."""
-    if not drains.is_own_reboot_awaited(ctx.facts) or "REBOOT_REQUESTED" not in ctx.state.flags:
-        return ""
-    asked_at = fact_time(ctx, "reboot_at")
-    if asked_at is not None and node_states.has_booted(ctx.state, asked_at):
-        return f"Somebody has asked Slurm to reboot {ctx.node} since: that is left to them."
-    if ctx.state.is_draining or ctx.state.is_failing:
-        return (
-            f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node}"
-            " is empty. It is not cancelled, since that would take your drain or your words away."
-            f" To do so and keep the node out: scontrol cancel_reboot {ctx.node}; scontrol update"
-            f" NodeName={ctx.node} State=DRAIN Reason=..."
-        )
-    ctx.world.slurm_writer.withdraw_reboot(ctx.node, as_seen=ctx.state)
-    return (
-        "The reboot that Kintsugi had asked for, and that Slurm had not sent, is cancelled:"
-        f" {ctx.node} runs on."
-    )
 
 
 def _get_planned(run: Run) -> Planned:

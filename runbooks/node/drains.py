@@ -13,7 +13,7 @@ from runbooks.node import exclusions, overwritten
 from runbooks.slurm import node_states, ownership
 from runbooks.slurm.ownership import WRITTEN, Dropped, Held, Owner, TakenOver, Written
 from runbooks.slurm.protocol import NodeState
-from runbooks.step import Context, to_iso
+from runbooks.step import Context, fact_time, to_iso
 
 OF_A_DRAIN = (WRITTEN, "reason")
 """The facts of a run by which a drain is its own."""
@@ -134,6 +134,28 @@ def is_own_reboot_awaited(facts: Mapping[str, Any]) -> bool:
     for is theirs to cancel, also where the run waits for it."""
     is_awaited = "reboot_at" in facts and "booted_at" not in facts
     return is_awaited and REBOOTED_BY_ANOTHER not in facts
+
+
+def withdraw_own_reboot(ctx: Context) -> str:
+    """A reboot that this run has asked for is not left to hit whoever has taken the node over: what
+    became of it."""
+    if not is_own_reboot_awaited(ctx.facts) or "REBOOT_REQUESTED" not in ctx.state.flags:
+        return ""
+    asked_at = fact_time(ctx, "reboot_at")
+    if asked_at is not None and node_states.has_booted(ctx.state, asked_at):
+        return f"Somebody has asked Slurm to reboot {ctx.node} since: that is left to them."
+    if ctx.state.is_draining or ctx.state.is_failing:
+        return (
+            f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node}"
+            " is empty. It is not cancelled, since that would take your drain or your words away."
+            f" To do so and keep the node out: scontrol cancel_reboot {ctx.node}; scontrol update"
+            f" NodeName={ctx.node} State=DRAIN Reason=..."
+        )
+    ctx.world.slurm_writer.withdraw_reboot(ctx.node, as_seen=ctx.state)
+    return (
+        "The reboot that Kintsugi had asked for, and that Slurm had not sent, is cancelled:"
+        f" {ctx.node} runs on."
+    )
 
 
 def note_persons_resume(facts: dict[str, Any], now: datetime) -> None:

@@ -208,7 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "withdrawn_reboot",
         "our reboot is cancelled when a person resumes the node",
-        lambda: [patch.object(turn, "_withdraw_reboot", lambda ctx: "")],
+        lambda: [patch.object(drains, "withdraw_own_reboot", lambda ctx: "")],
     ),
     Mutant(
         "withdrawal_looks",

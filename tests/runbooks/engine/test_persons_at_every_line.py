@@ -14,6 +14,7 @@ import pytest
 import runbooks
 from incidents import services as incidents
 from incidents.vocabulary.lifecycle import Trigger
+from runbooks import services
 from runbooks.engine import turn
 from runbooks.models import Installation, Run, RunState
 from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
@@ -315,6 +316,24 @@ def test_a_reboot_that_a_person_asks_for_after_ours_is_not_cancelled() -> None:
     assert run.state == RunState.ABORTED
     assert "that is left to them" in run.outcome
     assert node(site).flags == {"REBOOT_REQUESTED"}
+
+
+def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_run_is_over() -> None:
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    services.abort(run.pk, actor="eve", now=site.now)
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert node(site).flags == {"DRAIN", "REBOOT_REQUESTED"}, "a person decides"
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert node(site).flags == frozenset()
+    assert any("is cancelled: gn001 runs on" in line for line in site.story(run.incident))
+    assert run.wake_at is None
 
 
 @pytest.mark.parametrize("act", ACTS)
