@@ -33,7 +33,7 @@ from runbooks.models import (
     StepRun,
     StopSwitch,
 )
-from runbooks.node import node_loan, overwritten
+from runbooks.node import drains, node_loan, overwritten
 from runbooks.outcomes import Controlled, ControlRefused, Outcome
 from runbooks.people import preflight
 from runbooks.plan.runbook_file import SITE_WORD
@@ -476,10 +476,12 @@ def _move_run(
 
 def _await_last_act(run: Run, now: datetime) -> None:
     """What is under way in this moment is looked at when its worker is done with it, and so is
-    whether the run's last act has written over a person's words."""
+    whether the run's last act has written over a person's words. While Slurm has a reboot of ours
+    to send, the node is watched: whoever takes the drain away does not ask for that."""
     is_under_way = run.leased_until is not None
     is_unknown = run.steps.filter(outcome=StepRun.Outcome.ATTEMPTED).exists()
-    if is_under_way or is_unknown or overwritten.is_unchecked(run.facts):
+    is_awaited = drains.is_own_reboot_awaited(run.facts)
+    if is_under_way or is_unknown or is_awaited or overwritten.is_unchecked(run.facts):
         Run.objects.filter(pk=run.pk).update(wake_at=now + overwritten.LOOK_AGAIN)
 
 
