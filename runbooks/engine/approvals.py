@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 
 from incidents.db.prepared import Prepared
+from incidents.inventory import node_states
 from incidents.state import transitions
 from incidents.text.wording import duration
 from runbooks.engine import approval_snapshot, start
@@ -125,14 +126,19 @@ _ASKED = Prepared(lambda: _get_asked().values_list("pk")[:1])
 
 
 def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
-    """Takes back questions that nobody has to answer any more, since fewer nodes are in repair: the
-    run goes on by itself. Oldest first, and no more than may go out now.
+    """Takes back questions that nobody has to answer any more, since fewer nodes are in repair, or
+    people have put the node back in service: the run goes on by itself, and sees to that. Oldest
+    first, and no more than may go out now.
     """
     if not _ASKED.values():
         return
     freed = 0
     for approval in _get_asked().select_related("run__incident", "run__node").order_by("run_id"):
         run = approval.run
+        if _is_resumed(run):
+            text = f"Run {run.pk} asks for no leave any more: {run.place} takes jobs again."
+            _withdraw_approval(approval, text, now)
+            continue
         try:
             planned = library.load_plan(run.plan)[run.step]
         except library.LibraryError:  # said when a person lets it go on
@@ -142,11 +148,21 @@ def withdraw_needless(now: datetime, *, bounds: Bounds) -> None:
             continue
         if _get_count_reason(run, planned, bounds, now, and_more=freed):
             continue
-        if _withdraw_approval(approval, now):
+        text = f"Run {run.pk} needs no leave any more: few enough nodes are in repair by now."
+        if _withdraw_approval(approval, text, now):
             freed += 1
 
 
-def _withdraw_approval(approval: Approval, now: datetime) -> bool:
+def _is_resumed(run: Run) -> bool:
+    """Whether the looks at Slurm's nodes show the one that the run has drained in service since."""
+    drained_at = run.facts.get("held_at") or run.facts.get("drained_at")
+    if run.node is None or drained_at is None:
+        return False
+    after = datetime.fromisoformat(drained_at)
+    return node_states.get_serving_since(run.node.name, after=after) is not None
+
+
+def _withdraw_approval(approval: Approval, text: str, now: datetime) -> bool:
     """Whether the run goes on; not where somebody has decided on it meanwhile."""
     run = approval.run
     waiting = Run.objects.filter(pk=run.pk, state=RunState.AWAITING_APPROVAL, fence=run.fence)
@@ -154,7 +170,6 @@ def _withdraw_approval(approval: Approval, now: datetime) -> bool:
         if not waiting.update(state=RunState.RUNNING, wake_at=now, waiting_for=""):
             return False
         _end_approval(approval, _NEEDLESS, now)
-        text = f"Run {run.pk} needs no leave any more: few enough nodes are in repair by now."
         transitions.record(run.incident_id, kind="run_note", text=text, now=now, needs_human="")
     return True
 

@@ -42,7 +42,9 @@ def check_drain(run: Run, ctx: Context) -> None:
         return
     is_others = Run.objects.unfinished().filter(node=run.node).exists()
     if is_others or State(run.incident.state) in CLOSED:
-        lease.release(run, wake_at=None)
+        # Whoever takes the drain away does not ask for the reboot.
+        is_queued = "REBOOT_REQUESTED" in ctx.state.flags
+        lease.release(run, wake_at=ctx.now + _LOOK_AGAIN if is_queued else None)
         return
     if isinstance(hold, Dropped):
         _drain_again(run, hold, ctx)

@@ -47,7 +47,9 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     if isinstance(found, TakenOver) and found.is_resumed and is_forgotten(ctx, _held_at(ctx)):
         return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")
     asked_at = fact_time(ctx, "reboot_at")
-    is_booting = asked_at is not None and "booted_at" not in ctx.facts
+    # Slurm's patience begins when it has sent the reboot.
+    is_sent = "REBOOT_REQUESTED" not in ctx.state.flags
+    is_booting = asked_at is not None and is_sent and "booted_at" not in ctx.facts
     if not (
         isinstance(found, TakenOver) and found.is_resumed and is_booting and asked_at is not None
     ):

@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from hypothesis import given
 from hypothesis import strategies as st
 
+from incidents.inventory import node_states
 from incidents.models import Incident
 from runbooks import services
 from runbooks.engine import approval_snapshot, approvals
@@ -183,6 +184,36 @@ def test_nobody_is_asked_whether_a_node_more_may_go_out_while_the_guards_would_n
     assert "Asked again at" in second.waiting_for
     assert site.play(first).state == RunState.SUCCEEDED
     assert site.play(second).state == RunState.SUCCEEDED
+
+
+def look(site: Site) -> None:
+    node_states.record_look(site.slurm.nodes(), site.now, took=timedelta(0), slurm_user="slurm")
+
+
+@pytest.mark.django_db
+def test_a_question_about_a_node_that_people_have_resumed_is_taken_back_and_the_run_ends() -> None:
+    site = Site(nodes=5)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.set_mode(Mode.APPROVAL)
+    run = site.advance(run)
+    assert run.state == RunState.AWAITING_APPROVAL
+    site.now += timedelta(minutes=1)
+    look(site)
+    site.start()
+    run.refresh_from_db()
+    assert run.state == RunState.AWAITING_APPROVAL, "the node is drained"
+    site.slurm.human_resume("gn001")
+    site.now += timedelta(minutes=1)
+    look(site)
+    site.start()
+    run.refresh_from_db()
+    assert run.state == RunState.RUNNING
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert "was resumed by someone else" in run.outcome
+    assert "asks for no leave any more" in " ".join(site.story(run.incident))
 
 
 @pytest.mark.django_db

@@ -336,6 +336,48 @@ def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_run_is_ov
     assert run.wake_at is None
 
 
+def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_incident_is_closed() -> None:
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    incidents.act(
+        run.incident_id, Trigger.MARK_FALSE_POSITIVE, actor="bob", note="ours", now=site.now
+    )
+    for _ in range(3):
+        site.now += timedelta(minutes=1)
+        run = site.advance(run)
+    assert run.state == RunState.WITHDRAWN
+    assert node(site).flags == {"DRAIN", "REBOOT_REQUESTED"}
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert node(site).flags == frozenset()
+
+
+def test_a_person_who_takes_the_drain_away_before_our_reboot_was_sent_is_not_taken_for_slurm() -> (
+    None
+):
+    """With ReturnToService=2 an older Slurm takes a node back past ResumeTimeout, which begins when
+    the reboot was sent."""
+    settings = {
+        "SLURM_VERSION": "22.05.8",
+        "ReturnToService": "2",
+        "ResumeTimeout": "90 sec",
+    }
+    site = Site(nodes=2, slurm=settings)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    site.now += timedelta(minutes=2)
+    site.slurm.update("gn001", "UNDRAIN", "")
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert node(site).flags == frozenset()
+
+
 @pytest.mark.parametrize("act", ACTS)
 def test_no_act_is_made_on_a_node_that_has_changed_since_it_was_seen(act: str) -> None:
     site = Site(nodes=2)
