@@ -34,8 +34,8 @@ def get_next_check_at(facts: Mapping[str, Any], now: datetime) -> datetime | Non
 
 
 def check_drain(run: Run, ctx: Context) -> None:
-    """One look, and at most one drain. A person's resume or drain ends it, and so does another run
-    on the node."""
+    """One look, and at most one drain. A person's resume ends it, and so does another run on the
+    node; a person's drain once no reboot of ours is left to come."""
     hold = drains.evaluate_hold(ctx)
     if isinstance(hold, TakenOver):
         _leave_to_person(run, ctx)
@@ -53,12 +53,16 @@ def check_drain(run: Run, ctx: Context) -> None:
 
 
 def _leave_to_person(run: Run, ctx: Context) -> None:
-    """The reboot that the run had asked for is not to hit them."""
+    """The reboot that the run had asked for is not to hit them. Under a drain of theirs it stands,
+    and is cancelled when they take that drain away."""
     left = drains.withdraw_own_reboot(ctx)
+    is_left_standing = drains.is_own_reboot_queued(ctx) and (
+        ctx.state.is_draining or ctx.state.is_failing
+    )
     with transaction.atomic():
         if left:
             transitions.record(run.incident_id, kind="run_note", text=left, now=ctx.now)
-        lease.release(run, wake_at=None)
+        lease.release(run, wake_at=ctx.now + _LOOK_AGAIN if is_left_standing else None)
 
 
 def _drain_again(run: Run, dropped: Dropped, ctx: Context) -> None:

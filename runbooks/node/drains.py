@@ -21,6 +21,8 @@ OF_A_DRAIN = (WRITTEN, "reason")
 RESUMED_AT = "persons_resumed_at"
 # The fact of a run: the reboot that it waits for was asked for by somebody else.
 REBOOTED_BY_ANOTHER = "rebooted_by_another"
+# The fact of a run: the person's reason under which it has said that its own reboot still stands.
+_TOLD_UNDER = "reboot_stands_under"
 
 
 def evaluate_hold(ctx: Context) -> Held | Dropped | TakenOver:
@@ -136,15 +138,24 @@ def is_own_reboot_awaited(facts: Mapping[str, Any]) -> bool:
     return is_awaited and REBOOTED_BY_ANOTHER not in facts
 
 
+def is_own_reboot_queued(ctx: Context) -> bool:
+    """Whether Slurm has still to send the reboot that this run has asked for."""
+    is_queued = is_own_reboot_awaited(ctx.facts) and "REBOOT_REQUESTED" in ctx.state.flags
+    asked_at = fact_time(ctx, "reboot_at")
+    return is_queued and not (asked_at is not None and node_states.has_booted(ctx.state, asked_at))
+
+
 def withdraw_own_reboot(ctx: Context) -> str:
-    """A reboot that this run has asked for is not left to hit whoever has taken the node over: what
-    became of it."""
+    """A reboot that this run has asked for is not left to hit whoever has taken the node over. What
+    became of it, in words; empty where nothing is to be said, or was said under that drain."""
     if not is_own_reboot_awaited(ctx.facts) or "REBOOT_REQUESTED" not in ctx.state.flags:
         return ""
-    asked_at = fact_time(ctx, "reboot_at")
-    if asked_at is not None and node_states.has_booted(ctx.state, asked_at):
+    if not is_own_reboot_queued(ctx):
         return f"Somebody has asked Slurm to reboot {ctx.node} since: that is left to them."
     if ctx.state.is_draining or ctx.state.is_failing:
+        if ctx.facts.get(_TOLD_UNDER) == ctx.state.reason:
+            return ""
+        ctx.facts[_TOLD_UNDER] = ctx.state.reason
         return (
             f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node}"
             " is empty. It is not cancelled, since that would take your drain or your words away."

@@ -106,12 +106,20 @@ def _find_new_boot(ctx: Context, asked_at: datetime) -> EndedBoot | None:
 
 
 def _give_up(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed | NotCured:
-    """A reboot that Slurm has not sent yet is cancelled: it would send it later. One that it has
-    sent it does not cancel (measured in 22.05): it waits on, and past ResumeTimeout lets go of the
-    drain, which the ended run sees.
+    """A reboot of ours that Slurm has not sent yet is cancelled: it would send it later. One that
+    it has sent it does not cancel (measured in 22.05): it waits on, and past ResumeTimeout lets go
+    of the drain, which the ended run sees. A person's reboot is theirs to cancel.
     """
     minutes = round((ctx.now - asked_at).total_seconds() / 60)
-    if ctx.state.is_rebooting:
+    is_persons = drains.REBOOTED_BY_ANOTHER in ctx.facts
+    if is_persons and "REBOOT_REQUESTED" in ctx.state.flags:
+        return Failed(
+            f"{ctx.node} still waits for the reboot that someone else asked for: Slurm has not sent"
+            f" it for {minutes} min. Kintsugi does not cancel it. It stays drained.",
+            ask=f"See why Slurm does not reboot {ctx.node} (scontrol show node {ctx.node}), or"
+            " reboot it by hand.",
+        )
+    if ctx.state.is_rebooting and not is_persons:
         with contextlib.suppress(SlurmRefusal):
             after = ctx.world.slurm_writer.cancel_reboot(
                 ctx.node, ctx.facts["reason"], as_seen=ctx.state

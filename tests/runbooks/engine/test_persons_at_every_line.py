@@ -336,6 +336,45 @@ def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_run_is_ov
     assert run.wake_at is None
 
 
+def test_our_reboot_does_not_hit_whoever_drains_after_an_abort_and_then_takes_it_away() -> None:
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    services.abort(run.pk, actor="eve", now=site.now)
+    drains(site)
+    for _ in range(3):
+        site.now += timedelta(minutes=1)
+        run = site.advance(run)
+    assert node(site).flags == {"DRAIN", "REBOOT_REQUESTED"}
+    said = [line for line in site.story(run.incident) if "still stands" in line]
+    assert len(said) == 1, "once, and what they can do"
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert node(site).flags == frozenset()
+    assert run.wake_at is None
+
+
+def test_a_persons_reboot_that_slurm_does_not_send_is_not_cancelled_past_the_time_of_a_boot() -> (
+    None
+):
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(days=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.slurm.human_reboot("gn001", user="root")
+    run = site.advance(run)
+    assert run.plan[run.step]["step"] == "wait_for_boot"
+    site.now += site.world.policy.boot_time + timedelta(minutes=1)
+    run = site.advance(run)
+    assert node(site).flags == {"DRAIN", "REBOOT_REQUESTED"}
+    assert run.state == RunState.FAILED
+    assert "Kintsugi does not cancel it" in run.outcome
+
+
 def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_incident_is_closed() -> None:
     site = Site(nodes=2)
     site.slurm.send_reboots_after(timedelta(hours=1))
