@@ -96,8 +96,8 @@ class Begins(str, Enum):
 
 ANY = "any"
 OF_A_NODE = (Component.GPU, Component.NVLINK, Component.NIC, Component.NODE)
-# A disk or a mount is a node's too.
-MAY_BE_UNFIT = (*OF_A_NODE, Component.STORAGE)
+# A disk or a mount is a node's too, and settings without which no job starts.
+MAY_BE_UNFIT = (*OF_A_NODE, Component.STORAGE, Component.MISCONFIGURATION)
 
 # The groups of which a signature of each kind needs at least one.
 _NEEDED_GROUPS: dict[ResourceKind, tuple[str, ...]] = {

@@ -54,6 +54,8 @@ def test_every_type_that_leaves_a_node_unfit_has_a_runbook_that_drains_it() -> N
         ("nic.firmware.unhealthy", "drain_reboot_verify"),
         ("nic.firmware.command_timeout", "drain_reboot_verify"),
         ("nic.pci.error", "drain_reboot_verify"),
+        ("gpu.driver.mismatch", "drain_reboot_verify"),
+        ("gpu.driver.unsupported", "drain_and_ask"),
         ("node.service.down", "isolate_node"),
         ("storage.mount.missing", "isolate_node"),
         ("storage.nvme.lost", "isolate_node"),
