@@ -2,7 +2,8 @@
 that names a message by facility, severity and mnemonic.
 
 `%FACILITY-SEVERITY-MNEMONIC: sentence` is Cisco's (NX-OS, IOS, IOS XR), Arista's and Dell's;
-Huawei and H3C write `%%10FACILITY/SEVERITY/MNEMONIC: sentence`, Juniper `DAEMON_SUBJECT_WORD: `. A
+Huawei and H3C write `%%10FACILITY/SEVERITY/MNEMONIC: sentence`, of an alarm without what stands
+before the facility, Juniper `DAEMON_SUBJECT_WORD: `. A
 message is about a subject when a part of its mnemonic or its facility is one of the row's words;
 it fails or clears by another part of the mnemonic, or else by the sentence. What clears is read
 first, so that it never begins a fault. Pure. Python 3.9, standard library alone.
@@ -16,7 +17,7 @@ from typing import Any
 _NAMED = "%"
 # A facility may have parts: PLATFORM_ENV, PKT_INFRA-LINK, PLATFORM-SW1.
 _FACILITY = r"[A-Z][\w-]{0,60}"
-_HUAWEI = r"%%\d\d"
+_HUAWEI = r"(?:%%\d\d)?"
 _OS10 = r"(?:Node\.\S{1,40} \[\w{1,20}\], [\w ]{1,40} )?\(OS10\) %"
 # Ports as the vendors name them, in the sentence.
 _PORT = (

@@ -102,12 +102,16 @@ _SEVERITY_WORD = re.compile(
     r"(" + "|".join(sorted(_SEVERITIES, key=len, reverse=True)) + r")(?=\s)\s+"
 )
 _TOKEN = re.compile(r"[^\s\[\]<>%(){}\"'=,;]+(?=\s|$)")
-_PROGRAM = re.compile(r"(?P<name>[A-Za-z_/][\w./#()@-]{0,79})(?:\[(?:\d+|[\w-]+)\])?:(?:\s|$)\s?")
+# `ALML/4/VOL_FAIL:` is a mnemonic of Huawei's, and no program.
+_PROGRAM = re.compile(
+    r"(?P<name>(?![A-Z]\w{1,39}/[0-7]/)[A-Za-z_/][\w./#()@-]{0,79})(?:\[(?:\d+|[\w-]+)\])?:(?:\s|$)\s?"
+)
 _NAMED = re.compile(r"\S+\s+(?:kernel|[\w./#@-]+\[\d+\]):\s")
-# A driver before its PCI address, or a repeat that names no host.
+# A driver before its PCI address, a repeat that names no host, or OpenSM's microseconds and thread
+# (libopensm/osm_log.c).
 _NO_HOST = re.compile(
     r"\S+\s+(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\b|(?:last )?message (?:buffered"
-    r" )?repeated \d",
+    r" )?repeated \d|\d{1,6} \[[0-9a-f]{4,16}\] 0x[0-9a-f]{2} -> ",
     re.IGNORECASE,
 )
 _LAST_REPEATED = re.compile(r"last message (?:buffered )?repeated (\d{1,9}) times?", re.IGNORECASE)

@@ -51,7 +51,8 @@ _OF_CONTAINER = re.compile(r"[\w-]{1,40}#(?!supervisord)")
 _OF_LIBRARY = re.compile(r"\b(?:(?P<nccl>NCCL) WARN|(?P<ucx>UCX)  (?:ERROR|FATAL|WARN)) ")
 # Network operating systems: severity 0 to 3 in the mnemonic (Cisco, Arista, Dell; Huawei, H3C).
 _MNEMONIC = re.compile(
-    r"%(?:%\d\d)?(?P<facility>[A-Z][A-Z0-9_]*)(?:(?:-[A-Z0-9_]+)*-|/)(?P<severity>[0-7])[-/][A-Z]"
+    r"(?:%(?:%\d\d)?|^#?(?=\w{3,40}/))(?P<facility>[A-Z][A-Z0-9_]*)(?:(?:-[A-Z0-9_]+)*-|/)"
+    r"(?P<severity>[0-7])[-/][A-Z]"
 )
 # Of who may log in, what users encrypt and what a licence allows, whatever went wrong with it.
 # NX-OS sends its programs' lines, sshd's too, as SYSTEM_MSG.
@@ -211,7 +212,7 @@ def is_of_interest(header: Header) -> bool:
         if is_of_accounts or _OF_ACCOUNTS_WORDS.search(header.body):
             return False
         severity = int(mnemonic["severity"])
-        is_said = severity <= _NOTICE and _names_failed_part(header.body)
+        is_said = severity <= _NOTICE and _names_failed_part(header.body.replace("_", " "))
         return is_said or (severity <= WORST_SEVERITIES and not _is_in_order(header.body))
     if _is_of_nobody(header):
         return False

@@ -42,6 +42,8 @@ PROGRAMS = (
     *("*syncd", "*mgrd", "teamd*", "bgpd", "zebra", "bfdd", "staticd", "lldpd", "supervisord"),
     *("healthd", "system-health", "pmon", "ycabled", "stormond", "sensormond", "bgpcfgd"),
     *("ospfd", "ospf6d", "isisd", "pimd", "ldpd", "watchfrr", "mgmtd", "pathd", "fpmsyncd"),
+    # As FRRouting names its daemons in its own file (lib/zlog.c).
+    *("bgp", "ospf", "ospf6", "isis", "pim", "pim6", "bfd", "static"),
     *("linkmgrd", "hostcfgd", "caclmgrd", "procdockerstatsd", "monit", "swss*", "sonic-*"),
     *("featured", "sysmonitor*", "bmcctld", "dhcrelay", "dhcpmon", "tunnelmgrd", "fdbsyncd"),
     # Cumulus Linux, Junos, EOS: the processes that drive ports, power and routes.
@@ -173,6 +175,8 @@ ERROR_MARKS_ANYWHERE = (
     r"\bmmfs(?:\[\d+\])?: \[[EX]\] ",
     r"\bWARNING: ",
     r"%%\d\d\w{1,40}/[0-3]/",
+    # A network system's mnemonic may say alone what is wrong.
+    r"[A-Z0-9]_(?:FAIL(?:ED|URE)?|FAULT|ERR(?:OR)?|DOWN|LOST|MISMATCH|EXCEED(?:ED)?|INVALID)\b ?:",
     r"\.service: (?:Main|Control) process exited",
     r"\]:? (?:segfault|general protection|trap |bad frame)",
 )

@@ -47,6 +47,9 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ('Nov  1 12:00:00 gn001 dockerd[9]: level=error msg="quux frobs"', "dockerd"),
         ("Nov  1 12:00:00 gn001 kernel: WARNING: pool 'quux' frobs", "kernel"),
         ("%%01QUUX/3/FROB(l)[12]:Board 2 frobs.", "%QUUX"),
+        ("QUUX/4/V15_FROB_FAIL: the voltage of board 7 is 1.7", "%QUUX"),
+        ("Nov  1 12:00:00 leaf01 %%01QUUX/4/FROB_FAIL: sensor 7 says 1.7", "%QUUX"),
+        ("2026/11/01 12:00:00 BGP: [AB12C-3D4E5][EC 33554433] quux: frob of 9", "BGP"),
         # A device by the kernel's form, a driver by its name.
         ("Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: gave up on mailbox 3", "kernel"),
         ("Nov  1 12:00:00 gn001 kernel: sd 0:0:12:0: [sdq] quux is unstable", "kernel"),
@@ -84,6 +87,7 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         "<187>123: Nov  1 12:00:00.1: %QUUX-2-FROB: Control-Plane is protected with policy strict",
         "<187>123: Nov  1 12:00:00.1: %LICENSE-SMART_LIC-3-COMM_FAILED: link to the licences failed",
         "<187>123: Nov  1 12:00:00.1: %QUUX-2-FROBSET_ACTIVATE: frob set 7 activated",
+        "QUUX/4/V15_FROB_RESUME: the voltage of board 7 is back to normal",
         "W1101 12:00:00.260919    9355 frobDevice.go:61] unable to get the link of the device",
         "Nov  1 12:00:00 gn001 slurmctld[9]: slurmctld: No memory enforcing mechanism configured.",
         "[   10.46] systemd[1]: Disk Frob was skipped because of a failed condition check (A=!/).",
