@@ -67,7 +67,13 @@ _LOOSER = (
 # which many patterns share. What may begin a message stands in most lines, and from each such place
 # on the rest of the line would be read for each pattern.
 _BEFORE_WORDS, _WORDS = rb".*", rb"[^\w\n](?i:"
+# The same for what ends in many words of one case: they are looked for by themselves faster than
+# behind each line of a driver's. Few words, or short ones, would be found in other lines too often
+# (our choice).
+_BEFORE_MANY, _MANY, _LEAST_WORD = rb".*(?:", 12, 4
+_PLAIN_WORDS = re.compile(rb"(?:\\.|[^\\()\[\]{}*+^$])+\)", re.DOTALL)
 _NO_BRACKET = re.compile(rb"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_TOKEN = re.compile(rb"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 # Ends of matches in one block that are looked at, at some 0.2 us each: ten times the lines of a
 # block of 16 KiB and more (our choice). One that has more is looked at line by line.
 _MOST_ENDS = 2_000
@@ -121,9 +127,45 @@ def _loosen(pattern: bytes) -> bytes:
     head, mark, words = pattern.rpartition(_BEFORE_WORDS + _WORDS)
     if mark and _is_sequence(head):
         pattern = _WORDS + words
+    head, mark, words = pattern.rpartition(_BEFORE_MANY)
+    if mark and _is_sequence(head) and _are_many(words):
+        pattern = _BEFORE_MANY.removeprefix(_BEFORE_WORDS) + words
     for costly, instead in _LOOSER:
         pattern = costly.sub(instead, pattern)
-    return pattern
+    return _drop_optional_end(pattern)
+
+
+def _are_many(words: bytes) -> bool:
+    """Whether these are so many alternatives to its end, and each would be found by itself."""
+    alternatives = words[:-1].split(b"|")
+    is_plain = _PLAIN_WORDS.fullmatch(words) is not None
+    return is_plain and len(alternatives) >= _MANY and min(map(len, alternatives)) >= _LEAST_WORD
+
+
+def _drop_optional_end(pattern: bytes) -> bytes:
+    """Without what need not follow at its end, where each byte would be another end of a match."""
+    tokens = _TOKEN.findall(pattern)
+    while len(tokens) > 2 and tokens[-1] in (b"?", b"*", b"+"):
+        begin = _begin_of_repeated(tokens)
+        kept = tokens[:-1] if tokens[-1] == b"+" else tokens[:begin]
+        if begin is None or not kept or kept[-1] in (b"|", b"^", b"("):
+            break
+        tokens = kept
+    return b"".join(tokens)
+
+
+def _begin_of_repeated(tokens: list[bytes]) -> Optional[int]:
+    """Where what the last token repeats begins; None where that is not plain."""
+    before = tokens[-2]
+    if before != b")":
+        is_plain = len(before) > 1 or before not in b"(|^$?*+{}"
+        return len(tokens) - 2 if is_plain else None
+    depth = 0
+    for number in range(len(tokens) - 2, -1, -1):
+        depth += (tokens[number] == b")") - (tokens[number] == b"(")
+        if depth == 0:
+            return number
+    return None
 
 
 def _is_sequence(pattern: bytes) -> bool:

@@ -45,7 +45,7 @@ _LOOK_FOR_REFUSED_S = 5.0
 
 # By address, and by the name that a certificate proves, empty without one.
 Accept = Callable[[str, str], Sender | None]
-Take = Callable[[bytes, Sender], None]
+Take = Callable[[bytes, Sender, int], None]
 
 
 @dataclass
@@ -455,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class LineConnection(Connection):
-    """`take` gets whole lines of one sender."""
+    """`take` gets whole lines of one sender, and how many of the line feeds in them are surplus."""
 
     def __init__(self, connections: Connections, *, take: Take) -> None:
         super().__init__(connections)
@@ -479,4 +479,4 @@ class LineConnection(Connection):
 
     def _take_lines(self, block: bytes) -> None:
         if block and self.sender is not None:
-            self._take(block, self.sender)
+            self._take(block, self.sender, self._framer.taken_surplus())

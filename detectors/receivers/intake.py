@@ -14,23 +14,32 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
+import numpy as np
+
 from detectors.logs.header import Header, LineRepeat, parse_header, parse_stamp
+from detectors.logs.matcher import compile_patterns
 from detectors.logs.signatures import Fact
 from detectors.logs.unread import UnreadLine, UnreadLines
 from detectors.provenance import UNKNOWN, Provenance
 from detectors.receivers.counters import Counters
 from detectors.receivers.folding import Folded, Folder
-from detectors.receivers.shapes import Shape, Shapes, StampedLine, kernel_stamp
+from detectors.receivers.shapes import Shape, Shapes, StampedLine
 from detectors.receivers.texts import Texts
 from detectors.resources import short_host
 
 # Blocks are looked at in parts of this size: at one fault in a thousand lines most parts hold none.
 _PART = 16 * 1024
 _DENSE = 4
+_LF = ord("\n")
+# In fewer bytes they are counted sooner one by one.
+_LEAST_COUNTED_TOGETHER = 4096
 _STAMPS = 4096
 _KEYS = 50_000
 _TAIL = 8 * 1024
 _LAST_MESSAGE = b"ast message "
+# What a sender's lines of different programs are given as their provenance; forgotten when there
+# are more, since a program's name is anybody's choice.
+_PROVENANCES = 1024
 # Lines a second that are looked at for unread ones, at some 100 us each: a tenth of a core at
 # most. Our choice; what is over it is counted.
 _UNREAD_PER_SECOND = 1000
@@ -98,11 +107,22 @@ class Sender:
     host: str
     tail: bytes = b""
     provenance: Provenance = UNKNOWN
+    _of_lines: dict[tuple[object, ...], Provenance] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         one = self.provenance
         # What a line meant is remembered by who sent it.
         self.key = "|".join((self.host, one.sender, one.transport.value, one.authenticated_as))
+
+    def get_provenance(self, fact: Fact) -> Provenance:
+        """Of a line that this sender brought."""
+        words = (fact.program, fact.facility, fact.priority, fact.is_of_driver)
+        known = self._of_lines.get(words)
+        if known is None:
+            if len(self._of_lines) >= _PROVENANCES:
+                self._of_lines.clear()
+            known = self._of_lines[words] = fact.provenance(self.provenance)
+        return known
 
 
 @dataclass
@@ -150,22 +170,26 @@ class Intake:
         self._stamps_of: tuple[int, int] = (0, 0)
         self._seen = _SeenKeys()
         self._is_dense = False
+        # An engine finds words in a third of the time that `in` takes.
+        self._has_last_message = compile_patterns([(0, _LAST_MESSAGE)]).has_match
 
     def use(self, matcher: Signatures, unread_reader: UnreadSource | None) -> None:
         """From now on; what lines meant by those of before is forgotten."""
         self._matcher, self._unread_reader = matcher, unread_reader
         self._shapes, self._texts = Shapes(), Texts()
 
-    def take(self, block: bytes, sender: Sender, *, observed_at: datetime, now: float) -> None:
-        """A block of whole lines, LF between them."""
-        self._counters.lines += block.count(b"\n") + 1
+    def take(
+        self, block: bytes, sender: Sender, *, observed_at: datetime, now: float, surplus: int = 0
+    ) -> None:
+        """A block of whole lines, LF between them and `surplus` more."""
+        self._counters.lines += _count_line_feeds(block) + 1 - surplus
         self._counters.bytes += len(block) + 1
         if self._hour(observed_at) != self._stamps_of:
             self._stamps.clear()
             self._shapes.forget_heads()
             self._stamps_of = self._hour(observed_at)
-        if _LAST_MESSAGE in block:
-            self._look_at(block, sender, observed_at, now)
+        if self._has_last_message(block):
+            self._look_at(block, sender, observed_at, now, has_repeats=True)
         else:
             for part in _parts(block, _PART):
                 self._take_part(part, sender, observed_at, now)
@@ -208,7 +232,7 @@ class Intake:
         """Of a storm's lines most are known, and are not looked for among the others."""
         before = self._counters.hits
         if self._is_dense:
-            self._look_at(part, sender, observed_at, now)
+            self._look_at(part, sender, observed_at, now, has_repeats=False)
         else:
             for line in self._matcher.find_lines(part):
                 if self._matcher.is_hit(line):
@@ -216,33 +240,35 @@ class Intake:
                     self._hit(line, sender, observed_at, now)
         self._is_dense = self._counters.hits - before > _DENSE
 
-    def _look_at(self, part: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+    def _look_at(
+        self, part: bytes, sender: Sender, observed_at: datetime, now: float, *, has_repeats: bool
+    ) -> None:
         """In the order of the lines: known shapes are counted, the others are asked for
         together."""
-        lines = part.split(b"\n")
+        lines = list(filter(None, part.split(b"\n")))
         if self._is_dense:
-            shapes = self._shapes.known(lines, sender.key, observed_at)
+            shapes, kernel_seconds = self._shapes.known(lines, sender.key, observed_at)
             hits = self._hits(
                 [line for line, shape in zip(lines, shapes, strict=True) if shape is None]
             )
         else:
-            shapes, hits = [None] * len(lines), self._hits(lines)
-        has_repeats = _LAST_MESSAGE in part
+            shapes, kernel_seconds, hits = [None] * len(lines), {}, self._hits(lines)
         known = folded = 0
-        for line, shape in zip(lines, shapes, strict=True):
+        for number, shape in enumerate(shapes):
             if shape is not None:
                 known += 1
                 waiting = shape.waiting
                 if waiting is not None and waiting.is_open and not shape.key:
                     waiting.count += waiting.fact.count
                     folded += 1
-                else:
-                    self._occurs(shape, line, sender, observed_at, now)
-            elif line in hits:
+                    continue
+                seconds = kernel_seconds.get(number, b"")
+                self._occurs(shape, lines[number], seconds, None, sender, observed_at, now)
+            elif lines[number] in hits:
                 self._counters.hits += 1
-                self._hit(line, sender, observed_at, now)
-            elif has_repeats and _LAST_MESSAGE in line:
-                self._repeat_of_last(line, part, sender, observed_at, now)
+                self._hit(lines[number], sender, observed_at, now)
+            elif has_repeats and _LAST_MESSAGE in lines[number]:
+                self._repeat_of_last(lines[number], part, sender, observed_at, now)
         self._counters.hits += known
         self.folder.folded += folded
 
@@ -256,22 +282,30 @@ class Intake:
         if reading is None:
             self._judge(line, sender, observed_at, now)
             return
-        if reading.text in reading.form:
-            shape = reading.form[reading.text]
+        if reading.text in reading.shapes:
+            shape = reading.shapes[reading.text]
         else:
             shape = self._learn(reading, line, sender, observed_at)
         if shape is None:
             self._judge(line, sender, observed_at, now)
-        else:
-            self._occurs(shape, line, sender, observed_at, now)
+            return
+        seconds = reading.kernel[1] if reading.kernel is not None else b""
+        self._occurs(shape, line, seconds, reading, sender, observed_at, now)
 
     def _occurs(
-        self, shape: Shape, line: bytes, sender: Sender, observed_at: datetime, now: float
+        self,
+        shape: Shape,
+        line: bytes,
+        kernel_seconds: bytes,
+        reading: StampedLine | None,
+        sender: Sender,
+        observed_at: datetime,
+        now: float,
     ) -> None:
-        """One line of a shape."""
+        """One line of a shape. `reading` is the line's, where it has been read."""
         key = ""
         if shape.key is not None:
-            key = f"{shape.key[0]}{kernel_stamp(line)}{shape.key[1]}"
+            key = f"{shape.key[0]}{kernel_seconds.decode()}{shape.key[1]}"
             if not self._seen.is_new(key):
                 self._counters.duplicates += 1
                 return
@@ -284,7 +318,7 @@ class Intake:
             same = (number, shape.identity) if number else shape.identity
             waiting = self.folder.repeat(same, fact.count, now=now)
             if waiting is None:
-                reading = self._shapes.read(line, sender.key, observed_at)
+                reading = reading or self._shapes.read(line, sender.key, observed_at)
                 at = (
                     self._time(reading.stamp, shape.zone, observed_at)
                     if reading is not None
@@ -417,6 +451,12 @@ class Intake:
         return observed_at.toordinal(), observed_at.hour
 
 
+def _count_line_feeds(block: bytes) -> int:
+    if len(block) < _LEAST_COUNTED_TOGETHER:
+        return block.count(b"\n")
+    return int(np.count_nonzero(np.frombuffer(block, np.uint8) == _LF))
+
+
 def _parts(block: bytes, size: int) -> Iterator[bytes]:
     """The block in parts of about `size` bytes, cut between lines."""
     start, end_of_block = 0, len(block)
@@ -435,7 +475,7 @@ def _parts(block: bytes, size: int) -> Iterator[bytes]:
 def _folded(
     fact: Fact, line: bytes, key: str, sender: Sender, at: datetime | None = None
 ) -> Folded:
-    provenance = fact.provenance(sender.provenance)
+    provenance = sender.get_provenance(fact)
     occurred_at = at or fact.occurred_at
     return Folded(fact, occurred_at, line, key, fact.count, provenance=provenance)
 

@@ -4,7 +4,7 @@ judges a line itself."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
@@ -23,6 +23,7 @@ _STAMP = re.compile(
 )
 _BSD_STAMP = len("Jan 12 03:04:05")
 _LONGEST_PRIORITY = len("<191>")
+_LONGEST_HEAD = _LONGEST_PRIORITY + _BSD_STAMP
 _KERNEL = re.compile(rb"\[ {0,7}(\d{1,10}\.\d{6})\] ")
 _KERNEL_WITHIN = 160
 # Between the stamp and the message of RFC 5424 (6.2): host, program, process, message's kind and
@@ -50,7 +51,18 @@ class Shape:
     waiting: Folded | None = None
 
 
-_Form = dict[bytes | Text, Shape | None]
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Shapes of lines whose headers are alike: of whole texts, and of texts whose kernel's stamp is
+    cut out."""
+
+    whole: dict[bytes | Text, Shape | None] = field(default_factory=dict)
+    cut: dict[bytes | Text, Shape | None] = field(default_factory=dict)
+
+
+# What is remembered of a head: what finds the shape of a whole text, the shapes of cut ones, and
+# where the text begins.
+_Head = tuple[Callable[[bytes | Text], Shape | None], dict[bytes | Text, Shape | None], int]
 
 
 class StampedLine(NamedTuple):
@@ -58,9 +70,17 @@ class StampedLine(NamedTuple):
 
     stamp: re.Match[bytes]
     kernel: re.Match[bytes] | None
-    form: _Form
+    shapes: dict[bytes | Text, Shape | None]
     text: bytes | Text
     identity: tuple[bytes, ...]
+
+
+class KnownShapes(NamedTuple):
+    """Of lines in their order, each one's shape, None where none is remembered. `kernel_seconds`
+    are those of lines with a kernel's stamp, by the line's number."""
+
+    shapes: list[Shape | None]
+    kernel_seconds: dict[int, bytes]
 
 
 @dataclass
@@ -69,35 +89,36 @@ class Shapes:
     the text."""
 
     _forms: dict[tuple[str, bytes, bytes], _Form] = field(default_factory=dict)
-    # Up to the second, a storm's lines share their heads: sender, then `<30>Jan 12 03:04:05`.
-    _heads: dict[str, dict[bytes, _Form]] = field(default_factory=dict)
+    # Up to the second, a storm's lines share their heads: sender, then the first bytes of a line,
+    # as many as `<191>Jan 12 03:04:05` has.
+    _heads: dict[str, dict[bytes, _Head]] = field(default_factory=dict)
     _seconds: set[bytes] = field(default_factory=set)
     _remembered: int = 0
     _heads_known: int = 0
 
-    def known(
-        self, lines: Sequence[bytes], sender: str, observed_at: datetime
-    ) -> list[Shape | None]:
-        """Each line's shape; None where none is remembered."""
-        found: list[Shape | None] = []
-        append, heads = found.append, self._heads.get(sender, {})
-        head_of, kernel_in = heads.get, _KERNEL.search
+    def known(self, lines: Sequence[bytes], sender: str, observed_at: datetime) -> KnownShapes:
+        shapes: list[Shape | None] = []
+        kernel_seconds: dict[int, bytes] = {}
+        append, kernel_in = shapes.append, _KERNEL.search
+        head_of = self._heads.setdefault(sender, {}).get
         for line in lines:
-            end = line.find(b">", 0, _LONGEST_PRIORITY) + 1 + _BSD_STAMP
-            form = head_of(line[:end])
-            if form is None:
+            head = head_of(line[:_LONGEST_HEAD])
+            if head is None:
                 stamp, form = self._stamped(line, sender, observed_at)
                 if stamp is None:
                     append(None)
                     continue
-                end = stamp.end()
-            shape = form.get(line[end:])
-            if shape is None:
+                head = form.whole.get, form.cut, stamp.end()
+                head_of = self._heads.setdefault(sender, {}).get
+            get_whole, cut, end = head
+            shape = get_whole(line[end:])
+            if shape is None and cut:
                 kernel = kernel_in(line, end, end + _KERNEL_WITHIN)
                 if kernel is not None:
-                    shape = form.get((line[end : kernel.start()], line[kernel.end() :]))
+                    shape = cut.get((line[end : kernel.start()], line[kernel.end() :]))
+                    kernel_seconds[len(shapes)] = kernel[1]
             append(shape)
-        return found
+        return KnownShapes(shapes, kernel_seconds)
 
     def read(self, line: bytes, sender: str, observed_at: datetime) -> StampedLine | None:
         """None for a line whose stamp has an unusual form or names no time: it has no shape."""
@@ -107,21 +128,21 @@ class Shapes:
         end, prefix, offset = stamp.end(), line[: stamp.start(1)], stamp[3]
         kernel = _KERNEL.search(line, end, end + _KERNEL_WITHIN)
         if kernel is None:
-            text: bytes | Text = line[end:]
-            return StampedLine(
-                stamp, None, form, text, (sender.encode(), prefix, offset, line[end:])
-            )
+            text = line[end:]
+            identity = (sender.encode(), prefix, offset, text)
+            return StampedLine(stamp, None, form.whole, text, identity)
         pieces = (line[end : kernel.start()], line[kernel.end() :])
         if prefix.endswith(b"1 ") and len(pieces[0].split()) < _HEADER_FIELDS:
             return None
-        return StampedLine(stamp, kernel, form, pieces, (sender.encode(), prefix, offset, *pieces))
+        of_pieces = (sender.encode(), prefix, offset, *pieces)
+        return StampedLine(stamp, kernel, form.cut, pieces, of_pieces)
 
     def remember(self, reading: StampedLine, shape: Shape | None) -> None:
         """None: what a line like this means must be asked each time."""
         if self._remembered >= _SHAPES:
             self._forget()
         self._remembered += 1
-        reading.form[reading.text] = shape
+        reading.shapes[reading.text] = shape
 
     def _stamped(
         self, line: bytes, sender: str, observed_at: datetime
@@ -132,11 +153,11 @@ class Shapes:
         if stamp is None or (
             stamp[1] not in self._seconds and not self._is_time(stamp[1], observed_at)
         ):
-            return None, {}
+            return None, _Form()
         end = stamp.end()
         form = self._form(sender, line[: stamp.start(1)], stamp[3])
         if end == line.find(b">", 0, _LONGEST_PRIORITY) + 1 + _BSD_STAMP:
-            self._remember_head(sender, line[:end], form)
+            self._remember_head(sender, line[:_LONGEST_HEAD], (form.whole.get, form.cut, end))
         return stamp, form
 
     def _form(self, sender: str, prefix: bytes, offset: bytes) -> _Form:
@@ -144,7 +165,7 @@ class Shapes:
         if form is None:
             if len(self._forms) >= _FORMS:
                 self._forget()
-            form = self._forms[sender, prefix, offset] = {}
+            form = self._forms[sender, prefix, offset] = _Form()
         return form
 
     def forget_heads(self) -> None:
@@ -161,21 +182,15 @@ class Shapes:
         self._seconds.add(second)
         return True
 
-    def _remember_head(self, sender: str, head: bytes, form: _Form) -> None:
+    def _remember_head(self, sender: str, begin: bytes, head: _Head) -> None:
         heads = self._heads.setdefault(sender, {})
-        if head not in heads:
+        if begin not in heads:
             if self._heads_known >= _HEADS:
                 heads = {}
                 self._heads, self._heads_known = {sender: heads}, 0
             self._heads_known += 1
-            heads[head] = form
+            heads[begin] = head
 
     def _forget(self) -> None:
         self._forms, self._remembered = {}, 0
         self._heads, self._heads_known = {}, 0
-
-
-def kernel_stamp(line: bytes) -> str:
-    """The kernel's own stamp of a line whose shape has a key."""
-    found = _KERNEL.search(line)
-    return found[1].decode() if found is not None else ""

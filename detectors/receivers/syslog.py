@@ -312,10 +312,10 @@ class Receiver:
         provenance = self._senders.provenance(address, transport)
         return Sender(self._senders.host(address), provenance=provenance)
 
-    def take(self, block: bytes, sender: Sender) -> None:
-        """Whole lines of one sender."""
+    def take(self, block: bytes, sender: Sender, surplus: int = 0) -> None:
+        """Whole lines of one sender, and how many of the line feeds in them are between no two."""
         now = time.monotonic()
-        self._intake.take(block, sender, observed_at=self._now(), now=now)
+        self._intake.take(block, sender, observed_at=self._now(), now=now, surplus=surplus)
         if self._folder.is_waiting:
             self._schedule(now)
 

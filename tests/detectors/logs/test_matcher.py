@@ -18,6 +18,9 @@ PATTERNS = [
     (23, rb"(?:^|: )(?:mlx5_core|x{6})\b.*[^\w\n](?i:down|lost)"),
     (24, rb"yy|host.*[^\w\n](?i:down|lost)"),
     (25, rb"\][^,]*x.*"),
+    (26, rb"yy(?P<code>\d{1,3})?(?:, pid=(?P<pid>[^,]*))?,?\s*"),
+    (27, rb"ho|x{6}\d+"),
+    (28, rb": mlx5_core.*(?:" + b"|".join(b"words %d" % n for n in range(9)) + rb"|host|lost\?)"),
 ]
 WORDS = st.sampled_from(
     [
@@ -36,6 +39,8 @@ WORDS = st.sampled_from(
         b"yy",
         b"host",
         b" LOST",
+        b" words 7",
+        b"lost?",
     ]
 )
 LINES = st.lists(WORDS, max_size=12).map(b"".join) | st.binary(max_size=60)

@@ -21,7 +21,10 @@ def counted(lines: list[bytes]) -> bytes:
 def fed(framer: Framer, stream: bytes, cuts: list[int]) -> list[bytes]:
     edges = [0, *sorted({cut % (len(stream) + 1) for cut in cuts}), len(stream)]
     blocks = [framer.feed(stream[start:end]) for start, end in pairwise(edges)]
-    return [line for block in [*blocks, framer.finish()] if block for line in block.split(b"\n")]
+    parts = [line for block in [*blocks, framer.finish()] if block for line in block.split(b"\n")]
+    lines = [line for line in parts if line]
+    assert len(parts) - len(lines) == framer.taken_surplus()
+    return lines
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=12))
@@ -61,6 +64,47 @@ def test_lines_before_a_wrong_count_are_kept_and_the_rest_is_refused(wrong: byte
         framer.feed(counted(LINES) + wrong)
     assert framer.pending() == b"\n".join(LINES)
     assert framer.finish() == b""
+
+
+# What may be taken for a count that it is not, and what is longer or shorter than usual.
+UNUSUAL = [
+    b"<4>ends in 50",
+    b"<4>ends in a blank ",
+    b"<4>12 <4>quoted: 23 <",
+    b"<4>9 <7 <10 <4>",
+    b"<4>" + b"1" * 97,
+    b"<4>" + b"x" * 996,
+    b"<4>" + b"x" * 997,
+    b"<4>" + b"12 <" * 2000,
+    b"<4>x",
+    b"no priority, 12 <",
+]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from(UNUSUAL)), min_size=8, max_size=40),
+    st.integers(0, 2),
+    st.integers(10_000, 40_000),
+)
+def test_counted_lines_of_a_large_chunk_come_out_as_of_small_ones(
+    runs: list[tuple[int, bytes]], last_digits: int, step: int
+) -> None:
+    """Frames of usual sizes are found together in large chunks, in runs between unusual ones."""
+    usual = b"<13>Jan 12 03:04:05 gn042 kernel: thirteen < 12 <4> and 99" + b"7" * last_digits
+    lines = [b"<4>first"]
+    for number, unusual in runs:
+        lines += [usual] * number + [unusual]
+    lines += [usual] * 300
+    stream = counted(lines)
+    assert fed(Framer(), stream, []) == lines
+    assert fed(Framer(), stream, list(range(step, len(stream), step))) == lines
+
+
+def test_lines_of_a_large_chunk_before_a_wrong_count_are_kept() -> None:
+    framer = Framer()
+    with pytest.raises(FramingError, match="found b'x6 <4>abc'"):
+        framer.feed(counted(LINES[::2] * 1000) + b"x6 <4>abc")
+    assert [line for line in framer.pending().split(b"\n") if line] == LINES[::2] * 1000
 
 
 @pytest.mark.parametrize(

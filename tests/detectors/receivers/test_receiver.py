@@ -269,6 +269,16 @@ def test_the_host_in_a_line_counts_where_its_sender_is_a_relay(is_relay: bool) -
     assert (told.program, told.forger) == ("kernel", Forger.ANYONE)
 
 
+@pytest.mark.parametrize("times", [1, 1000])
+def test_line_feeds_that_are_surplus_are_no_lines(times: int) -> None:
+    counters = Counters()
+    intake = Intake(get_shipped_matcher(), zones=Zones(), counters=counters, folder=Folder())
+    sender = Sender("gn007", provenance=Provenance("gn007"))
+    block = b"\n".join([b"a\n\n\nb", b"c"] * times)
+    intake.take(block, sender, observed_at=AT, now=1.0, surplus=2 * times)
+    assert counters.lines == 3 * times
+
+
 def test_what_two_senders_say_of_one_machine_is_kept_apart() -> None:
     intake = Intake(get_shipped_matcher(), zones=Zones(), counters=Counters(), folder=Folder())
     for address in ("10.0.0.9", "10.66.6.6"):
