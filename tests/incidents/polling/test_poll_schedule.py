@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -375,3 +377,31 @@ def test_what_slurm_does_not_speak_of_is_neither_begun_nor_ended() -> None:
     polling.learn_plans({"gn001": "reboot"}, NOW)
     polling.learn_plans({"gn002": ""}, NOW + MINUTE)
     assert standing() == {"gn001": NOW + polling.PLANNED_FOR}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgresql
+def test_no_disk_is_waited_for_by_a_lease_but_by_what_a_round_saw() -> None:
+    """A database that crashes forgets no more than who held what, and it is due again."""
+    waits: list[tuple[bool, str]] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if sql.startswith(("UPDATE", "INSERT")):
+            cursor = context["cursor"].cursor
+            cursor.execute("SHOW synchronous_commit")
+            waits.append((cursor.fetchone() == ("on",), sql.split('"')[1]))
+        return execute(sql, params, many, context)
+
+    pace = a_pace(1)
+    polling.plan([pace], NOW)
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = on")
+    try:
+        with connection.execute_wrapper(note):
+            (chunk,) = rung(pace, NOW + MINUTE)
+            answer(pace, chunk, NOW + MINUTE)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET synchronous_commit")
+    leases = [(False, "incidents_pollchunk")] * 2
+    assert waits == [*leases, (True, "incidents_poll"), (True, "incidents_pollchunk")]
