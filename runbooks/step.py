@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -170,6 +170,12 @@ class World:
         if self.writer is None:
             raise SlurmRefusal(LOOKS_ONLY)
         return self.writer
+
+    def checked_by(self, check: Callable[[], None]) -> World:
+        """The same, whose acts through Slurm call `check` between the last look and the act."""
+        if self.writer is None:
+            return self
+        return replace(self, writer=self.writer.checked_by(check))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import transaction
 
+from detectors.slurm import drain_reasons
 from incidents.state import transitions
 from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.engine import audit
@@ -25,6 +26,12 @@ from runbooks.steps.drain import Drain
 
 # slurmctld looks for what is past ResumeTimeout every half minute (measured 28 s).
 _LOOK_AGAIN = timedelta(seconds=30)
+# What Slurm appends then (src/slurmctld/node_mgr.c of 22.05).
+_GIVEN_UP = " : reboot timed out"
+# The fact of an ended run: the words of the person whose drain its node is, as last seen.
+_PERSONS_WORDS = "left_to_words"
+# Slurm keeps 255 characters of a reason in its accounts.
+_LONGEST_WORDS = 220
 
 
 def get_next_check_at(facts: Mapping[str, Any], now: datetime) -> datetime | None:
@@ -35,7 +42,7 @@ def get_next_check_at(facts: Mapping[str, Any], now: datetime) -> datetime | Non
 
 def check_drain(run: Run, ctx: Context) -> None:
     """One look, and at most one drain. A person's resume ends it, and so does another run on the
-    node; a person's drain once no reboot of ours is left to come."""
+    node; a person's drain does once no boot that we asked for is left to come."""
     hold = drains.evaluate_hold(ctx)
     if isinstance(hold, TakenOver):
         _leave_to_person(run, ctx)
@@ -53,16 +60,43 @@ def check_drain(run: Run, ctx: Context) -> None:
 
 
 def _leave_to_person(run: Run, ctx: Context) -> None:
-    """The reboot that the run had asked for is not to hit them. Under a drain of theirs it stands,
-    and is cancelled when they take that drain away."""
+    """The reboot that the run had asked for is not to hit them, nor to cost them their drain. Under
+    a drain of theirs it stands, and is cancelled when they take that drain away."""
+    if _is_persons_drain_dropped(run, ctx):
+        _restore_persons_drain(run, ctx)
+        return
+    if ctx.state.is_draining:
+        run.facts[_PERSONS_WORDS] = drain_reasons.strip_appended(ctx.state.reason)
     left = drains.withdraw_own_reboot(ctx)
-    is_left_standing = drains.is_own_reboot_queued(ctx) and (
-        ctx.state.is_draining or ctx.state.is_failing
-    )
+    is_theirs = ctx.state.is_draining or ctx.state.is_failing
+    is_to_come = drains.is_own_reboot_awaited(ctx.facts) and ctx.state.is_rebooting
     with transaction.atomic():
         if left:
             transitions.record(run.incident_id, kind="run_note", text=left, now=ctx.now)
-        lease.release(run, wake_at=ctx.now + _LOOK_AGAIN if is_left_standing else None)
+        lease.release(run, wake_at=ctx.now + _LOOK_AGAIN if is_theirs and is_to_come else None)
+
+
+def _is_persons_drain_dropped(run: Run, ctx: Context) -> bool:
+    """Whether Slurm has taken a person's drain away, since the boot that we had asked for has not
+    come."""
+    is_given_up = ctx.state.base == "DOWN" and ctx.state.reason.endswith(_GIVEN_UP)
+    is_theirs = drain_reasons.strip_appended(ctx.state.reason) == run.facts.get(_PERSONS_WORDS)
+    return is_given_up and is_theirs and not ctx.state.is_draining and not ctx.state.is_failing
+
+
+def _restore_persons_drain(run: Run, ctx: Context) -> None:
+    words = run.facts[_PERSONS_WORDS]
+    text = (
+        f'Slurm took the drain of {ctx.node} with "{words}" away, since the boot that Kintsugi had'
+        " asked for has not come. It is put back."
+    )
+    audit.record_run(run, Drain.name, audit.Phase.BEGUN, text, now=ctx.now)
+    reason = f"{words[:_LONGEST_WORDS]} (put back by Kintsugi)"
+    ctx.world.slurm_writer.drain(ctx.node, reason, as_seen=ctx.state)
+    with transaction.atomic():
+        audit.record_run(run, Drain.name, audit.Phase.DONE, text, now=ctx.now)
+        transitions.record(run.incident_id, kind="run_note", text=text, now=ctx.now)
+        lease.release(run, wake_at=None)
 
 
 def _drain_again(run: Run, dropped: Dropped, ctx: Context) -> None:

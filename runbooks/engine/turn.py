@@ -83,6 +83,7 @@ def advance(run_id: int, *, now: datetime, world: World, at: Point = _ignore_poi
     run = lease.acquire(run_id, now)
     if run is None:
         return
+    world = world.checked_by(partial(lease.check, run))
     try:
         with heartbeat.keep_alive(run):
             at("leased")
@@ -213,7 +214,7 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
     if acts_on_node(step) and _is_refused_by_node(turn, ctx):
         return
     if step.act is Act.DRAIN:
-        overwritten.note_seen(run.facts, ctx.state)
+        overwritten.note_seen(run.facts, ctx.state, now)
     with transaction.atomic():
         approvals.use_permission(permission, now)
         ending.store_attempt(turn)

@@ -84,14 +84,15 @@ def load_fleet(
     facts |= _load_fault_facts(run.fault_type, is_other, now)
     facts |= _load_node_facts(run.place, run.fault_type, get_resource(run), now)
     facts |= _load_queue_facts(run, is_other)
-    claimed = _get_claimed_nodes(is_other, now)
+    claims = _load_claims(is_other, now)
     reboots = _get_reboots(Q(node=run.node) & is_other, now)
     return Fleet(
         **facts,
         unusable=unusable,
         held_until=run.incident.held_until,
         held_reason=run.incident.held_reason,
-        claimed=claimed,
+        claimed=claims.nodes,
+        just_ended=claims.just_ended,
         is_claimed=run.claimed_at is not None,
         reboots=reboots,
     )
@@ -111,9 +112,15 @@ def load_fleet_for_node(
     facts |= _load_mode(runbook, node, now)
     facts |= _load_fault_facts(fault_type, Q(), now)
     facts |= _load_node_facts(node.name, fault_type, resources.node(node.name), now)
-    claimed = _get_claimed_nodes(~Q(node=node), now)
+    claims = _load_claims(~Q(node=node), now)
     reboots = _get_reboots(Q(node=node), now)
-    return Fleet(**facts, claimed=claimed, is_claimed=False, reboots=reboots)
+    return Fleet(
+        **facts,
+        claimed=claims.nodes,
+        just_ended=claims.just_ended,
+        is_claimed=False,
+        reboots=reboots,
+    )
 
 
 def get_answering_nodes(names: Sequence[str], slurm: SlurmReader) -> set[str] | None:
@@ -255,7 +262,7 @@ def get_resource(run: Run) -> str:
 
 def get_held_nodes(run: Run, now: datetime) -> frozenset[str]:
     """Nodes that our other runs have been let take out."""
-    return _get_claimed_nodes(~Q(pk=run.pk), now)
+    return _load_claims(~Q(pk=run.pk), now).nodes
 
 
 def get_active_repairs(node: str) -> frozenset[str]:
@@ -364,15 +371,25 @@ def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> di
     }
 
 
-def _get_claimed_nodes(which: Q, now: datetime) -> frozenset[str]:
+@dataclass(frozen=True)
+class _Claims:
+    """`just_ended`: of these nodes, those whose run has ended a moment ago."""
+
+    nodes: frozenset[str]
+    just_ended: frozenset[str]
+
+
+def _load_claims(which: Q, now: datetime) -> _Claims:
     """With the nodes whose own check was given leave to stop a job: Slurm is about to drain
     them."""
     unended = Q(finished_at=None) | Q(finished_at__gte=now - _JUST_ENDED)
     runs = Run.objects.filter(which, unended, claimed_at__isnull=False)
     stops = JobStop.objects.filter(expires_at__gt=now)
-    taken = runs.values_list("node__name", flat=True)
-    granted = stops.values_list("node__name", flat=True)
-    return frozenset((*taken, *granted))
+    taken = list(runs.values_list("node__name", "finished_at"))
+    granted = frozenset(stops.values_list("node__name", flat=True))
+    ended = {name for name, finished_at in taken if finished_at is not None}
+    held = {name for name, finished_at in taken if finished_at is None} | granted
+    return _Claims(frozenset(held | ended), frozenset(ended - held))
 
 
 def _get_reboots(which: Q, now: datetime) -> tuple[PastReboot, ...]:

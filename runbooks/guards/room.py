@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from itertools import product
 
 from runbooks.guards.verdicts import (
     DEFAULT_BOUNDS,
@@ -95,8 +96,10 @@ def jobs(request: Request, fleet: Fleet, now: datetime) -> GuardRefused | None:
     own = set(fleet.nodes[request.node].partitions)
     soon = (demand for demand in fleet.demands if _starts_soon(demand, now))
     affected = (demand for demand in soon if own.intersection(demand.partitions))
-    for demand in demands.get_largest(affected):
-        serving = _get_serving_nodes(fleet, demand) | {request.node}
+    # Whether a node whose run has just ended is out or not: neither may leave a job too few.
+    claims = (fleet.claimed, fleet.claimed - fleet.just_ended)
+    for demand, claimed in product(demands.get_largest(affected), claims):
+        serving = _get_serving_nodes(fleet, demand, claimed) | {request.node}
         if len(serving) - 1 < demand.nodes <= len(serving):
             names = ", ".join(demand.partitions)
             in_service = f"{len(serving)} nodes of {names} are in service"
@@ -114,11 +117,11 @@ def _starts_soon(demand: Demand, now: datetime) -> bool:
     return demand.starts_at is None or demand.starts_at <= now + STARTS_SOON
 
 
-def _get_serving_nodes(fleet: Fleet, demand: Demand) -> set[str]:
+def _get_serving_nodes(fleet: Fleet, demand: Demand, claimed: frozenset[str]) -> set[str]:
     """In service, not about to go out, and in a partition that may serve the job."""
     usable = set(demand.partitions)
     in_service = {name for name, node in fleet.nodes.items() if node.is_serving}
-    free = in_service - fleet.claimed
+    free = in_service - claimed
     return {name for name in free if usable.intersection(fleet.nodes[name].partitions)}
 
 

@@ -100,7 +100,8 @@ class WiderCause:
 @dataclass(frozen=True)
 class Fleet:
     """`nodes` as Slurm shows them; `claimed` are nodes that other unfinished runs have taken out or
-    are about to; `is_claimed` says whether this run has been let take its node out already.
+    are about to, and `just_ended` those whose run has ended a moment ago, since Slurm may have been
+    read before; `is_claimed` says whether this run has been let take its node out already.
 
     `stopped` says who engaged the stop switch and why, empty when nobody did; `mode` is the
     runbook's there now, and `mode_why` names the arming that says so, by its number `arming`;
@@ -121,6 +122,7 @@ class Fleet:
 
     nodes: Mapping[str, NodeState]
     claimed: frozenset[str] = frozenset()
+    just_ended: frozenset[str] = frozenset()
     is_claimed: bool = True
     reboots: tuple[PastReboot, ...] = ()
     stopped: str = ""

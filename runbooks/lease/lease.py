@@ -108,12 +108,23 @@ def acquire(run_id: int, now: datetime) -> Run | None:
 
 def update(run: Run, **values: Any) -> None:
     """Stores values under the lease and goes on. Raises LateWorker."""
-    states = (run.state,) if run.finished_at is not None else _LIVE
-    leased = Run.objects.filter(pk=run.pk, fence=run.fence, state__in=states)
-    if leased.update(**values) != 1:
+    if _leased(run).update(**values) != 1:
         raise LateWorker(f"run {run.pk}, fence {run.fence}")
     for name, value in values.items():
         setattr(run, name, value)
+
+
+def check(run: Run) -> None:
+    """Raises LateWorker where the lease has gone to another worker, or somebody has ended the run:
+    this process stood still for longer than a lease."""
+    if not _leased(run).exists():
+        raise LateWorker(f"run {run.pk}, fence {run.fence}")
+
+
+def _leased(run: Run) -> QuerySet[Run]:
+    """The run's row, while the lease that this object holds is the last."""
+    states = (run.state,) if run.finished_at is not None else _LIVE
+    return Run.objects.filter(pk=run.pk, fence=run.fence, state__in=states)
 
 
 def release(run: Run, *, wake_at: datetime | None, **values: Any) -> None:

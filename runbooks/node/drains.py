@@ -21,6 +21,10 @@ OF_A_DRAIN = (WRITTEN, "reason")
 RESUMED_AT = "persons_resumed_at"
 # The fact of a run: the reboot that it waits for was asked for by somebody else.
 REBOOTED_BY_ANOTHER = "rebooted_by_another"
+# The fact of a run: whether its drain stood just after it had asked for a reboot.
+ASKED_UNDER_DRAIN = "reboot_asked_under_drain"
+# The fact of a run: it has taken its request for a reboot back, and Slurm has taken that.
+REBOOT_CANCELLED = "reboot_cancelled"
 # The fact of a run: the person's reason under which it has said that its own reboot still stands.
 _TOLD_UNDER = "reboot_stands_under"
 
@@ -125,24 +129,46 @@ def _get_attempted_reasons(ctx: Context) -> list[Written]:
 
 
 def is_resumed_since_attempt(ctx: Context) -> bool:
-    """Whether the node serves and still shows what this run's drain writes: a resume keeps the
-    reason from 23.11 to 25.11, where no accounts are kept. Elsewhere nothing tells of it."""
+    """Whether the node serves, and this run's drain, of which a worker died, had come: the accounts
+    say so, or its reason stands there still (a resume keeps it from 23.11 to 25.11, where no
+    accounts are kept). Raises SlurmError."""
     attempted = _get_attempted_reasons(ctx)
-    return not ctx.state.is_out and any(written.stands_in(ctx.state) for written in attempted)
+    if not attempted or ctx.state.is_out:
+        return False
+    if any(written.stands_in(ctx.state) for written in attempted):
+        return True
+    events = ctx.world.slurm.node_events(ctx.node) or []
+    reasons = {written.reason for written in attempted}
+    return any(event.reason in reasons for event in events)
 
 
 def is_own_reboot_awaited(facts: Mapping[str, Any]) -> bool:
     """Whether the run has asked for a reboot whose boot it has not seen. One that a person asked
     for is theirs to cancel, also where the run waits for it."""
     is_awaited = "reboot_at" in facts and "booted_at" not in facts
-    return is_awaited and REBOOTED_BY_ANOTHER not in facts
+    return is_awaited and REBOOTED_BY_ANOTHER not in facts and REBOOT_CANCELLED not in facts
 
 
 def is_own_reboot_queued(ctx: Context) -> bool:
-    """Whether Slurm has still to send the reboot that this run has asked for."""
+    """Whether Slurm has still to send the reboot that this run has asked for. One that is queued
+    may be somebody else's: the node has booted since, or their request has brought a reason."""
     is_queued = is_own_reboot_awaited(ctx.facts) and "REBOOT_REQUESTED" in ctx.state.flags
     asked_at = fact_time(ctx, "reboot_at")
-    return is_queued and not (asked_at is not None and node_states.has_booted(ctx.state, asked_at))
+    if not is_queued or (asked_at is not None and node_states.has_booted(ctx.state, asked_at)):
+        return False
+    is_out = ctx.state.is_draining or ctx.state.is_failing
+    return is_out or not _is_asked_with_reason(ctx)
+
+
+def _is_asked_with_reason(ctx: Context) -> bool:
+    """Whether a node in service shows a reason that another request for a reboot has brought. Slurm
+    writes one where none stands: our own request has none, where it came while our drain stood."""
+    reason = ctx.state.reason
+    written = ownership.load_written(ctx.facts)
+    is_left = any(row.stands_in(ctx.state) for row in written)
+    if not reason or is_left or reason == ctx.facts.get(_TOLD_UNDER):
+        return False
+    return bool(ctx.facts.get(ASKED_UNDER_DRAIN))
 
 
 def withdraw_own_reboot(ctx: Context) -> str:
@@ -163,6 +189,7 @@ def withdraw_own_reboot(ctx: Context) -> str:
             f" NodeName={ctx.node} State=DRAIN Reason=..."
         )
     ctx.world.slurm_writer.withdraw_reboot(ctx.node, as_seen=ctx.state)
+    ctx.facts[REBOOT_CANCELLED] = True
     return (
         "The reboot that Kintsugi had asked for, and that Slurm had not sent, is cancelled:"
         f" {ctx.node} runs on."

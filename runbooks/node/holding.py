@@ -21,6 +21,8 @@ _WHOLE = timedelta(seconds=1)
 
 # The fact of a run: when the slurmctld began that showed no drain of ours any more.
 LOST_AT = "slurm_state_lost_at"
+# The fact of a run: when it last saw that Slurm had still to send its reboot.
+QUEUED_AT = "reboot_queued_at"
 
 
 def find_lost_state(ctx: Context, seen_at: datetime | None) -> datetime | None:
@@ -46,15 +48,14 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     found = drains.evaluate_hold(ctx)
     if isinstance(found, TakenOver) and found.is_resumed and is_forgotten(ctx, _held_at(ctx)):
         return Dropped(f"slurmctld restarted and has forgotten the drain of {ctx.node}")
-    asked_at = fact_time(ctx, "reboot_at")
     # Slurm's patience begins when it has sent the reboot.
-    is_sent = "REBOOT_REQUESTED" not in ctx.state.flags
-    is_booting = asked_at is not None and is_sent and "booted_at" not in ctx.facts
-    if not (
-        isinstance(found, TakenOver) and found.is_resumed and is_booting and asked_at is not None
-    ):
+    sent_after = fact_time(ctx, QUEUED_AT) or fact_time(ctx, "reboot_at")
+    is_sent = "REBOOT_REQUESTED" not in ctx.state.flags and "booted_at" not in ctx.facts
+    is_resumed = isinstance(found, TakenOver) and found.is_resumed
+    if not (is_resumed and is_sent) or sent_after is None:
         return found
-    if not node_states.takes_back_unasked(ctx.world.slurm.config(), asked_at=asked_at, now=ctx.now):
+    config = ctx.world.slurm.config()
+    if not node_states.takes_back_unasked(config, asked_at=sent_after, now=ctx.now):
         return found
     return Dropped(
         f"Slurm gave up waiting for {ctx.node}'s boot and took it back unverified"

@@ -32,6 +32,9 @@ _SETTLES_IN = timedelta(seconds=3)
 LOOK_AGAIN = timedelta(seconds=1)
 # Slurm keeps 255 characters of it in the accounts.
 _LONGEST = 240
+# What the accounts say began before our look, and the look did not show, was over by then. The two
+# machines' clocks may differ: our choice, more than those of machines that run NTP.
+_CLOCKS_APART = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,16 @@ class Unknown:
     """The accounts do not hold our own act yet."""
 
 
-def note_seen(facts: dict[str, Any], seen: NodeState) -> None:
+def note_seen(facts: dict[str, Any], seen: NodeState, now: datetime) -> None:
     """Before a drain: the worker may die in it, and another has to tell what stood there."""
-    facts[_SEEN] = _build_seen(seen)
+    facts[_SEEN] = _build_seen(seen, now)
 
 
-def _build_seen(seen: NodeState) -> dict[str, str]:
-    return {"reason": seen.reason, "at": _format_second(seen.reason_changed_at)}
+def _build_seen(seen: NodeState, now: datetime) -> dict[str, str]:
+    """`serving_at`: when the node was seen to be in service, empty where it was out."""
+    serving_at = "" if seen.is_out else to_iso(now)
+    changed_at = _format_second(seen.reason_changed_at)
+    return {"reason": seen.reason, "at": changed_at, "serving_at": serving_at}
 
 
 def note_drain(
@@ -64,7 +70,7 @@ def note_drain(
     was read back. Of a node with jobs the accounts hold nothing."""
     facts.pop(_UNCHECKED, None)
     kept = facts.pop(_SEEN, {})
-    before = _build_seen(seen) if seen is not None else kept
+    before = _build_seen(seen, now) if seen is not None else kept
     if not after.is_drained or after.reason_changed_at is None:
         return
     reason = drain_reasons.strip_appended(after.reason)
@@ -76,6 +82,7 @@ def note_drain(
         "act": _DRAIN,
         "seen": before.get("reason", ""),
         "seen_at": before.get("at", ""),
+        "serving_at": before.get("serving_at", ""),
         "reason": reason,
         "by": set_by,
         "began_at": _format_second(began_at),
@@ -161,16 +168,17 @@ def _compare(
     ctx: Context, act: Mapping[str, Any], events: Sequence[NodeEvent]
 ) -> Overwritten | Unknown | None:
     if act["act"] == _RESUME:
-        return _find_before_resume(act["reason"], events)
-    found = _find_before_drain(act, events)
+        found = _find_before_resume(act["reason"], events)
+    else:
+        found = _find_before_drain(act, events)
     if isinstance(found, Overwritten) and _is_ours(ctx, found):
         return None
     return found
 
 
 def _is_ours(ctx: Context, found: Overwritten) -> bool:
-    """Another run of ours gave the node back within that second, or Slurm had taken back what this
-    one had drained."""
+    """Another run of ours drained the node or gave it back within that second, or Slurm had taken
+    back what this one had drained."""
     incident = ownership.parse_incident(found.reason)
     if incident is None:
         return False
@@ -196,6 +204,10 @@ def _find_before_drain(
     if is_by_another and act["seen_at"] != act["began_at"]:
         return Overwritten("", own.by, own.began_at)
     before = [event for event in events if event.ended_at == own.began_at and event is not own]
+    serving_at = act.get("serving_at", "")
+    if serving_at:
+        began_after = datetime.fromisoformat(serving_at) - _CLOCKS_APART
+        before = [event for event in before if event.began_at > began_after]
     # The accounts hold the reason as it was set, without what Slurm has appended since.
     seen = drain_reasons.strip_appended(act["seen"])
     unseen = [event for event in before if drain_reasons.strip_appended(event.reason) != seen]

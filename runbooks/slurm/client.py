@@ -6,12 +6,14 @@ and have acted, and 0 and have not). Nothing is done to a cluster of another nam
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from detectors.detector import DetectorError, Output, Shell, Target
@@ -207,6 +209,19 @@ _SBATCH = (
 )
 
 
+@dataclass
+class _CheckedCluster:
+    """slurm.conf of the cluster that may be acted upon, and until when (time.monotonic) it is not
+    asked for again."""
+
+    until: float = -math.inf
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def _check_nothing() -> None:
+    """Whoever acts has no lease that may be over."""
+
+
 class ScontrolWriter(ScontrolReader):
     """Acts through Slurm's programs as well. `cluster_name` is the one cluster that may be acted
     upon; looking is free. `incidents_at`: the address below which incidents are shown, which is
@@ -224,7 +239,13 @@ class ScontrolWriter(ScontrolReader):
         super().__init__(shell, host, conf=conf)
         self._cluster_name = cluster_name
         self._incidents_at = incidents_at
-        self._checked: tuple[float, Mapping[str, str]] | None = None
+        self._cluster = _CheckedCluster()
+        self._check_before_act: Callable[[], None] = _check_nothing
+
+    def checked_by(self, check: Callable[[], None]) -> ScontrolWriter:
+        other = copy.copy(self)
+        other._check_before_act = check
+        return other
 
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
         words = _format_one_line(reason)
@@ -262,7 +283,7 @@ class ScontrolWriter(ScontrolReader):
         if node_comments.is_ours(after.comment):
             raise answers.build_mismatch(f"{node} keeps the comment {after.comment}", output)
 
-    def reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
+    def reboot(self, node: str, *, as_seen: NodeState | None = None) -> NodeState:
         before = self._unchanged(node, as_seen)
         output = self._run("scontrol", "reboot", node)
         after = self._look(node)
@@ -271,6 +292,7 @@ class ScontrolWriter(ScontrolReader):
             raise answers.build_mismatch(
                 f"{node} is {format_state(after)} after a reboot was asked for", output
             )
+        return after
 
     def cancel_reboot(
         self, node: str, reason: str, *, as_seen: NodeState | None = None
@@ -492,8 +514,8 @@ class ScontrolWriter(ScontrolReader):
         """slurm.conf as it was within a minute. Raises SlurmRefusal where this is another cluster
         than the one to be acted upon."""
         now = time.monotonic()
-        if self._checked is not None and now < self._checked[0] + _CLUSTER_KEPT_S:
-            return self._checked[1]
+        if now < self._cluster.until:
+            return self._cluster.config
         config = self.config()
         name = config.get("ClusterName", "")
         if not self._cluster_name or name != self._cluster_name:
@@ -501,7 +523,7 @@ class ScontrolWriter(ScontrolReader):
                 f"this is cluster {name or 'without a name'}, and KINTSUGI_CLUSTER_NAME is"
                 f" {self._cluster_name or 'unset'}: nothing is done to it"
             )
-        self._checked = (now, config)
+        self._cluster.until, self._cluster.config = now + _CLUSTER_KEPT_S, config
         return config
 
     def _look(self, node: str) -> NodeState:
@@ -516,6 +538,7 @@ class ScontrolWriter(ScontrolReader):
     def _look_unchanged(self, node: str, as_seen: NodeState | None) -> NodeState:
         found = self._look(node)
         check_unchanged(node, as_seen, found)
+        self._check_before_act()
         return found
 
     def _require_job(self, job_id: str) -> SlurmJob:

@@ -4,7 +4,7 @@ what it answers with."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -175,6 +175,11 @@ class SlurmWriter(SlurmReader, Protocol):
     nothing is compared.
     """
 
+    def checked_by(self, check: Callable[[], None]) -> SlurmWriter:
+        """The same, which calls `check` between the last look at a node and the act on it. What
+        that raises is raised, and nothing was done."""
+        ...
+
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
         """Take the node out for new jobs; the node as it is then. What its reason was is
         overwritten.
@@ -191,9 +196,9 @@ class SlurmWriter(SlurmReader, Protocol):
         """What we have left in its comment, where nobody has written anything else since."""
         ...
 
-    def reboot(self, node: str, *, as_seen: NodeState | None = None) -> None:
+    def reboot(self, node: str, *, as_seen: NodeState | None = None) -> NodeState:
         """Plain `scontrol reboot`: a drained node comes back drained. Past ResumeTimeout it does
-        not."""
+        not. The node as it is then."""
         ...
 
     def cancel_reboot(

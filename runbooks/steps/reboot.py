@@ -71,7 +71,9 @@ class Reboot(Base):
     def run(self, ctx: Context) -> Result:
         ctx.facts["reboot_at"] = to_iso(ctx.now)
         ctx.facts.pop(drains.REBOOTED_BY_ANOTHER, None)
-        ctx.world.slurm_writer.reboot(ctx.node, as_seen=ctx.state)
+        ctx.facts.pop(drains.REBOOT_CANCELLED, None)
+        after = ctx.world.slurm_writer.reboot(ctx.node, as_seen=ctx.state)
+        ctx.facts[drains.ASKED_UNDER_DRAIN] = after.is_draining
         return Done(f"{ctx.node} reboots: Slurm has taken the request.")
 
 

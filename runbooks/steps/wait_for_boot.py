@@ -42,6 +42,8 @@ class WaitForBoot(Base):
 
     def run(self, ctx: Context) -> Result:
         asked_at = fact_time(ctx, "reboot_at") or ctx.now
+        if "REBOOT_REQUESTED" in ctx.state.flags:
+            ctx.facts[holding.QUEUED_AT] = to_iso(ctx.now)
         boot = _find_new_boot(ctx, asked_at)
         if boot is not None and node_states.is_back(ctx.state, asked_at):
             ctx.facts.update(booted_at=to_iso(boot.booted_at), boot_id_after=boot.boot_id)
@@ -58,6 +60,7 @@ class WaitForBoot(Base):
             return _give_up(ctx, asked_at, has_booted=boot is not None)
         if boot is None and waited > _SETTLED and _is_forgotten(ctx, asked_at):
             ctx.facts.pop("reboot_at")
+            ctx.facts.pop(holding.QUEUED_AT, None)
             return Back(
                 f"slurmctld restarted and has forgotten the reboot of {ctx.node}: it is asked for"
                 " again."
@@ -124,6 +127,7 @@ def _give_up(ctx: Context, asked_at: datetime, *, has_booted: bool) -> Failed | 
             after = ctx.world.slurm_writer.cancel_reboot(
                 ctx.node, ctx.facts["reason"], as_seen=ctx.state
             )
+            ctx.facts[drains.REBOOT_CANCELLED] = True
             drains.store_written(ctx.facts, after)
             overwritten.note_drain(ctx.facts, ctx.state, after, ctx.now)
     if has_booted:

@@ -19,6 +19,9 @@ class Interleaved:
         self._client = client
         self._pause = pause
 
+    def checked_by(self, check: Callable[[], None]) -> Interleaved:
+        return Interleaved(self._client.checked_by(check), self._pause)
+
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._client, name)
 

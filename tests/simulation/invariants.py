@@ -247,7 +247,8 @@ def no_reboot_of_ours_outlasts_a_persons_resume(play: Play) -> None:
         if asked_at is None or asked_at > at or play.site.now - at < WITHDRAWN_WITHIN:
             continue
         state = play.look(node)
-        is_theirs = node in play.record.awaited_boots or state.is_draining
+        is_out = state.is_draining or state.is_failing  # of these the words would go with it
+        is_theirs = node in play.record.awaited_boots or is_out
         if "REBOOT_REQUESTED" in state.flags and not is_theirs:
             raise Broken(f"{node} was resumed by a person, and our reboot of it still stands")
 

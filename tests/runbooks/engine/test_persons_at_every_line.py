@@ -6,19 +6,22 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import runbooks
+from fixtures.memory_slurm_commands import CommandShell
 from incidents import services as incidents
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
 from runbooks.engine import turn
 from runbooks.models import Installation, Run, RunState
+from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
-from tests.runbooks.site import Site
+from tests.runbooks.site import CLUSTER, Site
 
 pytestmark = pytest.mark.django_db
 ACTS = ("drain", "resume", "reboot", "cancel_reboot", "withdraw_reboot")
@@ -208,6 +211,19 @@ def test_our_own_reboot_that_an_older_state_of_slurm_still_shows_is_nobodys_word
     assert [act[0] for act in site.slurm.journal] == ["drain", "reboot", "resume"]
 
 
+class _ResumedBeforeReboot(ScontrolWriter):
+    """Between our look and our reboot a person resumes the node, and a job starts there."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(CommandShell(site.slurm), parse_controller("local"), cluster_name=CLUSTER)
+        self._site = site
+
+    def reboot(self, node: str, *, as_seen: NodeState | None = None) -> NodeState:
+        self._site.slurm.human_resume(node)
+        self._site.slurm.add_job("78", nodes=[node])
+        return super().reboot(node)
+
+
 def test_a_reboot_of_ours_that_slurm_has_not_sent_is_cancelled_when_a_person_resumes_the_node() -> (
     None
 ):
@@ -217,14 +233,8 @@ def test_a_reboot_of_ours_that_slurm_has_not_sent_is_cancelled_when_a_person_res
         site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
     )
     site.slurm.hung.add("gn001")
-
-    def at(point: str) -> None:
-        if point == "acted":
-            site.slurm.human_resume("gn001")
-            site.slurm.add_job("78", nodes=["gn001"])
-            site.slurm.human_reboot("gn001", user="root")
-
-    turn.advance(run.pk, now=site.now, world=site.world, at=at)
+    site.world = replace(site.world, writer=_ResumedBeforeReboot(site))
+    turn.advance(run.pk, now=site.now, world=site.world)
     run = site.play(run)
     assert run.state == RunState.ABORTED
     assert node(site).flags == frozenset()
@@ -357,6 +367,27 @@ def test_our_reboot_does_not_hit_whoever_drains_after_an_abort_and_then_takes_it
     assert run.wake_at is None
 
 
+def test_a_persons_drain_that_slurm_drops_since_our_reboot_never_came_is_put_back() -> None:
+    """As slurmctld 22.05 does past ResumeTimeout."""
+    settings = {"SLURM_VERSION": "22.05.8", "ReturnToService": "2", "ResumeTimeout": "90 sec"}
+    site = Site(nodes=2, slurm=settings)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.slurm.hung.add("gn001")
+    run = site.advance(run)
+    assert node(site).flags == {"DRAIN", "REBOOT_ISSUED"}
+    drains(site)
+    for _ in range(8):
+        site.now += timedelta(seconds=30)
+        run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert node(site).is_draining
+    assert node(site).reason == f"{THEIRS} (put back by Kintsugi)"
+    assert any("It is put back" in line for line in site.story(run.incident))
+    assert run.wake_at is None
+
+
 def test_a_persons_reboot_that_slurm_does_not_send_is_not_cancelled_past_the_time_of_a_boot() -> (
     None
 ):
@@ -373,6 +404,44 @@ def test_a_persons_reboot_that_slurm_does_not_send_is_not_cancelled_past_the_tim
     assert node(site).flags == {"DRAIN", "REBOOT_REQUESTED"}
     assert run.state == RunState.FAILED
     assert "Kintsugi does not cancel it" in run.outcome
+
+
+def test_a_reboot_that_a_person_asks_for_once_they_have_resumed_the_node_is_not_cancelled() -> None:
+    """Their resume took ours away, and nobody looked in between."""
+    site = Site(nodes=2, slurm={"SLURM_VERSION": "26.05.5"})
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    drains(site)
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert "still stands" in run.outcome
+    site.slurm.human_resume("gn001")
+    site.slurm.human_reboot("gn001", user="root")
+    for _ in range(3):
+        site.now += timedelta(minutes=1)
+        run = site.advance(run)
+    assert node(site).flags == {"REBOOT_REQUESTED"}
+    assert run.wake_at is None
+
+
+def test_a_reboot_that_a_person_asks_for_after_ours_was_cancelled_is_theirs() -> None:
+    """Slurm had not sent ours within the time of a boot, and the run has ended with that."""
+    site = Site(nodes=2, slurm={"SLURM_VERSION": "26.05.5"})
+    site.slurm.send_reboots_after(timedelta(days=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    site.now += site.world.policy.boot_time + timedelta(minutes=1)
+    run = site.advance(run)
+    assert run.state == RunState.NOT_CURED
+    assert node(site).flags == {"DRAIN"}
+    site.slurm.human_reboot("gn001", user="root")
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.now += timedelta(minutes=1)
+    site.advance(run)
+    assert node(site).flags == {"REBOOT_REQUESTED"}
 
 
 def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_incident_is_closed() -> None:
@@ -395,11 +464,12 @@ def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_incident_
     assert node(site).flags == frozenset()
 
 
-def test_a_person_who_takes_the_drain_away_before_our_reboot_was_sent_is_not_taken_for_slurm() -> (
-    None
-):
+@pytest.mark.parametrize("state", ["UNDRAIN", "RESUME"])
+def test_a_person_who_takes_the_drain_away_before_our_reboot_was_sent_is_not_taken_for_slurm(
+    state: str,
+) -> None:
     """With ReturnToService=2 an older Slurm takes a node back past ResumeTimeout, which begins when
-    the reboot was sent."""
+    the reboot was sent. A RESUME takes the reboot away with the drain."""
     settings = {
         "SLURM_VERSION": "22.05.8",
         "ReturnToService": "2",
@@ -411,7 +481,9 @@ def test_a_person_who_takes_the_drain_away_before_our_reboot_was_sent_is_not_tak
         site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
     )
     site.now += timedelta(minutes=2)
-    site.slurm.update("gn001", "UNDRAIN", "")
+    run = site.advance(run)
+    site.slurm.update("gn001", state, "")
+    site.now += timedelta(seconds=10)
     run = site.advance(run)
     assert run.state == RunState.ABORTED
     assert node(site).flags == frozenset()

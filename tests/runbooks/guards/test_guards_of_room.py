@@ -135,6 +135,13 @@ def test_claims_that_slurm_does_not_show_yet_serve_no_job() -> None:
     assert refusal(DRAIN, fleet) == Refusal.JOB_FLOOR
 
 
+@pytest.mark.parametrize("needed", [96, 97])
+def test_a_node_whose_run_has_just_ended_may_serve_a_job_or_be_out(needed: int) -> None:
+    ended = frozenset({"gn002"})
+    fleet = a_fleet(100, 3, demands=needing(needed), claimed=ended, just_ended=ended)
+    assert refusal(DRAIN, fleet) == Refusal.JOB_FLOOR
+
+
 def test_job_of_another_partition_needs_nothing_of_this_one() -> None:
     assert refusal(DRAIN, a_fleet(20, demands=needing(20, partitions=("debug",)))) is None
 

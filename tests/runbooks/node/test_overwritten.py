@@ -351,6 +351,77 @@ def test_a_node_that_a_person_resumed_after_the_drain_of_a_worker_that_died_is_l
     assert not site.slurm.nodes(("gn001",))["gn001"].is_out
 
 
+def test_the_accounts_tell_of_the_drain_of_a_worker_that_died_and_of_the_resume_after_it() -> None:
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+    with pytest.raises(Killed):
+        turn.advance(run.pk, now=site.now, world=site.world, at=dies_after_its_act)
+    site.now += timedelta(seconds=3)
+    site.slurm.human_resume("gn001")
+    assert site.slurm.nodes(("gn001",))["gn001"].reason == ""
+    site.now += LEASE + timedelta(seconds=1)
+    run = site.play(run)
+    assert run.state == RunState.FAILED
+    assert "was resumed by a person since" in run.outcome
+    assert acts(site) == ["drain"]
+
+
+def test_a_worker_that_stood_still_before_its_act_does_not_do_it_once_another_has() -> None:
+    """In between a person has resumed the node: it looks as it did before the first drain."""
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+
+    def stand_still(point: str) -> None:
+        if point == "attempted" and not site.slurm.journal:
+            site.now += LEASE + timedelta(seconds=1)
+            turn.advance(run.pk, now=site.now, world=site.world)
+            site.now += timedelta(seconds=2)
+            site.slurm.human_resume("gn001")
+
+    turn.advance(run.pk, now=site.now, world=site.world, at=stand_still)
+    assert acts(site) == ["drain"]
+    site.now += timedelta(minutes=1)
+    run = site.play(run)
+    assert run.state == RunState.ABORTED
+    assert "was resumed by someone else" in run.outcome
+    assert acts(site) == ["drain"]
+
+
+def test_a_drain_that_a_person_takes_back_within_the_second_of_ours_was_theirs_for_long() -> None:
+    """The accounts end it when ours begins, as if ours had written over it: but it was seen gone."""
+    site = Site(nodes=2)
+    site.slurm.human_drain("gn001", THEIRS)
+    site.now += timedelta(minutes=1)
+    site.slurm.update("gn001", "UNDRAIN", "")
+    run = site.play(site.begin(site.lose_gpu()))
+    assert run.state == RunState.SUCCEEDED, run.outcome
+    assert acts(site) == ["drain", "reboot", "resume"]
+
+
+def test_the_drain_of_a_later_run_of_ours_is_not_put_back_as_a_persons() -> None:
+    """It came within the second in which the run before gave the node back, and a person has taken
+    it away since."""
+    site = Site(nodes=2)
+    run = site.play(
+        site.begin(site.lose_gpu()),
+        until=lambda run: run.state == RunState.SUCCEEDED,
+        limit=timedelta(minutes=10),
+    )
+    assert run.wake_at is not None
+    later = Run.objects.get(pk=run.pk)
+    later.pk, later.fence = None, 0
+    reason = "kintsugi:1/later gpu.xid.79: GPU has fallen off the bus"
+    later.facts = {"written": [{"reason": reason, "by": "root", "at": ""}]}
+    later.save(force_insert=True)
+    site.slurm.drain("gn001", reason)
+    site.now += timedelta(seconds=2)
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.now = max(site.now, run.wake_at)
+    site.advance(run)
+    assert acts(site) == ["drain", "reboot", "resume", "drain"]
+    assert not site.slurm.nodes(("gn001",))["gn001"].is_draining
+
+
 class AfterCancel(CommandShell):
     """Lets a person act once, so many programs after our `scontrol cancel_reboot`."""
 

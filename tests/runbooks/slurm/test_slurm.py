@@ -189,6 +189,19 @@ def wait_for(site: Site, condition: Callable[[NodeState], bool]) -> NodeState:
     return state
 
 
+def test_what_a_check_raises_keeps_the_act_from_the_node(site: Site) -> None:
+    class LeaseLost(Exception):
+        pass
+
+    def check() -> None:
+        raise LeaseLost
+
+    before = look(site)
+    with pytest.raises(LeaseLost):
+        site.slurm.checked_by(check).drain(site.node, "kintsugi:1 x: y", as_seen=before)
+    assert look(site) == before
+
+
 def test_reservations_are_told_with_nodes_flags_and_times_in_utc(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
