@@ -248,7 +248,8 @@ def no_reboot_of_ours_outlasts_a_persons_resume(play: Play) -> None:
             continue
         state = play.look(node)
         is_out = state.is_draining or state.is_failing  # of these the words would go with it
-        is_theirs = node in play.record.awaited_boots or is_out
+        asked_since = play.record.persons_reboots.get(node, at) > at
+        is_theirs = node in play.record.awaited_boots or asked_since or is_out
         if "REBOOT_REQUESTED" in state.flags and not is_theirs:
             raise Broken(f"{node} was resumed by a person, and our reboot of it still stands")
 
@@ -297,12 +298,13 @@ def critical_faults_are_told(play: Play) -> None:
 
 def no_critical_fault_is_left_to_nobody(play: Play) -> None:
     """A run works on it, a person is asked or has ended its run, or Kintsugi may not act. Whoever
-    takes a node away for good has been told that nothing is started on it."""
+    takes a node away for good, or works on it, has been told that nothing is started on it."""
     alone = set()
     leaving = decommissions.get_decommissions()
     for incident in Incident.objects.filter(severity="critical", state=State.OPEN, needs_human=""):
-        is_leaving = incident.node is not None and incident.node.name in leaving
-        is_kept = incident.silence_id is not None or is_leaving or not play.record.may_act
+        name = incident.node.name if incident.node is not None else ""
+        is_theirs_now = name in leaving or name in play.record.maintained
+        is_kept = incident.silence_id is not None or is_theirs_now or not play.record.may_act
         is_run = Run.objects.filter(incident=incident, state__in=UNFINISHED).exists()
         is_busy = Run.objects.filter(node=incident.node, state__in=UNFINISHED).exists()
         is_active = Fault.objects.active().filter(membership__incident=incident).exists()

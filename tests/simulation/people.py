@@ -134,6 +134,7 @@ class People:
         if play.look(node).is_rebooting:
             return
         play.record.awaited_boots[node] = play.site.nodes.nodes[node].boots
+        play.record.persons_reboots[node] = play.site.now
         play.site.slurm.human_reboot(node)
         play.note("bob", f"scontrol reboot {node}", node)
 

@@ -70,15 +70,16 @@ class Act:
 class Record:
     """Times are the play's. `resumed` holds, by node, reasons under which a person has put it back
     in service; `awaited_boots` how often it had booted when a person asked for a reboot that has
-    not come yet; `ours_asked` when the product asked for one. `stops`: which of switch and file stop
-    everything; `keeps_out`: which of them have nothing given back. `granted`: runs that a person
-    let act; `refusing`: nodes whose root refuses."""
+    not come yet, `persons_reboots` when they did; `ours_asked` when the product asked for one.
+    `stops`: which of switch and file stop everything; `keeps_out`: which of them have nothing given
+    back. `granted`: runs that a person let act; `refusing`: nodes whose root refuses."""
 
     words: dict[str, Word] = field(default_factory=dict)
     overwritten_at: dict[str, datetime] = field(default_factory=dict)
     resumed: dict[str, set[str]] = field(default_factory=dict)
     resumed_at: dict[str, datetime] = field(default_factory=dict)
     awaited_boots: dict[str, int] = field(default_factory=dict)
+    persons_reboots: dict[str, datetime] = field(default_factory=dict)
     ours_asked: dict[str, datetime] = field(default_factory=dict)
     acts: list[Act] = field(default_factory=list)
     own_reasons: set[str] = field(default_factory=set)

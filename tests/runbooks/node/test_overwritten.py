@@ -104,6 +104,32 @@ def test_a_drain_that_our_resume_has_undone_is_put_back(seconds: int) -> None:
     assert run.wake_at is None
 
 
+def test_a_drain_that_our_resume_has_undone_is_put_back_on_a_node_that_has_crashed_since() -> None:
+    site = Site(nodes=2)
+
+    def person() -> None:
+        site.slurm.human_drain("gn001", THEIRS)
+        site.now += timedelta(seconds=2)
+
+    class Crashes(Meanwhile):
+        def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+            output = super().run(target, argv, timeout)
+            if "State=RESUME" in argv:
+                site.slurm.switch_off("gn001")
+            return output
+
+    shell = Crashes(site, "State=RESUME", person)
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    run = site.begin(site.lose_gpu())
+    for _ in range(60):
+        site.now += timedelta(seconds=5)
+        run = site.advance(run)
+    node = site.slurm.nodes(("gn001",))["gn001"]
+    assert (node.base, node.is_draining) == ("DOWN", True)
+    assert node.reason.startswith(THEIRS)
+
+
 class Afterwards(CommandShell):
     """Lets a person act right after our drain, before the client reads it back."""
 

@@ -3,7 +3,7 @@ stands in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -38,6 +38,11 @@ class Dying(ScontrolWriter):
 
     act = ""
     is_done_before = False
+
+    def checked_by(self, check: Callable[[], None]) -> Dying:
+        """No copy: it dies once, whoever holds it."""
+        self._check_before_act = check
+        return self
 
     def set_partitions(self, *arguments: Any) -> None:
         self._die("set_partitions", *arguments)
