@@ -426,6 +426,26 @@ def test_a_reboot_that_a_person_asks_for_once_they_have_resumed_the_node_is_not_
     assert run.wake_at is None
 
 
+def test_our_reboot_is_known_by_what_slurm_has_put_in_the_place_of_our_reason() -> None:
+    """24.11 without accounts keeps it when a person takes the drain away."""
+    site = Site(nodes=2, slurm={"SLURM_VERSION": "24.11.5"})
+    site.slurm.keeps_accounts = False
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    text = "gres/gpu count reported lower than configured (7 < 8)"
+    site.slurm.slurm_drain("gn001", text)
+    run = site.advance(run)
+    services.abort(run.pk, actor="eve", now=site.now)
+    site.slurm.update("gn001", "UNDRAIN", "")
+    assert (node(site).flags, node(site).reason) == ({"REBOOT_REQUESTED"}, text)
+    for _ in range(3):
+        site.now += timedelta(minutes=1)
+        run = site.advance(run)
+    assert node(site).flags == frozenset()
+
+
 def test_a_reboot_that_a_person_asks_for_after_ours_was_cancelled_is_theirs() -> None:
     """Slurm had not sent ours within the time of a boot, and the run has ended with that."""
     site = Site(nodes=2, slurm={"SLURM_VERSION": "26.05.5"})
