@@ -18,6 +18,7 @@ from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.outcomes import Controlled
 from runbooks.people import decommission
+from runbooks.slurm.protocol import NodeState
 from tests.simulation.record import Word
 
 if TYPE_CHECKING:
@@ -107,13 +108,12 @@ class People:
         state, record = play.look(node), play.record
         if not state.is_out:
             return
-        if state.reason.startswith("kintsugi:"):
-            record.resumed.setdefault(node, set()).add(state.reason.partition(" ")[0])
         record.resumed_at[node] = play.site.now
         record.words.pop(node, None)
         record.overwritten_at.pop(node, None)
         record.awaited_boots.pop(node, None)  # a resume cancels it, and it is theirs to cancel
         play.site.slurm.human_resume(node)
+        self._note_resumed(state)
         play.note("bob", f"scontrol update NodeName={node} State=RESUME", node)
 
     def undrain(self) -> None:
@@ -122,12 +122,25 @@ class People:
         state, record = play.look(node), play.record
         if not state.is_draining or state.is_failing or node in record.overwritten_at:
             return
-        if state.reason.startswith("kintsugi:"):
-            record.resumed.setdefault(node, set()).add(state.reason.partition(" ")[0])
         record.resumed_at[node] = play.site.now
         record.words.pop(node, None)
         play.site.slurm.update(node, "UNDRAIN", "")
+        self._note_resumed(state)
         play.note("bob", f"scontrol update NodeName={node} State=UNDRAIN", node)
+
+    def _note_resumed(self, before: NodeState) -> None:
+        """Under which reason of ours. Where no worker has lived to keep that it had drained the
+        node, no accounts are kept and Slurm takes the reason away, nothing tells of the resume
+        (docs/runbooks.md says so)."""
+        play, node = self.play, before.name
+        if not before.reason.startswith("kintsugi:"):
+            return
+        runs = Run.objects.filter(node__name=node).values_list("facts", flat=True)
+        written = [row["reason"] for facts in runs for row in facts.get("written", ())]
+        is_kept = any(before.reason.startswith(reason) for reason in written)
+        is_left = play.look(node).reason == before.reason
+        if is_kept or is_left or play.site.slurm.keeps_accounts:
+            play.record.resumed.setdefault(node, set()).add(before.reason.partition(" ")[0])
 
     def reboot(self) -> None:
         play, node = self.play, self.play.choose_node()
