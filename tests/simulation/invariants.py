@@ -288,9 +288,10 @@ def critical_faults_are_told(play: Play) -> None:
     for resource, since in play.record.told_critical.items():
         if play.site.now - since < TOLD_WITHIN:
             continue
+        # One that a maintenance has kept from people is told once that is over.
         incidents = Incident.objects.filter(
             members__fault__resource=resource, members__fault__is_active=True, silence=None
-        )
+        ).exclude(announced_at__gt=play.site.now - TOLD_WITHIN)
         for number in incidents.values_list("pk", flat=True):
             if number not in told:
                 raise Broken(f"incident #{number} on {resource} was told to nobody")
