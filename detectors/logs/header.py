@@ -97,6 +97,12 @@ _LEAD = re.compile(
     r":?\s*(?:\d+: )?(?::\s*)?(?:(?P<host>[A-Za-z0-9][\w.-]*)\s?:?\s+)?(?:(?:RP|LC)/[\w/]+:)?[*.]?"
 )
 _INNER = re.compile(r"\s*(?::\s*)?(?:\d+:\s*)?[*.]?(?=\d{4}[\s-]|[A-Z][a-z]{2}\s)")
+# How long IOS has run, before a message (`service timestamps log uptime`, its default), behind the
+# sequence number and the name.
+_UPTIME = re.compile(
+    r"(?:\d{1,10}: )?(?:(?P<host>[A-Za-z][\w.-]{0,62}): )?[*.]?"
+    r"(?:\d{1,3}:\d\d:\d\d(?:\.\d{1,6})?|\d{1,3}[ywd]\d{1,2}[wdh]): (?=%[A-Z])"
+)
 _WORD_PRI = re.compile(r"<[a-z]+\d?\.([a-z]+)>\s+")
 _SEVERITY_WORD = re.compile(
     r"(" + "|".join(sorted(_SEVERITIES, key=len, reverse=True)) + r")(?=\s)\s+"
@@ -447,6 +453,9 @@ def _finish(
         program, body = _take_kernel(program, body[printk.end() :].lstrip(" "))
     if repeat is LineRepeat.NONE:
         body, repeats, repeat = _repeats(body)
+    uptime = _UPTIME.match(body)
+    if uptime is not None:
+        host, body = host or uptime["host"], body[uptime.end() :]
     occurred_at, has_stamp = at or clock.observed_at, at is not None
     return Header(
         host=host,

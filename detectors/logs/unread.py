@@ -52,7 +52,7 @@ _OF_LIBRARY = re.compile(r"\b(?:(?P<nccl>NCCL) WARN|(?P<ucx>UCX)  (?:ERROR|FATAL
 # Network operating systems: severity 0 to 3 in the mnemonic (Cisco, Arista, Dell; Huawei, H3C).
 _MNEMONIC = re.compile(
     r"(?:%(?:%\d\d)?|^#?(?=\w{3,40}/))(?P<facility>[A-Z][A-Z0-9_]*)(?:(?:-[A-Z0-9_]+)*-|/)"
-    r"(?P<severity>[0-7])[-/][A-Z]"
+    r"(?P<severity>[0-7])[-/][A-Za-z]"
 )
 # Of who may log in, what users encrypt and what a licence allows, whatever went wrong with it.
 # NX-OS sends its programs' lines, sshd's too, as SYSTEM_MSG.

@@ -120,6 +120,24 @@ FORMS = [
 
 
 @pytest.mark.parametrize(
+    ("line", "host", "at", "body"),
+    [
+        # How long IOS has run stands before a message, behind its number and the switch's name.
+        ("<187>45: leaf-03: 1y3w: %FAN-3-FAILED: fan 7", "leaf-03", NOW, "%FAN-3-FAILED: fan 7"),
+        ("*00:07:07: %FAN-3-FAILED: fan 7", None, NOW, "%FAN-3-FAILED: fan 7"),
+        # OpenSM's microseconds and thread are no machine, Huawei's mnemonic is no program.
+        ("Jan 12 03:04:05 1234 [7A7B7C7D] 0x01 -> it", None, AT, "1234 [7A7B7C7D] 0x01 -> it"),
+        ("ALML/4/FAN_FAIL: fan 7", None, NOW, "ALML/4/FAN_FAIL: fan 7"),
+    ],
+)
+def test_what_devices_put_before_a_message_is_no_program(
+    line: str, host: str | None, at: datetime, body: str
+) -> None:
+    found = header(line)
+    assert (found.host, found.occurred_at, found.program, found.body) == (host, at, "", body)
+
+
+@pytest.mark.parametrize(
     ("line", "host", "at", "seconds", "program"), FORMS, ids=[form[0][:44] for form in FORMS]
 )
 def test_every_form_gives_host_time_and_message(
