@@ -197,7 +197,8 @@ def _stood(play: Play, act: Act) -> bool:
 
 def _is_new(play: Play, act: Act) -> bool:
     """Neither a person's word put back, nor what Slurm had dropped of ours drained again."""
-    if not act.reason.startswith("kintsugi:"):
+    is_put_back = act.reason.endswith("put back by Kintsugi)")
+    if not act.reason.startswith("kintsugi:") or is_put_back:
         return False
     return act.reason not in play.record.own_reasons
 

@@ -388,7 +388,8 @@ class Play:
         for check in invariants.OF_ACTS:
             check(self, done)
         self.record.acts.append(done)
-        if verb == "drain" and reason.startswith("kintsugi:"):
+        is_put_back = reason.endswith("put back by Kintsugi)")
+        if verb == "drain" and reason.startswith("kintsugi:") and not is_put_back:
             self.record.own_reasons.add(after.reason)
         if verb == "reboot":
             self.record.ours_asked[node] = self.site.now
