@@ -9,6 +9,7 @@ from datetime import timedelta
 from detectors.detector import Command, DetectorError, Shell, Target
 from runbooks.library import library
 from runbooks.node import gpu_reset, systemd_units
+from runbooks.plan.runbook import Runbook
 from runbooks.steps.reset_gpu import ResetGpu
 from runbooks.steps.restart_units import RestartUnits
 
@@ -22,9 +23,11 @@ _WHO = "id"
 def list_runbooks(step: str) -> list[str]:
     """The runbooks with this step of `STEPS`. Raises LibraryError."""
     books = library.load().items()
-    return [
-        name for name, book in books if any(planned.step.name == step for planned in book.steps)
-    ]
+    return [name for name, book in books if _has_step(book, step)]
+
+
+def _has_step(book: Runbook, step: str) -> bool:
+    return any(planned.step.name == step for planned in book.steps)
 
 
 def list_units() -> tuple[str, ...]:
