@@ -226,8 +226,9 @@ def _format_left(held: HeldDrain, actor: str) -> str:
 
 def _hand_over(ctx: Context, reason: str) -> None:
     """A reboot that we had asked for and that Slurm has not sent is not left to hit the node."""
-    if drains.is_own_reboot_awaited(ctx.facts) and "REBOOT_REQUESTED" in ctx.state.flags:
-        ctx.world.slurm_writer.cancel_reboot(ctx.node, reason, as_seen=ctx.state)
+    if drains.is_own_reboot_queued(ctx):
+        after = ctx.world.slurm_writer.cancel_reboot(ctx.node, reason, as_seen=ctx.state)
+        overwritten.note_drain(ctx.facts, ctx.state, after, ctx.now)
         return
     drains.drain_node(ctx, reason)
 

@@ -184,6 +184,39 @@ def test_a_person_in_the_moment_of_the_act_gets_their_words_back(word: str) -> N
 
 
 @pytest.mark.django_db
+def test_a_person_in_the_moment_in_which_our_reboot_is_cancelled_gets_their_words_back() -> None:
+    site = Site(nodes=3)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+
+    def person() -> None:
+        site.now += timedelta(seconds=2)
+        site.slurm.human_drain(NODE, THEIRS)
+        site.now += timedelta(seconds=2)
+
+    [left] = leave(site, world=by_commands(site, Meanwhile(site, "State=DRAIN", person)))
+    assert "their drain and their words are put back" in left.text
+    assert state_of(site).flags == {"DRAIN"}
+    assert state_of(site).reason.startswith(THEIRS)
+    assert told(run) == [left.text]
+
+
+@pytest.mark.django_db
+def test_a_persons_reboot_is_left_standing() -> None:
+    site = Site(nodes=3)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.slurm.human_reboot(NODE, user="root")
+    site.advance(run)
+    leave(site)
+    assert state_of(site).flags == {"DRAIN", "REBOOT_REQUESTED"}
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize("give_back", [(), (NODE,)])
 def test_a_leave_that_was_killed_after_its_act_is_told_once_by_the_next(
     give_back: tuple[str, ...],
