@@ -20,7 +20,7 @@ from runbooks.engine import audit
 from runbooks.lease import lease
 from runbooks.models import Run
 from runbooks.node import drains
-from runbooks.slurm.ownership import Dropped, TakenOver
+from runbooks.slurm.ownership import Dropped, Owner, TakenOver
 from runbooks.step import Context
 from runbooks.steps.drain import Drain
 
@@ -44,10 +44,10 @@ def check_drain(run: Run, ctx: Context) -> None:
     """One look, and at most one drain. A person's resume ends it, and so does another run on the
     node; a person's drain does once no boot that we asked for is left to come."""
     hold = drains.evaluate_hold(ctx)
-    if isinstance(hold, TakenOver):
+    is_others = Run.objects.unfinished().filter(node=run.node).exists()
+    if isinstance(hold, TakenOver) and not is_others:
         _leave_to_person(run, ctx)
         return
-    is_others = Run.objects.unfinished().filter(node=run.node).exists()
     if is_others or State(run.incident.state) in CLOSED:
         # Whoever takes the drain away does not ask for the reboot.
         is_queued = "REBOOT_REQUESTED" in ctx.state.flags
@@ -65,7 +65,7 @@ def _leave_to_person(run: Run, ctx: Context) -> None:
     if _is_persons_drain_dropped(run, ctx):
         _restore_persons_drain(run, ctx)
         return
-    if ctx.state.is_draining:
+    if ctx.state.is_draining and drains.get_owner(ctx) is Owner.PERSON:
         run.facts[_PERSONS_WORDS] = drain_reasons.strip_appended(ctx.state.reason)
     left = drains.withdraw_own_reboot(ctx)
     is_theirs = ctx.state.is_draining or ctx.state.is_failing

@@ -388,6 +388,28 @@ def test_a_persons_drain_that_slurm_drops_since_our_reboot_never_came_is_put_bac
     assert run.wake_at is None
 
 
+def test_an_ended_run_leaves_the_drain_of_another_run_to_that_one() -> None:
+    """As slurmctld 22.05 drops it past ResumeTimeout of a reboot that the ended one had asked
+    for."""
+    settings = {"SLURM_VERSION": "22.05.8", "ReturnToService": "2", "ResumeTimeout": "90 sec"}
+    site = Site(nodes=2, slurm=settings)
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.slurm.hung.add("gn001")
+    run = site.advance(run)
+    services.abort(run.pk, actor="eve", now=site.now)
+    other = Run.objects.get(pk=run.pk)
+    other.pk, other.state, other.finished_at, other.wake_at = None, RunState.RUNNING, None, None
+    other.save(force_insert=True)
+    site.slurm.drain("gn001", "kintsugi:2/another gpu.lost: not there")
+    for _ in range(8):
+        site.now += timedelta(seconds=30)
+        run = site.advance(run)
+    assert not node(site).is_draining, "the other run drains it again"
+    assert [act[0] for act in site.slurm.journal] == ["drain", "reboot", "drain"]
+
+
 def test_a_persons_reboot_that_slurm_does_not_send_is_not_cancelled_past_the_time_of_a_boot() -> (
     None
 ):
