@@ -165,7 +165,7 @@ def _is_asked_with_reason(ctx: Context) -> bool:
     writes one where none stands: our own request has none, where it came while our drain stood."""
     reason = ctx.state.reason
     written = ownership.load_written(ctx.facts)
-    is_left = any(row.stands_in(ctx.state) for row in written)
+    is_left = any(reason.startswith(row.reason) for row in written)
     # A resume keeps it from 23.11 to 25.11, and Slurm may have put its own in the place of ours.
     is_left = is_left or drain_reasons.cause(reason) not in (None, "reboot")
     if not reason or is_left or reason == ctx.facts.get(_TOLD_UNDER):

@@ -448,8 +448,10 @@ def test_a_reboot_that_a_person_asks_for_once_they_have_resumed_the_node_is_not_
     assert run.wake_at is None
 
 
-def test_our_reboot_is_known_by_what_slurm_has_put_in_the_place_of_our_reason() -> None:
-    """24.11 without accounts keeps it when a person takes the drain away."""
+@pytest.mark.parametrize("by_slurm", [True, False])
+def test_our_reboot_is_known_by_what_stands_in_the_place_of_our_reason(by_slurm: bool) -> None:
+    """24.11 without accounts keeps it when a person takes the drain away: Slurm's own, or ours with
+    what they added."""
     site = Site(nodes=2, slurm={"SLURM_VERSION": "24.11.5"})
     site.slurm.keeps_accounts = False
     run = site.play(
@@ -457,8 +459,12 @@ def test_our_reboot_is_known_by_what_slurm_has_put_in_the_place_of_our_reason() 
     )
     site.slurm.send_reboots_after(timedelta(hours=1))
     text = "gres/gpu count reported lower than configured (7 < 8)"
-    site.slurm.slurm_drain("gn001", text)
+    if by_slurm:
+        site.slurm.slurm_drain("gn001", text)
     run = site.advance(run)
+    if not by_slurm:
+        text = f"{node(site).reason} -- bob: hands inside"
+        site.slurm.update("gn001", "", text, user="bob")
     services.abort(run.pk, actor="eve", now=site.now)
     site.slurm.update("gn001", "UNDRAIN", "")
     assert (node(site).flags, node(site).reason) == ({"REBOOT_REQUESTED"}, text)
