@@ -159,11 +159,14 @@ def no_limit_is_exceeded(play: Play, act: Act) -> None:
     in_pod = [node for node in out if play.pods[node] == play.pods[act.node]]
     if len(in_pod) >= play.pod_spares:
         raise Broken(f"{act.node} is drained beyond its pod's floor: {in_pod} are out")
-    serving = len(play.site.names) - len(out)
-    needed = min(view.needed, record.needed)
+    # Whoever goes out or comes back while the turn is under way changes what a job can have.
+    out_now = play.get_out() | play.get_claimed(view.run_id)
+    serving_then = len(play.site.names) - len((view.out | view.claimed) - {act.node})
+    serving_now = len(play.site.names) - len(out_now - {act.node})
     is_light = row.severity is not Severity.CRITICAL
-    if is_light and serving - 1 < needed <= serving and view.needed == record.needed:
-        raise Broken(f"{act.node} is drained, and a job needs {needed} of {serving} nodes")
+    is_short = serving_then == view.needed and serving_now == record.needed
+    if is_light and is_short and view.needed == record.needed:
+        raise Broken(f"{act.node} is drained, and a job needs {view.needed} of them")
 
 
 def no_fault_type_takes_too_many_nodes(play: Play, act: Act) -> None:
