@@ -216,7 +216,7 @@ def test_each_sender_of_a_stream_has_its_turn(connections: int) -> None:
     cost 5 ms."""
     order: list[tuple[str, int]] = []
 
-    def take(block: bytes, sender: Sender) -> None:
+    def take(block: bytes, sender: Sender, _surplus: int) -> None:
         order.append((sender.host, len(block)))
         until_s = time.thread_time() + 0.005 * len(block) / 8192
         while time.thread_time() < until_s:
