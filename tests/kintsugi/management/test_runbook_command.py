@@ -56,7 +56,7 @@ def test_all_are_listed_with_mode_and_version() -> None:
 @pytest.mark.django_db
 def test_one_is_told_whole() -> None:
     told = said("show", "drain_reboot_verify")
-    assert "For: faults that call for reboot, reset_gpu of class gpu, nic, node, nvlink" in told
+    assert "For: faults that call for reboot, reset_gpu of class gpu, misconfiguration, nic" in told
     assert "Ladder: GPU reset → [warm reboot] → cold power cycle → vendor" in told
     assert "  5. reboot: reboot it through Slurm; disrupts the node, asks the guards" in told
 

@@ -18,10 +18,8 @@ pytestmark = pytest.mark.django_db
 def test_the_page_says_what_it_is_for_where_it_stands_and_what_it_does(people: People) -> None:
     page = people.viewer.get("/runbook/drain_reboot_verify/").content.decode()
     assert "<dt>That call for</dt><dd>reset the GPU; reboot the node</dd>" in page
-    assert (
-        "<dt>Of component</dt><dd>GPU; NVLink, NVSwitch, PCIe switch; NIC and transceiver; node</dd>"
-        in page
-    )
+    components = "GPU; NVLink, NVSwitch, PCIe switch; NIC and transceiver; misconfiguration; node"
+    assert f"<dt>Of component</dt><dd>{components}</dd>" in page
     assert "GPU reset → [warm reboot] → cold power cycle → vendor" in page
     assert (
         page.index("drain the node")

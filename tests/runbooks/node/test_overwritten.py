@@ -436,7 +436,7 @@ def test_the_drain_of_a_later_run_of_ours_is_not_put_back_as_a_persons() -> None
     assert run.wake_at is not None
     later = Run.objects.get(pk=run.pk)
     later.pk, later.fence = None, 0
-    reason = "kintsugi:1/later gpu.xid.79: GPU has fallen off the bus"
+    reason = f"kintsugi:{run.incident_id}/later gpu.xid.79: GPU has fallen off the bus"
     later.facts = {"written": [{"reason": reason, "by": "root", "at": ""}]}
     later.save(force_insert=True)
     site.slurm.drain("gn001", reason)
