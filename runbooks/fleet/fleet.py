@@ -372,14 +372,14 @@ def _load_node_facts(node: str, fault_type: str, part: str, now: datetime) -> di
 
 
 @dataclass(frozen=True)
-class _Claims:
+class Claims:
     """`just_ended`: of these nodes, those whose run has ended a moment ago."""
 
     nodes: frozenset[str]
     just_ended: frozenset[str]
 
 
-def _load_claims(which: Q, now: datetime) -> _Claims:
+def _load_claims(which: Q, now: datetime) -> Claims:
     """With the nodes whose own check was given leave to stop a job: Slurm is about to drain
     them."""
     unended = Q(finished_at=None) | Q(finished_at__gte=now - _JUST_ENDED)
@@ -389,7 +389,7 @@ def _load_claims(which: Q, now: datetime) -> _Claims:
     granted = frozenset(stops.values_list("node__name", flat=True))
     ended = {name for name, finished_at in taken if finished_at is not None}
     held = {name for name, finished_at in taken if finished_at is None} | granted
-    return _Claims(frozenset(held | ended), frozenset(ended - held))
+    return Claims(frozenset(held | ended), frozenset(ended - held))
 
 
 def _get_reboots(which: Q, now: datetime) -> tuple[PastReboot, ...]:

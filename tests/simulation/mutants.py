@@ -270,7 +270,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "claims",
         "what other runs have been let take out counts",
         lambda: [
-            patch.object(guard_check.fleet, "_get_claimed_nodes", lambda which, now: frozenset())
+            patch.object(
+                guard_check.fleet,
+                "_load_claims",
+                lambda which, now: guard_check.fleet.Claims(frozenset(), frozenset()),
+            )
         ],
     ),
     Mutant("repeat", "a reboot of unknown outcome is looked at, not repeated", _repeat_blindly),

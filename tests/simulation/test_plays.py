@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.simulation import search
+from tests.simulation import mutants, search
 from tests.simulation.play import play_once
 
 pytestmark = pytest.mark.django_db
@@ -29,6 +29,13 @@ def test_what_must_hold_holds_in_every_play(first: int, is_full_length: bool) ->
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_a_play_has_found_holds(seed: int) -> None:
     assert list(search.list_failures([seed])) == []
+
+
+@pytest.mark.parametrize("name", sorted(mutants.BY_NAME))
+def test_each_protection_can_be_taken_out(name: str) -> None:
+    """Of the product as it is: what is renamed is renamed there too."""
+    with mutants.taken_out(name):
+        pass
 
 
 def test_a_seed_plays_the_same_way_each_time() -> None:
