@@ -390,10 +390,11 @@ def cards_say_what_the_incident_is(play: Play) -> None:
 
 def our_drains_belong_to_incidents(play: Play) -> None:
     """A node that stands with a reason of ours has an incident of that number that is not over, or a
-    timeline that says that it stays drained."""
+    timeline that says that it stays drained. Of one that is being taken away nobody asks."""
+    leaving = decommissions.get_decommissions()
     for node in play.site.names:
         state = play.look(node)
-        if not state.is_draining or state.reason not in play.record.own_reasons:
+        if not state.is_draining or state.reason not in play.record.own_reasons or node in leaving:
             continue
         number = int(state.reason.removeprefix("kintsugi:").partition("/")[0])
         incident = Incident.objects.get(pk=number)

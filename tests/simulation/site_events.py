@@ -123,8 +123,11 @@ class Site:
             play.note("job", f"ends on {node}")
 
     def queue_job(self) -> None:
+        """Often one that needs all that serve: the next node that goes out keeps it waiting."""
         play = self.play
-        play.record.needed = play.dice.randrange(len(play.site.names) + 1)
+        serving = len(play.site.names) - len(play.get_out())
+        needed = play.dice.randrange(len(play.site.names) + 1)
+        play.record.needed = play.dice.choice((serving, needed))
         play.site.slurm.add_waiting_job("17", nodes=play.record.needed, partitions=["gpu"])
         play.note("job", f"waits for {play.record.needed} nodes")
 
