@@ -26,8 +26,6 @@ from runbooks.steps.drain import Drain
 
 # slurmctld looks for what is past ResumeTimeout every half minute (measured 28 s).
 _LOOK_AGAIN = timedelta(seconds=30)
-# What Slurm appends then (src/slurmctld/node_mgr.c of 22.05).
-_GIVEN_UP = " : reboot timed out"
 # The fact of an ended run: the words of the person whose drain its node is, as last seen.
 _PERSONS_WORDS = "left_to_words"
 # Slurm keeps 255 characters of a reason in its accounts.
@@ -79,7 +77,8 @@ def _leave_to_person(run: Run, ctx: Context) -> None:
 def _is_persons_drain_dropped(run: Run, ctx: Context) -> bool:
     """Whether Slurm has taken a person's drain away, since the boot that we had asked for has not
     come."""
-    is_given_up = ctx.state.base == "DOWN" and ctx.state.reason.endswith(_GIVEN_UP)
+    says_so = drain_reasons.causes(ctx.state.reason)[-1:] == ["reboot_timed_out"]
+    is_given_up = ctx.state.base == "DOWN" and says_so
     is_theirs = drain_reasons.strip_appended(ctx.state.reason) == run.facts.get(_PERSONS_WORDS)
     return is_given_up and is_theirs and not ctx.state.is_draining and not ctx.state.is_failing
 

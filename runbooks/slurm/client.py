@@ -248,9 +248,12 @@ class ScontrolWriter(ScontrolReader):
         return other
 
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:
-        words = _format_one_line(reason)
+        self._check_cluster()
+        return self._write_drain(self._look_unchanged(node, as_seen), reason)
+
+    def _write_drain(self, before: NodeState, reason: str) -> NodeState:
+        node, words = before.name, _format_one_line(reason)
         config = self._check_cluster()
-        before = self._look_unchanged(node, as_seen)
         comment = node_comments.get_words(before, words, self._incidents_at, config)
         update = ("scontrol", "update", f"NodeName={node}", "State=DRAIN")
         output = self._run(*update, f"Reason={words}", *comment)
@@ -302,7 +305,8 @@ class ScontrolWriter(ScontrolReader):
             return before
         output = self._run("scontrol", "cancel_reboot", node)
         self._check_still_unclaimed(node, before)
-        after = self.drain(node, reason)
+        # Whoever has lost the lease by now leaves no node undrained.
+        after = self._write_drain(self._look(node), reason)
         if after.is_rebooting and b"Invalid node state" in output.stderr + output.stdout:
             raise SlurmRefusal(
                 f"Slurm cancels no reboot of {node}, which is {format_state(after)}:"

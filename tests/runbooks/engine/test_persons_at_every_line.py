@@ -18,6 +18,7 @@ from incidents import services as incidents
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
 from runbooks.engine import turn
+from runbooks.lease.lease import LateWorker
 from runbooks.models import Installation, Run, RunState
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import NodeChanged, NodeState, SlurmRefusal
@@ -546,6 +547,26 @@ def test_no_act_is_made_on_a_node_that_has_changed_since_it_was_seen(act: str) -
     with pytest.raises(NodeChanged, match="nothing was done to it"):
         getattr(site.slurm, act)("gn001", *words, as_seen=seen)
     assert node(site).reason == THEIRS
+
+
+def test_a_lease_that_is_lost_while_a_reboot_is_cancelled_leaves_no_node_undrained() -> None:
+    """A cancel takes the drain away: what comes after it is part of the same act."""
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    site.slurm.drain("gn001", "kintsugi:1 x: y")
+    site.slurm.reboot("gn001")
+    calls: list[int] = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise LateWorker
+
+    shell = CommandShell(site.slurm)
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    client.checked_by(check).cancel_reboot("gn001", "kintsugi:1 x: y", as_seen=node(site))
+    assert node(site).flags == {"DRAIN"}
+    assert len(calls) == 1
 
 
 def test_a_reboot_is_not_withdrawn_from_under_a_drain() -> None:
