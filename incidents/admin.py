@@ -236,7 +236,7 @@ class NotificationAdmin(ReadOnlyAdmin):
     empty_text = "Each incident writes its messages here before they are sent."
 
     def page_queryset(self, request: HttpRequest) -> QuerySet[Notification]:
-        return Notification.objects.select_related("incident", "entry")
+        return Notification.objects.select_related("incident", "entry", "notice")
 
     def page_context(self, request: HttpRequest, row: Notification) -> dict[str, Any]:
         return {"title": f"Message {row.pk}", "todo": todo(row)}

@@ -461,10 +461,28 @@ class UserReport(models.Model):
         return f"{self.author}: {self.text[:60]}"
 
 
+class Notice(models.Model):
+    """What people are told or asked of Kintsugi itself, which is of no incident: one message,
+    written anew in place as it goes on."""
+
+    kind = models.CharField(max_length=32)
+    title = models.CharField(max_length=150)
+    text = models.TextField(help_text="who asks what, where, until when")
+    doing = models.TextField(help_text="what Kintsugi does now, or what became of it")
+    asked = models.TextField(help_text="what a person can do")
+    path = models.CharField(max_length=100, help_text="its page of the console")
+    is_open = models.BooleanField(help_text="whether a person is asked still")
+    written_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.title
+
+
 class Notification(models.Model):
     """One message to one channel, written before it is sent, with the reason it is sent.
 
     `thread` rows follow their incident's `incident` row. Outcome unknown is a state of its own.
+    A message of no incident has a notice in its place, and follows nothing.
     """
 
     class SendState(models.TextChoices):
@@ -474,7 +492,12 @@ class Notification(models.Model):
         SENT = "sent"
         FAILED = "failed"
 
-    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="notifications")
+    incident = models.ForeignKey(
+        Incident, null=True, blank=True, on_delete=models.CASCADE, related_name="notifications"
+    )
+    notice = models.OneToOneField(
+        Notice, null=True, blank=True, on_delete=models.CASCADE, related_name="notification"
+    )
     channel = models.CharField(max_length=64, help_text="slack:C0123456, console")
     reason = models.CharField(
         max_length=32, help_text="card (the incident's own message) or the kind of a timeline entry"
@@ -513,7 +536,8 @@ class Notification(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.reason} of incident {self.incident_id} to {self.channel}"
+        about = "no incident" if self.incident_id is None else f"incident {self.incident_id}"
+        return f"{self.reason} of {about} to {self.channel}"
 
 
 class NotificationChannel(models.Model):

@@ -6,7 +6,16 @@ import itertools
 import logging
 from datetime import UTC, datetime, timedelta
 
-from incidents.notify.notifier import Card, Delivered, Found, Message, NotFound, Posted, Reply
+from incidents.notify.notifier import (
+    Content,
+    Delivered,
+    Found,
+    Message,
+    NotFound,
+    NoticeCard,
+    Posted,
+    Reply,
+)
 from incidents.state.outbox import CONSOLE
 
 _log = logging.getLogger("kintsugi.messages")
@@ -52,10 +61,13 @@ class ConsoleNotifier:
             _log.warning(self._notice)
 
 
-def line(content: Card | Reply) -> str:
+def line(content: Content) -> str:
     """One line for a log."""
     if isinstance(content, Reply):
         return f"Incident #{content.incident}: {content.text}"
+    if isinstance(content, NoticeCard):
+        parts = (f"{content.title}:", content.text, content.now, content.asked, content.url)
+        return " ".join(parts)
     since = content.onset_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     state = str(content.state).replace("_", " ")
     what = f"{str(content.severity).upper()} {state}: {content.title}"

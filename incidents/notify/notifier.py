@@ -17,7 +17,7 @@ from incidents.vocabulary.lifecycle import State
 @dataclass(frozen=True)
 class MessageKey:
     """Identity of a message, carried inside it: sequence 0 is the card, others are entries of its
-    thread.
+    thread. Of incident 0 are the notices, each with its own number as the sequence.
 
     `written` is when the row was written: numbers start again with a new database, times do not.
     """
@@ -101,13 +101,33 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class NoticeCard:
+    """A message of no incident (`incidents.models.Notice`), as `Card` tells of an incident.
+
+    `number` is its row's. `is_open`: a person is asked still.
+    """
+
+    number: int
+    title: str
+    text: str
+    now: str
+    asked: str
+    url: str
+    is_open: bool
+    ask: Ask | None = None
+
+
+Content = Card | Reply | NoticeCard
+
+
+@dataclass(frozen=True)
 class Message:
-    """A card or a reply on its way to `channel`; `thread_ts` is the card's message id, empty for a
-    card."""
+    """A card, a notice or a reply on its way to `channel`; `thread_ts` is the card's message id,
+    empty for all but a reply."""
 
     channel: str
     key: MessageKey
-    content: Card | Reply
+    content: Content
     thread_ts: str = ""
 
 

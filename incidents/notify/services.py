@@ -294,9 +294,8 @@ def _record_gone(row: Notification, answer: Gone, now: datetime) -> tuple[Result
     _mine(row).update(
         state=_State.WAITING, due_at=now, leased_until=None, error=answer.reason[:255]
     )
-    cards = Notification.objects.filter(
-        incident=row.incident_id, channel=row.channel, sequence=CARD_SEQUENCE
-    )
+    siblings = Notification.objects.filter(incident=row.incident_id, notice=row.notice_id)
+    cards = siblings.filter(channel=row.channel, sequence=CARD_SEQUENCE)
     state = Case(When(state=_State.SENT, then=Value(_State.WAITING)), default=F("state"))
     cards.update(message_ts="", permalink="", revision=F("revision") + 1, due_at=now, state=state)
     return Result.POSTPONED, answer.reason

@@ -18,8 +18,8 @@ from detectors.catalog import catalog
 from detectors.catalog.advice import Advice
 from detectors.faults import Severity
 from incidents.impact import impact
-from incidents.models import Gpu, Incident, Notification, Switch, TimelineEntry
-from incidents.notify.notifier import Card, Message, MessageKey, Reply
+from incidents.models import Gpu, Incident, Notice, Notification, Switch, TimelineEntry
+from incidents.notify.notifier import Card, Message, MessageKey, NoticeCard, Reply
 from incidents.state.outbox import CARD_SEQUENCE, LOUD, NOT_TOLD
 from incidents.text.wording import clock
 from incidents.vocabulary.lifecycle import State
@@ -78,8 +78,12 @@ QUIET = (
 
 def console_url(incident: int) -> str:
     """The incident's page in the console."""
+    return _page_url(f"/incidents/incident/{incident}/change/")
+
+
+def _page_url(path: str) -> str:
     base = settings.KINTSUGI["KINTSUGI_BASE_URL"].rstrip("/")
-    return f"{base}/incidents/incident/{incident}/change/"
+    return f"{base}{path}"
 
 
 def thing(resource: str) -> str:
@@ -244,13 +248,30 @@ def reply(entry: TimelineEntry) -> Reply:
     )
 
 
+def notice_card(notice: Notice) -> NoticeCard:
+    return NoticeCard(
+        number=notice.pk,
+        title=notice.title,
+        text=notice.text,
+        now=notice.doing,
+        asked=notice.asked,
+        url=_page_url(notice.path),
+        is_open=notice.is_open,
+    )
+
+
 def message(
     row: Notification, *, now: datetime, thread_ts: str = "", run_words: RunWords = no_run
 ) -> Message:
     """The row as it reads at this moment."""
-    key = MessageKey(row.incident_id, row.sequence, row.recorded_at.isoformat())
+    written = row.recorded_at.isoformat()
+    if row.notice is not None:
+        key = MessageKey(0, row.notice.pk, written)
+        return Message(channel=row.channel, key=key, content=notice_card(row.notice))
+    number = row.incident_id or 0
+    key = MessageKey(number, row.sequence, written)
     if row.sequence == CARD_SEQUENCE:
-        incident = Incident.objects.select_related("node").get(pk=row.incident_id)
+        incident = Incident.objects.select_related("node").get(pk=number)
         return Message(
             channel=row.channel, key=key, content=card(incident, now=now, run_words=run_words)
         )

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import Case, F, QuerySet, Value, When
 
 from incidents.db import upsert
-from incidents.models import Incident, Notification, TimelineEntry
+from incidents.models import Incident, Notice, Notification, TimelineEntry
 
 CONSOLE = "console"
 CARD = "card"
@@ -108,6 +108,27 @@ def _owe_second(
     if again:
         _owe_cards(sorted({entry.incident_id for entry in again}), name, now)
         _owe_replies(again, name, now)
+
+
+def announce(notice: Notice, *, now: datetime) -> Notice:
+    """Saves a message of no incident and owes it to the channel, in the caller's transaction."""
+    notice.written_at = now
+    notice.save()
+    Notification.objects.create(
+        notice=notice,
+        channel=channel(),
+        reason=notice.kind,
+        sequence=CARD_SEQUENCE,
+        due_at=now,
+        recorded_at=now,
+    )
+    return notice
+
+
+def rewrite(notice: Notice, *, now: datetime) -> None:
+    """Saves what it says by now; the message that stands in the channel follows."""
+    notice.save()
+    _raise_cards(Notification.objects.filter(notice=notice), now)
 
 
 def withdraw(incidents: Sequence[int]) -> None:

@@ -13,16 +13,30 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from incidents.notify.notifier import Ask
+from incidents.text.wording import moment
+from kintsugi import tasks
 from kintsugi.clients import slack_users
 from kintsugi.clients.slack_users import Denied
 from kintsugi.web import banners
 from runbooks import questions, services
 from runbooks.engine import approval_snapshot, approvals
-from runbooks.models import UNFINISHED, Approval, Breaker, Mode, Question, Run, RunState
+from runbooks.models import (
+    UNFINISHED,
+    Approval,
+    Breaker,
+    Mode,
+    Question,
+    Run,
+    RunState,
+    SecondPersonRequest,
+)
 from runbooks.people import idempotency, open_requests
+from runbooks.second_person import requests
+from runbooks.second_person.changes import Order as Asked
 from runbooks.services import Controlled, ControlRefused, Outcome
 
 CONTROL = ("runbooks.control_run",)
+SET_MODE = ("runbooks.set_mode",)
 _NOTE = "From Slack."
 _NUMBER = re.compile(r"#?([0-9]{1,18})")
 _MARK = re.compile(r"[0-9]{1,18} [0-9a-f]{16}")
@@ -127,6 +141,7 @@ def _status(order: AuthorisedOrder) -> OrderReply:
     lines += [f"The breaker {breaker}." for breaker in Breaker.objects.filter(closed_at=None)]
     lines += _format_modes()
     lines += _format_waiting_runs() or ["No run waits for a person."]
+    lines += _format_requests(order.request.now)
     return OrderReply("\n".join(lines))
 
 
@@ -141,6 +156,17 @@ def _format_modes() -> Iterator[str]:
     for mode in reversed(Mode):
         if mode in books:
             yield f"{mode}: {', '.join(books[mode])}"
+
+
+def _format_requests(now: datetime) -> list[str]:
+    """A line for each request that waits for a second person; leave for a run's step stands with
+    the runs."""
+    standing = requests.list_standing(now).exclude(order=Asked.APPROVAL)
+    return [
+        f"Request {request.pk} of {request.asked_by} waits for a second person: {request.what}"
+        f" /kintsugi confirm {request.pk}"
+        for request in standing[:_MOST]
+    ]
 
 
 def _format_waiting_runs() -> list[str]:
@@ -177,6 +203,61 @@ def _approve(order: AuthorisedOrder) -> OrderReply:
 
 def _ask_which(text: str) -> OrderReply:
     return OrderReply("\n".join([text, *_format_waiting_runs()]))
+
+
+def _confirm(order: AuthorisedOrder) -> OrderReply:
+    """Shows what is asked for, with the button: nobody confirms what he has not seen."""
+    request = _get_request(order.words)
+    now = order.request.now
+    if request is None:
+        lines = ["Say which request, as in /kintsugi confirm 7.", *_format_requests(now)]
+        return OrderReply("\n".join(lines))
+    if request.order == Asked.APPROVAL:
+        return OrderReply(f"That is leave for a run: /kintsugi approve {request.run}")
+    by = f"{request.asked_by} asks for this at {moment(request.asked_at)}"
+    text = f"Request {request.pk}. {by}: {request.what} It waits until {moment(request.until)}."
+    return OrderReply(text, open_requests.build_second_person_ask(request))
+
+
+def _reject(order: AuthorisedOrder) -> OrderReply:
+    number, _, reason = order.words.partition(" ")
+    request = _get_request(number)
+    if request is None or not reason.strip():
+        return OrderReply(
+            "Nothing is done. Say which request and why: /kintsugi reject 7 after the patch day"
+        )
+    return _obey_once(
+        order,
+        f"reject {order.words}",
+        lambda: services.reject_request(
+            request.pk, reason, actor=order.actor, now=order.request.now
+        ),
+    )
+
+
+def _click_confirm(order: AuthorisedOrder) -> OrderReply:
+    if not _MARK.fullmatch(order.words):
+        return OrderReply("This button is none of Kintsugi's.")
+    number, _, seen = order.words.partition(" ")
+    now = order.request.now
+    request = _get_request(number)
+    if request is not None and request.terms.get("mode") == Mode.ARMED:
+        tasks.ask_preflight(order.actor)
+    return _obey_once(
+        order,
+        f"confirm {order.words}",
+        lambda: services.confirm_request(
+            int(number), actor=order.actor, seen=seen, now=now, world=None
+        ),
+    )
+
+
+def _get_request(words: str) -> SecondPersonRequest | None:
+    """One that nobody has ended."""
+    match = _NUMBER.fullmatch(words.strip())
+    if match is None:
+        return None
+    return SecondPersonRequest.objects.filter(pk=int(match[1]), ended_at=None).first()
 
 
 def _answer(order: AuthorisedOrder) -> OrderReply:
@@ -295,7 +376,8 @@ _GIVE_NOTHING_BACK = "--give-nothing-back"
 _LONG_DASH = "\N{EM DASH}"
 _STARTS = ("release", "start", "go", "resume", "arm", "mode")
 _ONLY_THERE = (
-    "Starting again after a stop, and modes, are for the console and its commands alone"
+    "Starting again after a stop, and asking for another mode or arming, are for the console and"
+    " its commands alone"
     ' (kintsugi stop --release --reason "...").'
 )
 _SEES: Sequence[str] = (
@@ -317,9 +399,17 @@ ORDERS: dict[str, Order] = {
         "approve RUN", "shows what the run asks leave for, with buttons.", CONTROL, _approve
     ),
     "answer": Order("answer RUN ANSWER", "answers what the run asks.", CONTROL, _answer),
+    "confirm": Order(
+        "confirm REQUEST",
+        "shows what another person asks to arm, with a button to confirm it.",
+        SET_MODE,
+        _confirm,
+    ),
+    "reject": Order("reject REQUEST WHY", "nothing comes of that request.", SET_MODE, _reject),
 }
 CLICKS: dict[str, Order] = {
     open_requests.APPROVE: Order("", "", CONTROL, _click_approve),
     open_requests.ABORT: Order("", "", CONTROL, _click_abort),
     open_requests.ANSWER: Order("", "", CONTROL, _click_answer),
+    open_requests.CONFIRM: Order("", "", SET_MODE, _click_confirm),
 }

@@ -40,6 +40,13 @@ class SecondPersonRequest(models.Model):
     state = models.CharField(
         max_length=16, help_text="names the modes, armings and nodes that it was asked about"
     )
+    notice = models.OneToOneField(
+        "incidents.Notice",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        help_text="the message that asks for it; none where an incident asks",
+    )
     asked_by = models.CharField(max_length=150)
     asked_at = models.DateTimeField()
     until = models.DateTimeField(help_text="nobody confirms it later")

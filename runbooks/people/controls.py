@@ -316,7 +316,7 @@ def confirm_request(
             return request
         if request.order == Order.APPROVAL:
             return ControlRefused(f"Approve run {request.run} itself: you see there what it is.")
-        change = _read_request(request)
+        change = changes.read(request)
         state = changes.get_state(change, now)
         confirmed = requests.confirm(request, state=state, actor=actor, seen=seen, now=now)
         if isinstance(confirmed, ControlRefused):
@@ -334,12 +334,6 @@ def _find_problem_now(request: SecondPersonRequest, *, now: datetime, world: Wor
         return ""
     word = SITE_WORD if request.runbook == fleet.SITE else request.runbook
     return _find_objection_to_arming(word, now=now, world=world)
-
-
-def _read_request(request: SecondPersonRequest) -> ModeChange:
-    terms = {name: value for name, value in request.terms.items() if name != "mode"}
-    mode = Mode(request.terms["mode"])
-    return ModeChange(Order(request.order), request.runbook, mode, request.what, terms)
 
 
 _WRITERS: dict[Order, Callable[..., Outcome]] = {

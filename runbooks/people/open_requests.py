@@ -7,20 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from incidents.models import TimelineEntry
-from incidents.notify.notifier import Ask, Button, Message, Reply
+from incidents.notify.notifier import Ask, Button, Message, NoticeCard, Reply
 from runbooks import answer_words, questions
 from runbooks.engine import approval_snapshot, approvals
-from runbooks.models import UNFINISHED, Approval, Question, Run, RunState
-from runbooks.second_person import power_cycles
+from runbooks.models import UNFINISHED, Approval, Question, Run, RunState, SecondPersonRequest
+from runbooks.second_person import power_cycles, requests
 
-APPROVE, ABORT, ANSWER = "approve", "abort", "answer"
+APPROVE, ABORT, ANSWER, CONFIRM = "approve", "abort", "answer", "confirm"
 """Names of buttons. `answer` has the number of the word behind it: names are single within a
 message."""
 
 
 def find_message_ask(message: Message) -> Ask | None:
-    """What the message of a timeline entry asks, as long as nobody has answered; None where it asks
-    nothing."""
+    """What the message of a timeline entry, or one of no incident, asks, as long as nobody has
+    answered; None where it asks nothing."""
+    if isinstance(message.content, NoticeCard):
+        asked = SecondPersonRequest.objects.filter(notice=message.content.number, ended_at=None)
+        request = asked.first()
+        return build_second_person_ask(request) if request is not None else None
     kind = message.content.kind if isinstance(message.content, Reply) else ""
     entry = TimelineEntry.objects.filter(pk=message.key.sequence, kind=kind).first()
     if entry is None:
@@ -37,6 +41,13 @@ def find_run_ask(run: Run) -> Ask | None:
         return _build_approval_ask(leave)
     question = questions.get_open_question(run.pk) if run.state in UNFINISHED else None
     return _build_question_ask(question) if question is not None else None
+
+
+def build_second_person_ask(request: SecondPersonRequest) -> Ask:
+    """A button to confirm just this."""
+    value = f"{request.pk} {requests.get_seen(request)}"
+    label = f"Confirm request {request.pk}"
+    return Ask((), (Button(CONFIRM, label, value, question=request.what),))
 
 
 def _find_approval_ask(entry: TimelineEntry) -> Ask | None:

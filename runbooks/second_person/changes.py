@@ -48,6 +48,13 @@ def make_mark(*values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
+def read(request: SecondPersonRequest) -> ModeChange:
+    """The order of the request, as it was given."""
+    terms = {name: value for name, value in request.terms.items() if name != "mode"}
+    mode = Mode(request.terms["mode"])
+    return ModeChange(Order(request.order), request.runbook, mode, request.what, terms)
+
+
 def find_kind(change: ModeChange, now: datetime) -> Kind | None:
     """None: it lets nothing go further."""
     if change.runbook == fleet.SITE:
@@ -103,10 +110,11 @@ def get_state(change: ModeChange, now: datetime) -> str:
         modes = modes.filter(runbook__in=(change.runbook, fleet.SITE))
         standing = [row for row in standing if row.runbook == change.runbook]
     lent = [(row.pk, row.mode, row.until, row.runs) for row in standing]
-    return make_mark(list(modes.values_list("runbook", "mode")), lent, _list_covered(change))
+    return make_mark(list(modes.values_list("runbook", "mode")), lent, list_covered(change))
 
 
-def _list_covered(change: ModeChange) -> list[str]:
+def list_covered(change: ModeChange) -> list[str]:
+    """The nodes of the inventory that an arming is asked for, by name; of other orders none."""
     if change.order != Order.ARMING:
         return []
     place = Arming(**{name: change.terms[name] for name in ("scope", "place", "nodes")})

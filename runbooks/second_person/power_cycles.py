@@ -66,7 +66,8 @@ def describe_first(request: SecondPersonRequest) -> str:
 
 
 def sweep(now: datetime) -> None:
-    """Ends what nobody can confirm any more: its time is over, or its run does not ask any more."""
+    """Ends what nobody can confirm any more: its time is over, its run does not ask any more, or
+    what it is about has changed."""
     if not _OPEN.values():
         return
     with transaction.atomic():
@@ -74,6 +75,7 @@ def sweep(now: datetime) -> None:
         for request in requests.expire(now):
             if request.order == Order.APPROVAL and _is_asked_still(request):
                 _ask_anew(request, now)
+        requests.end_moved(now)
         for request in SecondPersonRequest.objects.filter(ended_at=None, order=Order.APPROVAL):
             if not _is_asked_still(request):
                 requests.end_outdated(request, now)

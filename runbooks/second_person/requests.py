@@ -18,12 +18,13 @@ from incidents.text.wording import moment
 from runbooks.engine import audit
 from runbooks.models import FleetLock, Run, SecondPersonRequest
 from runbooks.outcomes import AskedSecond, ControlRefused
-from runbooks.second_person import changes
+from runbooks.second_person import changes, notices
 from runbooks.second_person.changes import Kind, ModeChange, Order
 
 SETTING = "KINTSUGI_SECOND_PERSON"
 Ending = SecondPersonRequest.Ending
 _LOCK = "second_person"
+_MOVED = "Modes, armings or nodes that it is about have changed since."
 _PERMISSIONS = {
     Kind.ARMING: "runbooks.set_mode",
     Kind.WIDENING: "runbooks.set_mode",
@@ -93,7 +94,7 @@ def ask(
         is_same = (standing.state, standing.terms) == (state, terms)
         if is_same or not is_asker(standing, actor):
             return ControlRefused(_format_repeated(standing, actor))
-        _end(standing, Ending.OUTDATED, actor, now, why=f" {actor} asks for it anew.")
+        _end(standing, Ending.OUTDATED, actor, now, why=f"{actor} asks for it anew.")
     request = SecondPersonRequest.objects.create(
         kind=kind,
         order=change.order,
@@ -107,6 +108,10 @@ def ask(
         asked_at=now,
         until=now + settings.KINTSUGI["KINTSUGI_APPROVAL_TIME"],
     )
+    notice = notices.announce(request, change, now)
+    if notice is not None:
+        request.notice = notice
+        request.save(update_fields=["notice"])
     text = (
         f"{actor} asks for this: {request.what} Nothing is done yet: a second person confirms it"
         f" until {moment(request.until)}"
@@ -118,7 +123,8 @@ def ask(
 def _format_way(request: SecondPersonRequest) -> str:
     if request.order == Order.APPROVAL:
         return f"by approving run {request.run} too"
-    return f"on the page of modes or by kintsugi arming confirm {request.pk}"
+    in_slack = ", in Slack," if settings.KINTSUGI["SLACK_SIGNING_SECRET"] else ""
+    return f"on the page of modes{in_slack} or by kintsugi arming confirm {request.pk}"
 
 
 def _format_repeated(standing: SecondPersonRequest, actor: str) -> str:
@@ -169,7 +175,7 @@ def confirm(
             f"Request {number} is about something else than what you saw. Look at it again."
         )
     if state != request.state:
-        _end(request, Ending.OUTDATED, actor, now)
+        _end(request, Ending.OUTDATED, actor, now, why=_MOVED)
         return ControlRefused(
             f"Since {request.asked_by} asked for it, modes, armings or nodes that request {number}"
             " is about have changed. It is ended: ask again."
@@ -181,7 +187,7 @@ def confirm(
 
 def reject(request: SecondPersonRequest, reason: str, *, actor: str, now: datetime) -> str:
     """By the second person, or taken back by the first. What people read of it."""
-    _end(request, Ending.REJECTED, actor, now, why=f" {reason}")
+    _end(request, Ending.REJECTED, actor, now, why=reason)
     return f"Request {request.pk} of {request.asked_by} is rejected: nothing has changed."
 
 
@@ -196,6 +202,14 @@ def end_outdated(request: SecondPersonRequest, now: datetime) -> None:
     _end(request, Ending.OUTDATED, audit.KINTSUGI, now)
 
 
+def end_moved(now: datetime) -> None:
+    """Ends those that nobody could confirm any more, since modes, armings or nodes have changed:
+    who reads of them must not take them for standing. Under the lock."""
+    for request in list_standing(now).exclude(order=Order.APPROVAL):
+        if changes.get_state(changes.read(request), now) != request.state:
+            _end(request, Ending.OUTDATED, audit.KINTSUGI, now, why=_MOVED)
+
+
 def _end(
     request: SecondPersonRequest, ending: Ending, actor: str, now: datetime, why: str = ""
 ) -> bool:
@@ -204,7 +218,9 @@ def _end(
     values = {"ended_at": now, "ended_by": actor[:150], "ending": ending}
     if not standing.update(**values):
         return False
-    text = f"Request {request.pk} of {request.asked_by} is {ending}: {request.what}{why}"
+    reason = f" {why}" if why else ""
+    text = f"Request {request.pk} of {request.asked_by} is {ending}: {request.what}{reason}"
+    notices.close(request, ending, actor=actor, why=why, now=now)
     audit.record_person(actor, f"second_person_{ending}", text, now=now)
     return True
 

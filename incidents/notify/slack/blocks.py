@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from detectors.faults import Severity
-from incidents.notify.notifier import Ask, Button, Card, Reply
+from incidents.notify.notifier import Ask, Button, Card, Content, NoticeCard, Reply
 from incidents.notify.slack import mrkdwn
 from incidents.vocabulary.lifecycle import CLOSED, State
 
@@ -67,14 +67,18 @@ ACTIONS = "actions"
 _OTHER_SIGN = ":small_blue_diamond:"
 
 
-def blocks(content: Card | Reply) -> list[Block]:
+def blocks(content: Content) -> list[Block]:
+    if isinstance(content, NoticeCard):
+        return notice_blocks(content)
     return card_blocks(content) if isinstance(content, Card) else reply_blocks(content)
 
 
-def text(content: Card | Reply) -> str:
+def text(content: Content) -> str:
     """What notifications, screen readers and old clients show instead of the blocks."""
     if isinstance(content, Reply):
         return mrkdwn.escape(content.text, 1000)
+    if isinstance(content, NoticeCard):
+        return mrkdwn.escape(f"{content.title}. {content.text}", 1000)
     need = " A person is needed." if content.needs_human else ""
     place = f"{content.resource}, {content.where}"
     state = words(content.state)
@@ -105,6 +109,23 @@ def card_blocks(card: Card) -> list[Block]:
         {"type": "section", "fields": now_and_next},
         *_advice(card),
         {"type": "context", "elements": small_print},
+    ]
+
+
+def notice_blocks(notice: NoticeCard) -> list[Block]:
+    """Who asks what; what happens now beside what to do; a button for each answer."""
+    sign = ":raised_hand:" if notice.is_open else ":ballot_box_with_check:"
+    header = f"{sign} {mrkdwn.plain(notice.title, 110)}"
+    doing = f"*What Kintsugi does now*\n{mrkdwn.escape(notice.now, 600)}"
+    heading = ":raised_hand: *A person is needed*" if notice.is_open else "*What you can do*"
+    page = mrkdwn.link(notice.url, "Open its page")
+    asking = f"{heading}\n{mrkdwn.escape(notice.asked, 600)}\n{page}"
+    buttons = ask_blocks(notice.ask) if notice.ask is not None else []
+    return [
+        {"type": "header", "text": _plain(header)},
+        {"type": "section", "text": _mrkdwn(mrkdwn.escape(notice.text, 2900))},
+        {"type": "section", "fields": [_mrkdwn(doing), _mrkdwn(asking)]},
+        *buttons,
     ]
 
 

@@ -31,6 +31,7 @@ from incidents.notify.notifier import (
     Gone,
     Message,
     NotFound,
+    NoticeCard,
     OutcomeUnknown,
     Posted,
     RateLimited,
@@ -87,17 +88,22 @@ class SlackNotifier:
         )
 
     def update(self, message: Message, ts: str) -> Posted:
+        message = self._with_buttons(message)
         return self._sent(
             message, lambda body: self._client.chat_update(**body), {**_body(message), "ts": ts}
         )
 
     def _with_buttons(self, message: Message) -> Message:
         """What asks a person is shown in the channel as well."""
-        reply = message.content
-        ask = self._asks(message) if isinstance(reply, Reply) else None
-        if ask is None or not isinstance(reply, Reply):
+        content = message.content
+        if isinstance(content, Card):
             return message
-        return replace(message, content=replace(reply, ask=ask, is_loud=True))
+        ask = self._asks(message)
+        if ask is None:
+            return message
+        if isinstance(content, NoticeCard):
+            return replace(message, content=replace(content, ask=ask))
+        return replace(message, content=replace(content, ask=ask, is_loud=True))
 
     def find(self, message: Message, attempted_at: datetime) -> Found:
         """Looks for our metadata among what was posted around `attempted_at`, newest first."""

@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
+from incidents.models import Notification
 from kintsugi.roles import UserRole
 from runbooks.guards.policy import DRAIN_REBOOT_VERIFY as RUNBOOK
 from runbooks.models import RunbookMode, SecondPersonRequest
@@ -71,3 +72,14 @@ def test_each_of_the_two_ends_it(people: People, bob: Client) -> None:
     assert bob.post("/modes/", form | {"reason": "not now"}).status_code == 302
     assert asked().ending == "rejected"
     assert not RunbookMode.objects.exists()
+
+
+def test_the_message_that_asks_for_it_has_its_page_like_any_other(
+    people: People, bob: Client
+) -> None:
+    number = Notification.objects.get().pk
+    listed = shown(people.viewer, "/incidents/notification/")
+    assert f"#{number}" in listed
+    page = shown(people.viewer, f"/incidents/notification/{number}/change/")
+    assert "Widening waits for a second person" in page
+    assert f"ada asks for this: {RUNBOOK} goes to approval." in page
