@@ -154,8 +154,8 @@ def evaluate_outcomes(now: datetime) -> int:
 
 
 def sweep_wrong_acts(now: datetime) -> int:
-    """Takes a rung from each arming by which a node was taken out that people have called well
-    since. How many have gone down."""
+    """Takes a rung from each arming or mode by which a node was taken out that people have called
+    well since. How many have gone down."""
     runs = step_backs.list_candidates(now)
     return sum(result.step_back_if_wrong(run, now) for run in runs)
 

@@ -39,7 +39,7 @@ NOT_TOLD: dict[str, str] = {
 BEYOND_LIMIT = "beyond_limit"
 """A node that is of no use to any job was drained though a limit on number would hold others."""
 STEPPED_BACK = "stepped_back"
-"""An arming went down a rung by itself, since an act by it was wrong."""
+"""An arming or a mode went down a rung by itself, since an act by it was wrong."""
 JOBS_IN_THE_WAY = "jobs_in_the_way"
 """Jobs keep a node that is of no use from its repair, for longer than a person should not know."""
 DRAIN_LEFT = "drain_left"

@@ -16,7 +16,7 @@ from kintsugi.cli import exit_codes, output
 from kintsugi.cli.incidents import Json
 from runbooks import services
 from runbooks.library import library
-from runbooks.models import Breaker
+from runbooks.models import Breaker, RunbookMode
 
 # As long as incidents may be kept.
 _LONGEST = 3650
@@ -44,15 +44,29 @@ def list_runbooks(as_json: Json = False) -> None:
 
 
 def list_modes(as_json: Json = False) -> None:
-    rows = [
-        {"runbook": name, "mode": str(services.get_mode(name)), "title": title}
-        for name, title in services.get_runbook_titles().items()
-    ]
+    own = {row.runbook: row for row in RunbookMode.objects.exclude(stepped_back_at=None)}
+    rows: list[dict[str, object]] = []
+    for name, title in services.get_runbook_titles().items():
+        back = own.get(name)
+        rows.append(
+            {
+                "runbook": name,
+                "mode": str(services.get_mode(name)),
+                "title": title,
+                "stepped_back_at": back.stepped_back_at if back is not None else None,
+                "stepped_back_why": back.stepped_back_why if back is not None else "",
+            }
+        )
     ceiling = services.get_site_mode()
     if ceiling is not None:
         title = "no runbook goes further"
         rows.insert(0, {"runbook": "site", "mode": str(ceiling), "title": title})
     output.print_rows(rows, ("runbook", "mode", "title"), as_json=as_json, empty="No runbook.")
+    for back in () if as_json else own.values():
+        output.echo(
+            f"{back.runbook} stepped back to {back.mode} by itself: {back.stepped_back_why}."
+            f" A person sets it again: kintsugi mode set {back.runbook} MODE."
+        )
 
 
 def list_wrong_rules(

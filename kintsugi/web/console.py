@@ -33,7 +33,7 @@ from incidents.statistics import impact_statistics, statistics
 from incidents.vocabulary.lifecycle import State
 from kintsugi.web import modes
 from kintsugi.web.pages import render_page
-from runbooks.models import UNFINISHED, Mode, Run, RunState, SecondPersonRequest
+from runbooks.models import UNFINISHED, Mode, Run, RunbookMode, RunState, SecondPersonRequest
 from runbooks.people import progress
 from runbooks.second_person import requests
 from runbooks.second_person.changes import Order
@@ -149,7 +149,12 @@ def get_waiting_items() -> list[WaitingItem]:
     runs = list(waiting[:HOME_ROWS])
     approvals = [_approval_item(run) for run in runs]
     incidents = _incident_items([run.incident_id for run in runs])
-    others = (*_second_person_items(), *_failed_message_items(), *_quarantine_items())
+    others = (
+        *_second_person_items(),
+        *_stepped_back_items(),
+        *_failed_message_items(),
+        *_quarantine_items(),
+    )
     return [*approvals, *incidents, *others]
 
 
@@ -168,6 +173,18 @@ def _second_person_item(request: SecondPersonRequest) -> WaitingItem:
     text = f"Confirm or reject, as a second person: {request.what}"
     about = f"asked for by {request.asked_by}"
     return WaitingItem("back_hand", text, about, reverse("modes"), request.asked_at)
+
+
+def _stepped_back_items() -> list[WaitingItem]:
+    """Runbooks whose mode went down by itself, until a person sets it again or keeps it."""
+    rows = RunbookMode.objects.exclude(stepped_back_at=None).order_by("stepped_back_at", "pk")
+    return [_stepped_back_item(row) for row in rows[:HOME_ROWS]]
+
+
+def _stepped_back_item(row: RunbookMode) -> WaitingItem:
+    text = f"Set the mode of {row.runbook} again, or keep it: it stepped back to {row.mode}"
+    address = reverse("modes")
+    return WaitingItem("back_hand", text, row.stepped_back_why, address, row.stepped_back_at)
 
 
 def _incident_items(approval_incidents: list[int]) -> list[WaitingItem]:

@@ -481,10 +481,12 @@ def _finish(turn: Turn, state: RunState, outcome: str) -> None:
 
 
 def step_back_if_wrong(run: Run, now: datetime) -> bool:
-    """Whether the arming by which the run acted has gone down a rung, since that was wrong."""
-    text = step_backs.step_back(run, now)
-    if text:
-        audit.record_run(run, "step_back", audit.Phase.DONE, text, now=now)
+    """Whether the arming or the mode by which the run acted has gone down a rung, since that was
+    wrong."""
+    with transaction.atomic():
+        text = step_backs.step_back(run, now)
+        if text:
+            audit.record_run(run, "step_back", audit.Phase.DONE, text, now=now)
     return bool(text)
 
 

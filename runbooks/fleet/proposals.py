@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from incidents.models import Node
 from runbooks.fleet import armings, fleet, step_backs
 from runbooks.library import library
-from runbooks.models import Arming, Mode, Run
+from runbooks.models import Arming, Mode, Run, RunbookMode
 from runbooks.shadow import trials
 from runbooks.shadow.episodes import Episode, load_episodes
 from runbooks.shadow.report import Share, compute_report, compute_share
@@ -52,7 +52,7 @@ def list_proposals(now: datetime, *, most: float) -> list[Proposal]:
     found = [_propose_after(arming, nodes, now, most) for arming in standing]
     armed = {arming.runbook for arming in standing}
     shadowed = _list_shadowed(now)
-    episodes = load_episodes(now - _PERIOD, now) if shadowed - armed else []
+    episodes = _load_dry_runs(now) if shadowed - armed else []
     found += [_propose_first(name, episodes, most) for name in sorted(shadowed - armed)]
     return [proposal for proposal in found if proposal is not None]
 
@@ -62,6 +62,14 @@ def _list_shadowed(now: datetime) -> set[str]:
     books = {name for name, book in library.load().items() if book.needs_node}
     own = fleet.load_modes(books, now).own
     return {name for name in books if own[name] is Mode.SHADOW}
+
+
+def _load_dry_runs(now: datetime) -> list[Episode]:
+    """Of 30 days, or since the runbook's own mode last went down a rung."""
+    back = RunbookMode.objects.exclude(stepped_back_at=None)
+    since = dict(back.values_list("runbook", "stepped_back_at"))
+    episodes = load_episodes(now - _PERIOD, now)
+    return [row for row in episodes if row.began_at >= (since.get(row.runbook) or row.began_at)]
 
 
 def _propose_first(runbook: str, episodes: Collection[Episode], most: float) -> Proposal | None:

@@ -218,6 +218,10 @@ class RunbookMode(models.Model):
     mode = models.CharField(max_length=16, choices=Mode.choices, default=Mode.SHADOW)
     set_by = models.CharField(max_length=150)
     set_at = models.DateTimeField()
+    stepped_back_at = models.DateTimeField(
+        null=True, blank=True, help_text="when it went down a rung by itself, since a person set it"
+    )
+    stepped_back_why = models.CharField(max_length=255, blank=True, default="", db_default="")
 
     class Meta:
         permissions: ClassVar = [("set_mode", "Can arm and disarm runbooks")]

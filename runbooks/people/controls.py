@@ -152,7 +152,13 @@ def _name_scope(name: str) -> str:
 
 def _write_mode(change: ModeChange, *, actor: str, now: datetime, people: str) -> Controlled:
     """In the order's transaction. `people`: who is answerable, one or two."""
-    values = {"mode": change.mode, "set_by": people, "set_at": now}
+    values = {
+        "mode": change.mode,
+        "set_by": people,
+        "set_at": now,
+        "stepped_back_at": None,
+        "stepped_back_why": "",
+    }
     RunbookMode.objects.update_or_create(runbook=change.runbook, defaults=values)
     word = SITE_WORD if change.runbook == fleet.SITE else change.runbook
     text = _format_mode(word, change.mode)

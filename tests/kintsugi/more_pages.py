@@ -10,7 +10,17 @@ from django.utils import timezone
 from incidents.models import Incident, Node, Silence, Spare
 from runbooks import questions
 from runbooks.library import library
-from runbooks.models import Approval, Arming, Breaker, Mode, Run, RunState, SeenAct, StopSwitch
+from runbooks.models import (
+    Approval,
+    Arming,
+    Breaker,
+    Mode,
+    Run,
+    RunbookMode,
+    RunState,
+    SeenAct,
+    StopSwitch,
+)
 from runbooks.shadow import episode_facts
 from runbooks.shadow.episode_facts import EpisodeFacts, FaultLook
 from tests.builders import GPU, NOW, an_incident
@@ -73,6 +83,14 @@ def in_other_states() -> list[str]:
         set_at=NOW,
         stepped_back_at=NOW + timedelta(hours=2),
         stepped_back_why="run 7 took gn046 out of service, which was well",
+    )
+    RunbookMode.objects.create(
+        runbook="isolate_node",
+        mode=Mode.APPROVAL,
+        set_by="ada",
+        set_at=NOW,
+        stepped_back_at=NOW + timedelta(hours=2),
+        stepped_back_why="run 8 took gn047 out of service, which was well",
     )
     return [
         *(f"/incidents/silence/{window.pk}/change/" for window in windows),

@@ -143,9 +143,8 @@ class Site:
         one.power_on(at) if is_on else one.power_off(at)
 
     def set_mode(self, mode: Mode, runbook: str = DRAIN_REBOOT_VERIFY) -> None:
-        RunbookMode.objects.update_or_create(
-            runbook=runbook, defaults={"mode": mode, "set_by": "test", "set_at": self.now}
-        )
+        values = {"mode": mode, "set_by": "test", "set_at": self.now, "stepped_back_at": None}
+        RunbookMode.objects.update_or_create(runbook=runbook, defaults=values)
 
     def gpu(self, node: str, index: int = 0) -> str:
         return resources.gpu(node, self.nodes.nodes[node].gpus[index].pci)

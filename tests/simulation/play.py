@@ -32,7 +32,7 @@ from runbooks import services
 from runbooks.engine import turn
 from runbooks.guards.table import Bounds
 from runbooks.lease.lease import LEASE
-from runbooks.models import UNFINISHED, Breaker, Run
+from runbooks.models import UNFINISHED, Breaker, Run, RunbookMode
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import format_state
 from tests.runbooks import site as sites
@@ -254,8 +254,12 @@ class Play:
         self._settle()
 
     def _settle(self) -> None:
-        """Boots that have come, and people's words that Slurm itself has dropped."""
+        """Boots that have come, people's words that Slurm itself has dropped, and modes that have
+        stepped back: people set them again, so that the play goes on."""
         record = self.record
+        for row in RunbookMode.objects.exclude(stepped_back_at=None):
+            self.site.set_mode(record.mode, row.runbook)
+            self.note("bob", f"sets {row.runbook} to {record.mode} again")
         for node, boots in list(record.awaited_boots.items()):
             if self.site.nodes.nodes[node].boots > boots:
                 del record.awaited_boots[node]

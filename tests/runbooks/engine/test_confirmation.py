@@ -88,6 +88,7 @@ def test_an_operator_sees_which_rule_was_wrong_how_often(
     for node in ("gn001", "gn002"):
         incident = site.raise_fault(node)
         site.play(site.begin(incident), limit=WEEK)
+        site.set_mode(Mode.ARMED)
         numbers.append(incident.pk)
     real = site.begin(site.lose_gpu("gn003"))
     site.play(real, limit=timedelta(hours=2))
@@ -214,6 +215,7 @@ def test_a_fault_that_was_refuted_and_is_told_again_is_looked_for_before_the_dra
     site = with_job(Site())
     incident = site.raise_fault()
     site.play(site.begin(incident), limit=WEEK)
+    site.set_mode(Mode.ARMED)
     for _ in range(3):
         site.now += timedelta(minutes=30)
         assert site.raise_fault().pk == incident.pk
