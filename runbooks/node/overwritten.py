@@ -158,11 +158,12 @@ def put_back(ctx: Context, found: Overwritten) -> str:
 
 def _stands(act: Mapping[str, str], state: NodeState) -> bool:
     """The node is as our act had left it, or has crashed since. Just after a resume it may not
-    respond for a moment."""
+    respond for a moment. A reboot that somebody asks for in service says nothing of the drain, and
+    goes on under it."""
     if act["act"] == _RESUME:
         is_by_slurm = not state.reason or drain_reasons.is_slurms_text(state.reason)
         is_set_down = state.base == "DOWN" and not is_by_slurm
-        return not (state.is_draining or state.is_failing or state.is_rebooting or is_set_down)
+        return not (state.is_draining or state.is_failing or is_set_down)
     return state.is_draining and Written(act["reason"], act["by"]).stands_in(state)
 
 

@@ -104,30 +104,50 @@ def test_a_drain_that_our_resume_has_undone_is_put_back(seconds: int) -> None:
     assert run.wake_at is None
 
 
-def test_a_drain_that_our_resume_has_undone_is_put_back_on_a_node_that_has_crashed_since() -> None:
+class AfterResume(Meanwhile):
+    """Lets a person drain right before our resume, and something else happen right after it."""
+
+    def __init__(self, site: Site, before: Callable[[], None], after: Callable[[], None]) -> None:
+        super().__init__(site, "State=RESUME", before)
+        self._after = after
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        output = super().run(target, argv, timeout)
+        if "State=RESUME" in argv:
+            self._after()
+        return output
+
+
+def play_after_resume(after: Callable[[Site], None]) -> Site:
     site = Site(nodes=2)
 
     def person() -> None:
         site.slurm.human_drain("gn001", THEIRS)
         site.now += timedelta(seconds=2)
 
-    class Crashes(Meanwhile):
-        def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
-            output = super().run(target, argv, timeout)
-            if "State=RESUME" in argv:
-                site.slurm.switch_off("gn001")
-            return output
-
-    shell = Crashes(site, "State=RESUME", person)
+    shell = AfterResume(site, person, lambda: after(site))
     client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
     site.world = replace(site.world, slurm=client, writer=client)
     run = site.begin(site.lose_gpu())
     for _ in range(60):
         site.now += timedelta(seconds=5)
         run = site.advance(run)
+    return site
+
+
+def test_a_drain_that_our_resume_has_undone_is_put_back_on_a_node_that_has_crashed_since() -> None:
+    site = play_after_resume(lambda site: site.slurm.switch_off("gn001"))
     node = site.slurm.nodes(("gn001",))["gn001"]
     assert (node.base, node.is_draining) == ("DOWN", True)
     assert node.reason.startswith(THEIRS)
+
+
+def test_a_drain_that_our_resume_has_undone_is_put_back_though_another_asks_for_a_reboot() -> None:
+    site = play_after_resume(lambda site: site.slurm.human_reboot("gn001"))
+    node = site.slurm.nodes(("gn001",))["gn001"]
+    assert node.is_draining
+    assert node.reason.startswith(THEIRS)
+    assert "cancel_reboot" not in acts(site), "theirs"
 
 
 class Afterwards(CommandShell):
