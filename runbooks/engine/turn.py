@@ -151,6 +151,8 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
         raise SlurmRefusal(f"{run.place}: Slurm knows no such node.")
     ctx = contexts.build_context(run, nodes[run.place], turn.attempted_at, now=now, world=world)
     ctx.params, ctx.key = planned.params, turn.key
+    if step.act is not Act.DRAIN:  # such a step looks itself at what became of its attempt
+        drains.note_unkept_drain(ctx)
     if ending.restores_persons_drain(turn, ctx) or _gives_way(turn, ctx):
         return
     if witness_check.is_denied(turn, ctx, world=world):
@@ -271,6 +273,7 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
         turn = Turn(run, None, now)
         if withdraw.conclude_late_act(run, ctx):
             return
+        drains.note_unkept_drain(ctx)
         if overwritten.is_unchecked(run.facts) and _is_only_checked(turn, ctx):
             return
         if drains.RESUMED_AT in run.facts:

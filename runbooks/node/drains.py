@@ -4,7 +4,7 @@ drain is ours."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from detectors.catalog import catalog
@@ -25,6 +25,8 @@ REBOOTED_BY_ANOTHER = "rebooted_by_another"
 ASKED_UNDER_DRAIN = "reboot_asked_under_drain"
 # The fact of a run: it has taken its request for a reboot back, and Slurm has taken that.
 REBOOT_CANCELLED = "reboot_cancelled"
+# Slurm prints when a reason was set in whole seconds.
+_WHOLE = timedelta(seconds=1)
 # The fact of a run: the person's reason under which it has said that its own reboot still stands.
 _TOLD_UNDER = "reboot_stands_under"
 
@@ -79,6 +81,20 @@ def drain_node(ctx: Context, reason: str) -> None:
     after = ctx.world.slurm_writer.drain(ctx.node, reason, as_seen=ctx.state)
     store_written(ctx.facts, after)
     overwritten.note_drain(ctx.facts, ctx.state, after, ctx.now)
+
+
+def note_unkept_drain(ctx: Context) -> None:
+    """A worker may have died once it had written our reason anew, and before it kept that: then the
+    accounts are read for what a person said in that moment."""
+    state, changed_at = ctx.state, ctx.state.reason_changed_at
+    if not state.is_drained or changed_at is None or overwritten.is_unchecked(ctx.facts):
+        return
+    rows = [row for row in ownership.load_written(ctx.facts) if row.reason == state.reason]
+    times = [row.at for row in rows if row.at is not None and row.stands_in(state)]
+    if not times or changed_at < max(times) + _WHOLE:
+        return
+    overwritten.note_drain(ctx.facts, None, state, ctx.now)
+    store_written(ctx.facts, state)
 
 
 def resume_node(ctx: Context) -> None:

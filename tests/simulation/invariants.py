@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from django.db.models import Sum
@@ -15,6 +15,7 @@ from incidents.notify.notifier import Card
 from incidents.reserve import decommissions
 from incidents.vocabulary.lifecycle import OPEN, State
 from runbooks.models import UNFINISHED, Mode, Run
+from runbooks.node.drains import RESUMED_AT
 from runbooks.slurm.protocol import format_state
 from tests.simulation.record import Act, Broken
 
@@ -116,6 +117,16 @@ def no_run_comes_after_one_that_a_person_ended(play: Play, act: Act) -> None:
     is_ended = act.view.incident_id in play.record.aborted
     if is_ended and act.view.run_id not in play.record.aborted_runs:
         raise Broken(f"{act.node} is drained anew for #{act.view.incident_id}, which was ended")
+
+
+def no_worker_acts_whose_run_another_has(play: Play, act: Act) -> None:
+    if act.view is None:
+        return
+    fence = Run.objects.values_list("fence", flat=True).get(pk=act.view.run_id)
+    if fence != act.view.fence:
+        raise Broken(
+            f"{act.verb} of {act.node} by a worker whose run {act.view.run_id} is another's"
+        )
 
 
 def no_drain_passes_the_breaker(play: Play, act: Act) -> None:
@@ -223,6 +234,7 @@ OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
     no_act_is_made_without_leave,
     nothing_is_given_back_where_people_say_so,
     no_run_comes_after_one_that_a_person_ended,
+    no_worker_acts_whose_run_another_has,
     no_drain_passes_the_breaker,
     nothing_is_done_to_what_is_taken_away,
     nothing_is_done_where_the_nodes_root_refuses,
@@ -326,6 +338,32 @@ def no_critical_fault_is_left_to_nobody(play: Play) -> None:
             )
 
 
+def no_run_is_begun_after_one_that_a_person_ended(play: Play) -> None:
+    ended = Run.objects.filter(pk__in=play.record.aborted_runs).order_by("pk")
+    last = dict(ended.values_list("incident_id", "pk"))
+    later = Run.objects.filter(incident_id__in=last).exclude(pk__in=play.record.aborted_runs)
+    for number, incident in later.values_list("pk", "incident_id"):
+        if number > last[incident]:
+            raise Broken(f"run {number} for #{incident}, whose run {last[incident]} was aborted")
+
+
+def whoever_resumes_an_ill_node_is_told(play: Play) -> None:
+    """Of a fault that polls see there after a person has ended the run of its incident so."""
+    for run in Run.objects.exclude(state__in=UNFINISHED).select_related("incident", "node"):
+        node, gpu = run.place, play.site.gpu(run.place)
+        polled_at, resumed_at = play.record.polled_at.get(gpu), play.record.resumed_at.get(node)
+        is_over = RESUMED_AT not in run.facts or State(run.incident.state) not in OPEN
+        is_taken = Run.objects.filter(node=run.node, state__in=UNFINISHED).exists()
+        if polled_at is None or resumed_at is None or is_over or is_taken:
+            continue
+        noticed_at = datetime.fromisoformat(run.facts[RESUMED_AT])
+        is_fresh = play.site.now - max(polled_at, noticed_at) < AGREES_WITHIN
+        if polled_at <= noticed_at or is_fresh or play.look(node).is_out:
+            continue
+        if not run.incident.timeline.filter(kind="still_standing").exists():
+            raise Broken(f"{node}, resumed at {resumed_at:%T}, is ill, and nobody is told")
+
+
 def incident_and_slurm_agree(play: Play) -> None:
     """A node that a run of ours holds: out in Slurm and out by its incident, or neither."""
     apart = {}
@@ -366,6 +404,8 @@ AT_BEATS: tuple[Callable[[Play], None], ...] = (
     events_are_counted_once,
     critical_faults_are_told,
     no_critical_fault_is_left_to_nobody,
+    no_run_is_begun_after_one_that_a_person_ended,
+    whoever_resumes_an_ill_node_is_told,
     incident_and_slurm_agree,
     drains_that_slurm_dropped_are_put_back,
 )

@@ -46,10 +46,12 @@ _LIMITS = ((2, 2, 9), (1, 2, 9), (4, 1, 9), (4, 2, 2), (4, 2, 1), (2, 1, 2), (4,
 # Long enough for a repair; one in four plays for what must be told within ten minutes.
 LASTS = (timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=14))
 BEAT, BOOT = timedelta(seconds=60), timedelta(seconds=12)
+# The middle one is longer than a run waits for a boot, and over before a long play is.
+_RESUME_TIMEOUTS = ("3600 sec", "3600 sec", "240 sec", "90 sec")
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
 _PHASES = ("", "", "drain", "reboot", "wait_for_boot", "verify", "resume", "end")
 # What nobody does before that phase but who falls ill, and jobs.
-_AT_ONCE = ("lose", "lose_many", "degrade", "job", "end", "wait", "redeliver", "forge")
+_AT_ONCE = ("lose", "lose_many", "degrade", "job", "end", "wait", "redeliver", "forge", "poll")
 _BEATS = 2
 # slurmctld sends a reboot that it was asked for with its next round, and waits for what has come onto
 # the node meanwhile.
@@ -130,7 +132,7 @@ class Play:
         version = self.dice.choice(VERSIONS)
         returns = self.dice.choice(("0", "1", "2"))
         settings = {"SLURM_VERSION": version, "ReturnToService": returns}
-        settings["ResumeTimeout"] = self.dice.choice(("3600 sec", "3600 sec", "90 sec"))
+        settings["ResumeTimeout"] = self.dice.choice(_RESUME_TIMEOUTS)
         self.cap, self.pod_spares, self.per_hour = self.dice.choice(_LIMITS)
         bounds = Bounds(
             cap_nodes=self.cap,
@@ -296,6 +298,7 @@ class Play:
         record = self.record
         view = TurnView(
             run_id=run.pk,
+            fence=run.fence + 1,
             incident_id=run.incident_id,
             node=run.place,
             fault_type=run.fault_type,
@@ -363,6 +366,7 @@ class Play:
         return any(self.site.now - at < _SECOND for at in asked)
 
     def _finish(self) -> None:
+        self._is_open = False  # people have done what they did
         # Until whoever closed an incident may have given its node back.
         self.site.now += timedelta(minutes=2)
         self.pipeline.look_at_nodes()

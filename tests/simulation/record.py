@@ -10,6 +10,9 @@ from datetime import datetime
 from runbooks.models import Mode
 from runbooks.slurm.protocol import NodeState
 
+_FAILING = frozenset({"FAIL", "FAILING"})
+_OUT = _FAILING | {"DRAIN", "DOWN", "ERROR", "NOT_RESPONDING"}
+
 
 class Broken(BaseException):
     """An invariant does not hold. No `except Exception` of the product takes it."""
@@ -28,18 +31,21 @@ class Word:
     is_fail: bool = False
 
     def stands_in(self, state: NodeState) -> bool:
+        """By Slurm's own words alone, not by what the product makes of them."""
+        shown = {state.base, *state.flags}
         if self.is_fail:
-            return state.is_failing and self.text in state.reason
+            return bool(shown & _FAILING) and self.text in state.reason
         is_told = self.is_hidden or self.text in state.reason or "ask bob" in state.reason
-        return state.is_out and is_told
+        return bool(shown & _OUT) and is_told
 
 
 @dataclass(frozen=True)
 class TurnView:
-    """What stood when a worker began its turn. `changes`: how often people had changed what is
-    allowed."""
+    """What stood when a worker began its turn. `fence`: that of its lease; `changes`: how often
+    people had changed what is allowed."""
 
     run_id: int
+    fence: int
     incident_id: int
     node: str
     fault_type: str
@@ -71,6 +77,7 @@ class Record:
     """Times are the play's. `resumed` holds, by node, reasons under which a person has put it back
     in service; `awaited_boots` how often it had booted when a person asked for a reboot that has
     not come yet, `persons_reboots` when they did; `ours_asked` when the product asked for one.
+    `polled_at`: when a poll last saw a resource ill.
     `stops`: which of switch and file stop everything; `keeps_out`: which of them have nothing given
     back. `granted`: runs that a person let act; `refusing`: nodes whose root refuses."""
 
@@ -95,6 +102,7 @@ class Record:
     changes: int = 0
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
     told_critical: dict[str, datetime] = field(default_factory=dict)
+    polled_at: dict[str, datetime] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     aborted_runs: set[int] = field(default_factory=set)
     dropped_since: dict[str, datetime] = field(default_factory=dict)

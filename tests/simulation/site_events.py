@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LINE = Provenance("gn001", Transport.SSH, program="kernel", forger=Forger.ROOT)
 FORGED = Provenance("10.9.8.7", Transport.UDP, program="kernel", forger=Forger.ANYONE)
+POLL = Provenance("gn001", Transport.SSH, forger=Forger.ROOT)
 LOST, DEGRADED = "gpu.xid.79", "gpu.ecc.uncorrectable"
 # From 23.02 on slurmctld writes it over the reason of a drained node that registers so.
 FEWER_GPUS = "gres/gpu count reported lower than configured (7 < 8)"
@@ -44,6 +45,7 @@ class Site:
             "replace": self.replace_reason,
             "redeliver": self.redeliver,
             "forge": self.forge,
+            "poll": self.poll,
         }
 
     def lose_gpu(self) -> None:
@@ -80,15 +82,39 @@ class Site:
         play.note("attacker", f"writes {LOST} in the name of {node}")
         self.tell(LOST, play.site.gpu(node), FORGED)
 
-    def tell(self, fault_type: str, resource: str, told_by: Provenance) -> None:
+    def poll(self) -> None:
+        """A poll of all nodes that can be asked sees each lost GPU that a line has told of, and that
+        it has come back."""
+        play = self.play
+        play.note("poll", "looks at the GPUs of all nodes")
+        for node in play.site.names:
+            gpu = play.site.gpu(node)
+            if not play.site.nodes.nodes[node].is_up or node in play.site.shell.silent:
+                continue
+            is_known = gpu in play.record.told_critical
+            if is_known and play.is_ill(node):
+                play.record.polled_at[gpu] = play.site.now
+                self.tell(LOST, gpu, POLL, source="poll")
+            elif play.record.polled_at.pop(gpu, None) is not None:
+                self.tell(LOST, gpu, POLL, source="poll", kind=EventKind.CLEARED)
+
+    def tell(
+        self,
+        fault_type: str,
+        resource: str,
+        told_by: Provenance,
+        *,
+        source: str = "rsyslog",
+        kind: EventKind = EventKind.RAISED,
+    ) -> None:
         play, row = self.play, catalog.load()[fault_type]
         host = resources.host_of(resource) or ""
         event = FaultEvent(
             event_id=event_id(fault_type, resource, play.site.now, len(play.trace)),
             fault_type=fault_type,
-            event=EventKind.RAISED,
+            event=kind,
             resource=resource,
-            source="rsyslog",
+            source=source,
             occurred_at=play.site.now,
             observed_at=play.site.now,
             severity=row.severity,
@@ -99,7 +125,8 @@ class Site:
             provenance=told_by,
         )
         play.last_wire = to_wire(event)
-        play.record.events[fault_type, resource] += 1
+        if kind is EventKind.RAISED:
+            play.record.events[fault_type, resource] += 1
         play.pipeline.ingest([play.last_wire])
 
     def redeliver(self) -> None:

@@ -475,11 +475,13 @@ class AfterCancel(CommandShell):
         super().__init__(site.slurm)
         self._act, self._programs = act, programs
         self._since: int | None = None
+        self.has_acted = False
 
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         if self._since is not None:
             self._since += 1
             if self._since == self._programs:
+                self.has_acted = True
                 self._act()
         if "cancel_reboot" in argv:
             self._since = 0
@@ -506,5 +508,33 @@ def test_a_drain_that_comes_while_our_reboot_is_cancelled_stands_in_the_end(
     play_on(site, shell)
     assert "reboot" in acts(site)
     node = site.slurm.nodes(("gn001",))["gn001"]
+    assert node.is_draining
+    assert node.reason.startswith(THEIRS)
+
+
+def test_a_drain_that_comes_while_our_reboot_is_cancelled_stands_though_the_worker_dies() -> None:
+    """Before it has kept that it had drained the node anew: the next one sees that it was."""
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(hours=9))
+    policy = replace(site.world.policy, boot_time=timedelta(minutes=2))
+    site.world = replace(site.world, policy=policy)
+    shell = AfterCancel(site, 3, drains_once_more(site, THEIRS))
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    run = site.begin(site.lose_gpu())
+    died = 0
+
+    def reach(point: str) -> None:
+        nonlocal died
+        if point == "acted" and shell.has_acted and not died:
+            died += 1
+            raise Killed
+
+    for _ in range(120):
+        site.now += timedelta(seconds=5)
+        with contextlib.suppress(Killed):
+            turn.advance(run.pk, now=site.now, world=site.world, at=reach)
+    node = site.slurm.nodes(("gn001",))["gn001"]
+    assert died == 1
     assert node.is_draining
     assert node.reason.startswith(THEIRS)
