@@ -35,6 +35,8 @@ class Reboot(Base):
         ctx.facts["reboot_at"] = to_iso(ctx.attempted_at or min(ctx.now, began_at or ctx.now))
         if ctx.attempted_at is None:
             ctx.facts[drains.REBOOTED_BY_ANOTHER] = True
+        else:  # whoever asked and died had just seen the drain
+            ctx.facts[drains.ASKED_UNDER_DRAIN] = True
         by = "" if ctx.attempted_at else " by someone else"
         return Done(f"{ctx.node} has been rebooted{by} since it was drained.")
 

@@ -593,3 +593,31 @@ def test_every_act_on_a_node_names_the_state_that_it_was_decided_on() -> None:
     assert [
         name for name, call in acts if "as_seen" not in {keyword.arg for keyword in call.keywords}
     ] == []
+
+
+class Killed(BaseException):
+    """The worker is gone."""
+
+
+def test_a_reboot_that_a_person_asks_for_where_a_worker_died_before_it_asked_for_ours_is_theirs() -> (
+    None
+):
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+
+    def dies(point: str) -> None:
+        if point == "attempted":
+            raise Killed
+
+    with pytest.raises(Killed):
+        turn.advance(run.pk, now=site.now, world=site.world, at=dies)
+    site.slurm.human_resume("gn001")
+    site.slurm.human_reboot("gn001")
+    for _ in range(3):
+        site.now += timedelta(minutes=1)
+        run = site.advance(run)
+    assert node(site).flags == {"REBOOT_REQUESTED"}
+    assert "Somebody has asked Slurm to reboot gn001 since" in run.outcome
