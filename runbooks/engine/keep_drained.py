@@ -19,7 +19,7 @@ from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.engine import audit
 from runbooks.lease import lease
 from runbooks.models import Run
-from runbooks.node import drains
+from runbooks.node import drains, overwritten
 from runbooks.slurm.ownership import Dropped, Owner, TakenOver
 from runbooks.step import Context
 from runbooks.steps.drain import Drain
@@ -91,11 +91,13 @@ def _restore_persons_drain(run: Run, ctx: Context) -> None:
     )
     audit.record_run(run, Drain.name, audit.Phase.BEGUN, text, now=ctx.now)
     reason = f"{words[:_LONGEST_WORDS]} (put back by Kintsugi)"
-    ctx.world.slurm_writer.drain(ctx.node, reason, as_seen=ctx.state)
+    after = ctx.world.slurm_writer.drain(ctx.node, reason, as_seen=ctx.state)
+    overwritten.note_drain(run.facts, ctx.state, after, ctx.now)
+    is_unchecked = overwritten.is_unchecked(run.facts)
     with transaction.atomic():
         audit.record_run(run, Drain.name, audit.Phase.DONE, text, now=ctx.now)
         transitions.record(run.incident_id, kind="run_note", text=text, now=ctx.now)
-        lease.release(run, wake_at=None)
+        lease.release(run, wake_at=ctx.now + overwritten.LOOK_AGAIN if is_unchecked else None)
 
 
 def _drain_again(run: Run, dropped: Dropped, ctx: Context) -> None:

@@ -349,19 +349,22 @@ def no_run_is_begun_after_one_that_a_person_ended(play: Play) -> None:
 
 def whoever_resumes_an_ill_node_is_told(play: Play) -> None:
     """Of a fault that polls see there after a person has ended the run of its incident so."""
+    untold = set()
     for run in Run.objects.exclude(state__in=UNFINISHED).select_related("incident", "node"):
-        node, gpu = run.place, play.site.gpu(run.place)
-        polled_at, resumed_at = play.record.polled_at.get(gpu), play.record.resumed_at.get(node)
-        is_over = RESUMED_AT not in run.facts or State(run.incident.state) not in OPEN
+        resumed_at = run.facts.get(RESUMED_AT)
+        polled_at = play.record.polled_at.get(play.site.gpu(run.place))
         is_taken = Run.objects.filter(node=run.node, state__in=UNFINISHED).exists()
-        if polled_at is None or resumed_at is None or is_over or is_taken:
+        if resumed_at is None or polled_at is None or is_taken or play.look(run.place).is_out:
             continue
-        noticed_at = datetime.fromisoformat(run.facts[RESUMED_AT])
-        is_fresh = play.site.now - max(polled_at, noticed_at) < AGREES_WITHIN
-        if polled_at <= noticed_at or is_fresh or play.look(node).is_out:
-            continue
-        if not run.incident.timeline.filter(kind="still_standing").exists():
-            raise Broken(f"{node}, resumed at {resumed_at:%T}, is ill, and nobody is told")
+        is_seen_since = polled_at > datetime.fromisoformat(resumed_at)
+        is_told = run.incident.timeline.filter(kind="still_standing").exists()
+        if is_seen_since and State(run.incident.state) in OPEN and not is_told:
+            untold.add(run.pk)
+    since = {number: play.record.untold_since.get(number, play.site.now) for number in untold}
+    play.record.untold_since = since
+    for number, at in since.items():
+        if play.site.now - at > AGREES_WITHIN:
+            raise Broken(f"run {number}: a person resumed its node, which is ill; nobody is told")
 
 
 def incident_and_slurm_agree(play: Play) -> None:

@@ -107,6 +107,7 @@ class Record:
     aborted_runs: set[int] = field(default_factory=set)
     dropped_since: dict[str, datetime] = field(default_factory=dict)
     alone_since: dict[int, datetime] = field(default_factory=dict)
+    untold_since: dict[int, datetime] = field(default_factory=dict)
     apart_since: dict[str, datetime] = field(default_factory=dict)
 
     @property

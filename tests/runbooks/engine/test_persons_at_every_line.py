@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import runbooks
+from detectors.detector import Output, Target
 from fixtures.memory_slurm_commands import CommandShell
 from incidents import services as incidents
 from incidents.vocabulary.lifecycle import Trigger
@@ -386,6 +387,39 @@ def test_a_persons_drain_that_slurm_drops_since_our_reboot_never_came_is_put_bac
     assert node(site).is_draining
     assert node(site).reason == f"{THEIRS} (put back by Kintsugi)"
     assert any("It is put back" in line for line in site.story(run.incident))
+    assert run.wake_at is None
+
+
+def test_whoever_drains_while_a_drain_that_slurm_dropped_is_put_back_has_theirs_put_back() -> None:
+    settings = {"SLURM_VERSION": "22.05.8", "ResumeTimeout": "90 sec"}
+    site = Site(nodes=2, slurm=settings)
+    site.slurm.keeps_accounts = True
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "reboot"
+    )
+    site.slurm.hung.add("gn001")
+    run = site.advance(run)
+    drains(site)
+    words = "eve: its power is off"
+
+    class PutsBack(CommandShell):
+        def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+            if any("put back by Kintsugi" in word for word in argv) and not spoken:
+                spoken.append(site.now)
+                site.now += timedelta(seconds=2)
+                site.slurm.human_drain("gn001", words, user="eve")
+                site.now += timedelta(seconds=2)
+            return super().run(target, argv, timeout)
+
+    spoken: list[datetime] = []
+    client = ScontrolWriter(PutsBack(site.slurm), parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    for _ in range(12):
+        site.now += timedelta(seconds=30)
+        run = site.advance(run)
+    assert spoken
+    assert node(site).is_draining
+    assert node(site).reason.startswith(words)
     assert run.wake_at is None
 
 
