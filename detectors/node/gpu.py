@@ -8,7 +8,8 @@ Python 3.9, standard library alone. Facts only; thresholds and severities are th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Optional
 
@@ -29,6 +30,10 @@ from detectors.node.outputs.nvidia_smi import Printed, PrintedGpu, whole
 # A healthy HGX node answers in 2 to 8 s without the persistence daemon; gpud gives up after 30 s as
 # well (https://github.com/leptonai/gpud, components/accelerator/nvidia/query).
 _COMMAND = Command("nvidia-smi", ("nvidia-smi", "-q", "-x"), timeout=timedelta(seconds=30))
+# Asked only where the inventory declares MIG devices: the XML does not name their profiles.
+_LIST = Command("nvidia-smi-list", ("nvidia-smi", "-L"), timeout=timedelta(seconds=20))
+MIG_DEVICES = "gpu_mig_devices"
+"""The setting that declares them: `3g.20gb:2`, `1g.10gb:4,3g.40gb`, or `none`."""
 # What the driver prints in place of a value that it cannot read. A healthy H100 prints `Unknown
 # Error` under its addressing mode, so that only fields named below are asked.
 _UNREAD = ("gpu is lost", "unknown error", "err!")
@@ -73,6 +78,7 @@ class GpuDetector(NothingToCompare):
             "gpu.driver_version",
             "gpu.ecc.remapped_correctable",
             "gpu.ecc.remapped_uncorrectable",
+            "gpu.mig_devices",
             "gpu.product",
             "gpu.serial",
             "gpu.uuid",
@@ -83,7 +89,9 @@ class GpuDetector(NothingToCompare):
     def collect(self, target: Target, via: Transports, now: datetime) -> Reading:
         """nvidia-smi, and what the kernel has on its bus. Raises DetectorError when the node cannot
         be reached."""
-        outputs = via.shell.run_all(target, self.name, (_COMMAND, nvidia_smi.DEVICES))
+        listed = (_LIST,) if MIG_DEVICES in target.expected.settings else ()
+        commands = (_COMMAND, nvidia_smi.DEVICES, *listed)
+        outputs = via.shell.run_all(target, self.name, commands)
         return Reading(detector=self.name, target=target, taken_at=now, outputs=outputs)
 
     def sniff(self, text: bytes) -> str:
@@ -109,9 +117,11 @@ class GpuDetector(NothingToCompare):
             yield reading.saw("gpu.driver_version", printed.driver_version)
         yield from _inventory(reading, printed)
         corrupted = nvidia_smi.corrupted(_format_output(output))
+        profiles = _read_mig_profiles(reading)
         for card in printed.cards:
             if not _words_of_loss(card):
                 yield from _condition(reading, card)
+                yield from _mig_devices(reading, card, profiles)
                 if card.pci:
                     resource = _resource(reading, card)
                     yield reading.saw("gpu.inforom_valid", card.pci not in corrupted, resource)
@@ -191,6 +201,49 @@ def _settings(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Obs
         fits = found.lower() == declared.replace(" ", "_").lower()
         text = f"{printed_name.replace('_', ' ')} is {printed}, declared is {declared}{unit}"
         yield reading.saw("gpu.setting_fits", fits, resource, qualifier=name, text=text)
+
+
+def _read_mig_profiles(reading: Reading) -> Mapping[str, tuple[str, ...]]:
+    output = reading.outputs.get(_LIST.name)
+    if output is None or output.status != 0:
+        return {}
+    return nvidia_smi.read_mig_profiles(output.stdout)
+
+
+def _mig_devices(
+    reading: Reading, card: PrintedGpu, profiles: Mapping[str, tuple[str, ...]]
+) -> Iterator[Observation]:
+    """How many there are, for whoever compares before and after a repair; and whether they are
+    those that the inventory declares. A GPU that the list does not name is not judged."""
+    resource = _resource(reading, card)
+    if card.mig_devices:
+        count = len(card.mig_devices)
+        sizes = ", ".join(sorted(card.mig_devices, key=lambda size: (len(size), size)))
+        text = f"{count} of {sizes} multiprocessors"
+        yield reading.saw("gpu.mig_devices", text, resource)
+    declared = reading.target.expected.settings.get(MIG_DEVICES, "").strip()
+    found = profiles.get(card.text("uuid"))
+    if not declared or found is None:
+        return
+    fits = Counter(profile.lower() for profile in found) == _count_profiles(declared)
+    shown = format_profiles(found)
+    details = f"MIG devices are {shown}, declared is {declared}"
+    yield reading.saw("gpu.setting_fits", fits, resource, qualifier=MIG_DEVICES, text=details)
+
+
+def format_profiles(profiles: Sequence[str]) -> str:
+    """As they are declared."""
+    counts = Counter(profiles)
+    return ",".join(f"{name}:{counts[name]}" for name in sorted(counts)) or "none"
+
+
+def _count_profiles(declared: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for part in declared.lower().replace(" ", ",").split(","):
+        name, _, number = part.partition(":")
+        if name and name != "none":
+            counts[name] += int(number) if number.isascii() and number.isdigit() else 1
+    return counts
 
 
 def _sensors(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:

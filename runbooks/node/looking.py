@@ -83,12 +83,14 @@ class NodeInspection:
     was.
 
     `silent`: detectors that were meant to look and gave no whole answer, by name, and why. What
-    these could have seen is not known: it is neither there nor not there.
+    these could have seen is not known: it is neither there nor not there. `mig_devices`: those of
+    each GPU that answered, by its resource, for people; empty where a GPU has none.
     """
 
     raised: tuple[FaultEvent, ...]
     complaint: str
     silent: Mapping[str, str] = field(default_factory=dict)
+    mig_devices: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_reachable(self) -> bool:
@@ -145,7 +147,14 @@ def inspect_node(ctx: Context, *, only: Collection[str] = ()) -> NodeInspection:
         why = _get_silence_reason(answer)
         if why:
             silent[detector.name] = why
-    return NodeInspection(_list_raised(observations), "", silent)
+    raised = _list_raised(observations)
+    return NodeInspection(raised, "", silent, _find_mig_devices(observations))
+
+
+def _find_mig_devices(observations: list[Observation]) -> dict[str, str]:
+    devices = {seen.resource: "" for seen in observations if seen.metric == "gpu.uuid"}
+    listed = {seen.resource: seen for seen in observations if seen.metric == "gpu.mig_devices"}
+    return devices | {resource: str(seen.value) for resource, seen in listed.items()}
 
 
 def _list_raised(observations: list[Observation]) -> tuple[FaultEvent, ...]:

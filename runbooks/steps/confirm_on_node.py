@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors.faults import Action
-from runbooks.node import looking, witnesses
+from runbooks.node import looking, mig_devices, witnesses
 from runbooks.node.looking import KernelLog, NodeInspection
 from runbooks.node.witnesses import (
     CONFIRMED_AT,
@@ -70,6 +70,7 @@ class ConfirmOnNode(Base):
         inspection = looking.inspect_node(ctx, only=sorted(detectors))
         if not inspection.is_reachable:
             return _report_unreachable(ctx, inspection)
+        mig_devices.note_before(ctx, inspection)
         boot = looking.read_boot(ctx)
         ctx.facts["boot_id_before"] = boot.boot_id if boot is not None else ctx.known_boot_id
         log = KernelLog((), "")

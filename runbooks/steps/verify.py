@@ -3,16 +3,16 @@ own command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 from detectors.catalog import catalog
 from detectors.faults import Action, Recovery
-from detectors.node.gpu import SETTINGS
+from detectors.node.gpu import MIG_DEVICES, SETTINGS
 from incidents.polling import poll_pauses
-from runbooks.node import detached_command, looking
+from runbooks.node import detached_command, looking, mig_devices
 from runbooks.node.detached_command import DetachedJob, Ended
 from runbooks.node.diagnostics import PROVED_AT
 from runbooks.node.systemd_units import RESTARTED_AT
@@ -106,15 +106,26 @@ def _get_began_fact(ctx: Context) -> str:
 def _format_wrong_settings(ctx: Context) -> str:
     """What of the GPUs is set otherwise than the inventory declares, as a sentence; empty where
     nothing is. A boot or a reset loses settings, and a wrong one keeps no node out."""
-    if not SETTINGS.keys() & ctx.target.expected.settings.keys():
+    declared = {*SETTINGS, MIG_DEVICES} & ctx.target.expected.settings.keys()
+    if not declared and not ctx.facts.get(mig_devices.BEFORE):
         return ""
-    raised = looking.inspect_node(ctx, only=("gpu",)).raised
-    wrong = [event for event in raised if event.fault_type == _SETTING]
-    if not wrong:
+    inspection = looking.inspect_node(ctx, only=("gpu",))
+    wrong = [
+        f"{event.resource}: {event.attributes.get('text', event.excerpt)}"
+        for event in inspection.raised
+        if event.fault_type == _SETTING
+    ]
+    lost = [] if MIG_DEVICES in declared else mig_devices.list_lost(ctx, inspection)
+    settings = _format_lost("a setting of its GPUs was lost", wrong, "set it anew")
+    devices = _format_lost("MIG devices of its GPUs are others", lost, "create them anew")
+    return f"{settings}{devices}"
+
+
+def _format_lost(what: str, found: Sequence[str], todo: str) -> str:
+    if not found:
         return ""
-    first = f"{wrong[0].resource}: {wrong[0].attributes.get('text', wrong[0].excerpt)}"
-    more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-    return f" But a setting of its GPUs was lost ({first}{more}): set it anew."
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return f" But {what} ({found[0]}{more}): {todo}."
 
 
 def _find_troubles(ctx: Context, since: datetime) -> Iterator[_Trouble]:

@@ -41,7 +41,11 @@ _LISTED = re.compile(
 )
 _TEXT_GPU = re.compile(r"^GPU (?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{7})\s*$")
 _TABLE_PCI = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]")
+# `  MIG 3g.20gb     Device  0: (UUID: MIG-...)` below its GPU's line; some copies lose the indent
+# (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/).
+_MIG_DEVICE = re.compile(r"^ {0,8}MIG (?P<profile>[0-9a-z.+-]{1,40}) {1,40}Device {1,10}\d{1,3}:")
 _LONGEST_LINE = 300
+_LONGEST_COUNT = 8
 # The columns by which a GPU is told, of which a query has one.
 _CSV_KEYS = {"pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "index"}
 _MOST_LINES_BEFORE = 50  # banners
@@ -177,10 +181,15 @@ SLOWDOWNS: Mapping[str, tuple[str, ...]] = {
 @dataclass(frozen=True)
 class PrintedGpu:
     """One GPU as printed: its PCI address in canonical form (empty in forms without one), its
-    values by path."""
+    values by path.
+
+    `mig_devices`: of each MIG device how many multiprocessors it has, as printed; None in forms
+    that do not list them.
+    """
 
     pci: str
     values: Mapping[str, str] = field(default_factory=dict)
+    mig_devices: Optional[tuple[str, ...]] = None
 
     def text(self, name: str) -> str:
         """The value of one of FIELDS as printed; empty when this GPU or this form has none."""
@@ -292,7 +301,33 @@ def _from_xml(root: ElementTree.Element) -> Iterator[PrintedGpu]:
     for gpu in root.iter("gpu"):
         pci = resources.pci_address(gpu.get("id", ""))
         if pci is not None:
-            yield PrintedGpu(pci, dict(_leaves(gpu, "", 0)))
+            yield PrintedGpu(pci, dict(_leaves(gpu, "", 0)), _read_mig_devices(gpu))
+
+
+def _read_mig_devices(gpu: ElementTree.Element) -> Optional[tuple[str, ...]]:
+    """`<mig_devices>None</mig_devices>` where there is none; older drivers have no such element."""
+    devices = gpu.find("mig_devices")
+    if devices is None:
+        return None
+    path = "device_attributes/shared/multiprocessor_count"
+    counts = [(device.findtext(path) or "").strip() for device in devices.iter("mig_device")]
+    return tuple(count[:_LONGEST_COUNT] or "?" for count in counts)
+
+
+def read_mig_profiles(stdout: bytes) -> dict[str, tuple[str, ...]]:
+    """The profile of each MIG device by the UUID of its GPU, of `nvidia-smi -L`; empty where that
+    lists no GPU. An instance of a GPU without a compute instance is no device, and not listed."""
+    profiles: dict[str, tuple[str, ...]] = {}
+    uuid = ""
+    for line in stdout.decode("utf-8", "replace").splitlines():
+        gpu = _LISTED.match(line[:_LONGEST_LINE])
+        device = _MIG_DEVICE.match(line[:_LONGEST_LINE])
+        if gpu is not None:
+            uuid = gpu["uuid"]
+            profiles[uuid] = ()
+        elif device is not None and uuid:
+            profiles[uuid] = (*profiles[uuid], device["profile"])
+    return profiles
 
 
 def _leaves(element: ElementTree.Element, path: str, depth: int) -> Iterator[tuple[str, str]]:

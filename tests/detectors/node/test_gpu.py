@@ -3,6 +3,7 @@ text at all."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.catalog import catalog
-from detectors.detector import Output, Reading, Target
+from detectors.detector import Command, Output, Reading, Target, Transports
 from detectors.evaluation import classify, judge
 from detectors.expected import Expected
 from detectors.faults import EventKind, FaultEvent, Observation, fingerprint
@@ -403,3 +404,104 @@ def test_nothing_is_said_of_what_is_not_declared_or_not_printed() -> None:
     assert find_settings("", gpu_mig="Disabled", gpu_power_limit_w="700") == {}
     assert find_settings(DEPRECATED, gpu_application_clock_mhz="1980") == {}
     assert find_settings(SET.replace("Disabled", "N/A"), gpu_mig="Disabled") == {}
+
+
+# MIG devices
+# ---------------------------------------------------------------------------
+
+LISTED = (
+    "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-a)\n"
+    "  MIG 3g.20gb     Device  0: (UUID: MIG-1)\n"
+    "  MIG 1c.3g.20gb  Device  1: (UUID: MIG-2)\n"
+    "MIG 1g.5gb+me   Device  2: (UUID: MIG-GPU-a/7/0)\n"
+    "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-b)\n"
+)
+TWO = "".join(
+    f"<mig_device><device_attributes><shared><multiprocessor_count>{count}</multiprocessor_count>"
+    "</shared></device_attributes></mig_device>"
+    for count in (42, 14)
+)
+
+
+def with_list(body: str, listed: str, declared: str, status: int = 0) -> list[Observation]:
+    taken = reading(xml(body), expected=replace(ONE, settings={"gpu_mig_devices": declared}))
+    output = Output(status, listed.encode(), b"", timedelta(seconds=1))
+    outputs = {**taken.outputs, "nvidia-smi-list": output}
+    return list(GpuDetector().parse(replace(taken, outputs=outputs)))
+
+
+def find_fit(listed: str, declared: str, status: int = 0) -> list[tuple[object, str]]:
+    seen = with_list("<uuid>GPU-a</uuid>", listed, declared, status)
+    return [(one.value, one.attributes["text"]) for one in seen if one.metric == "gpu.setting_fits"]
+
+
+def test_the_list_names_the_profile_of_each_mig_device_by_its_gpu() -> None:
+    found = nvidia_smi.read_mig_profiles(LISTED.encode())
+    assert found == {"GPU-a": ("3g.20gb", "1c.3g.20gb", "1g.5gb+me"), "GPU-b": ()}
+    assert nvidia_smi.read_mig_profiles(b"No devices were found\n\xff  MIG 1g.5gb Device 0:") == {}
+
+
+@pytest.mark.parametrize(
+    ("declared", "fits"),
+    [
+        ("3g.20gb,1c.3g.20gb,1g.5gb+me", True),
+        ("1g.5gb+ME:1, 3g.20gb:1, 1c.3g.20gb", True),
+        ("3g.20gb:2,1g.5gb+me", False),
+        ("1g.5gb:7", False),
+        ("none", False),
+    ],
+)
+def test_mig_devices_are_compared_with_those_declared(declared: str, fits: bool) -> None:
+    ((value, text),) = find_fit(LISTED, declared)
+    assert value is fits
+    shown = "1c.3g.20gb:1,1g.5gb+me:1,3g.20gb:1"
+    assert text == f"MIG devices are {shown}, declared is {declared}"
+
+
+def test_a_gpu_without_mig_devices_has_none() -> None:
+    bare = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-a)\n"
+    assert find_fit(bare, "1g.5gb:7") == [(False, "MIG devices are none, declared is 1g.5gb:7")]
+    assert find_fit(bare, "none") == [(True, "MIG devices are none, declared is none")]
+
+
+def test_nothing_is_said_of_mig_devices_where_the_list_gives_no_answer() -> None:
+    assert find_fit("", "1g.5gb:7") == []
+    assert find_fit(LISTED, "1g.5gb:7", status=255) == []
+    assert find_fit(LISTED.replace("GPU-a", "GPU-c"), "1g.5gb:7") == []
+
+
+class AskedShell:
+    """Remembers what it is asked, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
+        raise AssertionError(argv)
+
+    def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
+        self.asked += [command.argv for command in commands]
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("declared", "is_asked"), [({}, False), ({"gpu_mig_devices": "none"}, True)]
+)
+def test_the_list_is_asked_only_where_the_inventory_declares_mig_devices(
+    declared: dict[str, str], is_asked: bool
+) -> None:
+    shell = AskedShell()
+    target = Target("gn001", "127.0.0.1", expected=replace(ONE, settings=declared))
+    GpuDetector().collect(target, Transports(shell=shell), NOW)
+    assert (("nvidia-smi", "-L") in shell.asked) is is_asked
+
+
+def test_how_many_mig_devices_there_are_is_recorded_where_there_are_any() -> None:
+    def count(devices: str) -> list[object]:
+        body = f"<mig_devices>{devices}</mig_devices>"
+        seen = GpuDetector().parse(reading(xml(body), expected=ONE))
+        return [one.value for one in seen if one.metric == "gpu.mig_devices"]
+
+    assert count(TWO) == ["2 of 14, 42 multiprocessors"]
+    assert count("<mig_device/>") == ["1 of ? multiprocessors"]
+    assert count("None") == []

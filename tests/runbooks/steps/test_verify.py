@@ -15,7 +15,8 @@ from detectors.faults import Recovery
 from detectors.transports.ssh import LocalShell
 from fixtures.cluster.gpu import Presence
 from fixtures.cluster.world import SimulatedShell
-from runbooks.node import detached_command
+from runbooks.models import RunState
+from runbooks.node import detached_command, looking, mig_devices
 from runbooks.step import ActiveFault, Context, Done, Failed, NotCured, Result, Wait, to_iso
 from runbooks.steps.verify import GRACE, Verify
 from tests.runbooks.site import Site, a_context
@@ -204,3 +205,85 @@ def test_nothing_is_told_of_settings_that_are_as_declared_or_not_declared() -> N
     for result in (as_declared, undeclared):
         assert isinstance(result, Wait)
         assert "setting" not in result.text
+
+
+# MIG devices that a boot or a reset has ended
+# ---------------------------------------------------------------------------
+
+TWO_DEVICES = (("3g.40gb", 60), ("3g.40gb", 60))
+
+
+def a_site_with_mig(verify: tuple[str, ...] = ("true",)) -> Site:
+    """GPU 5 is split."""
+    site = Site(nodes=1)
+    site.world = replace(site.world, policy=replace(site.world.policy, verify_command=verify))
+    site.nodes.nodes["gn001"].gpus[5].mig_devices = TWO_DEVICES
+    return site
+
+
+def test_a_reboot_that_ended_mig_devices_says_so_and_gives_the_node_back() -> None:
+    site = a_site_with_mig()
+    site.nodes.inject("gpu_ecc_uncorrectable", "gn001/gpu/0")
+    run = site.play(site.begin(site.raise_fault(fault_type="gpu.ecc.uncorrectable")))
+    assert run.state == RunState.SUCCEEDED
+    (line,) = [line for line in site.story(run.incident) if "MIG devices" in line]
+    gpu = site.gpu("gn001", 5)
+    assert line.endswith(
+        f"But MIG devices of its GPUs are others ({gpu}: 2 of 60, 60 multiprocessors before, none"
+        " now): create them anew."
+    )
+
+
+def seen_before_repair(site: Site) -> Context:
+    context = a_context(site, world=site.world)
+    del context.facts["booted_at"]
+    mig_devices.note_before(context, look(context))
+    return context
+
+
+def look(context: Context) -> looking.NodeInspection:
+    return looking.inspect_node(context, only=("gpu",))
+
+
+def test_only_devices_that_are_not_there_again_are_told_of() -> None:
+    site = a_site_with_mig()
+    context = seen_before_repair(site)
+    assert mig_devices.list_lost(context, look(context)) == []
+    site.nodes.nodes["gn001"].gpus[5].mig_devices = TWO_DEVICES[:1]
+    expected = (
+        f"{site.gpu('gn001', 5)}: 2 of 60, 60 multiprocessors before, 1 of 60 multiprocessors"
+    )
+    assert mig_devices.list_lost(context, look(context)) == [f"{expected} now"]
+
+
+def test_what_is_seen_after_the_repair_never_counts_as_before() -> None:
+    site = a_site_with_mig()
+    context = seen_before_repair(site)
+    context.facts["booted_at"] = to_iso(site.now)
+    site.nodes.nodes["gn001"].gpus[5].mig_devices = ()
+    mig_devices.note_before(context, look(context))
+    assert len(mig_devices.list_lost(context, look(context))) == 1
+
+
+def test_of_a_gpu_that_gives_no_answer_it_is_not_said_that_its_devices_are_gone() -> None:
+    site = a_site_with_mig()
+    context = seen_before_repair(site)
+    site.nodes.nodes["gn001"].gpus[5].presence = Presence.MISSING
+    mig_devices.note_before(context, look(context))
+    assert mig_devices.list_lost(context, look(context)) == []
+    assert list(context.facts[mig_devices.BEFORE]) == [site.gpu("gn001", 5)]
+
+
+def test_mig_devices_that_the_inventory_declares_are_told_once_by_name() -> None:
+    site = a_site_with_mig()
+    for gpu in site.nodes.nodes["gn001"].gpus:
+        gpu.mig_devices = TWO_DEVICES
+    context = declare(site, gpu_mig_devices="3g.40gb:2")
+    context.facts[mig_devices.BEFORE] = {site.gpu("gn001", 5): "2 of 60, 60 multiprocessors"}
+    assert "MIG" not in Verify().run(context).text
+    site.nodes.nodes["gn001"].gpus[5].mig_devices = (("1g.10gb", 16),)
+    said = Verify().run(context).text
+    assert said.endswith(
+        f"But a setting of its GPUs was lost ({site.gpu('gn001', 5)}: MIG devices are 1g.10gb:1,"
+        " declared is 3g.40gb:2): set it anew."
+    )
