@@ -47,7 +47,9 @@ def make_event(request: DrainRequest, told_by: Provenance, *, now: datetime) -> 
     if request.is_end:
         _check_stands(node, request.check)
     elif not reason:
-        raise DrainRequestRefused("Say in a sentence why (--because): people read it in Slurm.")
+        raise DrainRequestRefused(
+            "Say in a sentence why (--because): people read it on the incident."
+        )
     if len(reason) > LONGEST_REASON:
         raise DrainRequestRefused(
             f"The reason has {len(reason)} characters; {LONGEST_REASON} at most are taken."

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 import typer
 from django.core.management.base import CommandError
 from django.db.models import Case, Count, IntegerField, Q, When
+from django.utils import timezone
 
 from detectors.faults import Severity
 from incidents.models import Fault, Incident
+from incidents.notify import story
 from incidents.vocabulary.lifecycle import CLOSED, State
 from kintsugi.cli import exit_codes, hosts, output
+from runbooks.people import progress
 
 Nodes = Annotated[list[str] | None, typer.Argument(metavar="[NODES]...", help=hosts.NODES_HELP)]
 Json = Annotated[bool, typer.Option("--json", help=output.JSON_HELP)]
@@ -88,6 +91,11 @@ def show_incident(
     members = incident.members.select_related("fault__membership")
     faults = [fault_row(link.fault) for link in members]
     facts = incident_row(incident) | output.make_row(incident, _FURTHER_INCIDENT_FIELDS)
+    now = timezone.now()
+    does = story.doing(incident, progress.format_progress(incident, now), now)
+    advice = story.find_advice(incident)
+    todo = advice.format(incident.root_resource) if advice is not None else ""
+    facts |= {"kintsugi": does, "advice": todo}
     if as_json:
         output.print_json(facts | {"members": faults, "runs": runs})
         return

@@ -4,7 +4,6 @@ runbook is armed on some nodes for a time."""
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import asdict
 from typing import Annotated
 
@@ -73,14 +72,14 @@ _REQUEST_FIELDS = {
 def drain_nodes(
     nodes: Annotated[list[str], typer.Argument(metavar="NODES...", help="host lists")],
     by: Annotated[str, typer.Option(metavar="CHECK", help="which check asks, such as nhc")],
-    because: Annotated[str, typer.Option(metavar="W", help="why; people read it in Slurm")] = "",
+    because: Annotated[str, typer.Option(metavar="W", help="why; the incident says it")] = "",
     end: Annotated[
         bool, typer.Option("--end", help="the node need not be drained any more")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Each node for itself: what is refused of one keeps no other. Raises CommandError."""
-    actor = getpass.getuser()
+    actor = get_person()
     told_by = Provenance(by, Transport.PERSON, actor, forger=Forger.NOBODY)
     rows, refusals = [], []
     for name in hosts.parse(nodes):
@@ -112,7 +111,7 @@ def add_change(
 ) -> None:
     """Raises CommandError."""
     now = timezone.now()
-    teller = getpass.getuser()
+    teller = get_person()
     took_effect_at = typed_times.moment("--at", at) if at else now
     machines = hosts.parse(on or ())
     draft = ChangeDraft(

@@ -51,3 +51,11 @@ def check_actor(actor: str) -> None:
         raise CommandError(
             f"You are {person}: with KINTSUGI_SECOND_PERSON set, --actor names nobody else."
         )
+
+
+def name_actor(actor: str) -> str:
+    """Whom the record names: who types the command, and whom they say that they do it for. Raises
+    CommandError as `check_actor`."""
+    check_actor(actor)
+    person = get_person()
+    return actor if actor == person else f"{actor}, typed by {person}"

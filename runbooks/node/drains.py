@@ -200,17 +200,27 @@ def withdraw_own_reboot(ctx: Context) -> str:
         if ctx.facts.get(_TOLD_UNDER) == ctx.state.reason:
             return ""
         ctx.facts[_TOLD_UNDER] = ctx.state.reason
-        return (
-            f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node}"
-            " is empty. It is not cancelled, since that would take your drain or your words away."
-            f" To do so and keep the node out: scontrol cancel_reboot {ctx.node}; scontrol update"
-            f" NodeName={ctx.node} State=DRAIN Reason=..."
-        )
+        return _format_standing_reboot(ctx)
     ctx.world.slurm_writer.withdraw_reboot(ctx.node, as_seen=ctx.state)
     ctx.facts[REBOOT_CANCELLED] = True
     return (
         "The reboot that Kintsugi had asked for, and that Slurm had not sent, is cancelled:"
         f" {ctx.node} runs on."
+    )
+
+
+def _format_standing_reboot(ctx: Context) -> str:
+    """Under a drain of whom it stands: a person's, who can cancel it, or another run's of ours."""
+    stands = (
+        f"The reboot that Kintsugi had asked for still stands: Slurm sends it once {ctx.node} is"
+        " empty. It is not cancelled, since that would take"
+    )
+    if get_owner(ctx) is Owner.OTHER_INCIDENT:
+        other = ownership.parse_incident(ctx.state.reason)
+        return f"{stands} the drain for incident #{other} away with it."
+    return (
+        f"{stands} your drain or your words away. To do so and keep the node out: scontrol"
+        f" cancel_reboot {ctx.node}; scontrol update NodeName={ctx.node} State=DRAIN Reason=..."
     )
 
 

@@ -179,7 +179,8 @@ def _find_objection_to_arming(runbook: str, *, now: datetime, world: World | Non
     problems = [check for check in checks if check.stands_against(runbook)]
     if not problems:
         return ""
-    reasons = "\n".join(f"{check.name}: {check.found} {check.todo}" for check in problems)
+    found = [(check.name, check.found.rstrip("."), check.todo) for check in problems]
+    reasons = "\n".join(f"{name}: {text}. {todo}" for name, text, todo in found)
     return f"{runbook} is not armed; preflight found:\n{reasons}"
 
 

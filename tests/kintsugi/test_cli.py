@@ -24,6 +24,7 @@ from detectors.logs.unread import UnreadLine
 from incidents.checks import unread_lines
 from incidents.inventory import node_states
 from incidents.models import SiteChange, UnreadTemplate
+from incidents.notify import story
 from incidents.vocabulary.lifecycle import State
 from kintsugi.cli import exit_codes
 from kintsugi.cli.grammar import OBJECTS, VERBS, Needs, Verb
@@ -174,6 +175,7 @@ def test_words_that_are_not_understood_end_with_2(
         ("incident", "show", "4000"),
         ("incident", "why", "4000"),
         ("run", "show", "4000"),
+        ("approval", "give", "4000"),
         ("node", "show", "gn999"),
         ("silence", "end", "4000"),
     ],
@@ -328,6 +330,17 @@ def test_an_incident_shows_its_faults_and_its_runs(kintsugi: Command) -> None:
     text = kintsugi("incident", "show", str(run.incident_id)).out
     assert "gpu.xid.79" in text
     assert f"kintsugi incident why {run.incident_id}" in text
+
+
+@pytest.mark.django_db
+def test_an_incident_shows_what_kintsugi_does_and_what_a_person_does_about_it(
+    kintsugi: Command,
+) -> None:
+    incident = an_incident("gpu.ecc.unrepairable", "node/gn001/gpu/0000:19:00.0")
+    shown = kintsugi("incident", "show", str(incident.pk), "--json").json
+    assert shown["kintsugi"] == story.DOING[State.OPEN]
+    assert "nvidia-smi" in shown["advice"]
+    assert "ADVICE" in kintsugi("incident", "show", str(incident.pk)).out
 
 
 @pytest.mark.django_db

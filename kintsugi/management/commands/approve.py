@@ -30,6 +30,8 @@ class Command(StoreCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["seen"]:
             texts = _format_waiting(options["run"])
+            if not texts and options["run"] is not None:
+                raise CommandError(_format_no_question(options["run"]))
             self.stdout.write("\n\n".join(texts) or "Nothing waits for approval.")
             return
         if options["run"] is None:
@@ -61,6 +63,14 @@ def _format_waiting(number: int | None) -> list[str]:
         if approval is not None:
             texts.append(_format_approval(run, approval))
     return texts
+
+
+def _format_no_question(number: int) -> str:
+    run = Run.objects.select_related("node", "incident").filter(pk=number).first()
+    if run is None:
+        return f"There is no run {number}: kintsugi approval list names those that wait."
+    state = run.get_state_display().lower()
+    return f"Run {number} on {run.place} is {state} and waits for no approval."
 
 
 def _format_approval(run: Run, approval: Approval) -> str:

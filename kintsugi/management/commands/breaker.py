@@ -3,12 +3,12 @@ closes it."""
 
 from __future__ import annotations
 
-import getpass
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
+from kintsugi.management.person import get_person
 from kintsugi.management.store import StoreCommand
 from runbooks.models import Breaker
 
@@ -23,9 +23,7 @@ class Command(StoreCommand):
         parser.add_argument(
             "--reason", default="", help="what was found; whoever reads of the trip next will ask"
         )
-        parser.add_argument(
-            "--actor", default=getpass.getuser(), help="who does it, for the record"
-        )
+        parser.add_argument("--actor", default=get_person(), help="who does it, for the record")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["close"]:

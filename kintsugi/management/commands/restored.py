@@ -3,7 +3,6 @@ anything acts again."""
 
 from __future__ import annotations
 
-import getpass
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -11,6 +10,7 @@ from django.utils import timezone
 
 from kintsugi.clients import wiring
 from kintsugi.configuration.schema import store_name
+from kintsugi.management.person import get_person, name_actor
 from kintsugi.management.store import StoreCommand
 
 
@@ -22,16 +22,15 @@ class Command(StoreCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--actor", default=getpass.getuser(), help="who does it, for the record"
-        )
+        parser.add_argument("--actor", default=get_person(), help="who does it, for the record")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        actor = name_actor(options["actor"])
         self.require_serving()
         from runbooks import services  # noqa: PLC0415  (runbooks and steps: a look needs none)
 
         slurm = wiring.world().slurm
-        restored = services.follow_restore(slurm, actor=options["actor"], now=timezone.now())
+        restored = services.follow_restore(slurm, actor=actor, now=timezone.now())
         lines = [
             f"The stop switch is engaged ({store_name()}).",
             _format_runs(restored.withdrawn),

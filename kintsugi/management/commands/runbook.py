@@ -3,7 +3,6 @@ that people ask for."""
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from detectors.detector import DetectorError
+from kintsugi.management.person import get_person
 from kintsugi.management.store import PrintableCommand
 from runbooks import services
 from runbooks.library import library
@@ -55,9 +55,7 @@ class Command(PrintableCommand):
         start.add_argument("name")
         start.add_argument("incident", type=int)
         start.add_argument("--note", default="", help="why, for the timeline")
-        start.add_argument(
-            "--actor", default=getpass.getuser(), help="who starts it, for the record"
-        )
+        start.add_argument("--actor", default=get_person(), help="who starts it, for the record")
 
     def handle(self, *args: Any, **options: Any) -> None:
         commands = {

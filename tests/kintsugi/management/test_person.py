@@ -7,6 +7,8 @@ import pwd
 from pathlib import Path
 
 import pytest
+from django.core.management.base import CommandError
+from pytest_django import Settings
 
 from kintsugi.management import person
 
@@ -54,3 +56,13 @@ def test_an_ordinary_user_is_themselves_whatever_they_set(
 def test_an_account_without_a_name_is_its_number(login: Path) -> None:
     login.write_text("4294000000")
     assert person.get_person() == "4294000000"
+
+
+def test_who_speaks_for_another_is_named_beside_them(login: Path, settings: Settings) -> None:
+    login.write_text(f"{NOBODY.pw_uid}\n")
+    assert person.name_actor("nobody") == "nobody"
+    assert person.name_actor("ada") == "ada, typed by nobody"
+    two = {"KINTSUGI_SECOND_PERSON": frozenset({"arming"})}
+    settings.KINTSUGI = {**settings.KINTSUGI, **two}
+    with pytest.raises(CommandError, match="You are nobody"):
+        person.name_actor("ada")

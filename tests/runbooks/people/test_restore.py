@@ -106,6 +106,8 @@ def test_the_command_says_what_it_did_and_what_is_left_to_people(
     call_command("restored", actor="ada", stdout=out, skip_checks=True)
     said = out.getvalue()
     assert "The stop switch is engaged" in said
+    (switch,) = StopSwitch.objects.all()
+    assert switch.engaged_by.startswith("ada, typed by ")
     assert f"runs {run.pk}." in said
     assert 'gn002: "kintsugi:4711 gpu.lost: GPU lost"' in said
     assert "kintsugi stop --release" in said
