@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -87,10 +87,12 @@ def show_node(name: Annotated[str, typer.Argument(metavar="NODE")], as_json: Jso
 
 def list_out(nodes: Nodes = None, as_json: Json = False) -> None:
     """As `sinfo --list-reasons`: each reason once, with all nodes that it stands on; whose it is,
-    and what Kintsugi does about it. By the last look at Slurm."""
+    and what Kintsugi does about it. By the last look at Slurm. Raises CommandError."""
     now = timezone.now()
     _complain_of_age(now)
-    seen = node_states.get_current(hosts.parse(nodes) if nodes else None)
+    named = hosts.parse(nodes) if nodes else None
+    seen = node_states.get_current(named)
+    _complain_of_untold(set(named or ()) - seen.keys(), is_all=not seen)
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for name, state in seen.items():
         if not state.is_serving:
@@ -114,7 +116,8 @@ def list_out(nodes: Nodes = None, as_json: Json = False) -> None:
     rows.sort(key=_get_order)
     if not as_json:
         rows = [row | {"reason": _shorten(row["reason"])} for row in rows]
-    output.print_rows(rows, _OUT_COLUMNS, as_json=as_json, empty="No node is out of service.")
+    empty = "None of these is out of service." if nodes else "No node is out of service."
+    output.print_rows(rows, _OUT_COLUMNS, as_json=as_json, empty=empty)
 
 
 def _get_order(row: dict[str, Any]) -> tuple[bool, float, str]:
@@ -156,6 +159,17 @@ def _complain_of_age(now: datetime) -> None:
     elif freshness.is_stale(now):
         answered = output.format_value(freshness.answered_at)
         output.complain(f"Slurm last answered: {answered}. {freshness.complaint}".strip())
+
+
+def _complain_of_untold(names: Collection[str], *, is_all: bool) -> None:
+    """Of these nothing is known: that is not to be read as in service. Raises CommandError where
+    that are all that were asked for."""
+    if not names:
+        return
+    problem = f"Slurm has told Kintsugi of no such node: {fold(names)}."
+    if is_all:
+        raise CommandError(problem, returncode=exit_codes.FAILED)
+    output.complain(problem)
 
 
 def _chosen(words: list[str] | None) -> list[Node]:

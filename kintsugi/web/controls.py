@@ -64,6 +64,10 @@ class ArmingForm(forms.Form):
     reason = forms.CharField(max_length=255)
 
 
+# Few nodes and a person's leave: whoever wants more says so.
+_EMPTY_DRAFT = {"mode": Mode.APPROVAL.value, "scope": Arming.Scope.NODES.value}
+
+
 class RequestForm(forms.Form):
     """What a second person decides on: `seen` is the mark of what was shown."""
 
@@ -146,9 +150,11 @@ def modes(request: HttpRequest) -> HttpResponse:
         refusal = _ORDERS.get(request.POST.get("order", ""), _set_mode)(request)
         if not refusal:
             return HttpResponseRedirect(reverse("modes"))
+    is_draft = bool(refusal) and request.POST.get("order") == "arm"
     context = {
         "requests": _list_requests(request),
         "refusal": refusal,
+        "draft": request.POST if is_draft else _EMPTY_DRAFT,
         "may_set": may_set,
         **_describe_modes(),
         **_describe_armings(timezone.now()),

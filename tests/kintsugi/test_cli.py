@@ -177,6 +177,7 @@ def test_words_that_are_not_understood_end_with_2(
         ("run", "show", "4000"),
         ("approval", "give", "4000"),
         ("node", "show", "gn999"),
+        ("nodes", "gn999"),
         ("silence", "end", "4000"),
     ],
     ids=" ".join,

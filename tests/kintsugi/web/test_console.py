@@ -205,6 +205,23 @@ class TestWhoActs:
         row.refresh_from_db()
         assert row.ended_by == "ada"
 
+    def test_what_was_typed_of_an_arming_stands_there_again_when_it_is_refused(
+        self, people: People
+    ) -> None:
+        a_node()
+        form = {"order": "arm", "runbook": RUNBOOK, "mode": "approval", "scope": "nodes"}
+        form |= {"place": "gn999", "hours": "12", "runs": "3", "reason": "pilot of row 1"}
+        page = people.admin.post("/modes/", form).content.decode()
+        assert "Not in the inventory: gn999." in page
+        for value in ("gn999", "12", "3", "pilot of row 1"):
+            assert f'value="{value}"' in page
+        assert f'<option value="{RUNBOOK}" selected>' in page
+
+    def test_a_new_arming_begins_with_few_nodes_and_a_persons_leave(self, people: People) -> None:
+        page = people.admin.get("/modes/").content.decode()
+        assert '<option value="approval" selected>' in page
+        assert '<option value="nodes" selected>' in page
+
     def test_arming_some_nodes_needs_the_preflight_too(self, people: People) -> None:
         a_node()
         form = {"order": "arm", "runbook": RUNBOOK, "mode": "armed", "scope": "all"}
