@@ -16,7 +16,13 @@ from runbooks.guards.policy import Policy
 from runbooks.guards.table import Act
 from runbooks.power.protocol import NoPower, Power
 from runbooks.slurm.ownership import Written
-from runbooks.slurm.protocol import NodeState, SlurmReader, SlurmRefusal, SlurmWriter
+from runbooks.slurm.protocol import (
+    NodeState,
+    SlurmReader,
+    SlurmRefusal,
+    SlurmWriter,
+    check_unchanged,
+)
 
 LOOKS_ONLY = (
     "this process only looks (KINTSUGI_ACTS=no): acts are the runbook worker's, which has the keys"
@@ -149,12 +155,17 @@ class Refuted:
 Result = Done | Wait | Failed | NotCured | HandedOver | Back
 
 
+def _check_nothing() -> None:
+    """Outside a run nobody else works on it."""
+
+
 @dataclass(frozen=True)
 class World:
     """The doors through which steps act and look; built once per process from the settings.
 
     `detectors` are run on the node by the steps that confirm and verify. `power` is main power by
     the management controllers. `writer` acts through Slurm: a process that only looks has none.
+    `check_before_act` raises where the run is no longer this worker's.
     """
 
     slurm: SlurmReader
@@ -163,6 +174,7 @@ class World:
     policy: Policy
     power: Power = field(default_factory=NoPower)
     writer: SlurmWriter | None = None
+    check_before_act: Callable[[], None] = _check_nothing
 
     @property
     def slurm_writer(self) -> SlurmWriter:
@@ -172,10 +184,17 @@ class World:
         return self.writer
 
     def checked_by(self, check: Callable[[], None]) -> World:
-        """The same, whose acts through Slurm call `check` between the last look and the act."""
-        if self.writer is None:
-            return self
-        return replace(self, writer=self.writer.checked_by(check))
+        """The same, whose acts call `check` between the last look and the act."""
+        writer = self.writer.checked_by(check) if self.writer is not None else None
+        return replace(self, writer=writer, check_before_act=check)
+
+    def check_unchanged(self, node: str, as_seen: NodeState) -> None:
+        """Looks once more, directly before an act by another way than Slurm. Raises NodeChanged
+        where somebody has said or done something to the node since, and what `check_before_act`
+        raises."""
+        found = self.slurm.nodes((node,))[node]
+        check_unchanged(node, as_seen, found)
+        self.check_before_act()
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ _WHILE_IT_BOOTS = timedelta(seconds=10)
 _WHILE_STOPPED = timedelta(minutes=1)
 # What they saw of a node counts no more once people have worked on it.
 _LOOKS = (ConfirmOnNode.name, Verify.name, Diagnose.name, BurnIn.name)
+_PAST_SLURM = (Act.POWER_CYCLE, Act.RESET_GPU, Act.RESTART_UNITS)
 # The points between which a worker may be killed; tests raise there.
 Point = Callable[[str], None]
 
@@ -223,6 +224,8 @@ def _act(turn: Turn, ctx: Context, permission: approvals.Permission, *, at: Poin
     at("attempted")
     before = dict(run.facts)
     try:
+        if _acts_past_slurm(step):
+            ctx.world.check_unchanged(ctx.node, ctx.state)
         result = step.run(ctx)
     except NodeChanged as changed:
         run.facts.clear()
@@ -242,6 +245,12 @@ def acts_on_node(step: Step) -> bool:
     """Whether the node's root is asked before it. A swap is of another node, and asks that one
     itself."""
     return step.touches_node or step.act not in (None, Act.SWAP_SPARE)
+
+
+def _acts_past_slurm(step: Step) -> bool:
+    """Whether it reaches the node by its management controller or over SSH. What acts by Slurm's
+    programs looks by them at the node directly before."""
+    return step.act in _PAST_SLURM or (step.touches_node and not isinstance(step, Resume))
 
 
 def _is_refused_by_node(turn: Turn, ctx: Context) -> bool:

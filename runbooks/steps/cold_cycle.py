@@ -182,6 +182,7 @@ def _wait_while_off(ctx: Context, state: PowerState) -> Result:
     if ctx.maintenance:
         return _leave_off(ctx, off_at)
     is_another = looking.read_boot(ctx) is not None
+    ctx.world.check_before_act()
     ctx.world.power.turn_on(ctx.target)
     ctx.facts["power_on_at"] = to_iso(ctx.now)
     _note_power(ctx, "asked to go on")
@@ -228,6 +229,7 @@ def _wait_for_on(ctx: Context, state: PowerState) -> Result:
     if state is PowerState.OFF and ctx.now >= again_at + _TAKES:
         ctx.facts["power_on_again_at"] = to_iso(ctx.now)
         _note_power(ctx, "asked to go on again")
+        ctx.world.check_before_act()
         ctx.world.power.turn_on(ctx.target)
     ask = _format_ask_if_late(ctx, off_at)
     text = f"{ctx.node} was asked to go on at {on_at:%H:%M:%S %Z} and is not on yet."
