@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from detectors.detector import Output, Target
+from fixtures.memory_power import MemoryPower
 from fixtures.memory_slurm import MemorySlurm
 from fixtures.memory_slurm_commands import CommandShell
+from runbooks.power.protocol import PowerState
 from runbooks.slurm.client import ScontrolWriter
 
 
@@ -70,3 +72,23 @@ class ActShell(CommandShell):
         if act is None:
             return run(target, argv, timeout)
         return self._watch(act, lambda: run(target, argv, timeout))
+
+
+class WatchedPower:
+    """Boards in memory. `watch` is called before each request to them, with `power_off` or
+    `power_on`."""
+
+    def __init__(self, power: MemoryPower, watch: Callable[[str, str], None]) -> None:
+        self._power = power
+        self._watch = watch
+
+    def state(self, node: Target) -> PowerState:
+        return self._power.state(node)
+
+    def turn_off(self, node: Target) -> None:
+        self._watch("power_off", node.name)
+        self._power.turn_off(node)
+
+    def turn_on(self, node: Target) -> None:
+        self._watch("power_on", node.name)
+        self._power.turn_on(node)

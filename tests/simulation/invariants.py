@@ -50,12 +50,25 @@ def no_word_is_overwritten(play: Play, act: Act) -> None:
 
 
 def no_node_is_rebooted_under_a_word(play: Play, act: Act) -> None:
-    if act.verb != "reboot":
+    if act.verb not in ("reboot", "power_off"):
         return
     word = play.record.get_word(act.node)
     is_overwritten = act.node in play.record.overwritten_at
     if word is not None and (is_overwritten or word.stands_in(act.before)):
-        raise Broken(f"{act.node} is rebooted, and a person said {word.text!r}")
+        raise Broken(f"{act.verb} of {act.node}, and a person said {word.text!r}")
+
+
+def no_node_in_service_loses_its_power(play: Play, act: Act) -> None:
+    if act.verb == "power_off" and "DRAIN" not in act.before.flags:
+        raise Broken(f"{act.node} is switched off: {format_state(act.before)}")
+
+
+def no_power_is_cut_without_leave(play: Play, act: Act) -> None:
+    """Whatever the mode: the runbook asks a person each time, or a person has asked for the run."""
+    if act.verb != "power_off" or act.view is None:
+        return
+    if act.view.run_id not in play.record.granted:
+        raise Broken(f"{act.node} is switched off, and nobody has approved run {act.view.run_id}")
 
 
 def no_persons_reboot_is_cancelled(play: Play, act: Act) -> None:
@@ -218,12 +231,15 @@ def _is_new(play: Play, act: Act) -> bool:
 
 
 def _is_disruptive(play: Play, act: Act) -> bool:
-    return act.verb == "reboot" or (act.verb == "drain" and _is_new(play, act))
+    is_restart = act.verb in ("reboot", "power_off")
+    return is_restart or (act.verb == "drain" and _is_new(play, act))
 
 
 OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
     no_word_is_overwritten,
     no_node_is_rebooted_under_a_word,
+    no_node_in_service_loses_its_power,
+    no_power_is_cut_without_leave,
     no_persons_reboot_is_cancelled,
     no_resumed_node_is_taken_again,
     no_cause_has_two_reboots,
@@ -339,11 +355,14 @@ def no_critical_fault_is_left_to_nobody(play: Play) -> None:
 
 
 def no_run_is_begun_after_one_that_a_person_ended(play: Play) -> None:
-    ended = Run.objects.filter(pk__in=play.record.aborted_runs).order_by("pk")
-    last = dict(ended.values_list("incident_id", "pk"))
-    later = Run.objects.filter(incident_id__in=last).exclude(pk__in=play.record.aborted_runs)
+    """Unless a person has started one since."""
+    by_people = play.record.aborted_runs | play.record.started_runs
+    last = dict(
+        Run.objects.filter(pk__in=by_people).order_by("pk").values_list("incident_id", "pk")
+    )
+    later = Run.objects.filter(incident_id__in=last).exclude(pk__in=by_people)
     for number, incident in later.values_list("pk", "incident_id"):
-        if number > last[incident]:
+        if number > last[incident] and last[incident] in play.record.aborted_runs:
             raise Broken(f"run {number} for #{incident}, whose run {last[incident]} was aborted")
 
 
@@ -393,7 +412,8 @@ def drains_that_slurm_dropped_are_put_back(play: Play) -> None:
         is_given_up = state.base == "DOWN" and state.reason.endswith("reboot timed out")
         is_theirs = node in play.record.resumed_at or run.incident_id in play.record.aborted
         may_drain = play.record.may_act and not play.record.is_stopped
-        if is_ours and is_given_up and may_drain and not (state.is_draining or is_theirs):
+        is_out = bool(state.flags & {"DRAIN", "FAIL"})
+        if is_ours and is_given_up and may_drain and not (is_out or is_theirs):
             dropped.add(node)
     since = {node: play.record.dropped_since.get(node, play.site.now) for node in dropped}
     play.record.dropped_since = since

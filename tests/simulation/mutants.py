@@ -24,7 +24,7 @@ from runbooks.lease import lease
 from runbooks.node import drains, holding, overwritten
 from runbooks.slurm import client, ownership
 from runbooks.slurm.ownership import Held, Owner
-from runbooks.step import Done
+from runbooks.step import Done, World
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from runbooks.steps.reboot import Reboot
 from runbooks.steps.resume import Resume
@@ -164,6 +164,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("comparison_drain", "... before a drain", lambda: _without_comparison("drain")),
     Mutant("comparison_resume", "... before a resume", lambda: _without_comparison("resume")),
     Mutant("comparison_reboot", "... before a reboot", lambda: _without_comparison("reboot")),
+    Mutant(
+        "comparison_past_slurm",
+        "... before its power is cut, a GPU is reset or the node is tested",
+        lambda: [patch.object(World, "check_unchanged", _never)],
+    ),
     Mutant(
         "accounts",
         "after a drain or resume the accounts are read for what a person said in its moment",

@@ -14,7 +14,6 @@ from incidents.models import Incident, Silence
 from incidents.vocabulary.lifecycle import OPEN, Trigger
 from runbooks import services
 from runbooks.engine import approvals
-from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.outcomes import Controlled
 from runbooks.people import decommission
@@ -53,6 +52,7 @@ class People:
             "incident": self.handle_incident,
             "abort": self.abort_run,
             "copy": self.copy_reason,
+            "start": self.start_run,
         }
 
     def say(self, node: str, *, base: str = "") -> str:
@@ -191,7 +191,7 @@ class People:
         play = self.play
         lower = play.dice.choice((Mode.OFF, Mode.SHADOW, Mode.APPROVAL, Mode.APPROVAL))
         mode = lower if play.record.mode is Mode.ARMED else Mode.ARMED
-        for runbook in (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK):
+        for runbook in play.runbooks:
             play.site.set_mode(mode, runbook)
         play.record.mode = mode
         play.record.changes += 1
@@ -266,6 +266,24 @@ class People:
         how = play.dice.choice((Trigger.ACKNOWLEDGE, Trigger.MARK_FALSE_POSITIVE, Trigger.RESOLVE))
         incidents.act(incident.pk, how, actor="bob", note="looked at it", now=play.site.now)
         play.note("bob", f"{how} of incident #{incident.pk}")
+
+    def start_run(self) -> None:
+        """Of a runbook that they choose, for the newest open incident."""
+        play = self.play
+        incident = Incident.objects.filter(state__in=OPEN).order_by("pk").last()
+        if incident is None:
+            return
+        runbook = play.dice.choice(play.runbooks)
+        outcome = services.start_manual_run(
+            runbook, incident.pk, actor="bob", note="try it", now=play.site.now
+        )
+        if isinstance(outcome, Controlled):
+            run = Run.objects.filter(incident=incident).order_by("pk").last()
+            assert run is not None
+            play.record.granted.add(run.pk)
+            play.record.started_runs.add(run.pk)
+            play.record.aborted.discard(incident.pk)
+        play.note("bob", f"kintsugi runbook start {runbook}: {type(outcome).__name__}")
 
     def abort_run(self) -> None:
         play = self.play

@@ -30,17 +30,20 @@ from kintsugi.pipeline import Pipeline
 from kintsugi.replay.notifier import KeepingNotifier
 from runbooks import services
 from runbooks.engine import turn
+from runbooks.guards.policy import DRAIN_AND_ASK, DRAIN_REBOOT_VERIFY
 from runbooks.guards.table import Bounds
 from runbooks.lease.lease import LEASE
-from runbooks.models import UNFINISHED, Breaker, Run, RunbookMode
+from runbooks.models import UNFINISHED, Breaker, Run, RunbookMode, RunState
 from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import format_state
 from tests.runbooks import site as sites
 from tests.simulation import invariants, people, site_events
-from tests.simulation.between import ActShell, Interleaved
+from tests.simulation.between import ActShell, Interleaved, WatchedPower
 from tests.simulation.record import Act, Broken, Record, TurnView
 
 NODES = 4
+# Beside the two that are armed in every play: some are in each second play.
+_FURTHER = ("gpu_reset", "cold_cycle", "vendor_replacement", "quarantine_lemon")
 # Cap of the partition, spares of a pod of two, nodes an hour: in most plays one of them binds alone.
 _LIMITS = ((2, 2, 9), (1, 2, 9), (4, 1, 9), (4, 2, 2), (4, 2, 1), (2, 1, 2), (4, 2, 9))
 # Long enough for a repair; one in four plays for what must be told within ten minutes.
@@ -49,7 +52,10 @@ BEAT, BOOT = timedelta(seconds=60), timedelta(seconds=12)
 # The middle one is longer than a run waits for a boot, and over before a long play is.
 _RESUME_TIMEOUTS = ("3600 sec", "3600 sec", "240 sec", "90 sec")
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
-_PHASES = ("", "", "drain", "reboot", "wait_for_boot", "verify", "resume", "end")
+_PHASES = (
+    *("", "", "drain", "reboot", "wait_for_boot", "verify", "resume", "end"),
+    *("reset_gpu", "cold_cycle"),
+)
 # What nobody does before that phase but who falls ill, and jobs.
 _AT_ONCE = ("lose", "lose_many", "degrade", "job", "end", "wait", "redeliver", "forge", "poll")
 _BEATS = 2
@@ -128,6 +134,8 @@ class Play:
         self.dice = random.Random(seed)
         self.trace: list[str] = []
         self.record = Record()
+        further = [name for name in _FURTHER if self.dice.random() < 0.4]
+        self.runbooks = (DRAIN_REBOOT_VERIFY, DRAIN_AND_ASK, *further)
         self.last_wire: dict[str, Any] = {}
         version = self.dice.choice(VERSIONS)
         returns = self.dice.choice(("0", "1", "2"))
@@ -149,6 +157,8 @@ class Play:
             boot_takes=BOOT,
             stop_file=self.stop_file,
         )
+        for runbook in further:
+            self.site.set_mode(self.record.mode, runbook)
         pace = random.Random(f"{seed} rounds")
         self.site.slurm.send_reboots_after(pace.choice(_REBOOT_SENT_AFTER))
         self.site.slurm.keeps_accounts = self.dice.random() < 0.5
@@ -165,7 +175,10 @@ class Play:
         shell = ActShell(self.site.slurm, self._watch)
         client = ScontrolWriter(shell, parse_controller("local"), cluster_name=sites.CLUSTER)
         world_client: Any = Interleaved(client, self._pause)
-        self.site.world = replace(self.site.world, slurm=world_client, writer=world_client)
+        power = WatchedPower(self.site.power, self._watch_power)
+        self.site.world = replace(
+            self.site.world, slurm=world_client, writer=world_client, power=power
+        )
         self.notifier, self.calls = KeepingNotifier(), Calls()
         self.pipeline = Pipeline(
             self.site.world, self.notifier, self.calls, lambda: self.site.now, catalog.load()
@@ -174,6 +187,7 @@ class Play:
         self._beat_at = self.site.now
         self._views: list[TurnView] = []
         kept = "with" if self.site.slurm.keeps_accounts else "without"
+        self.note("site", f"armed: {', '.join(self.runbooks)}")
         self.note("site", f"Slurm {version} {kept} accounts, ReturnToService={returns}")
 
     # What others ask of the play
@@ -236,6 +250,10 @@ class Play:
         actor()
 
     def _act_somebody(self) -> None:
+        waiting = Run.objects.filter(state=RunState.AWAITING_APPROVAL)
+        if self._is_open and self.dice.random() < 0.3 and waiting.exists():
+            self._do("approve")
+            return
         names = list(self._acts) if self._is_open else list(_AT_ONCE)
         weights = [self.habits.acts[name] for name in names]
         self._do(self.dice.choices(names, weights)[0])
@@ -402,6 +420,15 @@ class Play:
         if verb == "reboot":
             self.record.ours_asked[node] = self.site.now
         return output
+
+    def _watch_power(self, verb: str, node: str) -> None:
+        state = self.look(node)
+        view = self._views[-1] if self._views else None
+        self.note("Kintsugi", f"{verb} {node}", node)
+        done = Act(self.site.now, verb, node, "", state, state, view)
+        for check in invariants.OF_ACTS:
+            check(self, done)
+        self.record.acts.append(done)
 
     def _may_race(self, verb: str, node: str) -> bool:
         """A person drains between the client's look and its command, where accounts can tell of it

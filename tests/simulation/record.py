@@ -105,6 +105,7 @@ class Record:
     polled_at: dict[str, datetime] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     aborted_runs: set[int] = field(default_factory=set)
+    started_runs: set[int] = field(default_factory=set)
     dropped_since: dict[str, datetime] = field(default_factory=dict)
     alone_since: dict[int, datetime] = field(default_factory=dict)
     untold_since: dict[int, datetime] = field(default_factory=dict)

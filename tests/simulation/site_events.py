@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from detectors import resources
 from detectors.catalog import catalog
-from detectors.faults import EventKind, FaultEvent, event_id, to_wire
+from detectors.faults import EventKind, FaultEvent, Recovery, event_id, to_wire
 from detectors.provenance import Forger, Provenance, Transport
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Site:
             "redeliver": self.redeliver,
             "forge": self.forge,
             "poll": self.poll,
+            "board": self.fail_board,
         }
 
     def lose_gpu(self) -> None:
@@ -67,7 +68,9 @@ class Site:
         node = node or play.choose_node()
         if play.is_ill(node) or not play.site.nodes.nodes[node].is_up:
             return
-        play.site.nodes.inject("gpu_dead" if is_dead else "gpu_lost", f"{node}/gpu/0")
+        needs = play.dice.choice((None, None, Recovery.COLD_CYCLE)) if not is_dead else None
+        kind = "gpu_dead" if is_dead else "gpu_lost"
+        play.site.nodes.inject(kind, f"{node}/gpu/0", needs=needs)
         play.record.sick.add(node)
         play.note("node", f"{node} loses a GPU{' for good' if is_dead else ''}: {fault_type}")
         self.tell(fault_type, play.site.gpu(node), LINE)
@@ -81,6 +84,19 @@ class Site:
             return
         play.note("attacker", f"writes {LOST} in the name of {node}")
         self.tell(LOST, play.site.gpu(node), FORGED)
+
+    def fail_board(self) -> None:
+        """A management controller no longer answers, or says yes and does nothing; the next such
+        act mends it."""
+        power, node = self.play.site.power, self.play.choose_node()
+        if power.away or power.stuck:
+            power.away.clear()
+            power.stuck.clear()
+            self.play.note("board", "all answer again")
+            return
+        how = self.play.dice.choice(("away", "stuck"))
+        getattr(power, how).add(node)
+        self.play.note("board", f"that of {node} is {how}")
 
     def poll(self) -> None:
         """A poll of all nodes that can be asked sees each lost GPU that a line has told of, and that
