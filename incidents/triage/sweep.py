@@ -41,6 +41,8 @@ from incidents.vocabulary.lifecycle import State, Trigger
 
 # Rows per statement, so that no sweep holds its locks for long.
 _MOST_AT_ONCE = 500
+# How the question ends about what still stands; nothing else is asked in these words.
+_THEN_RESOLVE = " Then resolve."
 _MOST_FORGOTTEN = 20_000
 _OLD_EVENTS = Prepared(
     lambda: (
@@ -63,6 +65,7 @@ def sweep(*, now: datetime) -> list[Change]:
     changes += after_repair.returned(now)
     changes += unhealed.parted(now)
     changes += _settle_forgotten(now)
+    _take_back_ended_asks(now)
     changes += _resolve_quiet_incidents(now)
     _forget(now)
     return changes
@@ -304,6 +307,28 @@ def _build_forgotten() -> QuerySet[Incident, Any]:
 _FORGOTTEN = Prepared(_build_forgotten)
 
 
+def _build_asked_about() -> QuerySet[Incident, Any]:
+    asked = Incident.objects.filter(
+        state=State.MONITORING.value, needs_human__endswith=_THEN_RESOLVE
+    )
+    ended = asked.exclude(members__fault__is_active=True)
+    return ended.order_by("pk").values_list("pk")[:_MOST_AT_ONCE]
+
+
+_ASKED_ABOUT = Prepared(_build_asked_about)
+
+
+def _take_back_ended_asks(now: datetime) -> None:
+    """What still stood after the quiet period, and was asked about, has ended: nobody need look,
+    and the quiet period counts from its end."""
+    text = "What still stood has ended, and nobody is asked any more. The quiet period begins anew."
+    for number in _ASKED_ABOUT.values():
+        with transaction.atomic():
+            asked = Incident.objects.select_for_update().filter(pk=number)
+            if asked.filter(needs_human__endswith=_THEN_RESOLVE).first() is not None:
+                record(number, kind="standing_over", text=text, now=now, needs_human="")
+
+
 def _build_watched() -> QuerySet[Incident, Any]:
     is_restored = Q(restored_at__lte=Given("since")) | Q(restored_at=None)
     watched = Incident.objects.filter(is_restored, state=State.MONITORING.value, needs_human="")
@@ -354,7 +379,7 @@ def _ask_about(case: IncidentCase, standing: list[FaultCase], batch: TriageBatch
         " open until a person looks."
     )
     place = batch.format_resource(first.resource)
-    asked = f"Look at {place}: {first.fault_type} still stands{more}. Then resolve."
+    asked = f"Look at {place}: {first.fault_type} still stands{more}.{_THEN_RESOLVE}"
     record(case.row.pk, kind="still_standing", text=text, now=batch.now, needs_human=asked)
 
 

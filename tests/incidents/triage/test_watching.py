@@ -184,6 +184,30 @@ def test_a_person_is_asked_when_what_a_person_placed_still_stands_after_the_quie
     assert incident.timeline.filter(kind="still_standing").count() == 1
 
 
+def test_nobody_is_asked_any_more_once_what_still_stood_has_ended() -> None:
+    incident = repaired(an_event("nic.link.down", NIC, at=NOW + 2 * MINUTE))
+    incident.members.filter(role="symptom").update(placed_by="yuki")
+    services.sweep(now=NOW + 5 * MINUTE + QUIET)
+    ended = NOW + 10 * MINUTE + QUIET
+    told(a_clear("nic.link.down", NIC, at=ended))
+    incident.refresh_from_db()
+    assert (incident.state, incident.needs_human) == ("monitoring", "")
+    services.sweep(now=ended + SECOND)
+    assert incident.timeline.filter(kind="standing_over").count() == 1
+    assert state_of(incident) == "monitoring"
+    services.sweep(now=ended + QUIET + SECOND)
+    assert state_of(incident) == "resolved"
+
+
+def test_another_question_of_a_watched_incident_stands_whatever_ends() -> None:
+    incident = repaired(an_event("nic.link.down", NIC, at=NOW + 2 * MINUTE))
+    told(a_clear("nic.link.down", NIC, at=NOW + 3 * MINUTE))
+    Incident.objects.filter(pk=incident.pk).update(needs_human="Resume gn042 when it is well.")
+    services.sweep(now=NOW + 5 * MINUTE)
+    incident.refresh_from_db()
+    assert incident.needs_human == "Resume gn042 when it is well."
+
+
 def test_nobody_is_asked_about_a_symptom_that_ends_by_going_quiet() -> None:
     incident = repaired(an_event("pcie.aer.nonfatal", OTHER_GPU, at=NOW + 2 * MINUTE))
     services.sweep(now=NOW + 5 * MINUTE + QUIET)
