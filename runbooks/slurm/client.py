@@ -512,6 +512,7 @@ class ScontrolWriter(ScontrolReader):
     def _act_by(self, *argv: str) -> Output:
         """An act on jobs, reservations or partitions."""
         self._check_cluster()
+        self._check_before_act()
         return self._run(*argv)
 
     def _check_cluster(self) -> Mapping[str, str]:

@@ -176,8 +176,9 @@ class SlurmWriter(SlurmReader, Protocol):
     """
 
     def checked_by(self, check: Callable[[], None]) -> SlurmWriter:
-        """The same, which calls `check` between the last look at a node and the act on it. What
-        that raises is raised, and nothing was done."""
+        """The same, which calls `check` between the last look at a node and the act on it, and
+        before each act on jobs, reservations or partitions. What that raises is raised, and nothing
+        was done."""
         ...
 
     def drain(self, node: str, reason: str, *, as_seen: NodeState | None = None) -> NodeState:

@@ -189,17 +189,45 @@ def wait_for(site: Site, condition: Callable[[NodeState], bool]) -> NodeState:
     return state
 
 
+class LeaseLost(Exception):
+    pass
+
+
+def lose_lease() -> None:
+    raise LeaseLost
+
+
 def test_what_a_check_raises_keeps_the_act_from_the_node(site: Site) -> None:
-    class LeaseLost(Exception):
-        pass
-
-    def check() -> None:
-        raise LeaseLost
-
     before = look(site)
     with pytest.raises(LeaseLost):
-        site.slurm.checked_by(check).drain(site.node, "kintsugi:1 x: y", as_seen=before)
+        site.slurm.checked_by(lose_lease).drain(site.node, "kintsugi:1 x: y", as_seen=before)
     assert look(site) == before
+
+
+def test_what_a_check_raises_keeps_the_act_from_jobs_reservations_and_partitions(
+    site: Site,
+) -> None:
+    job = site.start_job()
+    late = site.slurm.checked_by(lose_lease)
+    nodes, hour = [site.node], timedelta(hours=1)
+    acts: list[Callable[[], object]] = [
+        lambda: late.requeue(job),
+        lambda: late.notify_job(job, "your node is repaired"),
+        lambda: late.signal_job(job, "USR1", is_batch=True),
+        lambda: late.cancel(job),
+        lambda: late.reserve("late", nodes, duration=hour),
+        lambda: late.submit("late", ["true"], nodes=nodes, gpus=0, time_limit=hour),
+        lambda: late.set_partitions(site.node, []),
+    ]
+    for act in acts:
+        with pytest.raises(LeaseLost):
+            act()
+    running = site.slurm.jobs(site.node)
+    assert [found.state for found in running] == ["RUNNING"]
+    assert not [row for row in site.slurm.reservations() if row.name.endswith("late")]
+    assert site.slurm.job("late") is None
+    assert any(site.node in members for members in site.slurm.partitions().values())
+    site.cancel_job(job)
 
 
 def test_reservations_are_told_with_nodes_flags_and_times_in_utc(
