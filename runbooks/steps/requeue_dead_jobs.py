@@ -44,6 +44,7 @@ class RequeueDeadJobs(Base):
 
     def run(self, ctx: Context) -> Result:
         dead = [job for job in _find_dead_jobs(ctx) if job.is_requeueable]
+        ctx.world.check_unchanged(ctx.node, ctx.state)  # the node itself was asked meanwhile
         for job in dead:
             exclusions.requeue_elsewhere(ctx, job)
         names = ", ".join(

@@ -89,6 +89,7 @@ class WaitForJobs(Base):
 
     def run(self, ctx: Context) -> Result:
         jobs = ctx.world.slurm.jobs(ctx.node)
+        ctx.world.check_unchanged(ctx.node, ctx.state)
         agreed = [job for job in jobs if _may_requeue(job)]
         for job in agreed:
             exclusions.requeue_elsewhere(ctx, job)

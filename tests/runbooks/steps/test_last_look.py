@@ -1,5 +1,6 @@
-"""What acts on a node by another way than Slurm's programs looks at the node once more, directly
-before: a person may have taken it over since the turn began, or another worker the run."""
+"""What acts on a node by another way than Slurm's programs, or on its jobs, looks at the node once
+more, directly before: a person may have taken it over since the turn began, or another worker the
+run."""
 
 from __future__ import annotations
 
@@ -57,6 +58,10 @@ def count_starts(site: Site) -> int:
     return shell.starts
 
 
+def count_requeues(site: Site) -> int:
+    return site.slurm.journal.count(("requeue", "77"))
+
+
 def count_offs(site: Site) -> int:
     return site.power.journal.count(("off", NODE))
 
@@ -68,6 +73,19 @@ def begin_cold_cycle() -> tuple[Site, Run]:
     run.plan = [library.plan_step(name, {}).as_row() for name in steps]
     run.save()
     return site, run
+
+
+def begin_requeue() -> tuple[Site, Run]:
+    site = Site(nodes=4, requeue_dead_jobs=True)
+    site.slurm.add_job("77", nodes=[NODE])
+    return site, site.begin(site.lose_gpu(NODE))
+
+
+def begin_requeue_as_agreed() -> tuple[Site, Run]:
+    site = Site(nodes=4)
+    site.slurm.add_job("77", nodes=[NODE])
+    site.slurm.work.comment("77", "kintsugi=requeue")
+    return site, site.begin(site.lose_gpu(NODE))
 
 
 def begin_gpu_reset() -> tuple[Site, Run]:
@@ -97,6 +115,8 @@ CASES = (
     Case("cold_cycle", begin_cold_cycle, count_offs),
     Case("reset_gpu", begin_gpu_reset, count_starts),
     Case("restart_units", begin_restart_of_service, count_starts),
+    Case("requeue_dead_jobs", begin_requeue, count_requeues),
+    Case("wait_for_jobs", begin_requeue_as_agreed, count_requeues),
 )
 
 
