@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pwd
 from pathlib import Path
@@ -14,6 +15,7 @@ from django.core.management.base import CommandError
 LOGIN_UID = Path("/proc/self/loginuid")
 _UNSET = 2**32 - 1
 _ROOT = 0
+_LONGEST = 150  # characters of an actor's column, as of Django's own User.username
 
 
 def get_person() -> str:
@@ -43,19 +45,38 @@ def _get_name(uid: int) -> str:
         return str(uid)
 
 
-def check_actor(actor: str) -> None:
-    """Raises CommandError where the site wants two persons for some orders, and somebody speaks in
-    another's name."""
+def add_actor(
+    parser: argparse.ArgumentParser,
+    help_text: str = "who does it, for the record",
+    *,
+    may_need_second: bool = False,
+) -> None:
+    """`--actor` of every command that has it: `options["actor"]` is what the record names.
+
+    `may_need_second`: where the site wants two persons for some orders, it names nobody else."""
+    name = check_and_name_actor if may_need_second else name_actor
+    parser.add_argument("--actor", type=name, default=get_person(), help=help_text)
+
+
+def check_and_name_actor(actor: str) -> str:
+    """As `name_actor`. Raises CommandError where the site wants two persons for some orders, and
+    somebody speaks in another's name."""
     person = get_person()
-    if settings.KINTSUGI["KINTSUGI_SECOND_PERSON"] and actor != person:
+    if settings.KINTSUGI["KINTSUGI_SECOND_PERSON"] and actor not in ("", person):
         raise CommandError(
             f"You are {person}: with KINTSUGI_SECOND_PERSON set, --actor names nobody else."
         )
+    return name_actor(actor)
 
 
 def name_actor(actor: str) -> str:
     """Whom the record names: who types the command, and whom they say that they do it for. Raises
-    CommandError as `check_actor`."""
-    check_actor(actor)
+    CommandError for a name that no record can hold."""
     person = get_person()
-    return actor if actor == person else f"{actor}, typed by {person}"
+    if actor in ("", person):
+        return person
+    named = f"{actor}, typed by {person}"
+    if not actor.isprintable() or len(named) > _LONGEST:
+        most = _LONGEST - len(named) + len(actor)
+        raise CommandError(f"--actor is a name in one line, of {most} characters at most.")
+    return named

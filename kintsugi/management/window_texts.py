@@ -15,7 +15,7 @@ from incidents.maintenance import active_windows, planning
 from incidents.maintenance.planning import NotPlanned, PlannedWindow
 from incidents.models import Silence
 from incidents.vocabulary.changes import Refused
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.typed_times import length, moment
 
 _OPTIONS: dict[DraftField, str] = {
@@ -56,7 +56,7 @@ def add_others(acts: Any, add: CommandParser, change: CommandParser) -> None:
     add_times(add)
     add_times(change)
     for act in (add, change, end):
-        act.add_argument("--actor", default=get_person(), help="who does it, for the record")
+        add_actor(act)
     listing = acts.add_parser("list", help="those in force and planned")
     listing.add_argument(
         "--expired", action="store_true", help="those that ended, the latest first"

@@ -122,4 +122,4 @@ class TestSecondPerson:
         monkeypatch.setenv(variable, "bob")
         assert get_person() != "bob"
         with pytest.raises(CommandError, match="names nobody else"):
-            call_command("mode", BOOK, "approval", actor="bob")
+            call_command("mode", BOOK, "approval", "--actor", "bob")

@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 from runbooks import answer_words
 from runbooks.models import UNFINISHED, Question
@@ -26,7 +26,7 @@ class Command(StoreCommand):
             "question", nargs="?", type=int, help="its number; without it, all that wait are listed"
         )
         parser.add_argument("words", nargs="?", help="the answer, one of those that are listed")
-        parser.add_argument("--actor", default=get_person(), help="who answers, for the record")
+        add_actor(parser, "who answers, for the record")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["question"] is None:

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from kintsugi.management.person import check_actor, get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 from runbooks.models import Approval, Run, RunState
 
@@ -25,7 +25,7 @@ class Command(StoreCommand):
             "--seen", default="", help="the mark that was printed with the state: leave is for that"
         )
         parser.add_argument("--note", default="", help="a word for the timeline")
-        parser.add_argument("--actor", default=get_person(), help="who approves, for the record")
+        add_actor(parser, "who approves, for the record", may_need_second=True)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["seen"]:
@@ -36,7 +36,6 @@ class Command(StoreCommand):
             return
         if options["run"] is None:
             raise CommandError("Say which run: kintsugi approval give RUN --seen MARK")
-        check_actor(options["actor"])
         self.require_serving()
         from runbooks import services  # noqa: PLC0415  (what acts: a list of nothing needs none)
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 from runbooks.models import Breaker
 
@@ -23,7 +23,7 @@ class Command(StoreCommand):
         parser.add_argument(
             "--reason", default="", help="what was found; whoever reads of the trip next will ask"
         )
-        parser.add_argument("--actor", default=get_person(), help="who does it, for the record")
+        add_actor(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["close"]:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from detectors.slurm import output
 from incidents.models import Decommission
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 from runbooks.outcomes import ControlRefused, Outcome
 
@@ -31,7 +31,7 @@ class Command(StoreCommand):
             act = acts.add_parser(name, help=help_text)
             act.add_argument("nodes", help="a Slurm host list, such as gn[001-004]")
             act.add_argument("--reason", required=True, help="why, for the record")
-            act.add_argument("--actor", default=get_person(), help="who says so, for the record")
+            add_actor(act, "who says so, for the record")
         acts.add_parser("list", help="which leave, by whom, since when, why").add_argument(
             "--json", action="store_true"
         )

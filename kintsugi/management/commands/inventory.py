@@ -22,7 +22,7 @@ from incidents.inventory import services
 from incidents.inventory.check import Heard
 from incidents.topology.topology import expand
 from kintsugi import clock
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 from runbooks.outcomes import ControlRefused
 from runbooks.slurm.protocol import SlurmError
@@ -74,7 +74,7 @@ class Command(StoreCommand):
         rename.add_argument("old")
         rename.add_argument("new")
         rename.add_argument("--reason", required=True, help="why, for the record")
-        rename.add_argument("--actor", default=get_person(), help="who says so")
+        add_actor(rename, "who says so")
         rename.set_defaults(handler=self._rename)
 
         check = do.add_parser(

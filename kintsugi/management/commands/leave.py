@@ -18,7 +18,7 @@ from incidents.models import Incident
 from kintsugi.clients import wiring
 from kintsugi.configuration.schema import store_name
 from kintsugi.history import files, retention
-from kintsugi.management.person import get_person, name_actor
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ class Command(StoreCommand):
             metavar="DIRECTORY",
             help="where the history is written",
         )
-        parser.add_argument("--actor", default=get_person(), help="who does it, for the record")
+        add_actor(parser, may_need_second=True)
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.require_serving()
         self._world = wiring.world()
         self._give_back = frozenset(output.hosts(options["give_back"]))
         self._directory: Path = options["to"] or settings.DATA_DIR / "left"
-        self._actor = name_actor(options["actor"])
+        self._actor = options["actor"]
         self._problems: list[str] = []
         if options["yes"]:
             self._leave()

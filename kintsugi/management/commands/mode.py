@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from kintsugi.management.person import check_actor, get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 from runbooks import services
 from runbooks.models import Mode
@@ -24,13 +24,12 @@ class Command(StoreCommand):
             "runbook", nargs="?", help="its name, or `site` for all; without it, all are listed"
         )
         parser.add_argument("mode", nargs="?", choices=Mode.values)
-        parser.add_argument("--actor", default=get_person(), help="who sets it, for the record")
+        add_actor(parser, "who sets it, for the record", may_need_second=True)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["mode"] is None:
             self._list(options["runbook"])
             return
-        check_actor(options["actor"])
         self.require_serving()
         from kintsugi.clients import wiring  # noqa: PLC0415  (Slurm and node access: arming looks at them)
 

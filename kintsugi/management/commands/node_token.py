@@ -14,7 +14,7 @@ from incidents.inventory import node_tokens as stored
 from incidents.models import Node, NodeToken
 from incidents.topology import topology
 from incidents.vocabulary.changes import Refused
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 
 
@@ -86,7 +86,7 @@ class Command(StoreCommand):
 
 
 def _add_actor(act: CommandParser) -> None:
-    act.add_argument("--actor", default=get_person(), help="who does so, for the record")
+    add_actor(act, "who does so, for the record")
 
 
 def _expand(texts: list[str]) -> list[str]:

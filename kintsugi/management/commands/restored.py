@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from kintsugi.clients import wiring
 from kintsugi.configuration.schema import store_name
-from kintsugi.management.person import get_person, name_actor
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 
 
@@ -22,10 +22,10 @@ class Command(StoreCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--actor", default=get_person(), help="who does it, for the record")
+        add_actor(parser, may_need_second=True)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        actor = name_actor(options["actor"])
+        actor = options["actor"]
         self.require_serving()
         from runbooks import services  # noqa: PLC0415  (runbooks and steps: a look needs none)
 

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from detectors.detector import DetectorError
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import PrintableCommand
 from runbooks import services
 from runbooks.library import library
@@ -55,7 +55,7 @@ class Command(PrintableCommand):
         start.add_argument("name")
         start.add_argument("incident", type=int)
         start.add_argument("--note", default="", help="why, for the timeline")
-        start.add_argument("--actor", default=get_person(), help="who starts it, for the record")
+        add_actor(start, "who starts it, for the record")
 
     def handle(self, *args: Any, **options: Any) -> None:
         commands = {

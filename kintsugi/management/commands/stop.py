@@ -9,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from kintsugi.configuration.schema import store_name
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 from runbooks import services
 
@@ -34,7 +34,7 @@ class Command(StoreCommand):
         parser.add_argument(
             "--reason", default="", help="why; everyone who sees the switch will ask"
         )
-        parser.add_argument("--actor", default=get_person(), help="who does it, for the record")
+        add_actor(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["release"] and options["give_nothing_back"]:

@@ -17,7 +17,7 @@ from incidents.vendor.cases import Facts
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.part_kinds import Part
 from incidents.vocabulary.vendor_states import CaseState, Move
-from kintsugi.management.person import get_person
+from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 
 UNKNOWN, USAGE = 1, 2
@@ -80,7 +80,7 @@ class Command(StoreCommand):
             act.add_argument("--json", action="store_true", help="one JSON list (docs/vendor.md)")
         for act in (open_parser, move, note):
             act.add_argument("--note", default="", help="a word for the timeline")
-            act.add_argument("--actor", default=get_person(), help="who does it, for the record")
+            add_actor(act)
             act.add_argument("--vendor", default="")
             act.add_argument("--number", default="", help="the vendor's own number of the case")
             act.add_argument(

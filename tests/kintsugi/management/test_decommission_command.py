@@ -9,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from incidents.reserve import decommissions
+from kintsugi.management.person import get_person
 from tests.builders import a_node
 
 pytestmark = pytest.mark.django_db
@@ -27,11 +28,16 @@ def test_nodes_leave_by_name_and_are_listed_with_who_and_why() -> None:
     assert [line.partition(" (")[0] for line in told] == [
         f"gn00{n} is being decommissioned" for n in (1, 2)
     ]
-    assert done("list").splitlines()[0].endswith(", by alice: sold")
+    assert done("list").splitlines()[0].endswith(f", by alice, typed by {get_person()}: sold")
     (row, _) = json.loads(done("list", "--json"))
-    assert (row["node"], row["set_by"], row["reason"]) == ("gn001", "alice", "sold")
-    assert "gn002 is no longer being decommissioned, by bob: kept" in done(
-        "end", "gn002", "--reason", "kept", "--actor", "bob"
+    assert (row["node"], row["set_by"], row["reason"]) == (
+        "gn001",
+        f"alice, typed by {get_person()}",
+        "sold",
+    )
+    assert (
+        f"gn002 is no longer being decommissioned, by bob, typed by {get_person()}: kept"
+        in done("end", "gn002", "--reason", "kept", "--actor", "bob")
     )
     assert list(decommissions.get_decommissions()) == ["gn001"]
 

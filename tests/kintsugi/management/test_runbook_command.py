@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from kintsugi.management.person import get_person
 from runbooks.models import CureAttempt, Mode, Run
 from runbooks.people.simulate import CannotSimulate, simulate
 from tests.runbooks.site import Site
@@ -130,9 +131,9 @@ def test_simulation_of_what_is_not_known_is_refused(
 def test_run_is_started_for_an_incident() -> None:
     site = Site(nodes=20)
     incident = site.lose_gpu()
-    assert "is started by alice" in said(
+    assert f"is started by alice, typed by {get_person()}" in said(
         "start", "drain_and_ask", str(incident.pk), "--actor", "alice"
     )
-    assert site.run_of(incident).approved_by == "alice"
+    assert site.run_of(incident).approved_by == f"alice, typed by {get_person()}"
     with pytest.raises(CommandError, match="A run is under way there"):
         said("start", "drain_and_ask", str(incident.pk))

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from incidents import services
 from incidents.models import Incident, Silence
+from kintsugi.management.person import get_person
 from kintsugi.management.typed_times import moment
 from tests.builders import a_node, a_switch, an_event
 
@@ -60,9 +61,15 @@ def test_a_silence_is_made_and_says_what_it_keeps() -> None:
     row = Silence.objects.get()
     assert row.ends_at is not None
     assert row.ends_at - row.starts_at == timedelta(hours=2)
-    assert (row.author, row.reason, row.kind) == ("ada", "tray", "silence")
+    assert (row.author, row.reason, row.kind) == (
+        f"ada, typed by {get_person()}",
+        "tray",
+        "silence",
+    )
     assert text.startswith(f"Window {row.pk}, a silence of node/gn042, from ")
-    assert text.endswith("by ada (tray). 1 open incidents are kept from people by it.\n")
+    assert text.endswith(
+        f"by ada, typed by {get_person()} (tray). 1 open incidents are kept from people by it.\n"
+    )
     incident.refresh_from_db()
     assert incident.silence == row
 
@@ -148,7 +155,7 @@ def test_a_shelf_lasts_until_its_review() -> None:
 def test_a_silence_is_changed_and_ended_and_not_ended_twice() -> None:
     done("silence", "add", "--resource", "node/gn042", "--for", "2h", "--reason", "tray")
     row = Silence.objects.get()
-    assert "was changed by bob" in done(
+    assert f"was changed by bob, typed by {get_person()}" in done(
         "silence", "change", str(row.pk), "--for", "1h", "--actor", "bob"
     )
     row.refresh_from_db()
@@ -156,7 +163,7 @@ def test_a_silence_is_changed_and_ended_and_not_ended_twice() -> None:
     assert row.ends_at - timezone.now() < timedelta(hours=1)
     done("silence", "change", str(row.pk), "--reason", "new tray")
     assert "Say what changes" in refused("silence", "change", str(row.pk))
-    assert f"Window {row.pk} is ended by bob; 0 incidents" in done(
+    assert f"Window {row.pk} is ended by bob, typed by {get_person()}; 0 incidents" in done(
         "silence", "end", str(row.pk), "--actor", "bob"
     )
     assert f"Window {row.pk} was ended already" in refused("silence", "end", str(row.pk))
@@ -231,7 +238,7 @@ def test_windows_are_listed_in_force_planned_and_ended() -> None:
     )
     done("maintenance", "end", str(listed["id"]), "--actor", "ada")
     (ended,) = json.loads(done("maintenance", "list", "--expired", "--json"))
-    assert (ended["state"], ended["ended_by"]) == ("ended", "ada")
+    assert (ended["state"], ended["ended_by"]) == ("ended", f"ada, typed by {get_person()}")
     assert done("maintenance", "list") == "None.\n"
 
 

@@ -170,9 +170,9 @@ class TestTwoPersons:
         _, run = asking()
         types("ada", monkeypatch)
         seen = approvals.get_fingerprint(run)
-        call_command("approve", str(run.pk), seen=seen, actor="ada")
+        call_command("approve", str(run.pk), "--seen", seen, "--actor", "ada")
         with pytest.raises(CommandError, match="names nobody else"):
-            call_command("approve", str(run.pk), seen=seen, actor="bob")
+            call_command("approve", str(run.pk), "--seen", seen, "--actor", "bob")
         capsys.readouterr()
         call_command("approve")
         assert "ada has approved it at" in capsys.readouterr().out
