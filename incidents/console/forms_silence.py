@@ -14,6 +14,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
 from incidents.evaluation.windows import Draft, DraftField, Problem, WindowKind
 from incidents.maintenance import planning
 from incidents.models import Incident, Silence
+from incidents.topology.topology import expand_typed
 
 _KINDS = {
     WindowKind.SILENCE: "Silence: a fault that somebody knows of",
@@ -114,6 +115,16 @@ class WindowForm(ChangeForm):
             "When people are told again of what still stands. A shelf may have a review instead."
         )
         end.initial = _typed(timezone.now() + USUAL)
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        where = values.get("where", "")
+        if where and values.get("kind") == WindowKind.MAINTENANCE.value:
+            try:
+                expand_typed(where)
+            except ValueError as error:
+                self.add_error("where", str(error))
+        return values
 
     def draft(self, now: datetime) -> Draft:
         values = self.cleaned_data

@@ -16,7 +16,6 @@ from django.db.models import QuerySet
 
 from detectors import resources
 from detectors.catalog import catalog as fault_catalog
-from detectors.slurm import output
 from incidents.db import upsert
 from incidents.evaluation.windows import (
     Draft,
@@ -34,6 +33,7 @@ from incidents.inventory import graphs
 from incidents.maintenance import active_windows, silences
 from incidents.models import Decision, Fault, IncidentFault, Node, Silence, Switch
 from incidents.text.wording import moment
+from incidents.topology.topology import expand_typed
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import OPEN
 
@@ -95,8 +95,8 @@ def known(fault_type: str = "") -> KnownNames:
 
 def machines(text: str, there: KnownNames) -> tuple[str, ...]:
     """`gn[001-004],leaf-03` as paths. An unknown name is taken for a node's, and then refused as
-    unknown."""
-    names = output.hosts(",".join(text.split()))
+    unknown. Raises ValueError with a sentence."""
+    names = expand_typed(text)
     return tuple(dict.fromkeys(_path(name, there) for name in names))
 
 

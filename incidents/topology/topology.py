@@ -251,11 +251,21 @@ def expand(hostlist: str) -> list[str]:
     names: list[str] = []
     for part in _split(hostlist):
         names.extend(_expand_part(part))
-        if len(names) > _MOST_HOSTS:
-            raise ValueError(f"{hostlist}: more than {_MOST_HOSTS} names")
+        _check_count(len(names), hostlist)
     if not names:
         raise ValueError("an empty host list")
     return names
+
+
+def expand_typed(text: str) -> list[str]:
+    """As `expand`, of what a person types: spaces part names too, and a name counts once. Raises
+    ValueError with a sentence."""
+    words = [word.strip(",") for word in text.split()]
+    try:
+        names = expand(",".join(word for word in words if word))
+    except ValueError as error:
+        raise ValueError(f"{error}.") from error
+    return list(dict.fromkeys(names))
 
 
 def _split(hostlist: str) -> Iterable[str]:
@@ -290,8 +300,16 @@ def _expand_part(part: str) -> list[str]:
     middles: list[str] = []
     for span in found[1].split(","):
         middles += _numbers(span.strip(), part)
+        _check_count(len(middles), part)
     endings = _expand_part(after) if after else [""]
+    _check_count(len(middles) * len(endings), part)
     return [f"{before}{middle}{ending}" for middle in middles for ending in endings]
+
+
+def _check_count(count: int, hostlist: str) -> None:
+    """Raises ValueError before there are too many."""
+    if count > _MOST_HOSTS:
+        raise ValueError(f"{hostlist}: more than {_MOST_HOSTS} names")
 
 
 def _numbers(span: str, part: str) -> list[str]:
@@ -302,8 +320,7 @@ def _numbers(span: str, part: str) -> list[str]:
     last = found[2] or found[1]
     if int(last) < int(first):
         raise ValueError(f"{part}: the range {span} runs backwards")
-    if int(last) - int(first) >= _MOST_HOSTS:
-        raise ValueError(f"{part}: more than {_MOST_HOSTS} names")
+    _check_count(int(last) - int(first) + 1, part)
     width = len(first)
     numbers = range(int(first), int(last) + 1)
     return [str(number).zfill(width) for number in numbers]

@@ -17,10 +17,10 @@ from django.views.decorators.http import require_POST
 from unfold.widgets import UnfoldAdminTextareaWidget
 from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
 
-from detectors.slurm import output
 from incidents.console.pages import ReadOnlyAdmin
 from incidents.models import Decommission
 from incidents.templatetags import console
+from incidents.topology.topology import expand_typed
 from runbooks.outcomes import ControlRefused
 from runbooks.people import decommission
 
@@ -43,6 +43,12 @@ class AddForm(EndForm):
         widget=TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
     )
     field_order = ("nodes", "reason")
+
+    def clean_nodes(self) -> list[str]:
+        try:
+            return expand_typed(self.cleaned_data["nodes"])
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from error
 
 
 class DecommissionPage(ReadOnlyAdmin):
@@ -84,7 +90,7 @@ class DecommissionPage(ReadOnlyAdmin):
             raise PermissionDenied
         form = AddForm(request.POST)
         if form.is_valid():
-            for node in output.hosts(form.cleaned_data["nodes"]):
+            for node in form.cleaned_data["nodes"]:
                 self._begin(request, form, node)
             if not form.errors:
                 return HttpResponseRedirect(reverse("admin:incidents_decommission_changelist"))

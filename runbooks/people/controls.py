@@ -3,18 +3,18 @@ everything. Each with its line told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.conf import settings
 from django.db import transaction
 
-from detectors.slurm import output
 from incidents.models import Node
 from incidents.polling import poll_pauses
 from incidents.state import transitions
 from incidents.text.wording import moment
+from incidents.topology.topology import expand_typed
 from incidents.vocabulary.changes import Refused
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks.engine import approvals, audit
@@ -214,7 +214,7 @@ def begin_arming(draft: ArmingDraft, *, actor: str, now: datetime, world: World 
 
 def _read_draft(draft: ArmingDraft) -> ModeChange:
     is_of_nodes = draft.scope == Arming.Scope.NODES
-    nodes = sorted(set(output.hosts(draft.place))) if is_of_nodes else []
+    nodes = sorted(expand_typed(draft.place)) if is_of_nodes else []
     reason = draft.reason.strip()[:255]
     terms = {
         "scope": draft.scope,
@@ -269,15 +269,19 @@ def _find_unknown_place(draft: ArmingDraft) -> str:
         return f"Name the {draft.scope}, with {_LONGEST_PLACE} characters at most."
     nodes = list(Node.objects.inventoried())
     if draft.scope == Arming.Scope.NODES:
-        wanted = set(output.hosts(draft.place))
-        unknown = sorted(wanted - {node.name for node in nodes})
-        if not wanted or unknown:
-            return f"Not in the inventory: {', '.join(unknown[:_SHOWN]) or draft.place}."
-        return ""
+        return _find_unknown_nodes(draft.place, {node.name for node in nodes})
     row = Arming(scope=draft.scope, place=draft.place)
     if any(armings.covers(row, node) for node in nodes):
         return ""
     return f"No node of the inventory is in {draft.scope} {draft.place}."
+
+
+def _find_unknown_nodes(hostlist: str, known: Collection[str]) -> str:
+    try:
+        unknown = sorted(set(expand_typed(hostlist)).difference(known))
+    except ValueError as error:
+        return str(error)
+    return f"Not in the inventory: {', '.join(unknown[:_SHOWN])}." if unknown else ""
 
 
 def end_arming(number: int, reason: str, *, actor: str, now: datetime) -> Outcome:

@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from detectors.slurm import output
 from incidents.models import Decommission
+from incidents.topology.topology import expand_typed
 from kintsugi.management.person import add_actor
 from kintsugi.management.store import StoreCommand
 from runbooks.outcomes import ControlRefused, Outcome
@@ -45,7 +45,11 @@ class Command(StoreCommand):
 
         change = decommission.begin if options["act"] == "add" else decommission.end
         facts = {"actor": options["actor"], "why": options["reason"], "now": timezone.now()}
-        outcomes = [change(node, **facts) for node in output.hosts(options["nodes"])]
+        try:
+            nodes = expand_typed(options["nodes"])
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        outcomes = [change(node, **facts) for node in nodes]
         self._tell(outcomes)
 
     def _tell(self, outcomes: list[Outcome]) -> None:
@@ -53,8 +57,8 @@ class Command(StoreCommand):
             if not isinstance(outcome, ControlRefused):
                 self.stdout.write(outcome.text)
         refused = [outcome.reason for outcome in outcomes if isinstance(outcome, ControlRefused)]
-        if refused or not outcomes:
-            raise CommandError("\n".join(refused) or "Name the nodes.")
+        if refused:
+            raise CommandError("\n".join(refused))
 
 
 def _list(*, is_json: bool) -> str:

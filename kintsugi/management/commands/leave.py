@@ -12,9 +12,9 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from detectors.detector import Target
-from detectors.slurm import output
 from incidents.inventory import node_tokens, services
 from incidents.models import Incident
+from incidents.topology.topology import expand_typed
 from kintsugi.clients import wiring
 from kintsugi.configuration.schema import store_name
 from kintsugi.history import files, retention
@@ -53,7 +53,7 @@ class Command(StoreCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         self.require_serving()
         self._world = wiring.world()
-        self._give_back = frozenset(output.hosts(options["give_back"]))
+        self._give_back = _read_hosts(options["give_back"])
         self._directory: Path = options["to"] or settings.DATA_DIR / "left"
         self._actor = options["actor"]
         self._problems: list[str] = []
@@ -171,6 +171,14 @@ class Command(StoreCommand):
             "* Slurm's settings: RebootProgram, Prolog, HealthCheckProgram, and the AdminLevel of"
             " Kintsugi's account (sacctmgr).",
         )
+
+
+def _read_hosts(text: str) -> frozenset[str]:
+    """Raises CommandError for what is no host list."""
+    try:
+        return frozenset(expand_typed(text)) if text else frozenset()
+    except ValueError as error:
+        raise CommandError(f"--give-back: {error}") from error
 
 
 def _list_entries(done: Collection[str]) -> Iterator[tuple[Target, str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from incidents.evaluation.windows import Draft, WindowKind
@@ -40,7 +40,10 @@ class Command(StoreCommand):
 
 
 def _add(options: dict[str, Any], now: datetime) -> str:
-    machines = planning.machines(" ".join(options["machines"]), planning.known())
+    try:
+        machines = planning.machines(" ".join(options["machines"]), planning.known())
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     fields = words.get_draft_fields(options, now)
     draft = Draft(kind=WindowKind.MAINTENANCE, machines=machines, **fields)
     return words.make(draft, options, now)

@@ -98,6 +98,7 @@ def test_maintenance_is_made_of_machines(people: People) -> None:
         ({"ends_at": "soon"}, "Give date and time as 2025-01-31 14:05."),
         ({"where": "*"}, "Say that you mean everything."),
         ({"kind": "shelf"}, "A shelf is for one kind of fault in one place"),
+        ({"kind": "maintenance", "where": "gn042,gn[9-"}, "gn042,gn[9-: brackets do not match."),
         ({"kind": "maintenance", "where": "gn9"}, "The inventory knows no machine gn9."),
     ],
 )

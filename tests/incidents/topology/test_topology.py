@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from incidents.topology.topology import CablePlace, Topology, expand
+from incidents.topology.topology import CablePlace, Topology, expand, expand_typed
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,27 @@ def test_both_ends_of_a_cable_know_each_other() -> None:
     assert site.ends(nic) == {"node/gn001", "switch/leaf-01"}
     assert site.neighbours("switch/leaf-01") == {"node/gn001"}
     assert site.ends("node/gn002/nic/mlx5_0") == {"node/gn002"}
+
+
+@pytest.mark.parametrize(
+    "hostlist", ["n[1-60000][1-60000]", ",".join(["n[1-60000]"] * 2), "n[1-60000,1-60000]"]
+)
+def test_a_host_list_is_refused_before_it_fills_the_memory(hostlist: str) -> None:
+    with pytest.raises(ValueError, match="more than 65536 names"):
+        expand(hostlist)
+
+
+@pytest.mark.parametrize(
+    "typed", ["gn001,gn002", "gn001 gn002", "gn001, gn002,", " gn[001, 002] gn001\n"]
+)
+def test_people_may_type_spaces_between_names(typed: str) -> None:
+    assert expand_typed(typed) == ["gn001", "gn002"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [(" , ", "'': an empty name."), ("gn[001-", "gn[001-: brackets do not match.")],
+)
+def test_what_is_no_host_list_is_said_in_a_sentence(typed: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        expand_typed(typed)

@@ -51,4 +51,9 @@ def test_what_is_refused_is_asked_again_with_the_reason(people: People) -> None:
     assert answer.status_code == 409
     assert "The inventory knows no node gn009." in answer.content.decode()
     assert people.on_call.post(f"{LIST}begin/", {"nodes": "gn009", "reason": ""}).status_code == 409
+    a_node("gn001")
+    said = {"nodes": "gn001,gn[002-", "reason": "sold"}
+    unread = people.on_call.post(f"{LIST}begin/", said)
+    assert unread.status_code == 409
+    assert "gn001,gn[002-: brackets do not match." in unread.content.decode()
     assert not Decommission.objects.exists()
