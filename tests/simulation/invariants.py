@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from django.db.models import Sum
 
 from detectors.catalog import catalog
-from detectors.faults import Severity
+from detectors.faults import Fitness, Severity
 from incidents.models import Fault, Incident, QuarantinedEvent, TimelineEntry
 from incidents.notify.notifier import Card
 from incidents.reserve import decommissions
@@ -175,7 +175,7 @@ def no_limit_is_exceeded(play: Play, act: Act) -> None:
     if act.verb != "drain" or view is None or act.before.is_out or not _is_new(play, act):
         return
     row = catalog.load()[view.fault_type]
-    if row.severity is Severity.CRITICAL and act.node in record.sick:
+    if row.fitness is Fitness.UNFIT and act.node in record.sick:
         return  # it serves no job as it is: no limit on number holds it
     out = (view.out & play.get_out() | view.claimed & play.get_claimed(view.run_id)) - {act.node}
     if len(out) >= play.cap:
@@ -198,7 +198,7 @@ def no_fault_type_takes_too_many_nodes(play: Play, act: Act) -> None:
     if act.verb != "drain" or view is None or not _is_new(play, act) or act.before.is_out:
         return
     row = catalog.load()[view.fault_type]
-    if row.severity is Severity.CRITICAL and act.node in play.record.sick:
+    if row.fitness is Fitness.UNFIT and act.node in play.record.sick:
         return
     taken = {
         other.node

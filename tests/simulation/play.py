@@ -43,7 +43,10 @@ from tests.simulation.record import Act, Broken, Record, TurnView
 
 NODES = 4
 # Beside the two that are armed in every play: some are in each second play.
-_FURTHER = ("gpu_reset", "cold_cycle", "vendor_replacement", "quarantine_lemon")
+_FURTHER = (
+    *("gpu_reset", "cold_cycle", "vendor_replacement", "quarantine_lemon"),
+    *("return_to_service", "isolate_node", "drain_on_request"),
+)
 # Cap of the partition, spares of a pod of two, nodes an hour: in most plays one of them binds alone.
 _LIMITS = ((2, 2, 9), (1, 2, 9), (4, 1, 9), (4, 2, 2), (4, 2, 1), (2, 1, 2), (4, 2, 9))
 # Long enough for a repair; one in four plays for what must be told within ten minutes.

@@ -9,6 +9,10 @@ from detectors import resources
 from detectors.catalog import catalog
 from detectors.faults import EventKind, FaultEvent, Recovery, event_id, to_wire
 from detectors.provenance import Forger, Provenance, Transport
+from fixtures.cluster.facets.host import HostFacet
+from fixtures.cluster.facets.services import ServicesFacet
+from incidents.models import Fault
+from incidents.people.drain_requests import FAULT_TYPE, DrainRequest, make_event
 
 if TYPE_CHECKING:
     from tests.simulation.play import Play
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 LINE = Provenance("gn001", Transport.SSH, program="kernel", forger=Forger.ROOT)
 FORGED = Provenance("10.9.8.7", Transport.UDP, program="kernel", forger=Forger.ANYONE)
 POLL = Provenance("gn001", Transport.SSH, forger=Forger.ROOT)
+CHECK = Provenance("nhc", Transport.HTTP, authenticated_as="nhc", forger=Forger.ROOT)
+SERVICE, SERVICE_DOWN = "nvidia-fabricmanager", "node.service.down"
 LOST, DEGRADED = "gpu.xid.79", "gpu.ecc.uncorrectable"
 # From 23.02 on slurmctld writes it over the reason of a drained node that registers so.
 FEWER_GPUS = "gres/gpu count reported lower than configured (7 < 8)"
@@ -47,6 +53,8 @@ class Site:
             "forge": self.forge,
             "poll": self.poll,
             "board": self.fail_board,
+            "service": self.stop_service,
+            "request": self.request_drain,
         }
 
     def lose_gpu(self) -> None:
@@ -56,6 +64,30 @@ class Site:
     def degrade_gpu(self) -> None:
         """It is gone, and all that is told is an error that leaves the node to jobs."""
         self._fall_ill(DEGRADED, is_dead=False)
+
+    def stop_service(self) -> None:
+        """It is down, a poll sees that, and a restart of it or of the node ends it."""
+        play, node = self.play, self.play.choose_node()
+        simulated = play.site.nodes.nodes[node]
+        if SERVICE in simulated.facet(HostFacet).down or not simulated.is_up:
+            return
+        simulated.facet(HostFacet).down.add(SERVICE)
+        simulated.facet(ServicesFacet).active.discard(SERVICE)
+        play.record.sick.add(node)
+        play.note("node", f"{SERVICE} of {node} is down")
+        self.tell(SERVICE_DOWN, resources.node(node), POLL, source="poll")
+
+    def request_drain(self) -> None:
+        """A check of the site asks for a node; the next such act takes that back."""
+        play, node = self.play, self.play.choose_node()
+        requests = Fault.objects.active().filter(fault_type=FAULT_TYPE)
+        standing = requests.of_node(node).exists()
+        request = DrainRequest(node, "nhc", "" if standing else "fans", is_end=standing)
+        event = make_event(request, CHECK, now=play.site.now)
+        play.note("check", f"{'needs' if standing else 'asks for'} {node}{' no more' * standing}")
+        if not standing:
+            play.record.events[FAULT_TYPE, event.resource] += 1
+        play.pipeline.ingest([to_wire(event)])
 
     def lose_many(self) -> None:
         """Three nodes within a second: more than the breaker lets go."""
