@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from django.db.models import Sum
 
 from detectors.catalog import catalog
-from detectors.faults import Fitness, Severity
+from detectors.faults import Fitness
 from incidents.models import Fault, Incident, QuarantinedEvent, TimelineEntry
 from incidents.notify.notifier import Card
 from incidents.reserve import decommissions
@@ -187,7 +187,7 @@ def no_limit_is_exceeded(play: Play, act: Act) -> None:
     out_now = play.get_out() | play.get_claimed(view.run_id)
     serving_then = len(play.site.names) - len((view.out | view.claimed) - {act.node})
     serving_now = len(play.site.names) - len(out_now - {act.node})
-    is_light = row.severity is not Severity.CRITICAL
+    is_light = row.fitness is not Fitness.UNFIT  # a job that waits is not helped by such a node
     is_short = serving_then == view.needed and serving_now == record.needed
     if is_light and is_short and view.needed == record.needed:
         raise Broken(f"{act.node} is drained, and a job needs {view.needed} of them")

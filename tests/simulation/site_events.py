@@ -12,7 +12,12 @@ from detectors.provenance import Forger, Provenance, Transport
 from fixtures.cluster.facets.host import HostFacet
 from fixtures.cluster.facets.services import ServicesFacet
 from incidents.models import Fault
-from incidents.people.drain_requests import FAULT_TYPE, DrainRequest, make_event
+from incidents.people.drain_requests import (
+    FAULT_TYPE,
+    DrainRequest,
+    DrainRequestRefused,
+    make_event,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.play import Play
@@ -83,8 +88,12 @@ class Site:
         requests = Fault.objects.active().filter(fault_type=FAULT_TYPE)
         standing = requests.of_node(node).exists()
         request = DrainRequest(node, "nhc", "" if standing else "fans", is_end=standing)
-        event = make_event(request, CHECK, now=play.site.now)
-        play.note("check", f"{'needs' if standing else 'asks for'} {node}{' no more' * standing}")
+        try:
+            event = make_event(request, CHECK, now=play.site.now)
+        except DrainRequestRefused as refused:
+            play.note("check", f"asks for {node}: {refused}")
+            return
+        play.note("check", f"{'ends its request' if standing else 'asks'} for {node}")
         if not standing:
             play.record.events[FAULT_TYPE, event.resource] += 1
         play.pipeline.ingest([to_wire(event)])
