@@ -30,6 +30,10 @@ urlpatterns = [
     path("api/v1/readings/", api.readings, name="api_readings"),
     path("api/v1/leases/", api.leases, name="api_leases"),
     path("api/v1/drain-requests/", api.drain_requests, name="api_drain_requests"),
+    # A redirect would lose what was posted.
+    path("api/v1/readings", api.readings),
+    path("api/v1/leases", api.leases),
+    path("api/v1/drain-requests", api.drain_requests),
     path("slack/command/", inbound.command, name="slack_command"),
     path("slack/action/", inbound.action, name="slack_action"),
     path("incidents/<int:number>/", _signed_in(console.incident), name="incident"),

@@ -14,6 +14,7 @@ from detectors.faults import EventKind, FaultEvent, event_id
 from detectors.provenance import Provenance
 from incidents.models import Fault, Node
 from incidents.reserve import decommissions
+from incidents.text.wording import moment
 
 FAULT_TYPE = "site.unfit"
 LONGEST_REASON = 500
@@ -22,6 +23,10 @@ _CHECK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 class DrainRequestRefused(ValueError):
     """The request is not taken; the text says why, and what would be."""
+
+
+class DrainRequestMalformed(DrainRequestRefused):
+    """Whatever the state of the node, no such request is taken."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +42,11 @@ class DrainRequest:
 
 def make_event(request: DrainRequest, told_by: Provenance, *, now: datetime) -> FaultEvent:
     """The beginning or the end of the fault that the request is. Raises DrainRequestRefused."""
-    node = _find_node(request.node)
-    if not _CHECK_NAME.fullmatch(request.check):
-        raise DrainRequestRefused(
-            "The name of the check (--by) is 1 to 40 letters, digits, dots, - and _, such as nhc;"
-            f" got {request.check[:60]!r}."
-        )
     reason = " ".join(request.because.split())
+    _check_words(request, reason)
+    node = _find_node(request.node)
     if request.is_end:
         _check_stands(node, request.check)
-    elif not reason:
-        raise DrainRequestRefused(
-            "Say in a sentence why (--because): people read it on the incident."
-        )
-    if len(reason) > LONGEST_REASON:
-        raise DrainRequestRefused(
-            f"The reason has {len(reason)} characters; {LONGEST_REASON} at most are taken."
-        )
     kind = EventKind.CLEARED if request.is_end else EventKind.RAISED
     identity = event_id("drain_request", node.name, request.check, kind, now.isoformat())
     excerpt = f"{request.check}: {reason or 'the node need not be drained any more'}"
@@ -67,6 +60,22 @@ def make_event(request: DrainRequest, told_by: Provenance, *, now: datetime) -> 
         excerpt=excerpt,
         provenance=told_by,
     )
+
+
+def _check_words(request: DrainRequest, reason: str) -> None:
+    if not _CHECK_NAME.fullmatch(request.check):
+        raise DrainRequestMalformed(
+            "The name of the check (--by) is 1 to 40 letters, digits, dots, - and _, such as nhc;"
+            f" got {request.check[:60]!r}."
+        )
+    if not reason and not request.is_end:
+        raise DrainRequestMalformed(
+            "Say in a sentence why (--because): people read it on the incident."
+        )
+    if len(reason) > LONGEST_REASON:
+        raise DrainRequestMalformed(
+            f"The reason has {len(reason)} characters; {LONGEST_REASON} at most are taken."
+        )
 
 
 def find_incident(node: str, check: str) -> int | None:
@@ -101,4 +110,13 @@ def _check_stands(node: Node, check: str) -> None:
     if check in checks:
         return
     others = f" Requests of {', '.join(checks)} stand." if checks else " No request stands there."
-    raise DrainRequestRefused(f"{check} has not asked for {node.name}.{others}")
+    own = Fault.objects.filter(
+        resource=resources.node(node.name), fault_type=FAULT_TYPE, qualifier=check
+    )
+    withdrawn_at = own.order_by("-cleared_at").values_list("cleared_at", flat=True).first()
+    if withdrawn_at is None:
+        raise DrainRequestRefused(f"{check} has not asked for {node.name}.{others}")
+    raise DrainRequestRefused(
+        f"{check} has not asked for {node.name} since {moment(withdrawn_at)}, when its request"
+        f" ended: nothing is left to withdraw.{others}"
+    )

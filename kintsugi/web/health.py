@@ -41,7 +41,9 @@ class HealthPages:
         if page is None:
             return self._get_response(request)
         if request.method not in ("GET", "HEAD"):
-            return HttpResponse(status=405, headers={"Allow": "GET, HEAD"})
+            refusal = _answer(405, "GET or HEAD was expected")
+            refusal.headers["Allow"] = "GET, HEAD"
+            return refusal
         try:
             response = page(request)
         except Error as error:
@@ -68,8 +70,10 @@ def show_readiness(request: HttpRequest) -> HttpResponse:
 
 def show_metrics(request: HttpRequest) -> HttpResponse:
     """For those whom KINTSUGI_METRICS_NETWORKS names."""
-    if not _may_read_metrics(request.META.get("REMOTE_ADDR", "")):
-        return _answer(403, "KINTSUGI_METRICS_NETWORKS does not name your address")
+    address = request.META.get("REMOTE_ADDR", "")
+    if not _may_read_metrics(address):
+        named = address or "a Unix socket"
+        return _answer(403, f"KINTSUGI_METRICS_NETWORKS does not name your address, {named}")
     return HttpResponse(format_metrics(clock.now()), content_type=CONTENT_TYPE_LATEST)
 
 

@@ -28,6 +28,10 @@ _MOST_FAULTS = 100
 LONGEST_VALUE = 8192
 _MOST_ATTRIBUTES = 40
 _LONGEST_ATTRIBUTE = 1000
+# A host's name in DNS has 253 characters at most (RFC 1035, 2.3.4, less the dot and the length).
+_LONGEST_NAME = 253
+# A number of bytes that any machine holds has fewer digits.
+_LONGEST_NUMBER = 20
 # A counter has 64 bits.
 _LARGEST_NUMBER = 2**64
 # What a node says of the time is taken within this; beyond it ours is. ntpd steps at 128 ms,
@@ -57,7 +61,10 @@ class Message:
 
 def parse_message(request: HttpRequest, now: datetime) -> Message:
     """Without a token that is known the body is not read. Raises Refused."""
-    if int(request.headers.get("Content-Length") or 0) > LONGEST_BODY:
+    length = request.headers.get("Content-Length") or "0"
+    if not length.isdecimal():
+        raise Refused(400, '"Content-Length" was expected as a number of bytes')
+    if len(length) > _LONGEST_NUMBER or int(length) > LONGEST_BODY:
         raise Refused(413, f"a body of at most {LONGEST_BODY} bytes was expected")
     token = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
     row = stored.find(token)
@@ -89,13 +96,18 @@ def _parse_body(request: HttpRequest) -> Mapping[str, Any]:
         raise Refused(413, f"a body of at most {LONGEST_BODY} bytes was expected")
     try:
         body = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise Refused(400, f"no JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "no JSON in UTF-8 with numbers of 64 bits") from error
     refusal = Refused(400, 'an object with "version": 1 and "node" was expected')
     if not isinstance(body, dict) or body.get("version") != 1:
         raise refusal
-    if not isinstance(body.get("node"), str):
+    node = body.get("node")
+    if not isinstance(node, str):
         raise refusal
+    if not node.isprintable() or not 0 < len(node.strip()) <= _LONGEST_NAME:
+        raise Refused(400, f'"node" was expected as a name of at most {_LONGEST_NAME} characters')
     return body
 
 
@@ -159,7 +171,9 @@ class _Rows:
         if len(attributes) > _MOST_ATTRIBUTES:
             raise Refused(413, f"{metric} has more than {_MOST_ATTRIBUTES} attributes")
         texts = dict(_format_attributes(attributes))
-        return Observation(resource[:160], metric[:96], value, self.taken_at, texts)
+        # What no database takes in a name is shown in its place, as of a look of Kintsugi's own.
+        path, name = resources.printable(resource)[:160], resources.printable(metric)[:96]
+        return Observation(path, name, value, self.taken_at, texts)
 
     def _check_metric(self, metric: str) -> None:
         """What a detector does not look at it does not say: Slurm's word is Slurm's."""
@@ -193,7 +207,11 @@ def _is_of_node(resource: str, node: str) -> bool:
 def parse_fault_types(body: Mapping[str, Any]) -> Sequence[str]:
     """Raises Refused."""
     rows = _parse_rows(body.get("faults"), "faults", _MOST_FAULTS)
-    return [str(row.get("fault_type", ""))[:96] for row in rows]
+    fault_types = [row.get("fault_type") for row in rows]
+    texts = [fault_type for fault_type in fault_types if isinstance(fault_type, str)]
+    if not texts or len(texts) < len(rows):
+        raise Refused(400, 'one fault at least was expected, each with its "fault_type" as text')
+    return [resources.printable(text)[:96] for text in texts]
 
 
 def _parse_rows(value: object, name: str, most: int) -> list[Mapping[str, Any]]:

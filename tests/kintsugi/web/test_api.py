@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
 from django.test import Client
 
 from detectors import registry
 from detectors.detector import TargetKind
 from incidents.inventory import node_tokens as stored
-from incidents.models import Fault, Gpu, Incident, Node
+from incidents.models import Fault, Gpu, Incident, Node, QuarantinedEvent
 from kintsugi import tasks
 from kintsugi.clients import node_tokens
 from runbooks.models import AuditEntry
@@ -326,9 +327,14 @@ def test_a_node_asks_for_no_other_nodes_drain() -> None:
         ({"check": None}, 400, '"check" and "because"'),
         ({"because": 3}, 400, '"check" and "because"'),
         ({"end": "yes"}, 400, '"end" as true or false'),
-        ({"check": "nhc\x1b[2J"}, 409, "name of the check"),
-        ({"because": ""}, 409, "in a sentence why"),
+        ({"check": "nhc\x1b[2J"}, 400, "name of the check"),
+        ({"because": ""}, 400, "in a sentence why"),
+        ({"because": "w" * 501}, 400, "500 at most"),
         ({"check": "other", "end": True}, 409, "No request stands"),
+        ({"node": "\ud800"}, 400, '"node"'),
+        ({"node": "gn001\0"}, 400, '"node"'),
+        ({"node": " "}, 400, '"node"'),
+        ({"node": "g" * 254}, 400, '"node"'),
     ],
 )
 def test_a_drain_request_that_is_wrong_is_refused_with_what_was_expected(
@@ -338,3 +344,64 @@ def test_a_drain_request_that_is_wrong_is_refused_with_what_was_expected(
     assert answered == status
     assert complaint in answer["error"]
     assert not Fault.objects.exists()
+
+
+def test_a_request_that_is_withdrawn_twice_says_that_nothing_is_left() -> None:
+    assert post(DRAINS, UNFIT)[0] == 202
+    assert post(DRAINS, {**UNFIT, "end": True})[0] == 202
+    status, answer = post(DRAINS, {**UNFIT, "end": True})
+    assert status == 409
+    assert "nothing is left to withdraw" in answer["error"]
+
+
+@pytest.mark.parametrize("url", [READINGS, LEASES, DRAINS])
+class TestEveryAddress:
+    def test_anything_but_a_post_is_answered_in_words(self, url: str) -> None:
+        response = Client().get(url)
+        assert (response.status_code, response.headers["Allow"]) == (405, "POST")
+        assert json.loads(response.content) == {"error": "POST was expected"}
+
+    def test_without_the_slash_at_its_end_nothing_is_lost(self, url: str) -> None:
+        assert post(url.rstrip("/"), "{")[0] == 400
+
+    @pytest.mark.parametrize(
+        ("length", "status"), [("abc", 400), ("-5", 400), ("9" * 5000, 413), ("3000000", 413)]
+    )
+    def test_a_length_that_cannot_be_is_refused(self, url: str, length: str, status: int) -> None:
+        response = Client().post(
+            url, "{}", content_type="application/json", headers={"Content-Length": length}
+        )
+        assert response.status_code == status
+        assert json.loads(response.content)["error"]
+
+    def test_a_token_of_the_form_before_with_a_name_that_is_none_is_refused(self, url: str) -> None:
+        status, answer = post(url, {"version": 1, "node": "\ud800"}, token="a" * 64)
+        assert status == 400
+        assert '"node"' in answer["error"]
+
+    def test_a_database_that_is_away_says_to_send_it_again(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any) -> None:
+            raise OperationalError("could not connect to db1.internal as kintsugi")
+
+        token = token_of("gn001")
+        monkeypatch.setattr(connection, "close", lambda: None)
+        with connection.execute_wrapper(refuse):
+            status, answer = post(url, UNFIT, token=token)
+        assert status == 503
+        assert answer["error"].startswith("the database does not answer: send it again")
+
+
+@pytest.mark.parametrize("faults", [[], [{}], [{"fault_type": 3}], [{"fault_type": None}]])
+def test_a_lease_without_a_fault_is_refused_with_what_was_expected(faults: list[Any]) -> None:
+    status, answer = post(LEASES, {"version": 1, "node": "gn001", "faults": faults})
+    assert status == 400
+    assert '"fault_type" as text' in answer["error"]
+
+
+@pytest.mark.parametrize("sign", ["\0", "\ud800", "\x1b"])
+def test_what_no_database_takes_in_a_name_is_shown_in_its_place(sign: str) -> None:
+    status, answer = post(READINGS, said((f"{GPU}{sign}", "gpu.present", False)))
+    assert (status, answer["accepted"]) == (202, 1)
+    assert not QuarantinedEvent.objects.exists()
