@@ -35,7 +35,9 @@ PROGRAMS = (
     *("ceph-*", "gluster*", "nfs*", "ganesha*", "automount", "blkmapd", "lvm*", "nvme*", "zpool*"),
     # A machine's own health: BMC, machine checks, sensors, clocks, vendors' agents.
     *("ipmievd", "ipmiseld", "ipmi*", "bmc*", "mcelog", "rasdaemon", "thermald", "chronyd"),
-    *("ntpd", "ptp4l", "phc2sys", "edac*", "sel", "srvadmin*", "mr_monitor", "hpasmlited"),
+    *("ntpd", "ptp4l", "phc2sys", "edac*", "sel", "srvadmin*", "mr_monitor", "hpasm*"),
+    # HPE's agents for ProLiant; object storage.
+    *("hp-ams", "hp-health", "hpe-*", "amsd", "cma*", "minio"),
     *("irqbalance", "numad", "kdump*", "lm-sensors", "sensord", "systemd-modules-load"),
     # SONiC's containers and their programs (sonic-buildimage, dockers/), FRRouting.
     *("orchagent", "syncd", "xcvrd", "thermalctld", "psud", "pcied", "ledd", "chassisd"),
@@ -134,7 +136,7 @@ ERROR_MARKS = (
     # FRRouting, lib/zlog.c: the code of lib/ferr.h, of errors and warnings alone.
     r"(?:\[[\w-]{1,20}\] ?)?\[EC \d{1,12}\]",
     # include/drm/drm_print.h, DRM_ERROR.
-    r"\[drm(?::\w{1,60}(?: \[\w{1,40}\])?)?\] \*ERROR\*",
+    r"\[drm(?::[\w.]{1,80}(?: \[\w{1,40}\])?)?\] \*ERROR\*",
     # open-gpu-kernel-modules, nvlog_printf.c: the released driver prints level error and worse,
     # with the function before the words.
     r"NVRM: (?:GPU\d+ |GPU [0-9a-fA-F:.]{7,16}: )?_?[a-z]\w{2,80}: ",

@@ -456,6 +456,14 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "kernel: mlx4_en: eth1: mlx4_get_module_info i(0) offset(255) bytes_to_read(1) - FAILED (0x9)",
         "kernel: ena 0000:00:05.0 ens5: queue_0_tx_linearize_failed: 0",
         "kernel: amdgpu 0000:0c:00.0: amdgpu: GPU reset succeeded, trying to resume",
+        "Severity: Informational, Category: Audit, MessageID: USR0030, Message: Signed in as root.",
+        "Severity: Critical, Category: Audit, MessageID: RAC0182, Message: The iDRAC was restarted.",
+        "Server Administrator: Storage Service EventID: 2094 No disks to be exchanged",
+        "hp-ams[77]: NOTICE: hp-ams: Power Supply 1 repaired",
+        "na07: [na07: config: raid.rg.scrub.done:notice]: /aggr7/plex0/rg7: scrub done in 7:07",
+        "mmsysmon[77]: [I] Event raised: Disk nsd77 is up.",
+        "minio[77]: API: http://10.7.7.7:9000  http://127.0.0.1:9000",
+        "libfabric:77:1777::efa:core:rxr_info():7<warn> FI_HMEM is not supported by this device.",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
