@@ -464,6 +464,11 @@ def test_what_a_daemon_of_nvidia_says_of_its_work_is_benign(text):
         "mmsysmon[77]: [I] Event raised: Disk nsd77 is up.",
         "minio[77]: API: http://10.7.7.7:9000  http://127.0.0.1:9000",
         "libfabric:77:1777::efa:core:rxr_info():7<warn> FI_HMEM is not supported by this device.",
+        "rshim[77]: rshim0 attached",
+        "kernel: gdrdrv:gdrdrv_ioctl:invalid ioctl code 77",
+        "kernel: hpsa 0000:03:00.0: can't disable ASPM; OS doesn't have ASPM control",
+        "kernel: hpsa can't handle SMP requests",
+        "kernel: nvidia-uvm: Loaded the UVM driver, major device number 507.",
     ],
 )
 def test_what_a_daemon_of_a_node_says_of_its_work_is_benign(text):
