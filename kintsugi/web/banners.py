@@ -168,11 +168,12 @@ def _overload_banners() -> list[Banner]:
 
 
 def _own_health_banners() -> list[Banner]:
-    """Which part of Kintsugi is silent or does not get on."""
+    """Which part of Kintsugi is silent or does not get on, as it was when that was found: figures
+    and lengths in it are of then."""
     address = reverse("admin:incidents_fault_changelist")
     return [
-        Banner("mode", "heart_broken", text, address, "Faults")
-        for _, text in own_health.list_standing()
+        Banner("mode", "heart_broken", f"As of {_format_minute(at)}: {text}", address, "Faults")
+        for at, text in own_health.list_standing()
     ]
 
 

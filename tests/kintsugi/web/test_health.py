@@ -206,3 +206,5 @@ class TestBeatIsDead:
         tasks.evaluate_own_health()
         (text,) = [each.text for each in banners.get_banners() if "beat on mgmt-1" in each.text]
         assert "systemctl status kintsugi-beat" in text
+        assert text.startswith("As of 20")
+        assert " UTC: Kintsugi's beat on mgmt-1 " in text
