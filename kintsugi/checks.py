@@ -38,7 +38,8 @@ def redis_keeps_what_it_is_given(app_configs: Any, **_: Any) -> Sequence[checks.
     try:
         policy = str(client.info("memory").get("maxmemory_policy", ""))
     except redis.RedisError as error:
-        words = f"REDIS_URL does not answer: {error_text.reason(error)}. Faults wait until it does."
+        why = error_text.reason(error).rstrip(".")
+        words = f"REDIS_URL does not answer: {why}. Faults wait until it does."
         return [
             checks.Warning(words, hint="Start Redis, or correct REDIS_URL.", id="kintsugi.W001")
         ]

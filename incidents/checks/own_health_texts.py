@@ -14,10 +14,11 @@ _MIB = 1024**2
 
 @dataclass(frozen=True)
 class _Work:
-    """What stops without a part, and the unit that does it (deploy/systemd)."""
+    """What stops without a part, the unit that does it (deploy/systemd), and what else stops it."""
 
     effect: str
     unit: str
+    hint: str = ""
 
 
 _PARTS = {
@@ -25,7 +26,10 @@ _PARTS = {
         "its syslog and traps are not read; senders buffer or drop", "kintsugi-receiver"
     ),
     "beat": _Work(
-        "nothing is polled, and work whose task was lost is not found again", "kintsugi-beat"
+        "nothing is polled, and work whose task was lost is not found again",
+        "kintsugi-beat",
+        " A Redis that does not answer stops it too, and the workers with it; nothing is lost then,"
+        " only late: `kintsugi check` says whether it answers.",
     ),
     "web": _Work(
         "the console, Slack's buttons and the nodes' own checks get no answer", "kintsugi-web"
@@ -79,7 +83,8 @@ def _advise(host: str, works: Sequence[_Work], *, is_embedded: bool) -> str:
     if is_embedded:
         return f"It is a thread of `kintsugi up` on {host}: read its log, then restart it."
     units = list(dict.fromkeys(work.unit for work in works))
-    return f"On {host}: `systemctl status {' '.join(units)}`, `journalctl -u {units[0]}`."
+    hints = "".join(dict.fromkeys(work.hint for work in works))
+    return f"On {host}: `systemctl status {' '.join(units)}`, `journalctl -u {units[0]}`.{hints}"
 
 
 def describe_old_inbox(

@@ -104,6 +104,14 @@ class TestSilentParts:
         site.run_for(2 * MINUTE)
         assert "The same is done on mgmt-2" in text_of(own_health.PART_SILENT)
 
+    def test_a_silent_beat_leads_to_a_redis_that_does_not_answer(self) -> None:
+        site = OwnSite(BEAT, WEB, INGEST)
+        site.run_for(5 * MINUTE)
+        site.stop("beat")
+        site.run_for(2 * MINUTE)
+        assert "A Redis that does not answer stops it too" in text_of(own_health.PART_SILENT)
+        assert "`kintsugi check`" in text_of(own_health.PART_SILENT)
+
     def test_parts_of_one_process_are_told_as_its_threads(self) -> None:
         site = OwnSite()
         process = Process("mgmt-1", 100, "0.2.0", NOW)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from celery.signals import beat_init
 from django.conf import settings
 from django.db import OperationalError, connection
@@ -23,7 +26,7 @@ from kintsugi.health.reporter import Part, Reporter, make_worker_part
 from kintsugi.servers import embedded
 from kintsugi.servers.receiving import DeliveryWatch
 from tests.services.patience import patient
-from tests.services.ports import wait_until
+from tests.services.ports import free_port, wait_until
 
 
 @pytest.mark.django_db
@@ -128,15 +131,40 @@ def no_check_of_the_site() -> Iterator[None]:
     beat_init.connect(celery._require_checks)
 
 
+def send_one_task(broker: str) -> None:
+    """As a beat whose connection was good sends one."""
+    app = Celery(broker=broker, set_as_current=False)
+    app.conf.task_publish_retry = False
+    app.conf.broker_transport_options = {"max_retries": 1, "interval_start": 0, "interval_max": 0}
+    scheduler = beat_scheduler.ReportingScheduler(app=app, lazy=True)
+    entry = scheduler.Entry(name="look", task="look", schedule=timedelta(seconds=1), app=app)
+    scheduler.apply_entry(entry)
+
+
 class TestBeat:
     def test_it_seems_alive_while_it_ticks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(beat_scheduler, "_ticked_s", [])
-        assert not beat_scheduler.is_ticking()
+        assert not beat_scheduler.is_working()
         beat_scheduler.ReportingScheduler(app=a_silent_app(), lazy=True).tick()
-        assert beat_scheduler.is_ticking()
+        assert beat_scheduler.is_working()
         stalled = beat_scheduler._ticked_s[0] - beat_scheduler._STALLED_AFTER_S
         monkeypatch.setattr(beat_scheduler, "_ticked_s", [stalled])
-        assert not beat_scheduler.is_ticking()
+        assert not beat_scheduler.is_working()
+
+    def test_it_seems_dead_while_its_redis_takes_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refused_since_s: list[float] = []
+        monkeypatch.setattr(beat_scheduler, "_ticked_s", [time.monotonic()])
+        monkeypatch.setattr(beat_scheduler, "_refused_since_s", refused_since_s)
+        send_one_task(f"redis://127.0.0.1:{free_port()}/0")
+        assert len(refused_since_s) == 1
+        assert beat_scheduler.is_working()
+        refused_since_s[0] -= beat_scheduler._STALLED_AFTER_S
+        send_one_task(f"redis://127.0.0.1:{free_port()}/0")
+        assert not beat_scheduler.is_working()
+        send_one_task("memory://")
+        assert beat_scheduler.is_working()
 
     def test_celery_takes_our_scheduler(self) -> None:
         module, _, name = settings.CELERY_BEAT_SCHEDULER.partition(":")
@@ -154,7 +182,7 @@ class TestBeat:
         with no_reporter_yet(monkeypatch):
             embedded.start_beat(parts, app)
             try:
-                wait_until(beat_scheduler.is_ticking, within_s=10, what="a tick")
+                wait_until(beat_scheduler.is_working, within_s=10, what="a tick")
             finally:
                 parts.stop()
         assert list(tmp_path.iterdir()) == []
