@@ -10,8 +10,11 @@ import argparse
 import logging
 import sys
 import time
+from collections.abc import Iterator, Sequence
 
 from tests.simulation import database
+
+_TOLD_EACH = 100
 
 
 def main() -> int:
@@ -23,9 +26,8 @@ def main() -> int:
     if options.mutants is not None:
         return search.print_mutants(options.seed, options.plays, options.mutants)
     begun = time.monotonic()
-    failures = search.list_failures(
-        range(options.seed, options.seed + options.plays), options.mutant, go_on=options.go_on
-    )
+    seeds = _tell_progress(range(options.seed, options.seed + options.plays))
+    failures = search.list_failures(seeds, options.mutant, go_on=options.go_on)
     failed = 0
     for failure in failures:
         failed += 1
@@ -35,6 +37,13 @@ def main() -> int:
     took = time.monotonic() - begun
     print(f"{options.plays} plays, {failed} failed, {options.plays / took:.1f} plays/s")
     return 1 if failed else 0
+
+
+def _tell_progress(seeds: Sequence[int]) -> Iterator[int]:
+    for number, seed in enumerate(seeds):
+        if number and number % _TOLD_EACH == 0:
+            print(f"{number} of {len(seeds)} plays", file=sys.stderr, flush=True)
+        yield seed
 
 
 def _parse_options() -> argparse.Namespace:
