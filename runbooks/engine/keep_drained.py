@@ -42,7 +42,9 @@ def check_drain(run: Run, ctx: Context) -> None:
     """One look, and at most one drain. A person's resume ends it, and so does another run on the
     node; a person's drain does once no boot that we asked for is left to come."""
     hold = drains.evaluate_hold(ctx)
-    is_others = Run.objects.unfinished().filter(node=run.node).exists()
+    # One that waits for the node as a person left it holds nothing yet.
+    holding = Run.objects.unfinished().filter(node=run.node, claimed_at__isnull=False)
+    is_others = holding.exists()
     if isinstance(hold, TakenOver) and not is_others:
         _leave_to_person(run, ctx)
         return

@@ -369,6 +369,28 @@ def test_our_reboot_does_not_hit_whoever_drains_after_an_abort_and_then_takes_it
     assert run.wake_at is None
 
 
+def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_while_another_run_waits() -> None:
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    drains(site)
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    services.start_manual_run(
+        "drain_and_ask", run.incident_id, actor="bob", note="later", now=site.now
+    )
+    other = Run.objects.exclude(pk=run.pk).get()
+    other = site.advance(other)
+    assert other.claimed_at is None
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert node(site).flags == frozenset()
+
+
 def test_a_persons_drain_that_slurm_drops_since_our_reboot_never_came_is_put_back() -> None:
     """As slurmctld 22.05 does past ResumeTimeout."""
     settings = {"SLURM_VERSION": "22.05.8", "ReturnToService": "2", "ResumeTimeout": "90 sec"}
