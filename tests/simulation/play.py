@@ -59,6 +59,8 @@ _PHASES = (
     *("", "", "drain", "reboot", "wait_for_boot", "verify", "resume", "end"),
     *("reset_gpu", "cold_cycle"),
 )
+# Steps that act by another way than Slurm's programs, once their attempt is stored.
+_PAST_SLURM = ("cold_cycle", "reset_gpu", "restart_units")
 # What nobody does before that phase but who falls ill, and jobs.
 _AT_ONCE = ("lose", "lose_many", "degrade", "job", "end", "wait", "redeliver", "forge", "poll")
 _BEATS = 2
@@ -317,11 +319,14 @@ class Play:
         """One turn of a run, by a worker that may die in it."""
         run = Run.objects.select_related("incident", "node").get(pk=self.dice.choice(due))
         record = self.record
+        is_over = run.finished_at is not None or run.step >= len(run.plan)
+        name = "end" if is_over else run.plan[run.step]["step"]
         view = TurnView(
             run_id=run.pk,
             fence=run.fence + 1,
             incident_id=run.incident_id,
             node=run.place,
+            step=name,
             fault_type=run.fault_type,
             out=self.get_out(),
             claimed=self.get_claimed(run.pk),
@@ -331,8 +336,6 @@ class Play:
             is_breaker_open=Breaker.objects.filter(closed_at=None).exists(),
         )
         self._views.append(view)
-        is_over = run.finished_at is not None or run.step >= len(run.plan)
-        name = "end" if is_over else run.plan[run.step]["step"]
         self._is_open = self._is_open or name == self.habits.begins_at
         self.note(f"worker {len(self._views)}", f"run {run.pk} at {name}")
         try:
@@ -365,6 +368,7 @@ class Play:
         if not self._is_open:
             return
         is_at_act = where in ("drain", "resume", "reboot")
+        is_at_act = is_at_act or (where == "attempted" and self._views[-1].step in _PAST_SLURM)
         is_at_act = is_at_act or (where == "acted" and self._has_just_asked_for_reboot())
         if self.dice.random() >= self.habits.amidst * (3 if is_at_act else 1):
             return

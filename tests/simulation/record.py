@@ -41,13 +41,14 @@ class Word:
 
 @dataclass(frozen=True)
 class TurnView:
-    """What stood when a worker began its turn. `fence`: that of its lease; `changes`: how often
+    """What stood when a worker began its turn. `step`: which it takes; `fence`: that of its lease; `changes`: how often
     people had changed what is allowed."""
 
     run_id: int
     fence: int
     incident_id: int
     node: str
+    step: str
     fault_type: str
     out: frozenset[str]
     claimed: frozenset[str]
