@@ -49,8 +49,11 @@ def withdraw(
     has_drained = run.steps.filter(name__in=(Drain.name, AdoptDrain.name)).exists()
     state = world.slurm.nodes((node,))[node]
     # A worker that died right after its drain has kept the attempt alone.
-    attempted_at = Turn(run, library.load_plan(run.plan)[run.step].step, now).attempted_at
+    step = library.load_plan(run.plan)[run.step].step
+    attempted_at = Turn(run, step, now).attempted_at
     ctx = contexts.build_context(run, state, attempted_at, now=now, world=world)
+    if isinstance(step, Drain) and attempted_at and not overwritten.is_unchecked(run.facts):
+        step.is_done(ctx)  # what it had written is kept, and the accounts are read for it
     if result.restores_persons_drain(Turn(run, None, now), ctx):
         return
     is_ours = has_drained and isinstance(drains.evaluate_hold(ctx), Held)

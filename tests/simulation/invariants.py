@@ -175,7 +175,8 @@ def no_limit_is_exceeded(play: Play, act: Act) -> None:
     if act.verb != "drain" or view is None or act.before.is_out or not _is_new(play, act):
         return
     row = catalog.load()[view.fault_type]
-    if row.fitness is Fitness.UNFIT and act.node in record.sick:
+    is_lost = play.site.gpu(act.node) in record.told_critical and play.is_ill(act.node)
+    if is_lost or (row.fitness is Fitness.UNFIT and act.node in record.sick):
         return  # it serves no job as it is: no limit on number holds it
     out = (view.out & play.get_out() | view.claimed & play.get_claimed(view.run_id)) - {act.node}
     if len(out) >= play.cap:

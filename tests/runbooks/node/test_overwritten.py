@@ -12,6 +12,8 @@ import pytest
 
 from detectors.detector import Output, Target
 from fixtures.memory_slurm_commands import CommandShell
+from incidents import services as incidents
+from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
 from runbooks.engine import turn
 from runbooks.lease.lease import LEASE
@@ -536,5 +538,28 @@ def test_a_drain_that_comes_while_our_reboot_is_cancelled_stands_though_the_work
             turn.advance(run.pk, now=site.now, world=site.world, at=reach)
     node = site.slurm.nodes(("gn001",))["gn001"]
     assert died == 1
+    assert node.is_draining
+    assert node.reason.startswith(THEIRS)
+
+
+def test_a_drain_that_a_worker_that_died_has_written_over_is_put_back_though_nobody_wants_the_run() -> (
+    None
+):
+    """The incident is a false alarm by then: what ours had written over comes before giving back."""
+    site = Site(nodes=2)
+    shell = Meanwhile(site, "State=DRAIN", drains_once_more(site, THEIRS))
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    run = site.begin(site.lose_gpu())
+    with pytest.raises(Killed):
+        turn.advance(run.pk, now=site.now, world=site.world, at=dies_after_its_act)
+    incidents.act(
+        run.incident_id, Trigger.MARK_FALSE_POSITIVE, actor="eve", note="ours", now=site.now
+    )
+    for _ in range(12):
+        site.now += timedelta(seconds=6)
+        run = site.advance(run)
+    node = site.slurm.nodes(("gn001",))["gn001"]
+    assert run.finished_at is not None
     assert node.is_draining
     assert node.reason.startswith(THEIRS)
