@@ -40,6 +40,7 @@ OF_THE_SITE = (
     *("kintsugi.cli.main.", "kintsugi.cli.output.complain", "kintsugi.cli.output.echo"),
     *("kintsugi.replay.play.silent", "incidents.topology.inventory_file."),
     *("incidents.maintenance.planning.machines", "kintsugi.slack.orders._ask_which"),
+    "incidents.topology.topology.expand_typed",
 )
 # These split at blanks, and ask the database for the words.
 WITH_THE_DATABASE = ("kintsugi.slack.orders.command", "incidents.console.incident.matching")

@@ -317,7 +317,7 @@ class Play:
 
     def _work(self, due: list[int]) -> None:
         """One turn of a run, by a worker that may die in it."""
-        run = Run.objects.select_related("incident", "node").get(pk=self.dice.choice(due))
+        run = Run.objects.select_related("incident", "node").get(pk=self.dice.choice(sorted(due)))
         record = self.record
         is_over = run.finished_at is not None or run.step >= len(run.plan)
         name = "end" if is_over else run.plan[run.step]["step"]

@@ -18,7 +18,7 @@ from incidents import services as incidents
 from incidents.models import Fault, Incident
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
-from runbooks.models import Run, RunState
+from runbooks.models import Mode, Run, RunbookMode, RunState
 from runbooks.step import ActiveFault, Done, Wait
 from runbooks.steps.confirm_on_node import ConfirmOnNode
 from tests.runbooks.site import Site, Unplugged, a_context
@@ -219,6 +219,7 @@ losses = st.tuples(moments, st.one_of(st.none(), moments))
 )
 @example(first=(0, 4), second=(2, None), job_ends=8, says_false_alarm=None, is_dead=False)
 @example(first=(0, 4), second=(6, None), job_ends=0, says_false_alarm=12, is_dead=False)
+@example(first=(2, None), second=(0, 1), job_ends=1, says_false_alarm=1, is_dead=False)
 def test_of_two_faults_on_one_node_none_is_passed_over_whichever_passes_when(
     first: tuple[int, int | None],
     second: tuple[int, int | None],
@@ -287,6 +288,9 @@ class Play:
         }
 
     def turn(self) -> None:
+        """A runbook that a false alarm has taken a rung from is armed again."""
+        for row in RunbookMode.objects.exclude(stepped_back_at=None):
+            self.site.set_mode(Mode.ARMED, row.runbook)
         for _ in range(6):
             self.site.start()
             due = services.get_due_runs(self.site.now)
