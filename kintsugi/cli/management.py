@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import typer
@@ -13,6 +14,7 @@ from django.core.management.base import CommandError
 
 from kintsugi.cli import exit_codes, output, site
 from kintsugi.cli.grammar import Needs, Verb
+from kintsugi.management.store import StoreCommand
 
 _ENDLESS = ("up", "receive")
 _OF_THE_SIMULATOR = ("demo", "inject", "scenario")
@@ -49,7 +51,10 @@ def run(verb: Verb, words: Sequence[str]) -> None:
         text = str(error).removeprefix("Error: ")
         problem = f"{text}\nkintsugi {spoken} --help tells what it takes."
         raise CommandError(problem, returncode=exit_codes.USAGE) from error
-    site.begin(verb)
+    if isinstance(command, StoreCommand):  # which some options of it do not need
+        site.begin(verb, partial(command.require_store, options))
+    else:
+        site.begin(verb)
     arguments = options.pop("args", ())
     if is_answer and options.pop("json"):
         _run_as_json(verb, command, arguments, options)

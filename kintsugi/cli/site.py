@@ -49,11 +49,12 @@ def set_up(verb: Verb) -> None:
     django.setup()
 
 
-def begin(verb: Verb) -> None:
-    """Looks whether the site is there and says which it is, before a verb that changes it."""
+def begin(verb: Verb, require: Callable[[], None] = require_tables) -> None:
+    """Looks whether the site is there, by `require`, and says which it is before a verb that
+    changes it."""
     if verb.needs is Needs.DATABASE:
         try:
-            require_tables()
+            require()
         except CommandError as error:
             raise NoSite(str(error)) from error
     if verb.is_change:

@@ -3,7 +3,7 @@ makes no database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
@@ -20,12 +20,19 @@ def require_tables(*, is_any_version: bool = False) -> None:
     """Raises CommandError, before anything is created, where `migrate` of this version has not
     run; with `is_any_version` where none has."""
     try:
-        problem = schema.find_problem(is_any_version=is_any_version)
+        _require_tables(is_any_version)
     except DatabaseError as error:
-        name = schema.store_name()
-        raise CommandError(f"{name} does not answer: {str(error).strip()}") from error
+        raise CommandError(_describe_absence(error)) from error
+
+
+def _require_tables(is_any_version: bool) -> None:
+    problem = schema.find_problem(is_any_version=is_any_version)
     if problem:
         raise CommandError(problem)
+
+
+def _describe_absence(error: Exception) -> str:
+    return f"{schema.store_name()} does not answer: {str(error).strip()}"
 
 
 class PrintableOutput(OutputWrapper):
@@ -62,8 +69,25 @@ class StoreCommand(PrintableCommand):
     works_with_earlier_tables = False
     _skips_checks = False
 
+    def needs_store(self, options: Mapping[str, Any]) -> bool:
+        """Whether these options need the tables at all."""
+        return True
+
+    def explain_absence(self, error: Exception) -> str:
+        """What is said where the database does not answer."""
+        return _describe_absence(error)
+
+    def require_store(self, options: Mapping[str, Any]) -> None:
+        """Raises CommandError where what these options need is not there."""
+        if not self.needs_store(options):
+            return
+        try:
+            _require_tables(self.works_with_earlier_tables)
+        except DatabaseError as error:
+            raise CommandError(self.explain_absence(error)) from error
+
     def execute(self, *args: Any, **options: Any) -> str | None:
-        require_tables(is_any_version=self.works_with_earlier_tables)
+        self.require_store(options)
         self._skips_checks = bool(options.get("skip_checks"))
         return super().execute(*args, **options)
 

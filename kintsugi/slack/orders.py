@@ -17,7 +17,7 @@ from incidents.text.wording import moment
 from kintsugi import tasks
 from kintsugi.clients import slack_users
 from kintsugi.clients.slack_users import Denied
-from kintsugi.web import banners
+from kintsugi.configuration import stop_file
 from runbooks import questions, services
 from runbooks.engine import approval_snapshot, approvals
 from runbooks.models import (
@@ -133,7 +133,7 @@ def _stop(order: AuthorisedOrder) -> OrderReply:
 
 def _status(order: AuthorisedOrder) -> OrderReply:
     """What holds Kintsugi back, how far runbooks may go, and who waits for people."""
-    stopped_by = services.get_stop_reason(banners.stop_file())
+    stopped_by = services.get_stop_reason(stop_file.get_path())
     if stopped_by:
         lines = [f"Stopped by {stopped_by}. Nothing disruptive is done."]
     else:

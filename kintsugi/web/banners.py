@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from django.conf import settings
 from django.urls import reverse
@@ -15,6 +14,7 @@ from incidents.checks import overload, own_health, refused_senders
 from incidents.maintenance import active_windows, silences
 from incidents.models import RefusedSender
 from incidents.notify.services import troubles
+from kintsugi.configuration import stop_file
 from kintsugi.configuration.setting_values import INVENTORY
 from runbooks.fleet import fleet
 from runbooks.models import Breaker, ReturnStop, StopSwitch
@@ -37,10 +37,6 @@ class Banner:
     text: str
     address: str = ""  # no link where it is empty
     link: str = "Stop switch"
-
-
-def stop_file() -> Path:
-    return Path(settings.KINTSUGI["KINTSUGI_STOP_FILE"] or settings.DATA_DIR / "stop")
 
 
 def get_banners() -> list[Banner]:
@@ -83,7 +79,7 @@ def _breaker_banners() -> list[Banner]:
 
 
 def _stop_file_banners() -> list[Banner]:
-    path = stop_file()
+    path = stop_file.get_path()
     if not path.exists():
         return []
     text = f"Stopped by the file {path}. Nothing disruptive is done while it exists."

@@ -11,19 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from runbooks.fleet import fleet
 from tests.services.patience import patient
+from tests.services.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def manage(data_dir: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return run(data_dir, "manage.py", *words, **environ)
+
+
+def run(data_dir: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {
         name: text
         for name, text in os.environ.items()
         if not name.startswith(("KINTSUGI_", "DATABASE_"))
     }
     return subprocess.run(
-        [sys.executable, "manage.py", *words],
+        [sys.executable, *words],
         cwd=ROOT,
         env={**clean, "KINTSUGI_DATA_DIR": str(data_dir), **environ},
         capture_output=True,
@@ -76,4 +82,78 @@ def test_a_stop_works_in_the_middle_of_an_upgrade_and_a_list_asks_for_its_end(
     assert listed.returncode == 1
     assert "without incidents.0003_periodic_task" in listed.stderr
     stopped = manage(tmp_path, "stop", "--reason", "3 a.m.")
+    assert stopped.returncode == 0, stopped.stderr
+
+
+# A database that is away
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """The address of a PostgreSQL that is not there."""
+    return f"postgresql://kintsugi:s3cret@127.0.0.1:{free_port()}/kintsugi"
+
+
+def test_a_stop_without_its_database_names_the_stop_file(tmp_path: Path, nowhere: str) -> None:
+    stop = tmp_path / "elsewhere"
+    for words in (("manage.py", "stop"), ("-m", "kintsugi", "stop")):
+        ended = run(
+            tmp_path, *words, "--reason", "x", DATABASE_URL=nowhere, KINTSUGI_STOP_FILE=str(stop)
+        )
+        assert ended.returncode in (1, 3)
+        assert "kintsugi on 127.0.0.1" in ended.stderr
+        assert "kintsugi stop --file --reason" in ended.stderr
+        assert str(stop) in ended.stderr
+        assert "s3cret" not in ended.stderr
+        assert "Traceback" not in ended.stderr
+    assert not stop.exists()
+
+
+def test_a_stop_by_the_file_needs_no_database_and_holds_what_it_says(
+    tmp_path: Path, nowhere: str
+) -> None:
+    stop = tmp_path / "stop"
+    command = ("-m", "kintsugi", "stop", "--file")
+    without_reason = run(tmp_path, *command, DATABASE_URL=nowhere)
+    assert (without_reason.returncode, stop.exists()) == (1, False)
+
+    plain = run(tmp_path, *command, "--reason", "row 3 burns", DATABASE_URL=nowhere)
+    assert plain.returncode == 0, plain.stderr
+    assert str(stop) in plain.stdout
+    assert "row 3 burns" in stop.read_text()
+    assert stop.stat().st_mode & 0o777 == 0o644
+    assert fleet.read_return_stop(stop) == ""
+
+    whole = run(tmp_path, *command, "--give-nothing-back", "--reason", "x", DATABASE_URL=nowhere)
+    assert whole.returncode == 0, whole.stderr
+    assert "give-nothing-back" in fleet.read_return_stop(stop)
+
+    released = run(tmp_path, *command, "--release", DATABASE_URL=nowhere)
+    assert (released.returncode, stop.exists()) == (0, False)
+    again = run(tmp_path, *command, "--release", DATABASE_URL=nowhere)
+    assert (again.returncode, "There is no stop file" in again.stderr) == (1, True)
+
+
+def test_a_reason_does_not_hold_resumes_by_chance(tmp_path: Path, nowhere: str) -> None:
+    words = ("-m", "kintsugi", "stop", "--file", "--reason", "not give-nothing-back yet")
+    ended = run(tmp_path, *words, DATABASE_URL=nowhere)
+    assert (ended.returncode, (tmp_path / "stop").exists()) == (1, False)
+    assert "holds resumes as well" in ended.stderr
+
+
+def test_who_releases_the_switch_is_told_of_the_file_that_still_stops(tmp_path: Path) -> None:
+    assert manage(tmp_path, "migrate", "--verbosity", "0").returncode == 0
+    assert manage(tmp_path, "stop", "--reason", "x").returncode == 0
+    (tmp_path / "stop").touch()
+    released = manage(tmp_path, "stop", "--release")
+    assert released.returncode == 0, released.stderr
+    assert f"The stop file {tmp_path / 'stop'} still stops" in released.stdout
+
+
+def test_kintsugi_stop_works_in_the_middle_of_an_upgrade_too(tmp_path: Path) -> None:
+    assert manage(tmp_path, "migrate", "--verbosity", "0").returncode == 0
+    back = manage(tmp_path, "migrate", "incidents", "0002", "--verbosity", "0")
+    assert back.returncode == 0, back.stderr
+    stopped = run(tmp_path, "-m", "kintsugi", "stop", "--reason", "3 a.m.")
     assert stopped.returncode == 0, stopped.stderr
