@@ -107,7 +107,7 @@ INSTALLED_APPS = [
     "kintsugi.apps.KintsugiConfig",
 ]
 MIDDLEWARE = [
-    "kintsugi.web.health.HealthPages",  # first: they know no host name, session or user
+    "kintsugi.web.middleware.health.HealthPages",  # first: they know no host name, session or user
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -116,7 +116,8 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "kintsugi.web.security_headers.SecurityHeaders",
+    "kintsugi.web.middleware.security_headers.SecurityHeaders",
+    "kintsugi.web.middleware.database_away.DatabaseAwayPages",
 ]
 TEMPLATES = [
     {

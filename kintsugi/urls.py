@@ -12,6 +12,7 @@ from kintsugi.web.node_check import api
 from runbooks.console.questions import answer_view
 
 admin.autodiscover()
+handler500 = "kintsugi.web.middleware.database_away.show_failure"
 _signed_in = admin.site.admin_view
 
 urlpatterns = [

@@ -25,7 +25,7 @@ from detectors.transports import error_text
 from incidents.checks import heartbeats
 from incidents.checks.heartbeats import DatabaseView, Disk, PartBacklog, PartReport, Process
 from kintsugi import clock
-from kintsugi.health import systemd
+from kintsugi.health import database_away, systemd
 from kintsugi.version import get_version
 
 _log = logging.getLogger(__name__)
@@ -111,8 +111,11 @@ class Reporter:
             try:
                 run()
                 is_away = False
+                database_away.OUTAGE.end()
             except (Error, OSError) as error:
                 connection.close()
+                if isinstance(error, database_away.ERRORS):
+                    database_away.OUTAGE.begin(database_away.describe_reason(error))
                 if not is_away:
                     _log.warning("nobody is told that this runs: %s", error_text.reason(error))
                 is_away = True

@@ -22,8 +22,10 @@ from django.views.decorators.csrf import csrf_exempt
 from slack_sdk.signature import Clock, SignatureVerifier
 from slack_sdk.webhook import WebhookClient
 
+from detectors.transports import error_text
 from incidents.notify.slack import blocks, mrkdwn
 from kintsugi import clock
+from kintsugi.health import database_away
 from kintsugi.slack import orders
 from kintsugi.slack.orders import OrderReply, SlackRequest
 
@@ -33,6 +35,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_BODY = 256 * 1024
 _MOST_FIELDS = 50
 _ANSWER_TIMEOUT_S = 5
+_AGAIN = "Look at what stands (/kintsugi status) before you give the order again."
 _HOOKS = ("hooks.slack.com", "hooks.slack-gov.com")
 # A click is answered by a call of our own: Slack shows nothing of the body that acknowledges it.
 _answers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="slack-answer")
@@ -61,6 +64,8 @@ def command(request: HttpRequest) -> HttpResponse:
         answer = orders.command(form.get("text", ""), _request(form.get("user_id", ""), body))
     except _Refused as refused:
         return _refusal(request, refused)
+    except database_away.ERRORS as error:
+        answer = _describe_failure(request, error)
     return JsonResponse({"response_type": "ephemeral", **_format_reply(answer)})
 
 
@@ -75,6 +80,8 @@ def action(request: HttpRequest) -> HttpResponse:
         answer = orders.click(button["action_id"], button["value"], order)
     except _Refused as refused:
         return _refusal(request, refused)
+    except database_away.ERRORS as error:
+        answer = _describe_failure(request, error)
     address = str(payload.get("response_url", ""))
     _answers.submit(_send_reply, address, _replacement(answer, payload))
     return HttpResponse()
@@ -158,6 +165,17 @@ def _request(slack_id: str, body: bytes) -> SlackRequest:
 def _refusal(request: HttpRequest, refused: _Refused) -> HttpResponse:
     _log.warning("%s: %s %s", request.path, refused.status, refused.reason)
     return JsonResponse({"error": refused.reason}, status=refused.status)
+
+
+def _describe_failure(request: HttpRequest, error: Exception) -> OrderReply:
+    """Slack shows people nothing of an answer that is no 200."""
+    _log.warning("%s: the database did not take it: %s", request.path, error_text.reason(error))
+    absence = database_away.find_absence(error)
+    if absence is None:
+        return OrderReply(f"Nothing is known to be done: the database did not take it. {_AGAIN}")
+    return OrderReply(
+        f"Nothing is known to be done. {absence.summary} {absence.rests} {absence.stop} {_AGAIN}"
+    )
 
 
 def _format_reply(answer: OrderReply) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from detectors.transports import error_text
 from incidents.checks.heartbeats import SILENT_AFTER, is_fresh, list_latest
 from kintsugi import clock
 from kintsugi.configuration import schema
+from kintsugi.health.database_away import OUTAGE, RETRY_AFTER_S
 from kintsugi.health.metrics import format_metrics
 
 _log = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class HealthPages:
         self._pages = {"/healthz": show_health, "/readyz": show_readiness, "/metrics": show_metrics}
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        page = self._pages.get(request.path_info)
+        # With a slash as without: a probe follows no redirect and reads no HTML.
+        page = self._pages.get(request.path_info.removesuffix("/"))
         if page is None:
             return self._get_response(request)
         if request.method not in ("GET", "HEAD"):
@@ -50,6 +52,7 @@ class HealthPages:
             connection.close()
             _log.warning("%s: %s", _DATABASE_AWAY, error_text.reason(error))
             response = _answer(503, _DATABASE_AWAY)
+            response.headers["Retry-After"] = str(RETRY_AFTER_S)
         response.headers["Cache-Control"] = "no-store"
         return response
 
@@ -58,6 +61,7 @@ def show_health(request: HttpRequest) -> HttpResponse:
     """200: this process answers, and its database does."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
+    OUTAGE.end()
     return _answer(200, "ok")
 
 

@@ -16,6 +16,7 @@ from detectors.transports import error_text
 from incidents.people.drain_requests import DrainRequestMalformed, DrainRequestRefused
 from incidents.services import ChangeKind
 from kintsugi import clock, tasks
+from kintsugi.health.database_away import RETRY_AFTER_S
 from kintsugi.web.node_check import messages
 from kintsugi.web.node_check.messages import Message, Refused
 from runbooks import services as runbooks
@@ -40,7 +41,8 @@ def _takes_post(view: Callable[[HttpRequest], HttpResponse]) -> Callable[..., Ht
             connection.close()
             _log.warning("%s: the database does not answer: %s", *_describe(request, error))
             away = "the database does not answer: send it again in a minute, nothing counts twice"
-            return JsonResponse({"error": away}, status=503)
+            again = {"Retry-After": str(RETRY_AFTER_S)}
+            return JsonResponse({"error": away}, status=503, headers=again)
 
     return answer
 

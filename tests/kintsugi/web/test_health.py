@@ -74,8 +74,11 @@ class TestAsking:
         assert response["Cache-Control"] == "no-store"
 
 
-def test_health_says_that_process_and_database_answer_and_nothing_else(client: Client) -> None:
-    response = client.get("/healthz")
+@pytest.mark.parametrize("page", ["/healthz", "/healthz/"])
+def test_health_says_that_process_and_database_answer_and_nothing_else(
+    client: Client, page: str
+) -> None:
+    response = client.get(page)
     assert (response.status_code, response.content) == (200, b"ok\n")
 
 

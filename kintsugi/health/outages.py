@@ -1,0 +1,51 @@
+"""What a process depends on and cannot reach: since when. One line in the log when it begins, and
+one when it ends, however many ask meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from incidents.text.wording import duration, moment
+from kintsugi import clock
+
+_log = logging.getLogger(__name__)
+
+
+class Outage:
+    """Of one thing. `describe` says in the log which it is, and `effect` what rests meanwhile."""
+
+    def __init__(self, describe: Callable[[], str], effect: str) -> None:
+        self._describe = describe
+        self._effect = effect
+        self._lock = threading.Lock()
+        self._since: datetime | None = None
+
+    @property
+    def since(self) -> datetime | None:
+        """None: it answers, as far as this process knows."""
+        return self._since
+
+    def begin(self, reason: str) -> datetime:
+        """Since when it is away: from now on, where it was not before."""
+        with self._lock:
+            if self._since is None:
+                self._since = clock.now()
+                _log.warning(
+                    "%s does not answer since %s: %s. %s",
+                    self._describe(),
+                    moment(self._since),
+                    reason,
+                    self._effect,
+                )
+            return self._since
+
+    def end(self) -> None:
+        with self._lock:
+            if self._since is None:
+                return
+            length = duration(clock.now() - self._since)
+            _log.warning("%s answers again, after %s", self._describe(), length)
+            self._since = None

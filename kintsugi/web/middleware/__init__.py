@@ -1,0 +1,1 @@
+"""What stands around every request: probes, the database's absence, headers."""
