@@ -91,12 +91,14 @@ _KERNEL = re.compile(
 # util-linux 2.40 shows it behind its stamp.
 _CALLER = re.compile(r"^\[\s*[TC]\d+\]\s")
 _KMSG = re.compile(r"(\d{1,3}),\d+,(\d{1,19}),[-+c][^;\n]{0,80};")
-# Before the stamp: `*`, a sequence number, `host:` or `host RP/0/RSP0/CPU0:` (Cisco's families).
-_BARE_LEAD = re.compile(r":?\s*(?:\d+: )?[*.]?")
+# Before the stamp: `*`, a sequence number or two (IOS counts what it sends, and with `service
+# sequence-numbers` what it says), `host:` or `host RP/0/RSP0/CPU0:` (Cisco's families).
+_BARE_LEAD = re.compile(r":?\s*(?:\d+: ){0,2}[*.]?")
 _LEAD = re.compile(
-    r":?\s*(?:\d+: )?(?::\s*)?(?:(?P<host>[A-Za-z0-9][\w.-]*)\s?:?\s+)?(?:(?:RP|LC)/[\w/]+:)?[*.]?"
+    r":?\s*(?:\d+: ){0,2}(?::\s*)?(?:(?P<host>[A-Za-z0-9][\w.-]*)\s?:?\s+)?"
+    r"(?:(?:RP|LC)/[\w/]+:)?[*.]?"
 )
-_INNER = re.compile(r"\s*(?::\s*)?(?:\d+:\s*)?[*.]?(?=\d{4}[\s-]|[A-Z][a-z]{2}\s)")
+_INNER = re.compile(r"\s*(?::\s*)?(?:\d+:\s*){0,2}[*.]?(?=\d{4}[\s-]|[A-Z][a-z]{2}\s)")
 # How long IOS has run, before a message (`service timestamps log uptime`, its default), behind the
 # sequence number and the name.
 _UPTIME = re.compile(
@@ -112,12 +114,16 @@ _TOKEN = re.compile(r"[^\s\[\]<>%(){}\"'=,;]+(?=\s|$)")
 _PROGRAM = re.compile(
     r"(?P<name>(?![A-Z]\w{1,39}/[0-7]/)[A-Za-z_/][\w./#()@-]{0,79})(?:\[(?:\d+|[\w-]+)\])?:(?:\s|$)\s?"
 )
+# Line cards of Junos, which name themselves without a colon.
+_LINE_CARD = re.compile(r"(?P<name>(?:fpc|c?feb|tfeb|ssb|spmb)\d{0,2})(?: (?P=name))? (?=\S)")
 _NAMED = re.compile(r"\S+\s+(?:kernel|[\w./#@-]+\[\d+\]):\s")
-# A driver before its PCI address, a repeat that names no host, or OpenSM's microseconds and thread
-# (libopensm/osm_log.c).
+# A driver before its PCI address, a repeat that names no host, OpenSM's microseconds and thread
+# (libopensm/osm_log.c), or what Ceph puts before its words in a daemon's own file and in the
+# cluster's (src/log/Log.cc, src/common/LogEntry.cc).
 _NO_HOST = re.compile(
     r"\S+\s+(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\b|(?:last )?message (?:buffered"
-    r" )?repeated \d|\d{1,6} \[[0-9a-f]{4,16}\] 0x[0-9a-f]{2} -> ",
+    r" )?repeated \d|\d{1,6} \[[0-9a-f]{4,16}\] 0x[0-9a-f]{2} -> |[0-9a-f]{12,16} {1,3}-?\d{1,2} "
+    r"|(?:mon|osd|mds|mgr|client)\.\S{1,60} \S{1,60} \d{1,20} : ",
     re.IGNORECASE,
 )
 _LAST_REPEATED = re.compile(r"last message (?:buffered )?repeated (\d{1,9}) times?", re.IGNORECASE)
@@ -412,7 +418,7 @@ def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
     message. `is_bare`: nothing stands before it."""
     if rest.startswith("kernel:"):
         return "kernel", rest[len("kernel:") :].removeprefix(" ")
-    found = _PROGRAM.match(rest)
+    found = _PROGRAM.match(rest) or _LINE_CARD.match(rest)
     if found is None or found["name"] in ("NVRM", "AER", "SXid", "EDAC", "Lustre", "LustreError"):
         return "", rest
     is_without_pid = found["name"] != "kernel" and "[" not in found[0]

@@ -49,6 +49,11 @@ _MARK_WITHIN = 80
 _OF_CONTAINER = re.compile(r"[\w-]{1,40}#(?!supervisord)")
 # What NCCL (src/debug.cc) and UCX (src/ucs/debug/log.c) print into a job's output.
 _OF_LIBRARY = re.compile(r"\b(?:(?P<nccl>NCCL) WARN|(?P<ucx>UCX)  (?:ERROR|FATAL|WARN)) ")
+# A daemon of Ceph in its own file: the thread and the level (src/log/Log.cc); in the cluster's:
+# who, from where, its number (src/common/LogEntry.cc).
+_OF_CEPH = re.compile(
+    r"[0-9a-f]{12,16} {1,3}-?\d{1,2} |(?:mon|osd|mds|mgr|client)\.\S{1,60} \S{1,60} \d{1,20} : "
+)
 # Network operating systems: severity 0 to 3 in the mnemonic (Cisco, Arista, Dell; Huawei, H3C).
 _MNEMONIC = re.compile(
     r"(?:%(?:%\d\d)?|^#?(?=\w{3,40}/))(?P<facility>[A-Z][A-Z0-9_]*)(?:(?:-[A-Z0-9_]+)*-|/)"
@@ -72,11 +77,17 @@ _ENDED_PROGRAM = re.compile(
 )
 # What systemd says of a unit that failed (src/core/service.c, unit.c).
 _FAILED_UNIT = re.compile(
-    r"(?P<name>[\w.-]{1,60}?)(?:@[\w.-]{0,40})?\.service: (?:(?:Main|Control) process exited"
+    r"(?P<name>[\w.-]{1,60}?)(?:@[\w.-]{0,40})?\.service: (?:(?i:main|control) process exited"
     r"|Failed with result|Unit entered failed state|Start request repeated|Start operation timed)"
 )
 # The head of a line of klog or glog below an error, as programs of clusters print it.
 _GLOG_CALM = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{3,9} +\d+ [\w./-]{1,80}:\d+\]")
+# How a driver or a subsystem of the kernel begins a message: its name, a device's after it
+# (pr_fmt, dev_printk, netdev_printk). Not so what the kernel passes on of programs.
+_OF_SUBSYSTEM = re.compile(
+    r"(?!(?:audit|init|type|udevd|dracut\S*|SELinux|AppArmor|Command line|Kernel command line|PM)\b"
+    r"|page dumped|crashkernel )[a-zA-Z][\w/-]{1,23}(?: [\w.:-]{1,32}){0,2}: "
+)
 # Said of what works, though the name of a failure stands in it.
 _WELL = re.compile(
     r"(?i)\b(?:success\w*|no errors?|0 errors|errors?[:=] ?0|without errors?|enabled|initialized"
@@ -191,6 +202,8 @@ def program_of(header: Header) -> str:
     mnemonic = _find_mnemonic(header)
     if mnemonic is not None:
         return f"%{mnemonic['facility'][:79]}"
+    if not header.program and _OF_CEPH.match(header.body) is not None:
+        return "ceph"
     library = _OF_LIBRARY.search(header.body[:200])
     if library is not None:
         return library["nccl"] or library["ucx"]
@@ -224,8 +237,16 @@ def is_of_interest(header: Header) -> bool:
     ended = _ENDED_PROGRAM.match(header.body)
     if ended is not None:
         return _IS_PROGRAM.match(ended["name"].lower()) is not None
-    is_bad = _is_bad(header) or _names_failed_part(_less_what_is_lacking(header))
-    return is_bad or _is_failed_unit(header.body)
+    body = _less_what_is_lacking(header)
+    is_bad = _is_bad(header) or _names_failed_part(body)
+    is_of_subsystem = program == "kernel" and _says_subsystem_failed(body)
+    return is_bad or is_of_subsystem or _is_failed_unit(header.body)
+
+
+def _says_subsystem_failed(body: str) -> bool:
+    """Whether the kernel itself says that one of its drivers or subsystems failed, known or not."""
+    is_of_subsystem = _OF_SUBSYSTEM.match(body) is not None
+    return is_of_subsystem and _FAILURE_WORD.search(_ZERO.sub("", body)) is not None
 
 
 def _is_failed_unit(body: str) -> bool:

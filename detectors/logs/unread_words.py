@@ -32,7 +32,18 @@ PROGRAMS = (
     # Storage: device-mapper, iSCSI, MD, SMART, ZFS, NFS, Spectrum Scale, BeeGFS, Ceph, Gluster.
     *("multipathd", "iscsid", "iscsiadm", "iscsistart", "mdadm", "smartd", "dmeventd", "zed"),
     *("rpc.*", "rpcbind", "mount*", "mmfs*", "mmsysmon*", "beegfs-*", "lnet*", "lustre*", "weka*"),
-    *("ceph-*", "gluster*", "nfs*", "ganesha*", "automount", "blkmapd", "lvm*", "nvme*", "zpool*"),
+    *(
+        "ceph",
+        "ceph-*",
+        "gluster*",
+        "nfs*",
+        "ganesha*",
+        "automount",
+        "blkmapd",
+        "lvm*",
+        "nvme*",
+        "zpool*",
+    ),
     # A machine's own health: BMC, machine checks, sensors, clocks, vendors' agents.
     *("ipmievd", "ipmiseld", "ipmi*", "bmc*", "mcelog", "rasdaemon", "thermald", "chronyd"),
     *("ntpd", "ptp4l", "phc2sys", "edac*", "sel", "srvadmin*", "mr_monitor", "hpasm*"),
@@ -118,6 +129,7 @@ COMPLAINT = (
     r"|disconnect\w*|duplicate|discard\w*|retr(?:y|ies|ying)|expired|stale|suspended|killed|deni\w+"
     r"|exit(?:ed)? (?:with|status|code|unexpectedly)|inactive|unplugged|removed|paused|delayed|slow"
     r"|should (?:be|not|never|have)|requires|(?:does|did|has|have|is|are|was|were|would)n't"
+    r"|busy|already (?:mounted|in use|running|active|exists?|registered)"
 )
 # What a network system's message of severity 0 to 3 says in good order: vendors print some that
 # only announce a state (Cisco's NX-OS: CONF_CONTROL, POAP_INFO, VDC_ONLINE, COPP_POLICY).
@@ -165,6 +177,9 @@ CALM_MARKS = (
     r"(?:\[[^\]]{0,60}\]\s*){0,3}\[?(?:INFO|DEBUG|NOTICE|VERB)\]?\s",
     r"(?:time=\S{1,40} )?level=(?:info|debug|trace)\b",
     r"-[IV]- ",
+    # Ceph (src/common/dout.h: what is above 0 is for its makers; src/common/LogEntry.cc).
+    r"[0-9a-f]{12,16} {1,3}[1-9]\d? ",
+    r".{0,76}\[(?:DBG|INF)\] ",
 )
 # What a program prints for its makers alone is none whatever it speaks of.
 DEBUG_MARK = r"(?:\[[^\]]{0,60}\]\s*){0,3}(?:\w{1,20}: )?\[?(?i:debug\d?)(?:\s{0,2}:|\]|\s)"
@@ -179,7 +194,7 @@ ERROR_MARKS_ANYWHERE = (
     r"%%\d\d\w{1,40}/[0-3]/",
     # A network system's mnemonic may say alone what is wrong.
     r"[A-Z0-9]_(?:FAIL(?:ED|URE)?|FAULT|ERR(?:OR)?|DOWN|LOST|MISMATCH|EXCEED(?:ED)?|INVALID)\b ?:",
-    r"\.service: (?:Main|Control) process exited",
+    r"\.service: (?:[Mm]ain|[Cc]ontrol) process exited",
     r"\]:? (?:segfault|general protection|trap |bad frame)",
 )
 

@@ -127,6 +127,9 @@ FORMS = [
         ("*00:07:07: %FAN-3-FAILED: fan 7", None, NOW, "%FAN-3-FAILED: fan 7"),
         # OpenSM's microseconds and thread are no machine, Huawei's mnemonic is no program.
         ("Jan 12 03:04:05 1234 [7A7B7C7D] 0x01 -> it", None, AT, "1234 [7A7B7C7D] 0x01 -> it"),
+        # Nor is Ceph's thread, or who of Ceph said it.
+        ("2025-01-12T03:04:05Z 7f7777777777 -1 osd.7 it", None, AT, "7f7777777777 -1 osd.7 it"),
+        ("2025-01-12T03:04:05Z mon.b (mon.0) 7 : it", None, AT, "mon.b (mon.0) 7 : it"),
         ("ALML/4/FAN_FAIL: fan 7", None, NOW, "ALML/4/FAN_FAIL: fan 7"),
     ],
 )

@@ -66,6 +66,14 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: quux of GPU 7 failed", "slurmd"),
         ("Nov  1 12:00:00 gn001 slurmd[9]: slurmd: error: quux is unhealthy", "slurmd"),
         ("Nov  1 12:00:00 gn001 pacemakerd[9]:  warning: quux failed", "pacemakerd"),
+        # Any driver or subsystem of the kernel, by the form of its messages.
+        ("<4>Nov  1 12:00:00 gn001 kernel: quux: bad luck", "kernel"),
+        ("Nov  1 12:00:00 gn001 kernel: quux quux7: frob 7 has failed", "kernel"),
+        # Ceph's own files name no program; systemd of old writes small letters.
+        ("2026-11-01 12:00:00.777 7f7777777777 -1 osd.7 77 quux failed", "ceph"),
+        ("2026-11-01T12:00:00.777+0000 mon.b (mon.0) 77 : cluster [SEC] quux failed", "ceph"),
+        ("Nov  1 12:00:00 gn001 systemd[1]: dcgm-quux.service: main process exited", "systemd"),
+        ("Nov  1 12:00:00 gn001 mount[7]: mount: /quux: mount point busy.", "mount"),
         # What is lacking, where the kernel itself calls it a warning.
         ("<4>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs unsupported", "kernel"),
     ],
@@ -116,8 +124,12 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         # What a device does not have.
         "Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs are not supported",
         "<6>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: optional frob is not available",
-        # No part of the machine.
-        "<4>Nov  1 12:00:00 gn001 kernel: quux: bad luck",
+        # No part of the machine, and not the form of the kernel's own messages.
+        "<4>Nov  1 12:00:00 gn001 kernel: the quux had bad luck",
+        "<5>Nov  1 12:00:00 gn001 kernel: audit: type=1400 quux=7 frob=denied",
+        "[   10.46] init: quux main process (7) terminated with status 1",
+        "2026-11-01 12:00:00.777 7f7777777777 10 osd.7 77 quux failed",
+        "2026-11-01 12:00:00.777 mon.b (mon.0) 77 : cluster [INF] quux failed over",
         "<187>Nov  1 12:00:00 sw1 last message repeated 3 times",
     ],
 )
