@@ -237,6 +237,11 @@ class Pipeline:
         if outcome.next_id is not None:
             self.queue.notify(outcome.next_id, outcome.next_at)
 
+    def send_due_messages(self) -> None:
+        """Of each channel the first that is due, in this process."""
+        for notification_id in notifications.due(self.clock()):
+            self.notify(notification_id)
+
     def sweep(self) -> None:
         """Everything whose time has come, whoever forgot to enqueue it. Waits for nobody but the
         database."""

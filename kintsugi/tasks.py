@@ -25,13 +25,14 @@ from django.db import Error, transaction
 from kombu.exceptions import OperationalError
 
 from detectors.catalog import catalog
+from detectors.transports import error_text
 from incidents.checks import own_health, periodic_tasks
 from incidents.polling.polling import LEASE, Chunk
 from incidents.triage import inbox
 from kintsugi import celery as _app  # noqa: F401  (the app that the tasks belong to)
 from kintsugi import clock
 from kintsugi.clients import wiring
-from kintsugi.health import outside_ping, pager, reporter
+from kintsugi.health import broker, outside_ping, pager, reporter
 from kintsugi.health.beat_scheduler import make_beat_part
 from kintsugi.history import retention
 from kintsugi.periodic import periods
@@ -79,12 +80,14 @@ def _synchronise_clock(**_: Any) -> None:
 
 @worker_ready.connect
 def _report_worker(sender: Any, **_: Any) -> None:
+    broker.keep_to_one_line()
     reporter.start([reporter.make_worker_part(list(sender.app.amqp.queues.consume_from))])
 
 
 @beat_init.connect
 def _report_beat(**_: Any) -> None:
     """`kintsugi up`, whose beat is one part of several, has started its reporter before."""
+    broker.keep_to_one_line()
     reporter.start([make_beat_part()])
 
 
@@ -187,9 +190,14 @@ def page() -> None:
 
 
 def evaluate_own_health() -> None:
-    """By a process that no beat calls. While sweeps do it, it costs one question."""
+    """By a process that no beat calls. While sweeps do it, it costs one question.
+
+    While Redis takes nothing no worker can be rung for the message that says so: it is sent here.
+    """
     if not own_health.is_done(clock.now()):
         pipeline().evaluate_own_health()
+        if broker.find_trouble():
+            pipeline().send_due_messages()
 
 
 # 6. The polls that are due.
@@ -290,6 +298,6 @@ def _send(
     try:
         task.apply_async(arguments, countdown=countdown.total_seconds(), retry=False, **route)
     except (OperationalError, OSError) as error:
-        _log.warning(
-            "the broker does not answer (%s); the sweep rings again when it is back", error
-        )
+        broker.OUTAGE.begin(error_text.reason(error).rstrip("."))
+    else:
+        broker.OUTAGE.end()

@@ -64,12 +64,14 @@ class Disk:
 
 @dataclass(frozen=True)
 class PartReport:
-    """What a process says of one part that it does: that it works, and what waits there."""
+    """What a process says of one part that it does: that it runs, what waits there, and what keeps
+    it from its work."""
 
     part: str
     queues: Sequence[str] = ()
     backlog: PartBacklog | None = None
     disk: Disk | None = None
+    trouble: str = ""
 
 
 def write(
@@ -103,6 +105,11 @@ def _write_row(process: Process, report: PartReport, view: DatabaseView, now: da
     row.directory = report.disk.directory if report.disk else ""
     row.disk_free = report.disk.free if report.disk else None
     row.disk_size = report.disk.size if report.disk else None
+    if not report.trouble:
+        row.trouble_since = None
+    elif row.trouble_since is None:
+        row.trouble_since = now
+    row.trouble = report.trouble
     row.clock_ahead_s = _to_seconds(view.clock_ahead)
     row.write_s = _to_seconds(view.write_time)
     row.save()

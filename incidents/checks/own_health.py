@@ -27,7 +27,11 @@ SPOOL_OLD = "kintsugi.spool_old"
 DISK_FULL = "kintsugi.disk_full"
 CLOCK_APART = "kintsugi.clock_apart"
 DATABASE_SLOW = "kintsugi.database_slow"
-FAULT_TYPES = (PART_SILENT, INBOX_OLD, SPOOL_OLD, DISK_FULL, CLOCK_APART, DATABASE_SLOW)
+REDIS_REFUSES = "kintsugi.redis_refuses"
+FAULT_TYPES = (
+    *(PART_SILENT, INBOX_OLD, SPOOL_OLD, DISK_FULL, CLOCK_APART, DATABASE_SLOW),
+    REDIS_REFUSES,
+)
 # The claim of this evaluation among processes (incidents.checks.periodic_tasks).
 TASK = "own_health"
 _UNDONE_AFTER = timedelta(seconds=30)
@@ -52,6 +56,9 @@ _STANDING = Prepared(
 )
 _INBOX = ("kintsugi/inbox", "")
 _DATABASE = ("kintsugi/database", "")
+_REDIS = ("kintsugi/redis", "")
+# Our choice: a restart of Redis takes seconds.
+_REFUSES_FOR = timedelta(seconds=30)
 
 Place = tuple[str, str]
 """Resource and qualifier of a fault."""
@@ -78,6 +85,7 @@ def evaluate_own_health(now: datetime, *, inbox: Backlog) -> list[FaultEvent]:
         _evaluate_disks(rows, now),
         _evaluate_clocks(rows, now),
         _evaluate_database(rows, now),
+        _evaluate_redis(rows, now),
     )
     standing: dict[str, set[Place]] = defaultdict(set)
     for fault_type, *place in _STANDING.rows():
@@ -239,3 +247,19 @@ def _evaluate_database(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
     if known and all((row.write_s or 0.0) <= QUICK_WRITE_S for row in known):
         return _Finding(DATABASE_SLOW, good={_DATABASE: "rows are written within half a second"})
     return _Finding(DATABASE_SLOW, undecided={_DATABASE})
+
+
+def _evaluate_redis(rows: Sequence[Heartbeat], now: datetime) -> _Finding:
+    """One fault, however many processes tell of it: a Redis that refuses refuses all."""
+    fresh = [row for row in rows if is_fresh(row, now)]
+    kept_from_work = [row for row in fresh if row.trouble and row.trouble_since is not None]
+    stands = [row for row in kept_from_work if now - _get_since(row) >= _REFUSES_FOR]
+    if stands:
+        return _Finding(REDIS_REFUSES, bad={_REDIS: texts.describe_refusal(stands, now)})
+    if kept_from_work or not any(row.queues for row in fresh):
+        return _Finding(REDIS_REFUSES, undecided={_REDIS})
+    return _Finding(REDIS_REFUSES, good={_REDIS: "Redis takes work again, and the workers get on"})
+
+
+def _get_since(row: Heartbeat) -> datetime:
+    return row.trouble_since or row.seen_at

@@ -28,8 +28,7 @@ _PARTS = {
     "beat": _Work(
         "nothing is polled, and work whose task was lost is not found again",
         "kintsugi-beat",
-        " A Redis that does not answer stops it too, and the workers with it; nothing is lost then,"
-        " only late: `kintsugi check` says whether it answers.",
+        " A Redis that does not answer stops it too: `kintsugi check` says whether it does.",
     ),
     "web": _Work(
         "the console, Slack's buttons and the nodes' own checks get no answer", "kintsugi-web"
@@ -148,6 +147,21 @@ def describe_slow_database(slow: Sequence[Heartbeat], known: int) -> str:
         " Events are counted late, and drains wait. See the database's machine (`iostat -x 1`, and"
         " what else runs there) and what it waits for (pg_stat_activity); where only"
         " this machine is busy, see what keeps its processors."
+    )
+
+
+def describe_refusal(rows: Sequence[Heartbeat], now: datetime) -> str:
+    """`rows`: the parts that Redis keeps from their work, one at least, each with its trouble."""
+    first = min(rows, key=lambda row: row.trouble_since or now)
+    since = first.trouble_since or now
+    parts = ", ".join(f"{row.part} on {row.host} (process {row.pid})" for row in rows)
+    effects = dict.fromkeys(work.effect for row in rows for work in _list_works(row))
+    begun = f"Since {moment(since)}, for {duration(now - since)}"
+    return (
+        f"{begun}, parts of Kintsugi cannot hand work to each other: {first.trouble} {parts} tell"
+        f" of it. Until it is well {'; '.join(effects)}. Nothing is lost: what is due stands in the"
+        " database, and goes on within half a minute after that. Drained nodes stay drained."
+        " `kintsugi check` on these hosts says whether Redis takes work from there."
     )
 
 

@@ -43,6 +43,13 @@ class Heartbeat(models.Model):
     write_s = models.FloatField(
         null=True, blank=True, help_text="seconds that the quickest of its last writes took"
     )
+    trouble = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="what keeps it from its work though it runs",
+    )
+    trouble_since = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints: ClassVar = [

@@ -61,6 +61,11 @@ def _collect_parts(now: datetime) -> Iterator[Metric]:
     version = GaugeMetricFamily(
         "kintsugi_part_info", "Which version runs; always 1.", labels=[*labels, "version"]
     )
+    degraded = GaugeMetricFamily(
+        "kintsugi_part_degraded",
+        "1: it runs, and something keeps it from its work.",
+        labels=labels,
+    )
     spool = GaugeMetricFamily(
         "kintsugi_spool_undelivered_bytes",
         "Events on a receiver's disk that the inbox has not taken.",
@@ -75,11 +80,12 @@ def _collect_parts(now: datetime) -> Iterator[Metric]:
         age.add_metric([row.part, row.host], max(0.0, (now - row.seen_at).total_seconds()))
         began.add_metric([row.part, row.host], row.began_at.timestamp())
         version.add_metric([row.part, row.host, row.version], 1)
+        degraded.add_metric([row.part, row.host], 1 if row.trouble else 0)
         if row.backlog_bytes is not None:
             spool.add_metric([row.host], row.backlog_bytes)
         if row.disk_free is not None:
             free.add_metric([row.host, row.directory], row.disk_free)
-    yield from (age, began, version, spool, free)
+    yield from (age, began, version, degraded, spool, free)
 
 
 def _collect_inbox(now: datetime) -> Iterator[Metric]:

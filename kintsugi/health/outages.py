@@ -15,11 +15,21 @@ _log = logging.getLogger(__name__)
 
 
 class Outage:
-    """Of one thing. `describe` says in the log which it is, and `effect` what rests meanwhile."""
+    """Of one thing. `describe` says in the log which it is, `effect` what rests meanwhile; `verb`
+    and `ends` are what it does then, and what it does again."""
 
-    def __init__(self, describe: Callable[[], str], effect: str) -> None:
+    def __init__(
+        self,
+        describe: Callable[[], str],
+        effect: str,
+        *,
+        verb: str = "does not answer",
+        ends: str = "answers again",
+    ) -> None:
         self._describe = describe
         self._effect = effect
+        self._verb = verb
+        self._ends = ends
         self._lock = threading.Lock()
         self._since: datetime | None = None
 
@@ -34,8 +44,9 @@ class Outage:
             if self._since is None:
                 self._since = clock.now()
                 _log.warning(
-                    "%s does not answer since %s: %s. %s",
+                    "%s %s since %s: %s. %s",
                     self._describe(),
+                    self._verb,
                     moment(self._since),
                     reason,
                     self._effect,
@@ -47,5 +58,5 @@ class Outage:
             if self._since is None:
                 return
             length = duration(clock.now() - self._since)
-            _log.warning("%s answers again, after %s", self._describe(), length)
+            _log.warning("%s %s, after %s", self._describe(), self._ends, length)
             self._since = None

@@ -25,7 +25,7 @@ from detectors.transports import error_text
 from incidents.checks import heartbeats
 from incidents.checks.heartbeats import DatabaseView, Disk, PartBacklog, PartReport, Process
 from kintsugi import clock
-from kintsugi.health import database_away, systemd
+from kintsugi.health import broker, database_away, systemd
 from kintsugi.version import get_version
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,8 @@ _WRITES = 3
 @dataclass(frozen=True)
 class Part:
     """One part of Kintsugi that this process does. While `is_working` says no, nothing is written
-    of it, and so it falls silent. `is_restart_a_cure`: systemd is to end the process then, too."""
+    of it, and so it falls silent. `is_restart_a_cure`: systemd is to end the process then, too.
+    `find_trouble`: what keeps it from its work though it runs, empty where nothing does."""
 
     name: str
     queues: tuple[str, ...] = ()
@@ -44,15 +45,17 @@ class Part:
     is_restart_a_cure: bool = False
     read_backlog: Callable[[], PartBacklog] | None = None
     directory: Path | None = None
+    find_trouble: Callable[[], str] = lambda: ""
 
     def make_report(self) -> PartReport:
         backlog = self.read_backlog() if self.read_backlog is not None else None
-        return PartReport(self.name, self.queues, backlog, _measure(self.directory))
+        disk = _measure(self.directory)
+        return PartReport(self.name, self.queues, backlog, disk, self.find_trouble())
 
 
 def make_worker_part(queues: Sequence[str]) -> Part:
     names = tuple(sorted(queues))
-    return Part(f"worker-{'-'.join(names)}"[:64], names)
+    return Part(f"worker-{'-'.join(names)}"[:64], names, find_trouble=broker.find_trouble)
 
 
 class Reporter:

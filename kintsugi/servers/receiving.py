@@ -37,6 +37,7 @@ from incidents.models import Alias, Node, Switch
 from incidents.triage import inbox
 from kintsugi import clock, tasks
 from kintsugi.configuration.setting_values import INVENTORY
+from kintsugi.health import broker
 from kintsugi.health.reporter import Part
 from kintsugi.servers import database_reads
 from kintsugi.servers.database_reads import DatabaseAway
@@ -239,9 +240,6 @@ def _record_unread(lines: Sequence[UnreadLine]) -> bool:
 class DatabaseInbox:
     """The inbox of this site's database, and the `ingest` task as its doorbell."""
 
-    def __init__(self) -> None:
-        self._is_bell_silent = False
-
     def read_position(self, receiver: str) -> Extent | None:
         return self._ask(lambda: inbox.read_position(receiver))
 
@@ -255,14 +253,9 @@ class DatabaseInbox:
         try:
             tasks.ingest.apply_async(retry=False)
         except (OperationalError, OSError) as error:
-            if not self._is_bell_silent:
-                _log.warning(
-                    "the broker does not answer (%s): events wait for the next sweep",
-                    error_text.reason(error),
-                )
-            self._is_bell_silent = True
+            broker.OUTAGE.begin(error_text.reason(error).rstrip("."))
         else:
-            self._is_bell_silent = False
+            broker.OUTAGE.end()
 
     def _ask(self, question: Callable[[], _T]) -> _T:
         try:

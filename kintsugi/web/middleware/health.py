@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from django.conf import settings
@@ -19,6 +19,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from detectors.transports import error_text
 from incidents.checks.heartbeats import SILENT_AFTER, is_fresh, list_latest
+from incidents.models import Heartbeat
+from incidents.text.wording import moment
 from kintsugi import clock
 from kintsugi.configuration import schema
 from kintsugi.health.database_away import OUTAGE, RETRY_AFTER_S
@@ -85,12 +87,23 @@ def _list_missing(now: datetime) -> list[str]:
     if schema.find_problem():
         return ["the tables are not those of this version: kintsugi migrate"]
     fresh = [row for row in list_latest() if is_fresh(row, now)]
-    lately = f"has been seen for {SILENT_AFTER.seconds} s"
-    served = {queue for row in fresh for queue in row.queues}
-    missing = [f"no worker of {queue} {lately}" for queue in _NEEDED_QUEUES if queue not in served]
-    if not any(row.part == "beat" for row in fresh):
-        missing.insert(0, f"no beat {lately}")
+    beats = [row for row in fresh if row.part == "beat"]
+    missing = _describe_missing("beat", beats)
+    for queue in _NEEDED_QUEUES:
+        workers = [row for row in fresh if queue in row.queues]
+        missing += _describe_missing(f"worker of {queue}", workers)
     return missing
+
+
+def _describe_missing(what: str, rows: Sequence[Heartbeat]) -> list[str]:
+    """Nothing while one of the processes that do it gets on."""
+    if not rows:
+        return [f"no {what} has been seen for {SILENT_AFTER.seconds} s"]
+    if any(not row.trouble for row in rows):
+        return []
+    row = rows[0]
+    since = f" since {moment(row.trouble_since)}" if row.trouble_since is not None else ""
+    return [f"no {what} gets on{since}: {row.trouble}"]
 
 
 def _may_read_metrics(address: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -345,3 +346,59 @@ class TestSlowDatabase:
         Heartbeat.objects.all().delete()
         self.look(0.1, 0.1, now=NOW + 10 * SECOND)
         assert standing(own_health.DATABASE_SLOW) == []
+
+
+class TestRedis:
+    WHY = "Redis at redis1:6379 takes nothing: Connection refused. Start it."
+
+    def refuse(self, site: OwnSite) -> None:
+        self.set_trouble(site, self.WHY)
+
+    @staticmethod
+    def set_trouble(site: OwnSite, trouble: str) -> None:
+        for host, running in site.hosts.items():
+            site.hosts[host] = {
+                pid: replace(report, trouble="" if report == WEB else trouble)
+                for pid, report in running.items()
+            }
+
+    def test_one_fault_says_who_is_kept_from_work_since_when_why_and_what_rests(self) -> None:
+        site = OwnSite(BEAT, WEB, INGEST)
+        site.add("mgmt-2", INGEST)
+        site.run_for(2 * MINUTE)
+        self.refuse(site)
+        began_at = site.now + 10 * SECOND
+        site.run_for(MINUTE)
+        assert standing(own_health.REDIS_REFUSES) == ["kintsugi/redis"]
+        assert standing() == []
+        text = text_of(own_health.REDIS_REFUSES)
+        expected = [
+            f"Since {began_at:%Y-%m-%d %H:%M:%S} UTC, for 30 s",
+            self.WHY,
+            "beat on mgmt-1",
+            "worker-ingest-notify-sweep on mgmt-2",
+            "nothing is polled",
+            "messages wait",
+            "Nothing is lost",
+        ]
+        assert mentions(text, expected) == expected
+        assert "web on" not in text
+
+    def test_it_ends_when_redis_takes_work_again(self) -> None:
+        site = OwnSite(BEAT, WEB, INGEST)
+        site.run_for(2 * MINUTE)
+        self.refuse(site)
+        site.run_for(MINUTE)
+        self.set_trouble(site, "")
+        site.run_for(10 * SECOND)
+        assert standing(own_health.REDIS_REFUSES) == []
+        assert not Heartbeat.objects.exclude(trouble_since=None).exists()
+
+    def test_a_restart_of_redis_is_told_to_nobody(self) -> None:
+        site = OwnSite(BEAT, WEB, INGEST)
+        site.run_for(2 * MINUTE)
+        self.refuse(site)
+        site.run_for(20 * SECOND)
+        self.set_trouble(site, "")
+        site.run_for(MINUTE)
+        assert not Fault.objects.exists()

@@ -21,7 +21,7 @@ from detectors.receivers.spool import Extent
 from incidents.checks import heartbeats
 from incidents.models import Heartbeat
 from kintsugi import celery
-from kintsugi.health import beat_scheduler, reporter
+from kintsugi.health import beat_scheduler, broker, reporter
 from kintsugi.health.reporter import Part, Reporter, make_worker_part
 from kintsugi.servers import embedded
 from kintsugi.servers.receiving import DeliveryWatch
@@ -131,9 +131,10 @@ def no_check_of_the_site() -> Iterator[None]:
     beat_init.connect(celery._require_checks)
 
 
-def send_one_task(broker: str) -> None:
+def send_one_task(address: str, **conf: str) -> None:
     """As a beat whose connection was good sends one."""
-    app = Celery(broker=broker, set_as_current=False)
+    app = Celery(broker=address, set_as_current=False)
+    app.conf.update(conf)
     app.conf.task_publish_retry = False
     app.conf.broker_transport_options = {"max_retries": 1, "interval_start": 0, "interval_max": 0}
     scheduler = beat_scheduler.ReportingScheduler(app=app, lazy=True)
@@ -151,20 +152,37 @@ class TestBeat:
         monkeypatch.setattr(beat_scheduler, "_ticked_s", [stalled])
         assert not beat_scheduler.is_working()
 
-    def test_it_seems_dead_while_its_redis_takes_nothing(
+    def test_a_redis_that_takes_nothing_has_one_line_and_one_when_it_does_again(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        nowhere = f"redis://127.0.0.1:{free_port()}/0"
+        send_one_task(nowhere)
+        send_one_task(nowhere)
+        since = broker.OUTAGE.since
+        send_one_task("memory://")
+        begun, ended = [each for each in caplog.messages if "broker" in each]
+        assert "takes nothing since" in begun
+        assert "Connection refused" in begun
+        assert "takes what it is given again" in ended
+        assert not any(record.exc_info for record in caplog.records)
+        assert (since is not None, broker.OUTAGE.since) == (True, None)
+
+    def test_while_it_waits_for_redis_it_is_no_silent_beat(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        refused_since_s: list[float] = []
-        monkeypatch.setattr(beat_scheduler, "_ticked_s", [time.monotonic()])
-        monkeypatch.setattr(beat_scheduler, "_refused_since_s", refused_since_s)
-        send_one_task(f"redis://127.0.0.1:{free_port()}/0")
-        assert len(refused_since_s) == 1
+        stalled = time.monotonic() - 2 * beat_scheduler._STALLED_AFTER_S
+        monkeypatch.setattr(beat_scheduler, "_ticked_s", [stalled])
+        broker.OUTAGE.begin("Connection refused")
         assert beat_scheduler.is_working()
-        refused_since_s[0] -= beat_scheduler._STALLED_AFTER_S
-        send_one_task(f"redis://127.0.0.1:{free_port()}/0")
+        broker.OUTAGE.end()
         assert not beat_scheduler.is_working()
-        send_one_task("memory://")
-        assert beat_scheduler.is_working()
+
+    def test_a_task_that_cannot_be_sent_for_another_reason_keeps_its_traceback(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        send_one_task("memory://", task_serializer="nonsense")
+        assert broker.OUTAGE.since is None
+        assert any(record.exc_info for record in caplog.records)
 
     def test_celery_takes_our_scheduler(self) -> None:
         module, _, name = settings.CELERY_BEAT_SCHEDULER.partition(":")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,13 +15,19 @@ from django.test import Client, override_settings
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from fixtures.slack_server import CHANNEL
 from incidents import services
 from incidents.checks import heartbeats, own_health
 from incidents.checks.heartbeats import Disk, PartBacklog, PartReport, Process
 from incidents.models import Fault, Heartbeat, InboxBatch, Notification
 from kintsugi import tasks
+from kintsugi.health import broker
 from kintsugi.web import banners
 from tests.builders import an_event
+from tests.kintsugi.slack_site import SlackSite, slack
+from tests.services.ports import free_port
+
+__all__ = ["slack"]
 
 pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
@@ -98,6 +105,23 @@ class TestReadiness:
             "no worker of sweep has been seen for 60 s",
         ]
 
+    def test_parts_that_redis_keeps_from_their_work_are_not_ready(self, client: Client) -> None:
+        why = "Redis at redis1:6379 takes nothing: Connection refused. Start it."
+        write(PartReport("beat", trouble=why))
+        write(replace(WORKER, trouble=why))
+        response = client.get("/readyz")
+        assert response.status_code == 503
+        since = Heartbeat.objects.get(part="beat").trouble_since
+        first = f"no beat gets on since {since:%Y-%m-%d %H:%M:%S} UTC: {why}"
+        lines = response.content.decode().splitlines()
+        assert (lines[0], len(lines)) == (first, 4)
+
+    def test_one_worker_that_gets_on_is_enough(self, client: Client) -> None:
+        write(PartReport("beat"))
+        write(replace(WORKER, trouble="Redis takes nothing."))
+        write(replace(WORKER, part="worker-all"), pid=101)
+        assert client.get("/readyz").status_code == 200
+
     def test_tables_of_an_earlier_version_are_not_ready(self, client: Client) -> None:
         write(PartReport("beat"), WORKER)
         MigrationRecorder.Migration.objects.filter(name="0005_heartbeat").delete()
@@ -143,6 +167,12 @@ class TestMetrics:
         assert metrics["kintsugi_part_info"] == {("mgmt-1", "beat", "0.2.0"): 1}
         began_at = Heartbeat.objects.get().began_at.timestamp()
         assert metrics["kintsugi_part_start_time_seconds"]["mgmt-1", "beat"] == began_at
+
+    def test_a_part_that_is_kept_from_its_work_is_degraded(self, client: Client) -> None:
+        write(PartReport("beat"))
+        write(replace(WORKER, trouble="Redis takes nothing."))
+        degraded = read_metrics(client)["kintsugi_part_degraded"]
+        assert degraded == {("mgmt-1", "beat"): 0, ("mgmt-1", WORKER.part): 1}
 
     def test_spool_and_disk_of_a_receiver_are_told(self, client: Client) -> None:
         disk = Disk("/var/lib/kintsugi", 5000, 9000)
@@ -194,6 +224,31 @@ class TestBeatIsDead:
             own_health.PART_SILENT,
             "kintsugi/mgmt-1/beat",
         )
+        assert Notification.objects.exists()
+
+    def test_it_sends_the_message_itself_where_redis_rings_no_worker(
+        self, slack: SlackSite, settings: Any
+    ) -> None:
+        address = f"redis://127.0.0.1:{free_port()}/0"
+        settings.KINTSUGI = settings.KINTSUGI | {"REDIS_URL": address}
+        broker._get_client.cache_clear()
+        tasks.pipeline.cache_clear()
+        try:
+            tasks.evaluate_own_health()
+        finally:
+            tasks.pipeline.cache_clear()
+            broker._get_client.cache_clear()
+            broker.OUTAGE.end()
+        (message,) = slack.server.workspace.channels[CHANNEL].messages.values()
+        assert "A part of Kintsugi itself has fallen silent" in message.text
+
+    def test_it_leaves_the_message_to_the_workers_where_redis_rings_them(
+        self, slack: SlackSite
+    ) -> None:
+        tasks.pipeline.cache_clear()
+        tasks.evaluate_own_health()
+        tasks.pipeline.cache_clear()
+        assert not slack.server.workspace.channels[CHANNEL].messages
         assert Notification.objects.exists()
 
     def test_it_leaves_it_to_the_sweep_while_there_is_one(
