@@ -20,7 +20,7 @@ from incidents.polling.last_polls import last_polls
 from incidents.state import transitions
 from incidents.vocabulary.lifecycle import CLOSED, State
 from runbooks.lease import lease
-from runbooks.models import Run
+from runbooks.models import Run, RunState
 from runbooks.node.drains import RESUMED_AT
 from runbooks.step import Context, get_backoff
 
@@ -35,17 +35,20 @@ def get_next_check_at(facts: Mapping[str, Any], now: datetime) -> datetime | Non
 
 
 def check_fault(run: Run, ctx: Context) -> None:
-    """One look, as long as the incident is open. It touches nothing."""
+    """One look, as long as the incident is open and has no later run, which says itself how it
+    ends. While a run of another incident has the node, nobody is asked. It touches nothing."""
     resumed_at = datetime.fromisoformat(run.facts[RESUMED_AT])
-    is_taken = Run.objects.unfinished().filter(node=run.node).exists()
-    if is_taken or State(run.incident.state) in CLOSED:
+    later = Run.objects.filter(incident=run.incident_id, pk__gt=run.pk)
+    is_gone_on_with = later.exclude(state=RunState.SHADOWED).exists()
+    if is_gone_on_with or State(run.incident.state) in CLOSED:
         lease.release(run, wake_at=None)
         return
+    is_taken = Run.objects.unfinished().filter(node=run.node).exists()
     active = Fault.objects.active().filter(membership__incident=run.incident_id)
     faults = active.filter(action__in=_REPAIRS)
     polled_at = last_polls(list(faults.values_list("pk", flat=True)))
     after = {pk: at for pk, at in polled_at.items() if at > resumed_at}
-    if not after or ctx.state.is_out:
+    if not after or is_taken or ctx.state.is_out:
         again_in = max(_SOON, get_backoff(resumed_at, ctx.now, longest=_LONGEST))
         lease.release(run, wake_at=ctx.now + again_in)
         return

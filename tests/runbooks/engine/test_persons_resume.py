@@ -12,7 +12,7 @@ from incidents import services as incidents
 from incidents.models import Incident, Notification
 from incidents.vocabulary.lifecycle import Trigger
 from runbooks import services
-from runbooks.models import Run, RunState
+from runbooks.models import Mode, Run, RunState
 from runbooks.slurm import node_comments
 from tests.runbooks.site import Site
 
@@ -109,6 +109,20 @@ def test_nothing_is_asked_of_a_node_that_a_person_has_taken_out_again() -> None:
     site.slurm.human_drain("gn001", "bob: my mistake")
     minutes(site, 10, polls=True)
     assert asked(incident) == []
+
+
+def test_a_person_is_asked_once_a_run_of_another_incident_has_left_the_node() -> None:
+    site = Site(nodes=2)
+    incident = drained_by_bob_and_resumed(site)
+    minutes(site, 60, polls=False)
+    services.stop("looking at the cooling", actor="bob", now=site.now)
+    site.set_mode(Mode.ARMED, "isolate_node")
+    other = site.begin(site.raise_fault(fault_type="node.lockup", resource="node/gn001"))
+    minutes(site, 5, polls=True)
+    assert (other.state, asked(incident)) == (RunState.RUNNING, [])
+    services.abort(other.pk, actor="bob", now=site.now)
+    minutes(site, 10, polls=True)
+    assert len(asked(incident)) == 1
 
 
 def test_nobody_looks_any_more_when_the_incident_is_over() -> None:
