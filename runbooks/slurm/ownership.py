@@ -82,8 +82,11 @@ class Written:
 
 
 def get_written(state: NodeState) -> Written:
-    """What is kept of a node that we have just drained, as it was read back."""
-    return Written(state.reason, state.reason_set_by, state.reason_changed_at)
+    """What is kept of a node that we have drained, as it was read back, without what Slurm has
+    appended since: then it shows itself as the one who set it."""
+    reason = drain_reasons.strip_appended(state.reason)
+    by = state.reason_set_by if reason == state.reason else ""
+    return Written(reason, by, state.reason_changed_at)
 
 
 def load_written(facts: Mapping[str, Any]) -> list[Written]:

@@ -58,11 +58,18 @@ def play(word: str, *, seconds: int, accounts: bool = True) -> tuple[Site, Run]:
     return site, run
 
 
-def play_on(site: Site, shell: CommandShell, *, limit: timedelta = timedelta(minutes=10)) -> Run:
-    """A whole run through that client, and what is looked at once more after it."""
+def play_on(
+    site: Site,
+    shell: CommandShell,
+    *,
+    run: Run | None = None,
+    limit: timedelta = timedelta(minutes=10),
+) -> Run:
+    """A whole run through that client, or the rest of `run`, and what is looked at once more after
+    it."""
     client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
     site.world = replace(site.world, slurm=client, writer=client)
-    run = site.play(site.begin(site.lose_gpu()), limit=limit)
+    run = site.play(run or site.begin(site.lose_gpu()), limit=limit)
     for _ in range(6):
         if run.wake_at is not None:
             site.now = max(site.now, run.wake_at)
@@ -254,6 +261,29 @@ def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_replace
         drains_once_more(site, THEIRS)()
 
     play_on(site, Meanwhile(site, "State=RESUME", both))
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
+
+
+def test_a_drain_that_our_resume_has_undone_is_put_back_though_slurm_had_appended_to_ours() -> None:
+    """Before a worker kept our reason; the accounts hold it without what is appended."""
+    site = Site(nodes=2)
+    run = site.begin(site.lose_gpu())
+    with pytest.raises(Killed):
+        turn.advance(run.pk, now=site.now, world=site.world, at=dies_after_its_act)
+    site.slurm.human_reboot("gn001")
+    site.now += timedelta(minutes=2)
+    run = site.advance(run)
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.endswith(" : reboot issued")
+    incidents.act(run.incident_id, Trigger.RESOLVE, actor="bob", note="reseated", now=site.now)
+
+    def person() -> None:
+        site.now += timedelta(seconds=2)
+        site.slurm.human_drain("gn001", THEIRS)
+        site.now += timedelta(seconds=2)
+
+    shell = Meanwhile(site, "State=RESUME", person)
+    play_on(site, shell, run=run)
+    assert shell.times == 1
     assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
 
 

@@ -184,6 +184,12 @@ def test_what_is_kept_is_what_slurm_shows() -> None:
     assert get_written(node) == Written(OURS, "kintsugi", at)
 
 
+def test_what_slurm_has_appended_since_is_not_kept() -> None:
+    at = datetime(2025, 1, 15, 3, 0, tzinfo=UTC)
+    node = a_node(f"{OURS} : reboot issued : reboot complete", "DRAIN", by="slurm")
+    assert get_written(replace(node, reason_changed_at=at)) == Written(OURS, "", at)
+
+
 @pytest.mark.parametrize(
     ("node", "kind"),
     [
