@@ -1,15 +1,23 @@
-"""Where others may act between the product's calls to Slurm, and within one of them."""
+"""Where others may act between the product's calls to Slurm, within one of them, and between its
+transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
+
+from django.db import connection
 
 from detectors.detector import Output, Target
 from fixtures.memory_power import MemoryPower
 from fixtures.memory_slurm import MemorySlurm
 from fixtures.memory_slurm_commands import CommandShell
+from incidents.models import Incident
+from runbooks.engine import start
+from runbooks.models import Run
 from runbooks.power.protocol import PowerState
 from runbooks.slurm.client import ScontrolWriter
 
@@ -92,3 +100,42 @@ class WatchedPower:
     def turn_on(self, node: Target) -> None:
         self._watch("power_on", node.name)
         self._power.turn_on(node)
+
+
+def _count_transactions() -> int:
+    return len(connection.savepoint_ids)
+
+
+@contextlib.contextmanager
+def before_runs_begin(pause: Callable[[Incident], None]) -> Iterator[None]:
+    """Calls `pause` once the product has decided to begin a run for an incident, before the
+    transaction that stores it."""
+    depth, build_run = _count_transactions(), start.build_run
+
+    def build(incident: Incident, *arguments: Any, **more: Any) -> Run:
+        if _count_transactions() == depth:
+            pause(incident)
+        return build_run(incident, *arguments, **more)
+
+    with patch.object(start, "build_run", build):
+        yield
+
+
+# These end a transaction, which nobody sees into before.
+_ENDS = ("RELEASE", "ROLLBACK")
+
+
+@contextlib.contextmanager
+def between_statements(pause: Callable[[str], None]) -> Iterator[None]:
+    """Calls `pause` with each statement, before it runs, that is in no transaction but the one that
+    holds here, or begins one."""
+    depth = _count_transactions()
+
+    def run(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        is_outside = _count_transactions() == depth
+        if is_outside and not sql.startswith(_ENDS):
+            pause(sql)
+        return execute(sql, *arguments)
+
+    with connection.execute_wrapper(run):
+        yield

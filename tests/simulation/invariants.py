@@ -14,7 +14,7 @@ from incidents.models import Fault, Incident, QuarantinedEvent, TimelineEntry
 from incidents.notify.notifier import Card
 from incidents.reserve import decommissions
 from incidents.vocabulary.lifecycle import OPEN, State
-from runbooks.models import UNFINISHED, Mode, Run
+from runbooks.models import UNFINISHED, Mode, Run, RunState
 from runbooks.node.drains import RESUMED_AT
 from runbooks.slurm.protocol import format_state
 from tests.simulation.record import Act, Broken
@@ -368,13 +368,19 @@ def no_run_is_begun_after_one_that_a_person_ended(play: Play) -> None:
 
 
 def whoever_resumes_an_ill_node_is_told(play: Play) -> None:
-    """Of a fault that polls see there after a person has ended the run of its incident so."""
+    """Of a fault that polls see there after a person has ended the last run of its incident so: a
+    later one says itself how it ends."""
     untold = set()
     for run in Run.objects.exclude(state__in=UNFINISHED).select_related("incident", "node"):
-        resumed_at = run.facts.get(RESUMED_AT)
-        polled_at = play.record.polled_at.get(play.site.gpu(run.place))
+        resumed_at, gpu = run.facts.get(RESUMED_AT), play.site.gpu(run.place)
+        polled_at = play.record.polled_at.get(gpu)
         is_taken = Run.objects.filter(node=run.node, state__in=UNFINISHED).exists()
         if resumed_at is None or polled_at is None or is_taken or play.look(run.place).is_out:
+            continue
+        later = Run.objects.filter(incident=run.incident, pk__gt=run.pk)
+        is_gone_on_with = later.exclude(state=RunState.SHADOWED).exists()
+        members = Fault.objects.active().filter(membership__incident=run.incident)
+        if is_gone_on_with or not members.filter(resource=gpu).exists():
             continue
         is_seen_since = polled_at > datetime.fromisoformat(resumed_at)
         is_told = run.incident.timeline.filter(kind="still_standing").exists()

@@ -24,7 +24,7 @@ from detectors.detector import Output
 from detectors.slurm.output import NodeState
 from fixtures.cluster.slurm_daemons import LAST_THAT_FORGETS
 from incidents.inventory import graphs
-from incidents.models import Node
+from incidents.models import Incident, Node
 from incidents.polling.polling import Chunk
 from kintsugi.pipeline import Pipeline
 from kintsugi.replay.notifier import KeepingNotifier
@@ -38,7 +38,13 @@ from runbooks.slurm.client import ScontrolWriter, parse_controller
 from runbooks.slurm.protocol import format_state
 from tests.runbooks import site as sites
 from tests.simulation import invariants, people, site_events
-from tests.simulation.between import ActShell, Interleaved, WatchedPower
+from tests.simulation.between import (
+    ActShell,
+    Interleaved,
+    WatchedPower,
+    before_runs_begin,
+    between_statements,
+)
 from tests.simulation.record import Act, Broken, Record, TurnView
 
 NODES = 4
@@ -53,7 +59,7 @@ _LIMITS = ((2, 2, 9), (1, 2, 9), (4, 1, 9), (4, 2, 2), (4, 2, 1), (2, 1, 2), (4,
 LASTS = (timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=4), timedelta(minutes=14))
 BEAT, BOOT = timedelta(seconds=60), timedelta(seconds=12)
 # The middle one is longer than a run waits for a boot, and over before a long play is.
-_RESUME_TIMEOUTS = ("3600 sec", "3600 sec", "240 sec", "90 sec")
+_RESUME_TIMEOUTS = ("3600 sec", "240 sec", "240 sec", "90 sec")
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
 _PHASES = (
     *("", "", "drain", "reboot", "wait_for_boot", "verify", "resume", "end"),
@@ -64,9 +70,17 @@ _PAST_SLURM = ("cold_cycle", "reset_gpu", "restart_units")
 # What nobody does before that phase but who falls ill, and jobs.
 _AT_ONCE = ("lose", "lose_many", "degrade", "job", "end", "wait", "redeliver", "forge", "poll")
 _BEATS = 2
+# By which people say what may be done, or that nothing is called for.
+_WHAT_IS_ALLOWED = ("stop", "mode", "decommission", "refuse", "maintain", "incident")
+# How long the site goes on by itself once people have done what they did: Slurm's patience with a
+# boot, and what must have followed it.
+_QUIET = (timedelta(0), timedelta(minutes=12))
+# Between two polls of all nodes then.
+_POLL_EVERY = timedelta(minutes=2)
 # slurmctld sends a reboot that it was asked for with its next round, and waits for what has come onto
 # the node meanwhile.
 _REBOOT_SENT_AFTER = (timedelta(seconds=2), timedelta(seconds=2), timedelta(minutes=4))
+_OUT_BEFORE = 0.25
 # Between two steps: no two things happen at one time.
 _SECOND, _MOMENT = timedelta(seconds=1), timedelta(milliseconds=1)
 
@@ -79,7 +93,9 @@ class Killed(BaseException):
 class Habits:
     """How often things happen in this play. `amidst`: that somebody acts at a point of a turn or
     before a call to Slurm; `raced`: within the call; `death`: that a worker dies at a point; `stall`: that
-    it stands still for longer than its lease. `acts`: what people and the site do at all, by weight: each play has its own choice. `begins_at`: the
+    that it stands still for longer than its lease; `hang`: that a node whose reboot is asked for
+    does not come back; `statement`: that somebody acts before a statement of the product's to the
+    database. `quiet`: how long the site goes on once people act no more. `acts`: what people and the site do at all, by weight: each play has its own choice. `begins_at`: the
     step of a run at which people begin, so that late steps are reached too; empty: at once."""
 
     amidst: float
@@ -87,12 +103,15 @@ class Habits:
     death: float
     dead: float
     stall: float
+    hang: float
+    statement: float
+    quiet: timedelta
     people: float
     begins_at: str
     acts: dict[str, float]
 
     @classmethod
-    def draw(cls, dice: random.Random, names: list[str]) -> Habits:
+    def draw(cls, dice: random.Random, luck: random.Random, names: list[str]) -> Habits:
         acts = {name: dice.choice((0.0, 0.0, 1.0, 1.0, 4.0)) for name in names}
         acts["lose"] += 0.5
         acts["resume"] += 0.5
@@ -106,6 +125,9 @@ class Habits:
             death=death,
             stall=stall,
             dead=dice.choice((0.0, 0.5)),
+            hang=luck.choice((0.0, 0.0, 0.5)),
+            statement=luck.choice((0.0, 0.0, 0.002, 0.01)),
+            quiet=luck.choice(_QUIET),
             people=dice.choice((0.2, 0.6, 1.5)),
             begins_at=dice.choice(_PHASES),
             acts=acts,
@@ -174,7 +196,11 @@ class Play:
         graphs.changed()
         self.people, self.others = people.People(self), site_events.Site(self)
         self._acts = self.people.list_acts() | self.others.list_acts()
-        self.habits = Habits.draw(self.dice, list(self._acts))
+        # What comes about by itself, and changes nobody's choices.
+        self.luck = random.Random(f"{seed} luck")
+        self.habits = Habits.draw(self.dice, self.luck, list(self._acts))
+        self._is_quiet, self._is_product, self._is_amid_statements = False, False, False
+        self._focus = ""
         self._is_open = not self.habits.begins_at
         self._sweeps = 0
         shell = ActShell(self.site.slurm, self._watch)
@@ -206,9 +232,11 @@ class Play:
         return self.site.slurm.nodes((node,))[node]
 
     def choose_node(self) -> str:
-        """Mostly one of the first two, or that of the turn under way: so that what happens meets."""
-        if self._views and self.dice.random() < 0.7:
-            return self._views[-1].node
+        """Mostly one of the first two, or that of the turn under way or of the run that begins: so
+        that what happens meets."""
+        focus = self._views[-1].node if self._views else self._focus
+        if focus and self.dice.random() < 0.7:
+            return focus
         return self.dice.choice((*self.site.names[:2], *self.site.names[:2], *self.site.names))
 
     def is_ill(self, node: str) -> bool:
@@ -232,11 +260,41 @@ class Play:
     # ---------------------------------------------------------------------------------------------
 
     def play(self) -> None:
+        with (
+            between_statements(self._pause_at_statement),
+            before_runs_begin(self._pause_before_run),
+        ):
+            self._play()
+
+    def _play(self) -> None:
+        if self.luck.random() < _OUT_BEFORE:
+            # A person has taken a node out long before, as at most sites on most days.
+            self.people.drain(self.luck.choice(self.site.names[:2]))
+            self._beat()
         self._do("lose")
         while self.site.now < self._ends_at:
             self._step()
             self._check(invariants.AFTER_STEPS)
+        self._go_on_quietly()
         self._finish()
+
+    def _go_on_quietly(self) -> None:
+        """Workers, beats and polls alone, and none of them dies."""
+        self._is_open, self._is_quiet = False, True
+        polled_at = self.site.now
+        while self.site.now < self._ends_at + self.habits.quiet:
+            self.site.now += _MOMENT
+            due = services.get_due_runs(self.site.now)
+            if due:
+                self._work(due)
+            elif self.site.now >= self._beat_at:
+                self._beat()
+            elif self.site.now >= polled_at + _POLL_EVERY:
+                polled_at = self.site.now
+                self._do("poll")
+            else:
+                self._pass_time()
+            self._check(invariants.AFTER_STEPS)
 
     def _step(self) -> None:
         self.site.now += _MOMENT
@@ -273,7 +331,7 @@ class Play:
         times = [*later, self._beat_at]
         due_at = max(min(times), self.site.now + _SECOND)
         whole = (due_at - self.site.now).total_seconds()
-        part = self.dice.choice((1.0, 1.0, 0.5))
+        part = 1.0 if self._is_quiet else self.dice.choice((1.0, 1.0, 0.5))
         self.site.now += timedelta(seconds=max(1, round(whole * part)))
         self.site.power.settle()
         self._settle()
@@ -299,9 +357,10 @@ class Play:
         self._sweeps += 1
         self.note(f"beat {self._sweeps}", "sweeps")
         try:
-            self.pipeline.sweep()
-            self.pipeline.look_at_nodes()
-            self.pipeline.record_acts()
+            with self._others_may_act():
+                self.pipeline.sweep()
+                self.pipeline.look_at_nodes()
+                self.pipeline.record_acts()
         finally:
             self._sweeps -= 1
         if self._sweeps or self._views:
@@ -339,16 +398,65 @@ class Play:
         self._is_open = self._is_open or name == self.habits.begins_at
         self.note(f"worker {len(self._views)}", f"run {run.pk} at {name}")
         try:
-            turn.advance(run.pk, now=self.site.now, world=self.site.world, at=self._reach)
+            with self._others_may_act():
+                turn.advance(run.pk, now=self.site.now, world=self.site.world, at=self._reach)
         except Killed:
             self.note(f"worker {len(self._views)}", "dies")
         finally:
             self._views.pop()
-        services.start_after(run.pk, now=self.site.now, world=self.site.world)
+        with self._others_may_act():
+            services.start_after(run.pk, now=self.site.now, world=self.site.world)
+
+    def ingest(self, wires: list[dict[str, Any]]) -> None:
+        """By a process of its own."""
+        with self._others_may_act():
+            self.pipeline.ingest(wires)
+
+    @contextlib.contextmanager
+    def _others_may_act(self, *, may: bool = True) -> Iterator[None]:
+        """While the product works in here; or not, while somebody acts amid that."""
+        before, self._is_product = self._is_product, may
+        try:
+            yield
+        finally:
+            self._is_product = before
+
+    def _pause_before_run(self, incident: Incident) -> None:
+        """What is allowed changes more often just then."""
+        if not (self._is_open and self._is_product) or self._is_amid_statements:
+            return
+        if self.luck.random() >= self.habits.statement * 20:
+            return
+        self.site.now += _MOMENT
+        self.note("meanwhile", f"a run for #{incident.pk} is about to begin")
+        self._is_amid_statements = True
+        self._focus = incident.node.name if incident.node is not None else ""
+        try:
+            self._do(self.luck.choice(_WHAT_IS_ALLOWED))
+        finally:
+            self._is_amid_statements, self._focus = False, ""
+
+    def _pause_at_statement(self, statement: str) -> None:
+        """Others act there, and nobody amid what they do."""
+        if not (self._is_open and self._is_product) or self._is_amid_statements:
+            return
+        if self.luck.random() >= self.habits.statement:
+            return
+        self.site.now += _MOMENT
+        # A savepoint's own name is another each time.
+        what = "a transaction" if statement.startswith("SAVEPOINT") else statement[:40]
+        self.note("meanwhile", f"before {what}")
+        self._is_amid_statements = True
+        try:
+            self._act_somebody()
+        finally:
+            self._is_amid_statements = False
 
     def _reach(self, point: str) -> None:
         """A point of a turn, where the machine may stop and others go on."""
         self._pause(point)
+        if self._is_quiet:
+            return
         if self.dice.random() < self.habits.death:
             raise Killed
         if len(self._views) == 1 and self.dice.random() < self.habits.stall:
@@ -367,6 +475,10 @@ class Play:
         after a reboot was asked for, somebody speaks more often, mostly of that node."""
         if not self._is_open:
             return
+        with self._others_may_act(may=False):
+            self._pause_before(where)
+
+    def _pause_before(self, where: str) -> None:
         is_at_act = where in ("drain", "resume", "reboot")
         is_at_act = is_at_act or (where == "attempted" and self._views[-1].step in _PAST_SLURM)
         is_at_act = is_at_act or (where == "acted" and self._has_just_asked_for_reboot())
@@ -426,6 +538,7 @@ class Play:
             self.record.own_reasons.add(after.reason)
         if verb == "reboot":
             self.record.ours_asked[node] = self.site.now
+            self.others.may_hang(node)
         return output
 
     def _watch_power(self, verb: str, node: str) -> None:

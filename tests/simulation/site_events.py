@@ -96,7 +96,7 @@ class Site:
         play.note("check", f"{'ends its request' if standing else 'asks'} for {node}")
         if not standing:
             play.record.events[FAULT_TYPE, event.resource] += 1
-        play.pipeline.ingest([to_wire(event)])
+        play.ingest([to_wire(event)])
 
     def lose_many(self) -> None:
         """Three nodes within a second: more than the breaker lets go."""
@@ -114,6 +114,8 @@ class Site:
         play.site.nodes.inject(kind, f"{node}/gpu/0", needs=needs)
         play.record.sick.add(node)
         play.note("node", f"{node} loses a GPU{' for good' if is_dead else ''}: {fault_type}")
+        if play.luck.random() < 0.5:  # its slurmd registers before the line comes
+            self.replace_reason(node)
         self.tell(fault_type, play.site.gpu(node), LINE)
         if fault_type == LOST:
             play.record.told_critical[play.site.gpu(node)] = play.site.now
@@ -184,13 +186,13 @@ class Site:
         play.last_wire = to_wire(event)
         if kind is EventKind.RAISED:
             play.record.events[fault_type, resource] += 1
-        play.pipeline.ingest([play.last_wire])
+        play.ingest([play.last_wire])
 
     def redeliver(self) -> None:
         """The last line comes once more, by the receiver that did not hear that it was taken."""
         if self.play.last_wire:
             self.play.note("receiver", "delivers the last event again")
-            self.play.pipeline.ingest([self.play.last_wire])
+            self.play.ingest([self.play.last_wire])
 
     def start_job(self) -> None:
         play, node = self.play, self.play.choose_node()
@@ -235,10 +237,18 @@ class Site:
 
     def hang(self) -> None:
         """A node that reboots does not come back."""
-        play, node = self.play, self.play.choose_node()
-        if play.look(node).is_rebooting:
-            play.site.slurm.hung.add(node)
-            play.note("node", f"{node} does not come back")
+        node = self.play.choose_node()
+        if self.play.look(node).is_rebooting:
+            self._hang(node)
+
+    def may_hang(self, node: str) -> None:
+        """Its reboot was asked for."""
+        if self.play.luck.random() < self.play.habits.hang:
+            self._hang(node)
+
+    def _hang(self, node: str) -> None:
+        self.play.site.slurm.hung.add(node)
+        self.play.note("node", f"{node} does not come back")
 
     def cut_network(self) -> None:
         """SSH no longer reaches a node, and Slurm does; the next such act mends it."""
@@ -253,9 +263,9 @@ class Site:
         play.site.shell.silent.add(node)
         play.note("network", f"SSH no longer reaches {node}")
 
-    def replace_reason(self) -> None:
+    def replace_reason(self, node: str = "") -> None:
         """slurmctld writes a reason of its own over that of a drained node with fewer GPUs."""
-        play, node = self.play, self.play.choose_node()
+        play, node = self.play, node or self.play.choose_node()
         state, word = play.look(node), play.record.get_word(node)
         if not play.replaces_reasons or not state.is_drained or state.is_rebooting:
             return
