@@ -59,13 +59,18 @@ _MNEMONIC = re.compile(
     r"(?:%(?:%\d\d)?|^#?(?=\w{3,40}/))(?P<facility>[A-Z][A-Z0-9_]*)(?:(?:-[A-Z0-9_]+)*-|/)"
     r"(?P<severity>[0-7])[-/][A-Za-z]"
 )
+# HPE's AOS-CX: the number of an event and its severity, by the names of RFC 5424.
+_EVENT = re.compile(r"Event\|\d{1,5}\|LOG_[A-Z]{3,7}\|")
 # Of who may log in, what users encrypt and what a licence allows, whatever went wrong with it.
 # NX-OS sends its programs' lines, sshd's too, as SYSTEM_MSG.
 _OF_ACCOUNTS = re.compile(
     r"^(?:AUTH|AAA|TACACS|RADIUS|SSH|LOGIN|SEC_LOGIN|DOT1X|CRYPTO|PKI|MAB|EPM|USER|LICENSE"
     r"|SMART_LIC|CALL_?HOME)"
 )
-_OF_ACCOUNTS_WORDS = re.compile(r"(?i)\b(?:\w*sshd|pam_\w+|aaad|login|password|authenticat\w+)\b")
+_OF_ACCOUNTS_WORDS = re.compile(
+    r"(?i)\b(?:\w*sshd|pam_\w+|aaad|login|password|authenticat\w+|tacacs|radius"
+    r"|certificates?)\b"
+)
 _FAILURE_WORD = re.compile(rf"(?i)\b(?:{words.FAILURE})\b")
 _COMPLAINT_WORD = re.compile(rf"(?i)\b(?:{words.FAILURE}|{words.COMPLAINT})\b")
 _ORDER_WORD = re.compile(rf"(?i)\b(?:{words.ORDER})\b")
@@ -230,7 +235,10 @@ def is_of_interest(header: Header) -> bool:
     if _is_of_nobody(header):
         return False
     program = program_of(header).lower()
-    if _IS_PROGRAM.match(program):
+    is_event = _EVENT.match(header.body) is not None
+    if is_event and _OF_ACCOUNTS_WORDS.search(header.body):
+        return False
+    if is_event or _IS_PROGRAM.match(program):
         return _is_bad(header) or _complains(header, program)
     if not _IS_GENERAL_PROGRAM.match(program):
         return False

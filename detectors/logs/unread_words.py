@@ -158,6 +158,8 @@ ERROR_MARKS = (
     # OpenSM (osm_log.h); Spectrum Scale (mmfs.log).
     r"(?:\d{6} \[[0-9A-F]{4,8}\] 0x\w\w -> )?\w{0,60}:? ?ERR [0-9A-F]{4}:",
     r"\[[EX]\] ",
+    # HPE's AOS-CX (Event Log Message Reference Guide).
+    r"Event\|\d{1,5}\|LOG_(?:EMERG|ALERT|CRIT|ERR)\|",
     # OpenZFS (spl-err.c, CE_WARN); not the head of a call trace (kernel/panic.c).
     r"WARNING: (?!CPU: )",
     # NCCL (src/debug.cc), UCX (src/ucs/debug/log.c): the place of the process and of the source.
@@ -177,6 +179,7 @@ CALM_MARKS = (
     r"(?:\[[^\]]{0,60}\]\s*){0,3}\[?(?:INFO|DEBUG|NOTICE|VERB)\]?\s",
     r"(?:time=\S{1,40} )?level=(?:info|debug|trace)\b",
     r"-[IV]- ",
+    r"Event\|\d{1,5}\|LOG_(?:NOTICE|INFO|DEBUG)\|",
     # Ceph (src/common/dout.h: what is above 0 is for its makers; src/common/LogEntry.cc).
     r"[0-9a-f]{12,16} {1,3}[1-9]\d? ",
     r".{0,76}\[(?:DBG|INF)\] ",
@@ -191,6 +194,7 @@ ERROR_MARKS_ANYWHERE = (
     r"NCCL WARN|UCX  (?:ERROR|FATAL|WARN)",
     r"\bmmfs(?:\[\d+\])?: \[[EX]\] ",
     r"\bWARNING: ",
+    r"\|LOG_(?:EMERG|ALERT|CRIT|ERR)\|",
     r"%%\d\d\w{1,40}/[0-3]/",
     # A network system's mnemonic may say alone what is wrong.
     r"[A-Z0-9]_(?:FAIL(?:ED|URE)?|FAULT|ERR(?:OR)?|DOWN|LOST|MISMATCH|EXCEED(?:ED)?|INVALID)\b ?:",

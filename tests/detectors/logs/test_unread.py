@@ -74,6 +74,9 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("2026-11-01T12:00:00.777+0000 mon.b (mon.0) 77 : cluster [SEC] quux failed", "ceph"),
         ("Nov  1 12:00:00 gn001 systemd[1]: dcgm-quux.service: main process exited", "systemd"),
         ("Nov  1 12:00:00 gn001 mount[7]: mount: /quux: mount point busy.", "mount"),
+        # AOS-CX grades its events itself.
+        ("Nov  1 12:00:00 sw1 hpe-quuxd[7]: Event|7777|LOG_WARN|AMM|-|bad quux", "hpe-quuxd"),
+        ("Nov  1 12:00:00 sw1 quuxd[7]: Event|7777|LOG_INFO|AMM|-|fan 7 stuck", "quuxd"),
         # What is lacking, where the kernel itself calls it a warning.
         ("<4>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs unsupported", "kernel"),
     ],
@@ -130,6 +133,12 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         "[   10.46] init: quux main process (7) terminated with status 1",
         "2026-11-01 12:00:00.777 7f7777777777 10 osd.7 77 quux failed",
         "2026-11-01 12:00:00.777 mon.b (mon.0) 77 : cluster [INF] quux failed over",
+        "Nov  1 12:00:00 sw1 quuxd[7]: Event|7777|LOG_INFO|AMM|-|bad quux",
+        "Nov  1 12:00:00 sw1 quuxd[7]: Event|7777|LOG_WARN|AMM|-|certificate of quux is invalid",
+        (
+            "Nov  1 12:00:00 sw1 intfd[7]: Event|404|LOG_INFO|AMM|1/1|"
+            "Link status for interface 1/1/7 is down - Administratively down"
+        ),
         "<187>Nov  1 12:00:00 sw1 last message repeated 3 times",
     ],
 )
