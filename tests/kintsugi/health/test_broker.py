@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.exceptions import OutOfMemoryError
 
-from kintsugi.health import broker
+from kintsugi.health import broker, redis_probe
 from tests.services.ports import free_port
 from tests.services.redis import Redis
 
@@ -41,9 +41,7 @@ def admin(server: Redis) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def own_client(settings: Any, server: Redis) -> Iterator[None]:
     settings.KINTSUGI = settings.KINTSUGI | {"REDIS_URL": server.url}
-    broker._get_client.cache_clear()
     yield
-    broker._get_client.cache_clear()
     broker.OUTAGE.end()
 
 
@@ -51,7 +49,7 @@ def test_a_redis_that_takes_what_it_is_given_is_no_trouble(admin: Any) -> None:
     assert broker.find_trouble() == ""
     assert broker.OUTAGE.since is None
     (key,) = admin.keys("kintsugi.*")
-    assert 0 < admin.ttl(key) <= broker._KEPT_FOR_S
+    assert 0 < admin.ttl(key) <= redis_probe.KEPT_FOR_S
 
 
 def test_without_a_redis_there_is_none(settings: Any) -> None:
@@ -118,7 +116,7 @@ def test_an_outage_has_one_line_when_it_begins_and_one_when_it_ends(
     assert "takes what it is given again, after" in ended
 
 
-@pytest.mark.parametrize("name", broker._LOUD_LOGGERS)
+@pytest.mark.parametrize("name", broker.LOUD_LOGGERS)
 def test_celery_writes_no_line_of_its_own_for_each_attempt(
     caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
@@ -133,8 +131,8 @@ def test_celery_writes_no_line_of_its_own_for_each_attempt(
         logger.error("Error on restarting Gossip", exc_info=follows)
         logger.error("Error in timer: %r", mistake, exc_info=mistake)
     finally:
-        for loud in broker._LOUD_LOGGERS:
-            logging.getLogger(loud).removeFilter(broker._drop_refusals)
+        for loud in broker.LOUD_LOGGERS:
+            logging.getLogger(loud).removeFilter(broker.drop_refusals)
     own, other = caplog.messages
     assert "takes nothing since" in own
     assert "a mistake of its own" in other

@@ -160,7 +160,7 @@ class TestBeat:
         send_one_task(nowhere)
         since = broker.OUTAGE.since
         send_one_task("memory://")
-        begun, ended = [each for each in caplog.messages if "broker" in each]
+        begun, ended = [each for each in caplog.messages if "he broker" in each]
         assert "takes nothing since" in begun
         assert "Connection refused" in begun
         assert "takes what it is given again" in ended

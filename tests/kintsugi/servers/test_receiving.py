@@ -205,7 +205,7 @@ def test_a_broker_that_is_away_costs_a_line_in_the_log_and_no_more(
     inbox.ring()
     inbox.ring()
     broker.OUTAGE.end()
-    begun, ended = [line for line in caplog.messages if "broker in this process" in line]
+    begun, ended = [line for line in caplog.messages if "he broker in this process" in line]
     assert "takes nothing since" in begun
     assert "takes what it is given again" in ended
 

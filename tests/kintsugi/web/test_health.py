@@ -231,13 +231,11 @@ class TestBeatIsDead:
     ) -> None:
         address = f"redis://127.0.0.1:{free_port()}/0"
         settings.KINTSUGI = settings.KINTSUGI | {"REDIS_URL": address}
-        broker._get_client.cache_clear()
         tasks.pipeline.cache_clear()
         try:
             tasks.evaluate_own_health()
         finally:
             tasks.pipeline.cache_clear()
-            broker._get_client.cache_clear()
             broker.OUTAGE.end()
         (message,) = slack.server.workspace.channels[CHANNEL].messages.values()
         assert "A part of Kintsugi itself has fallen silent" in message.text
