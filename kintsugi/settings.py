@@ -104,6 +104,7 @@ INSTALLED_APPS = [
     "incidents",
     "runbooks",
     *_SIMULATOR,
+    "kintsugi.health",  # the command `check`
     "kintsugi.apps.KintsugiConfig",
 ]
 MIDDLEWARE = [

@@ -106,6 +106,15 @@ def has_silent_worker(queue: str, now: datetime) -> bool:
     return _is_unserved(queue, list_latest(), now)
 
 
+def list_part_troubles(now: datetime) -> list[str]:
+    """A sentence for each part of the site that is silent, or that is kept from its work. Empty:
+    all that was seen within a day gets on, or nothing was seen."""
+    rows = list_latest()
+    silent = [_describe_silence(row, rows, now) for row in rows if not is_fresh(row, now)]
+    degraded = [row for row in rows if is_fresh(row, now) and row.trouble]
+    return silent + [texts.describe_degraded_part(row) for row in degraded]
+
+
 def list_standing() -> list[tuple[datetime, str]]:
     """Since when each of them stands, and what was said of it; for the console."""
     faults = Fault.objects.active().filter(fault_type__in=FAULT_TYPES).order_by("raised_at")

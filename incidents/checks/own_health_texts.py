@@ -51,6 +51,15 @@ def describe_part(row: Heartbeat) -> str:
     return f"Kintsugi's {row.part} on {row.host} (process {row.pid}, version {row.version})"
 
 
+def describe_degraded_part(row: Heartbeat) -> str:
+    since = f" since {moment(row.trouble_since)}" if row.trouble_since is not None else ""
+    effects = dict.fromkeys(work.effect for work in _list_works(row))
+    return (
+        f"{describe_part(row)} runs, and is kept from its work{since}: {row.trouble} Meanwhile"
+        f" {'; '.join(effects)}."
+    )
+
+
 def describe_silence(
     row: Heartbeat, now: datetime, *, hosts: Sequence[str], is_embedded: bool
 ) -> str:

@@ -92,7 +92,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         ("check",),
-        "what is wrong with settings, rules and runbooks",
+        "what is wrong with settings, rules and runbooks, and which parts do not get on",
         manage=("check",),
         needs=Needs.SETTINGS,
     ),

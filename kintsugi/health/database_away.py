@@ -48,7 +48,7 @@ def find_absence(error: Exception) -> Absence | None:
         f"Kintsugi's {_name()} has not answered since {moment(since)}, for {length}, as this"
         f" process sees it: {reason}."
     )
-    return Absence(summary, _GOES_ON, _RESTS, _describe_todo(), stop_file.describe_stop())
+    return Absence(summary, _GOES_ON, _RESTS, describe_todo(), stop_file.describe_stop())
 
 
 def describe_reason(error: Exception) -> str:
@@ -72,7 +72,8 @@ def _name() -> str:
     return name if connection.vendor == "postgresql" else f"database {name}"
 
 
-def _describe_todo() -> str:
+def describe_todo() -> str:
+    """What a person can look at."""
     if connection.vendor != "postgresql":
         path = connection.settings_dict["NAME"]
         return f"See that {path} can be written and its file system has room (`df -h`)."

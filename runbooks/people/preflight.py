@@ -16,6 +16,7 @@ from detectors.detector import DetectorError, Target
 from detectors.receivers.senders import Senders
 from detectors.slurm import drain_reasons
 from detectors.slurm.drain_reasons import Drainer
+from incidents.checks import own_health
 from incidents.inventory import services
 from incidents.models import Node
 from runbooks.fleet import fleet
@@ -109,6 +110,17 @@ def load_report(now: datetime) -> list[Check] | None:
 
 def _parse_check(row: Mapping[str, Any]) -> Check:
     return Check(**{**row, "only_for": tuple(row.get("only_for", ()))})
+
+
+def check_parts(now: datetime) -> Check:
+    """Whether the site's own processes get on. One that does not stands against no runbook: it is
+    told by a fault of its own, and what it does may be done elsewhere."""
+    troubles = own_health.list_part_troubles(now)
+    if not troubles:
+        text = "No part of Kintsugi that ran within a day is silent or kept from its work."
+        return Check("parts", True, text)
+    todo = "Start what ended; what is to run there no more is forgotten after a day."
+    return Check("parts", False, " ".join(troubles), todo, _NOTHING)
 
 
 def _check_cluster_name(config: Mapping[str, str], world: World) -> Check:

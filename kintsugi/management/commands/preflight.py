@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from kintsugi import startup
+from kintsugi import clock, startup
 from kintsugi.clients import wiring
 from kintsugi.management.store import StoreCommand
 from runbooks.people import preflight
@@ -26,7 +26,7 @@ class Command(StoreCommand):
         parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        checks = preflight.run_checks(wiring.world())
+        checks = [*preflight.run_checks(wiring.world()), preflight.check_parts(clock.now())]
         is_ready = all(check.is_ok for check in checks)
         if options["json"]:
             points = [dataclasses.asdict(check) for check in checks]

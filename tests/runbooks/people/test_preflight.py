@@ -10,8 +10,11 @@ from datetime import timedelta
 import pytest
 from django.conf import settings
 from django.core.management import call_command
+from django.utils import timezone
 
 from detectors.detector import Output, Unreachable
+from incidents.checks import heartbeats
+from incidents.checks.heartbeats import PartReport, Process
 from incidents.models import Node
 from runbooks.models import Mode
 from runbooks.outcomes import Controlled, ControlRefused
@@ -23,6 +26,7 @@ from runbooks.power.site import SitePower
 from tests.runbooks.site import Site
 
 pytestmark = pytest.mark.django_db
+WORKER = PartReport("worker-runbook", ("runbook",), trouble="Redis takes nothing: no memory.")
 
 
 def found(site: Site) -> dict[str, Check]:
@@ -175,6 +179,29 @@ def test_command_exits_1_and_prints_what_to_do_when_slurm_is_off(
     shown = capsys.readouterr().out
     assert "problem  slurm: KINTSUGI_SLURM is off" in shown
     assert "Set KINTSUGI_SLURM" in shown
+
+
+def test_command_names_parts_of_kintsugi_that_are_silent_or_kept_from_their_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = timezone.now()
+    for report, ago in ((PartReport("beat"), 5), (WORKER, 0)):
+        at = now - timedelta(minutes=ago)
+        heartbeats.write(Process("mgmt-1", 100, "0.2.0", at), [report], at)
+    with pytest.raises(SystemExit):
+        call_command("preflight")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if " parts: " in line]
+    assert line.startswith("problem")
+    for words in ("beat on mgmt-1", "for 5 min", "repairs rest", WORKER.trouble):
+        assert words in line
+
+
+def test_silent_parts_stand_against_no_runbook() -> None:
+    now = timezone.now()
+    long_ago = now - timedelta(hours=1)
+    heartbeats.write(Process("mgmt-1", 100, "0.2.0", long_ago), [WORKER], long_ago)
+    check = preflight.check_parts(now)
+    assert (check.is_ok, check.stands_against("drain_reboot_verify")) == (False, False)
 
 
 def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
