@@ -30,7 +30,7 @@ def node_detectors(package: ModuleType) -> tuple[Detector, ...]:
     """
     found: dict[str, Detector] = {}
     for module in modules(package):
-        for detector in _detectors_of(module):
+        for detector in _list_detectors(module):
             other = found.setdefault(detector.name, detector)
             if other is not detector:
                 raise DiscoveryError(
@@ -48,7 +48,7 @@ def modules(package: ModuleType) -> Iterator[ModuleType]:
             yield importlib.import_module(name)
 
 
-def _detectors_of(module: ModuleType) -> Iterator[Detector]:
+def _list_detectors(module: ModuleType) -> Iterator[Detector]:
     """In the order in which the module defines them."""
     for value in vars(module).values():
         if _is_detector(value, module):

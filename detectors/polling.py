@@ -54,7 +54,9 @@ def observe_one(
     try:
         found.extend(
             detector.parse(
-                detector.collect(target, _side_doors(target, replace(via, shell=watched)), now)
+                detector.collect(
+                    target, _choose_transports(target, replace(via, shell=watched)), now
+                )
             )
         )
     except NotConfigured:
@@ -62,11 +64,11 @@ def observe_one(
     except Unreachable as error:
         return [Observation(target.resource, "target.reachable", False, now, {"text": str(error)})]
     except DetectorError as error:
-        found.append(_silent(target, detector, now, str(error)))
+        found.append(_make_silence(target, detector, now, str(error)))
     except Exception:  # noqa: BLE001 - one of the four named places: around one poll
         _log.exception("detector %s broke on %s", detector.name, target.name)
         found.append(
-            _silent(
+            _make_silence(
                 target,
                 detector,
                 now,
@@ -75,11 +77,11 @@ def observe_one(
         )
     if watched.refused:
         found = [seen for seen in found if seen.metric != "detector.answered"]
-        found.append(_silent(target, detector, now, watched.refused))
+        found.append(_make_silence(target, detector, now, watched.refused))
     return [*found, Observation(target.resource, "target.reachable", True, now)]
 
 
-def _silent(target: Target, detector: Detector, now: datetime, text: str) -> Observation:
+def _make_silence(target: Target, detector: Detector, now: datetime, text: str) -> Observation:
     attributes = {"detector": detector.name, "text": text}
     return Observation(target.resource, "detector.answered", False, now, attributes)
 
@@ -159,7 +161,7 @@ class _SideHttp:
             raise DetectorError(str(error)) from error
 
 
-def _side_doors(target: Target, via: Transports) -> Transports:
+def _choose_transports(target: Target, via: Transports) -> Transports:
     """A node is unreachable when SSH says so, a switch when SNMP does, a site by whichever door it
     has.
 

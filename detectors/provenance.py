@@ -176,11 +176,11 @@ def describe(provenance: Provenance) -> str:
     if provenance.authenticated_as:
         told.append(f"proved by {provenance.authenticated_as}")
     if provenance.program or provenance.facility is not None:
-        told.append(_program(provenance))
+        told.append(_get_program(provenance))
     return f"{', '.join(told)}: {_COULD[provenance.forger]}"
 
 
-def _program(provenance: Provenance) -> str:
+def _get_program(provenance: Provenance) -> str:
     program, facility = provenance.program or "no program named", provenance.facility
     is_known = facility is not None and 0 <= facility < len(FACILITIES)
     return f"{program} ({FACILITIES[facility]})" if is_known and facility is not None else program

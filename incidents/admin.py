@@ -162,7 +162,7 @@ class MachineAdmin(ReadOnlyAdmin):
         return self.get_queryset(request)
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        incidents = with_place(Incident.objects.filter(pk__in=_incidents_about(row.path)))
+        incidents = with_place(Incident.objects.filter(pk__in=_list_incidents_about(row.path)))
         faults = Fault.objects.active().filter(owner=row.path).order_by("-last_seen_at")
         past_incidents = incidents.filter(state__in=CLOSED)
         return {
@@ -186,7 +186,7 @@ class MachineAdmin(ReadOnlyAdmin):
         return "provisional: only ever spoke to us" if row.is_provisional else "listed"
 
 
-def _incidents_about(owner: str) -> list[int]:
+def _list_incidents_about(owner: str) -> list[int]:
     """Incidents rooted on this machine, or with a fault of it as a member. Two statements: an OR
     over two tables reads every incident that there has been."""
     rooted = Incident.objects.filter(owner=owner).order_by().values_list("pk", flat=True)

@@ -59,7 +59,7 @@ class Advice:
         parts = resource.split("/", 3)
         host = parts[1] if len(parts) > 1 else ""
         part = parts[3] if len(parts) > 3 else ""
-        values = {"host": _plain_word(host, "host"), "part": _plain_word(part, "part")}
+        values = {"host": _get_plain_word(host, "host"), "part": _get_plain_word(part, "part")}
         return self.text.format(**values)
 
 
@@ -100,5 +100,5 @@ def _list_text_faults(text: str) -> list[str]:
     return reasons
 
 
-def _plain_word(word: str, placeholder: str) -> str:
+def _get_plain_word(word: str, placeholder: str) -> str:
     return word if _PLAIN_WORD.fullmatch(word) else f"<{placeholder}>"

@@ -390,18 +390,18 @@ class _Reader:
             self.problems += [f"{where}: {name}: {reason}" for reason in reasons]
 
     def _add_type(self, where: str, row: dict[str, Any]) -> None:
-        fault_type = _fault_type(row)
+        fault_type = _parse_fault_type(row)
         if fault_type.id in self.types:
             raise ValueError(f"duplicate id, first at {self.places[fault_type.id]}")
         self.types[fault_type.id] = fault_type
         self.places[fault_type.id] = where
 
     def _add_signature(self, where: str, row: dict[str, Any]) -> None:
-        self.signatures.extend(_signatures(where, row, is_of_site=self.is_of_site))
+        self.signatures.extend(_parse_signatures(where, row, is_of_site=self.is_of_site))
 
     def _add_grammar(self, where: str, row: dict[str, Any]) -> None:
         for signature in grammar.expand(row):
-            found = _signatures(where, signature, is_of_site=self.is_of_site)
+            found = _parse_signatures(where, signature, is_of_site=self.is_of_site)
             self.signatures.extend(found)
 
     def _add_rule(self, where: str, row: dict[str, Any]) -> None:
@@ -415,7 +415,7 @@ class _Reader:
         self.graces.append(graces.read(where, row))
 
     def _add_harmless(self, where: str, row: dict[str, Any]) -> None:
-        self.harmless.extend(_harmless(where, row, is_of_site=self.is_of_site))
+        self.harmless.extend(_parse_harmless(where, row, is_of_site=self.is_of_site))
 
     def _add_advice(self, where: str, row: dict[str, Any]) -> None:
         self.advices.append(advice.read(where, row))
@@ -458,14 +458,14 @@ def _locate_rows(
         yield f"{file}:{next(numbers, '?')}", row
 
 
-def _fault_type(row: Mapping[str, Any]) -> FaultType:
+def _parse_fault_type(row: Mapping[str, Any]) -> FaultType:
     """Raises ValueError with one reason per line."""
     known = {item.name for item in fields(FaultType)} - {"boot_grace"}
     reasons = rows.list_wrong_fields(row, known, _REQUIRED)
     values = {name: value for name, value in row.items() if name in known}
     _parse_values(values, reasons)
     values.setdefault("fitness", _guess_fitness(values.get("severity")))
-    reasons += _contradictions(values)
+    reasons += _list_contradictions(values)
     if reasons:
         raise ValueError("\n".join(reasons))
     return FaultType(**values)
@@ -490,7 +490,7 @@ def _parse_values(values: dict[str, Any], reasons: list[str]) -> None:
     values["confirmed_by"] = tuple(values.get("confirmed_by", ()))
 
 
-def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+def _list_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     is_half_given = ("flap_start" in values) != ("flap_stop" in values)
     if is_half_given or values.get("flap_start", 1) <= values.get("flap_stop", 0):
         yield "flap_start and flap_stop come together, and flapping stops below where it starts"
@@ -526,12 +526,12 @@ _ENUMS: dict[str, type[Enum]] = {
 }
 
 
-def _signatures(where: str, row: Mapping[str, Any], *, is_of_site: bool) -> list[Signature]:
+def _parse_signatures(where: str, row: Mapping[str, Any], *, is_of_site: bool) -> list[Signature]:
     """One per pattern. Raises ValueError with one reason per line."""
     required = ("type", "event", "pattern", "on", "program", "facility", "begins")
     reasons = rows.list_wrong_fields(row, {*required, "unless", "qualifier", "scan"}, required)
     begins = rows.member(Begins, "begins", row["begins"], reasons) if "begins" in row else None
-    programs, facilities = _names(row.get("program", ())), _facilities(row, reasons)
+    programs, facilities = _names(row.get("program", ())), _parse_facilities(row, reasons)
     if ANY in programs:
         programs = ("*",)
     event = rows.member(EventKind, "event", row["event"], reasons) if "event" in row else None
@@ -580,11 +580,11 @@ def _signatures(where: str, row: Mapping[str, Any], *, is_of_site: bool) -> list
     return [replace(shared, pattern=pattern) for pattern in patterns]
 
 
-def _harmless(where: str, row: Mapping[str, Any], *, is_of_site: bool) -> list[Harmless]:
+def _parse_harmless(where: str, row: Mapping[str, Any], *, is_of_site: bool) -> list[Harmless]:
     """One per pattern. Raises ValueError with one reason per line."""
     required = ("pattern", "program", "facility", "reason", "source")
     reasons = rows.list_wrong_fields(row, set(required), required)
-    facilities = _facilities(row, reasons)
+    facilities = _parse_facilities(row, reasons)
     programs = _names(row.get("program", ()))
     if ANY in programs:
         programs = ("*",)
@@ -607,7 +607,7 @@ def _list_refused(patterns: Sequence[tuple[str, str]]) -> list[str]:
     return [reason for reason in reasons if reason]
 
 
-def _facilities(row: Mapping[str, Any], reasons: list[str]) -> frozenset[int]:
+def _parse_facilities(row: Mapping[str, Any], reasons: list[str]) -> frozenset[int]:
     """Empty for any."""
     found = set()
     for name in _names(row.get("facility", ())):

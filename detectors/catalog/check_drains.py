@@ -42,7 +42,7 @@ def read(where: str, row: Mapping[str, object]) -> CheckDrain:
     if pattern:
         reasons += _list_objections(pattern)
     set_by = row.get("set_by")
-    users = (set_by,) if isinstance(set_by, str) else tuple(_as_list(set_by))
+    users = (set_by,) if isinstance(set_by, str) else tuple(_to_list(set_by))
     if set_by and not all(isinstance(user, str) and user for user in users):
         reasons.append(f'set_by {set_by!r} is no user and no list of users such as ["root"]')
     if not isinstance(resume, bool):
@@ -73,7 +73,7 @@ def _fits_pattern(text: str, pattern: str) -> bool:
     return at <= end
 
 
-def _as_list(value: object) -> list[object]:
+def _to_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [None]
 
 

@@ -127,7 +127,7 @@ class Decoded:
     attributes: tuple[tuple[str, str], ...] = ()
 
 
-def _recovery_action(row: FaultType, text: str) -> Decoded:
+def _decode_recovery_action(row: FaultType, text: str) -> Decoded:
     """Xid 154: the action that the driver now asks for. An unknown word leaves the row: a warning
     to look at."""
     found = _RECOVERY_TEXT.search(text)
@@ -140,7 +140,7 @@ def _recovery_action(row: FaultType, text: str) -> Decoded:
     return Decoded(row, "", (("recovery_action", word),))
 
 
-def _nvlink_registers(row: FaultType, text: str) -> Decoded:
+def _decode_nvlink_registers(row: FaultType, text: str) -> Decoded:
     """Xid 74: the strongest of what its bits ask for; a bit that NVIDIA does not list is for a
     person."""
     qualifier = link(text)
@@ -164,11 +164,11 @@ def _nvlink_registers(row: FaultType, text: str) -> Decoded:
     )
 
 
-def _nvlink5(row: FaultType, text: str) -> Decoded:
+def _decode_nvlink5(row: FaultType, text: str) -> Decoded:
     """Xid 144 to 150 of NVLink 5: by the unit, and by the bits of its status word or the reason in
     its first word. A unit or a bit that NVIDIA does not list is judged by the line's own word."""
     found = _NVLINK5.match(text)
-    action = None if found is None else _nvlink5_action(found)
+    action = None if found is None else _get_nvlink5_action(found)
     if action is None:
         is_fatal_line = is_fatal(text)
         if not is_fatal_line:
@@ -179,7 +179,7 @@ def _nvlink5(row: FaultType, text: str) -> Decoded:
     return Decoded(decoded, link(text))
 
 
-def _nvlink5_action(found: re.Match[str]) -> Action | None:
+def _get_nvlink5_action(found: re.Match[str]) -> Action | None:
     """What NVIDIA's table asks for; None where it has no row for this."""
     unit, is_fatal_line = found["unit"], not found["non"]
     first, status = int(found["first"], 16), int(found["status"], 16)
@@ -219,10 +219,10 @@ def _decode_nvlink_text(row: FaultType, text: str) -> Decoded:
 
 
 _XID: dict[int, Callable[[FaultType, str], Decoded]] = {
-    74: _nvlink_registers,
-    154: _recovery_action,
+    74: _decode_nvlink_registers,
+    154: _decode_recovery_action,
     155: _decode_link,
-    **dict.fromkeys(range(144, 151), _nvlink5),
+    **dict.fromkeys(range(144, 151), _decode_nvlink5),
 }
 
 

@@ -42,26 +42,29 @@ def expand(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     reasons += [f"missing {name}" for name in _NEEDED if not row.get(name)]
     if reasons:
         raise ValueError("\n".join(reasons))
-    subject = _any(row["subject"])
-    clears, fails = _any(row["clears"]), _any(row["fails"])
-    ends = _by_mnemonic(subject, clears, is_last=True)
-    begins = _by_mnemonic(subject, fails, is_last=False)
-    named = _by_subject(subject)
-    says_end, says_failure = _any(row["says_clears"]), _any(row["says_fails"])
-    yield from _signatures(row, "cleared", ends)
-    yield from _signatures(row, "raised", begins)
-    yield from _juniper(row, "cleared", clears)
-    yield from _juniper(row, "raised", fails)
-    yield from _signatures(row, "cleared", named, rf".{{0,200}}\b{says_end}")
-    yield from _signatures(row, "raised", named, rf".{{0,200}}\b{says_failure}")
+    subject = _make_alternative(row["subject"])
+    clears, fails = _make_alternative(row["clears"]), _make_alternative(row["fails"])
+    ends = _make_mnemonic_patterns(subject, clears, is_last=True)
+    begins = _make_mnemonic_patterns(subject, fails, is_last=False)
+    named = _make_subject_patterns(subject)
+    says_end, says_failure = (
+        _make_alternative(row["says_clears"]),
+        _make_alternative(row["says_fails"]),
+    )
+    yield from _make_signatures(row, "cleared", ends)
+    yield from _make_signatures(row, "raised", begins)
+    yield from _make_juniper_signatures(row, "cleared", clears)
+    yield from _make_juniper_signatures(row, "raised", fails)
+    yield from _make_signatures(row, "cleared", named, rf".{{0,200}}\b{says_end}")
+    yield from _make_signatures(row, "raised", named, rf".{{0,200}}\b{says_failure}")
 
 
-def _any(words: list[str]) -> str:
+def _make_alternative(words: list[str]) -> str:
     """One of these; the longest first, as an alternative that begins another would hide it."""
     return "(?:" + "|".join(sorted(words, key=len, reverse=True)) + ")"
 
 
-def _by_mnemonic(subject: str, word: str, *, is_last: bool) -> list[str]:
+def _make_mnemonic_patterns(subject: str, word: str, *, is_last: bool) -> list[str]:
     """A message whose mnemonic, or facility and mnemonic, name the subject and the word. `is_last`:
     the word ends the mnemonic, as that of a clear does: SYNC is one, SYNC_LOST is not."""
     rest = "" if is_last else r"(?:_\w{0,40})?"
@@ -71,55 +74,57 @@ def _by_mnemonic(subject: str, word: str, *, is_last: bool) -> list[str]:
     ]
     if not is_last:
         forms.append(rf"(?:\w{{0,40}}_)?{word}_(?:\w{{0,40}}_)?{subject}\d*{rest}")
-    about = _alternatives(*forms)
+    about = _join_alternatives(*forms)
     return [
         rf"{_NAMED}{_FACILITY}-\d-{about}\s?:",
-        rf"{_NAMED}{_of(subject)}-\d-(?:\w{{0,40}}_)?{word}{rest}\s?:",
+        rf"{_NAMED}{_make_facility_pattern(subject)}-\d-(?:\w{{0,40}}_)?{word}{rest}\s?:",
         rf"{_HUAWEI}\w{{1,40}}/\d/{about}(?:\(\w{{1,4}}\))?(?:\[\d{{1,10}}\])?:",
         rf"{_OS10}{about}\s?:",
     ]
 
 
-def _by_subject(subject: str) -> list[str]:
+def _make_subject_patterns(subject: str) -> list[str]:
     """A message whose mnemonic or facility names the subject; the sentence says what became of
     it."""
     part = rf"(?:\w{{0,40}}_)?{subject}\d*(?:_\w{{0,40}})?"
     return [
         rf"{_NAMED}{_FACILITY}-\d-{part}\s?:",
-        rf"{_NAMED}{_of(subject)}-\d-\w{{1,60}}\s?:",
+        rf"{_NAMED}{_make_facility_pattern(subject)}-\d-\w{{1,60}}\s?:",
         rf"{_HUAWEI}\w{{1,40}}/\d/{part}(?:\(\w{{1,4}}\))?(?:\[\d{{1,10}}\])?:",
     ]
 
 
-def _of(subject: str) -> str:
+def _make_facility_pattern(subject: str) -> str:
     """A facility that is the subject's."""
     return rf"(?:[\w-]{{0,40}}[_-])?{subject}\d*(?:[_-][\w-]{{0,40}})?"
 
 
-def _alternatives(*patterns: str) -> str:
+def _join_alternatives(*patterns: str) -> str:
     return "(?:" + "|".join(patterns) + ")"
 
 
-def _signatures(
+def _make_signatures(
     row: Mapping[str, Any], event: str, messages: list[str], sentence: str = ""
 ) -> Iterator[dict[str, Any]]:
     # One look for the subject, whatever became of it: hundreds of patterns side by side would
     # cost each line of a log.
-    scan = rf"[%_/-]{_any(row['subject'])}"
-    shared = {**_shared(row, event), "scan": scan}
+    scan = rf"[%_/-]{_make_alternative(row['subject'])}"
+    shared = {**_get_shared_fields(row, event), "scan": scan}
     if row.get("on_port"):
         ports = [f"{message}.{{0,200}}?{_PORT}{sentence}" for message in messages]
         yield {**shared, "on": "port", "pattern": ports}
     yield {**shared, "on": "switch", "pattern": [message + sentence for message in messages]}
 
 
-def _juniper(row: Mapping[str, Any], event: str, word: str) -> Iterator[dict[str, Any]]:
+def _make_juniper_signatures(
+    row: Mapping[str, Any], event: str, word: str
+) -> Iterator[dict[str, Any]]:
     daemon = "(?:CHASSISD|RPD|LACPD|PFED|L2ALD|ESWD)"
-    pattern = rf"{daemon}_(?:\w{{0,40}}_)?{_any(row['subject'])}_?{word}\w{{0,40}}: "
-    yield {**_shared(row, event), "on": "switch", "pattern": pattern}
+    pattern = rf"{daemon}_(?:\w{{0,40}}_)?{_make_alternative(row['subject'])}_?{word}\w{{0,40}}: "
+    yield {**_get_shared_fields(row, event), "on": "switch", "pattern": pattern}
 
 
-def _shared(row: Mapping[str, Any], event: str) -> dict[str, Any]:
+def _get_shared_fields(row: Mapping[str, Any], event: str) -> dict[str, Any]:
     return {
         "type": row["type"],
         "event": event,

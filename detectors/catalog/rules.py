@@ -99,23 +99,23 @@ class ThresholdRule:
     def _compare_value(self, value: Any, attributes: Mapping[str, str]) -> Opinion:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
             return Opinion.NONE
-        raise_at, clear_at = self._limits(attributes)
+        raise_at, clear_at = self._parse_limits(attributes)
         if self.when is When.BELOW:
             value, raise_at, clear_at = -value, -raise_at, -clear_at
         if value > raise_at:
             return Opinion.FAULTY
         return Opinion.WELL if value <= clear_at else Opinion.NONE
 
-    def _limits(self, attributes: Mapping[str, str]) -> tuple[float, float]:
-        raise_at = _number(attributes.get("raise_at"), self.raise_at or 0.0)
+    def _parse_limits(self, attributes: Mapping[str, str]) -> tuple[float, float]:
+        raise_at = _parse_number(attributes.get("raise_at"), self.raise_at or 0.0)
         if (
             "raise_at" in attributes
         ):  # the row's clear threshold belongs to the row's own raise threshold
-            return raise_at, _number(attributes.get("clear_at"), raise_at)
+            return raise_at, _parse_number(attributes.get("clear_at"), raise_at)
         return raise_at, raise_at if self.clear_at is None else self.clear_at
 
 
-def _number(text: Optional[str], default: float) -> float:
+def _parse_number(text: Optional[str], default: float) -> float:
     try:
         return default if text is None else float(text)
     except ValueError:

@@ -108,21 +108,21 @@ def classify_all(observations: Sequence[Observation], catalog: Catalog) -> list[
 def to_json(seen: CaptureReading) -> dict[str, Any]:
     """The shape of `python -m detectors parse --json` and of expected.json."""
     return {
-        "observations": [_observation_to_json(observation) for observation in seen.observations],
-        "faults": [_fault_to_json(event) for event in seen.events],
+        "observations": [_format_observation(observation) for observation in seen.observations],
+        "faults": [_format_fault(event) for event in seen.events],
     }
 
 
-def _observation_to_json(observation: Observation) -> dict[str, Any]:
+def _format_observation(observation: Observation) -> dict[str, Any]:
     return {
         "resource": observation.resource,
         "metric": observation.metric,
-        "value": _to_plain(observation.value),
+        "value": _get_plain_value(observation.value),
         "attributes": dict(observation.attributes),
     }
 
 
-def _fault_to_json(event: FaultEvent) -> dict[str, Any]:
+def _format_fault(event: FaultEvent) -> dict[str, Any]:
     component, severity, action = str(event.component), str(event.severity), str(event.action)
     return {
         "fault_type": event.fault_type,
@@ -135,7 +135,7 @@ def _fault_to_json(event: FaultEvent) -> dict[str, Any]:
     }
 
 
-def _to_plain(value: Any) -> Any:
+def _get_plain_value(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
 
 

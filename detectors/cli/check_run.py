@@ -185,7 +185,7 @@ def evaluate_faults(
             key = fingerprint(event.resource, event.fault_type, event.qualifier)
             state.standing.pop(key, None)
             if event.event is EventKind.RAISED:
-                found[key] = _fault_to_json(event)
+                found[key] = _format_fault(event)
                 if catalog[event.fault_type].clears in _STANDS:
                     state.standing[key] = found[key]
     faults = {**state.standing, **found}.values()
@@ -219,7 +219,7 @@ def _build_timeout(detector: str, target: Target, now: datetime) -> Observation:
     return Observation(target.resource, "detector.answered", False, now, attributes)
 
 
-def _fault_to_json(event: FaultEvent) -> dict[str, Any]:
+def _format_fault(event: FaultEvent) -> dict[str, Any]:
     text = event.attributes.get("text") or event.excerpt
     return {
         "fault_type": event.fault_type,

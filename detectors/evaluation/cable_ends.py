@@ -152,9 +152,9 @@ def _read_light(resource: str, observations: Sequence[Observation]) -> End:
     for observation in observations:
         lane = observation.attributes.get("lane", "")
         if observation.metric == LIGHT:
-            optics = _with_light(optics, observation.value)
+            optics = _add_light(optics, observation.value)
         elif observation.metric in ("nic.module.rx_power_dbm", "nic.module.tx_power_dbm"):
-            optics = _with_limit(optics, observation)
+            optics = _add_limit(optics, observation)
         elif not _is_number(observation.value):
             continue
         elif observation.metric == "optics.rx_power_dbm":
@@ -163,7 +163,7 @@ def _read_light(resource: str, observations: Sequence[Observation]) -> End:
             tx_by_lane[lane] = float(observation.value)
     rx = {**optics.rx_dbm, **rx_by_lane}
     tx = {**optics.tx_dbm, **tx_by_lane}
-    return replace(optics, rx_dbm=_lanes_in_use(rx, tx), tx_dbm=_lanes_in_use(tx, rx))
+    return replace(optics, rx_dbm=_get_lanes_in_use(rx, tx), tx_dbm=_get_lanes_in_use(tx, rx))
 
 
 def _read_link(observations: Sequence[Observation]) -> tuple[Optional[bool], bool]:
@@ -214,7 +214,7 @@ def light(observations: Sequence[Observation]) -> Iterator[Observation]:
         yield Observation(resource, LIGHT, values, readings[-1].observed_at)
 
 
-def _with_light(optics: End, value: object) -> End:
+def _add_light(optics: End, value: object) -> End:
     if not isinstance(value, (list, tuple)) or len(value) != 4:
         return optics
     rx, tx = ({"": float(power)} if _is_number(power) else {} for power in value[:2])
@@ -222,7 +222,7 @@ def _with_light(optics: End, value: object) -> End:
     return replace(optics, rx_dbm=rx, tx_dbm=tx, rx_low_dbm=rx_low, tx_low_dbm=tx_low)
 
 
-def _with_limit(optics: End, observation: Observation) -> End:
+def _add_limit(optics: End, observation: Observation) -> End:
     try:
         limit = float(observation.attributes["raise_at"])
     except (KeyError, ValueError):
@@ -232,7 +232,7 @@ def _with_limit(optics: End, observation: Observation) -> End:
     return replace(optics, tx_low_dbm=limit)
 
 
-def _lanes_in_use(values: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+def _get_lanes_in_use(values: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
     """Without the lanes that have no light in either direction, while others of the module do: they
     are not in use."""
     lanes = {*values, *others}
@@ -270,17 +270,17 @@ def suspects(
         module = modules.get(name, "")
         names = [other for other, shared in modules.items() if shared == module and other != name]
         siblings = [pairs[other] for other in names]
-        yield pair, evaluate_cable(pair, siblings=siblings, module=_module_path(switch, module))
+        yield pair, evaluate_cable(pair, siblings=siblings, module=_get_module_path(switch, module))
 
 
-def _module_path(switch: str, module: str) -> str:
+def _get_module_path(switch: str, module: str) -> str:
     return module if not module or "/" in module else resources.module(switch, module)
 
 
 def evaluate_cable(cable: Pair, *, siblings: Sequence[Pair] = (), module: str = "") -> Finding:
     """`siblings` are the other cables of the switch's module, `module` its resource path."""
     if not cable.is_bad:
-        return _good_cable(cable)
+        return _make_good_finding(cable)
     shut = _evaluate_shut(cable)
     if shut is None:
         shared = _evaluate_siblings(cable, siblings, module)
@@ -295,7 +295,7 @@ def evaluate_cable(cable: Pair, *, siblings: Sequence[Pair] = (), module: str = 
     return replace(finding, text=finding.text + warning, spare=spare)
 
 
-def _good_cable(cable: Pair) -> Finding:
+def _make_good_finding(cable: Pair) -> Finding:
     unknown = [end.resource for end in (cable.node, cable.switch) if not end.is_known]
     if unknown:
         return Finding(
@@ -311,7 +311,7 @@ def _evaluate_siblings(cable: Pair, siblings: Sequence[Pair], module: str) -> Op
     pairs = [cable, *siblings]
     if len(pairs) < 2:
         return None
-    reason = _shared_reason(pairs)
+    reason = _find_shared_reason(pairs)
     if not reason:
         return None
     ports = _names(sorted(pair.switch.resource for pair in pairs))
@@ -319,7 +319,7 @@ def _evaluate_siblings(cable: Pair, siblings: Sequence[Pair], module: str) -> Op
     return Finding(Suspect.SHARED_MODULE, module, f"{module}: {text}" if module else text)
 
 
-def _shared_reason(pairs: Sequence[Pair]) -> str:
+def _find_shared_reason(pairs: Sequence[Pair]) -> str:
     """In which way all of these cables are bad; empty where they are not bad alike."""
     nodes = [pair.node for pair in pairs]
     ports = [pair.switch for pair in pairs]
@@ -369,14 +369,14 @@ def _evaluate_light(cable: Pair) -> Optional[Finding]:
     if node.receives_little and switch.receives_little:
         sent = _format_sent(node, switch)
         text = f"{sent}, and neither receives enough: the fibre or its connectors."
-        return Finding(Suspect.FIBRE if _do_both_send(cable) else Suspect.NOT_TOLD, "", text)
+        return Finding(Suspect.FIBRE if _is_sent_by_both(cable) else Suspect.NOT_TOLD, "", text)
     for receiver, sender in ((node, switch), (switch, node)):
         if receiver.receives_little:
-            return _blame_cable(receiver, sender)
+            return _make_cable_finding(receiver, sender)
     return None
 
 
-def _do_both_send(cable: Pair) -> bool:
+def _is_sent_by_both(cable: Pair) -> bool:
     return cable.node.sends_little is False and cable.switch.sends_little is False
 
 
@@ -387,7 +387,7 @@ def _format_sent(node: End, switch: End) -> str:
     return "Both ends send enough light"
 
 
-def _blame_cable(receiver: End, sender: End) -> Finding:
+def _make_cable_finding(receiver: End, sender: End) -> Finding:
     if sender.sends_little is None:
         text = (
             f"{receiver.resource} receives too little light, and nothing tells what"

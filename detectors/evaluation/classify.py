@@ -83,7 +83,7 @@ def to_event(
         action=action,
         qualifier=qualifier,
         code=fault_type.code,
-        excerpt=_excerpt(observation),
+        excerpt=_format_excerpt(observation),
         attributes=attributes,
     )
 
@@ -98,7 +98,7 @@ def _make_event(
     return fault_type.create_event(number, kind, resource, source="poll", at=observed_at)
 
 
-def _excerpt(observation: Observation) -> str:
+def _format_excerpt(observation: Observation) -> str:
     reading = f"{observation.metric} = {observation.value}"
     attributes = sorted(observation.attributes.items())
     if not attributes:

@@ -81,15 +81,15 @@ class _Round:
             opinion = rule.opinion(seen.value, seen.attributes, self._get_increase(rule, seen))
             if opinion is Opinion.FAULTY and self._is_too_soon(rule, seen.observed_at):
                 opinion = Opinion.NONE
-            opined = Opined(rule, self._debounce(rule, seen, opinion))
+            opined = Opined(rule, self._apply_debounce(rule, seen, opinion))
             by_type.setdefault(rule.type, []).append(opined)
         return by_type
 
     def _is_too_soon(self, rule: ThresholdRule, at: datetime) -> bool:
         return self.booted_at is not None and at < self.booted_at + rule.grace
 
-    def _debounce(self, rule: ThresholdRule, seen: Observation, opinion: Opinion) -> Opinion:
-        key = _key(rule, seen)
+    def _apply_debounce(self, rule: ThresholdRule, seen: Observation, opinion: Opinion) -> Opinion:
+        key = _get_key(rule, seen)
         last = self.before.streaks.get(key)
         needed = rule.polls if opinion is Opinion.FAULTY else rule.clear_polls
         if last is not None and last.opinion == opinion.value:
@@ -107,7 +107,7 @@ class _Round:
         """When none of these rules, all of which find it faulty now, did yet; None: not known."""
         looks = []
         for rule in rules:
-            streak = self.streaks.get(_key(rule, seen))
+            streak = self.streaks.get(_get_key(rule, seen))
             looked_at = self.before.looked_at if streak is None else streak.before
             if looked_at is None or self._is_too_soon(rule, looked_at):
                 return None  # a look in the grace of a boot says nothing
@@ -128,7 +128,7 @@ class _Round:
             return growth / passed_s if passed_s > 0 else None
         if not rule.within:
             return growth
-        return self._add_rise(_key(rule, seen), seen.observed_at, growth, rule.within)
+        return self._add_rise(_get_key(rule, seen), seen.observed_at, growth, rule.within)
 
     def _add_rise(self, key: _RuleKey, at: datetime, growth: float, within: timedelta) -> float:
         """The sum of the rises within the period, this one included."""
@@ -163,7 +163,7 @@ def judge(
     events: list[FaultEvent] = []
     for seen in observations:
         for opinions in polling_round.opinions(seen).values():
-            event = _event(seen, opinions, active, polling_round)
+            event = _make_event(seen, opinions, active, polling_round)
             if event is not None:
                 events.append(event)
     return Judged(events, _remember(observations, polling_round, keeps))
@@ -186,7 +186,7 @@ def judge_round(
     )
 
 
-def _event(
+def _make_event(
     seen: Observation,
     opinions: Sequence[Opined],
     active: Container[str],
@@ -208,7 +208,7 @@ def _event(
     return cleared(seen, opinions[0].rule, active, catalog)
 
 
-def _key(rule: ThresholdRule, seen: Observation) -> _RuleKey:
+def _get_key(rule: ThresholdRule, seen: Observation) -> _RuleKey:
     return (seen.resource, seen.metric, rule.key)
 
 
@@ -220,7 +220,7 @@ def _remember(
     observations: Sequence[Observation], polling_round: _Round, keeps: frozenset[str]
 ) -> Memory:
     before = polling_round.before
-    counters = _counters(polling_round.catalog)
+    counters = _list_counters(polling_round.catalog)
     samples = dict(before.samples)
     for seen in observations:
         if seen.metric in keeps or (seen.metric in counters and _is_number(seen.value)):
@@ -236,7 +236,7 @@ def _remember(
     return Memory(kept, polling_round.streaks, rises, looked_at)
 
 
-def _counters(catalog: Catalog) -> frozenset[str]:
+def _list_counters(catalog: Catalog) -> frozenset[str]:
     """The metrics that a rule judges by their rise."""
     all_rules = (rule for rules in catalog.rules.values() for rule in rules)
     return frozenset(rule.metric for rule in all_rules if rule.when in COUNTERS)
@@ -265,22 +265,22 @@ def to_json(memory: Memory, looked_at: Optional[datetime] = None) -> dict[str, A
         return _LAST_LOOK if at == looked_at else at.timestamp()
 
     samples = [[*key, sample.value, seconds(sample.at)] for key, sample in memory.samples.items()]
-    streaks = [[*key, *_streak_to_json(streak)] for key, streak in memory.streaks.items()]
-    rises = [[*key, _rises_to_json(recent)] for key, recent in memory.rises.items()]
+    streaks = [[*key, *_format_streak(streak)] for key, streak in memory.streaks.items()]
+    rises = [[*key, _format_rises(recent)] for key, recent in memory.rises.items()]
     last_good = seconds(memory.looked_at)
     return {"samples": samples, "streaks": streaks, "rises": rises, "looked_at": last_good}
 
 
-def _streak_to_json(streak: Streak) -> list[Any]:
+def _format_streak(streak: Streak) -> list[Any]:
     since = streak.since.timestamp()
-    return [streak.opinion, streak.polls, since, _timestamp(streak.before)]
+    return [streak.opinion, streak.polls, since, _get_timestamp(streak.before)]
 
 
-def _rises_to_json(rises: _Rises) -> list[list[float]]:
+def _format_rises(rises: _Rises) -> list[list[float]]:
     return [[at.timestamp(), amount] for at, amount in rises]
 
 
-def _timestamp(at: Optional[datetime]) -> Optional[float]:
+def _get_timestamp(at: Optional[datetime]) -> Optional[float]:
     return at.timestamp() if at else None
 
 

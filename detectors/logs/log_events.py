@@ -23,7 +23,7 @@ LINE = "log.line"
 _own = threading.local()
 
 
-def _matcher() -> Matcher:
+def _get_matcher() -> Matcher:
     """One per thread: it is not thread-safe. Made when first needed, which takes a second, and when
     a site's rows change."""
     is_made = hasattr(_own, "matcher")
@@ -42,8 +42,8 @@ def _make_matcher(current: catalog.Catalog) -> None:
     _own.unread_reader = UnreadReader(_own.matcher)
 
 
-def _unread_reader() -> UnreadReader:
-    _matcher()
+def _get_unread_reader() -> UnreadReader:
+    _get_matcher()
     reader: UnreadReader = _own.unread_reader
     return reader
 
@@ -54,7 +54,7 @@ def find_unread(lines: Sequence[Observation]) -> list[UnreadLine]:
     found = UnreadLines()
     for line in lines:
         host = resources.host_of(line.resource) or resources.UNKNOWN_HOST
-        unread = _unread_reader().read(
+        unread = _get_unread_reader().read(
             str(line.value).encode("utf-8", "replace"),
             default_host=host,
             observed_at=line.observed_at,
@@ -97,7 +97,7 @@ def of_lines(
     brought; None: read by ourselves over SSH."""
     if not lines:
         return []
-    matcher = matcher or _matcher()
+    matcher = matcher or _get_matcher()
     events = []
     for line in lines:
         host = resources.host_of(line.resource) or resources.UNKNOWN_HOST

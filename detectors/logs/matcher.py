@@ -100,8 +100,8 @@ class _Hyperscan:
         of_line = engine.HS_FLAG_SINGLEMATCH | engine.HS_FLAG_ALLOWEMPTY
         # Each match is told, since each line is asked for; in any order.
         of_block = engine.HS_FLAG_MULTILINE | engine.HS_FLAG_ALLOWEMPTY
-        self._scan = _scanner(engine, tuple(patterns), of_line, keep)
-        self._scan_block = _scanner(engine, looser, of_block, keep_end)
+        self._scan = _make_scanner(engine, tuple(patterns), of_line, keep)
+        self._scan_block = _make_scanner(engine, looser, of_block, keep_end)
 
     def match(self, line: bytes) -> list[int]:
         self._found.clear()
@@ -204,16 +204,16 @@ def _find_by_halves(lines: list[bytes], occurs: Callable[[bytes], object]) -> li
     return _find_by_halves(lines[:half], occurs) + _find_by_halves(lines[half:], occurs)
 
 
-def _scanner(
+def _make_scanner(
     engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int, keep: Callable[..., object]
 ) -> Callable[[bytes], object]:
     with _databases_lock:
-        database = _database(engine, patterns, flags)
+        database = _load_database(engine, patterns, flags)
     return partial(database.scan, match_event_handler=keep, scratch=engine.Scratch(database))
 
 
 @lru_cache(maxsize=8)
-def _database(engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int) -> Any:
+def _load_database(engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int) -> Any:
     """The compiled patterns, from disk where they were compiled before. Raises PatternError."""
     numbered = [part for number, pattern in patterns for part in (b"%d" % number, pattern)]
     machine = (engine.__version__.encode(), platform.machine().encode())
@@ -223,12 +223,12 @@ def _database(engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int) 
         # Another processor or another build of hyperscan wrote it: it says so, and is replaced.
         with contextlib.suppress(engine.error):
             return engine.loadb(kept, mode=engine.HS_MODE_BLOCK)
-    database = _compiled(engine, patterns, flags)
+    database = _compile(engine, patterns, flags)
     pattern_cache.store(key, engine.dumpb(database))
     return database
 
 
-def _compiled(engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int) -> Any:
+def _compile(engine: Any, patterns: tuple[tuple[int, bytes], ...], flags: int) -> Any:
     database = engine.Database(mode=engine.HS_MODE_BLOCK)
     expressions, numbers = [pattern for _, pattern in patterns], [number for number, _ in patterns]
     try:
@@ -285,9 +285,9 @@ class _Plain:
         return any(pattern.search(line) for _, pattern in self._patterns)
 
     def find_lines(self, block: bytes) -> list[bytes]:
-        return _find_by_halves(block.split(b"\n"), self._occurs)
+        return _find_by_halves(block.split(b"\n"), self._has_match)
 
-    def _occurs(self, block: bytes) -> bool:
+    def _has_match(self, block: bytes) -> bool:
         return any(pattern.search(block) for pattern in self._of_block)
 
 

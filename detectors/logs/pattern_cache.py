@@ -42,20 +42,20 @@ def folder() -> Path:
 
 def load(key: str) -> Optional[bytes]:
     """What was kept under that name, or None when nothing whole of this user is there."""
-    with contextlib.suppress(OSError, RuntimeError), _opened_folder() as directory:
+    with contextlib.suppress(OSError, RuntimeError), _open_folder() as directory:
         return _read(key, directory)
     return None
 
 
 def store(key: str, content: bytes) -> None:
     """Keeps it. A reader and a second writer see the whole file or none."""
-    with contextlib.suppress(OSError, RuntimeError), _opened_folder() as directory:
+    with contextlib.suppress(OSError, RuntimeError), _open_folder() as directory:
         _write(key, content, directory)
         _remove_oldest(directory)
 
 
 @contextlib.contextmanager
-def _opened_folder() -> Iterator[int]:
+def _open_folder() -> Iterator[int]:
     """A descriptor of the folder, which is made where there is none. Raises OSError, of which
     PermissionError for the folder of another user."""
     path = folder()

@@ -158,14 +158,14 @@ def _read_gpu(resource: str, its: list[Metric]) -> Iterator[GpuFact]:
     values = {_SAME.get(metric.name, metric.name): metric.value for metric in its}
     for name, metric in (*_LEVELS.items(), *_COUNTERS.items()):
         if name in values:
-            yield GpuFact(resource, metric, _to_number(values[name]), _text(name, values[name]))
+            yield GpuFact(resource, metric, _to_number(values[name]), _get_text(name, values[name]))
     for name, metric in _FLAGS.items():
         if name in values:
             yield GpuFact(
                 resource,
                 metric,
                 values[name] > 0,
-                {**_text(name, values[name]), **_qualifier(name)},
+                {**_get_text(name, values[name]), **_get_qualifier(name)},
             )
     if all(name in values for name in _RETIRED):
         pages = int(sum(values[name] for name in _RETIRED))
@@ -175,11 +175,11 @@ def _read_gpu(resource: str, its: list[Metric]) -> Iterator[GpuFact]:
         if known:
             text = f"{int(sum(known))} {qualifier} errors of all links since the last reset"
             yield GpuFact(resource, metric, int(sum(known)), {"qualifier": qualifier, "text": text})
-    yield from _slowdown(resource, values)
+    yield from _list_slowdowns(resource, values)
     yield from _read_counts(resource, its)
 
 
-def _slowdown(resource: str, values: Mapping[str, float]) -> Iterator[GpuFact]:
+def _list_slowdowns(resource: str, values: Mapping[str, float]) -> Iterator[GpuFact]:
     """Held down by software to keep to its power limit is normal, and not told."""
     reasons = next((int(values[name]) for name in _REASONS if name in values), None)
     if reasons is None:
@@ -219,10 +219,10 @@ def _to_number(value: float) -> float:
     return int(value) if value == int(value) else value
 
 
-def _text(name: str, value: float) -> dict[str, str]:
+def _get_text(name: str, value: float) -> dict[str, str]:
     return {"text": f"{name} = {_to_number(value)}"}
 
 
-def _qualifier(name: str) -> dict[str, str]:
+def _get_qualifier(name: str) -> dict[str, str]:
     """As nvidia-smi's reader tells two faults of one type apart."""
     return {"qualifier": "pages"} if name == "DCGM_FI_DEV_RETIRED_PENDING" else {}

@@ -58,7 +58,7 @@ def read(body: bytes) -> Page:
         text = line.rstrip("\r")
         if not text.strip() or text.lstrip().startswith("#"):
             continue
-        metric = _sample(text) if len(text) <= _LONGEST_LINE else None
+        metric = _parse_sample(text) if len(text) <= _LONGEST_LINE else None
         last_was_read = metric is not None
         if metric is None:
             unread += 1
@@ -74,14 +74,14 @@ def read(body: bytes) -> Page:
     return Page(tuple(metrics), unread, is_cut)
 
 
-def _sample(line: str) -> Optional[Metric]:
+def _parse_sample(line: str) -> Optional[Metric]:
     found = _NAME.match(line.lstrip())
     start = len(line) - len(line.lstrip())
     name, at = (found[0], start + found.end()) if found else ("", start)
     labels: dict[str, str] = {}
     rest = line[at:].lstrip()
     if rest.startswith("{"):
-        inside = _labels(line, line.index("{", at) + 1)
+        inside = _parse_labels(line, line.index("{", at) + 1)
         if inside is None:
             return None
         quoted, labels, at = inside
@@ -92,14 +92,14 @@ def _sample(line: str) -> Optional[Metric]:
     return Metric(name, labels, float(value[1]), float(value[2]) if value[2] else None)
 
 
-def _labels(line: str, at: int) -> Optional[tuple[str, dict[str, str], int]]:
+def _parse_labels(line: str, at: int) -> Optional[tuple[str, dict[str, str], int]]:
     """A quoted name if one stands there, the labels, and where they end; None when the braces do
     not close."""
     labels: dict[str, str] = {}
     quoted = ""
     name = _QUOTED_NAME.match(line, at)
     if name is not None:
-        quoted, at = _unescaped(name[1]), name.end()
+        quoted, at = _unescape(name[1]), name.end()
     while True:
         end = _END.match(line, at)
         if end is not None:
@@ -107,9 +107,9 @@ def _labels(line: str, at: int) -> Optional[tuple[str, dict[str, str], int]]:
         label = _LABEL.match(line, at)
         if label is None:
             return None
-        labels[label[1]] = _unescaped(label[2])
+        labels[label[1]] = _unescape(label[2])
         at = label.end()
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda found: _ESCAPES[found[0]], text) if "\\" in text else text

@@ -78,9 +78,9 @@ class PrometheusDetector(NothingToCompare):
         chosen = reading.target.expected.settings.get("prometheus_host_label", "")
         for name, answer in answers.items():
             if name == "dcgm":
-                yield from _gpus(reading, answer, chosen)
+                yield from _observe_gpus(reading, answer, chosen)
             else:
-                yield from _scrapes(reading, name, answer, chosen)
+                yield from _observe_scrapes(reading, name, answer, chosen)
         yield _observe_answers(reading, answers)
 
 
@@ -102,7 +102,7 @@ def _observe_answers(reading: Reading, answers: dict[str, QueryResult]) -> Obser
     )
 
 
-def _scrapes(
+def _observe_scrapes(
     reading: Reading, name: str, answer: QueryResult, chosen: str
 ) -> Iterator[Observation]:
     for series in answer.series:
@@ -129,16 +129,16 @@ def _scrapes(
             )
 
 
-def _gpus(reading: Reading, answer: QueryResult, chosen: str) -> Iterator[Observation]:
+def _observe_gpus(reading: Reading, answer: QueryResult, chosen: str) -> Iterator[Observation]:
     hosts: dict[str, list[Metric]] = {}
     for series in answer.series:
         host = promql.host(series.labels, chosen)
         if host != resources.UNKNOWN_HOST:
-            hosts.setdefault(host, []).append(_metric(series))
+            hosts.setdefault(host, []).append(_make_metric(series))
     for host, metrics in hosts.items():
         for fact in dcgm_fields.facts(host, metrics):
             yield reading.saw(fact.metric, fact.value, fact.resource, **fact.attributes)
 
 
-def _metric(series: Series) -> Metric:
+def _make_metric(series: Series) -> Metric:
     return Metric(series.name, series.labels, series.value)

@@ -69,7 +69,7 @@ def ask(target: Target, via: Transports, queries: Mapping[str, str]) -> dict[str
 def answer(output: Output) -> QueryResult:
     """The vector of an instant query. An error of the API comes with an HTTP status and a JSON body
     of its own."""
-    whole = _object(output.stdout)
+    whole = _parse_object(output.stdout)
     if whole.get("status") == "error":
         error_text = f"{whole.get('errorType', 'error')}: {whole.get('error', '')}"
         return QueryResult(complaints=(error_text[:200],), is_usable=False)
@@ -85,7 +85,7 @@ def answer(output: Output) -> QueryResult:
         return QueryResult(
             complaints=(f"no answer of a query API: {output.complaint[:120]}",), is_usable=False
         )
-    found = [_series(row) for row in rows[:_MOST_SERIES]]
+    found = [_parse_series(row) for row in rows[:_MOST_SERIES]]
     known = tuple(each for each in found if each is not None)
     complaints = (
         [str(word)[:200] for word in whole.get("warnings") or ()]
@@ -103,11 +103,11 @@ def host(labels: Mapping[str, str], chosen: str = "") -> str:
     for label in (chosen, *_HOST_LABELS):
         text = labels.get(label, "")
         if label and text:
-            return resources.short_host(_without_port(text))
+            return resources.short_host(_remove_port(text))
     return resources.UNKNOWN_HOST
 
 
-def _without_port(text: str) -> str:
+def _remove_port(text: str) -> str:
     """`gn001:9400`, `[fd00::1]:9100`, `fd00::1`, `gn001`."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -115,7 +115,7 @@ def _without_port(text: str) -> str:
     return head if colon and port.isdecimal() and ":" not in head else text
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         whole = json.loads(body)
     except (ValueError, RecursionError):
@@ -127,7 +127,7 @@ def _is_list(whole: Mapping[str, Any], name: str) -> bool:
     return isinstance(whole.get(name), list)
 
 
-def _series(row: Any) -> Optional[Series]:
+def _parse_series(row: Any) -> Optional[Series]:
     """`{"metric": {...}, "value": [seconds, "text"]}`."""
     if not isinstance(row, dict):
         return None

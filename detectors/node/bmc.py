@@ -57,7 +57,7 @@ class BmcDetector(NothingToCompare):
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         yield from read(reading)
-        silent = [f"{name}: {trouble}" for name, trouble in _troubles(reading)]
+        silent = [f"{name}: {trouble}" for name, trouble in _list_troubles(reading)]
         yield reading.silent("; ".join(silent[:4])) if silent else reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
@@ -86,7 +86,7 @@ def read(reading: Reading) -> Iterator[Observation]:
     yield from redfish.read(reading, documents)
 
 
-def _troubles(reading: Reading) -> Iterator[tuple[str, str]]:
+def _list_troubles(reading: Reading) -> Iterator[tuple[str, str]]:
     """ipmitool may be missing where Redfish answers, and the other way round; one of them has
     to."""
     asked = {

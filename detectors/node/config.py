@@ -62,12 +62,12 @@ class ConfigDetector(NothingToCompare):
             Command(NEIGHBOURS, ("ip", "-j", "neigh"), _LIMIT),
         ]
         nics = [nic for nic in target.expected.nics if nic.netdev]
-        commands += _ethtool_commands(nics)
+        commands += _list_ethtool_commands(nics)
         if any(nic.peer for nic in nics):
             # lldpd's socket belongs to root and its own group.
             commands.append(Command(LLDP, ("lldpctl", "-f", "json"), _LIMIT, as_root=True))
         if target.expected.settings.get("arping") == "yes":
-            commands += [_probe_command(nic) for nic in nics if nic.address]
+            commands += [_get_probe_command(nic) for nic in nics if nic.address]
         return Reading(self.name, target, now, via.shell.run_all(target, self.name, commands))
 
     def sniff(self, text: bytes) -> str:
@@ -85,22 +85,22 @@ class ConfigDetector(NothingToCompare):
         interfaces: Mapping[str, ConfiguredInterface] = {}
         if ADDRESSES in outputs:
             interfaces = config_outputs.interfaces(outputs[ADDRESSES].stdout)
-        complaint = _complaint(outputs, interfaces)
+        complaint = _find_complaint(outputs, interfaces)
         yield reading.silent(complaint) if complaint else reading.answered()
         if HOSTNAME in outputs:
-            yield from _hostname(reading, outputs[HOSTNAME])
+            yield from _observe_hostname(reading, outputs[HOSTNAME])
         if interfaces:
-            yield from _addresses(reading, interfaces)
-            yield from _sizes(reading, interfaces)
-        drivers = _drivers(outputs)
-        yield from _firmware(reading, drivers)
-        yield from _driver_versions(reading, drivers)
+            yield from _observe_addresses(reading, interfaces)
+            yield from _observe_sizes(reading, interfaces)
+        drivers = _parse_drivers(outputs)
+        yield from _observe_firmware(reading, drivers)
+        yield from _observe_driver_versions(reading, drivers)
         yield from _link_settings(reading)
         if NEIGHBOURS in outputs:
-            yield from _neighbours(reading, outputs[NEIGHBOURS])
-        yield from _probes(reading)
+            yield from _observe_neighbours(reading, outputs[NEIGHBOURS])
+        yield from _observe_probes(reading)
         if LLDP in outputs:
-            yield from _far_ends(reading, config_outputs.far_ends(outputs[LLDP].stdout))
+            yield from _observe_far_ends(reading, config_outputs.far_ends(outputs[LLDP].stdout))
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
         """An address whose hardware address goes from one to another and back again belongs to two
@@ -112,8 +112,8 @@ class ConfigDetector(NothingToCompare):
             table, resource = neighbours.value, neighbours.resource
             if neighbours.metric != "config.neighbours" or not isinstance(table, dict):
                 continue
-            last_table = _kept_table(before, resource, "config.neighbours")
-            changes = dict(_kept_table(before, resource, "config.neighbour_changes"))
+            last_table = _get_kept_table(before, resource, "config.neighbours")
+            changes = dict(_get_kept_table(before, resource, "config.neighbour_changes"))
             for address, mac in table.items():
                 if last_table.get(address, mac) != mac:
                     macs = changes.get(address, [last_table[address]])
@@ -123,21 +123,21 @@ class ConfigDetector(NothingToCompare):
             for address, macs in changes.items():
                 if address in table and len(macs) > len(set(macs)):
                     text = f"{address} is answered by {' and '.join(sorted(set(macs)))} in turn"
-                    yield _conflict(neighbours, address, text)
+                    yield _observe_conflict(neighbours, address, text)
 
 
-def _kept_table(before: Samples, resource: str, metric: str) -> Mapping[str, Any]:
+def _get_kept_table(before: Samples, resource: str, metric: str) -> Mapping[str, Any]:
     sample = before.get((resource, metric))
     return sample.value if sample is not None and isinstance(sample.value, dict) else {}
 
 
-def _conflict(neighbours: Observation, address: str, text: str) -> Observation:
+def _observe_conflict(neighbours: Observation, address: str, text: str) -> Observation:
     resource, observed_at = neighbours.resource, neighbours.observed_at
     attributes = {"qualifier": address, "text": text}
     return Observation(resource, "config.neighbour_is_steady", False, observed_at, attributes)
 
 
-def _ethtool_commands(nics: Sequence[ExpectedNic]) -> Iterator[Command]:
+def _list_ethtool_commands(nics: Sequence[ExpectedNic]) -> Iterator[Command]:
     for nic in nics:
         yield Command(_DRIVER + nic.netdev, ("ethtool", "-i", nic.netdev), _LIMIT)
     for nic in nics:
@@ -146,7 +146,7 @@ def _ethtool_commands(nics: Sequence[ExpectedNic]) -> Iterator[Command]:
             yield Command(_FEC + nic.netdev, ("ethtool", "--show-fec", nic.netdev), _LIMIT)
 
 
-def _probe_command(nic: ExpectedNic) -> Command:
+def _get_probe_command(nic: ExpectedNic) -> Command:
     """iputils' arping: in duplicate address detection it sends as 0.0.0.0 and ends with 1 when
     somebody answers."""
     address = nic.address.partition("/")[0]
@@ -154,7 +154,9 @@ def _probe_command(nic: ExpectedNic) -> Command:
     return Command(PROBE + nic.netdev, ("arping", *options, address), _LIMIT, as_root=True)
 
 
-def _complaint(outputs: Mapping[str, Output], interfaces: Mapping[str, ConfiguredInterface]) -> str:
+def _find_complaint(
+    outputs: Mapping[str, Output], interfaces: Mapping[str, ConfiguredInterface]
+) -> str:
     """Of what must be there: `ip` and `hostname`. lldpd, ethtool and arping may not be
     installed."""
     for name in (HOSTNAME, ADDRESSES, NEIGHBOURS):
@@ -166,7 +168,7 @@ def _complaint(outputs: Mapping[str, Output], interfaces: Mapping[str, Configure
     return f"{optional[0]}: {outputs[optional[0]].complaint}" if optional else ""
 
 
-def _hostname(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_hostname(reading: Reading, output: Output) -> Iterator[Observation]:
     words = output.stdout.decode("utf-8", "replace").split()
     if output.status != 0 or not words:
         return
@@ -177,7 +179,7 @@ def _hostname(reading: Reading, output: Output) -> Iterator[Observation]:
     yield reading.saw("config.hostname", name[:64], text=text, **attributes)
 
 
-def _addresses(
+def _observe_addresses(
     reading: Reading, interfaces: Mapping[str, ConfiguredInterface]
 ) -> Iterator[Observation]:
     """Each address that the inventory gives: on the interface that it names, else anywhere on the
@@ -214,7 +216,7 @@ def _is_address(text: str) -> bool:
     return text.replace(".", "").isdigit() or ":" in text
 
 
-def _sizes(
+def _observe_sizes(
     reading: Reading, interfaces: Mapping[str, ConfiguredInterface]
 ) -> Iterator[Observation]:
     """MTU against the inventory; where that is silent, against what most NICs of the role have on
@@ -228,7 +230,7 @@ def _sizes(
         if nic.mtu:
             wanted, source = str(nic.mtu), "the inventory says"
         elif nic.role in _STORAGE_OR_FABRIC:
-            wanted = _majority([str(interfaces[peer.netdev].mtu) for peer in peers])
+            wanted = _find_majority([str(interfaces[peer.netdev].mtu) for peer in peers])
             source = f"the other {nic.role} cards have"
         else:
             wanted = source = ""
@@ -257,7 +259,7 @@ def _link_settings(reading: Reading) -> Iterator[Observation]:
             if not value:
                 continue
             of_role = [values[peer.netdev] for peer in up if peer.role == nic.role]
-            wanted = _majority([peer_value for peer_value in of_role if peer_value])
+            wanted = _find_majority([peer_value for peer_value in of_role if peer_value])
             text = f"{what} of {nic.netdev} is {value}; the other {nic.role} cards have {wanted}"
             attributes = {"expected": wanted, "text": text} if wanted else {}
             resource = resources.nic(reading.target.name, nic.device)
@@ -269,7 +271,7 @@ def _get_output(outputs: Mapping[str, Output], name: str) -> bytes:
     return output.stdout if output is not None and output.status == 0 else b""
 
 
-def _majority(values: Sequence[str]) -> str:
+def _find_majority(values: Sequence[str]) -> str:
     """What more than half of at least three show; empty where there is no such value."""
     if len(values) < 3:
         return ""
@@ -277,7 +279,7 @@ def _majority(values: Sequence[str]) -> str:
     return value if 2 * count > len(values) else ""
 
 
-def _drivers(outputs: Mapping[str, Output]) -> dict[str, Driver]:
+def _parse_drivers(outputs: Mapping[str, Output]) -> dict[str, Driver]:
     """By interface."""
     found = {}
     for name, output in outputs.items():
@@ -288,7 +290,7 @@ def _drivers(outputs: Mapping[str, Output]) -> dict[str, Driver]:
     return found
 
 
-def _firmware(reading: Reading, drivers: Mapping[str, Driver]) -> Iterator[Observation]:
+def _observe_firmware(reading: Reading, drivers: Mapping[str, Driver]) -> Iterator[Observation]:
     """Firmware by board: cards of another model rightly have another. Peers on other nodes go
     before those here."""
     target = reading.target
@@ -301,7 +303,7 @@ def _firmware(reading: Reading, drivers: Mapping[str, Driver]) -> Iterator[Obser
         for name, peer_driver in drivers.items():
             if _is_alike(target.expected.nic(name), peer_driver, nic, driver):
                 alike.append(peer_driver.firmware)
-        wanted = target.expected.peers.get(key, "") or _majority(alike)
+        wanted = target.expected.peers.get(key, "") or _find_majority(alike)
         text = f"firmware of {netdev} is {driver.firmware}; its peers have {wanted}"
         attributes = {"expected": wanted, "text": text} if wanted else {}
         resource = resources.nic(target.name, nic.device if nic is not None else netdev)
@@ -316,7 +318,9 @@ def _is_alike(
     return is_same_role and other.name == driver.name and other.board == driver.board
 
 
-def _driver_versions(reading: Reading, drivers: Mapping[str, Driver]) -> Iterator[Observation]:
+def _observe_driver_versions(
+    reading: Reading, drivers: Mapping[str, Driver]
+) -> Iterator[Observation]:
     """One version for each driver, as all cards of a node share it."""
     versions = {driver.name: driver.version for driver in drivers.values() if driver.version}
     for name, version in sorted(versions.items()):
@@ -327,7 +331,7 @@ def _driver_versions(reading: Reading, drivers: Mapping[str, Driver]) -> Iterato
         yield reading.saw("config.nic_driver", version, qualifier=name, key=key, **attributes)
 
 
-def _neighbours(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_neighbours(reading: Reading, output: Output) -> Iterator[Observation]:
     """The table for comparing with the next round, and addresses that two machines answer for right
     now."""
     rows = config_outputs.neighbours(output.stdout)[:_MOST_NEIGHBOURS]
@@ -350,7 +354,7 @@ def _is_lasting(row: LldpNeighbour) -> bool:
     return not row.address.startswith(("fe80:", "169.254."))
 
 
-def _probes(reading: Reading) -> Iterator[Observation]:
+def _observe_probes(reading: Reading) -> Iterator[Observation]:
     for name, output in reading.outputs.items():
         if not name.startswith(PROBE) or output.is_missing or output.status not in (0, 1):
             continue
@@ -363,7 +367,7 @@ def _probes(reading: Reading) -> Iterator[Observation]:
             )
 
 
-def _far_ends(
+def _observe_far_ends(
     reading: Reading, found: Mapping[str, config_outputs.FarEnd]
 ) -> Iterator[Observation]:
     """`lldp.neighbour`: the far end as a resource path, exactly the expected one where it is as far
@@ -371,7 +375,7 @@ def _far_ends(
     for netdev, end in sorted(found.items()):
         nic = reading.target.expected.nic(netdev)
         wanted = nic.peer if nic is not None else ""
-        path = _path(end, wanted)
+        path = _get_path(end, wanted)
         text = (
             f"the far end of {netdev} is {end.name}, port"
             f" {end.port or end.description or 'unknown'}"
@@ -389,7 +393,7 @@ def _far_ends(
         )
 
 
-def _path(end: config_outputs.FarEnd, wanted: str) -> str:
+def _get_path(end: config_outputs.FarEnd, wanted: str) -> str:
     """SONiC tells a port's alias as its id and its name as its description; a hardware address
     tells no port at all."""
     kind, _, rest = wanted.partition("/")

@@ -65,14 +65,18 @@ class DisksDetector(NothingToCompare):
         ]
         outputs = via.shell.run_all(target, self.name, listing)
         asked = (
-            via.shell.run_all(target, self.name, _questions(outputs)) if _questions(outputs) else {}
+            via.shell.run_all(target, self.name, _list_questions(outputs))
+            if _list_questions(outputs)
+            else {}
         )
         unasked = [
             name for name, output in asked.items() if name.startswith("nvme.") and output.is_missing
         ]
         again = (
             via.shell.run_all(
-                target, self.name, [_smartctl(name.split(".", 1)[1]) for name in unasked]
+                target,
+                self.name,
+                [_get_smartctl_command(name.split(".", 1)[1]) for name in unasked],
             )
             if unasked
             else {}
@@ -116,7 +120,7 @@ def _observe_list(reading: Reading, output: Output) -> Iterator[Observation]:
             yield reading.saw(_METRICS[found[2]], value.strip(), resource)
 
 
-def _questions(outputs: dict[str, Output]) -> list[Command]:
+def _list_questions(outputs: dict[str, Output]) -> list[Command]:
     """One for each disk that is alive; none for volumes that a RAID controller made up."""
     states: dict[str, str] = {}
     for path, value in files.contents(outputs["nvme-list"]).items():
@@ -124,12 +128,13 @@ def _questions(outputs: dict[str, Output]) -> list[Command]:
         if found:
             states[found[1]] = value.strip() if found[2] == "state" else states.get(found[1], "")
     alive = sorted(name for name, state in states.items() if not state or state in _LIVE)
-    return [*map(_nvme, alive), *map(_smartctl, _unlisted_devices(outputs["block-list"]))][
-        :_MOST_DISKS
-    ]
+    return [
+        *map(_get_nvme_command, alive),
+        *map(_get_smartctl_command, _list_unlisted_devices(outputs["block-list"])),
+    ][:_MOST_DISKS]
 
 
-def _unlisted_devices(output: Output) -> list[str]:
+def _list_unlisted_devices(output: Output) -> list[str]:
     rows = (host_storage.parse_document(output.stdout) or {}).get("blockdevices")
     found = []
     for row in rows if isinstance(rows, list) else []:
@@ -140,7 +145,7 @@ def _unlisted_devices(output: Output) -> list[str]:
     return sorted(found)
 
 
-def _nvme(device: str) -> Command:
+def _get_nvme_command(device: str) -> Command:
     return Command(
         f"nvme.{device}",
         ("nvme", "smart-log", f"/dev/{device}", "-o", "json"),
@@ -149,6 +154,6 @@ def _nvme(device: str) -> Command:
     )
 
 
-def _smartctl(device: str) -> Command:
+def _get_smartctl_command(device: str) -> Command:
     argv = ("smartctl", "--json", "--health", "--attributes", "--info", f"/dev/{device}")
     return Command(f"smartctl.{device}", argv, _TIMEOUT, as_root=True)

@@ -115,15 +115,15 @@ class GpuDetector(NothingToCompare):
         yield reading.saw("gpu.driver_runs", True)
         if printed.driver_version:
             yield reading.saw("gpu.driver_version", printed.driver_version)
-        yield from _inventory(reading, printed)
+        yield from _observe_inventory(reading, printed)
         corrupted = nvidia_smi.corrupted(_format_output(output))
         profiles = _read_mig_profiles(reading)
         for card in printed.cards:
-            if not _words_of_loss(card):
-                yield from _condition(reading, card)
-                yield from _mig_devices(reading, card, profiles)
+            if not _find_words_of_loss(card):
+                yield from _observe_condition(reading, card)
+                yield from _observe_mig_devices(reading, card, profiles)
                 if card.pci:
-                    resource = _resource(reading, card)
+                    resource = _get_resource(reading, card)
                     yield reading.saw("gpu.inforom_valid", card.pci not in corrupted, resource)
 
 
@@ -131,23 +131,25 @@ def _format_output(output: Output) -> str:
     return (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")
 
 
-def _presence(reading: Reading, resource: str, loss: str) -> Observation:
+def _observe_presence(reading: Reading, resource: str, loss: str) -> Observation:
     """`loss` is empty for a GPU that answers, else the words of its loss."""
     attributes = {"text": loss} if loss else {}
     return reading.saw("gpu.present", not loss, resource, **attributes)
 
 
-def _resource(reading: Reading, card: PrintedGpu) -> str:
+def _get_resource(reading: Reading, card: PrintedGpu) -> str:
     """By address; in the list, which has none, by UUID: indices shift when a GPU is missing."""
     index = card.values.get("index", "")
     address = card.pci or card.text("uuid") or f"index:{index}"
     return resources.gpu(reading.target.name, address)
 
 
-def _inventory(reading: Reading, printed: Printed) -> Iterator[Observation]:
+def _observe_inventory(reading: Reading, printed: Printed) -> Iterator[Observation]:
     """Each GPU that nvidia-smi spoke of, well or lost, and each that the inventory knows and it did
     not name."""
-    states = {_resource(reading, card): _words_of_loss(card) for card in printed.cards or ()}
+    states = {
+        _get_resource(reading, card): _find_words_of_loss(card) for card in printed.cards or ()
+    }
     for pci, text in printed.lost.items():
         states[resources.gpu(reading.target.name, pci)] = text
     expected = [resources.gpu(reading.target.name, pci) for _, pci in reading.target.expected.gpus]
@@ -158,14 +160,16 @@ def _inventory(reading: Reading, printed: Printed) -> Iterator[Observation]:
     are_addressed = all(card.pci for card in printed.cards or ())
     known = expected if are_addressed else []
     for resource in dict.fromkeys([*known, *states]):
-        yield _presence(reading, resource, states.get(resource, "nvidia-smi does not list it"))
+        yield _observe_presence(
+            reading, resource, states.get(resource, "nvidia-smi does not list it")
+        )
 
 
 def _is_unread(value: str) -> bool:
     return any(word in value.lower() for word in _UNREAD)
 
 
-def _words_of_loss(card: PrintedGpu) -> str:
+def _find_words_of_loss(card: PrintedGpu) -> str:
     """A GPU whose identity cannot be read, or of whose sensors none can."""
     identity = next((value for value in map(card.text, _IDENTITY) if _is_unread(value)), "")
     sensors = [value for value in map(card.text, _SENSORS) if value]
@@ -173,21 +177,21 @@ def _words_of_loss(card: PrintedGpu) -> str:
     return identity or (sensors[0] if is_mute else "")
 
 
-def _condition(reading: Reading, card: PrintedGpu) -> Iterator[Observation]:
-    resource = _resource(reading, card)
+def _observe_condition(reading: Reading, card: PrintedGpu) -> Iterator[Observation]:
+    resource = _get_resource(reading, card)
     for name in _FACTS:
         if card.text(name):
             yield reading.saw(f"gpu.{name}", card.text(name), resource)
-    yield from _sensors(reading, card, resource)
-    yield from _memory(reading, card, resource)
-    yield from _clocks(reading, card, resource)
+    yield from _observe_sensors(reading, card, resource)
+    yield from _observe_memory(reading, card, resource)
+    yield from _observe_clocks(reading, card, resource)
     yield from _link(reading, card, resource)
-    yield from _fabric(reading, card, resource)
-    yield from _recovery(reading, card, resource)
-    yield from _settings(reading, card, resource)
+    yield from _observe_fabric(reading, card, resource)
+    yield from _observe_recovery(reading, card, resource)
+    yield from _observe_settings(reading, card, resource)
 
 
-def _settings(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
+def _observe_settings(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """What the inventory declares of each GPU against what it is set to. Nothing is said of what a
     driver does not print: newer ones have no application clocks."""
     for name, (printed_name, unit) in SETTINGS.items():
@@ -210,12 +214,12 @@ def _read_mig_profiles(reading: Reading) -> Mapping[str, tuple[str, ...]]:
     return nvidia_smi.read_mig_profiles(output.stdout)
 
 
-def _mig_devices(
+def _observe_mig_devices(
     reading: Reading, card: PrintedGpu, profiles: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Observation]:
     """How many there are, for whoever compares before and after a repair; and whether they are
     those that the inventory declares. A GPU that the list does not name is not judged."""
-    resource = _resource(reading, card)
+    resource = _get_resource(reading, card)
     if card.mig_devices:
         count = len(card.mig_devices)
         sizes = ", ".join(sorted(card.mig_devices, key=lambda size: (len(size), size)))
@@ -246,7 +250,7 @@ def _count_profiles(declared: str) -> Counter[str]:
     return counts
 
 
-def _sensors(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
+def _observe_sensors(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     printed = {name: card.text(name) for name in _SENSORS}
     unread = [
         f"{name.replace('_', ' ')}: {value}" for name, value in printed.items() if _is_unread(value)
@@ -257,7 +261,7 @@ def _sensors(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Obse
         yield reading.saw("gpu.readable", True, resource)
 
 
-def _memory(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
+def _observe_memory(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """Errors that ECC could not mend, and the repairs that wait, were refused, or ran out."""
     for part in ("dram", "sram"):
         since_reset = _sum_uncorrected(card, "volatile", part)
@@ -278,7 +282,9 @@ def _memory(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Obser
     for flag in _MEMORY_FLAGS:
         value = card.flag(flag)
         if value is not None:
-            details = {"text": _MEMORY_FLAGS[flag] + _replaced_rows(card, flag)} if value else {}
+            details = (
+                {"text": _MEMORY_FLAGS[flag] + _get_replaced_rows(card, flag)} if value else {}
+            )
             kind = {"qualifier": _REPAIRED[flag]} if flag in _REPAIRED else {}
             yield reading.saw(f"gpu.ecc.{flag}", value, resource, **kind, **details)
     for name in ("remapped_correctable", "remapped_uncorrectable"):
@@ -309,7 +315,7 @@ _REPAIRED = {
 }
 
 
-def _replaced_rows(card: PrintedGpu, flag: str) -> str:
+def _get_replaced_rows(card: PrintedGpu, flag: str) -> str:
     rows = card.number("remapped_uncorrectable") if flag.startswith("remap_") else None
     return f"; {rows} replaced so far for uncorrectable errors" if rows is not None else ""
 
@@ -349,7 +355,7 @@ def _sum_uncorrected(card: PrintedGpu, period: str, part: str) -> Optional[int]:
     return None
 
 
-def _clocks(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
+def _observe_clocks(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """Hardware slowdowns by their cause. Held down by software to keep to its power limit is
     normal, and not told."""
     causes = {name: card.is_active(f"hw_{name}_slowdown") for name in ("thermal", "power_brake")}
@@ -403,7 +409,7 @@ _FABRIC_HEALTH: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _fabric(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
+def _observe_fabric(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """Whether the GPU has joined its NVLink fabric; a GPU without one says N/A."""
     state, status = card.text("fabric_state"), card.text("fabric_status")
     if state:
@@ -438,7 +444,7 @@ _RECOVERY: Mapping[str, int] = {
 _UNKNOWN_RECOVERY = 1
 
 
-def _recovery(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
+def _observe_recovery(reading: Reading, card: PrintedGpu, resource: str) -> Iterator[Observation]:
     """What the driver itself asks for: 0 nothing, 1 a look, 2 a reset, 3 a reboot; a word not known
     asks for a look."""
     words = card.text("recovery_action")

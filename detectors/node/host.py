@@ -139,7 +139,7 @@ class HostDetector(NothingToCompare):
         for name, output in reading.outputs.items():
             told = list(self._observe_output(reading, name, output))
             found += told
-            trouble = _complaint(name, output, is_told=bool(told))
+            trouble = _find_complaint(name, output, is_told=bool(told))
             silent += [f"{name}: {trouble}"] if trouble else []
         yield from found
         yield reading.silent("; ".join(silent)) if silent else reading.answered()
@@ -155,7 +155,7 @@ class HostDetector(NothingToCompare):
         return read(reading, output) if read else iter(())
 
 
-def _complaint(name: str, output: Output, *, is_told: bool) -> Optional[str]:
+def _find_complaint(name: str, output: Output, *, is_told: bool) -> Optional[str]:
     """Why an output tells less than it should; None where it is well, or not needed."""
     if output.status is None:
         return output.complaint

@@ -114,11 +114,11 @@ class NicDetector(NothingToCompare):
         ibstat = Command("ibstat", ("ibstat",), _LIMIT)
         first = [ip, net_command(), rdma, rdma_command(), pci_command(), ibstat]
         if is_all_known(target):
-            first += _ethtool_commands(listed_interfaces({}, target))
+            first += _list_ethtool_commands(listed_interfaces({}, target))
             outputs = via.shell.run_all(target, self.name, first)
             return Reading(self.name, target, now, outputs)
         outputs = via.shell.run_all(target, self.name, first)
-        second = _ethtool_commands(listed_interfaces(outputs, target))
+        second = _list_ethtool_commands(listed_interfaces(outputs, target))
         more = via.shell.run_all(target, self.name, second) if second else {}
         return Reading(self.name, target, now, {**outputs, **more})
 
@@ -143,16 +143,16 @@ class NicDetector(NothingToCompare):
         return _STATISTICS + _UNNAMED
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        settings = _settings(reading)
-        found = ports(reading, extra=_named_interfaces(reading))
+        settings = _get_settings(reading)
+        found = ports(reading, extra=_list_named_interfaces(reading))
         for port in found:
             peers = find_peers(port, found)
             about = link(port, settings.get(port.netdev), peers)
             yield from _link(reading, port, about)
-            yield from _speed(reading, port, settings, found)
-            yield from _counters(reading, port)
-            yield from _identity(reading, port)
-        complaints = list(_complaints(reading))
+            yield from _observe_speed(reading, port, settings, found)
+            yield from _observe_counters(reading, port)
+            yield from _observe_identity(reading, port)
+        complaints = list(_list_complaints(reading))
         if not complaints:
             yield from _observe_missing(reading, found)
         if complaints:
@@ -165,17 +165,17 @@ class NicDetector(NothingToCompare):
             if seen.metric != "nic.link.state" or seen.value != LinkState.UNCABLED.value:
                 continue
             if (seen.resource, "nic.link.was_up") in before:
-                metric = _working_metric(seen.attributes.get("layer") == "infiniband")
+                metric = _get_working_metric(seen.attributes.get("layer") == "infiniband")
                 text = "link is down; it was up before"
                 attributes = {**seen.attributes, "text": text}
                 yield Observation(seen.resource, metric, False, seen.observed_at, attributes)
-        yield from _outages(now, before)
+        yield from _observe_outages(now, before)
         speeds = list(rates(now, before))
         yield from speeds
         yield from bit_errors(speeds)
 
 
-def _ethtool_commands(netdevs: Sequence[str]) -> list[Command]:
+def _list_ethtool_commands(netdevs: Sequence[str]) -> list[Command]:
     commands = []
     for netdev in netdevs:
         commands.append(Command(_SETTINGS + netdev, ("ethtool", netdev), _LIMIT))
@@ -185,14 +185,14 @@ def _ethtool_commands(netdevs: Sequence[str]) -> list[Command]:
     return commands
 
 
-def _named_interfaces(reading: Reading) -> list[str]:
+def _list_named_interfaces(reading: Reading) -> list[str]:
     """Interfaces of which single outputs were handed in, without a list of what there is."""
     names = [] if "ip" in reading.outputs else list(reading.outputs)
     prefixes = (_SETTINGS, _STATISTICS, _FEC, _DRIVER)
     return [name.partition(".")[2] for name in names if name.startswith(prefixes)]
 
 
-def _settings(reading: Reading) -> Mapping[str, Settings]:
+def _get_settings(reading: Reading) -> Mapping[str, Settings]:
     by_netdev: dict[str, Settings] = {}
     for name, output in reading.outputs.items():
         if not name.startswith(_SETTINGS):
@@ -203,7 +203,7 @@ def _settings(reading: Reading) -> Mapping[str, Settings]:
     return by_netdev
 
 
-def _working_metric(is_infiniband: bool) -> str:
+def _get_working_metric(is_infiniband: bool) -> str:
     return "nic.ib.link.working" if is_infiniband else "nic.link.working"
 
 
@@ -217,7 +217,7 @@ def _link(reading: Reading, port: NicPort, about: Link) -> Iterator[Observation]
     if about.state is LinkState.UP:
         yield reading.saw("nic.link.was_up", True, at)
     if port.role != RESERVED and about.state in (LinkState.UP, LinkState.FAILED):
-        metric = _working_metric(port.is_infiniband)
+        metric = _get_working_metric(port.is_infiniband)
         yield reading.saw(metric, about.state is LinkState.UP, at, **attributes)
 
 
@@ -227,13 +227,13 @@ def _names(port: NicPort) -> dict[str, str]:
     return {name: value for name, value in named.items() if value not in ("", _UNNAMED)}
 
 
-def _speed(
+def _observe_speed(
     reading: Reading, port: NicPort, settings: Mapping[str, Settings], found: Sequence[NicPort]
 ) -> Iterator[Observation]:
-    speed = _gbps(port, settings)
+    speed = _get_gbps(port, settings)
     if speed is None or not up(port, settings.get(port.netdev)):
         return
-    wanted = _wanted_gbps(port, settings, found)
+    wanted = _get_wanted_gbps(port, settings, found)
     attributes = _names(port)
     if wanted is not None and port.role != RESERVED:
         attributes["raise_at"] = f"{wanted:g}"
@@ -241,7 +241,7 @@ def _speed(
     yield reading.saw("nic.speed_gbps", speed, port.resource(reading.target), **attributes)
 
 
-def _wanted_gbps(
+def _get_wanted_gbps(
     port: NicPort, settings: Mapping[str, Settings], found: Sequence[NicPort]
 ) -> Optional[float]:
     """Without the inventory's word, no more is wanted of a port than one of its kind on this node
@@ -256,20 +256,20 @@ def _wanted_gbps(
         other_settings = settings.get(other.netdev)
         if other_settings is None or other_settings.supported_gbps != about.supported_gbps:
             continue
-        speed = _gbps(other, settings)
+        speed = _get_gbps(other, settings)
         if speed is not None:
             speeds.append(speed)
     return max(speeds, default=None)
 
 
-def _gbps(port: NicPort, settings: Mapping[str, Settings]) -> Optional[float]:
+def _get_gbps(port: NicPort, settings: Mapping[str, Settings]) -> Optional[float]:
     about = settings.get(port.netdev)
     if about is not None and about.speed_gbps is not None:
         return about.speed_gbps
     return port.rdma.rate_gbps if port.rdma is not None and port.is_infiniband else None
 
 
-def _counters(reading: Reading, port: NicPort) -> Iterator[Observation]:
+def _observe_counters(reading: Reading, port: NicPort) -> Iterator[Observation]:
     output = reading.outputs.get(_STATISTICS + port.netdev)
     statistics = nic_outputs.statistics(output.stdout) if output is not None else {}
     blocks = reading.outputs.get(_FEC + port.netdev)
@@ -287,7 +287,7 @@ def _counters(reading: Reading, port: NicPort) -> Iterator[Observation]:
         yield reading.saw(metric, value, port.resource(reading.target), **attributes)
 
 
-def _identity(reading: Reading, port: NicPort) -> Iterator[Observation]:
+def _observe_identity(reading: Reading, port: NicPort) -> Iterator[Observation]:
     resource = port.resource(reading.target)
     output = reading.outputs.get(_DRIVER + port.netdev)
     driver = nic_outputs.driver(output.stdout) if output is not None else {}
@@ -326,7 +326,7 @@ def _observe_missing(reading: Reading, found: Sequence[NicPort]) -> Iterator[Obs
         yield reading.saw("nic.present", row.device in seen, at, text=text, role=row.role)
 
 
-def _complaints(reading: Reading) -> Iterator[str]:
+def _list_complaints(reading: Reading) -> Iterator[str]:
     """What should have come and did not, or could not be read. RDMA's programs are optional, ip and
     ethtool are not."""
     known, reported = 0, set()
@@ -381,7 +381,7 @@ def _is_gone(output: Output) -> bool:
     return b"No such device" in output.stderr
 
 
-def _outages(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+def _observe_outages(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
     """How often each InfiniBand port came back after being seen down for so long: counted up from
     round to round."""
     for seen in now:

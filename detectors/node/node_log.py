@@ -191,12 +191,12 @@ def read_lines(
             if raw.strip() and not raw.startswith(b"-- "):
                 yield raw[:_LONGEST_LINE].decode("utf-8", "replace"), f"n={number}"
             continue
-        entry = _entry(raw)
+        entry = _parse_entry(raw)
         if entry is not None and entry.get("__CURSOR"):
             yield _format_syslog(entry, host), str(entry["__CURSOR"])[:400]
 
 
-def _entry(raw: bytes) -> Optional[dict[str, Any]]:
+def _parse_entry(raw: bytes) -> Optional[dict[str, Any]]:
     if not raw.lstrip().startswith(b"{"):
         return None
     try:
@@ -209,23 +209,23 @@ def _entry(raw: bytes) -> Optional[dict[str, Any]]:
 def _format_syslog(entry: dict[str, Any], host: str) -> str:
     """RFC 5424 with printk's stamp, as forwarded lines have it: one line by two paths folds to one
     fault."""
-    seconds = _number(entry.get("__REALTIME_TIMESTAMP")) / 1e6
+    seconds = _parse_number(entry.get("__REALTIME_TIMESTAMP")) / 1e6
     try:
         stamp = datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat() if seconds else "-"
     except (ValueError, OverflowError, OSError):
         stamp = "-"
     since_boot = entry.get("_SOURCE_MONOTONIC_TIMESTAMP")
-    micros = _number(since_boot)
+    micros = _parse_number(since_boot)
     printk = (
         f"[{micros // 1_000_000:5d}.{micros % 1_000_000:06d}] " if since_boot is not None else ""
     )
-    priority = min(max(_number(entry.get("PRIORITY", "6")), 0), 7)
-    message = _message(entry.get("MESSAGE"))
+    priority = min(max(_parse_number(entry.get("PRIORITY", "6")), 0), 7)
+    message = _parse_message(entry.get("MESSAGE"))
     line = f"<{priority}>1 {stamp} {host or '-'} kernel - - - {printk}{message}"
     return line[:_LONGEST_LINE]
 
 
-def _message(value: object) -> str:
+def _parse_message(value: object) -> str:
     """Text; bytes that are no UTF-8 come as a list of numbers (systemd's Journal JSON format)."""
     if isinstance(value, list):
         codes = [
@@ -235,6 +235,6 @@ def _message(value: object) -> str:
     return " ".join(str(value or "").split("\n"))
 
 
-def _number(value: object) -> int:
+def _parse_number(value: object) -> int:
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -135,7 +135,7 @@ class NvlinkDetector(NothingToCompare):
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
         if _TOPO in reading.outputs:
-            yield from _topology(reading, reading.outputs[_TOPO])
+            yield from _observe_topology(reading, reading.outputs[_TOPO])
             return
         outputs = dict(reading.outputs)
         outputs.pop(_GPUS.name, None)
@@ -144,13 +144,13 @@ class NvlinkDetector(NothingToCompare):
         if on_bus is False and not reading.target.expected.gpus:
             yield reading.answered()  # a node without GPUs
             return
-        gpus = _gpus(outputs.values())
+        gpus = _parse_gpus(outputs.values())
         yield from _observe_answer(reading, outputs, has_gpus=bool(gpus))
-        addresses = _addresses(reading, len(gpus))
+        addresses = _get_addresses(reading, len(gpus))
         for gpu in gpus.values():
             address = addresses.get(gpu.index) or gpu.uuid or f"index:{gpu.index}"
             resource = resources.gpu(reading.target.name, address)
-            yield from _links(reading, gpu, gpus, resource)
+            yield from _observe_links(reading, gpu, gpus, resource)
             if gpu.counts:
                 yield reading.saw("nvlink.error_counts", _pack(gpu.counts), resource)
 
@@ -187,7 +187,7 @@ def _is_empty(output: Output) -> bool:
     return not (output.stdout + output.stderr).strip()
 
 
-def _gpus(outputs: Iterable[Output]) -> dict[str, _Gpu]:
+def _parse_gpus(outputs: Iterable[Output]) -> dict[str, _Gpu]:
     """By index, from all outputs together. Text that is none of theirs is passed over."""
     found: dict[str, _Gpu] = {}
     for output in outputs:
@@ -216,13 +216,13 @@ def _parse_line(gpu: _Gpu, line: str) -> None:
     elif count is not None:
         lane = _LANE.search(rest.lower())
         where = f"{link} lane {lane['lane']}" if lane else link
-        kind = _error_kind(count["label"])
+        kind = _get_error_kind(count["label"])
         if kind:
             known = gpu.counts.get((kind, where), 0)
             gpu.counts[kind, where] = known + int(count["count"])
 
 
-def _error_kind(label: str) -> str:
+def _get_error_kind(label: str) -> str:
     """Empty for a counter of normal work."""
     for kind, pattern in _KINDS:
         if pattern.search(label):
@@ -230,7 +230,7 @@ def _error_kind(label: str) -> str:
     return ""
 
 
-def _addresses(reading: Reading, count: int) -> dict[str, str]:
+def _get_addresses(reading: Reading, count: int) -> dict[str, str]:
     """Index to PCI address: nvidia-smi's own word, else the inventory's where no GPU is missing:
     indices shift."""
     expected = reading.target.expected.gpus
@@ -246,7 +246,7 @@ def _addresses(reading: Reading, count: int) -> dict[str, str]:
     return known
 
 
-def _links(
+def _observe_links(
     reading: Reading, gpu: _Gpu, gpus: Mapping[str, _Gpu], resource: str
 ) -> Iterator[Observation]:
     """Judged against the module's number, or its neighbours'; without either the links are only
@@ -281,7 +281,7 @@ def _get_wanted_links(gpu: _Gpu, gpus: Mapping[str, _Gpu]) -> Optional[int]:
     return most or None
 
 
-def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_topology(reading: Reading, output: Output) -> Iterator[Observation]:
     """By the bonds between each two GPUs. One that has none while all others are bonded with each
     other has lost its links; where some others have none either, they are cards with bridges, and
     nothing is said."""
@@ -290,12 +290,12 @@ def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
         yield reading.silent(f"nvidia-smi topo -m: {output.complaint}")
         return
     yield reading.answered()
-    addresses = _addresses(reading, len(rows))
+    addresses = _get_addresses(reading, len(rows))
     bonds = [list(map(_count_links, cells[: len(rows)])) for cells in rows.values()]
     for number, (index, counts) in enumerate(zip(rows, bonds)):
         address = addresses.get(index) or f"index:{index}"
         resource = resources.gpu(reading.target.name, address)
-        others = _bonds_of_others(bonds, number)
+        others = _list_bonds_of_others(bonds, number)
         up = max(counts, default=0)
         if not _is_fully_bonded(others):
             yield reading.saw("nvlink.links_up", up, resource)
@@ -305,7 +305,7 @@ def _topology(reading: Reading, output: Output) -> Iterator[Observation]:
         yield reading.saw("nvlink.links_active", up, resource, raise_at=str(wanted), text=text)
 
 
-def _bonds_of_others(bonds: Sequence[list[int]], number: int) -> list[list[int]]:
+def _list_bonds_of_others(bonds: Sequence[list[int]], number: int) -> list[list[int]]:
     """The bonds of the other GPUs with each other."""
     rows = [*bonds[:number], *bonds[number + 1 :]]
     return [row[:number] + row[number + 1 :] for row in rows]

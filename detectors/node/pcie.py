@@ -140,8 +140,8 @@ class PcieDetector(NothingToCompare):
         return _AER.name if b"/aer_dev_" in head else _LINKS.name
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        found = _devices(reading)
-        counts = _errors(reading)
+        found = _parse_devices(reading)
+        counts = _parse_errors(reading)
         cut = next((output for output in reading.outputs.values() if output.status is None), None)
         if cut is not None or (not found and counts is None):
             first = cut or next(iter(reading.outputs.values()), None)
@@ -153,7 +153,7 @@ class PcieDetector(NothingToCompare):
         if found:
             gpu_count = sum(1 for device in found if device.is_gpu)
             yield reading.saw("pcie.gpus_on_bus", gpu_count)
-        yield from _links(reading, devices)
+        yield from _observe_links(reading, devices)
         if counts is not None:
             wanted = {pci: kinds for pci, kinds in counts.items() if not found or pci in devices}
             yield reading.saw("pcie.aer_counts", _pack(wanted))
@@ -165,14 +165,14 @@ class PcieDetector(NothingToCompare):
                 yield from _observe_increases(seen, before)
 
 
-def _devices(reading: Reading) -> list[Device]:
+def _parse_devices(reading: Reading) -> list[Device]:
     lspci = reading.outputs.get(_LSPCI)
     if lspci is not None:
-        return list(_from_lspci(lspci))
-    return list(_from_sysfs(reading.outputs.get(_LINKS.name)))
+        return list(_parse_lspci(lspci))
+    return list(_parse_sysfs(reading.outputs.get(_LINKS.name)))
 
 
-def _from_sysfs(output: Optional[Output]) -> Iterator[Device]:
+def _parse_sysfs(output: Optional[Output]) -> Iterator[Device]:
     if output is None:
         return
     texts: dict[str, dict[str, str]] = {}
@@ -192,7 +192,7 @@ def _from_sysfs(output: Optional[Output]) -> Iterator[Device]:
         yield Device(pci, values["class"][2:6], vendor, below, now, best)
 
 
-def _from_lspci(output: Output) -> Iterator[Device]:
+def _parse_lspci(output: Output) -> Iterator[Device]:
     """`lspci`, of which -vvv as root tells of links."""
     device: Optional[Device] = None
     for line in output.stdout.decode("utf-8", "replace").splitlines():
@@ -203,14 +203,14 @@ def _from_lspci(output: Output) -> Iterator[Device]:
                 yield device
             kind = head["class"] or _CLASS_NAMES.get(head["name"].strip(), "")
             pci = resources.pci_address(head["pci"]) or head["pci"]
-            device = Device(pci, kind, _vendor(line))
+            device = Device(pci, kind, _parse_vendor(line))
         elif device is not None:
             device = _add_line(device, line)
     if device is not None:
         yield device
 
 
-def _vendor(line: str) -> str:
+def _parse_vendor(line: str) -> str:
     if "NVIDIA" in line:
         return "10de"
     return "1002" if "[AMD/ATI]" in line else ""
@@ -238,7 +238,7 @@ def _link(speed: str, width: str) -> PcieLink:
     return PcieLink(known_speed, known_lanes)
 
 
-def _links(reading: Reading, devices: Mapping[str, Device]) -> Iterator[Observation]:
+def _observe_links(reading: Reading, devices: Mapping[str, Device]) -> Iterator[Observation]:
     """Each link once, at the first function of its lower end, against the lesser of both ends'
     best."""
     above = {device.below: device for device in devices.values() if device.below}
@@ -268,8 +268,8 @@ def _evaluate_device(
     reading: Reading, device: Device, port: Optional[Device]
 ) -> Iterator[Observation]:
     best = port.best if port is not None else PcieLink()
-    width = _lesser(device.best.width, best.width)
-    speed = _lesser(device.best.speed, best.speed)
+    width = _get_lesser(device.best.width, best.width)
+    speed = _get_lesser(device.best.speed, best.speed)
     now = device.now
     short = []
     if width is not None and now.width is not None and now.width < width:
@@ -283,16 +283,16 @@ def _evaluate_device(
     if short:
         where = f" below {port.pci}" if port is not None else ""
         attributes["text"] = f"{device.pci}{where}: {', '.join(short)}"
-    resource = _resource(reading.target, device)
+    resource = _get_resource(reading.target, device)
     yield reading.saw("pcie.full_link", not short, resource, **attributes)
 
 
-def _lesser(*values: Optional[float]) -> Optional[float]:
+def _get_lesser(*values: Optional[float]) -> Optional[float]:
     known = [value for value in values if value is not None]
     return min(known) if known else None
 
 
-def _resource(target: Target, device: Device) -> str:
+def _get_resource(target: Target, device: Device) -> str:
     """As ingest names it: the GPU, the NIC that the inventory has there, else the bare PCI
     function."""
     if device.is_gpu:
@@ -303,7 +303,7 @@ def _resource(target: Target, device: Device) -> str:
     return resources.pci_device(target.name, device.pci)
 
 
-def _errors(reading: Reading) -> Optional[dict[str, dict[str, int]]]:
+def _parse_errors(reading: Reading) -> Optional[dict[str, dict[str, int]]]:
     """PCI address to count by kind, of those not zero; None where the kernel keeps no counters, or
     none were read."""
     output = reading.outputs.get(_AER.name)

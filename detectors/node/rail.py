@@ -92,11 +92,11 @@ class RailDetector(NothingToCompare):
         rails = [port for port in ports(reading) if port.rdma is not None]
         for port in rails:
             yield from _observe_port(reading, port)
-        complaint = _complaint(reading, rails)
+        complaint = _find_complaint(reading, rails)
         yield reading.silent(complaint) if complaint else reading.answered()
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-        rates = {rate.resource: rate for rate in _rates(now, before)}
+        rates = {rate.resource: rate for rate in _compute_rates(now, before)}
         if len(rates) < _FEWEST_RAILS:
             return
         median = statistics.median(rate.bytes_per_s for rate in rates.values())
@@ -107,7 +107,7 @@ class RailDetector(NothingToCompare):
             return
         for rate in rates.values():
             faster = [peer for peer in rates.values() if peer.bytes_per_s >= median]
-            cause = _cause(rate, [peer for peer in faster if peer is not rate])
+            cause = _find_cause(rate, [peer for peer in faster if peer is not rate])
             own_gb_per_s, median_gb_per_s = rate.bytes_per_s / 1e9, median / 1e9
             text = (
                 f"carries {own_gb_per_s:.1f} GB/s, the median of the node's rails is"
@@ -131,7 +131,7 @@ def _observe_port(reading: Reading, port: NicPort) -> Iterator[Observation]:
     if nic is not None and nic.rail is not None:
         facts["rail"] = str(nic.rail)
     facts["line_gbps"] = f"{speed:g}" if speed else ""
-    facts["pcie"] = _pcie_share(rdma.files)
+    facts["pcie"] = _compute_pcie_share(rdma.files)
     attributes = {name: value for name, value in facts.items() if value}
     for metric, name in (("rail.rx_bytes", "port_rcv_data"), ("rail.tx_bytes", "port_xmit_data")):
         if name in rdma.counters:
@@ -142,7 +142,7 @@ def _observe_port(reading: Reading, port: NicPort) -> Iterator[Observation]:
             yield reading.saw(metric, sum(counts), resource)
 
 
-def _pcie_share(files: Mapping[str, str]) -> str:
+def _compute_pcie_share(files: Mapping[str, str]) -> str:
     """`0.5` where the card's PCI Express link has half the width or speed that it could have;
     empty: not known."""
     texts = [files.get(f"device/{name}", "") for name in _PCIE]
@@ -154,7 +154,7 @@ def _pcie_share(files: Mapping[str, str]) -> str:
     return f"{float(speed[1]) * width / best:g}" if best else ""
 
 
-def _complaint(reading: Reading, rails: Sequence[NicPort]) -> str:
+def _find_complaint(reading: Reading, rails: Sequence[NicPort]) -> str:
     output = reading.outputs.get("infiniband")
     if output is None or output.status is None or output.is_missing:
         return f"sysfs: {output.complaint}" if output is not None else "nothing was read"
@@ -183,13 +183,13 @@ class _Rate:
         return Observation(self.resource, metric, value, self.at, attributes)
 
 
-def _rates(now: Sequence[Observation], before: Samples) -> Iterator[_Rate]:
+def _compute_rates(now: Sequence[Observation], before: Samples) -> Iterator[_Rate]:
     """Of fabric ports whose counters were read 50 to 70 s apart. The busier direction counts."""
     growth: dict[str, dict[str, float]] = {}
     fabric: dict[str, Observation] = {}
     for observation in now:
         last = before.get((observation.resource, observation.metric))
-        increase = _increase(observation, last) if last is not None else None
+        increase = _compute_increase(observation, last) if last is not None else None
         if increase is None:
             continue
         growth.setdefault(observation.resource, {})[observation.metric] = increase
@@ -200,7 +200,7 @@ def _rates(now: Sequence[Observation], before: Samples) -> Iterator[_Rate]:
         yield _make_rate(observation, growth[resource])
 
 
-def _increase(observation: Observation, last: Sample) -> Optional[float]:
+def _compute_increase(observation: Observation, last: Sample) -> Optional[float]:
     """Bytes per second, all else as counted; None where the two cannot be compared."""
     value = observation.value
     if not isinstance(value, int) or not isinstance(last.value, (int, float)):
@@ -230,7 +230,7 @@ def _make_rate(observation: Observation, growth: Mapping[str, float]) -> _Rate:
     )
 
 
-def _cause(rate: _Rate, faster: Sequence[_Rate]) -> str:
+def _find_cause(rate: _Rate, faster: Sequence[_Rate]) -> str:
     """What beside a slow rail explains it. Retransmissions count where the rails that keep up have
     fewer."""
     if rate.lost:

@@ -105,7 +105,7 @@ class TransceiverDetector(NothingToCompare):
         ]
         if is_all_known(target):
             nics = [nic.device for nic in target.expected.nics]
-            first += _ethtool_commands(listed_interfaces({}, target), nics)
+            first += _list_ethtool_commands(listed_interfaces({}, target), nics)
             outputs = via.shell.run_all(target, self.name, first)
             return Reading(self.name, target, now, outputs)
         outputs = via.shell.run_all(target, self.name, first)
@@ -113,7 +113,7 @@ class TransceiverDetector(NothingToCompare):
         devices: list[str] = []
         if not outputs[_HAS_MLXLINK.name].is_missing:
             devices = [port.rdma.device for port in ports(listed) if port.rdma is not None]
-        second = _ethtool_commands(listed_interfaces(outputs, target), devices)
+        second = _list_ethtool_commands(listed_interfaces(outputs, target), devices)
         more = via.shell.run_all(target, self.name, second) if second else {}
         return Reading(self.name, target, now, {**outputs, **more})
 
@@ -124,16 +124,16 @@ class TransceiverDetector(NothingToCompare):
         return (_MLXLINK if is_mlxlink else _MODULE) + _UNNAMED
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        found = _ports(reading)
+        found = _list_ports(reading)
         for port in found:
-            module = _module(reading, port)
+            module = _parse_module(reading, port)
             if module is None:
                 continue
             yield from _observe_facts(reading, port, module)
             is_used = link(port, None, find_peers(port, found)).state not in _NOT_IN_USE
             if is_used and not module.is_low_power:
                 yield from _evaluate_port(reading, port, module)
-        complaints = list(dict.fromkeys(_complaints(reading)))
+        complaints = list(dict.fromkeys(_list_complaints(reading)))
         if complaints:
             yield reading.silent("; ".join(complaints)[:500])
         else:
@@ -156,20 +156,20 @@ class TransceiverDetector(NothingToCompare):
             return
         at = max(seen.observed_at for seen in now)
         for resource, grown in errors.items():
-            for lane, ratio, text in _ratios(grown, light.get(resource, {})):
+            for lane, ratio, text in _compute_ratios(grown, light.get(resource, {})):
                 attributes = {"lane": lane, "qualifier": f"lane {lane}", "text": text}
                 yield Observation(resource, "nic.module.lane_error_ratio", ratio, at, attributes)
 
 
-def _ethtool_commands(netdevs: Sequence[str], devices: Sequence[str]) -> list[Command]:
+def _list_ethtool_commands(netdevs: Sequence[str], devices: Sequence[str]) -> list[Command]:
     modules = [
         Command(_MODULE + name, ("ethtool", "-m", name), _LIMIT, as_root=True) for name in netdevs
     ]
-    links = [_mlxlink(name) for name in dict.fromkeys(devices) if _is_for_mlxlink(name)]
+    links = [_get_mlxlink_command(name) for name in dict.fromkeys(devices) if _is_for_mlxlink(name)]
     return [*modules, *links]
 
 
-def _mlxlink(device: str) -> Command:
+def _get_mlxlink_command(device: str) -> Command:
     argv = ("mlxlink", "-d", device, "-m", "-c", "--json")
     return Command(_MLXLINK + device, argv, _LIMIT, as_root=True)
 
@@ -178,7 +178,7 @@ def _is_for_mlxlink(device: str) -> bool:
     return bool(device.startswith("mlx") and "bond" not in device and NAME.fullmatch(device))
 
 
-def _ports(reading: Reading) -> list[NicPort]:
+def _list_ports(reading: Reading) -> list[NicPort]:
     """Those that the node lists, or those of single outputs handed in."""
     if "ip" in reading.outputs:
         return ports(reading)
@@ -186,7 +186,7 @@ def _ports(reading: Reading) -> list[NicPort]:
     return ports(reading, extra=[name for name in named if name])
 
 
-def _module(reading: Reading, port: NicPort) -> Optional[OpticalModule]:
+def _parse_module(reading: Reading, port: NicPort) -> Optional[OpticalModule]:
     rdma = port.rdma.device if port.rdma is not None else ""
     outputs = reading.outputs
     ethtool = outputs.get(_MODULE + port.netdev)
@@ -208,11 +208,11 @@ def _observe_facts(reading: Reading, port: NicPort, module: OpticalModule) -> It
         return
     for what in _LEVELS:
         for lane, value in sorted(module.values.get(what, {}).items()):
-            attributes = _lane_attributes(lane)
+            attributes = _get_lane_attributes(lane)
             yield reading.saw(f"optics.{what}", round(value, 4), resource, **attributes)
 
 
-def _lane_attributes(lane: int) -> dict[str, str]:
+def _get_lane_attributes(lane: int) -> dict[str, str]:
     return {"lane": str(lane), "qualifier": f"lane {lane}"} if lane else {}
 
 
@@ -221,12 +221,12 @@ def _evaluate_port(reading: Reading, port: NicPort, module: OpticalModule) -> It
     if module.has_optics:
         yield from _evaluate_light(reading, resource, module, "rx_power_dbm", "receives")
         yield from _evaluate_light(reading, resource, module, "tx_power_dbm", "sends")
-        limits = _bounds(module, "temperature_celsius", "high")
+        limits = _get_bounds(module, "temperature_celsius", "high")
         for degrees in module.values.get("temperature_celsius", {}).values():
             text = f"{degrees:.0f} degrees Celsius{_format_limits(limits)}"
             attributes = {"text": text, **limits}
             yield reading.saw("nic.module.temperature_celsius", degrees, resource, **attributes)
-        yield from _flags(reading, resource, module)
+        yield from _observe_flags(reading, resource, module)
     ber, uncorrectable = module.raw_ber, module.uncorrectable
     if ber is not None:
         text = f"{ber:.1e} before correction"
@@ -245,15 +245,15 @@ def _evaluate_light(
     """Of each lane in use, against the module's own thresholds."""
     if what not in module.values:
         return
-    limits = _bounds(module, what, "low")
+    limits = _get_bounds(module, what, "low")
     for lane in module.lit_lanes:
         dbm = module.values[what].get(lane, optics.DARK_DBM)
         text = f"lane {lane} {verb} {dbm:.2f} dBm{_format_limits(limits)}"
-        attributes = {"text": text, **_lane_attributes(lane), **limits}
+        attributes = {"text": text, **_get_lane_attributes(lane), **limits}
         yield reading.saw(f"nic.module.{what}", round(dbm, 2), resource, **attributes)
 
 
-def _bounds(module: OpticalModule, what: str, way: str) -> dict[str, str]:
+def _get_bounds(module: OpticalModule, what: str, way: str) -> dict[str, str]:
     """The module's own thresholds, where they are in order: raised at its alarm, cleared at its
     warning."""
     limits = module.limits.get(what, OpticsLimits())
@@ -267,7 +267,7 @@ def _format_limits(limits: Mapping[str, str]) -> str:
     return f", its own alarm is at {limits['raise_at']}" if limits else ""
 
 
-def _flags(reading: Reading, resource: str, module: OpticalModule) -> Iterator[Observation]:
+def _observe_flags(reading: Reading, resource: str, module: OpticalModule) -> Iterator[Observation]:
     for grade in ("alarm", "warning"):
         if grade not in module.flags:
             continue
@@ -280,7 +280,7 @@ def _flags(reading: Reading, resource: str, module: OpticalModule) -> Iterator[O
 
 def _is_evaluated_by_value(module: OpticalModule, flag: str) -> bool:
     what, way, _ = flag.split("/")
-    return _EVALUATED_BY_VALUE.get(what) == way and bool(_bounds(module, what, way))
+    return _EVALUATED_BY_VALUE.get(what) == way and bool(_get_bounds(module, what, way))
 
 
 def _format_flag(flag: str) -> str:
@@ -290,7 +290,7 @@ def _format_flag(flag: str) -> str:
     return f"{quantity} {way}{where}"
 
 
-def _ratios(
+def _compute_ratios(
     grown: Mapping[str, int], light: Mapping[str, float]
 ) -> Iterator[tuple[str, float, str]]:
     """Each lane's new errors against the middle one of the others; 1 for a lane that gets as much
@@ -310,7 +310,7 @@ def _ratios(
         yield lane, round(ratio, 2) if is_suspect else 1.0, text
 
 
-def _complaints(reading: Reading) -> Iterator[str]:
+def _list_complaints(reading: Reading) -> Iterator[str]:
     """ethtool as root is needed; mlxlink is NVIDIA's and may be missing, but not refuse."""
     is_read = False
     for name, output in reading.outputs.items():

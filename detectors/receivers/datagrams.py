@@ -73,7 +73,7 @@ class Datagrams:
             self._loop.remove_reader(self._socket.fileno())
         else:
             self._loop.add_reader(self._socket.fileno(), self._drain)
-            self._go_on()
+            self._continue_soon()
 
     def drain_and_close(self, *, is_held_back: bool) -> None:
         """What has come and was not read is taken. While senders are held back there is no room for
@@ -129,7 +129,7 @@ class Datagrams:
             drained = 1
         self._take_turn()
         if drained < _PER_WAKE:
-            self._go_on()
+            self._continue_soon()
         return drained > 0
 
     def _keep(self, line: bytes, address: str) -> None:
@@ -160,19 +160,19 @@ class Datagrams:
             size += len(lines[-1])
         self._sizes[address] -= size
         self._size -= size
-        return _block(lines)
+        return _make_block(lines)
 
-    def _go_on(self) -> None:
+    def _continue_soon(self) -> None:
         """Another turn soon, where something waits and nobody has asked for one."""
         is_asked = self._turn is not None
         if self._waiting and not is_asked and not self._is_held_back and self._loop is not None:
-            self._turn = self._loop.call_soon(self._next_turn)
+            self._turn = self._loop.call_soon(self._take_next_turn)
 
-    def _next_turn(self) -> None:
+    def _take_next_turn(self) -> None:
         self._turn = None
         if not self._is_held_back:
             self._take_turn()
-            self._go_on()
+            self._continue_soon()
 
 
 def _bind(address: tuple[str, int]) -> socket.socket:
@@ -191,7 +191,7 @@ def _bind(address: tuple[str, int]) -> socket.socket:
     return bound
 
 
-def _block(lines: list[bytes]) -> bytes:
+def _make_block(lines: list[bytes]) -> bytes:
     """One datagram is one line: a line feed within it becomes a space."""
     block = b"\n".join(lines)
     if block.count(b"\n") != len(lines) - 1:

@@ -135,7 +135,7 @@ class Delivery:
             self.step()
         self.step()
         if self._owes_bell:
-            self._ring()
+            self._ring_doorbell()
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -148,7 +148,7 @@ class Delivery:
             return
         try:
             self._learn_position()
-            while batches := self._next_batches():
+            while batches := self._read_next_batches():
                 self._check_backlog(now)
                 if self._is_held_back:
                     return
@@ -182,7 +182,7 @@ class Delivery:
             self._fresh_bytes = 0
         self._spool.remove_delivered(self._position)
 
-    def _next_batches(self) -> list[Batch]:
+    def _read_next_batches(self) -> list[Batch]:
         """Those that follow the position, oldest first, without records whose checksum is wrong.
         Raises OSError."""
         with self._lock:
@@ -255,9 +255,9 @@ class Delivery:
         if is_at_work and now < self._rang_s + _CHECK_EVERY_S:
             return
         self._rang_s = now
-        self._ring()
+        self._ring_doorbell()
 
-    def _ring(self) -> None:
+    def _ring_doorbell(self) -> None:
         self._owes_bell = False
         self._inbox.ring()
 

@@ -192,7 +192,7 @@ class Folder:
         self._ready = []
         self._emitted_since_sweep += len(leaving)
         self._is_storm = self._is_storm or self._emitted_since_sweep > STORM_EVENTS_PER_S
-        taken = [self._emit(line, now) for line in leaving]
+        taken = [self._make_folded(line, now) for line in leaving]
         if now - self._swept_s > 1.0:
             self._sweep(now)
         return taken
@@ -216,7 +216,7 @@ class Folder:
         else:
             standing[1][id(line)] = line
 
-    def _no_longer_waits(self, line: _Line, fact: Fact) -> None:
+    def _remove_waiting(self, line: _Line, fact: Fact) -> None:
         condition = (fact.fault_type, fact.resource)
         standing = self._standing.get(condition)
         if standing is not None and standing[1].pop(id(line), None) is not None and not standing[1]:
@@ -259,12 +259,12 @@ class Folder:
             key: line for key, line in self._lines.items() if line.waiting or line.seen_s > quiet
         }
 
-    def _emit(self, line: _Line, now: float) -> Folded:
+    def _make_folded(self, line: _Line, now: float) -> Folded:
         folded, line.waiting = line.waiting, None
         if folded is None:
             raise AssertionError("a listed line has an event waiting")
         folded.is_open = False
-        self._no_longer_waits(line, folded.fact)
+        self._remove_waiting(line, folded.fact)
         if self._is_storm and line.emitted < BURST:
             line.emitted = BURST
         if line.emitted >= BURST:

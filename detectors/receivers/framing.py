@@ -138,25 +138,25 @@ class Framer:
                     continue
                 if space < 0:
                     if size - position >= 8 or not _COUNT_START.match(rest, position):
-                        raise FramingError(_shown(rest, position))
+                        raise FramingError(_get_shown(rest, position))
                     break
                 count = rest[position:space]
                 if not count.isdigit() or count < b"1":
-                    raise FramingError(_shown(rest, position))
+                    raise FramingError(_get_shown(rest, position))
                 end = space + 1 + int(count)
                 if end > size:
                     if end - space > MAX_LINE + 1:
-                        position = self._oversized(rest, space + 1, end, lines)
+                        position = self._take_oversized(rest, space + 1, end, lines)
                     break
                 append(rest[space + 1 : end])
                 position = end
         except FramingError:
-            self._before_error, self._rest = self._joined(lines, runs), b""
+            self._before_error, self._rest = self._join(lines, runs), b""
             raise
         self._rest = rest[position:]
-        return self._joined(lines, runs)
+        return self._join(lines, runs)
 
-    def _oversized(self, rest: bytes, start: int, end: int, lines: list[bytes]) -> int:
+    def _take_oversized(self, rest: bytes, start: int, end: int, lines: list[bytes]) -> int:
         """Takes the head of a message longer than a line may be once that much has come; skips what
         follows it."""
         if len(rest) - start < MAX_LINE:
@@ -166,11 +166,11 @@ class Framer:
         self._skip = end - len(rest)
         return len(rest)
 
-    def _joined(self, lines: list[bytes], runs: _Runs | None) -> bytes:
+    def _join(self, lines: list[bytes], runs: _Runs | None) -> bytes:
         """Without runs each is one line."""
         if runs is None:
             self.cut_lines += sum(len(line) > MAX_LINE for line in lines)
-            return b"\n".join(_flatten(line) for line in lines)
+            return b"\n".join(_replace_line_feeds(line) for line in lines)
         self._surplus += runs.surplus
         block = b"\n".join(lines)
         return self._cut(block) if _has_long_line(block) else block
@@ -271,10 +271,10 @@ def _has_long_line(block: bytes) -> bool:
     return False
 
 
-def _flatten(line: bytes) -> bytes:
+def _replace_line_feeds(line: bytes) -> bytes:
     line = line[:MAX_LINE]
     return line.rstrip(b"\n").replace(b"\n", b" ") if b"\n" in line else line
 
 
-def _shown(rest: bytes, position: int) -> str:
+def _get_shown(rest: bytes, position: int) -> str:
     return f"expected an octet count and a space, found {rest[position : position + 24]!r}"

@@ -184,14 +184,14 @@ class Intake:
         """A block of whole lines, LF between them and `surplus` more."""
         self._counters.lines += _count_line_feeds(block) + 1 - surplus
         self._counters.bytes += len(block) + 1
-        if self._hour(observed_at) != self._stamps_of:
+        if self._get_hour(observed_at) != self._stamps_of:
             self._stamps.clear()
             self._shapes.forget_heads()
-            self._stamps_of = self._hour(observed_at)
+            self._stamps_of = self._get_hour(observed_at)
         if self._has_last_message(block):
             self._look_at(block, sender, observed_at, now, has_repeats=True)
         else:
-            for part in _parts(block, _PART):
+            for part in _split_block(block, _PART):
                 self._take_part(part, sender, observed_at, now)
         self._find_unread(block, sender, observed_at, now)
         sender.tail = block[-_TAIL:]
@@ -203,7 +203,7 @@ class Intake:
         self._unread_left += (now - self._unread_at_s) * _UNREAD_PER_SECOND
         self._unread_left = min(self._unread_left, _UNREAD_PER_SECOND)
         self._unread_at_s = now
-        for part in _parts(block, _PART):
+        for part in _split_block(block, _PART):
             for line in reader.find_lines(part):
                 if not reader.is_candidate(line):
                     continue
@@ -220,7 +220,7 @@ class Intake:
             line,
             default_host=sender.host,
             observed_at=observed_at,
-            zone=self._zone(line, sender, observed_at),
+            zone=self._get_zone(line, sender, observed_at),
             is_own_line=not sender.provenance.is_relay,
         )
         if found is not None:
@@ -237,7 +237,7 @@ class Intake:
             for line in self._matcher.find_lines(part):
                 if self._matcher.is_hit(line):
                     self._counters.hits += 1
-                    self._hit(line, sender, observed_at, now)
+                    self._take_hit(line, sender, observed_at, now)
         self._is_dense = self._counters.hits - before > _DENSE
 
     def _look_at(
@@ -248,11 +248,11 @@ class Intake:
         lines = list(filter(None, part.split(b"\n")))
         if self._is_dense:
             shapes, kernel_seconds = self._shapes.known(lines, sender.key, observed_at)
-            hits = self._hits(
+            hits = self._find_hits(
                 [line for line, shape in zip(lines, shapes, strict=True) if shape is None]
             )
         else:
-            shapes, kernel_seconds, hits = [None] * len(lines), {}, self._hits(lines)
+            shapes, kernel_seconds, hits = [None] * len(lines), {}, self._find_hits(lines)
         known = folded = 0
         for number, shape in enumerate(shapes):
             if shape is not None:
@@ -263,21 +263,21 @@ class Intake:
                     folded += 1
                     continue
                 seconds = kernel_seconds.get(number, b"")
-                self._occurs(shape, lines[number], seconds, None, sender, observed_at, now)
+                self._take_occurrence(shape, lines[number], seconds, None, sender, observed_at, now)
             elif lines[number] in hits:
                 self._counters.hits += 1
-                self._hit(lines[number], sender, observed_at, now)
+                self._take_hit(lines[number], sender, observed_at, now)
             elif has_repeats and _LAST_MESSAGE in lines[number]:
                 self._repeat_of_last(lines[number], part, sender, observed_at, now)
         self._counters.hits += known
         self.folder.folded += folded
 
-    def _hits(self, lines: list[bytes]) -> set[bytes]:
+    def _find_hits(self, lines: list[bytes]) -> set[bytes]:
         """Those that a signature matches."""
         candidates = self._matcher.find_lines(b"\n".join(lines))
         return {line for line in candidates if self._matcher.is_hit(line)}
 
-    def _hit(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
+    def _take_hit(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         reading = self._shapes.read(line, sender.key, observed_at)
         if reading is None:
             self._judge(line, sender, observed_at, now)
@@ -290,9 +290,9 @@ class Intake:
             self._judge(line, sender, observed_at, now)
             return
         seconds = reading.kernel[1] if reading.kernel is not None else b""
-        self._occurs(shape, line, seconds, reading, sender, observed_at, now)
+        self._take_occurrence(shape, line, seconds, reading, sender, observed_at, now)
 
-    def _occurs(
+    def _take_occurrence(
         self,
         shape: Shape,
         line: bytes,
@@ -320,11 +320,11 @@ class Intake:
             if waiting is None:
                 reading = reading or self._shapes.read(line, sender.key, observed_at)
                 at = (
-                    self._time(reading.stamp, shape.zone, observed_at)
+                    self._parse_time(reading.stamp, shape.zone, observed_at)
                     if reading is not None
                     else None
                 )
-                new = _folded(fact, line, _own_key(key, number), sender, at)
+                new = _make_folded(fact, line, _make_own_key(key, number), sender, at)
                 waiting = self.folder.add(same, new, now=now)
             shape.waiting = waiting if len(shape.facts) == 1 else None
 
@@ -337,9 +337,9 @@ class Intake:
         if shape is not None:
             self._shapes.remember(reading, shape)
             return shape
-        zone = self._zone(line, sender, observed_at)
-        facts = tuple(self._facts(line, sender, observed_at, zone))
-        at = self._time(reading.stamp, zone, observed_at)
+        zone = self._get_zone(line, sender, observed_at)
+        facts = tuple(self._list_facts(line, sender, observed_at, zone))
+        at = self._parse_time(reading.stamp, zone, observed_at)
         keys = {fact.source_key for fact in facts}
         kernel = reading.kernel
         if at is not None and len(keys) <= 1 and all(fact.occurred_at == at for fact in facts):
@@ -365,51 +365,51 @@ class Intake:
 
     def _judge(self, line: bytes, sender: Sender, observed_at: datetime, now: float) -> None:
         """The long way, for lines whose header has an unusual shape."""
-        zone = self._zone(line, sender, observed_at)
-        facts = self._facts(line, sender, observed_at, zone)
+        zone = self._get_zone(line, sender, observed_at)
+        facts = self._list_facts(line, sender, observed_at, zone)
         keys = {fact.source_key for fact in facts} - {""}
         if any(not self._seen.is_new(key) for key in keys):
             self._counters.duplicates += 1
             return
-        body = self._header(line, sender, observed_at).body if facts else ""
+        body = self._parse_header(line, sender, observed_at).body if facts else ""
         for number, fact in enumerate(facts):
-            identity = (sender.key, *_identity(fact, body))
-            folded = _folded(fact, line, _own_key(fact.source_key, number), sender)
+            identity = (sender.key, *_get_identity(fact, body))
+            folded = _make_folded(fact, line, _make_own_key(fact.source_key, number), sender)
             self.folder.add(identity, folded, now=now)
 
     def _repeat_of_last(
         self, line: bytes, part: bytes, sender: Sender, observed_at: datetime, now: float
     ) -> None:
-        header = self._header(line, sender, observed_at)
+        header = self._parse_header(line, sender, observed_at)
         if header.repeat is not LineRepeat.LAST:
             return
         before = part[: part.find(line)].rstrip(b"\n") or sender.tail
-        repeated = self._line_before(before, header.host, sender, observed_at)
+        repeated = self._get_line_before(before, header.host, sender, observed_at)
         if repeated is None:
             self._counters.repeats_unresolved += 1
             return
         if not self._matcher.is_hit(repeated):
             return
         self._counters.hits += 1
-        zone = self._zone(repeated, sender, observed_at)
-        body = self._header(repeated, sender, observed_at).body
-        for fact in self._facts(repeated, sender, observed_at, zone):
-            again = _folded(fact, repeated, "", sender, header.occurred_at)
+        zone = self._get_zone(repeated, sender, observed_at)
+        body = self._parse_header(repeated, sender, observed_at).body
+        for fact in self._list_facts(repeated, sender, observed_at, zone):
+            again = _make_folded(fact, repeated, "", sender, header.occurred_at)
             again.count = header.repeats
-            self.folder.add((sender.key, *_identity(fact, body)), again, now=now)
+            self.folder.add((sender.key, *_get_identity(fact, body)), again, now=now)
 
-    def _line_before(
+    def _get_line_before(
         self, before: bytes, host: str | None, sender: Sender, observed_at: datetime
     ) -> bytes | None:
         """The last line of the same host that is no repeat itself; None when it is not at hand any
         more."""
         for line in reversed(before[-_TAIL:].split(b"\n")[-200:]):
-            header = self._header(line, sender, observed_at)
+            header = self._parse_header(line, sender, observed_at)
             if line and header.repeat is not LineRepeat.LAST and header.host == host:
                 return line
         return None
 
-    def _facts(
+    def _list_facts(
         self, line: bytes, sender: Sender, observed_at: datetime, zone: tzinfo
     ) -> list[Fact]:
         """Only a relay's lines are of the host that they name."""
@@ -421,11 +421,11 @@ class Intake:
             is_own_line=not sender.provenance.is_relay,
         )
 
-    def _header(self, line: bytes, sender: Sender, observed_at: datetime) -> Header:
-        zone = self._zone(line, sender, observed_at)
+    def _parse_header(self, line: bytes, sender: Sender, observed_at: datetime) -> Header:
+        zone = self._get_zone(line, sender, observed_at)
         return parse_header(line, observed_at=observed_at, zone=zone)
 
-    def _zone(self, line: bytes, sender: Sender, observed_at: datetime) -> tzinfo:
+    def _get_zone(self, line: bytes, sender: Sender, observed_at: datetime) -> tzinfo:
         if self._zones.is_one:
             return self._zones.of("*")
         named = None
@@ -433,7 +433,9 @@ class Intake:
             named = parse_header(line, observed_at=observed_at, zone=UTC).host
         return self._zones.of(short_host(named or sender.host))
 
-    def _time(self, stamp: re.Match[bytes], zone: tzinfo, observed_at: datetime) -> datetime | None:
+    def _parse_time(
+        self, stamp: re.Match[bytes], zone: tzinfo, observed_at: datetime
+    ) -> datetime | None:
         """The stamp's time; its whole seconds are remembered, since a storm's lines share them."""
         second, fraction, offset = stamp[1], stamp[2], stamp[3]
         at = self._stamps.get((second, offset, zone))
@@ -446,7 +448,7 @@ class Intake:
             self._stamps[(second, offset, zone)] = at
         return at + timedelta(microseconds=int(fraction[1:].ljust(6, b"0"))) if fraction else at
 
-    def _hour(self, observed_at: datetime) -> tuple[int, int]:
+    def _get_hour(self, observed_at: datetime) -> tuple[int, int]:
         """A stamp without a year means another time as time goes on."""
         return observed_at.toordinal(), observed_at.hour
 
@@ -457,7 +459,7 @@ def _count_line_feeds(block: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(block, np.uint8) == _LF))
 
 
-def _parts(block: bytes, size: int) -> Iterator[bytes]:
+def _split_block(block: bytes, size: int) -> Iterator[bytes]:
     """The block in parts of about `size` bytes, cut between lines."""
     start, end_of_block = 0, len(block)
     while end_of_block - start > size:
@@ -472,7 +474,7 @@ def _parts(block: bytes, size: int) -> Iterator[bytes]:
         yield block[start:] if start else block
 
 
-def _folded(
+def _make_folded(
     fact: Fact, line: bytes, key: str, sender: Sender, at: datetime | None = None
 ) -> Folded:
     provenance = sender.get_provenance(fact)
@@ -480,11 +482,11 @@ def _folded(
     return Folded(fact, occurred_at, line, key, fact.count, provenance=provenance)
 
 
-def _own_key(key: str, number: int) -> str:
+def _make_own_key(key: str, number: int) -> str:
     """A line that states several facts has one key for each, or the second would count as the
     first's copy."""
     return f"{key}|{number + 1}" if key and number else key
 
 
-def _identity(fact: Fact, body: str) -> tuple[object, ...]:
+def _get_identity(fact: Fact, body: str) -> tuple[object, ...]:
     return (fact.fault_type, fact.event, fact.resource, fact.qualifier, fact.code, body)

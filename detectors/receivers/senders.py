@@ -56,21 +56,21 @@ class Senders:
     def host(self, address: str) -> str:
         """The inventory's name of an address; the address itself where it has none (ingest knows it
         as an alias)."""
-        plain = _plain(address)
+        plain = _get_plain_address(address)
         return self.hosts.get(plain, plain)
 
     def is_relay(self, address: str) -> bool:
         """Whether the host that its lines name is believed."""
-        plain = _plain(address)
+        plain = _get_plain_address(address)
         is_stranger = self.relays is None and plain not in self.hosts
         return is_stranger or _is_within(plain, self._relays)
 
     def is_listed_relay(self, address: str) -> bool:
-        return self.relays is not None and _is_within(_plain(address), self._relays)
+        return self.relays is not None and _is_within(_get_plain_address(address), self._relays)
 
     def provenance(self, address: str, transport: Transport) -> Provenance:
         """Of what comes from this address, which nothing proves."""
-        return Provenance(_plain(address), transport, is_relay=self.is_relay(address))
+        return Provenance(_get_plain_address(address), transport, is_relay=self.is_relay(address))
 
     def proved_provenance(self, address: str, name: str) -> Provenance:
         """Of what comes over TLS, by the name that the sender's certificate proves. A machine that
@@ -79,17 +79,19 @@ class Senders:
         is_relay = self.is_listed_relay(address) or (self.is_relay(address) and not is_known)
         forger = Forger.ANYONE if is_relay else Forger.USER
         proof = f"the certificate of {name}"
-        return Provenance(_plain(address), Transport.TLS, proof, is_relay, forger=forger)
+        return Provenance(
+            _get_plain_address(address), Transport.TLS, proof, is_relay, forger=forger
+        )
 
     def accepts_datagrams(self, address: str) -> bool:
         """Over UDP anybody can write any address as the sender's."""
         if not self.accepts(address):
             return False
-        plain = _plain(address)
+        plain = _get_plain_address(address)
         return self.datagram_hosts is None or plain in self.datagram_hosts
 
     def _judge(self, address: str) -> bool:
-        plain = _plain(address)
+        plain = _get_plain_address(address)
         if self.accepts_hosts and plain in self.hosts:
             return True
         return _is_within(plain, self._parsed)
@@ -110,7 +112,7 @@ def _is_within(plain: str, networks: Iterable[_Network]) -> bool:
     return any(parsed.version == network.version and parsed in network for network in networks)
 
 
-def _plain(address: str) -> str:
+def _get_plain_address(address: str) -> str:
     """Without zone index, and IPv4 as IPv4 where the socket is dual."""
     bare = address.partition("%")[0]
     return bare.removeprefix("::ffff:") if "." in bare else bare

@@ -104,7 +104,7 @@ class Shapes:
         for line in lines:
             head = head_of(line[:_LONGEST_HEAD])
             if head is None:
-                stamp, form = self._stamped(line, sender, observed_at)
+                stamp, form = self._find_stamp(line, sender, observed_at)
                 if stamp is None:
                     append(None)
                     continue
@@ -122,7 +122,7 @@ class Shapes:
 
     def read(self, line: bytes, sender: str, observed_at: datetime) -> StampedLine | None:
         """None for a line whose stamp has an unusual form or names no time: it has no shape."""
-        stamp, form = self._stamped(line, sender, observed_at)
+        stamp, form = self._find_stamp(line, sender, observed_at)
         if stamp is None:
             return None
         end, prefix, offset = stamp.end(), line[: stamp.start(1)], stamp[3]
@@ -144,7 +144,7 @@ class Shapes:
         self._remembered += 1
         reading.shapes[reading.text] = shape
 
-    def _stamped(
+    def _find_stamp(
         self, line: bytes, sender: str, observed_at: datetime
     ) -> tuple[re.Match[bytes] | None, _Form]:
         """The stamp and the shapes of its form; no stamp where it has an unusual form or names no
@@ -155,12 +155,12 @@ class Shapes:
         ):
             return None, _Form()
         end = stamp.end()
-        form = self._form(sender, line[: stamp.start(1)], stamp[3])
+        form = self._get_form(sender, line[: stamp.start(1)], stamp[3])
         if end == line.find(b">", 0, _LONGEST_PRIORITY) + 1 + _BSD_STAMP:
             self._remember_head(sender, line[:_LONGEST_HEAD], (form.whole.get, form.cut, end))
         return stamp, form
 
-    def _form(self, sender: str, prefix: bytes, offset: bytes) -> _Form:
+    def _get_form(self, sender: str, prefix: bytes, offset: bytes) -> _Form:
         form = self._forms.get((sender, prefix, offset))
         if form is None:
             if len(self._forms) >= _FORMS:

@@ -220,9 +220,9 @@ class TrapListener:
                 )
             counters.unbelieved_traps += 1
         elif taken is Taken.NOTIFICATION:
-            self._means(pairs, senders.host(address[0]))
+            self._get_meaning(pairs, senders.host(address[0]))
 
-    def _means(self, pairs: Sequence[tuple[str, object]], host: str) -> None:
+    def _get_meaning(self, pairs: Sequence[tuple[str, object]], host: str) -> None:
         said = traps.from_oids(pairs)
         if (
             said is None

@@ -115,20 +115,20 @@ class Spool:
         self.directory = directory
         self._segment_bytes = segment_bytes
         self._lock = _locked(directory / "lock")
-        self.receiver = _kept_name(directory)
+        self.receiver = _get_kept_name(directory)
         self.torn_bytes = 0
         self._damaged: set[Extent] = set()
-        self._sizes = {number: self._trimmed(number) for number in self._numbers()}
+        self._sizes = {number: self._trim(number) for number in self._list_numbers()}
         self._file = -1
         self._is_dirty = False
         self._switching = threading.Lock()
-        self._open_segment(self._next_number())
+        self._open_segment(self._get_next_number())
 
     def append(self, events: Sequence[FaultEvent], *, turn: Turn = Turn.ORDINARY) -> Batch:
         """Writes one batch as one record, whose place gives its events their ids. Raises SpoolFull,
         nothing kept, on a full disk."""
         if self._sizes[self.current] >= self._segment_bytes:
-            self._open_segment(self._next_number())
+            self._open_segment(self._get_next_number())
         payload = _encode(events)
         checksum = zlib.crc32(payload)
         record = b"%08x %d %d %b\n" % (checksum, len(payload), turn, payload)
@@ -142,7 +142,7 @@ class Spool:
     def read(self, extent: Extent) -> Batch:
         """The batch at `extent`, as `append` returned it. Raises SpoolError when it is no longer
         whole, OSError when it cannot be read now."""
-        path = self._path(extent.segment)
+        path = self._get_path(extent.segment)
         with path.open("rb") as file:
             file.seek(extent.start)
             record = _parse_record(file.read(extent.size))
@@ -156,7 +156,7 @@ class Spool:
         for number in sorted(self._sizes):
             if after is None or number >= after.segment:
                 start = after.end if after is not None and number == after.segment else 0
-                yield from self._records(number, start)
+                yield from self._list_records(number, start)
 
     def batches(self) -> Iterator[Batch]:
         """Everything that is on disk, oldest first."""
@@ -170,10 +170,10 @@ class Spool:
         removed = []
         for number in self.segments:
             is_whole = number < position.segment or (
-                number == position.segment and position.end >= self._undamaged_end(number)
+                number == position.segment and position.end >= self._find_undamaged_end(number)
             )
             if is_whole and number != self.current:
-                self._path(number).unlink(missing_ok=True)
+                self._get_path(number).unlink(missing_ok=True)
                 del self._sizes[number]
                 removed.append(number)
         return removed
@@ -187,7 +187,7 @@ class Spool:
         rest = self._sizes.get(position.segment, position.end) - position.end
         return sum(later) + rest
 
-    def _undamaged_end(self, number: int) -> int:
+    def _find_undamaged_end(self, number: int) -> int:
         """Where the last whole record of a segment ends, as far as it was read."""
         end = self._sizes[number]
         damaged = {extent.end: extent.start for extent in self._damaged if extent.segment == number}
@@ -226,7 +226,7 @@ class Spool:
         """Bytes on disk."""
         return sum(list(self._sizes.values()))  # copied first: another thread removes segments
 
-    def _next_number(self) -> int:
+    def _get_next_number(self) -> int:
         return max(max(self._sizes, default=0) + 1, int(time.time()))
 
     def _write(self, record: bytes, start: int) -> None:
@@ -239,18 +239,19 @@ class Spool:
         if written != len(record):
             os.ftruncate(self._file, start)
             raise SpoolFull(
-                f"{self._path(self.current)}: cannot write ({reason}). Make room on this disk."
+                f"{self._get_path(self.current)}: cannot write ({reason}). Make room on this disk."
             )
 
     def _open_segment(self, number: int) -> None:
         """Raises SpoolFull, the segment before it still in use, when the disk has no room for
         another file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC
+        path = self._get_path(number)
         try:
-            fresh = os.open(self._path(number), flags, 0o600)
+            fresh = os.open(path, flags, 0o600)
         except OSError as error:
             raise SpoolFull(
-                f"{self._path(number)}: cannot create ({error.strerror}). Make room on this disk."
+                f"{path}: cannot create ({error.strerror}). Make room on this disk."
             ) from error
         _sync_directory(self.directory)
         if self._file >= 0:
@@ -262,8 +263,8 @@ class Spool:
         self.current = number
         self._sizes[number] = 0
 
-    def _records(self, number: int, start: int) -> Iterator[Extent]:
-        with self._path(number).open("rb") as file:
+    def _list_records(self, number: int, start: int) -> Iterator[Extent]:
+        with self._get_path(number).open("rb") as file:
             file.seek(start)
             while line := file.readline():
                 if _parse_record(line) is not None:
@@ -272,10 +273,10 @@ class Spool:
                     self._damaged.add(Extent(number, start, start + len(line)))
                 start += len(line)
 
-    def _trimmed(self, number: int) -> int:
+    def _trim(self, number: int) -> int:
         """Cuts a record that a kill left half written from a segment's end; returns the segment's
         size."""
-        with self._path(number).open("r+b") as file:
+        with self._get_path(number).open("r+b") as file:
             size = whole = file.seek(0, os.SEEK_END)
             while whole:
                 step = min(whole, _STEP_BYTES)
@@ -288,12 +289,12 @@ class Spool:
         self.torn_bytes += size - whole
         return whole
 
-    def _numbers(self) -> Iterator[int]:
+    def _list_numbers(self) -> Iterator[int]:
         for path in self.directory.iterdir():
             if (found := _SEGMENT.fullmatch(path.name)) is not None:
                 yield int(found[1])
 
-    def _path(self, number: int) -> Path:
+    def _get_path(self, number: int) -> Path:
         return self.directory / f"{number:012d}.segment"
 
 
@@ -330,7 +331,7 @@ def _locked(path: Path) -> int:
     return descriptor
 
 
-def _kept_name(directory: Path) -> str:
+def _get_kept_name(directory: Path) -> str:
     """This spool's name in event ids: made once and kept beside the segments, so that both are lost
     together."""
     path = directory / "name"

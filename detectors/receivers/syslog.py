@@ -401,14 +401,14 @@ class Receiver:
             self._flushed_s = now
             observed_at = self._now()
             events = [folded.event(observed_at) for folded in taken]
-            self._backlog += self._admitted(events, now)
+            self._backlog += self._list_admitted(events, now)
         waited = self._quotas.take_due(now, everything=everything)
         self._backlog += [_Admitted(event, Turn.LAST) for event in waited]
         self._spool_backlog()
         if self._folder.is_waiting:
             self._schedule(now)
 
-    def _admitted(self, events: Sequence[FaultEvent], now: float) -> list[_Admitted]:
+    def _list_admitted(self, events: Sequence[FaultEvent], now: float) -> list[_Admitted]:
         """Those for which the quotas of their senders have room. What is left out is told to
         people."""
         admitted = []

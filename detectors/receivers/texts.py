@@ -41,17 +41,17 @@ class Texts:
 
     def shape(self, reading: StampedLine) -> Shape | None:
         """The shape of a line that other hosts have sent; None when the matcher must be asked."""
-        place, host = _place(reading)
+        place, host = _get_place(reading)
         known = self._known.get(place) if host else None
         return (
-            _of_host(known, host, reading.identity)
+            _make_for_host(known, host, reading.identity)
             if known is not None and known.is_shown
             else None
         )
 
     def learn(self, reading: StampedLine, shape: Shape) -> None:
         """`shape` as the matcher judged the line."""
-        place, host = _place(reading)
+        place, host = _get_place(reading)
         if not host:
             return
         if place not in self._known:
@@ -62,13 +62,13 @@ class Texts:
         known = self._known[place]
         if known is None or known.is_shown or known.host == host:
             return
-        if _is_same(_of_host(known, host, reading.identity), shape):
+        if _is_same(_make_for_host(known, host, reading.identity), shape):
             known.is_shown = True
         else:
             self._known[place] = None
 
 
-def _place(reading: StampedLine) -> tuple[_Place, str]:
+def _get_place(reading: StampedLine) -> tuple[_Place, str]:
     """Where a reading's text is remembered, and its host; the host is empty where the line names
     none for certain."""
     sender, prefix, offset, first, *rest = reading.identity
@@ -79,16 +79,16 @@ def _place(reading: StampedLine) -> tuple[_Place, str]:
     return (sender, prefix, offset, host.translate(_ANY_DIGIT), text, *rest), host.decode()
 
 
-def _of_host(known: _Known, host: str, identity: tuple[bytes, ...]) -> Shape:
+def _make_for_host(known: _Known, host: str, identity: tuple[bytes, ...]) -> Shape:
     """What `known` says, said by another host. Excerpt, time and key of its facts stay those of the
     first line."""
     before, shape = known.host, known.shape
-    facts = tuple(_with_host(fact, before, host) for fact in shape.facts)
+    facts = tuple(_replace_host(fact, before, host) for fact in shape.facts)
     key = None if shape.key is None else (shape.key[0].replace(before, host), shape.key[1])
     return Shape(facts, shape.zone, key, identity)
 
 
-def _with_host(fact: Fact, before: str, host: str) -> Fact:
+def _replace_host(fact: Fact, before: str, host: str) -> Fact:
     """As `replace` makes it, without the constructor and its twenty arguments: a fabric's fault
     comes here once a node."""
     said = object.__new__(Fact)
@@ -103,10 +103,10 @@ def _is_same(said: Shape, judged: Shape) -> bool:
     if (said.zone, said.key) != (judged.zone, judged.key):
         return False
     pairs = zip(said.facts, judged.facts, strict=True)
-    return all(_of_line(fact, like) == like for fact, like in pairs)
+    return all(_replace_line(fact, like) == like for fact, like in pairs)
 
 
-def _of_line(fact: Fact, like: Fact) -> Fact:
+def _replace_line(fact: Fact, like: Fact) -> Fact:
     return replace(
         fact, occurred_at=like.occurred_at, excerpt=like.excerpt, source_key=like.source_key
     )

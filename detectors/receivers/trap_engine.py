@@ -136,24 +136,24 @@ class TrapEngine:
     ) -> None:
         self._wire = _Wire(send)
         self._engine = SnmpEngine()
-        self._identify(own)
+        self._set_identity(own)
         self._engine.register_transport_dispatcher(self._wire)
         self._engines = {engine.lower().removeprefix("0x") for engine in keys.engines}
         self._own = own.id
-        self._believe(keys)
+        self._set_believed(keys)
         self._taken: Pairs | None = None
         self._speaker = ""
         self._is_stranger = False
-        self._engine.observer.register_observer(self._spoke, "rfc3414.processIncomingMsg")
-        ntfrcv.NotificationReceiver(self._engine, self._notified)
-        self._stats = [self._symbol(*name) for name in _TURNED_AWAY]
-        self._unreadable = self._symbol("__SNMPv2-MIB", "snmpInASNParseErrs")
+        self._engine.observer.register_observer(self._note_engine, "rfc3414.processIncomingMsg")
+        ntfrcv.NotificationReceiver(self._engine, self._take_notification)
+        self._stats = [self._get_symbol(*name) for name in _TURNED_AWAY]
+        self._unreadable = self._get_symbol("__SNMPv2-MIB", "snmpInASNParseErrs")
 
     def take(self, datagram: bytes, address: tuple[str, int]) -> tuple[Taken, Pairs]:
         """What it is, and the variables of a notification as (dotted OID, int, bytes or dotted
         OID)."""
         self._taken, self._speaker, self._is_stranger = None, "", False
-        turned_away, unreadable = self._turned_away(), int(self._unreadable.syntax)
+        turned_away, unreadable = self._count_turned_away(), int(self._unreadable.syntax)
         kind = udp6 if ":" in address[0] else udp
         transport = kind.Udp6TransportAddress if kind is udp6 else kind.UdpTransportAddress
         try:
@@ -175,7 +175,7 @@ class TrapEngine:
             return Taken.MALFORMED, ()
         if self._taken is not None:
             return Taken.NOTIFICATION, self._taken
-        if self._is_stranger or self._turned_away() > turned_away:
+        if self._is_stranger or self._count_turned_away() > turned_away:
             return Taken.TURNED_AWAY, ()
         return (
             Taken.MALFORMED if int(self._unreadable.syntax) > unreadable else Taken.PROTOCOL
@@ -188,16 +188,16 @@ class TrapEngine:
     def close(self) -> None:
         self._engine.close_dispatcher()
 
-    def _identify(self, own: OwnEngine) -> None:
+    def _set_identity(self, own: OwnEngine) -> None:
         """As the constructor does for an id of its own, which it would keep in the temporary
         directory."""
-        engine_id = self._symbol("__SNMP-FRAMEWORK-MIB", "snmpEngineID")
+        engine_id = self._get_symbol("__SNMP-FRAMEWORK-MIB", "snmpEngineID")
         engine_id.syntax = engine_id.syntax.clone(OctetString(hexValue=own.id))
         self._engine.snmpEngineID = engine_id.syntax
-        boots = self._symbol("__SNMP-FRAMEWORK-MIB", "snmpEngineBoots")
+        boots = self._get_symbol("__SNMP-FRAMEWORK-MIB", "snmpEngineBoots")
         boots.syntax = boots.syntax.clone(own.boots)
 
-    def _believe(self, keys: TrapKeys) -> None:
+    def _set_believed(self, keys: TrapKeys) -> None:
         for number, known in enumerate(keys.credentials):
             if known.version is SnmpVersion.V2C:
                 config.add_v1_system(self._engine, f"community-{number}", known.community)
@@ -215,12 +215,12 @@ class TrapEngine:
                     securityEngineId=engine_id,
                 )
 
-    def _spoke(self, engine: SnmpEngine, point: str, seen: Any, extra: object) -> None:
+    def _note_engine(self, engine: SnmpEngine, point: str, seen: Any, extra: object) -> None:
         """The engine whose keys a v3 message was proved with: the sender's for a trap, our own for
         an inform."""
         self._speaker = bytes(seen["securityEngineId"]).hex()
 
-    def _notified(
+    def _take_notification(
         self,
         engine: SnmpEngine,
         reference: object,
@@ -234,17 +234,17 @@ class TrapEngine:
                 True  # pysnmp takes a user that it knows at one engine for known at all
             )
             return
-        self._taken = [(str(oid), _plain(value)) for oid, value in pairs]
+        self._taken = [(str(oid), _get_plain_value(value)) for oid, value in pairs]
 
-    def _symbol(self, module: str, name: str) -> Any:
+    def _get_symbol(self, module: str, name: str) -> Any:
         (found,) = self._engine.get_mib_builder().import_symbols(module, name)
         return found
 
-    def _turned_away(self) -> int:
+    def _count_turned_away(self) -> int:
         return sum(int(each.syntax) for each in self._stats)
 
 
-def _plain(value: Any) -> object:
+def _get_plain_value(value: Any) -> object:
     """An integer, bytes, or dotted text of an OID or address."""
     if isinstance(value, OctetString):
         return bytes(value)

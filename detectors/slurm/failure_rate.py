@@ -72,21 +72,21 @@ def excess(jobs: Iterable[EndedJob], since: Mapping[str, datetime]) -> dict[str,
     tried = sum(map(len, trials.values()))
     failed = sum(job.is_failed for jobs in trials.values() for job in jobs)
     return {
-        node: _excess(jobs, tried=tried, failed=failed, nodes=len(trials))
+        node: _compute_excess(jobs, tried=tried, failed=failed, nodes=len(trials))
         for node, jobs in trials.items()
     }
 
 
-def _excess(jobs: list[EndedJob], *, tried: int, failed: int, nodes: int) -> Excess:
+def _compute_excess(jobs: list[EndedJob], *, tried: int, failed: int, nodes: int) -> Excess:
     """Of one node, against the rate of all others."""
     failures = [job for job in jobs if job.is_failed]
     rate = (failed - len(failures) + 0.5) / (tried - len(jobs) + 1)
     users = {job.user for job in failures}
     chance = tail(len(failures), len(jobs), rate) * nodes if len(users) > 1 else 1.0
-    return Excess(round(_surprise(chance), 3), len(failures), len(jobs), rate)
+    return Excess(round(_compute_surprise(chance), 3), len(failures), len(jobs), rate)
 
 
-def _surprise(chance: float) -> float:
+def _compute_surprise(chance: float) -> float:
     """The power of ten by which it is unlikely, from 0 to the most."""
     if chance >= 1:
         return 0.0

@@ -101,7 +101,7 @@ def parse_listed_jobs(
     def count_gpus(job_id: str, tres: str, nodes: int) -> int:
         given, of_job, of_task, tasks = totals_by_job.get(job_id, ("", "", "", ""))
         return (
-            _all_gpus(given)
+            _count_all_gpus(given)
             or _count_asked(tres) * nodes
             or _count_asked(of_job)
             or _count_asked(of_task) * _parse_count(tasks)
@@ -126,7 +126,7 @@ def _parse_count(text: str) -> int:
 
 def parse_ended_jobs(text: str, *, between: str, cluster: str = "slurm") -> list[JobRecord]:
     """What `slurm_queries.job_accounts` prints."""
-    return _parse(text, between, cluster, lambda job_id, tres, nodes: _all_gpus(tres))
+    return _parse(text, between, cluster, lambda job_id, tres, nodes: _count_all_gpus(tres))
 
 
 def checkpoint(comment: str) -> Optional[datetime]:
@@ -136,7 +136,7 @@ def checkpoint(comment: str) -> Optional[datetime]:
         return None
     if _EPOCH.fullmatch(found[-1]):
         return datetime.fromtimestamp(int(found[-1]), timezone.utc)
-    return _moment(found[-1].replace("Z", "+00:00"))
+    return _parse_moment(found[-1].replace("Z", "+00:00"))
 
 
 def _parse(text: str, between: str, cluster: str, count_gpus: CountGpus) -> list[JobRecord]:
@@ -159,8 +159,8 @@ def _parse_row(cells: Sequence[str], cluster: str, count_gpus: CountGpus) -> Opt
     """None for a job that has not begun, has ended at no known time, or has no node."""
     job_id, state_text, user, partition, start, end, tres, hosts, name, comment = cells
     state = state_text.split(" ", 1)[0].strip().upper()
-    started_at = _moment(start)
-    ended_at = None if state in RUNNING else _moment(end)
+    started_at = _parse_moment(start)
+    ended_at = None if state in RUNNING else _parse_moment(end)
     if started_at is None or (ended_at is None and state not in RUNNING):
         return None
     nodes = tuple(output.hosts(hosts))
@@ -180,7 +180,7 @@ def _parse_row(cells: Sequence[str], cluster: str, count_gpus: CountGpus) -> Opt
     )
 
 
-def _all_gpus(tres: str) -> int:
+def _count_all_gpus(tres: str) -> int:
     """`billing=16,cpu=16,gres/gpu=16,gres/gpu:h100=16,node=2`: the plain number, else those of the
     types."""
     total = _TOTAL.search(tres)
@@ -193,7 +193,7 @@ def _count_asked(text: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _moment(text: str) -> Optional[datetime]:
+def _parse_moment(text: str) -> Optional[datetime]:
     """`Unknown`, `N/A` and Slurm's zero are no time."""
     try:
         at = datetime.fromisoformat(text.strip())

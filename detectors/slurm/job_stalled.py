@@ -79,9 +79,9 @@ class JobStalledDetector(NothingToCompare):
             yield reading.silent("; ".join(complaints)[:300])
             return
         jobs = [] if asked is None else output.jobs(asked.text)
-        gpus = _gpus(reading, answers)
-        traffic = _traffic(reading, answers)
-        limits = _limits(reading.target)
+        gpus = _parse_gpus(reading, answers)
+        traffic = _parse_traffic(reading, answers)
+        limits = _get_limits(reading.target)
         for job in jobs:
             if len(job.nodes) > 1 and job.state == "RUNNING":
                 yield from _evaluate_job(reading, job, gpus, traffic, limits)
@@ -120,26 +120,26 @@ def _evaluate_job(
             yield reading.saw(f"job.{name}", round(figure, 1), resource)
 
 
-def _gpus(reading: Reading, answers: Mapping[str, QueryResult]) -> dict[str, list[GpuSample]]:
+def _parse_gpus(reading: Reading, answers: Mapping[str, QueryResult]) -> dict[str, list[GpuSample]]:
     """By short host. A GPU of which only one of both is known is not counted."""
     chosen = reading.target.expected.settings.get("prometheus_host_label", "")
     power: dict[tuple[str, str], float] = {}
     for series in answers["power"].series if "power" in answers else ():
         if series.value == series.value:
-            power[promql.host(series.labels, chosen), _gpu(series.labels)] = series.value
+            power[promql.host(series.labels, chosen), _get_gpu(series.labels)] = series.value
     found: dict[str, list[GpuSample]] = {}
     for series in answers["busy"].series if "busy" in answers else ():
-        key = (promql.host(series.labels, chosen), _gpu(series.labels))
+        key = (promql.host(series.labels, chosen), _get_gpu(series.labels))
         if key in power and series.value == series.value:
             found.setdefault(key[0], []).append(GpuSample(key[1], series.value, power[key]))
     return found
 
 
-def _gpu(labels: Mapping[str, str]) -> str:
+def _get_gpu(labels: Mapping[str, str]) -> str:
     return f"GPU {labels.get('gpu') or labels.get('UUID') or labels.get('device') or '?'}"
 
 
-def _traffic(reading: Reading, answers: Mapping[str, QueryResult]) -> dict[str, float]:
+def _parse_traffic(reading: Reading, answers: Mapping[str, QueryResult]) -> dict[str, float]:
     chosen = reading.target.expected.settings.get("prometheus_host_label", "")
     found: dict[str, float] = {}
     for series in answers["traffic"].series if "traffic" in answers else ():
@@ -149,7 +149,7 @@ def _traffic(reading: Reading, answers: Mapping[str, QueryResult]) -> dict[str, 
     return found
 
 
-def _limits(target: Target) -> StallLimits:
+def _get_limits(target: Target) -> StallLimits:
     """The settings `stall_power_w` and `stall_nic_bytes_per_s` go before the constants."""
     settings, usual = target.expected.settings, StallLimits()
     try:

@@ -133,7 +133,7 @@ class QueuedJob:
 def nodes(text: str) -> dict[str, NodeState]:
     """`scontrol show node` run with TZ=UTC, by node name."""
     found = (
-        _node(block)
+        _parse_node(block)
         for block in re.split(r"(?m)^(?=NodeName=)", text)
         if block.startswith("NodeName=")
     )
@@ -155,8 +155,8 @@ def partitions(text: str) -> dict[str, tuple[str, ...]]:
         if not block.startswith("PartitionName="):
             continue
         lines = [line.strip() for line in block.splitlines()]
-        nodes = _word(lines, "Nodes")
-        found[_word(lines, "PartitionName")] = () if nodes == "(null)" else tuple(hosts(nodes))
+        nodes = _get_word(lines, "Nodes")
+        found[_get_word(lines, "PartitionName")] = () if nodes == "(null)" else tuple(hosts(nodes))
     return found
 
 
@@ -226,17 +226,17 @@ def hosts(text: str) -> Iterator[str]:
 
 
 def _expand(text: str) -> Iterator[str]:
-    for part in _parts(text):
+    for part in _split_at_commas(text):
         prefix, bracket, rest = part.partition("[")
         ranges, closing, suffix = rest.partition("]")
         if not bracket:
             yield part
         elif closing and "[" not in suffix:
-            for number in _numbers(ranges):
+            for number in _expand_ranges(ranges):
                 yield f"{prefix}{number}{suffix}"
 
 
-def _parts(text: str) -> Iterator[str]:
+def _split_at_commas(text: str) -> Iterator[str]:
     """What stands between commas that are in no brackets."""
     begun, is_inside = 0, False
     for at, sign in enumerate(text):
@@ -250,7 +250,7 @@ def _parts(text: str) -> Iterator[str]:
         yield text[begun:]
 
 
-def _numbers(ranges: str) -> Iterator[str]:
+def _expand_ranges(ranges: str) -> Iterator[str]:
     for span in ranges.split(","):
         first, _, last = span.partition("-")
         last = last or first
@@ -272,13 +272,16 @@ def state_words(text: str) -> tuple[str, frozenset[str]]:
     return base, frozenset(found)
 
 
-def _node(block: str) -> NodeState:
+def _parse_node(block: str) -> NodeState:
     lines = [line.strip() for line in block.splitlines()]
-    base, flags = state_words(_word(lines, "State"))
-    reason, user, changed_at = _reason(lines)
-    boot_time, gpus = _time(_word(lines, "BootTime")), _gres_gpus(_word(lines, "Gres"))
-    partitions = filter(None, _word(lines, "Partitions").split(","))
-    name, address = _word(lines, "NodeName"), _word(lines, "NodeAddr")
+    base, flags = state_words(_get_word(lines, "State"))
+    reason, user, changed_at = _parse_reason(lines)
+    boot_time, gpus = (
+        _parse_time(_get_word(lines, "BootTime")),
+        _count_gres_gpus(_get_word(lines, "Gres")),
+    )
+    partitions = filter(None, _get_word(lines, "Partitions").split(","))
+    name, address = _get_word(lines, "NodeName"), _get_word(lines, "NodeAddr")
     return NodeState(
         name=name,
         base=base,
@@ -290,13 +293,13 @@ def _node(block: str) -> NodeState:
         partitions=tuple(partitions),
         gpus=gpus,
         address=address,
-        slurmd_started_at=_time(_word_behind(lines, "BootTime", "SlurmdStartTime")),
-        resume_after=_time(_word_behind(lines, "LastBusyTime", "ResumeAfterTime")),
-        comment=_line(lines, "Comment"),
+        slurmd_started_at=_parse_time(_get_word_behind(lines, "BootTime", "SlurmdStartTime")),
+        resume_after=_parse_time(_get_word_behind(lines, "LastBusyTime", "ResumeAfterTime")),
+        comment=_get_line(lines, "Comment"),
     )
 
 
-def _gres_gpus(text: str) -> int:
+def _count_gres_gpus(text: str) -> int:
     """`gpu:h100:8(S:0-1)`, several types added up. Slices (`gpu:h100_1g.10gb:56`) tell no number of
     GPUs."""
     if _SLICE.search(text):
@@ -306,7 +309,7 @@ def _gres_gpus(text: str) -> int:
     )
 
 
-def _word(lines: list[str], key: str) -> str:
+def _get_word(lines: list[str], key: str) -> str:
     """The value that follows `key=` at a line's beginning, up to the next blank."""
     for line in lines:
         if line.startswith(f"{key}="):
@@ -314,14 +317,14 @@ def _word(lines: list[str], key: str) -> str:
     return ""
 
 
-def _line(lines: list[str], key: str) -> str:
+def _get_line(lines: list[str], key: str) -> str:
     """The whole of what follows `key=` at a line's beginning."""
     begun = f"{key}="
     found = (line[len(begun) :] for line in lines if line.startswith(begun))
     return next(found, "")
 
 
-def _word_behind(lines: list[str], first: str, key: str) -> str:
+def _get_word_behind(lines: list[str], first: str, key: str) -> str:
     """The value of a key that stands behind the first one of its line: such a line Slurm alone
     writes."""
     for line in lines:
@@ -330,16 +333,16 @@ def _word_behind(lines: list[str], first: str, key: str) -> str:
     return ""
 
 
-def _reason(lines: list[str]) -> tuple[str, str, Optional[datetime]]:
+def _parse_reason(lines: list[str]) -> tuple[str, str, Optional[datetime]]:
     for line in lines:
         if line.startswith("Reason=") and (
             found := _REASON_STAMP.match(line.removeprefix("Reason="))
         ):
-            return found["reason"], found["user"] or "", _time(found["at"] or "")
+            return found["reason"], found["user"] or "", _parse_time(found["at"] or "")
     return "", "", None
 
 
-def _time(text: str) -> Optional[datetime]:
+def _parse_time(text: str) -> Optional[datetime]:
     """`None`, `Unknown` and Slurm's zero are no time."""
     try:
         at = datetime.fromisoformat(text).replace(tzinfo=timezone.utc)

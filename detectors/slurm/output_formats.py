@@ -74,8 +74,8 @@ def parse_nodes(text: str) -> Listed:
         return Listed(found, max(0, len(blocks) - len(found)))
     start = text.find("{")
     if start >= 0 and '"' in text[start : start + 80]:
-        return _from_json(text[start:])
-    return _from_table(text)
+        return _parse_json(text[start:])
+    return _parse_table(text)
 
 
 def one_word(text: str) -> Optional[tuple[str, frozenset[str]]]:
@@ -87,7 +87,7 @@ def one_word(text: str) -> Optional[tuple[str, frozenset[str]]]:
     return base, implied_flags | flags
 
 
-def _from_json(text: str) -> Listed:
+def _parse_json(text: str) -> Listed:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
@@ -95,13 +95,13 @@ def _from_json(text: str) -> Listed:
     if not isinstance(whole, dict):
         return Listed({}, 1, "the JSON is no object")
     rows = _list(whole.get("nodes"))
-    found = [_node(row) for row in rows if isinstance(row, dict)]
+    found = [_parse_node(row) for row in rows if isinstance(row, dict)]
     nodes = {node.name: node for node in found if node is not None}
     unread = len(rows) - len(nodes)
-    return Listed(nodes, unread, _errors(whole.get("errors")))
+    return Listed(nodes, unread, _format_errors(whole.get("errors")))
 
 
-def _errors(errors: Any) -> str:
+def _format_errors(errors: Any) -> str:
     """22.05: {error, errno}; later {description, error, source}."""
     texts = []
     for row in _list(errors):
@@ -116,7 +116,7 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _node(row: dict[str, Any]) -> Optional[NodeState]:
+def _parse_node(row: dict[str, Any]) -> Optional[NodeState]:
     """None for a row without a name or a state."""
     name = row.get("name")
     words = _get_state_words(row)
@@ -125,8 +125,8 @@ def _node(row: dict[str, Any]) -> Optional[NodeState]:
     base, flags = state_words("+".join(words))
     reason = str(row.get("reason") or "")
     user = str(row.get("reason_set_by_user") or "")
-    changed_at = _moment(row.get("reason_changed_at"))
-    boot_time = _moment(row.get("boot_time"))
+    changed_at = _parse_moment(row.get("reason_changed_at"))
+    boot_time = _parse_moment(row.get("boot_time"))
     partitions = [word for word in row.get("partitions") or () if isinstance(word, str)]
     return NodeState(
         name=name,
@@ -148,7 +148,7 @@ def _get_state_words(row: dict[str, Any]) -> list[str]:
     return [str(word) for word in [*words, *flags] if word]
 
 
-def _moment(value: Any) -> Optional[datetime]:
+def _parse_moment(value: Any) -> Optional[datetime]:
     """Seconds, or {set, infinite, number} from 23.02 on; zero is no time."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") is True else None
@@ -157,7 +157,7 @@ def _moment(value: Any) -> Optional[datetime]:
     return datetime.fromtimestamp(value, tz=timezone.utc)
 
 
-def _from_table(text: str) -> Listed:
+def _parse_table(text: str) -> Listed:
     """With a header, blanks or `|` between columns, the reason last if it is there; or without one,
     `|` between."""
     nodes: dict[str, NodeState] = {}
@@ -169,7 +169,7 @@ def _from_table(text: str) -> Listed:
             continue
         if not cells or (header is None and not _is_row(line)):
             continue  # a date or a prompt before the table, or a table of something else
-        for node in _in_row(line, header):
+        for node in _parse_row(line, header):
             if len(nodes) >= _MOST_NODES:
                 return Listed(nodes, unread + 1)
             if node is None:
@@ -188,11 +188,11 @@ def _split_cells(line: str, most: int = -1) -> list[str]:
     return line.split(None, most)
 
 
-def _in_row(line: str, header: Optional[list[str]]) -> Iterator[Optional[NodeState]]:
+def _parse_row(line: str, header: Optional[list[str]]) -> Iterator[Optional[NodeState]]:
     """The nodes of one row (a host list where sinfo was not asked for single nodes); None for an
     unreadable one."""
     if header is None:
-        values = _short(line)
+        values = _parse_short(line)
     else:
         cells = _split_cells(line, len(header) - 1)
         is_fitting = abs(len(cells) - len(header)) <= 1
@@ -228,7 +228,7 @@ def _is_row(line: str) -> bool:
     return one_word(cells[1]) is not None or cells[0].endswith(_PADDING)
 
 
-def _short(line: str) -> dict[str, str]:
+def _parse_short(line: str) -> dict[str, str]:
     """`%N|%T|%u|%E`, as `slurm_queries` asks for, the reason being all that is left; or any row
     with a state in it."""
     name, *cells = [cell.strip() for cell in line.split("|")]

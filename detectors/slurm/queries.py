@@ -35,16 +35,18 @@ def nodes(target: Target) -> Command:
     """
     if target.expected.settings.get("slurm_form") == "sinfo":
         return Command(
-            "nodes", (*_prefix(target), "sinfo", "--all", "-N", "-h", "-o", "%N|%T|%u|%E"), _TIMEOUT
+            "nodes",
+            (*_get_prefix(target), "sinfo", "--all", "-N", "-h", "-o", "%N|%T|%u|%E"),
+            _TIMEOUT,
         )
-    return Command("nodes", (*_prefix(target), "scontrol", "--all", "show", "node"), _TIMEOUT)
+    return Command("nodes", (*_get_prefix(target), "scontrol", "--all", "show", "node"), _TIMEOUT)
 
 
 def running_jobs(target: Target) -> Command:
     """As `detectors.slurm.output.jobs` reads them."""
-    form = _form("%A", "%T", "%u", "%N", "%b", "%j")
+    form = _make_form("%A", "%T", "%u", "%N", "%b", "%j")
     argv = ("squeue", "--all", "--noheader", "--states=RUNNING", form)
-    return Command("jobs", (*_prefix(target), *argv), _TIMEOUT)
+    return Command("jobs", (*_get_prefix(target), *argv), _TIMEOUT)
 
 
 # A job stays in slurmctld for MinJobAge after its end (300 s by default), so that a look each
@@ -69,11 +71,11 @@ def jobs(between: str) -> tuple[str, ...]:
     ends with `between`."""
     return (
         *_SQUEUE,
-        _form("%A", "%T", "%u", "%P", "%S", "%e", "%b", "%N", "%j", "%k", between=between),
+        _make_form("%A", "%T", "%u", "%P", "%S", "%e", "%b", "%N", "%j", "%k", between=between),
     )
 
 
-def _form(*columns: str, between: str = "") -> str:
+def _make_form(*columns: str, between: str = "") -> str:
     """Names hold what users like: what parts the cells is drawn anew (`slurm_output.rows_of`)."""
     parts = between or slurm_output.secret_between()
     return "--format=" + "".join(f"{column}{parts}" for column in columns)
@@ -115,15 +117,15 @@ def ended_jobs(target: Target, hours: int) -> Command:
         "--state=COMPLETED,FAILED,NODE_FAIL,BOOT_FAIL",
         "--format=JobIDRaw,State,End,User,NodeList,JobName",
     )
-    return Command("ended", (*_prefix(target), *argv), _ACCOUNTING_TIMEOUT)
+    return Command("ended", (*_get_prefix(target), *argv), _ACCOUNTING_TIMEOUT)
 
 
 def lately_ended_jobs(target: Target) -> Command:
     """What slurmctld itself still remembers (MinJobAge, 300 s by default), for sites without
     accounting."""
-    form = _form("%A", "%T", "%e", "%u", "%N", "%j")
+    form = _make_form("%A", "%T", "%e", "%u", "%N", "%j")
     argv = ("squeue", "--all", "--noheader", "--states=NODE_FAIL", form)
-    return Command("lately", (*_prefix(target), *argv), _TIMEOUT)
+    return Command("lately", (*_get_prefix(target), *argv), _TIMEOUT)
 
 
 def complaint(output: Output) -> str:
@@ -135,7 +137,7 @@ def complaint(output: Output) -> str:
     return reason
 
 
-def _prefix(target: Target) -> tuple[str, ...]:
+def _get_prefix(target: Target) -> tuple[str, ...]:
     """Times are printed in the zone of the caller: only UTC has no hour that comes twice."""
     conf = target.expected.settings.get("slurm_conf", "")
     return (

@@ -39,27 +39,30 @@ class Reservation:
 
 def reservations(text: str) -> list[Reservation]:
     """Output of `SHOW`, run with TZ=UTC and SLURM_TIME_FORMAT=standard."""
-    found = (_reservation(block) for block in re.split(r"(?m)^ReservationName=", text)[1:])
+    found = (_parse_reservation(block) for block in re.split(r"(?m)^ReservationName=", text)[1:])
     return [reservation for reservation in found if reservation is not None]
 
 
-def _reservation(block: str) -> Optional[Reservation]:
+def _parse_reservation(block: str) -> Optional[Reservation]:
     name = block.partition(" StartTime=")[0].strip()
-    starts_at, ends_at = _time(_word(block, "StartTime")), _time(_word(block, "EndTime"))
+    starts_at, ends_at = (
+        _parse_time(_get_word(block, "StartTime")),
+        _parse_time(_get_word(block, "EndTime")),
+    )
     if not name or "\n" in name or starts_at is None or ends_at is None:
         return None
-    hosts = _word(block, "Nodes")
+    hosts = _get_word(block, "Nodes")
     nodes = () if hosts in _NONE else tuple(output.hosts(hosts))
-    flags = frozenset(flag for flag in _word(block, "Flags").split(",") if flag not in _NONE)
+    flags = frozenset(flag for flag in _get_word(block, "Flags").split(",") if flag not in _NONE)
     return Reservation(name=name, nodes=nodes, flags=flags, starts_at=starts_at, ends_at=ends_at)
 
 
-def _word(block: str, key: str) -> str:
+def _get_word(block: str, key: str) -> str:
     found = re.search(rf"(?:^|\s){key}=(\S*)", block)
     return found[1] if found else ""
 
 
-def _time(text: str) -> Optional[datetime]:
+def _parse_time(text: str) -> Optional[datetime]:
     try:
         return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
     except ValueError:

@@ -58,7 +58,7 @@ class SlurmJobsDetector(NothingToCompare):
         return "nodes" if b"NodeName=" in text else "ended"
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        nodes = _nodes(reading)
+        nodes = _parse_nodes(reading)
         accounts = reading.outputs.get("ended")
         ended = jobs(accounts.stdout) if accounts is not None and accounts.status == 0 else None
         lately = reading.outputs.get("lately")
@@ -67,7 +67,7 @@ class SlurmJobsDetector(NothingToCompare):
         fresh = [job for job in lost.values() if job.ended_at > reading.taken_at - _LOST_LATELY]
         yield from _observe_lost_jobs(reading, fresh, nodes)
         if ended is not None:
-            yield from _excess(reading, [job for job, _ in ended], nodes)
+            yield from _observe_excess(reading, [job for job, _ in ended], nodes)
         yield _observe_answer(reading, nodes)
 
 
@@ -83,7 +83,7 @@ def _observe_answer(reading: Reading, nodes: Mapping[str, NodeState]) -> Observa
     return reading.answered()
 
 
-def _nodes(reading: Reading) -> dict[str, NodeState]:
+def _parse_nodes(reading: Reading) -> dict[str, NodeState]:
     output = reading.outputs.get("nodes")
     return {} if output is None else output_formats.parse_nodes(output.text).nodes
 
@@ -93,7 +93,7 @@ def jobs(text: bytes) -> list[tuple[EndedJob, str]]:
     found: list[tuple[EndedJob, str]] = []
     places = 0
     for cells in slurm_output.rows_of(text.decode("utf-8", "replace"), 6):
-        ended_at = _moment(cells[2])
+        ended_at = _parse_moment(cells[2])
         words = cells[1].split(" ", 1) if ended_at is not None else []
         if ended_at is None or words[0] not in _FAILED | {"COMPLETED"}:
             continue
@@ -107,7 +107,7 @@ def jobs(text: bytes) -> list[tuple[EndedJob, str]]:
     return found
 
 
-def _moment(text: str) -> Optional[datetime]:
+def _parse_moment(text: str) -> Optional[datetime]:
     try:
         return datetime.fromisoformat(text.strip()).replace(tzinfo=timezone.utc)
     except ValueError:
@@ -131,10 +131,10 @@ def _observe_lost_jobs(
             untold.append(job)
     for name in {**dict.fromkeys(nodes), **dict.fromkeys(by_node)}:
         its = by_node.get(name, [])
-        text = {"text": _words(its)} if its else {}
+        text = {"text": _format_words(its)} if its else {}
         yield reading.saw("job.node_fail", bool(its), resources.node(name), **text)
     text = (
-        {"text": f"{_words(untold)}; Slurm does not say which of their nodes failed"}
+        {"text": f"{_format_words(untold)}; Slurm does not say which of their nodes failed"}
         if untold
         else {}
     )
@@ -149,13 +149,13 @@ def _has_failed(node: Optional[NodeState], job: EndedJob) -> bool:
     return node.base == "DOWN" or "NOT_RESPONDING" in node.flags or has_booted
 
 
-def _words(lost: Sequence[EndedJob]) -> str:
+def _format_words(lost: Sequence[EndedJob]) -> str:
     named = [f"job {job.job_id} of {job.user} ({len(job.nodes)} nodes)" for job in lost[:_NAMED]]
     more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
     return f"{', '.join(named)}{more} ended in state NODE_FAIL"
 
 
-def _excess(
+def _observe_excess(
     reading: Reading, ended: Sequence[EndedJob], nodes: Mapping[str, NodeState]
 ) -> Iterator[Observation]:
     booted = {name: node.boot_time for name, node in nodes.items() if node.boot_time is not None}

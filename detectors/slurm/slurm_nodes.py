@@ -102,7 +102,7 @@ def _observe_check(
         is_so = None if hides else check is not None and check.type == fault_type
         attributes = {"qualifier": "drain"}
         if is_so:
-            attributes |= {"text": _words(node, by), "reason": node.reason[:_LONGEST_REASON]}
+            attributes |= {"text": _format_words(node, by), "reason": node.reason[:_LONGEST_REASON]}
         where = resources.node(node.name)
         yield reading.saw(f"{DRAINED_FOR}{fault_type}", is_so, where, **attributes)
 
@@ -111,22 +111,22 @@ def _observe_node(
     reading: Reading, node: NodeState, by: Drainer, *, is_explained: bool
 ) -> Iterator[Observation]:
     where = resources.node(node.name)
-    planned = _planned_work(node)
-    attributes = {"text": _words(node, by), "state": _state(node)}
+    planned = _get_planned_work(node)
+    attributes = {"text": _format_words(node, by), "state": _format_state(node)}
     if node.reason:
         attributes |= {"reason": node.reason[:_LONGEST_REASON], "set_by": node.reason_set_by}
-    yield reading.saw("slurm.state", _state(node), where)
+    yield reading.saw("slurm.state", _format_state(node), where)
     yield reading.saw("slurm.is_planned", bool(planned), where, why=planned or "")
     yield reading.saw("slurm.drained_by", str(by), where, **attributes)
     if node.boot_time is not None:
         yield reading.saw("slurm.booted_at", node.boot_time.isoformat(), where)
-    judgements = _judgements(node, by, is_planned=bool(planned), is_explained=is_explained)
+    judgements = _judge(node, by, is_planned=bool(planned), is_explained=is_explained)
     for metric, value in judgements.items():
         has_words = value is not True or "by" in metric
         yield reading.saw(metric, value, where, **(attributes if has_words else {}))
 
 
-def _judgements(
+def _judge(
     node: NodeState, by: Drainer, *, is_planned: bool, is_explained: bool
 ) -> dict[str, Optional[bool]]:
     """None: it cannot be told, so that nothing is raised and nothing cleared. A drain that a row of
@@ -146,7 +146,7 @@ def _judgements(
     }
 
 
-def _planned_work(node: NodeState) -> str:
+def _get_planned_work(node: NodeState) -> str:
     """What is being done to the node on purpose. PLANNED is none: the scheduler keeps it for a
     larger job."""
     if "MAINTENANCE" in node.flags:
@@ -156,19 +156,18 @@ def _planned_work(node: NodeState) -> str:
     return "power saving" if node.flags & _POWER_SAVING else ""
 
 
-def _state(node: NodeState) -> str:
+def _format_state(node: NodeState) -> str:
     return "+".join((node.base, *sorted(node.flags)))
 
 
-def _words(node: NodeState, by: Drainer) -> str:
+def _format_words(node: NodeState, by: Drainer) -> str:
+    shown = f"Slurm shows {node.name} as {_format_state(node)}"
     if by is Drainer.NOBODY or not node.reason:
-        return f"Slurm shows {node.name} as {_state(node)}"
+        return shown
     who = {
         Drainer.SLURM: "Slurm itself",
         Drainer.TOOL: "a health check",
         Drainer.KINTSUGI: "Kintsugi",
         Drainer.PERSON: node.reason_set_by or "a person",
     }[by]
-    return (
-        f'Slurm shows {node.name} as {_state(node)}; {who} wrote "{node.reason[:_LONGEST_REASON]}"'
-    )
+    return f'{shown}; {who} wrote "{node.reason[:_LONGEST_REASON]}"'

@@ -91,14 +91,16 @@ def judge(
         if sample.busy_percent < limits.busy_percent
     ]
     has_work = power >= limits.power_w or most >= limits.nic_bytes_per_s
-    if has_work or not _spins(job, gpus, limits):
+    if has_work or not _is_spinning(job, gpus, limits):
         return StallJudgement(StallVerdict.WORKING, figures, busy, power, most)
     waited = f"; the others may wait for {_format_names(idle)}, which is not busy" if idle else ""
     text = f"{len(ranks)} GPUs on {len(job.nodes)} nodes are busy without work: {figures}{waited}"
     return StallJudgement(StallVerdict.STALLED, text, busy, power, most)
 
 
-def _spins(job: QueuedJob, gpus: Mapping[str, Sequence[GpuSample]], limits: StallLimits) -> bool:
+def _is_spinning(
+    job: QueuedJob, gpus: Mapping[str, Sequence[GpuSample]], limits: StallLimits
+) -> bool:
     """Whether all nodes spin, or all but one, whose ranks are what the others wait for."""
     if all(_has_busy(gpus[node], limits) for node in job.nodes):
         return True

@@ -74,15 +74,15 @@ def observe(reading: Reading, tables: Tables) -> Iterator[Observation]:
     for sensor in sensors.sensors(tables):
         optics = _OPTICS.match(sensor.name) or _NXOS_OPTICS.match(sensor.name)
         if optics is not None:
-            yield from _optics(reading, sensor, optics, port_names)
+            yield from _observe_optics(reading, sensor, optics, port_names)
         elif sensor.kind == sensors.CELSIUS:
             yield _observe_temperature(reading, sensor)
         elif _is_fan(sensor):
             turns = sensor.value > 0
             text = f"{sensor.name} {'turns' if turns else 'stands still'}"
-            yield reading.saw("fan.well", turns, qualifier=_unit(sensor.name), text=text)
-    yield from _states(reading, tables)
-    yield from _parts(reading, tables, named)
+            yield reading.saw("fan.well", turns, qualifier=_get_unit(sensor.name), text=text)
+    yield from _observe_states(reading, tables)
+    yield from _observe_parts(reading, tables, named)
 
 
 def _observe_temperature(reading: Reading, sensor: Sensor) -> Observation:
@@ -90,7 +90,7 @@ def _observe_temperature(reading: Reading, sensor: Sensor) -> Observation:
     if sensor.limits:
         text += f", its own limit is {sensor.limits['raise_at']}"
     degrees = round(sensor.value, 1)
-    attributes = {"qualifier": _unit(sensor.name), "text": text, **sensor.limits}
+    attributes = {"qualifier": _get_unit(sensor.name), "text": text, **sensor.limits}
     return reading.saw("switch.temperature_celsius", degrees, **attributes)
 
 
@@ -101,7 +101,7 @@ def _is_fan(sensor: Sensor) -> bool:
     return sensor.kind == sensors.RPM
 
 
-def _unit(name: str) -> str:
+def _get_unit(name: str) -> str:
     return re.sub(r"^(?:Tachometers|RPM sensor) for ", "", name)
 
 
@@ -117,7 +117,7 @@ class _PortNames:
         behind a slash."""
         number = int(sensor.row) if sensor.row.isdigit() else 0
         if number >= _SONIC_PORT_BASE:
-            index = _sonic_index(number)
+            index = _get_sonic_index(number)
             if index in self.named:
                 lane = number % 10
                 return self.named[index], str(lane) if lane else ""
@@ -136,12 +136,12 @@ class _PortNames:
         return ""
 
 
-def _sonic_index(number: int) -> str:
+def _get_sonic_index(number: int) -> str:
     """The port's ifIndex in the number of one of its sensors."""
     return str((number - _SONIC_PORT_BASE) // 100)
 
 
-def _optics(
+def _observe_optics(
     reading: Reading, sensor: Sensor, found: re.Match[str], port_names: _PortNames
 ) -> Iterator[Observation]:
     groups = found.groupdict()
@@ -161,7 +161,7 @@ def _optics(
     yield reading.saw(metric, round(value, 2), resource, **attributes)
 
 
-def _states(reading: Reading, tables: Tables) -> Iterator[Observation]:
+def _observe_states(reading: Reading, tables: Tables) -> Iterator[Observation]:
     """Power supplies and fans by ENTITY-STATE-MIB and by Cisco's table of replaceable units."""
     for row, state in tables.column(switch_tables.ENTITY_OPER).items():
         kind = tables.number(switch_tables.ENTITY_CLASS, row)
@@ -184,7 +184,9 @@ def _states(reading: Reading, tables: Tables) -> Iterator[Observation]:
         yield reading.saw("fan.well", wrong is None, qualifier=f"{name} {row}", text=text)
 
 
-def _parts(reading: Reading, tables: Tables, named: Mapping[str, str]) -> Iterator[Observation]:
+def _observe_parts(
+    reading: Reading, tables: Tables, named: Mapping[str, str]
+) -> Iterator[Observation]:
     """Serials for the inventory: the switch's own, and those of the transceivers in its ports."""
     for row in tables.column(switch_tables.ENTITY_CLASS):
         serial = tables.text(switch_tables.ENTITY_SERIAL, row)
@@ -193,7 +195,7 @@ def _parts(reading: Reading, tables: Tables, named: Mapping[str, str]) -> Iterat
             yield reading.saw("switch.serial", serial)
         if not serial or kind != _PORT or not row.isdigit() or int(row) < _SONIC_PORT_BASE:
             continue
-        port = named.get(_sonic_index(int(row)))
+        port = named.get(_get_sonic_index(int(row)))
         if port is not None:
             resource = resources.port(reading.target.name, port)
             yield reading.saw("module.serial", serial, resource)
@@ -212,7 +214,7 @@ def load(reading: Reading, tables: Tables) -> Iterator[Observation]:
     if total and free is not None:
         buffers = tables.scalar(switch_tables.MEMORY_BUFFERS) or 0
         cached = tables.scalar(switch_tables.MEMORY_CACHED) or 0
-        yield _memory(reading, total, total - free - buffers - cached)
+        yield _observe_memory(reading, total, total - free - buffers - cached)
 
 
 def storage(reading: Reading, tables: Tables) -> Iterator[Observation]:
@@ -236,10 +238,10 @@ def storage(reading: Reading, tables: Tables) -> Iterator[Observation]:
             yield reading.saw("switch.disk_percent", share, qualifier=f"disk {name}", text=text)
     if ram is not None and not tables.scalar(switch_tables.MEMORY_TOTAL):
         size, used = ram
-        yield _memory(reading, size, used - spare if used >= spare else used)
+        yield _observe_memory(reading, size, used - spare if used >= spare else used)
 
 
-def _memory(reading: Reading, total: int, used: int) -> Observation:
+def _observe_memory(reading: Reading, total: int, used: int) -> Observation:
     share = round(min(max(100 * used / total, 0.0), 100.0), 1)
     text = f"its memory is {share:.0f} % used"
     return reading.saw("switch.memory_percent", share, qualifier="memory", text=text)

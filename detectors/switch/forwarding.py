@@ -63,7 +63,7 @@ def observe_forgetting(
             continue
         has_entries = bool(seen.value[-1])
         at = seen.observed_at.timestamp()
-        last = at if has_entries else _number(before.get((seen.resource, "port.learned_at")))
+        last = at if has_entries else _parse_number(before.get((seen.resource, "port.learned_at")))
         if at - last < _LEARNS_FOR_S:
             yield Observation(seen.resource, "port.learned_at", last, seen.observed_at)
             if seen.resource in up and rates.get(seen.resource, 0) >= SENDING_BYTES_PER_SECOND:
@@ -82,7 +82,7 @@ def observe_forgetting(
     yield _observe_collapses(entries, before, bool(unlearned) and not is_booting)
 
 
-def _number(sample: Sample | None) -> float:
+def _parse_number(sample: Sample | None) -> float:
     """Zero for what is no number."""
     if sample is None or not isinstance(sample.value, (int, float)):
         return 0.0
@@ -116,13 +116,15 @@ def bgp(reading: Reading, tables: Tables) -> Iterator[Observation]:
         if tables.is_booting and not is_well:
             continue
         note = "stopped" if admin == _STOPPED else ""
-        yield reading.saw("bgp.established", is_well, **_peer(row, note or _bgp_state(state)))
+        yield reading.saw(
+            "bgp.established", is_well, **_make_peer(row, note or _get_bgp_state(state))
+        )
     standard = tables.column(switch_tables.BGP_STATE)
     for row, state in tables.column(switch_tables.BGP_STATE_CISCO).items():
-        peer = _address(row)
+        peer = _parse_address(row)
         if peer and peer not in standard:
-            word = _bgp_state(state)
-            yield reading.saw("bgp.session", word, **_peer(peer, word))
+            word = _get_bgp_state(state)
+            yield reading.saw("bgp.session", word, **_make_peer(peer, word))
 
 
 def sessions(
@@ -149,15 +151,15 @@ def sessions(
     yield Observation(first.resource, "bgp.known", sorted(known), first.observed_at)
 
 
-def _peer(address: str, state: str) -> dict[str, str]:
+def _make_peer(address: str, state: str) -> dict[str, str]:
     return {"qualifier": address, "text": f"the session to {address} is {state}"}
 
 
-def _bgp_state(value: object) -> str:
+def _get_bgp_state(value: object) -> str:
     return _BGP_STATES.get(value, "unknown") if isinstance(value, int) else "unknown"
 
 
-def _address(row: str) -> str:
+def _parse_address(row: str) -> str:
     """`1.4.10.0.0.1` (InetAddressType, length, octets) as `10.0.0.1`; IPv6 in full; empty for
     anything else."""
     parts = row.split(".")
@@ -193,20 +195,20 @@ def neighbours(reading: Reading, tables: Tables) -> Iterator[Observation]:
             continue
         port = tables.text(switch_tables.LLDP_REMOTE_PORT, row)
         description = tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row)
-        expected = _expected_peer(reading.target.expected, named[index])
-        found = _far_end(name, port, description, expected)
+        expected = _get_expected_peer(reading.target.expected, named[index])
+        found = _get_far_end(name, port, description, expected)
         attributes = {"expected": expected} if expected else {}
         text = f"its neighbour is {name}, port {port or description or 'unknown'}"
         resource = resources.port(reading.target.name, named[index])
         yield reading.saw("lldp.neighbour", found, resource, text=text, **attributes)
 
 
-def _expected_peer(expected: Expected, port: str) -> str:
+def _get_expected_peer(expected: Expected, port: str) -> str:
     known = expected.port(port)
     return known.peer if known is not None else ""
 
 
-def _far_end(name: str, port: str, description: str, expected: str) -> str:
+def _get_far_end(name: str, port: str, description: str, expected: str) -> str:
     """The neighbour as a resource path; exactly `expected` where it is as far as it can be told."""
     host = resources.short_host(name)
     kind, _, rest = expected.partition("/")

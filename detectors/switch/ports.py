@@ -125,7 +125,7 @@ def observe(reading: Reading, tables: Tables, fdb: Mapping[str, int]) -> Iterato
         yield reading.saw("port.oper", port.oper, resource, admin=admin, cabled=cabled)
         if port.is_cabled and not (tables.is_booting and not _is_well(port.oper, admin)):
             is_well = _is_well(port.oper, admin)
-            yield reading.saw("port.well", is_well, resource, text=_text(port.oper, admin))
+            yield reading.saw("port.well", is_well, resource, text=_format_text(port.oper, admin))
         counters = [tables.number(column, port.index) for column, _, _ in COUNTERS]
         yield reading.saw("port.counters", [*counters, fdb.get(port.index, 0)], resource)
 
@@ -144,7 +144,7 @@ def states(
         admin = seen.attributes.get("admin", "up")
         if seen.value == "up" or (seen.resource, "port.in_use") in before:
             yield Observation(seen.resource, "port.in_use", True, seen.observed_at)
-            is_well, text = _is_well(str(seen.value), admin), _text(str(seen.value), admin)
+            is_well, text = _is_well(str(seen.value), admin), _format_text(str(seen.value), admin)
             if is_well or not is_booting:
                 yield Observation(
                     seen.resource, "port.well", is_well, seen.observed_at, {"text": text}
@@ -155,7 +155,7 @@ def _is_well(oper: str, admin: str) -> bool:
     return admin == "down" or oper == "up"
 
 
-def _text(oper: str, admin: str) -> str:
+def _format_text(oper: str, admin: str) -> str:
     if admin == "down":
         return "the port is shut down by its configuration"
     hint = {

@@ -59,7 +59,9 @@ def _read_columns(tables: Tables, columns: tuple[str, ...]) -> Iterator[Sensor]:
             and abs(precision) <= 9
         ):
             factor = 10.0 ** (3 * (min(max(scale, 1), 17) - _UNITS) - precision)
-            yield Sensor(row, name(tables, row), kind, value * factor, _limits(tables, row, factor))
+            yield Sensor(
+                row, name(tables, row), kind, value * factor, _get_limits(tables, row, factor)
+            )
 
 
 def name(tables: Tables, row: str) -> str:
@@ -68,7 +70,7 @@ def name(tables: Tables, row: str) -> str:
     return described or tables.text(switch_tables.ENTITY_NAME, row) or f"part {row}"
 
 
-def _limits(tables: Tables, row: str, factor: float) -> dict[str, str]:
+def _get_limits(tables: Tables, row: str, factor: float) -> dict[str, str]:
     """Raised at the device's own critical (or major) high limit, cleared at its warning."""
     critical = tables.number(switch_tables.ARISTA_HIGH_CRITICAL, row)
     warning = tables.number(switch_tables.ARISTA_HIGH_WARNING, row)

@@ -92,12 +92,12 @@ class SonicDetector(NothingToCompare):
     def parse(self, reading: Reading) -> Iterator[Observation]:
         outputs = reading.outputs
         database = sonic_outputs.database(outputs[CONFIG].stdout) if CONFIG in outputs else None
-        complaint = _complaint(reading, database)
+        complaint = _find_complaint(reading, database)
         yield reading.silent(complaint) if complaint else reading.answered()
         if database:
-            yield from _tables(reading, database)
-            yield from _settings(reading, database)
-            yield from _ports(reading, _set_ports(database))
+            yield from _observe_tables(reading, database)
+            yield from _observe_settings(reading, database)
+            yield from _observe_ports(reading, _set_ports(database))
         for name, read in _READERS:
             if name in outputs and (name != STATUS or not database):
                 yield from read(reading, outputs[name])
@@ -117,7 +117,7 @@ class SonicDetector(NothingToCompare):
                 )
 
 
-def _complaint(reading: Reading, database: Optional[Database]) -> str:
+def _find_complaint(reading: Reading, database: Optional[Database]) -> str:
     """What could not be read, for people. Without a watchdog `show pfcwd` ends with an error: that
     is no fault."""
     if CONFIG in reading.outputs and not database:
@@ -126,7 +126,7 @@ def _complaint(reading: Reading, database: Optional[Database]) -> str:
     return f"no answer within {_TIMEOUT.seconds} s: {', '.join(cut)}" if cut else ""
 
 
-def _tables(reading: Reading, database: Database) -> Iterator[Observation]:
+def _observe_tables(reading: Reading, database: Database) -> Iterator[Observation]:
     """How much the database holds, for the record."""
     sizes = {name: len(rows) for name, rows in database.items()}
     largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:8]
@@ -134,7 +134,7 @@ def _tables(reading: Reading, database: Database) -> Iterator[Observation]:
     yield reading.saw("sonic.database_keys", sum(sizes.values()), tables=shown)
 
 
-def _settings(reading: Reading, database: Database) -> Iterator[Observation]:
+def _observe_settings(reading: Reading, database: Database) -> Iterator[Observation]:
     """Every declared setting by its name. A database without any quality-of-service table is not
     the configuration."""
     declared = reading.target.expected.settings
@@ -166,7 +166,7 @@ def _set_ports(database: Database) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _ports(reading: Reading, ports: dict[str, dict[str, Any]]) -> Iterator[Observation]:
+def _observe_ports(reading: Reading, ports: dict[str, dict[str, Any]]) -> Iterator[Observation]:
     """Each value that the switch gives, with what the inventory expects where it does."""
     for name, values in sorted(ports.items()):
         expected = reading.target.expected.port(name)
@@ -206,50 +206,50 @@ def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _status(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_status(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show interfaces status`, where the database could not be read or only this was handed in."""
     ports: dict[str, dict[str, Any]] = {}
-    for row in _ethernet_rows(output):
+    for row in _list_ethernet_rows(output):
         values: dict[str, Any] = {"speed_gbps": gbps(row.get("speed", ""))}
         values["mtu"] = row.get("mtu", "")
         values["fec"] = row.get("fec", "").lower()
         values["admin"] = row.get("admin", "").lower()
         ports[row["interface"]] = values
-    yield from _ports(reading, ports)
+    yield from _observe_ports(reading, ports)
 
 
-def _ethernet_rows(output: Output) -> Iterator[dict[str, str]]:
+def _list_ethernet_rows(output: Output) -> Iterator[dict[str, str]]:
     for row in sonic_outputs.table(output.text):
         if row.get("interface", "").startswith("Ethernet"):
             yield row
 
 
-def _fec(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_fec(reading: Reading, output: Output) -> Iterator[Observation]:
     """What the link runs with, else what it is set to."""
     ports: dict[str, dict[str, Any]] = {}
-    for row in _ethernet_rows(output):
+    for row in _list_ethernet_rows(output):
         fec = row.get("fec oper") or row.get("fec admin", "")
         ports[row["interface"]] = {"fec": fec.lower()}
-    yield from _ports(reading, ports)
+    yield from _observe_ports(reading, ports)
 
 
-def _autoneg(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_autoneg(reading: Reading, output: Output) -> Iterator[Observation]:
     words = {"enabled": "on", "disabled": "off"}
     ports: dict[str, dict[str, Any]] = {}
-    for row in _ethernet_rows(output):
+    for row in _list_ethernet_rows(output):
         autoneg = words.get(row.get("auto-neg mode", ""), "")
         ports[row["interface"]] = {"autoneg": autoneg}
-    yield from _ports(reading, ports)
+    yield from _observe_ports(reading, ports)
 
 
-def _cause(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_cause(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show reboot-cause`: one sentence, with user and time where a person asked for it."""
     text = " ".join(output.text.split())[:_MOST_CAUSE]
     if output.status == 0 and text:
         yield reading.saw("switch.reboot_cause", text)
 
 
-def _watchdog(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_watchdog(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show pfcwd stats`: a queue is operational or stormed. A port is well when none of its queues
     is stormed."""
     stormed: dict[str, list[str]] = {}
@@ -269,7 +269,7 @@ def _watchdog(reading: Reading, output: Output) -> Iterator[Observation]:
         yield reading.saw("port.pfc_stormed", bool(queues), resource, text=text)
 
 
-def _counters(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_counters(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show interfaces counters`: a port that has received packets and is down now had a link."""
     for row in sonic_outputs.table(output.text):
         port = row.get("iface", "")
@@ -287,7 +287,7 @@ def _counters(reading: Reading, output: Output) -> Iterator[Observation]:
             yield reading.saw("port.well", is_up, resource, text=text)
 
 
-def _supplies(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_supplies(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show platform psustatus`. A supply that is not there may never have been."""
     for row in sonic_outputs.table(output.text):
         status = row.get("status", "")
@@ -296,7 +296,7 @@ def _supplies(reading: Reading, output: Output) -> Iterator[Observation]:
             yield reading.saw("psu.well", status != "NOT OK", qualifier=row["psu"], text=text)
 
 
-def _optics(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_optics(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show interfaces transceiver eeprom --dom`: received power by lane, for the record.
 
     What it means is judged where lanes are looked at over time: over SNMP, and from the host's end.
@@ -308,7 +308,7 @@ def _optics(reading: Reading, output: Output) -> Iterator[Observation]:
             yield reading.saw("port.rx_power_dbm", float(power), resource, lane=lane)
 
 
-def _ecn(reading: Reading, output: Output) -> Iterator[Observation]:
+def _observe_ecn(reading: Reading, output: Output) -> Iterator[Observation]:
     """`show ecn` (ecnconfig -l): profiles as blocks of field and value."""
     profiles = {}
     for name, block in _split_blocks(_PROFILE, output.text):
@@ -332,13 +332,13 @@ def _split_blocks(heading: re.Pattern[str], text: str) -> list[tuple[str, str]]:
 
 
 _READERS = (
-    (STATUS, _status),
-    (FEC, _fec),
-    (AUTONEG, _autoneg),
-    (CAUSE, _cause),
-    (WATCHDOG, _watchdog),
-    (COUNTERS, _counters),
-    (SUPPLIES, _supplies),
-    (EEPROM, _optics),
-    (ECN, _ecn),
+    (STATUS, _observe_status),
+    (FEC, _observe_fec),
+    (AUTONEG, _observe_autoneg),
+    (CAUSE, _observe_cause),
+    (WATCHDOG, _observe_watchdog),
+    (COUNTERS, _observe_counters),
+    (SUPPLIES, _observe_supplies),
+    (EEPROM, _observe_optics),
+    (ECN, _observe_ecn),
 )

@@ -34,20 +34,24 @@ def table(text: str) -> Iterator[dict[str, str]]:
     for number in range(1, len(lines)):
         if _RULE.fullmatch(lines[number]) and lines[number - 1].strip():
             spans = [found.span() for found in _COLUMN.finditer(lines[number])]
-            yield from _rows(lines[number - 1], lines[number + 1 : number + 1 + _MOST_ROWS], spans)
+            yield from _list_rows(
+                lines[number - 1], lines[number + 1 : number + 1 + _MOST_ROWS], spans
+            )
             return
 
 
-def _rows(heads: str, lines: list[str], spans: list[tuple[int, int]]) -> Iterator[dict[str, str]]:
-    names = [name.lower() for name in _cells(heads, spans)]
+def _list_rows(
+    heads: str, lines: list[str], spans: list[tuple[int, int]]
+) -> Iterator[dict[str, str]]:
+    names = [name.lower() for name in _split_cells(heads, spans)]
     for line in lines:
         if not line.strip():
             return
-        cells = _cells(line, spans)
+        cells = _split_cells(line, spans)
         yield {name: "" if cell in _NO_VALUE else cell for name, cell in zip(names, cells) if name}
 
 
-def _cells(line: str, spans: list[tuple[int, int]]) -> list[str]:
+def _split_cells(line: str, spans: list[tuple[int, int]]) -> list[str]:
     """A cell reaches to where the next column begins: some releases print values longer than their
     column."""
     starts = [start for start, _ in spans]
@@ -65,10 +69,10 @@ def database(stdout: bytes) -> Optional[dict[str, dict[str, dict[str, Any]]]]:
         whole, _ = json.JSONDecoder().raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
-    return _by_table(whole) if isinstance(whole, dict) else None
+    return _group_by_table(whole) if isinstance(whole, dict) else None
 
 
-def _by_table(whole: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+def _group_by_table(whole: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name, held in whole.items():
         if not isinstance(held, dict):

@@ -81,7 +81,7 @@ class SwitchSnmpDetector(NothingToCompare):
         return _WALK
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        tables = Tables(_values(reading))
+        tables = Tables(_get_values(reading))
         if not tables.column(switch_tables.IF_OPER):
             yield reading.silent(
                 f"the agent of {reading.target.name} shows no interfaces (ifOperStatus): check that"
@@ -89,7 +89,7 @@ class SwitchSnmpDetector(NothingToCompare):
             )
         else:
             yield reading.answered()
-        yield from _system(reading, tables)
+        yield from _observe_system(reading, tables)
         learned = forwarding.count_learned(tables)
         yield from ports.observe(reading, tables, learned)
         if tables.column(switch_tables.IF_OPER):
@@ -98,7 +98,7 @@ class SwitchSnmpDetector(NothingToCompare):
         yield from environment.load(reading, tables)
 
     def compare(self, now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
-        restarts = list(_restarts(now, before))
+        restarts = list(_observe_restarts(now, before))
         yield from restarts
         is_restarted = any(
             seen.metric == "switch.restarted" and seen.value is True for seen in restarts
@@ -156,7 +156,7 @@ class SwitchSensorsDetector(NothingToCompare):
         return _WALK
 
     def parse(self, reading: Reading) -> Iterator[Observation]:
-        tables = Tables(_values(reading))
+        tables = Tables(_get_values(reading))
         watched = (
             switch_tables.SENSOR_VALUE,
             *switch_tables.PARTS,
@@ -179,13 +179,13 @@ class SwitchSensorsDetector(NothingToCompare):
         yield from cable_ends.light(now)
 
 
-def _values(reading: Reading) -> Mapping[str, SnmpValue]:
+def _get_values(reading: Reading) -> Mapping[str, SnmpValue]:
     """Those of the poll, or of the text of a walk that somebody handed in."""
     told = reading.outputs.get(_WALK)
     return reading.values if told is None else walk_text.values(told.stdout)
 
 
-def _system(reading: Reading, tables: Tables) -> Iterator[Observation]:
+def _observe_system(reading: Reading, tables: Tables) -> Iterator[Observation]:
     described = tables.scalar_text(switch_tables.SYS_DESCR)
     if described:
         yield reading.saw("switch.software", described)
@@ -205,7 +205,7 @@ def _is_booting(seen: Observation) -> bool:
     return bool(seen.value[0] < switch_tables.BOOT_TAKES_S)
 
 
-def _restarts(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
+def _observe_restarts(now: Sequence[Observation], before: Samples) -> Iterator[Observation]:
     """The switch's own restart and that of its agent alone, told apart.
 
     hrSystemUptime counts from the boot of the machine, sysUpTime from the start of the agent, which

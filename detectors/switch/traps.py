@@ -114,7 +114,7 @@ def from_oids(pairs: Sequence[tuple[str, object]]) -> Optional[TrapNotification]
         if oid == TRAP_OID:
             name = NOTIFICATIONS.get(str(value), str(value))
         else:
-            bound.append(_parse_value(oid, _text(value)))
+            bound.append(_parse_value(oid, _get_text(value)))
     return TrapNotification(name, tuple(bound)) if name else None
 
 
@@ -127,7 +127,7 @@ def _parse_value(oid: str, value: str) -> Bound:
     return Bound(oid, "", value)
 
 
-def _text(value: object) -> str:
+def _get_text(value: object) -> str:
     if isinstance(value, bytes):
         shown = value.decode("utf-8", "replace")
         text = shown if shown.isprintable() else value.hex(":")
@@ -195,7 +195,7 @@ def observations(
     reading: Reading, trap: TrapNotification, port_name: PortName = unknown_port
 ) -> Iterator[Observation]:
     """Facts of the rules' metrics; nothing for a notification that is not known."""
-    read = _READERS.get(trap.name, _sensor)
+    read = _READERS.get(trap.name, _read_sensor)
     seen = read(trap, port_name)
     if seen is None:
         return
@@ -210,7 +210,7 @@ def is_known(trap: TrapNotification) -> bool:
     return trap.name in _READERS or bool(trap.get_value("entPhySensorOperStatus"))
 
 
-def _port(trap: TrapNotification, port_name: PortName) -> str:
+def _get_port(trap: TrapNotification, port_name: PortName) -> str:
     """By name where the notification brings it, else by what the inventory makes of its index."""
     name = trap.get_value("ifName", "ifDescr")
     if name:
@@ -223,7 +223,7 @@ def _port(trap: TrapNotification, port_name: PortName) -> str:
 
 def _link(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """A port that is shut on purpose is no fault."""
-    port = _port(trap, port_name)
+    port = _get_port(trap, port_name)
     is_up = trap.name == "linkUp"
     if not port or (not is_up and trap.get_value("ifAdminStatus") in _DOWN):
         return None
@@ -238,11 +238,11 @@ def _start(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.agent_started", True, f"the SNMP agent started {how}")
 
 
-def _credentials(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _read_credentials(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.credentials_right", False, "somebody asked the agent with wrong credentials")
 
 
-def _bgp(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _read_bgp(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """The neighbour stands in the index of every variable; a state other than established is a
     session lost."""
     peer = trap.get_value("bgpPeerRemoteAddr") or trap.get_index(
@@ -258,38 +258,38 @@ def _bgp(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.bgp_established", is_up, text, qualifier=peer)
 
 
-def _neighbours(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _read_neighbours(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.neighbours_changed", True, "its table of LLDP neighbours changed")
 
 
-def _parts(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _read_parts(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.parts_changed", True, "its table of parts changed")
 
 
-def _part_name(trap: TrapNotification) -> str:
+def _get_part_name(trap: TrapNotification) -> str:
     name = trap.get_value("entPhysicalName", "entPhysicalDescr")
     index = trap.get_index("entPhySensorOperStatus", "entPhySensorValue")
     first_index = trap.bound[0].index if trap.bound else ""
     return name or index or first_index
 
 
-def _state(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    part = _part_name(trap)
+def _read_state(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+    part = _get_part_name(trap)
     is_well = trap.name == "entStateOperEnabled"
     text = f"part {part or 'unknown'} is {'working' if is_well else 'not working'}"
     return _Seen("trap.part_working", is_well, text, qualifier=part)
 
 
-def _threshold(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
-    part = _part_name(trap)
+def _read_threshold(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+    part = _get_part_name(trap)
     text = f"sensor {part or 'unknown'} passed a threshold"
     return _Seen("trap.part_working", False, text, qualifier=part)
 
 
-def _sensor(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _read_sensor(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     """Any vendor's notification that brings a sensor's state (ENTITY-SENSOR-MIB has none of its
     own)."""
-    state, part = trap.get_value("entPhySensorOperStatus"), _part_name(trap)
+    state, part = trap.get_value("entPhySensorOperStatus"), _get_part_name(trap)
     if state not in _NOT_WORKING | _WORKING:
         return None
     is_well = state in _WORKING
@@ -297,16 +297,16 @@ def _sensor(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.part_working", is_well, text, qualifier=part)
 
 
-def _supply(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _read_supply(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     unit = trap.get_value("jnxOperatingDescr")
     is_well = trap.name == "jnxPowerSupplyOK"
     text = f"power supply {unit or 'unknown'} {'works' if is_well else 'fails'}"
     return _Seen("trap.supply_working", is_well, text, qualifier=unit)
 
 
-def _optics(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _read_optics(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     names = [bound.name for bound in trap.bound]
-    port = _port(trap, port_name) or trap.get_index(*names)
+    port = _get_port(trap, port_name) or trap.get_index(*names)
     is_well = trap.name.endswith("Cleared")
     lane = trap.get_value("jnxDomLaneIndex")
     state = "are well again" if is_well else "raise an alarm"
@@ -316,10 +316,10 @@ def _optics(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     return _Seen("trap.optics_well", is_well, text, port=port)
 
 
-def _disabled(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
+def _read_disabled(trap: TrapNotification, port_name: PortName) -> Optional[_Seen]:
     index = trap.get_index("cErrDisableIfStatusCause").partition(".")[0]
     unnamed = f"ifindex:{index}" if index.isdigit() else ""
-    port = _port(trap, port_name) or port_name(index) or unnamed
+    port = _get_port(trap, port_name) or port_name(index) or unnamed
     cause = trap.get_value("cErrDisableIfStatusCause")
     text = f"the switch shut port {port or 'unknown'} because of {cause}"
     return _Seen("trap.port_in_service", False, text, port=port)
@@ -330,23 +330,23 @@ _READERS: Mapping[str, Callable[[TrapNotification, PortName], Optional[_Seen]]] 
     "linkUp": _link,
     "coldStart": _start,
     "warmStart": _start,
-    "authenticationFailure": _credentials,
-    "bgpEstablished": _bgp,
-    "bgpEstablishedNotification": _bgp,
-    "bgpBackwardTransition": _bgp,
-    "bgpBackwardTransNotification": _bgp,
-    "jnxBgpM2Established": _bgp,
-    "jnxBgpM2BackwardTransition": _bgp,
-    "lldpRemTablesChange": _neighbours,
-    "entConfigChange": _parts,
-    "entStateOperEnabled": _state,
-    "entStateOperDisabled": _state,
-    "entSensorThresholdNotification": _threshold,
-    "jnxPowerSupplyFailure": _supply,
-    "jnxPowerSupplyOK": _supply,
-    "jnxDomAlarmSet": _optics,
-    "jnxDomAlarmCleared": _optics,
-    "jnxDomLaneAlarmSet": _optics,
-    "jnxDomLaneAlarmCleared": _optics,
-    "cErrDisableInterfaceEventRev1": _disabled,
+    "authenticationFailure": _read_credentials,
+    "bgpEstablished": _read_bgp,
+    "bgpEstablishedNotification": _read_bgp,
+    "bgpBackwardTransition": _read_bgp,
+    "bgpBackwardTransNotification": _read_bgp,
+    "jnxBgpM2Established": _read_bgp,
+    "jnxBgpM2BackwardTransition": _read_bgp,
+    "lldpRemTablesChange": _read_neighbours,
+    "entConfigChange": _read_parts,
+    "entStateOperEnabled": _read_state,
+    "entStateOperDisabled": _read_state,
+    "entSensorThresholdNotification": _read_threshold,
+    "jnxPowerSupplyFailure": _read_supply,
+    "jnxPowerSupplyOK": _read_supply,
+    "jnxDomAlarmSet": _read_optics,
+    "jnxDomAlarmCleared": _read_optics,
+    "jnxDomLaneAlarmSet": _read_optics,
+    "jnxDomLaneAlarmCleared": _read_optics,
+    "cErrDisableInterfaceEventRev1": _read_disabled,
 }

@@ -21,18 +21,18 @@ def values(text: bytes) -> dict[str, SnmpValue]:
     for line in text.decode("utf-8", "replace").splitlines():
         match = _LINE.match(line)
         if match is not None:
-            found[match["oid"]] = _value(match["kind"] or "", match["value"].strip())
+            found[match["oid"]] = _parse_value(match["kind"] or "", match["value"].strip())
     return found
 
 
-def _value(kind: str, text: str) -> SnmpValue:
+def _parse_value(kind: str, text: str) -> SnmpValue:
     if kind in _NUMBERS:
         # `INTEGER: up(1)`, `Timeticks: (4200) 0:00:42.00`, `Gauge32: 800000`, `INTEGER: 41
         # degrees`.
         number = _IN_BRACKETS.search(text) or _WHOLE.match(text)
         return int(number[number.lastindex or 0]) if number is not None else None
     if kind == "Hex-STRING":
-        return _octets(text)
+        return _parse_octets(text)
     if kind == "OID":
         return text.lstrip(".")
     if text.startswith(_MISSING):
@@ -41,7 +41,7 @@ def _value(kind: str, text: str) -> SnmpValue:
     return (text[1:-1] if is_quoted else text).encode()
 
 
-def _octets(text: str) -> SnmpValue:
+def _parse_octets(text: str) -> SnmpValue:
     try:
         return bytes.fromhex(text)
     except ValueError:

@@ -45,10 +45,10 @@ def script(commands: Sequence[Command], nonce: str, *, is_root: bool) -> str:
         f'timeout --kill-after={GRACE_S:g} "$l" "$@" </dev/null; s=$?; echo; echo "{mark} end'
         ' $s"; }'
     )
-    return "\n".join([head, *(f"k {_line(command, is_root)}" for command in commands)])
+    return "\n".join([head, *(f"k {_make_line(command, is_root)}" for command in commands)])
 
 
-def _line(command: Command, is_root: bool) -> str:
+def _make_line(command: Command, is_root: bool) -> str:
     sudo = ("sudo", "-n") if command.as_root and not is_root else ()
     return shlex.join((f"{command.timeout.total_seconds():g}", *sudo, *command.argv))
 

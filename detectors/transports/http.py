@@ -76,14 +76,14 @@ class HttpTransport:
         self._longest = longest
         # The system's own certificates take tens of milliseconds to read: only when https is first
         # asked for.
-        self._tls = _tls(ca_file) if ca_file else None
+        self._tls = _make_tls(ca_file) if ca_file else None
 
     def get(self, target: Target, url: str, timeout: timedelta) -> Output:
         """The answer; status None when it did not come to its end in time. Raises Unreachable,
         DetectorError."""
         begun = time.monotonic()
         deadline = begun + timeout.total_seconds()
-        parts = _checked(target, url)
+        parts = _check_url(target, url)
         for _ in range(_MOST_REDIRECTS + 1):
             output, location = self._ask(target, parts, deadline)
             if not location:
@@ -93,22 +93,22 @@ class HttpTransport:
                     output.stderr,
                     timedelta(seconds=time.monotonic() - begun),
                 )
-            parts = _followed(target, parts, location)
+            parts = _follow(target, parts, location)
         raise DetectorError(
-            f"{_shown(parts)} on {target.name}: more than {_MOST_REDIRECTS} redirects"
+            f"{_format_shown(parts)} on {target.name}: more than {_MOST_REDIRECTS} redirects"
         )
 
     def _ask(self, target: Target, parts: SplitResult, deadline: float) -> tuple[Output, str]:
         """One request: its answer, and where it redirects to."""
-        headers = self._headers(target, parts)
+        headers = self._make_headers(target, parts)
         limit_s = deadline - time.monotonic()
         if limit_s <= 0:
-            return _out_of_time(b""), ""
-        connection = self._connection(parts, limit_s)
+            return _make_late_output(b""), ""
+        connection = self._make_connection(parts, limit_s)
         try:
             _connect(target, parts, connection)
-            with _ended_at(connection, deadline):
-                connection.request("GET", _path(parts), headers=headers)
+            with _end_at(connection, deadline):
+                connection.request("GET", _get_path(parts), headers=headers)
                 response = connection.getresponse()
                 location = (
                     response.getheader("Location", "") if response.status in _REDIRECTS else ""
@@ -116,10 +116,10 @@ class HttpTransport:
                 return self._read(target, parts, response, deadline), location
         except (OSError, http.client.HTTPException) as error:
             if time.monotonic() >= deadline - 0.01:
-                return _out_of_time(b""), ""
+                return _make_late_output(b""), ""
             reason = error_text.reason(error)
             raise DetectorError(
-                f"{_shown(parts)} on {target.name}: the answer broke off: {reason}"
+                f"{_format_shown(parts)} on {target.name}: the answer broke off: {reason}"
             ) from None
         finally:
             connection.close()
@@ -136,14 +136,14 @@ class HttpTransport:
             while chunk := response.read(_CHUNK):
                 body += chunk
                 if len(body) > self._longest:
-                    where = f"{_shown(parts)} on {target.name}"
+                    where = f"{_format_shown(parts)} on {target.name}"
                     raise DetectorError(f"{where}: the answer is longer than {self._longest} bytes")
         except (OSError, http.client.HTTPException):
             if time.monotonic() >= deadline - 0.01:
-                return _out_of_time(bytes(body))
+                return _make_late_output(bytes(body))
             raise
         if time.monotonic() >= deadline:
-            return _out_of_time(bytes(body))
+            return _make_late_output(bytes(body))
         if (
             response.length
         ):  # read ends quietly where the peer hung up before the length that it announced
@@ -152,29 +152,29 @@ class HttpTransport:
         reason = f"HTTP {response.status} {response.reason}".encode("utf-8", "replace")
         return Output(status, bytes(body), b"" if status == 0 else reason, timedelta(0))
 
-    def _headers(self, target: Target, parts: SplitResult) -> dict[str, str]:
+    def _make_headers(self, target: Target, parts: SplitResult) -> dict[str, str]:
         headers = {
             "User-Agent": _AGENT,
             "Accept": "*/*",
             "Accept-Encoding": "identity",
             "Connection": "close",
         }
-        shown = self._credentials(target, _shown(parts))
+        shown = self._credentials(target, _format_shown(parts))
         if shown is None and parts.username:
             shown = Basic(unquote(parts.username), unquote(parts.password or ""))
         if shown is not None:
-            headers["Authorization"] = _authorization(target, parts, shown)
+            headers["Authorization"] = _get_authorization(target, parts, shown)
         return headers
 
-    def _connection(self, parts: SplitResult, limit_s: float) -> http.client.HTTPConnection:
+    def _make_connection(self, parts: SplitResult, limit_s: float) -> http.client.HTTPConnection:
         host, port = parts.hostname or "", parts.port or _SCHEMES[parts.scheme]
         if parts.scheme == "https":
-            self._tls = self._tls or _tls(None)
+            self._tls = self._tls or _make_tls(None)
             return http.client.HTTPSConnection(host, port, timeout=limit_s, context=self._tls)
         return http.client.HTTPConnection(host, port, timeout=limit_s)
 
 
-def _tls(ca_file: Optional[str]) -> ssl.SSLContext:
+def _make_tls(ca_file: Optional[str]) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
@@ -182,7 +182,7 @@ def _tls(ca_file: Optional[str]) -> ssl.SSLContext:
 
 
 def _connect(target: Target, parts: SplitResult, connection: http.client.HTTPConnection) -> None:
-    where = f"{_shown(parts)} on {target.name}"
+    where = f"{_format_shown(parts)} on {target.name}"
     try:
         connection.connect()
     except ssl.SSLCertVerificationError as error:
@@ -197,7 +197,7 @@ def _connect(target: Target, parts: SplitResult, connection: http.client.HTTPCon
 
 
 @contextlib.contextmanager
-def _ended_at(connection: http.client.HTTPConnection, deadline: float) -> Iterator[None]:
+def _end_at(connection: http.client.HTTPConnection, deadline: float) -> Iterator[None]:
     """Cuts the connection at the deadline: a socket's own limit starts anew with every byte that
     trickles in."""
     timer = threading.Timer(max(0.0, deadline - time.monotonic()), _cut, (connection.sock,))
@@ -214,7 +214,7 @@ def _cut(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _checked(target: Target, url: str) -> SplitResult:
+def _check_url(target: Target, url: str) -> SplitResult:
     """Raises DetectorError for what is no HTTP address; the text never repeats what may hold a
     secret."""
     try:
@@ -227,42 +227,37 @@ def _checked(target: Target, url: str) -> SplitResult:
     return parts
 
 
-def _followed(target: Target, parts: SplitResult, location: str) -> SplitResult:
-    there = _checked(target, urljoin(_shown(parts), location))
-    is_same = (there.hostname, _port(there)) == (
-        parts.hostname,
-        _port(parts),
-    ) and there.scheme == parts.scheme
-    if not is_same:
+def _follow(target: Target, parts: SplitResult, location: str) -> SplitResult:
+    there = _check_url(target, urljoin(_format_shown(parts), location))
+    before = (parts.scheme, parts.hostname, _get_port(parts))
+    if (there.scheme, there.hostname, _get_port(there)) != before:
+        asked = f"{_format_shown(parts)} on {target.name}"
         raise DetectorError(
-            f"{_shown(parts)} on {target.name}: it redirects to {_shown(there)}, which is not"
-            " followed"
+            f"{asked}: it redirects to {_format_shown(there)}, which is not followed"
         )
     return there._replace(netloc=parts.netloc)
 
 
-def _port(parts: SplitResult) -> int:
+def _get_port(parts: SplitResult) -> int:
     return parts.port or _SCHEMES[parts.scheme]
 
 
-def _authorization(target: Target, parts: SplitResult, shown: Union[Bearer, Basic]) -> str:
+def _get_authorization(target: Target, parts: SplitResult, shown: Union[Bearer, Basic]) -> str:
     """Raises DetectorError for a token with a line end, which would be a header of its own."""
     if isinstance(shown, Basic):
         pair = f"{shown.user}:{shown.password}".encode()
         return f"Basic {base64.b64encode(pair).decode('ascii')}"
     if not shown.token.isascii() or not shown.token.isprintable():
-        raise DetectorError(
-            f"{_shown(parts)} on {target.name}: the configured token holds characters that cannot"
-            " be sent"
-        )
+        asked = f"{_format_shown(parts)} on {target.name}"
+        raise DetectorError(f"{asked}: the configured token holds characters that cannot be sent")
     return f"Bearer {shown.token}"
 
 
-def _path(parts: SplitResult) -> str:
+def _get_path(parts: SplitResult) -> str:
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
-def _shown(parts: SplitResult) -> str:
+def _format_shown(parts: SplitResult) -> str:
     """Without user, password and query: any of them may be a secret."""
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
@@ -270,5 +265,5 @@ def _shown(parts: SplitResult) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
-def _out_of_time(body: bytes) -> Output:
+def _make_late_output(body: bytes) -> Output:
     return Output(None, body, b"the answer did not come to its end in time", timedelta(0))

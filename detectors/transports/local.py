@@ -68,7 +68,7 @@ class LocalShell:
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            stdout, stderr = _left_over(process)
+            stdout, stderr = _read_left_over(process)
             status = None
         took = timedelta(seconds=time.monotonic() - begun)
         if max(len(stdout), len(stderr)) > LONGEST_OUTPUT:
@@ -78,10 +78,10 @@ class LocalShell:
     def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
         """Raises DetectorError when the round before still runs. A program that is not there ends
         with 127."""
-        with _locked(name, target):
-            return {command.name: self._one(target, command) for command in commands}
+        with _lock(name, target):
+            return {command.name: self._run_one(target, command) for command in commands}
 
-    def _one(self, target: Target, command: Command) -> Output:
+    def _run_one(self, target: Target, command: Command) -> Output:
         sudo = ("sudo", "-n") if command.as_root and os.geteuid() != 0 else ()
         try:
             return self.run(target, (*sudo, *command.argv), command.timeout)
@@ -97,7 +97,7 @@ def too_long(what: str, target: Target) -> DetectorError:
     )
 
 
-def _left_over(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+def _read_left_over(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     """What a killed group had written. A process in uninterruptible sleep does not even die: it is
     left behind."""
     try:
@@ -107,7 +107,7 @@ def _left_over(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 
 
 @contextlib.contextmanager
-def _locked(name: str, target: Target) -> Iterator[None]:
+def _lock(name: str, target: Target) -> Iterator[None]:
     path = Path(name)
     try:
         path = lock_path(name)

@@ -113,7 +113,7 @@ class SnmpTransport:
             return await ask(await loop.session(target.address, credentials, self._limits))
 
         try:
-            return self._started().call(run, self._limits.walk_s + 5)
+            return self._get_started().call(run, self._limits.walk_s + 5)
         except NoAnswer:
             tries = self._limits.retries + 1
             raise Unreachable(
@@ -129,7 +129,7 @@ class SnmpTransport:
         except DetectorError as error:
             raise DetectorError(f"{place}: {error}") from None
 
-    def _started(self) -> _Loop:
+    def _get_started(self) -> _Loop:
         """A loop does not outlive a fork: a child starts its own."""
         with self._lock:
             if self._loop is None or self._loop.pid != os.getpid():
@@ -208,7 +208,7 @@ def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 _NULL = rfc1902.Null("")
 
 
-def _bindings(oids: Sequence[Oid]) -> list[tuple[Any, Any]]:
+def _make_bindings(oids: Sequence[Oid]) -> list[tuple[Any, Any]]:
     return [(rfc1902.ObjectName(oid), _NULL) for oid in oids]
 
 
@@ -219,11 +219,13 @@ class _SlimSession:
         self._how = (dispatcher, community, target)
 
     async def get(self, oids: Sequence[Oid]) -> list[Bound]:
-        return _bound(await v1arch.get_cmd(*self._how, *_bindings(oids), lookupMib=False))
+        return _bound(await v1arch.get_cmd(*self._how, *_make_bindings(oids), lookupMib=False))
 
     async def bulk(self, after: Sequence[Oid], repetitions: int) -> list[Bound]:
         return _bound(
-            await v1arch.bulk_cmd(*self._how, 0, repetitions, *_bindings(after), lookupMib=False)
+            await v1arch.bulk_cmd(
+                *self._how, 0, repetitions, *_make_bindings(after), lookupMib=False
+            )
         )
 
 
@@ -259,7 +261,7 @@ class _EngineSession:
             None,
             self._context,
             *sizes,
-            _bindings(oids),
+            _make_bindings(oids),
             answered,
             None,
         )

@@ -71,9 +71,9 @@ class FastSnmpTransport:
         """None where the agent has no such object. Raises Unreachable and DetectorError."""
         found: dict[str, SnmpValue] = dict.fromkeys(oids)
         size = self._limits.objects_per_answer
-        with self._session(target) as session:
+        with self._open_session(target) as session:
             for start in range(0, len(oids), size):
-                found.update(self._tried(partial(session.get_many, oids[start : start + size])))
+                found.update(self._retry(partial(session.get_many, oids[start : start + size])))
         return found
 
     def walk(self, target: Target, columns: Sequence[str]) -> dict[str, SnmpValue]:
@@ -81,11 +81,11 @@ class FastSnmpTransport:
         stops halfway."""
         found: dict[str, SnmpValue] = {}
         deadline = time.monotonic() + self._limits.walk_s
-        with self._session(target) as session:
+        with self._open_session(target) as session:
             for column in columns:
                 before = len(found)
                 try:
-                    self._column(session, target, column, found, deadline)
+                    self._walk_column(session, target, column, found, deadline)
                 except TimeoutError:
                     if not found:
                         raise
@@ -101,7 +101,7 @@ class FastSnmpTransport:
         with self._lock:
             self._idle.clear()
 
-    def _column(
+    def _walk_column(
         self,
         session: Any,
         target: Target,
@@ -116,11 +116,11 @@ class FastSnmpTransport:
         last = arcs(column)
         while True:
             if time.monotonic() > deadline:
-                raise self._trouble(
+                raise self._make_error(
                     target, f"not done within {self._limits.walk_s:g} s, {len(found)} objects read"
                 )
             try:
-                answer = self._tried(lambda: session._sock.get_bulk(cursor))
+                answer = self._retry(lambda: session._sock.get_bulk(cursor))
             except StopAsyncIteration:
                 return
             for bound in answer:
@@ -128,28 +128,28 @@ class FastSnmpTransport:
                     return
                 oid, value = bound
                 if (here := arcs(oid)) <= last:
-                    raise self._trouble(target, f"the agent went back to {oid}")
+                    raise self._make_error(target, f"the agent went back to {oid}")
                 last = here
                 found[oid] = value
             if not answer:
                 return
             if len(found) > self._limits.objects:
-                raise self._trouble(
+                raise self._make_error(
                     target, f"more than {self._limits.objects} objects below {column}: given up"
                 )
 
-    def _tried(self, ask: Callable[[], T]) -> T:
+    def _retry(self, ask: Callable[[], T]) -> T:
         """Asks again when no answer comes. Raises TimeoutError after the last try."""
         for left in reversed(range(self._limits.retries + 1)):
             try:
-                return _without_panic(ask)
+                return _call_without_panic(ask)
             except (TimeoutError, BlockingIOError):
                 if not left:
                     raise TimeoutError from None
         raise TimeoutError
 
     @contextmanager
-    def _session(self, target: Target) -> Iterator[Any]:
+    def _open_session(self, target: Target) -> Iterator[Any]:
         """A session that is kept for the next time unless it failed."""
         credentials = self._credentials(target)
         key = (target.address, credentials)
@@ -161,7 +161,7 @@ class FastSnmpTransport:
                 kept = _Kept(_open(target.address, credentials, self._limits), float("-inf"))
             if time.monotonic() - kept.used_at > _FRESH_S:
                 session = kept.session
-                self._tried(session.refresh)
+                self._retry(session.refresh)
             yield kept.session
         except DetectorError:
             raise
@@ -185,11 +185,11 @@ class FastSnmpTransport:
         with self._lock:
             idle.append(kept)
 
-    def _trouble(self, target: Target, text: str) -> DetectorError:
+    def _make_error(self, target: Target, text: str) -> DetectorError:
         return DetectorError(f"{where(target, self._credentials(target))}: {text}")
 
 
-def _without_panic(ask: Callable[[], T]) -> T:
+def _call_without_panic(ask: Callable[[], T]) -> T:
     """An answer that is no SNMP makes the decoder panic, in an exception class that cannot be
     imported."""
     try:
@@ -205,16 +205,16 @@ def _open(address: str, credentials: SnmpCredentials, limits: SnmpLimits) -> Any
     if credentials.version is SnmpVersion.V2C:
         community = credentials.community
         return SnmpSession(address, port=port, community=community, timeout=timeout_s)
-    user = _user(credentials)
+    user = _make_user(credentials)
     return SnmpSession(address, port=port, user=user, timeout=timeout_s)
 
 
-def _user(credentials: SnmpCredentials) -> Any:
-    auth_key, priv_key = _auth_key(credentials), _priv_key(credentials)
+def _make_user(credentials: SnmpCredentials) -> Any:
+    auth_key, priv_key = _get_auth_key(credentials), _get_priv_key(credentials)
     return users.User(credentials.user, auth_key=auth_key, priv_key=priv_key)
 
 
-def _auth_key(credentials: SnmpCredentials) -> Any:
+def _get_auth_key(credentials: SnmpCredentials) -> Any:
     secret = credentials.auth_key.encode()
     match credentials.auth_protocol:
         case AuthProtocol.SHA:
@@ -231,7 +231,7 @@ def _auth_key(credentials: SnmpCredentials) -> Any:
             return None
 
 
-def _priv_key(credentials: SnmpCredentials) -> Any:
+def _get_priv_key(credentials: SnmpCredentials) -> Any:
     secret = credentials.priv_key.encode()
     match credentials.priv_protocol:
         case PrivProtocol.AES128:

@@ -90,13 +90,13 @@ class SshShell:
     def run(self, target: Target, argv: tuple[str, ...], timeout: timedelta) -> Output:
         """Raises Unreachable when the target does not answer or refuses us."""
         limit_s = timeout.total_seconds()
-        return self._converse(target, argv[0], _bounded(argv, limit_s), limit_s)
+        return self._converse(target, argv[0], _limit(argv, limit_s), limit_s)
 
     def run_all(self, target: Target, name: str, commands: Sequence[Command]) -> dict[str, Output]:
         """One channel for all of them. Raises as `run` does, and DetectorError when the round
         before still runs."""
         nonce = secrets.token_hex(8)
-        is_root = self._entry(target).user == "root"
+        is_root = self._get_entry(target).user == "root"
         argv = bundle.wrapped(name, bundle.script(commands, nonce, is_root=is_root))
         limit_s = sum(command.timeout.total_seconds() + GRACE_S for command in commands)
         line = shlex.join(("env", "LC_ALL=C", *argv))
@@ -111,14 +111,14 @@ class SshShell:
 
     def _converse(self, target: Target, what: str, line: str, limit_s: float) -> Output:
         begun = time.monotonic()
-        entry = self._entry(target)
+        entry = self._get_entry(target)
         connection = self._get_connection(target, entry)
         if not connection.sessions.acquire(timeout=limit_s):
             raise DetectorError(
                 f"{what} on {target.name}: {_MOST_SESSIONS} commands run there already"
             )
         try:
-            channel = self._channel(connection, target, entry, begun + limit_s)
+            channel = self._open_channel(connection, target, entry, begun + limit_s)
             try:
                 output = _converse(channel, line, begun, limit_s)
             finally:
@@ -139,7 +139,7 @@ class SshShell:
         for connection in connections:
             connection.forget()
 
-    def _entry(self, target: Target) -> SshAccess:
+    def _get_entry(self, target: Target) -> SshAccess:
         """The target's own user and port, where they are not just the default's, go before its
         group's."""
         access = self._group_of(target) or self._default
@@ -152,7 +152,7 @@ class SshShell:
         with self._guard:
             return self._connections.setdefault(key, _Connection())
 
-    def _channel(
+    def _open_channel(
         self, connection: _Connection, target: Target, entry: SshAccess, deadline: float
     ) -> paramiko.Channel:
         """A channel on the kept connection; a connection that died meanwhile is made anew, once.
@@ -160,17 +160,17 @@ class SshShell:
         Raises DetectorError when sshd refuses a further session on it: the connection is alive
         then, and others use it.
         """
-        client, is_kept = self._client(connection, target, entry)
+        client, is_kept = self._get_client(connection, target, entry)
         try:
             return _open_session(connection, client, target, deadline)
         except (paramiko.SSHException, EOFError, OSError):
             if not is_kept:
                 raise
             connection.forget(client)
-        client, _ = self._client(connection, target, entry)
+        client, _ = self._get_client(connection, target, entry)
         return _open_session(connection, client, target, deadline)
 
-    def _client(
+    def _get_client(
         self, connection: _Connection, target: Target, entry: SshAccess
     ) -> tuple[paramiko.SSHClient, bool]:
         """One connection at a time is made to one target: others wait for it, and hear of its
@@ -331,7 +331,7 @@ def _open(client: paramiko.SSHClient) -> paramiko.Channel:
     return transport.open_session(timeout=_CONNECT_TIMEOUT_S)
 
 
-def _bounded(argv: tuple[str, ...], limit_s: float) -> str:
+def _limit(argv: tuple[str, ...], limit_s: float) -> str:
     return shlex.join(("timeout", f"--kill-after={GRACE_S:g}", f"{limit_s:g}", *argv))
 
 
@@ -346,16 +346,16 @@ def _converse(channel: paramiko.Channel, command: str, begun: float, limit_s: fl
         while len(stderr) <= LONGEST_OUTPUT and (chunk := channel.recv_stderr(65536)):
             stderr += chunk
         if max(len(stdout), len(stderr)) > LONGEST_OUTPUT:
-            return Output(None, bytes(stdout), bytes(stderr), _since(begun))
+            return Output(None, bytes(stdout), bytes(stderr), _get_time_since(begun))
         channel.status_event.wait(max(0.0, deadline - time.monotonic()))
     except TimeoutError:
-        return Output(None, bytes(stdout), bytes(stderr), _since(begun))
+        return Output(None, bytes(stdout), bytes(stderr), _get_time_since(begun))
     status = channel.recv_exit_status() if channel.status_event.is_set() else None
     if status == _NO_STATUS and not channel.get_transport().is_active():
         raise EOFError("the connection was lost")
     if status == bundle.TIMED_OUT:
         status = None
-    return Output(status, bytes(stdout), bytes(stderr), _since(begun))
+    return Output(status, bytes(stdout), bytes(stderr), _get_time_since(begun))
 
 
 def _drain(channel: paramiko.Channel, into: bytearray, deadline: float) -> None:
@@ -367,5 +367,5 @@ def _drain(channel: paramiko.Channel, into: bytearray, deadline: float) -> None:
         into += chunk
 
 
-def _since(begun: float) -> timedelta:
+def _get_time_since(begun: float) -> timedelta:
     return timedelta(seconds=time.monotonic() - begun)

@@ -62,11 +62,11 @@ def evaluate_blindness(now: datetime) -> list[FaultEvent]:
     for detector, silence in sorted(silent.items()):
         if detector not in blind and silence.is_gathered(now):
             text = _format_silence(detector, silence)
-            raised.append(_event(EventKind.RAISED, detector, text, now))
+            raised.append(_make_event(EventKind.RAISED, detector, text, now))
     if raised and overload.suspends(now):
         raised = []
     cleared = [
-        _event(EventKind.CLEARED, detector, "it answers everywhere", now)
+        _make_event(EventKind.CLEARED, detector, "it answers everywhere", now)
         for detector in sorted(blind - set(silent))
     ]
     return [*raised, *cleared]
@@ -90,7 +90,7 @@ def _format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + ellipsis
 
 
-def _event(kind: EventKind, detector: str, text: str, now: datetime) -> FaultEvent:
+def _make_event(kind: EventKind, detector: str, text: str, now: datetime) -> FaultEvent:
     return make_conclusion(
         kind, BLIND_DETECTOR, f"site/{detector}", text=text, now=now, qualifier=detector
     )

@@ -144,13 +144,13 @@ def _load_faulty_ends(now: datetime) -> dict[int, set[str]]:
     for incident, root_type, fault_type, resource in rows.values_list(*columns):
         if not (_is_link_fault(root_type) and _is_link_fault(fault_type)):
             continue
-        end = _switch_end(resource)
+        end = _find_switch_end(resource)
         if end is not None:
             ends.setdefault(incident, set()).add(end)
     return ends
 
 
-def _switch_end(resource: str) -> str | None:
+def _find_switch_end(resource: str) -> str | None:
     """The switch's end of the cable that has this end."""
     if resource.startswith("switch/"):
         return resource
@@ -165,10 +165,10 @@ def _is_link_fault(fault_type: str) -> bool:
 def _evaluate_switch(
     switch: str, incidents_by_end: Mapping[str, list[int]], now: datetime, *, jobs: JobsOf
 ) -> Iterator[CableVerdict]:
-    ports = _affected_ports(switch, incidents_by_end)
+    ports = _list_affected_ports(switch, incidents_by_end)
     ports_by_resource = {resources.port(switch, port.name): port for port in ports}
     nodes = {host for port in ports if (host := resources.host_of(port.peer))}
-    names = _display_names(switch, ports)
+    names = _get_display_names(switch, ports)
     observations = _load_observations(switch, nodes, now)
     for pair, finding in cable_ends.suspects(switch, ports, observations):
         end = pair.switch.resource
@@ -178,13 +178,13 @@ def _evaluate_switch(
             continue
         about, found = _format_finding(pair, finding)
         about, found = _replace_paths(about, names), _replace_paths(found, names)
-        disturbed = _disturbed_nodes(pair, finding, port, ports)
-        to_do = _advice(finding) + _format_running_jobs(disturbed, jobs)
+        disturbed = _list_disturbed_nodes(pair, finding, port, ports)
+        to_do = _format_advice(finding) + _format_running_jobs(disturbed, jobs)
         for incident in dict.fromkeys(incidents):
             yield CableVerdict(incident, about, found, to_do)
 
 
-def _advice(finding: Finding) -> str:
+def _format_advice(finding: Finding) -> str:
     if finding.suspect is Suspect.SWITCH_END and finding.spare:
         return _HALF
     return _TO_DO[finding.suspect]
@@ -201,7 +201,7 @@ def _format_finding(pair: Pair, finding: Finding) -> tuple[str, str]:
     return about, finding.text
 
 
-def _affected_ports(switch: str, ends: Mapping[str, object]) -> list[ExpectedPort]:
+def _list_affected_ports(switch: str, ends: Mapping[str, object]) -> list[ExpectedPort]:
     """The ports at fault and those that share a module with them, with their far ends."""
     target = targets.target(switch, TargetKind.SWITCH)
     ports = list(target.expected.ports) if target is not None else []
@@ -230,7 +230,7 @@ def _load_observations(switch: str, nodes: Collection[str], now: datetime) -> li
     return observations
 
 
-def _disturbed_nodes(
+def _list_disturbed_nodes(
     pair: Pair, finding: Finding, port: ExpectedPort, ports: Sequence[ExpectedPort]
 ) -> list[str]:
     """Nodes that lose a link when the suspect part is taken out: with a module of the switch, its
@@ -263,7 +263,7 @@ def _format_running_jobs(nodes: Sequence[str], jobs: JobsOf) -> str:
     return f" {'; '.join(sentences)}: wait for the end, or drain first."
 
 
-def _display_names(switch: str, ports: Sequence[ExpectedPort]) -> dict[str, str]:
+def _get_display_names(switch: str, ports: Sequence[ExpectedPort]) -> dict[str, str]:
     """How people call each of these: `gn017 NIC mlx5_4`, `leaf-02 port Ethernet64`, `leaf-02 module
     3`."""
     names = {}

@@ -116,26 +116,26 @@ def evaluate_management_network(now: datetime, *, hears: Asked) -> list[FaultEve
     pods = dict(Node.objects.inventoried().values_list("name", "pod"))
     switches = Switch.objects.inventoried().count()
     if is_active:
-        if _is_half(len(silent_switches), switches) or _lasts(silent_nodes, pods):
+        if _is_half(len(silent_switches), switches) or _is_lasting(silent_nodes, pods):
             return []
-        return [_event(EventKind.CLEARED, "most of the machines answer again", now)]
+        return [_make_event(EventKind.CLEARED, "most of the machines answer again", now)]
     if overload.suspends(now):
         return []
-    gone = sorted(_recent(silent_switches, now))
+    gone = sorted(_list_recently_silent(silent_switches, now))
     if len(gone) >= silence_threshold(switches):
-        return [_event(EventKind.RAISED, _format_switches(gone, switches), now)]
-    for silence in find_silences(_recent(silent_nodes, now), pods):
+        return [_make_event(EventKind.RAISED, _format_switches(gone, switches), now)]
+    for silence in find_silences(_list_recently_silent(silent_nodes, now), pods):
         heard = set(hears(silence.nodes) or ()) & set(silence.nodes)
         if len(heard) >= silence.threshold:
-            return [_event(EventKind.RAISED, _format_nodes(silence, len(heard)), now)]
+            return [_make_event(EventKind.RAISED, _format_nodes(silence, len(heard)), now)]
     return []
 
 
-def _recent(silent: Mapping[str, datetime], now: datetime) -> list[str]:
+def _list_recently_silent(silent: Mapping[str, datetime], now: datetime) -> list[str]:
     return [name for name, at in silent.items() if at > now - AT_ONCE]
 
 
-def _lasts(silent: Iterable[str], pods: dict[str, str]) -> bool:
+def _is_lasting(silent: Iterable[str], pods: dict[str, str]) -> bool:
     """Whether all nodes or those of a pod are silent still."""
     counts = Counter(pods[name] for name in silent if name in pods)
     if _is_half(counts.total(), len(pods)):
@@ -170,7 +170,7 @@ def _format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + ellipsis
 
 
-def _event(kind: EventKind, text: str, now: datetime) -> FaultEvent:
+def _make_event(kind: EventKind, text: str, now: datetime) -> FaultEvent:
     # Our own polls have found them silent: no text has a part in it.
     return make_conclusion(
         kind, MANAGEMENT_NETWORK, MANAGEMENT, text=text, now=now, is_believed=True

@@ -68,9 +68,9 @@ def evaluate_overload(now: datetime, *, pace: Pace, hears: Asked) -> list[FaultE
     is_active = bool(_STANDING.values())
     reason = _format_reason(now, pace, hears, is_active=is_active)
     if reason and not is_active:
-        return [_event(EventKind.RAISED, reason, now)]
+        return [_make_event(EventKind.RAISED, reason, now)]
     if is_active and not reason and pace.second_takes is not None:
-        return [_event(EventKind.CLEARED, "its polls are in time again", now)]
+        return [_make_event(EventKind.CLEARED, "its polls are in time again", now)]
     return []
 
 
@@ -102,7 +102,7 @@ def _is_slow(pace: Pace, *, is_active: bool) -> bool:
         return False
     if is_active:
         return pace.second_takes >= STEADY
-    return pace.second_takes >= SLOW and _any_silent()
+    return pace.second_takes >= SLOW and _is_any_silent()
 
 
 def _format_slowness(pace: Pace) -> str:
@@ -142,20 +142,20 @@ def _poll_start(leased_until: datetime | None, now: datetime) -> datetime:
     return leased_until - LEASE
 
 
-def _any_silent() -> bool:
+def _is_any_silent() -> bool:
     """Whether there is any silence that could be taken for a fault."""
     silent = Poll.objects.filter(next_poll_at__isnull=False, failures__gt=0)
-    return silent.exists() or _silent_targets().exists()
+    return silent.exists() or _get_silent_targets().exists()
 
 
-def _silent_targets() -> QuerySet[Fault]:
+def _get_silent_targets() -> QuerySet[Fault]:
     return Fault.objects.active().filter(fault_type=SILENT_TARGET)
 
 
 _STANDING = Prepared(
     lambda: Fault.objects.active().filter(fault_type=OVERLOADED).values_list("pk")[:1]
 )
-_SILENT_OWNERS = Prepared(lambda: _silent_targets().values_list("owner"))
+_SILENT_OWNERS = Prepared(lambda: _get_silent_targets().values_list("owner"))
 
 
 def _format_isolation(hears: Asked) -> str:
@@ -184,7 +184,7 @@ def _format_isolation(hears: Asked) -> str:
     )
 
 
-def _event(kind: EventKind, text: str, now: datetime) -> FaultEvent:
+def _make_event(kind: EventKind, text: str, now: datetime) -> FaultEvent:
     return make_conclusion(kind, OVERLOADED, RESOURCE, text=text, now=now)
 
 

@@ -36,16 +36,16 @@ def evaluate_rails(now: datetime, catalog: Catalog, *, jobs: JobsOf) -> list[Fau
         return []
     hosts = {resources.host_of(resource) for resource in (*slow, *active)}
     ratios = _load_ratios([host for host in hosts if host is not None], now)
-    candidates = _shared_places([ratios[resource] for resource in slow if resource in ratios])
+    candidates = _list_shared_places([ratios[resource] for resource in slow if resource in ratios])
     running: Mapping[str, frozenset[str]] | None = {}
     if candidates:
-        running = jobs(sorted(_nodes(candidates)))
+        running = jobs(sorted(_get_nodes(candidates)))
     if running is None:
         return []
-    degraded = _degraded(_slow_rails(candidates, running), now)
+    degraded = _list_degraded(_find_slow_rails(candidates, running), now)
     raised = {observation.resource for observation in degraded}
     recovered = [
-        _recovery(resource, now)
+        _make_recovery(resource, now)
         for resource in sorted(active)
         if resource in ratios and resource not in raised
     ]
@@ -83,38 +83,38 @@ def _load_ratios(nodes: Collection[str], now: datetime) -> dict[str, Observation
     return ratios
 
 
-def _shared_places(slow: Sequence[Observation]) -> list[Observation]:
+def _list_shared_places(slow: Sequence[Observation]) -> list[Observation]:
     """The slow rails of each place (a leaf, or a device name) where enough nodes have one."""
     places: dict[str, list[Observation]] = {}
     for observation in slow:
         _, _, device = observation.resource.rpartition("/")
-        place = _leaf(observation.resource) or device
+        place = _find_leaf(observation.resource) or device
         places.setdefault(place, []).append(observation)
     shared: list[Observation] = []
     for observations in places.values():
-        if len(_nodes(observations)) >= rail.NODES_THAT_AGREE:
+        if len(_get_nodes(observations)) >= rail.NODES_THAT_AGREE:
             shared += observations
     return shared
 
 
-def _slow_rails(
+def _find_slow_rails(
     observations: Sequence[Observation], running: Mapping[str, frozenset[str]]
 ) -> Iterator[rail.SlowRail]:
     for observation in observations:
-        jobs = running.get(_node(observation), frozenset())
-        slow_rail = rail.slow_rail(observation, place=_leaf(observation.resource), jobs=jobs)
+        jobs = running.get(_get_node(observation), frozenset())
+        slow_rail = rail.slow_rail(observation, place=_find_leaf(observation.resource), jobs=jobs)
         if slow_rail is not None:
             yield slow_rail
 
 
-def _degraded(slow_rails: Iterable[rail.SlowRail], now: datetime) -> list[Observation]:
+def _list_degraded(slow_rails: Iterable[rail.SlowRail], now: datetime) -> list[Observation]:
     """All that is observed of the rails on which the nodes and jobs agree."""
     observations = list(rail.evaluate_slow_rails(list(slow_rails), now))
     degraded = {observation.resource for observation in observations if observation.value != 1.0}
     return [observation for observation in observations if observation.resource in degraded]
 
 
-def _recovery(resource: str, now: datetime) -> Observation:
+def _make_recovery(resource: str, now: datetime) -> Observation:
     details = {
         "text": "it is no longer slow on several nodes in several jobs",
         "qualifier": rail.SEVERAL_NODES,
@@ -122,15 +122,15 @@ def _recovery(resource: str, now: datetime) -> Observation:
     return Observation(resource, "rail.ratio_explained", 1.0, now, details)
 
 
-def _nodes(observations: Iterable[Observation]) -> set[str]:
-    return {_node(observation) for observation in observations}
+def _get_nodes(observations: Iterable[Observation]) -> set[str]:
+    return {_get_node(observation) for observation in observations}
 
 
-def _node(observation: Observation) -> str:
+def _get_node(observation: Observation) -> str:
     return observation.resource.split("/")[1]
 
 
-def _leaf(resource: str) -> str | None:
+def _find_leaf(resource: str) -> str | None:
     """The switch at the far end of this rail's cable."""
     peer = graphs.current().peer(resource) or ""
     return peer.split("/")[1] if peer.startswith("switch/") else None

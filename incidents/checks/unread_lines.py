@@ -172,11 +172,11 @@ def get_sightings(
 def get_sightings_beside(incident: Incident, now: datetime) -> list[UnreadSighting]:
     """What the machines of an incident said while it stood, and shortly before."""
     members = incident.members.order_by("pk").values_list("fault__resource", flat=True)
-    machines = {_machine_of(path) for path in members[:_MOST_MEMBERS]}
+    machines = {_get_machine(path) for path in members[:_MOST_MEMBERS]}
     return get_sightings(machines, incident.onset_at - BEFORE, incident.closed_at or now)
 
 
-def _machine_of(path: str) -> str:
+def _get_machine(path: str) -> str:
     return resources.short_host(path.split("/", 2)[1])
 
 

@@ -39,7 +39,7 @@ class RearrangeForm(OptionalWordForm):
         links.sort(
             key=lambda link: (not link.fault.is_active, link.fault.resource, link.fault.fault_type)
         )
-        self.choices = [(str(link.fault_id), _label(link)) for link in links]
+        self.choices = [(str(link.fault_id), _format_label(link)) for link in links]
 
 
 class MergeForm(RearrangeForm):
@@ -94,7 +94,7 @@ class RerootForm(RearrangeForm):
         self.fields["instead_of"].initial = incident.root_fault_id
 
 
-def _label(link: IncidentFault) -> str:
+def _format_label(link: IncidentFault) -> str:
     stands = "" if link.fault.is_active else ", cleared"
     return f"{wording.resource(link.fault.resource)}: {link.fault.fault_type}{stands}"
 

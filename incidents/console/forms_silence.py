@@ -27,14 +27,14 @@ USUAL = timedelta(hours=2)
 _NO_TIME = {"invalid": "Give date and time as 2025-01-31 14:05."}
 
 
-def _time(label: str, text: str) -> forms.DateTimeField:
+def _make_time_field(label: str, text: str) -> forms.DateTimeField:
     widget = TextInput(attrs={"type": "datetime-local"})
     return forms.DateTimeField(
         label=label, required=False, widget=widget, help_text=text, error_messages=_NO_TIME
     )
 
 
-def _reason(label: str, *, is_needed: bool) -> forms.CharField:
+def _make_reason_field(label: str, *, is_needed: bool) -> forms.CharField:
     return forms.CharField(
         label=label,
         max_length=255,
@@ -47,9 +47,11 @@ def _reason(label: str, *, is_needed: bool) -> forms.CharField:
 class ChangeForm(forms.Form):
     """Another end, another review, another reason; what is left empty is none, the reason stays."""
 
-    ends_at = _time("End", "Earlier, later, or empty where it has a review.")
-    review_at = _time("Review", "When you are asked whether it is still right; 30 days at most.")
-    reason = _reason("New reason", is_needed=False)
+    ends_at = _make_time_field("End", "Earlier, later, or empty where it has a review.")
+    review_at = _make_time_field(
+        "Review", "When you are asked whether it is still right; 30 days at most."
+    )
+    reason = _make_reason_field("New reason", is_needed=False)
 
     def refuse(self, problems: tuple[Problem, ...]) -> None:
         for problem in problems:
@@ -57,7 +59,7 @@ class ChangeForm(forms.Form):
             self.add_error(name, problem.text)
 
 
-def _kind_choices() -> list[tuple[str, str]]:
+def _get_kind_choices() -> list[tuple[str, str]]:
     return [(kind.value, text) for kind, text in _KINDS.items()]
 
 
@@ -66,7 +68,7 @@ class WindowForm(ChangeForm):
 
     kind = forms.ChoiceField(
         label="What",
-        choices=_kind_choices(),
+        choices=_get_kind_choices(),
         widget=UnfoldAdminSelectWidget,
         initial=WindowKind.SILENCE.value,
     )
@@ -87,8 +89,8 @@ class WindowForm(ChangeForm):
         help_text="Such as gpu.xid.79 or nic.link.*; empty: every type.",
         widget=TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
     )
-    reason = _reason("Why", is_needed=True)
-    starts_at = _time("Begin", "Empty: now.")
+    reason = _make_reason_field("Why", is_needed=True)
+    starts_at = _make_time_field("Begin", "Empty: now.")
     everything = forms.BooleanField(
         label="I mean everything",
         required=False,
@@ -114,7 +116,7 @@ class WindowForm(ChangeForm):
         end.help_text = (
             "When people are told again of what still stands. A shelf may have a review instead."
         )
-        end.initial = _typed(timezone.now() + USUAL)
+        end.initial = _format_typed(timezone.now() + USUAL)
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
@@ -157,11 +159,11 @@ def about(incident: Incident) -> dict[str, str]:
 
 def as_it_is(row: Silence) -> dict[str, Any]:
     return {
-        DraftField.ENDS_AT.value: _typed(row.ends_at),
-        DraftField.REVIEW_AT.value: _typed(row.review_at),
+        DraftField.ENDS_AT.value: _format_typed(row.ends_at),
+        DraftField.REVIEW_AT.value: _format_typed(row.review_at),
     }
 
 
-def _typed(at: datetime | None) -> str:
+def _format_typed(at: datetime | None) -> str:
     """As a field of type datetime-local takes it."""
     return f"{timezone.localtime(at):%Y-%m-%dT%H:%M}" if at is not None else ""

@@ -241,7 +241,7 @@ class IncidentAdmin(ReadOnlyAdmin):
         act = next((act for act in _OFFERED if act.value == request.POST.get("trigger")), None)
         if incident is None or act is None:
             return self.missing(request, str(object_id))
-        form = _form(act, incident, edit.members_of(incident.pk), sent=request.POST)
+        form = _make_form(act, incident, edit.members_of(incident.pk), sent=request.POST)
         if form.is_valid():
             done = carry_out(incident, act, form, request)
             if not isinstance(done, services.Refused):
@@ -257,13 +257,13 @@ class IncidentAdmin(ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: Incident) -> dict[str, Any]:
         can_act = request.user.has_perm("incidents.act_on_incident")
         forms = act_forms(row) if can_act else []
-        sections = _sections(row)
+        sections = _list_sections(row)
         act_address = reverse("admin:incidents_incident_act", args=[row.pk])
-        history = _history_context(row, request.GET.get("before", ""))
+        history = _get_history_context(row, request.GET.get("before", ""))
         return {
             "title": f"Incident {row.pk}",
-            **_members_context(row),
-            **_notifications_context(row),
+            **_get_members_context(row),
+            **_get_notifications_context(row),
             **history,
             "can_act": can_act,
             "forms": forms,
@@ -272,13 +272,13 @@ class IncidentAdmin(ReadOnlyAdmin):
         }
 
 
-def _members_context(incident: Incident) -> dict[str, Any]:
+def _get_members_context(incident: Incident) -> dict[str, Any]:
     members = edit.members_of(incident.pk)
     shown = members.prefetch_related("fault__evidence").order_by("role", "joined_at", "pk")
     return {"members": shown[:MEMBERS_SHOWN], "member_count": members.count()}
 
 
-def _history_context(incident: Incident, before: str) -> dict[str, Any]:
+def _get_history_context(incident: Incident, before: str) -> dict[str, Any]:
     """The newest entries, or those that came before the one of this number."""
     entries = incident.timeline.order_by("-id")
     if before.isdecimal():
@@ -296,7 +296,7 @@ def _history_context(incident: Incident, before: str) -> dict[str, Any]:
     }
 
 
-def _notifications_context(incident: Incident) -> dict[str, Any]:
+def _get_notifications_context(incident: Incident) -> dict[str, Any]:
     """The message that opened the thread and what went wrong; of the other replies, how many."""
     notifications = list(incident.notifications.order_by("sequence"))
     shown = []
@@ -311,7 +311,7 @@ def _notifications_context(incident: Incident) -> dict[str, Any]:
     return {"notifications": shown, "replies_sent": sent, "replies_waiting": waiting}
 
 
-def _sections(incident: Incident) -> list[Section]:
+def _list_sections(incident: Incident) -> list[Section]:
     account = explain.account(incident.pk)
     return account.sections() if account is not None else []
 
@@ -335,11 +335,11 @@ def act_forms(
         if bound is not None and act is tried:
             forms.append((act, bound, True))
         else:
-            forms.append((act, _form(act, incident, members), False))
+            forms.append((act, _make_form(act, incident, members), False))
     return forms
 
 
-def _form(
+def _make_form(
     act: IncidentAction | EditAction,
     incident: Incident,
     members: Sequence[IncidentFault],

@@ -187,7 +187,7 @@ class SilenceAdmin(ReadOnlyAdmin):
         """A form, what it would keep when that is asked, or the window and the way to its page."""
         _check(request)
         now = timezone.now()
-        form = WindowForm(request.POST or None, initial=_initial_values(request))
+        form = WindowForm(request.POST or None, initial=_get_initial_values(request))
         preview = None
         if request.method == "POST" and form.is_valid():
             outcome = _plan_or_preview(request, form)
@@ -253,7 +253,7 @@ def _check(request: HttpRequest) -> None:
         raise PermissionDenied
 
 
-def _initial_values(request: HttpRequest) -> dict[str, str]:
+def _get_initial_values(request: HttpRequest) -> dict[str, str]:
     """From an incident's page: a silence of that incident."""
     number = request.GET.get("incident", "")
     if not number.isdecimal() or len(number) >= 10:

@@ -119,7 +119,7 @@ class VendorCaseAdmin(ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: VendorCase) -> dict[str, Any]:
         can_act = request.user.has_perm(MAY)
         act_address = reverse("admin:incidents_vendorcase_act", args=[row.pk])
-        forms = _forms(row) if can_act else []
+        forms = _make_forms(row) if can_act else []
         what = texts.part(row.part, row.resource)
         badge = case_badge(row)
         request_text = texts.format_request(row)
@@ -140,19 +140,21 @@ class VendorCaseAdmin(ReadOnlyAdmin):
         words are kept."""
         _check(request)
         case = self.find(request, str(object_id))
-        act = next((act for act in _acts() if act.value == request.POST.get("what")), None)
+        act = next((act for act in _list_acts() if act.value == request.POST.get("what")), None)
         if case is None or act is None:
             return self.missing(request, str(object_id))
         form = act.form(request.POST, prefix=act.value)
         if form.is_valid():
-            outcome = _carried_out(case, act, form, request.user.get_username())
+            outcome = _carry_out(case, act, form, request.user.get_username())
             if not isinstance(outcome, Refused):
                 messages.success(request, outcome.text)
                 return HttpResponseRedirect(
                     reverse("admin:incidents_vendorcase_change", args=[object_id])
                 )
             form.add_error(None, outcome.reason)
-        return self.render_page(request, str(object_id), status=409, forms=_forms(case, form, act))
+        return self.render_page(
+            request, str(object_id), status=409, forms=_make_forms(case, form, act)
+        )
 
     def open_view(self, request: HttpRequest, incident_id: int) -> HttpResponse:
         """A form about a new case, then the case's page."""
@@ -191,13 +193,13 @@ class VendorCaseAdmin(ReadOnlyAdmin):
         )
 
 
-def _acts() -> tuple[CaseAct, ...]:
+def _list_acts() -> tuple[CaseAct, ...]:
     """What may be said in any state, each once."""
     acts = {act.value: act for state in CaseState for act in acts_in(state)}
     return tuple(acts.values())
 
 
-def _forms(
+def _make_forms(
     case: VendorCase, bound: CaseForm | None = None, tried: CaseAct | None = None
 ) -> list[tuple[CaseAct, CaseForm, bool]]:
     """What may be said now, each with its form; a refused one stands open with its words."""
@@ -209,16 +211,16 @@ def _forms(
         if bound is not None and act is tried:
             forms.append((act, bound, True))
         else:
-            forms.append((act, _fresh(act, case), False))
+            forms.append((act, _make_fresh_form(act, case), False))
     return forms
 
 
-def _fresh(act: CaseAct, case: VendorCase) -> CaseForm:
+def _make_fresh_form(act: CaseAct, case: VendorCase) -> CaseForm:
     initial = known(case) if issubclass(act.form, FactsForm) else None
     return act.form(initial=initial, prefix=act.value)
 
 
-def _carried_out(
+def _carry_out(
     case: VendorCase, act: CaseAct, form: CaseForm, actor: str
 ) -> cases.CaseMoved | Refused:
     note, now = form.cleaned_data["note"], timezone.now()

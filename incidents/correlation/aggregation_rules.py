@@ -154,10 +154,10 @@ def load(*extra_folders: Path) -> tuple[AggregationRule, ...]:
 
 def _read_texts(paths: Iterable[Path]) -> list[tuple[str, str]]:
     """Each file's name and text. Raises GatherError."""
-    return [(path.name, _text(path)) for path in paths]
+    return [(path.name, _get_text(path)) for path in paths]
 
 
-def _text(path: Path) -> str:
+def _get_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -174,7 +174,7 @@ def read(
     chosen: list[_Row] = []
     for files in folders:
         own: dict[str, _Row] = {}
-        for row in [row for file, text in files for row in _rows(file, text, problems)]:
+        for row in [row for file, text in files for row in _list_rows(file, text, problems)]:
             if row.name in own:
                 problems.append(
                     f"{row.where}: {row.name}: name: a second rule of this name, at"
@@ -185,7 +185,7 @@ def read(
         chosen = [*own.values(), *chosen]
     rules: list[AggregationRule] = []
     for row in chosen:
-        rule, reasons = (None, []) if row.is_off else _rule(row.values, known)
+        rule, reasons = (None, []) if row.is_off else _parse_rule(row.values, known)
         problems += [f"{row.where}: {row.name or 'row'}: {reason}" for reason in sorted(reasons)]
         rules += [rule] if rule is not None else []
     if problems:
@@ -207,7 +207,7 @@ class _Row:
         return self.values.get("enabled", True) is False and bool(self.name)
 
 
-def _rows(file: str, text: str, problems: list[str]) -> Iterator[_Row]:
+def _list_rows(file: str, text: str, problems: list[str]) -> Iterator[_Row]:
     """Each `[[gather]]` with its file and line (1-based): tomllib keeps no lines. Other tables are
     not read here."""
     try:
@@ -222,7 +222,9 @@ def _rows(file: str, text: str, problems: list[str]) -> Iterator[_Row]:
         yield _Row(f"{file}:{numbers[index] if index < len(numbers) else '?'}", row)
 
 
-def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[AggregationRule | None, list[str]]:
+def _parse_rule(
+    row: Mapping[str, Any], catalog: Catalog
+) -> tuple[AggregationRule | None, list[str]]:
     reasons = [f"{key}: unknown" for key in sorted(set(row) - {*_NEEDED, *_OPTIONAL})]
     reasons += [f"{key}: missing" for key in _NEEDED if not row.get(key)]
     if reasons:
@@ -235,7 +237,7 @@ def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[AggregationRule | N
         if key in row:
             values[key] = rows.duration(key, row[key], reasons)
     for key in ("effect", "but_not"):
-        values[key] = _patterns(key, row.get(key, ()), catalog, reasons)
+        values[key] = _parse_patterns(key, row.get(key, ()), catalog, reasons)
     rows.count("fewest", row["fewest"], reasons)
     for key in ("share", "clears_below"):
         if not 0 <= rows.number(key, row.get(key, 0), reasons) <= 1:
@@ -249,7 +251,7 @@ def _rule(row: Mapping[str, Any], catalog: Catalog) -> tuple[AggregationRule | N
     return (None, reasons) if reasons else (AggregationRule(**values), [])
 
 
-def _patterns(key: str, given: Any, catalog: Catalog, reasons: list[str]) -> tuple[str, ...]:
+def _parse_patterns(key: str, given: Any, catalog: Catalog, reasons: list[str]) -> tuple[str, ...]:
     patterns = (given,) if isinstance(given, str) else tuple(str(each) for each in given)
     for pattern in patterns:
         if pattern not in catalog and not any(fnmatchcase(row.id, pattern) for row in catalog):

@@ -140,19 +140,21 @@ def judge(fault: FaultView, index: CandidateIndex, setting: Setting) -> Placemen
     Of several incidents that fit one rule the one with the same resource, then the one nearest in
     time wins.
     """
-    first = next(_matches(fault, index, setting), None)
+    first = next(_list_matches(fault, index, setting), None)
     if first is None:
         if fault.opens_incident:
-            return Opens("no open incident explains it", _nearly(fault, index, setting))
+            return Opens("no open incident explains it", _list_nearly(fault, index, setting))
         return Keeps("recorded: a fault of this type opens no incident by itself")
-    explained = _explained(fault, index, setting)
+    explained = _find_explained(fault, index, setting)
     if first.incident.key in explained:
-        first = next(_wider_causes(fault, index, setting, explained), first)
+        first = next(_find_wider_causes(fault, index, setting, explained), first)
     others = {key: match for key, match in explained.items() if key != first.incident.key}
-    joins = Joins(first.incident.key, first.role, first.rule.name, _reason(first, fault, setting))
+    joins = Joins(
+        first.incident.key, first.role, first.rule.name, _format_reason(first, fault, setting)
+    )
     if not others or (first.incident.is_fixed and first.is_cause):
         return joins
-    return _merged(fault, first, joins, others, setting)
+    return _list_merges(fault, first, joins, others, setting)
 
 
 def find_explained(
@@ -161,7 +163,7 @@ def find_explained(
     """The incidents whose root a fault of an open incident explains, its own among them, by key."""
     return {
         key: _explain(match, fault, setting)
-        for key, match in _explained(fault, index, setting).items()
+        for key, match in _find_explained(fault, index, setting).items()
     }
 
 
@@ -169,7 +171,7 @@ def find_likely(faults: Iterable[FaultView], index: CandidateIndex, setting: Set
     """The incidents that these faults would join if each came alone: to read them at once."""
     likely = set()
     for fault in faults:
-        match = next(_matches(fault, index, setting), None)
+        match = next(_list_matches(fault, index, setting), None)
         if match is not None:
             likely.add(match.incident.key)
     return likely
@@ -200,20 +202,25 @@ def symptoms(
                 continue
             yield (
                 candidate,
-                Joins(incident.key, Role.SYMPTOM, rule.name, _reason(match, unassigned, setting)),
+                Joins(
+                    incident.key,
+                    Role.SYMPTOM,
+                    rule.name,
+                    _format_reason(match, unassigned, setting),
+                ),
             )
 
 
-def _matches(fault: FaultView, index: CandidateIndex, setting: Setting) -> Iterator[_Match]:
+def _list_matches(fault: FaultView, index: CandidateIndex, setting: Setting) -> Iterator[_Match]:
     """The best match of each rule, from the top."""
     for rule, side in setting.rules.sides(fault):
-        candidates = _candidates(rule, side, fault, index)
+        candidates = _list_candidates(rule, side, fault, index)
         matches = [match for match in candidates if _fits(match, fault, setting)]
         if matches:
-            yield min(matches, key=lambda match: _nearness(match, fault))
+            yield min(matches, key=lambda match: _get_nearness(match, fault))
 
 
-def _candidates(
+def _list_candidates(
     rule: Rule, side: Side, fault: FaultView, index: CandidateIndex
 ) -> Iterator[_Match]:
     if side is Side.CAUSE and (rule.is_symmetric or not _may_explain(rule, fault)):
@@ -223,7 +230,7 @@ def _candidates(
         if candidate.incident is not None:
             if candidate.incident not in views:
                 incident = index.incidents[candidate.incident].view()
-                views[candidate.incident] = incident, _role(rule, side, fault, incident)
+                views[candidate.incident] = incident, _get_role(rule, side, fault, incident)
             yield _Match(rule, side, candidate, *views[candidate.incident])
 
 
@@ -235,7 +242,7 @@ def _may_explain(rule: Rule, fault: FaultView) -> bool:
     )
 
 
-def _role(rule: Rule, side: Side, fault: FaultView, incident: IncidentView) -> Role:
+def _get_role(rule: Rule, side: Side, fault: FaultView, incident: IncidentView) -> Role:
     if rule.root is Root.CAUSE:
         is_root = side is Side.CAUSE
     elif rule.root is Root.STRONGER:
@@ -245,33 +252,33 @@ def _role(rule: Rule, side: Side, fault: FaultView, incident: IncidentView) -> R
     return Role.ROOT if is_root else Role.SYMPTOM
 
 
-def _nearness(match: _Match, fault: FaultView) -> tuple[bool, timedelta, tuple[object, ...]]:
+def _get_nearness(match: _Match, fault: FaultView) -> tuple[bool, timedelta, tuple[object, ...]]:
     return match.other.resource != fault.resource, apart(fault, match.other), match.incident.age
 
 
-def _explained(fault: FaultView, index: CandidateIndex, setting: Setting) -> dict[int, _Match]:
+def _find_explained(fault: FaultView, index: CandidateIndex, setting: Setting) -> dict[int, _Match]:
     """Every incident whose root this fault explains, by the first rule that says so."""
     explained: dict[int, _Match] = {}
     for rule, side in setting.rules.sides(fault):
         if side is Side.CAUSE and not rule.is_of_peers:
-            for match in _candidates(rule, side, fault, index):
+            for match in _list_candidates(rule, side, fault, index):
                 if match.incident.key not in explained and _fits(match, fault, setting):
                     explained[match.incident.key] = match
     return explained
 
 
-def _wider_causes(
+def _find_wider_causes(
     fault: FaultView, index: CandidateIndex, setting: Setting, explained: dict[int, _Match]
 ) -> Iterator[_Match]:
     """What explains the fault itself, outside of the incidents that it explains: then theirs is the
     root."""
-    for match in _matches(fault, index, setting):
+    for match in _list_matches(fault, index, setting):
         is_effect = match.side is Side.EFFECT and not match.rule.is_of_peers
         if is_effect and match.incident.key not in explained:
             yield match
 
 
-def _merged(
+def _list_merges(
     fault: FaultView, first: _Match, joins: Joins, others: dict[int, _Match], setting: Setting
 ) -> Merges:
     incidents = {first.incident.key: first.incident}
@@ -293,7 +300,7 @@ def _merged(
 
 
 def _explain(match: _Match, fault: FaultView, setting: Setting) -> Explained:
-    reason = _sentence(match.incident.root, fault, match.rule.because, setting)
+    reason = _format_sentence(match.incident.root, fault, match.rule.because, setting)
     return Explained(match.incident.key, match.rule.name, reason)
 
 
@@ -302,10 +309,10 @@ def _explain(match: _Match, fault: FaultView, setting: Setting) -> Explained:
 
 
 def _fits(match: _Match, fault: FaultView, setting: Setting) -> bool:
-    return next(_unmet(match, fault, setting), None) is None
+    return next(_list_unmet(match, fault, setting), None) is None
 
 
-def _unmet(match: _Match, fault: FaultView, setting: Setting) -> Iterator[Miss]:
+def _list_unmet(match: _Match, fault: FaultView, setting: Setting) -> Iterator[Miss]:
     """The conditions that do not hold, those first that cost least and fail most; none: the rule
     fits."""
     rule, incident, other = match.rule, match.incident, match.other
@@ -412,13 +419,13 @@ def is_back(fault: FaultView, incident: IncidentView) -> bool:
     symptom, or a fault of another part, is not.
     """
     root = incident.root
-    if _identity(fault) == _identity(root):
+    if _get_identity(fault) == _get_identity(root):
         return True
     is_of_link = fault.is_link and root.is_link
     if not fault.is_hardware and not is_of_link:
         return False
     members = [member.view() for member in incident.members]
-    is_known = any(_identity(fault) == _identity(member) for member in members)
+    is_known = any(_get_identity(fault) == _get_identity(member) for member in members)
     if is_of_link:
         return is_known
     hardware = [member for member in members if member.is_hardware]
@@ -428,7 +435,7 @@ def is_back(fault: FaultView, incident: IncidentView) -> bool:
     return is_known or (fault.resource == root.resource and fault.resource != fault.owner)
 
 
-def _identity(fault: FaultView) -> tuple[str, str]:
+def _get_identity(fault: FaultView) -> tuple[str, str]:
     return fault.fault_type, fault.resource
 
 
@@ -456,18 +463,18 @@ def takes_root(fault: FaultView, root: FaultView) -> bool:
 # ---------------------------------------------------------------------------
 
 
-def _reason(match: _Match, fault: FaultView, setting: Setting) -> str:
+def _format_reason(match: _Match, fault: FaultView, setting: Setting) -> str:
     rule = match.rule
     words = (rule.explains or f"its cause, as {rule.because}") if match.is_cause else rule.because
-    return _sentence(fault, match.other, words, setting)
+    return _format_sentence(fault, match.other, words, setting)
 
 
-def _sentence(fault: FaultView, other: FaultView, because: str, setting: Setting) -> str:
+def _format_sentence(fault: FaultView, other: FaultView, because: str, setting: Setting) -> str:
     what = f"{other.fault_type} on {setting.format_resource(other.resource)}"
-    return f"{_when(fault, other)} {what}: {because}"[:_LONGEST_REASON]
+    return f"{_format_when(fault, other)} {what}: {because}"[:_LONGEST_REASON]
 
 
-def _when(fault: FaultView, other: FaultView) -> str:
+def _format_when(fault: FaultView, other: FaultView) -> str:
     seconds = (fault.occurred_at - other.occurred_at).total_seconds()
     if abs(seconds) < 1:
         return "at the same moment as"
@@ -475,17 +482,17 @@ def _when(fault: FaultView, other: FaultView) -> str:
     return f"{lasted} before" if seconds < 0 else f"{lasted} after"
 
 
-def _nearly(fault: FaultView, index: CandidateIndex, setting: Setting) -> tuple[Nearly, ...]:
+def _list_nearly(fault: FaultView, index: CandidateIndex, setting: Setting) -> tuple[Nearly, ...]:
     """Rules of which one condition alone did not hold, at most three; one for each incident."""
     near: dict[int, Nearly] = {}
     for rule, side in setting.rules.sides(fault):
-        for match in _candidates(rule, side, fault, index):
+        for match in _list_candidates(rule, side, fault, index):
             if match.incident.key in near:
                 continue
-            misses = list(islice(_unmet(match, fault, setting), 2))
+            misses = list(islice(_list_unmet(match, fault, setting), 2))
             if len(misses) == 1:
                 words = near_misses.WORDS[misses[0]]
                 if words:
-                    reason = _sentence(fault, match.other, words, setting)
+                    reason = _format_sentence(fault, match.other, words, setting)
                     near[match.incident.key] = Nearly(match.incident.key, rule.name, reason)
     return tuple(list(near.values())[:_MOST_NEARLY])

@@ -25,12 +25,12 @@ def sources(still: Collection[str], graph: Graph) -> dict[str, frozenset[str]]:
         by_switch.setdefault(resources.owner(port), []).append(port)
     ports_by_card: dict[str, set[str]] = {}
     for port in still:
-        for card in _followed(port, by_switch, graph):
+        for card in _follow_trails(port, by_switch, graph):
             ports_by_card.setdefault(card, set()).add(port)
     return {card: frozenset(ports) for card, ports in ports_by_card.items()}
 
 
-def _followed(port: str, by_switch: dict[str, list[str]], graph: Graph) -> set[str]:
+def _follow_trails(port: str, by_switch: dict[str, list[str]], graph: Graph) -> set[str]:
     """The cards at the ends of all trails from this port. A ring of switches is walked once."""
     cards, walked, ahead = set(), set(), [port]
     while ahead:

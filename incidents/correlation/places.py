@@ -128,12 +128,12 @@ def of_role(role: str) -> Keys:
     """Cause: a switch as a whole, if it has this role."""
 
     def place(fault: FaultView, around: Surroundings) -> frozenset[str]:
-        return _with_role(whole_switch(fault, around), role, around)
+        return _filter_by_role(whole_switch(fault, around), role, around)
 
     return place
 
 
-def _with_role(machines: frozenset[str], role: str, around: Surroundings) -> frozenset[str]:
+def _filter_by_role(machines: frozenset[str], role: str, around: Surroundings) -> frozenset[str]:
     return frozenset(machine for machine in machines if around.graph.role(machine) == role)
 
 
@@ -141,7 +141,7 @@ def leafs(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """The leaf of a NIC; of a spine, a whole node or a job all that they hang on."""
     graph = around.graph
     if is_link(fault):
-        return _with_role(link_ends(fault, around), LEAF, around)
+        return _filter_by_role(link_ends(fault, around), LEAF, around)
     machines = around.machines.get(fault.resource, some(fault.owner))
     return frozenset(leaf for machine in machines for leaf in graph.switches_of(machine, LEAF))
 
@@ -150,7 +150,7 @@ def spines(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """The spine of an uplink, the spines of a leaf. No host link hangs on one."""
     graph = around.graph
     if is_link(fault):
-        return _with_role(link_ends(fault, around), SPINE, around)
+        return _filter_by_role(link_ends(fault, around), SPINE, around)
     return graph.switches_of(fault.owner, SPINE) if graph.role(fault.owner) == LEAF else NOTHING
 
 
@@ -170,7 +170,7 @@ def storage_effect(fault: FaultView, around: Surroundings) -> frozenset[str]:
     if fault.owner.startswith("storage/"):
         return graph.path_of(fault.owner) | {fault.owner}
     if is_link(fault):
-        return _with_role(link_ends(fault, around), STORAGE, around)
+        return _filter_by_role(link_ends(fault, around), STORAGE, around)
     return graph.storage_switches_of(fault.owner) | graph.file_systems_of(fault.owner)
 
 
@@ -195,7 +195,7 @@ def pod_cause(fault: FaultView, around: Surroundings) -> frozenset[str]:
 def pods(fault: FaultView, around: Surroundings) -> frozenset[str]:
     """Those of the leaf that failed as a whole, or of the leafs at the ends of a link."""
     switches = whole_switch(fault, around) | switches_of_link(fault, around)
-    names = {around.graph.pod_of(leaf) for leaf in _with_role(switches, LEAF, around)}
+    names = {around.graph.pod_of(leaf) for leaf in _filter_by_role(switches, LEAF, around)}
     return pod_cause(fault, around) or frozenset(resources.pod(name) for name in names if name)
 
 

@@ -85,27 +85,27 @@ class _Reader:
             return
         for name in sorted(set(tables) - {"class", "rule", *_OTHERS}):
             self.problems.append(f"{path.name}: unknown table {name}: expected class or rule")
-        for where, row in _placed(path.name, text, tables, "class"):
+        for where, row in _list_with_places(path.name, text, tables, "class"):
             self.class_rows.append(_Row(where, row, folder))
-        for where, row in _placed(path.name, text, tables, "rule"):
+        for where, row in _list_with_places(path.name, text, tables, "rule"):
             self.rule_rows.append(_Row(where, row, folder))
 
     def whole(self) -> RuleSet:
-        for row in self._chosen(self.class_rows, "class"):
+        for row in self._choose_rows(self.class_rows, "class"):
             self._apply(row, _CLASS_KEYS, ("name",), self._add_class)
         rules: list[Rule] = []
 
         def add_rule(row: _Row, reasons: list[str]) -> None:
-            rules.append(self._rule(row, reasons))
+            rules.append(self._parse_rule(row, reasons))
 
-        for row in self._chosen(self.rule_rows, "rule"):
+        for row in self._choose_rows(self.rule_rows, "rule"):
             if row.values.get("enabled", True) is not False:
                 self._apply(row, _RULE_KEYS, _NEEDED, add_rule)
         if self.problems:
             raise CorrelationError("\n".join(self.problems))
         return RuleSet(tuple(rules), dict(self.classes))
 
-    def _chosen(self, given_rows: Sequence[_Row], what: str) -> list[_Row]:
+    def _choose_rows(self, given_rows: Sequence[_Row], what: str) -> list[_Row]:
         """One row per name: a later folder's takes the place of ours and leads; twice in one folder
         is an error."""
         kept: dict[str, _Row] = {}
@@ -135,17 +135,17 @@ class _Reader:
     def _add_class(self, row: _Row, reasons: list[str]) -> None:
         values = row.values
         given_flags = [flag for flag in _FLAGS if flag in values]
-        flags = [(flag, _flag(flag, values[flag], reasons)) for flag in given_flags]
-        types = self._patterns("types", values.get("types", ["*"]), reasons)
-        but_not = self._patterns("but_not", values.get("but_not", []), reasons)
-        kinds = _words(ResourceKind, "on", values.get("on", ()), reasons)
-        components = _words(Component, "components", values.get("components", ()), reasons)
+        flags = [(flag, _parse_flag(flag, values[flag], reasons)) for flag in given_flags]
+        types = self._parse_patterns("types", values.get("types", ["*"]), reasons)
+        but_not = self._parse_patterns("but_not", values.get("but_not", []), reasons)
+        kinds = _parse_words(ResourceKind, "on", values.get("on", ()), reasons)
+        components = _parse_words(Component, "components", values.get("components", ()), reasons)
         self.classes[row.name] = FaultClass(
             row.name, types, but_not, kinds, components, tuple(flags)
         )
 
-    def _patterns(self, key: str, given: Any, reasons: list[str]) -> tuple[str, ...]:
-        patterns = tuple(_texts(key, given, reasons))
+    def _parse_patterns(self, key: str, given: Any, reasons: list[str]) -> tuple[str, ...]:
+        patterns = tuple(_parse_texts(key, given, reasons))
         for pattern in patterns:
             if not self._is_known(pattern):
                 reasons.append(f"{key}: {pattern} matches no fault type of the catalogue")
@@ -154,14 +154,14 @@ class _Reader:
     def _is_known(self, pattern: str) -> bool:
         return pattern in self.catalog or any(fnmatchcase(row.id, pattern) for row in self.catalog)
 
-    def _rule(self, row: _Row, reasons: list[str]) -> Rule:
+    def _parse_rule(self, row: _Row, reasons: list[str]) -> Rule:
         values = row.values
         if len(row.name) > _LONGEST_NAME:
             reasons.append(f"name: longer than {_LONGEST_NAME} characters")
-        cause = self._side("cause", values["cause"], reasons)
-        effect = self._side("effect", values["effect"], reasons)
-        words = _texts("relation", values["relation"], reasons)
-        relations = tuple(_ordered(Relation, "relation", words, reasons))
+        cause = self._parse_side("cause", values["cause"], reasons)
+        effect = self._parse_side("effect", values["effect"], reasons)
+        words = _parse_texts("relation", values["relation"], reasons)
+        relations = tuple(_parse_ordered_words(Relation, "relation", words, reasons))
         texts: dict[str, Any] = {key: str(values.get(key, "")) for key in _TEXTS}
         return Rule(
             name=row.name,
@@ -174,11 +174,11 @@ class _Reader:
             **_read_choices(values, reasons),
         )
 
-    def _side(self, key: str, given: Any, reasons: list[str]) -> tuple[FaultClass, ...]:
+    def _parse_side(self, key: str, given: Any, reasons: list[str]) -> tuple[FaultClass, ...]:
         classes = []
-        for term in _texts(key, given, reasons):
+        for term in _parse_texts(key, given, reasons):
             if not term.startswith("@"):
-                classes.append(FaultClass(term, types=self._patterns(key, [term], reasons)))
+                classes.append(FaultClass(term, types=self._parse_patterns(key, [term], reasons)))
                 continue
             known = self.classes.get(term[1:])
             if known is not None:
@@ -192,21 +192,21 @@ class _Reader:
 def _read_times(values: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
     """How far apart cause and effect may be, and which of them comes first."""
     return {
-        "window": _window(values.get("window", _JOIN), reasons),
-        "lasts": _word(Lasts, "lasts", values, reasons, Lasts.WINDOW),
-        "direction": _word(CauseOrder, "direction", values, reasons, CauseOrder.EITHER),
+        "window": _parse_window(values.get("window", _JOIN), reasons),
+        "lasts": _parse_word(Lasts, "lasts", values, reasons, Lasts.WINDOW),
+        "direction": _parse_word(CauseOrder, "direction", values, reasons, CauseOrder.EITHER),
     }
 
 
 def _read_choices(values: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
     """Which side is the root, and to which incidents the rule applies."""
-    flags = {flag: _flag(flag, values.get(flag, False), reasons) for flag in _RULE_FLAGS}
-    root = _word(Root, "root", values, reasons, Root.CAUSE)
-    states = _words(State, "states", values.get("states", ()), reasons)
+    flags = {flag: _parse_flag(flag, values.get(flag, False), reasons) for flag in _RULE_FLAGS}
+    root = _parse_word(Root, "root", values, reasons, Root.CAUSE)
+    states = _parse_words(State, "states", values.get("states", ()), reasons)
     return {"root": root, "states": states, **flags}
 
 
-def _placed(
+def _list_with_places(
     file: str, text: str, tables: Mapping[str, Any], name: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row of `[[name]]` with its file and line (1-based): tomllib keeps no lines."""
@@ -217,7 +217,7 @@ def _placed(
         yield f"{file}:{numbers[index] if index < len(numbers) else '?'}", row
 
 
-def _texts(key: str, given: Any, reasons: list[str]) -> list[str]:
+def _parse_texts(key: str, given: Any, reasons: list[str]) -> list[str]:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         reasons.append(f"{key}: expected a text or a list of texts, not {given!r}")
@@ -225,31 +225,33 @@ def _texts(key: str, given: Any, reasons: list[str]) -> list[str]:
     return texts
 
 
-def _flag(key: str, given: Any, reasons: list[str]) -> bool:
+def _parse_flag(key: str, given: Any, reasons: list[str]) -> bool:
     if not isinstance(given, bool):
         reasons.append(f"{key}: expected true or false, not {given!r}")
     return given is True
 
 
-def _ordered(enum: type[_Word], key: str, given: Sequence[str], reasons: list[str]) -> list[_Word]:
+def _parse_ordered_words(
+    enum: type[_Word], key: str, given: Sequence[str], reasons: list[str]
+) -> list[_Word]:
     return [enum(word) for word in given if rows.member(enum, f"{key}:", word, reasons) is not None]
 
 
-def _words(enum: type[_Word], key: str, given: Any, reasons: list[str]) -> frozenset[_Word]:
-    words = _texts(key, list(given) if given else [], reasons)
-    return frozenset(_ordered(enum, key, words, reasons))
+def _parse_words(enum: type[_Word], key: str, given: Any, reasons: list[str]) -> frozenset[_Word]:
+    words = _parse_texts(key, list(given) if given else [], reasons)
+    return frozenset(_parse_ordered_words(enum, key, words, reasons))
 
 
-def _word(
+def _parse_word(
     enum: type[_Word], key: str, values: Mapping[str, Any], reasons: list[str], unset: _Word
 ) -> _Word:
     if key not in values:
         return unset
-    known = _ordered(enum, key, [values[key]], reasons)
+    known = _parse_ordered_words(enum, key, [values[key]], reasons)
     return known[0] if known else unset
 
 
-def _window(given: Any, reasons: list[str]) -> timedelta | None:
+def _parse_window(given: Any, reasons: list[str]) -> timedelta | None:
     """None stands for the site's join window."""
     return None if given == _JOIN else rows.duration("window:", given, reasons)
 

@@ -211,7 +211,7 @@ class RuleSet:
         if known is not None:
             return known
         found = []
-        for rule, side, classes in self._parts(fault.fault_type).values():
+        for rule, side, classes in self._get_parts(fault.fault_type).values():
             if any(fault_class.holds_place(fault) for fault_class in classes):
                 found.append((rule, side))
         self._by_traits[traits] = found
@@ -220,7 +220,7 @@ class RuleSet:
     def sides_of(self, fault_type: str) -> Iterator[tuple[Rule, Side]]:
         """The same by the type alone: where the fault is, and what else it is, may still speak
         against a rule."""
-        for rule, side, _ in self._parts(fault_type).values():
+        for rule, side, _ in self._get_parts(fault_type).values():
             yield rule, side
 
     def is_on(self, rule: Rule, side: Side, fault: FaultView) -> bool:
@@ -230,10 +230,10 @@ class RuleSet:
     def classes_of(self, rule: Rule, side: Side, fault_type: str) -> tuple[FaultClass, ...]:
         """What this side of the rule asks of faults of this type besides it; nothing: none of them
         is on that side."""
-        part = self._parts(fault_type).get((rule.name, side))
+        part = self._get_parts(fault_type).get((rule.name, side))
         return part[2] if part is not None else ()
 
-    def _parts(self, fault_type: str) -> dict[tuple[str, Side], _Part]:
+    def _get_parts(self, fault_type: str) -> dict[tuple[str, Side], _Part]:
         """By the type alone, kept: patterns are matched once per type, not once per fault."""
         known = self._by_type.get(fault_type)
         if known is not None:

@@ -150,7 +150,7 @@ def count_affected(
 ) -> int:
     """How much of the place still shows effects, whenever they came and whatever explains them."""
     here = by_place(rule, symptoms, around).get(place, ())
-    units = {_unit(rule, place, symptom, around) for symptom in here}
+    units = {_get_unit(rule, place, symptom, around) for symptom in here}
     return len(units - {None})
 
 
@@ -181,7 +181,7 @@ def _count(
         is_in_time = newest - rule.window <= symptom.at <= newest
         is_held = rule.outlasted and symptom.is_held
         if is_in_time and not is_held and not _is_explained(rule, place, symptom):
-            unit = _unit(rule, place, symptom, around)
+            unit = _get_unit(rule, place, symptom, around)
             if unit is not None:
                 found.setdefault(unit, symptom)
     return found
@@ -191,15 +191,17 @@ def _is_explained(rule: AggregationRule, place: str, symptom: Symptom) -> bool:
     """It belongs to an incident whose root is something else than such an symptom, or the same in a
     wider place."""
     if symptom.root_type == rule.concludes:
-        return _width(symptom.root_place) > _width(place)
+        return _get_width(symptom.root_place) > _get_width(place)
     return symptom.root_type != "" and not rule.takes(symptom.root_type)
 
 
-def _width(place: str) -> int:
+def _get_width(place: str) -> int:
     return _WIDTHS.get(place.partition("/")[0], 0)
 
 
-def _unit(rule: AggregationRule, place: str, symptom: Symptom, around: Surroundings) -> str | None:
+def _get_unit(
+    rule: AggregationRule, place: str, symptom: Symptom, around: Surroundings
+) -> str | None:
     """What the symptom counts as at this place; None: nothing."""
     if rule.counts is Counts.JOBS:
         return symptom.jobs or None

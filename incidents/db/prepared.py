@@ -135,7 +135,7 @@ class Prepared:
         readers = {
             index: found
             for index, (one, _, _) in enumerate(compiler.select)
-            if (found := _readers(one))
+            if (found := _list_readers(one))
         }
         self._made[connection.vendor] = made = _Made(sql, parameters, readers)
         return made
@@ -161,20 +161,20 @@ def _bound(parameter: Any, given: Mapping[str, Any]) -> Any:
     return value
 
 
-def _readers(column: Any) -> list[_Reader]:
+def _list_readers(column: Any) -> list[_Reader]:
     """Django's own converters, but for times in SQLite: there are most of them, and its own takes
     ten times as long."""
     if connection.vendor == "sqlite" and isinstance(column.output_field, DateTimeField):
-        return [_moment]
+        return [_parse_moment]
     converters = [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
-    return [_reader(convert, column) for convert in converters]
+    return [_make_reader(convert, column) for convert in converters]
 
 
-def _reader(convert: Callable[..., Any], column: Any) -> _Reader:
+def _make_reader(convert: Callable[..., Any], column: Any) -> _Reader:
     return lambda value: convert(value, column, connection)
 
 
-def _moment(stored: datetime | str | None) -> datetime | None:
+def _parse_moment(stored: datetime | str | None) -> datetime | None:
     """As Django stores it: in UTC, without saying so. What is computed in the query comes as
     text."""
     if stored is None:

@@ -102,14 +102,14 @@ def known(keys: Sequence[str]) -> set[str]:
             statement = (
                 "SELECT key FROM incidents_seenevent WHERE key = ANY(string_to_array(%s, ' '))"
             )
-            return {row[0] for row in _rows(cursor, statement, [" ".join(keys)])}
+            return {row[0] for row in _fetch_rows(cursor, statement, [" ".join(keys)])}
     with connection.cursor() as cursor:
         return {
             row[0]
-            for part in _chunks(keys)
-            for row in _rows(
+            for part in _split_into_chunks(keys)
+            for row in _fetch_rows(
                 cursor,
-                f"SELECT key FROM incidents_seenevent WHERE key IN ({_marks(part)})",  # noqa: S608
+                f"SELECT key FROM incidents_seenevent WHERE key IN ({_format_marks(part)})",  # noqa: S608
                 part,
             )
         }
@@ -151,12 +151,15 @@ def add_repeats(repeats: Sequence[Repeat]) -> None:
                 " COALESCE(n.provenance, f.last_provenance) FROM json_to_recordset(%s) AS"
                 " n(fault bigint, count bigint, last_seen_at timestamptz, clears_at timestamptz,"
                 " excerpts bigint, provenance jsonb) WHERE f.id = n.fault",
-                [_json(repeats)],
+                [_format_json(repeats)],
             )
             return
         rows = []
         for repeat in repeats:
-            last_seen_at, clears_at = _text(repeat.last_seen_at), _text(repeat.clears_at)
+            last_seen_at, clears_at = (
+                _format_moment(repeat.last_seen_at),
+                _format_moment(repeat.clears_at),
+            )
             told_by = None if repeat.provenance is None else json.dumps(repeat.provenance)
             times = (last_seen_at, clears_at, clears_at)
             rows.append((repeat.count, *times, repeat.excerpts, told_by, repeat.fault))
@@ -185,12 +188,12 @@ def put_excerpts(excerpts: Sequence[Excerpt]) -> None:
                 " source, occurred_at, text FROM json_to_recordset(%s)"
                 " AS n(fault bigint, slot smallint, source text, occurred_at timestamptz, text"
                 f" text){over}",
-                [_json(excerpts)],
+                [_format_json(excerpts)],
             )
             return
         rows = []
         for item in excerpts:
-            position, occurred_at = _position(item), _text(item.occurred_at)
+            position, occurred_at = _format_position(item), _format_moment(item.occurred_at)
             rows.append((item.fault, item.slot, position, item.source, occurred_at, item.text))
         cursor.executemany(
             f"INSERT INTO incidents_evidence {columns} VALUES (%s, %s, %s, %s, %s, %s){over}",  # noqa: S608
@@ -289,31 +292,31 @@ def slots(already: int, brought: int) -> list[tuple[int, int]]:
     return sorted((index, slot) for slot, index in placed.items())
 
 
-def _json(rows: Sequence[Repeat] | Sequence[Excerpt]) -> str:
+def _format_json(rows: Sequence[Repeat] | Sequence[Excerpt]) -> str:
     """One text for the database to take apart: binding arrays value by value costs several times as
     much."""
     return msgspec.json.encode(rows).decode()
 
 
-def _position(excerpt: Excerpt) -> str:
+def _format_position(excerpt: Excerpt) -> str:
     return "first" if excerpt.slot < FIRST_EXCERPTS else "last"
 
 
-def _chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
+def _split_into_chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
     return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
 
 
-def _marks(part: Sequence[str]) -> str:
+def _format_marks(part: Sequence[str]) -> str:
     return ", ".join(["%s"] * len(part))
 
 
-def _rows(
+def _fetch_rows(
     cursor: CursorWrapper, statement: str, parameters: Sequence[Any]
 ) -> list[tuple[Any, ...]]:
     cursor.execute(statement, list(parameters))
     return list(cursor.fetchall())
 
 
-def _text(moment: datetime | None) -> Any:
+def _format_moment(moment: datetime | None) -> Any:
     """As Django stores it in SQLite, so that the database compares like with like."""
     return connection.ops.adapt_datetimefield_value(moment)

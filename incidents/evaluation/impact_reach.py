@@ -72,7 +72,7 @@ def reach(faults: Iterable[FaultAt], graph: Graph) -> ImpactReach:
         )
         if "/job/" in fault.resource:
             reached.jobs.setdefault(fault.resource, []).append(span)
-        for machine in _machines(fault, graph):
+        for machine in _list_machines(fault, graph):
             reached.machines.setdefault(machine, []).append(span)
     return reached
 
@@ -80,17 +80,17 @@ def reach(faults: Iterable[FaultAt], graph: Graph) -> ImpactReach:
 def _is_between_nodes(fault: FaultAt, graph: Graph) -> bool:
     """A leaf's, or that of a NIC which is cabled to a leaf: a storage NIC serves a job on one node
     too."""
-    return _leaf_of(fault, graph) is not None
+    return _find_leaf(fault, graph) is not None
 
 
-def _leaf_of(fault: FaultAt, graph: Graph) -> str | None:
+def _find_leaf(fault: FaultAt, graph: Graph) -> str | None:
     ends = (fault.resource, graph.peer(fault.resource) or "")
     if fault.resource.startswith("node/") and fault.component is not Component.NIC:
         return None
     return next((leaf for leaf in map(resources.owner, ends) if graph.role(leaf) == LEAF), None)
 
 
-def _machines(fault: FaultAt, graph: Graph) -> Iterator[str]:
+def _list_machines(fault: FaultAt, graph: Graph) -> Iterator[str]:
     """Its node; for a leaf, and a port or module of one, the nodes at the other end.
 
     Not for a spine (a share of the capacity), a storage switch (its other path goes on) or a
@@ -101,12 +101,12 @@ def _machines(fault: FaultAt, graph: Graph) -> Iterator[str]:
     if resources.host_of(fault.resource) is not None:
         yield machine
     elif graph.role(machine) == LEAF:
-        for other in _behind(fault.resource, machine, graph):
+        for other in _get_machines_behind(fault.resource, machine, graph):
             if other.startswith("node/"):
                 yield other
 
 
-def _behind(resource: str, leaf: str, graph: Graph) -> frozenset[str]:
+def _get_machines_behind(resource: str, leaf: str, graph: Graph) -> frozenset[str]:
     if resource == leaf or "/module/" in resource:
         return graph.machines_behind(resource)
     peer = graph.peer(resource)

@@ -75,11 +75,11 @@ def touch(job: JobSpan, faults: Iterable[FaultSpan], now: datetime) -> Touch | N
     """What these faults did to the job: the earliest that harmed it, else the earliest that it met;
     None: nothing."""
     met = sorted(
-        (fault for fault in faults if _meets(job, fault, now)), key=lambda fault: fault.began_at
+        (fault for fault in faults if _is_met(job, fault, now)), key=lambda fault: fault.began_at
     )
     if not met:
         return None
-    harmful = next((fault for fault in met if _harms(job, fault)), None)
+    harmful = next((fault for fault in met if _is_harmed(job, fault)), None)
     if harmful is None:
         outcome = "" if job.ended_at is None else job.state
         is_unharmed = bool(outcome) and outcome != UNKNOWN_END
@@ -115,12 +115,12 @@ def loss(job: JobSpan, fault_at: datetime, now: datetime) -> tuple[float | None,
     return job.gpus * (lost / _HOUR), job.checkpoint_at is None or job.ended_at is None
 
 
-def _meets(job: JobSpan, fault: FaultSpan, now: datetime) -> bool:
+def _is_met(job: JobSpan, fault: FaultSpan, now: datetime) -> bool:
     """The job ran when the fault began, or ended just before; or it began under one that stood."""
     if fault.is_between_nodes and job.nodes < 2:
         return False
     if fault.began_at < job.started_at:
-        return _stood(fault, job.started_at) and (fault.is_disabling or _is_near(job, fault))
+        return _was_standing(fault, job.started_at) and (fault.is_disabling or _is_near(job, fault))
     return fault.began_at <= (now if job.ended_at is None else job.ended_at) + AFTER_END
 
 
@@ -131,27 +131,27 @@ def _is_near(job: JobSpan, fault: FaultSpan) -> bool:
     )
 
 
-def _harms(job: JobSpan, fault: FaultSpan) -> bool:
+def _is_harmed(job: JobSpan, fault: FaultSpan) -> bool:
     if job.ended_at is None:
-        return _hangs(job, fault)
+        return _is_hanging(job, fault)
     if job.state not in LOST:
         return False
     hung = (
         fault.is_disabling
         and job.is_whole
         and fault.began_at <= job.ended_at
-        and _stood(fault, job.ended_at)
+        and _was_standing(fault, job.ended_at)
     )
     return hung or _is_near(job, fault)
 
 
-def _hangs(job: JobSpan, fault: FaultSpan) -> bool:
+def _is_hanging(job: JobSpan, fault: FaultSpan) -> bool:
     """It needs what is unusable now, and has not written a checkpoint since."""
     goes_on = job.checkpoint_at is not None and job.checkpoint_at > fault.began_at
     return fault.is_disabling and fault.ended_at is None and job.is_whole and not goes_on
 
 
-def _stood(fault: FaultSpan, at: datetime) -> bool:
+def _was_standing(fault: FaultSpan, at: datetime) -> bool:
     return fault.ended_at is None or at <= fault.ended_at
 
 
@@ -253,10 +253,10 @@ class ImpactTally:
                 if self.nodes
                 else ""
             )
-        what = (
-            f"{_number(self.jobs, 'job')} of {_number(self.people, 'person', 'people')},"
-            f" {_number(self.nodes, 'node')}"
-        )
+        jobs = _format_number(self.jobs, "job")
+        people = _format_number(self.people, "person", "people")
+        nodes = _format_number(self.nodes, "node")
+        what = f"{jobs} of {people}, {nodes}"
         if not self.harmed:
             return f"{what}; none of them is known to be lost"
         return f"{what}, {self.harmed} lost or hanging; {self.hours_in_words()}"
@@ -296,5 +296,5 @@ def shares(losses: Iterable[tuple[int, int, float]]) -> dict[int, float]:
     return hours_by_incident
 
 
-def _number(count: int, word: str, several: str = "") -> str:
+def _format_number(count: int, word: str, several: str = "") -> str:
     return f"{count:,} {word if count == 1 else several or word + 's'}"

@@ -91,7 +91,7 @@ class Window:
         if self.machines:
             return self._is_on_machines(place)
         return not self.resource or any(
-            _matches(path, self.resource) for path in _with_wholes(place.resource)
+            _is_match(path, self.resource) for path in _list_with_wholes(place.resource)
         )
 
     def _is_on_machines(self, place: WindowPlace) -> bool:
@@ -158,7 +158,7 @@ def extent(resource: str, machines: Sequence[str], fault_type: str) -> str:
     return where or f"{fault_type} everywhere"
 
 
-def _with_wholes(resource: str) -> Iterator[str]:
+def _list_with_wholes(resource: str) -> Iterator[str]:
     """A resource and what it is part of: a pattern of a machine covers all of its parts."""
     parts = resource.split("/")
     yield resource
@@ -215,11 +215,11 @@ class Problem:
 
 def problems(draft: Draft, known: KnownNames, now: datetime) -> list[Problem]:
     """What stands against the draft, each with what to do; empty: it can be made."""
-    found = [*_of_words(draft), *_of_times(draft, now)]
+    found = [*_check_words(draft), *_check_times(draft, now)]
     found += (
-        _of_machines(draft, known)
+        _check_machines(draft, known)
         if draft.kind is WindowKind.MAINTENANCE
-        else _of_patterns(draft, known)
+        else _check_patterns(draft, known)
     )
     return found
 
@@ -232,7 +232,7 @@ def review_of(draft: Draft) -> datetime | None:
     return latest if draft.ends_at is None or draft.ends_at > latest else None
 
 
-def _of_words(draft: Draft) -> Iterator[Problem]:
+def _check_words(draft: Draft) -> Iterator[Problem]:
     if not draft.reason.strip():
         yield Problem(DraftField.REASON, "Say why: everyone who sees it will ask.")
     if draft.kind is WindowKind.SHELF and not (draft.resource and draft.fault_type):
@@ -242,7 +242,7 @@ def _of_words(draft: Draft) -> Iterator[Problem]:
         )
 
 
-def _of_times(draft: Draft, now: datetime) -> Iterator[Problem]:
+def _check_times(draft: Draft, now: datetime) -> Iterator[Problem]:
     start, end, review = max(draft.starts_at, now), draft.ends_at, draft.review_at
     if end is None and review is None and draft.kind is WindowKind.MAINTENANCE:
         yield Problem(
@@ -275,7 +275,7 @@ def _of_times(draft: Draft, now: datetime) -> Iterator[Problem]:
         yield Problem(DraftField.REVIEW_AT, "It ends before its review: leave the review out.")
 
 
-def _of_machines(draft: Draft, known: KnownNames) -> Iterator[Problem]:
+def _check_machines(draft: Draft, known: KnownNames) -> Iterator[Problem]:
     machines = frozenset(path for path in known.resources if path.count("/") == 1)
     if not draft.machines:
         yield Problem(DraftField.WHERE, "Name the machines, such as gn[001-004] or leaf-03.")
@@ -291,7 +291,7 @@ def _of_machines(draft: Draft, known: KnownNames) -> Iterator[Problem]:
         yield Problem(DraftField.EVERYTHING, text)
 
 
-def _of_patterns(draft: Draft, known: KnownNames) -> Iterator[Problem]:
+def _check_patterns(draft: Draft, known: KnownNames) -> Iterator[Problem]:
     if not draft.resource and not draft.fault_type:
         yield Problem(DraftField.WHERE, "Give a resource, a fault type, or both.")
         return
@@ -322,14 +322,14 @@ def _is_known_resource(pattern: str, known: Iterable[str]) -> bool:
     names_part = len(parts) > 3 and parts[2] in _KINDS_OF_PARTS
     is_wild = len(parts) > 2 and any(letter in _MAGIC for letter in parts[2])
     is_part = names_part or is_wild
-    return any(_matches(path, pattern) or (is_part and _matches(path, machine)) for path in known)
+    return any(_is_match(path, pattern) or (is_part and _is_match(path, machine)) for path in known)
 
 
 def _is_known_type(pattern: str, fault_types: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in fault_types)
 
 
-def _matches(path: str, pattern: str) -> bool:
+def _is_match(path: str, pattern: str) -> bool:
     """A name may hold a bracket of its own, such as a job's."""
     return path == pattern or fnmatchcase(path, pattern)
 

@@ -73,23 +73,23 @@ def decide(event: FaultEvent, known: Known, *, now: datetime) -> Verdict:
     by which it begins to: the fault then stands until it has been steady.
     """
     for refused in (
-        _seen(known),
-        _too_old(event, now),
-        _before_boot(event, known),
-        _before_repair(event, known),
+        _check_seen(known),
+        _check_age(event, now),
+        _check_boot(event, known),
+        _check_repair(event, known),
     ):
         if refused is not None:
             return refused
     if event.event is EventKind.CLEARED:
-        return _cleared(event, known.standing, known.limits)
-    return _before_end(event, known) or _raised(event, known.standing, known.limits)
+        return _evaluate_clear(event, known.standing, known.limits)
+    return _check_end(event, known) or _evaluate_raise(event, known.standing, known.limits)
 
 
-def _seen(known: Known) -> Verdict | None:
+def _check_seen(known: Known) -> Verdict | None:
     return Verdict(VerdictKind.IGNORED, known.seen) if known.seen else None
 
 
-def _too_old(event: FaultEvent, now: datetime) -> Verdict | None:
+def _check_age(event: FaultEvent, now: datetime) -> Verdict | None:
     """By our own clock: a device whose clock is wrong must still be heard."""
     if now - event.observed_at <= KEPT:
         return None
@@ -100,7 +100,7 @@ def _too_old(event: FaultEvent, now: datetime) -> Verdict | None:
     )
 
 
-def _before_boot(event: FaultEvent, known: Known) -> Verdict | None:
+def _check_boot(event: FaultEvent, known: Known) -> Verdict | None:
     booted = known.booted_at
     if booted is None or event.occurred_at >= booted:
         return None
@@ -110,7 +110,7 @@ def _before_boot(event: FaultEvent, known: Known) -> Verdict | None:
     )
 
 
-def _before_repair(event: FaultEvent, known: Known) -> Verdict | None:
+def _check_repair(event: FaultEvent, known: Known) -> Verdict | None:
     if known.repaired_at is None or event.occurred_at >= known.repaired_at:
         return None
     return Verdict(
@@ -118,7 +118,7 @@ def _before_repair(event: FaultEvent, known: Known) -> Verdict | None:
     )
 
 
-def _cleared(event: FaultEvent, standing: Standing | None, limits: FlapLimits) -> Verdict:
+def _evaluate_clear(event: FaultEvent, standing: Standing | None, limits: FlapLimits) -> Verdict:
     if standing is None or not standing.is_active:
         return Verdict(VerdictKind.IGNORED, "clears a fault that does not stand")
     if event.occurred_at < standing.last_seen_at:
@@ -135,14 +135,14 @@ def _cleared(event: FaultEvent, standing: Standing | None, limits: FlapLimits) -
             )
         return Verdict(
             VerdictKind.FLAPPING,
-            f"{_flaps(standing, event, limits)}: it stands until it has been steady",
+            f"{_format_flapping(standing, event, limits)}: it stands until it has been steady",
         )
     return Verdict(
         VerdictKind.CLEARED, f"ended at {clock(event.occurred_at)}, reported by {event.source}"
     )
 
 
-def _before_end(event: FaultEvent, known: Known) -> Verdict | None:
+def _check_end(event: FaultEvent, known: Known) -> Verdict | None:
     """Lines overtake each other on their way: the end may come first."""
     is_active = known.standing is not None and known.standing.is_active
     if is_active or known.ended_at is None or event.occurred_at >= known.ended_at:
@@ -153,7 +153,7 @@ def _before_end(event: FaultEvent, known: Known) -> Verdict | None:
     )
 
 
-def _raised(event: FaultEvent, standing: Standing | None, limits: FlapLimits) -> Verdict:
+def _evaluate_raise(event: FaultEvent, standing: Standing | None, limits: FlapLimits) -> Verdict:
     if standing is None:
         return Verdict(VerdictKind.NEW, "the first event with this fingerprint")
     if standing.is_active:
@@ -165,7 +165,7 @@ def _raised(event: FaultEvent, standing: Standing | None, limits: FlapLimits) ->
         if standing.is_flapping and standing.has_ended:
             return Verdict(
                 VerdictKind.FLAPPING,
-                f"{_flaps(standing, event, limits)}: it is one fault while that lasts",
+                f"{_format_flapping(standing, event, limits)}: it is one fault while that lasts",
             )
         return Verdict(VerdictKind.REPEAT, "the fault stands already")
     ended = standing.cleared_at or standing.last_seen_at
@@ -177,7 +177,8 @@ def _raised(event: FaultEvent, standing: Standing | None, limits: FlapLimits) ->
     changes = flapping.with_change(standing.changes_at, event.occurred_at)
     if flapping.begins(changes, event.occurred_at, limits):
         return Verdict(
-            VerdictKind.FLAPPING, f"{_flaps(standing, event, limits)}, last ended {moment(ended)}"
+            VerdictKind.FLAPPING,
+            f"{_format_flapping(standing, event, limits)}, last ended {moment(ended)}",
         )
     return Verdict(VerdictKind.NEW, f"it had ended {moment(ended)} and is back")
 
@@ -186,7 +187,7 @@ def _is_worse(event: FaultEvent, standing: Standing) -> bool:
     return event.severity.rank > standing.severity.rank or event.action.rank > standing.action.rank
 
 
-def _flaps(standing: Standing, event: FaultEvent, limits: FlapLimits) -> str:
+def _format_flapping(standing: Standing, event: FaultEvent, limits: FlapLimits) -> str:
     changes = flapping.with_change(standing.changes_at, event.occurred_at)
     rate = flapping.percent(changes, event.occurred_at, limits)
     return f"it flaps: {rate:.0f} % of its last {flapping.PLACES} looks changed its state"

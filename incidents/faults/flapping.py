@@ -41,7 +41,9 @@ USUAL = FlapLimits()
 def percent(changes: Sequence[datetime], now: datetime, limits: FlapLimits = USUAL) -> float:
     """Weighted share of the last 20 places that are changes, 0 to 100. `changes` are in order of
     time."""
-    return sum(_weight(place) for place in _places(changes, now, limits.look)) / PLACES * 100
+    return (
+        sum(_get_weight(place) for place in _list_places(changes, now, limits.look)) / PLACES * 100
+    )
 
 
 def begins(changes: Sequence[datetime], now: datetime, limits: FlapLimits = USUAL) -> bool:
@@ -76,7 +78,7 @@ def read(texts: Sequence[str]) -> list[datetime]:
     return [datetime.fromisoformat(text) for text in texts]
 
 
-def _places(changes: Sequence[datetime], now: datetime, look: timedelta) -> list[int]:
+def _list_places(changes: Sequence[datetime], now: datetime, look: timedelta) -> list[int]:
     """Where each change stands, 0 the newest; those that have left the 20 places are left out."""
     if not changes:
         return []
@@ -88,5 +90,5 @@ def _places(changes: Sequence[datetime], now: datetime, look: timedelta) -> list
     return [place for place in places if place < PLACES]
 
 
-def _weight(place: int) -> float:
+def _get_weight(place: int) -> float:
     return _NEWEST_WEIGHT - (_NEWEST_WEIGHT - _OLDEST_WEIGHT) * place / (PLACES - 1)

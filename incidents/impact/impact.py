@@ -103,18 +103,18 @@ def assess(now: datetime) -> list[int]:
 
 
 def due(now: datetime) -> QuerySet[Incident]:
-    rows = _counted(now - _AFTERWARDS).select_related("root_fault")
+    rows = _get_counted(now - _AFTERWARDS).select_related("root_fault")
     return rows.order_by(F("impact_at").asc(nulls_first=True), "pk")
 
 
-def _counted(closed_since: Moment) -> QuerySet[Incident]:
+def _get_counted(closed_since: Moment) -> QuerySet[Incident]:
     lately = Q(closed_at__gte=closed_since) & ~Q(state__in=_NOT_OWN)
     return Incident.objects.filter(~Q(state__in=_CLOSED) | lately, root_fault__isnull=False)
 
 
 _UNSEEN = Prepared(
     lambda: (
-        _counted(Given("closed_since"))
+        _get_counted(Given("closed_since"))
         .filter(impact_at=None, opened_at__gte=Given("opened_since"))
         .values_list("pk")[:1]
     )
@@ -173,12 +173,12 @@ def _read(now: datetime) -> list[_Found]:
             found[owner].faults.append(link)
     graph = graphs.current()
     for incident in found.values():
-        faults = [_fault_at(link) for link in incident.faults]
+        faults = [_make_fault_at(link) for link in incident.faults]
         incident.reach = impact_reach.reach(faults, graph)
     return list(found.values())
 
 
-def _fault_at(link: IncidentFault) -> FaultAt:
+def _make_fault_at(link: IncidentFault) -> FaultAt:
     row = link.fault
     ended_at = None if row.is_active else row.cleared_at or row.last_seen_at
     component = Component(row.component)
@@ -186,7 +186,7 @@ def _fault_at(link: IncidentFault) -> FaultAt:
     return FaultAt(row.fault_type, row.resource, component, severity, row.raised_at, ended_at)
 
 
-def _since(found: _Found) -> datetime:
+def _get_begin(found: _Found) -> datetime:
     row = found.row
     earliest = row.onset_at - AFTER_END
     if row.impact_at is None:
@@ -199,17 +199,17 @@ def _find_jobs(found: Sequence[_Found], now: datetime) -> None:
     if not found:
         return
     hosts = set().union(*(each.reach.hosts for each in found))
-    since = min(map(_since, found))
+    since = min(map(_get_begin, found))
     alive = {row.pk: row for row in jobs.alive_on(hosts, since=since, until=now)}
     named = set().union(*(each.reach.jobs for each in found))
-    alive.update({row.pk: row for row in _by_path(named)})
+    alive.update({row.pk: row for row in _get_by_path(named)})
     machines_by_job: dict[int, list[str]] = defaultdict(list)
     jobs_by_machine: dict[str, list[int]] = defaultdict(list)
     for pk, node in jobs.places(alive):
         machine = resources.node(node)
         machines_by_job[pk].append(machine)
         jobs_by_machine[machine].append(pk)
-    gpus = _gpus_per_node(hosts)
+    gpus = _count_gpus_per_node(hosts)
     paths = {pk: jobs.path(job.cluster, job.job_id) for pk, job in alive.items()}
     for each in found:
         reach = each.reach
@@ -222,18 +222,18 @@ def _find_jobs(found: Sequence[_Found], now: datetime) -> None:
             spans = set(reach.jobs.get(paths[pk], ()))
             for machine in machines:
                 spans.update(reach.machines.get(machine, ()))
-            happened = touch(_span(job, machines, gpus), spans, now)
+            happened = touch(_make_span(job, machines, gpus), spans, now)
             if happened is not None:
                 node_count = sum(machine in reach.machines for machine in machines)
                 each.touches[pk] = (job, happened, node_count)
 
 
-def _by_path(paths: Iterable[str]) -> list[Job]:
+def _get_by_path(paths: Iterable[str]) -> list[Job]:
     ids = [path.rpartition("/")[2] for path in paths]
     return list(Job.objects.filter(job_id__in=ids)) if ids else []
 
 
-def _gpus_per_node(hosts: Iterable[str]) -> dict[str, int]:
+def _count_gpus_per_node(hosts: Iterable[str]) -> dict[str, int]:
     rows = Node.objects.filter(name__in=list(hosts)).annotate(parts=Count("gpus"))
     gpus = {}
     for name, count, parts in rows.values_list("name", "gpu_count", "parts"):
@@ -241,7 +241,7 @@ def _gpus_per_node(hosts: Iterable[str]) -> dict[str, int]:
     return gpus
 
 
-def _span(job: Job, machines: Sequence[str], gpus: Mapping[str, int]) -> JobSpan:
+def _make_span(job: Job, machines: Sequence[str], gpus: Mapping[str, int]) -> JobSpan:
     """A job on several nodes whose GPUs nobody counted is taken to have them whole: so are nearly
     all of them."""
     there = sum(gpus.get(machine, 0) for machine in machines)
@@ -282,7 +282,7 @@ def _write(found: _Found, shares: _Shares, now: datetime) -> bool:
     counted = tally(incident, rows)
     incident.gpu_hours_lost = counted.hours if counted is not None else None
     was = incident.severity
-    because = _lift(found, rows, shares)
+    because = _raise_severity(found, rows, shares)
     values = {name: getattr(incident, name) for name in _INCIDENT_COLUMNS}
     Incident.objects.filter(pk=incident.pk).update(**values)
     if unnamed and counted is not None:
@@ -316,7 +316,7 @@ def _put_rows(found: _Found, known: Mapping[int, IncidentJob], now: datetime) ->
             "is_estimate": happened.is_estimate,
         }
         row = IncidentJob(incident=found.row, job=job, recorded_at=now, **values)
-        if before is None or _differs(before, values):
+        if before is None or _is_different(before, values):
             written.append(row)
         if row.is_harmed and job.user not in named:
             unnamed.append(row)
@@ -328,7 +328,7 @@ def _put_rows(found: _Found, known: Mapping[int, IncidentJob], now: datetime) ->
         unique_fields=["incident", "job"],
         update_fields=_COLUMNS,
     )
-    since = _since(found)
+    since = _get_begin(found)
     untouched = [row for pk, row in known.items() if pk not in found.touches]
     gone = []
     for row in untouched:
@@ -339,7 +339,7 @@ def _put_rows(found: _Found, known: Mapping[int, IncidentJob], now: datetime) ->
     return unnamed
 
 
-def _differs(row: IncidentJob, values: Mapping[str, Any]) -> bool:
+def _is_different(row: IncidentJob, values: Mapping[str, Any]) -> bool:
     return any(getattr(row, name) != value for name, value in values.items())
 
 
@@ -365,13 +365,13 @@ def _format_jobs(rows: Sequence[IncidentJob]) -> str:
     for row in rows[:_NAMED_JOBS]:
         job = row.job
         outcome = row.outcome or "hangs"
-        jobs.append(f"{job.job_id} {outcome}, {_nodes(job.node_count)}")
+        jobs.append(f"{job.job_id} {outcome}, {_format_node_count(job.node_count)}")
     if len(rows) > _NAMED_JOBS:
         jobs.append(f"{len(rows) - _NAMED_JOBS} more")
     return "; ".join(jobs)
 
 
-def _nodes(count: int) -> str:
+def _format_node_count(count: int) -> str:
     return f"{count} node{'' if count == 1 else 's'}"
 
 
@@ -404,16 +404,16 @@ class _Shares:
         return max(shares, default=0.0)
 
 
-def _lift(found: _Found, rows: Sequence[IncidentJob], shares: _Shares) -> str:
+def _raise_severity(found: _Found, rows: Sequence[IncidentJob], shares: _Shares) -> str:
     """Sets own severity, and the incident's where its harm calls for more; why it does. Never
     lowers."""
     incident = found.row
-    own = _own_severity(found)
+    own = _get_own_severity(found)
     incident.own_severity = str(own)
     harmed = [row for row in rows if row.is_harmed]
     people = {row.job.user for row in harmed}
     largest_nodes = max((row.job.node_count for row in harmed), default=0)
-    out_share = shares.largest(_out(found))
+    out_share = shares.largest(_find_nodes_out(found))
     harm = Harm(
         jobs=len(harmed), people=len(people), largest_nodes=largest_nodes, out_share=out_share
     )
@@ -426,7 +426,7 @@ def _lift(found: _Found, rows: Sequence[IncidentJob], shares: _Shares) -> str:
     return f"{rule.because} (rule {rule.name})"
 
 
-def _own_severity(found: _Found) -> Severity:
+def _get_own_severity(found: _Found) -> Severity:
     """The highest of its faults, as `incidents.state.cases` takes it: echoes and what opens nothing
     do not count."""
     known = catalog.load()
@@ -440,7 +440,7 @@ def _own_severity(found: _Found) -> Severity:
     return max(counted, key=lambda severity: severity.rank, default=Severity.INDETERMINATE)
 
 
-def _out(found: _Found) -> set[str]:
+def _find_nodes_out(found: _Found) -> set[str]:
     """Nodes that this incident took out: its own while it is out, and those that Slurm shows as
     down in it."""
     row = found.row

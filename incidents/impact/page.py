@@ -34,7 +34,7 @@ def get_impact_page(incident: Incident) -> ImpactPage:
     tally = impact.tally(incident, rows)
     words = tally.words() if tally is not None else ""
     untold = sum(row.is_harmed and row.owner_told_at is None for row in rows)
-    largest = sorted(rows, key=_largest_first)[:JOBS_SHOWN]
+    largest = sorted(rows, key=_get_sort_key)[:JOBS_SHOWN]
     page = ImpactPage(
         words=words,
         notice=job_source.notice(),
@@ -49,5 +49,5 @@ def get_impact_page(incident: Incident) -> ImpactPage:
     return replace(page, partitions=capacity.of_partitions(), rails=capacity.of_rails())
 
 
-def _largest_first(row: IncidentJob) -> tuple[bool, float, int, int]:
+def _get_sort_key(row: IncidentJob) -> tuple[bool, float, int, int]:
     return not row.is_harmed, -(row.gpu_hours_lost or 0.0), -row.job.node_count, row.pk

@@ -76,13 +76,13 @@ def load(paths: Iterable[str]) -> Names:
     unknown -= names.owners.keys()
     if unknown:
         _load_others(names, unknown)
-    wholes = {path: _whole(names, *parts) for path, parts in split.items()}
+    wholes = {path: _get_whole(names, *parts) for path, parts in split.items()}
     _load_parts(names, {whole for whole in wholes.values() if not _is_canonical(whole)})
     names.resolved = {path: names.parts.get(whole, whole) for path, whole in wholes.items()}
     return names
 
 
-def _whole(names: Names, kind: str, host: str, rest: str) -> str:
+def _get_whole(names: Names, kind: str, host: str, rest: str) -> str:
     owner = names.owners.get(host, f"{kind}/{host}")
     return f"{owner}/{rest}" if rest else owner
 

@@ -100,7 +100,7 @@ def apply(topology: Topology, now: datetime, *, is_dry_run: bool = False) -> Dif
         _apply_ports(topology, switches, difference)
         _apply_places(topology, difference)
         _apply_aliases(topology, difference)
-        part_history.settle(_sightings(topology), now, why="the inventory says so")
+        part_history.settle(_list_sightings(topology), now, why="the inventory says so")
         if difference.added or difference.changed:
             graphs.changed()
         if is_dry_run:
@@ -111,13 +111,13 @@ def apply(topology: Topology, now: datetime, *, is_dry_run: bool = False) -> Dif
 
 def _apply_nodes(topology: Topology, now: datetime, difference: Difference) -> dict[str, Node]:
     known = {node.name: node for node in Node.objects.all()}
-    fresh = [_new_node(place, now) for place in topology.nodes if place.name not in known]
+    fresh = [_make_node(place, now) for place in topology.nodes if place.name not in known]
     Node.objects.bulk_create(fresh)
     difference.added += [f"node {node.name}" for node in fresh]
     for place in topology.nodes:
         node = known.get(place.name)
         if node is not None:
-            _update_machine(node, _node_values(place), f"node {place.name}", now, difference)
+            _update_machine(node, _get_node_values(place), f"node {place.name}", now, difference)
     if any(place.given is None for place in topology.nodes):
         listed = {place.name for place in topology.nodes}
         gone = [node for node in known.values() if _is_gone(node, listed)]
@@ -125,8 +125,8 @@ def _apply_nodes(topology: Topology, now: datetime, difference: Difference) -> d
     return {**known, **{node.name: node for node in fresh}}
 
 
-def _new_node(place: NodePlace, now: datetime) -> Node:
-    values = {name: _stored(getattr(place, name)) for name in _NODE_FIELDS}
+def _make_node(place: NodePlace, now: datetime) -> Node:
+    values = {name: _get_stored_form(getattr(place, name)) for name in _NODE_FIELDS}
     return Node(
         name=place.name,
         in_service_since=now,
@@ -136,20 +136,20 @@ def _new_node(place: NodePlace, now: datetime) -> Node:
     )
 
 
-def _node_values(place: NodePlace) -> dict[str, Any]:
+def _get_node_values(place: NodePlace) -> dict[str, Any]:
     """What the inventory says of a known node."""
     if place.given is None:
-        kept = _kept_node_fields(place)
+        kept = _get_kept_node_fields(place)
         names = [name for name in _NODE_FIELDS if name not in kept]
     else:
         names = [name for name in _NODE_FIELDS if name in place.given]
-    values = {name: _stored(getattr(place, name)) for name in names}
+    values = {name: _get_stored_form(getattr(place, name)) for name in names}
     if place.serial:
         values["serial"] = place.serial
     return values
 
 
-def _kept_node_fields(place: NodePlace) -> set[str]:
+def _get_kept_node_fields(place: NodePlace) -> set[str]:
     """The fields that stay as they are because the files say nothing of them, and another source
     may have."""
     kept = set()
@@ -167,7 +167,7 @@ def _apply_switches(topology: Topology, now: datetime, difference: Difference) -
     fresh = []
     for place in topology.switches:
         if place.name not in known:
-            values = _switch_values(place)
+            values = _get_switch_values(place)
             switch = Switch(name=place.name, in_service_since=now, is_provisional=False, **values)
             fresh.append(switch)
     Switch.objects.bulk_create(fresh)
@@ -175,7 +175,7 @@ def _apply_switches(topology: Topology, now: datetime, difference: Difference) -
     for place in topology.switches:
         row = known.get(place.name)
         if row is not None:
-            _update_machine(row, _switch_values(place), f"switch {place.name}", now, difference)
+            _update_machine(row, _get_switch_values(place), f"switch {place.name}", now, difference)
     listed = {place.name for place in topology.switches}
     if listed:
         gone = [switch for switch in known.values() if _is_gone(switch, listed)]
@@ -183,7 +183,7 @@ def _apply_switches(topology: Topology, now: datetime, difference: Difference) -
     return {**known, **{switch.name: switch for switch in fresh}}
 
 
-def _switch_values(place: SwitchPlace) -> dict[str, Any]:
+def _get_switch_values(place: SwitchPlace) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(place, name) for name in _SWITCH_FIELDS}
     if place.serial:
         values["serial"] = place.serial
@@ -207,14 +207,14 @@ def _update(
         return
     steps = []
     for name, value in changed.items():
-        old = _value_text(getattr(row, name))
-        steps.append(f"{name} {old} -> {_value_text(value)}")
+        old = _format_value(getattr(row, name))
+        steps.append(f"{name} {old} -> {_format_value(value)}")
         setattr(row, name, value)
     difference.changed.append(f"{title}: {', '.join(steps)}")
     row.save(update_fields=list(changed))
 
 
-def _value_text(value: object) -> str:
+def _format_value(value: object) -> str:
     return "unknown" if value is None else repr(value)
 
 
@@ -222,11 +222,13 @@ def _is_gone(row: Node | Switch, listed: set[str]) -> bool:
     return row.name not in listed and not row.is_provisional
 
 
-def _stored(value: object) -> object:
+def _get_stored_form(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _bring(known: dict[Any, Any], wanted: _Wanted, make: Any, difference: Difference) -> list[Any]:
+def _add_and_update(
+    known: dict[Any, Any], wanted: _Wanted, make: Any, difference: Difference
+) -> list[Any]:
     """Adds and updates rows by key. `make(key, values)` makes an unsaved row; returns those that
     were added."""
     fresh = []
@@ -259,7 +261,7 @@ def _apply_node_parts(topology: Topology, nodes: dict[str, Node], difference: Di
             values = {"uuid": nvswitch.uuid, "serial": nvswitch.serial}
             nvswitches.rows[(node.name, nvswitch.pci)] = values
         for nic in node.nics:
-            nics.rows[(node.name, nic.device)] = _nic_values(nic, is_observed=node.is_observed)
+            nics.rows[(node.name, nic.device)] = _get_nic_values(nic, is_observed=node.is_observed)
     kinds = (
         (gpus, Gpu, "index", "gpus"),
         (nvswitches, NvSwitch, "pci_address", "nvswitches"),
@@ -268,15 +270,15 @@ def _apply_node_parts(topology: Topology, nodes: dict[str, Node], difference: Di
     for wanted, table, key, field_name in kinds:
         rows = table.objects.select_related("node")
         known = {(row.node.name, getattr(row, key)): row for row in rows}
-        _bring(known, wanted, _part_maker(table, key, nodes), difference)
+        _add_and_update(known, wanted, _get_part_maker(table, key, nodes), difference)
         # A row without any part of the kind says nothing of them: the machines are asked.
-        listing = {place.name for place in topology.nodes if _lists(place, field_name)}
+        listing = {place.name for place in topology.nodes if _has_list(place, field_name)}
         for (node_name, name), row in known.items():
             if node_name in listing and (node_name, name) not in wanted.rows:
                 difference.gone.append(f"{wanted.kind} {row}")
 
 
-def _nic_values(nic: NicPlace, *, is_observed: bool) -> dict[str, Any]:
+def _get_nic_values(nic: NicPlace, *, is_observed: bool) -> dict[str, Any]:
     """A machine that we looked at tells what a NIC is, not what it is for."""
     names = ["netdev", "mac", "serial", "firmware"]
     if not is_observed:
@@ -284,14 +286,14 @@ def _nic_values(nic: NicPlace, *, is_observed: bool) -> dict[str, Any]:
     return {"pci_address": nic.pci, **{name: getattr(nic, name) for name in names}}
 
 
-def _lists(place: NodePlace, field_name: str) -> bool:
+def _has_list(place: NodePlace, field_name: str) -> bool:
     """Whether the inventory says which parts of a kind the node has, be it none."""
     if getattr(place, field_name):
         return True
     return place.given is not None and field_name in place.given
 
 
-def _part_maker(table: Any, key: str, machines: Mapping[str, models.Model]) -> Any:
+def _get_part_maker(table: Any, key: str, machines: Mapping[str, models.Model]) -> Any:
     owner = "switch" if table in (Module, Port) else "node"
     return lambda at, values: table(**{owner: machines[at[0]], key: at[1]}, **values)
 
@@ -302,7 +304,7 @@ def _apply_modules(topology: Topology, switches: dict[str, Switch], difference: 
         values = {"kind": module.kind, "lanes": module.lanes, "serial": module.serial}
         wanted.rows[(module.switch, module.name)] = values
     known = {(row.switch.name, row.name): row for row in Module.objects.select_related("switch")}
-    _bring(known, wanted, _part_maker(Module, "name", switches), difference)
+    _add_and_update(known, wanted, _get_part_maker(Module, "name", switches), difference)
     if not wanted.rows:
         return
     for place, row in known.items():
@@ -313,7 +315,7 @@ def _apply_modules(topology: Topology, switches: dict[str, Switch], difference: 
 def _apply_cables(topology: Topology, difference: Difference) -> None:
     """Adds the cables that are new, and replaces those that were moved or run at another speed."""
     known = {(cable.a, cable.b): cable for cable in Cable.objects.all()}
-    speeds = _cable_speeds(topology, known)
+    speeds = _get_cable_speeds(topology, known)
     unlisted = [cable for ends, cable in known.items() if ends not in speeds]
     used_ends = set(chain.from_iterable(speeds))
     moved = [cable for cable in unlisted if cable.a in used_ends or cable.b in used_ends]
@@ -333,8 +335,8 @@ def _apply_cables(topology: Topology, difference: Difference) -> None:
     difference.added += [f"cable {cable}" for cable in fresh]
     difference.changed += [f"cable {cable} was moved" for cable in moved]
     for cable, replacement in zip(outdated, replacements, strict=True):
-        old = _value_text(cable.speed_gbps)
-        new = _value_text(replacement.speed_gbps)
+        old = _format_value(cable.speed_gbps)
+        new = _format_value(replacement.speed_gbps)
         difference.changed.append(f"cable {cable}: {old} -> {new} Gb/s")
     # A machine that we looked at may be deaf on one port: only files tell that a cable is gone.
     is_observed = any(node.is_observed for node in topology.nodes)
@@ -342,7 +344,7 @@ def _apply_cables(topology: Topology, difference: Difference) -> None:
         difference.gone += [f"cable {cable}" for cable in unlisted if cable not in moved]
 
 
-def _cable_speeds(topology: Topology, known: Mapping[_Ends, Cable]) -> dict[_Ends, int | None]:
+def _get_cable_speeds(topology: Topology, known: Mapping[_Ends, Cable]) -> dict[_Ends, int | None]:
     """The speed of each listed cable, by its two ends: in the order of the row that we have."""
     speeds = {}
     for cable in topology.cables:
@@ -379,7 +381,9 @@ def _apply_ports(topology: Topology, switches: dict[str, Switch], difference: Di
         given = {name: value for name, value in declared.items() if value not in (None, "")}
         rows.setdefault((port.switch, port.name), {}).update(given)
     known = {(row.switch.name, row.name): row for row in Port.objects.select_related("switch")}
-    _bring(known, _Wanted("port", rows), _part_maker(Port, "name", switches), difference)
+    _add_and_update(
+        known, _Wanted("port", rows), _get_part_maker(Port, "name", switches), difference
+    )
 
 
 def _apply_places(topology: Topology, difference: Difference) -> None:
@@ -397,24 +401,24 @@ def _apply_table(
     apart."""
     wanted = _Wanted(kind)
     for place in places:
-        values = {name: _plain(value) for name, value in vars(place).items()}
+        values = {name: _get_plain_value(value) for name, value in vars(place).items()}
         identity = tuple(values.pop(name) for name in key)
         wanted.rows[identity] = values
     known = {}
     for row in table.objects.all():
         known[tuple(getattr(row, name) for name in key)] = row
-    _bring(known, wanted, _place_maker(table, key), difference)
+    _add_and_update(known, wanted, _get_place_maker(table, key), difference)
     if places:
         gone = [row for identity, row in known.items() if identity not in wanted.rows]
         difference.gone += [f"{kind} {row}" for row in gone]
 
 
-def _place_maker(table: Any, key: tuple[str, ...]) -> Any:
+def _get_place_maker(table: Any, key: tuple[str, ...]) -> Any:
     return lambda at, values: table(**dict(zip(key, at, strict=True)), **values)
 
 
-def _plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else _stored(value)
+def _get_plain_value(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else _get_stored_form(value)
 
 
 def _apply_aliases(topology: Topology, difference: Difference) -> None:
@@ -432,11 +436,11 @@ def _apply_aliases(topology: Topology, difference: Difference) -> None:
             Alias.objects.filter(pk=row.pk).update(resource=path)
 
 
-def _sightings(topology: Topology) -> list[Sighting]:
+def _list_sightings(topology: Topology) -> list[Sighting]:
     """The parts whose serials the files give."""
     sightings: list[Sighting] = []
     for node in topology.nodes:
-        sightings += _node_sightings(node)
+        sightings += _list_node_sightings(node)
     for switch in topology.switches:
         resource = resources.switch(switch.name)
         sightings.append(Sighting(Part.SWITCH, resource, switch.serial))
@@ -446,7 +450,7 @@ def _sightings(topology: Topology) -> list[Sighting]:
     return [sighting for sighting in sightings if sighting.identity]
 
 
-def _node_sightings(node: NodePlace) -> Iterator[Sighting]:
+def _list_node_sightings(node: NodePlace) -> Iterator[Sighting]:
     yield Sighting(Part.NODE, resources.node(node.name), node.serial)
     for gpu in node.gpus:
         resource = resources.gpu(node.name, gpu.pci)

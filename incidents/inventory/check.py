@@ -67,13 +67,18 @@ def findings(
     *, gpus_by_slurm: Mapping[str, int] | None = None, heard: Sequence[Heard] | None = None
 ) -> list[InventoryFinding]:
     """All of them, in order of place. None: Slurm, or LLDP, was not asked."""
-    found = [*_shared_addresses(), *_shared_controllers(), *_shared_names(), *_shared_serials()]
-    found += _missing_gpus()
-    found += _unlike_their_peers()
-    found += _cables_to_nowhere()
-    found += _nics_without_rail()
-    found += _rails_without_leaf()
-    found += _places()
+    found = [
+        *_find_shared_addresses(),
+        *_find_shared_controllers(),
+        *_find_shared_names(),
+        *_find_shared_serials(),
+    ]
+    found += _find_missing_gpus()
+    found += _find_unlike_their_peers()
+    found += _find_cables_to_nowhere()
+    found += _find_nics_without_rail()
+    found += _find_rails_without_leaf()
+    found += _check_places()
     if gpus_by_slurm is not None:
         found += _compare_slurm(gpus_by_slurm)
     if heard is not None:
@@ -81,17 +86,17 @@ def findings(
     return sorted(found, key=lambda finding: (finding.where, finding.what))
 
 
-def _machines() -> list[Node | Switch]:
+def _list_machines() -> list[Node | Switch]:
     return [
         *Node.objects.inventoried(),
         *Switch.objects.inventoried(),
     ]
 
 
-def _shared_addresses() -> Iterator[InventoryFinding]:
+def _find_shared_addresses() -> Iterator[InventoryFinding]:
     """Of machines by address and port, of NICs by address."""
     by_address: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for machine in _machines():
+    for machine in _list_machines():
         if isinstance(machine, Node) or machine.snmp_port == 161:
             port = machine.ssh_port
         else:
@@ -111,7 +116,7 @@ def _shared_addresses() -> Iterator[InventoryFinding]:
             )
 
 
-def _shared_controllers() -> Iterator[InventoryFinding]:
+def _find_shared_controllers() -> Iterator[InventoryFinding]:
     """Nodes of one service are told apart by their serials; without them another node may lose its
     power."""
     by_controller: dict[str, list[Node]] = defaultdict(list)
@@ -128,9 +133,9 @@ def _shared_controllers() -> Iterator[InventoryFinding]:
             )
 
 
-def _shared_names() -> Iterator[InventoryFinding]:
+def _find_shared_names() -> Iterator[InventoryFinding]:
     """A node and a switch of one name cannot be told apart by their log lines."""
-    count = Counter(machine.name for machine in _machines())
+    count = Counter(machine.name for machine in _list_machines())
     for name, times in count.items():
         if times > 1:
             yield InventoryFinding(
@@ -140,7 +145,7 @@ def _shared_names() -> Iterator[InventoryFinding]:
             )
 
 
-def _shared_serials() -> Iterator[InventoryFinding]:
+def _find_shared_serials() -> Iterator[InventoryFinding]:
     for kind, table, machine in _WITH_SERIAL:
         rows = table.objects.exclude(serial="")
         by_serial: dict[str, list[str]] = defaultdict(list)
@@ -156,7 +161,7 @@ def _shared_serials() -> Iterator[InventoryFinding]:
                 )
 
 
-def _missing_gpus() -> Iterator[InventoryFinding]:
+def _find_missing_gpus() -> Iterator[InventoryFinding]:
     known = Counter(Gpu.objects.values_list("node__name", flat=True))
     for node in Node.objects.inventoried().filter(gpu_count__isnull=False):
         count = known[node.name]
@@ -169,7 +174,7 @@ def _missing_gpus() -> Iterator[InventoryFinding]:
             )
 
 
-def _unlike_their_peers() -> Iterator[InventoryFinding]:
+def _find_unlike_their_peers() -> Iterator[InventoryFinding]:
     """A node with fewer GPUs than most nodes of its role and partitions have."""
     known = Counter(Gpu.objects.values_list("node__name", flat=True))
     groups: dict[tuple[str, tuple[str, ...]], list[Node]] = defaultdict(list)
@@ -193,8 +198,8 @@ def _unlike_their_peers() -> Iterator[InventoryFinding]:
                 )
 
 
-def _cables_to_nowhere() -> Iterator[InventoryFinding]:
-    machines = {machine.resource for machine in _machines()}
+def _find_cables_to_nowhere() -> Iterator[InventoryFinding]:
+    machines = {machine.resource for machine in _list_machines()}
     parts = {nic.resource for nic in Nic.objects.select_related("node")}
     parts |= {port.resource for port in Port.objects.select_related("switch")}
     with_nics = {resources.owner(part) for part in parts}
@@ -214,10 +219,10 @@ def _cables_to_nowhere() -> Iterator[InventoryFinding]:
 _AS_FILES = "Correct the [[cables]] row, or add the machine or port, and import the file."
 
 
-def _nics_without_rail() -> Iterator[InventoryFinding]:
+def _find_nics_without_rail() -> Iterator[InventoryFinding]:
     """NICs of the fabric whose rail neither the file nor the cable's switch tells."""
     rails = dict(Switch.objects.values_list("name", "rail"))
-    far_ends = _far_ends()
+    far_ends = _get_far_ends()
     for nic in Nic.objects.filter(role=NicRole.FABRIC, rail__isnull=True).select_related("node"):
         peer = far_ends.get(nic.resource, "")
         if not peer:
@@ -232,7 +237,7 @@ def _nics_without_rail() -> Iterator[InventoryFinding]:
             )
 
 
-def _far_ends() -> dict[str, str]:
+def _get_far_ends() -> dict[str, str]:
     """The other end of each cable's end."""
     far_ends = {}
     for cable in Cable.objects.all():
@@ -244,7 +249,7 @@ def _far_ends() -> dict[str, str]:
 _RAIL = "Give `rail` in the node's or the switch's row, or the cable, and import the file."
 
 
-def _rails_without_leaf() -> Iterator[InventoryFinding]:
+def _find_rails_without_leaf() -> Iterator[InventoryFinding]:
     """A rail that nodes of a pod are on, while no leaf of that pod serves it."""
     served = set(Switch.objects.filter(role="leaf", rail__isnull=False).values_list("pod", "rail"))
     used = Nic.objects.filter(rail__isnull=False, node__is_provisional=False).order_by()
@@ -257,7 +262,7 @@ def _rails_without_leaf() -> Iterator[InventoryFinding]:
         )
 
 
-def _places() -> Iterator[InventoryFinding]:
+def _check_places() -> Iterator[InventoryFinding]:
     feeds = set(PowerFeed.objects.values_list("name", flat=True))
     switches = set(Switch.objects.values_list("name", flat=True))
     racks = {rack.name: rack for rack in Rack.objects.all()}
@@ -272,7 +277,7 @@ def _places() -> Iterator[InventoryFinding]:
                 f"rack/{rack.name}",
                 "Add it to [[switches]].",
             )
-    for machine in _machines() if racks else ():
+    for machine in _list_machines() if racks else ():
         if machine.rack and machine.rack not in racks:
             yield InventoryFinding(
                 f"rack {machine.rack} is not known", machine.resource, "Add it to [[racks]]."
@@ -313,9 +318,9 @@ def _compare_slurm(gpus: Mapping[str, int]) -> Iterator[InventoryFinding]:
 
 def _compare_lldp(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
     """Neighbours against cables. A cable is told once, by the end that stands first."""
-    far_ends = _far_ends()
+    far_ends = _get_far_ends()
     reported: set[frozenset[str]] = set()
-    yield from _strangers(heard)
+    yield from _find_strangers(heard)
     for neighbour in heard:
         expected = far_ends.get(neighbour.own, "")
         pair = frozenset((neighbour.own, neighbour.far))
@@ -338,7 +343,7 @@ def _compare_lldp(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
             )
 
 
-def _strangers(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
+def _find_strangers(heard: Sequence[Heard]) -> Iterator[InventoryFinding]:
     """Machines that only LLDP knows, once each."""
     by_machine: dict[str, list[Heard]] = defaultdict(list)
     for neighbour in heard:

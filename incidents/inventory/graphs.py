@@ -61,36 +61,36 @@ def forget() -> None:
 
 def _read() -> Topology:
     return Topology(
-        nodes=_nodes(),
-        switches=_switches(),
-        cables=_cables(),
-        modules=_modules(),
-        racks=_racks(),
-        feeds=_feeds(),
-        storage=_storage_paths(),
+        nodes=_load_nodes(),
+        switches=_load_switches(),
+        cables=_load_cables(),
+        modules=_load_modules(),
+        racks=_load_racks(),
+        feeds=_load_feeds(),
+        storage=_load_storage_paths(),
     )
 
 
-def _nodes() -> tuple[NodePlace, ...]:
+def _load_nodes() -> tuple[NodePlace, ...]:
     known = Node.objects.filter(is_provisional=False)
     return tuple(NodePlace(**row) for row in known.values("name", "role", "pod", "rack"))
 
 
-def _switches() -> tuple[SwitchPlace, ...]:
+def _load_switches() -> tuple[SwitchPlace, ...]:
     known = Switch.objects.filter(is_provisional=False)
     rows = known.values("name", "role", "pod", "rail", "rack")
     return tuple(SwitchPlace(**row) for row in rows)
 
 
-def _cables() -> tuple[CablePlace, ...]:
+def _load_cables() -> tuple[CablePlace, ...]:
     return tuple(CablePlace(*row) for row in Cable.objects.values_list("a", "b", "speed_gbps"))
 
 
-def _feeds() -> tuple[FeedPlace, ...]:
+def _load_feeds() -> tuple[FeedPlace, ...]:
     return tuple(FeedPlace(name) for name in PowerFeed.objects.values_list("name", flat=True))
 
 
-def _racks() -> tuple[RackPlace, ...]:
+def _load_racks() -> tuple[RackPlace, ...]:
     rows = Rack.objects.values_list("name", "pod", "feeds", "management_switch")
     racks = []
     for name, pod, feeds, switch in rows:
@@ -98,7 +98,7 @@ def _racks() -> tuple[RackPlace, ...]:
     return tuple(racks)
 
 
-def _storage_paths() -> tuple[StoragePlace, ...]:
+def _load_storage_paths() -> tuple[StoragePlace, ...]:
     rows = StoragePath.objects.values_list(
         "mount", "source", "servers", "switches", "nics", "roles"
     )
@@ -109,7 +109,7 @@ def _storage_paths() -> tuple[StoragePlace, ...]:
     return tuple(paths)
 
 
-def _modules() -> tuple[ModulePlace, ...]:
+def _load_modules() -> tuple[ModulePlace, ...]:
     """Without the kind and serial, which say nothing of where a port is."""
     ports: dict[int, list[str]] = defaultdict(list)
     rows = Port.objects.filter(module__isnull=False).order_by("first_lane", "pk")

@@ -29,7 +29,7 @@ def carried_with(resource: str) -> Carried:
     near = resource
     if not resource.startswith("switch/"):
         near = graph.peer(resource) or ""
-    module = _module(near)
+    module = _get_module(near)
     module_path = ""
     ports = [near]
     if module is not None:
@@ -41,7 +41,7 @@ def carried_with(resource: str) -> Carried:
     return Carried(module_path, tuple(sorted(ends)), tuple(sorted(nodes)))
 
 
-def _module(near: str) -> Module | None:
+def _get_module(near: str) -> Module | None:
     parts = near.split("/", 3)
     if len(parts) < 4:
         return None

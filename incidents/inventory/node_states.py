@@ -91,7 +91,7 @@ def record_look(
         keys = {name: pk for name, (pk, _) in known.items()}
         _end([keys[name] for name in changes.ended], asked_at, seen_at=look.answered_at)
         _begin(changes.began, asked_at)
-        _reword({keys[name]: row for name, row in changes.reworded.items()}, asked_at)
+        _update_words({keys[name]: row for name, row in changes.reworded.items()}, asked_at)
         of_cluster.update(**values)
     return changes
 
@@ -237,7 +237,7 @@ def _count_jobs(names: Collection[str]) -> dict[str, int]:
     return counts
 
 
-def _reword(rows: Mapping[int, SeenState], at: datetime) -> None:
+def _update_words(rows: Mapping[int, SeenState], at: datetime) -> None:
     """Nodes that show the same words are written by one statement: there are few different ones."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for pk, seen in rows.items():

@@ -130,23 +130,23 @@ def settle(
     Without `may_move` a part that is in service in another machine stays there: who says so has no
     word on that machine.
     """
-    wanted = _told_apart(_in_modules([_cleaned(sighting) for sighting in sightings]))
+    wanted = _tell_apart(_move_into_modules([_clean(sighting) for sighting in sightings]))
     if not wanted:
         return []
     known = _load_parts_in_service(wanted)
-    if not _strange(wanted, known, now) and not _fuller(wanted, known):
+    if not _find_strange(wanted, known, now) and not _find_fuller(wanted, known):
         return []
     with transaction.atomic():
         # Of several workers that see one change, one writes it: the others wait here, and then see
         # it written.
         _lock(wanted)
         held = _load_parts_in_service(wanted)
-        strange = _strange(wanted, held, now)
+        strange = _find_strange(wanted, held, now)
         refused = [] if may_move else _find_refused(strange)
         refused_slots = {(entry.part, entry.slot) for entry in refused}
         strange = [one for one in strange if (one.part, one.slot) not in refused_slots]
-        fuller = _fuller(wanted, held)
-        _say_more(fuller)
+        fuller = _find_fuller(wanted, held)
+        _update_fuller(fuller)
         entries = _replace(strange, held, now, why)
         _fill([*strange, *(sighting for _, sighting in fuller)])
     return [*entries, *refused]
@@ -159,7 +159,7 @@ def _load_parts_in_service(wanted: Sequence[Sighting]) -> dict[tuple[str, str], 
     return {(row.part, row.slot): row for row in rows}
 
 
-def _strange(
+def _find_strange(
     wanted: Sequence[Sighting], held: Mapping[tuple[str, str], InService], now: datetime
 ) -> list[Sighting]:
     """Parts that are not those in their slots; a look older than what is in the slot says
@@ -193,13 +193,13 @@ def _find_refused(strange: Sequence[Sighting]) -> list[PartEntry]:
     return refused
 
 
-def _fuller(
+def _find_fuller(
     wanted: Sequence[Sighting], held: Mapping[tuple[str, str], InService]
 ) -> list[tuple[InService, Sighting]]:
     fuller = []
     for sighting in wanted:
         row = held.get((sighting.part, sighting.slot))
-        if row is not None and _is_same(row, sighting) and _news(row, sighting):
+        if row is not None and _is_same(row, sighting) and _get_news(row, sighting):
             fuller.append((row, sighting))
     return fuller
 
@@ -218,22 +218,22 @@ def remove(part: Part, slot: str, now: datetime, *, why: str) -> bool:
     return rows.update(to_at=now, went=why) == 1
 
 
-def _cleaned(sighting: Sighting) -> Sighting:
+def _clean(sighting: Sighting) -> Sighting:
     firmware, _, _ = sighting.firmware.partition(" (")  # ethtool adds the board's id, sysfs not
     return replace(
         sighting,
-        serial=_cleaned_serial(sighting.serial),
-        uuid=_cleaned_serial(sighting.uuid),
+        serial=_clean_serial(sighting.serial),
+        uuid=_clean_serial(sighting.uuid),
         firmware=firmware.strip()[:64],
     )
 
 
-def _cleaned_serial(text: str) -> str:
+def _clean_serial(text: str) -> str:
     serial = text.strip()
     return "" if serial.lower() in _NO_SERIAL else serial[:64]
 
 
-def _in_modules(sightings: list[Sighting]) -> list[Sighting]:
+def _move_into_modules(sightings: list[Sighting]) -> list[Sighting]:
     """Optics that a switch tells by port are those of the port's module, which may hold another
     port too."""
     optics = [sighting.slot for sighting in sightings if sighting.part is Part.TRANSCEIVER]
@@ -241,7 +241,7 @@ def _in_modules(sightings: list[Sighting]) -> list[Sighting]:
     if not ports:
         return sightings
     switches = {port.split("/")[1] for port in ports}
-    modules = _modules_by_port(Port.objects.filter(switch__name__in=switches))
+    modules = _get_modules_by_port(Port.objects.filter(switch__name__in=switches))
     moved = []
     for sighting in sightings:
         if sighting.part is Part.TRANSCEIVER:
@@ -252,13 +252,13 @@ def _in_modules(sightings: list[Sighting]) -> list[Sighting]:
     return moved
 
 
-def _modules_by_port(ports: QuerySet[Port]) -> dict[str, str]:
+def _get_modules_by_port(ports: QuerySet[Port]) -> dict[str, str]:
     """The module that holds each port, as resources; ports without one are left out."""
     rows = ports.filter(module__isnull=False).select_related("switch", "module__switch")
     return {port.resource: port.module.resource for port in rows if port.module is not None}
 
 
-def _told_apart(sightings: list[Sighting]) -> list[Sighting]:
+def _tell_apart(sightings: list[Sighting]) -> list[Sighting]:
     """One sighting for each slot and part. A serial that several slots show is the board's: then
     the UUIDs tell.
 
@@ -284,7 +284,7 @@ def _is_same(row: InService | None, sighting: Sighting) -> bool:
     return row.serial in (sighting.serial, sighting.uuid, f"{sighting.serial}{_FAR_END}")
 
 
-def _news(row: InService, sighting: Sighting) -> dict[str, str]:
+def _get_news(row: InService, sighting: Sighting) -> dict[str, str]:
     """The fields of the row that the sighting says anew."""
     seen = {"serial": sighting.identity, "uuid": sighting.uuid, "firmware": sighting.firmware}
     if not sighting.serial or row.serial.endswith(_FAR_END):
@@ -296,9 +296,9 @@ def _news(row: InService, sighting: Sighting) -> dict[str, str]:
     return news
 
 
-def _say_more(fuller: Sequence[tuple[InService, Sighting]]) -> None:
+def _update_fuller(fuller: Sequence[tuple[InService, Sighting]]) -> None:
     for row, sighting in fuller:
-        news = _news(row, sighting)
+        news = _get_news(row, sighting)
         taken = InService.objects.filter(
             part=row.part, serial=news.get("serial", ""), to_at__isnull=True
         )
@@ -319,7 +319,7 @@ def _replace(
     serials = [s.identity for s in strange]
     rows = InService.objects.filter(serial__in=serials, to_at__isnull=True)
     elsewhere = {(row.part, row.serial): row for row in rows}
-    far_ends = _far_ends([s for s in strange if s.part is Part.TRANSCEIVER], elsewhere)
+    far_ends = _find_far_ends([s for s in strange if s.part is Part.TRANSCEIVER], elsewhere)
     reasons: dict[int, str] = {}
     entries, fresh = [], []
     for sighting in strange:
@@ -331,16 +331,16 @@ def _replace(
             reasons.setdefault(here.pk, f"{sighting.identity} is in its place: {why}")
         if there is not None:
             reasons[there.pk] = f"moved to {sighting.slot}: {why}"
-        entry = _entry(sighting, here, there, why)
+        entry = _make_entry(sighting, here, there, why)
         entries.append(entry)
-        fresh.append(_new_row(sighting, entry, now))
+        fresh.append(_make_row(sighting, entry, now))
     _close(reasons, now)
     # Another worker may have seen the same.
     InService.objects.bulk_create(fresh, ignore_conflicts=True)
     return entries
 
 
-def _new_row(sighting: Sighting, entry: PartEntry, now: datetime) -> InService:
+def _make_row(sighting: Sighting, entry: PartEntry, now: datetime) -> InService:
     owner = resources.owner(sighting.slot)
     row = InService(slot=sighting.slot, owner=owner, from_at=now, came=entry.text[:255])
     row.part = sighting.part.value
@@ -359,7 +359,7 @@ def _close(reasons: Mapping[int, str], now: datetime) -> None:
         InService.objects.filter(pk__in=pks, to_at__isnull=True).update(to_at=now, went=reason)
 
 
-def _far_ends(
+def _find_far_ends(
     optics: Sequence[Sighting], elsewhere: Mapping[tuple[str, str], InService]
 ) -> set[str]:
     """Slots whose part is the far end of a cable that is fixed to both: its serial stands at the
@@ -376,7 +376,7 @@ def _far_ends(
     if not shared:
         return set()
     cables = graphs.current().topology.cables
-    modules = _modules_by_port(Port.objects.all())
+    modules = _get_modules_by_port(Port.objects.all())
     cabled = set()
     for cable in cables:
         ends = (modules.get(cable.a, cable.a), modules.get(cable.b, cable.b))
@@ -396,7 +396,7 @@ def _far_ends(
     return far_ends
 
 
-def _entry(
+def _make_entry(
     sighting: Sighting, here: InService | None, there: InService | None, why: str
 ) -> PartEntry:
     part = sighting.part

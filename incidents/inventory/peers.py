@@ -34,13 +34,13 @@ def learn(observations: Iterable[Observation]) -> int:
             seen[(owner, key[:96])][value] += 1
     if not seen:
         return 0
-    frequent = {shown: _most_frequent(count) for shown, count in seen.items()}
+    frequent = {shown: _get_most_frequent(count) for shown, count in seen.items()}
     owners = {owner for owner, _ in frequent}
     rows = Shown.objects.filter(owner__in=owners)
     known = {(row.owner, row.key): row.value for row in rows}
     changed = [shown for shown, value in frequent.items() if known.get(shown) != value]
     if changed:
-        roles = _roles({owner for owner, _ in changed})
+        roles = _get_roles({owner for owner, _ in changed})
         fresh = []
         for owner, key in changed:
             role = roles.get(owner, "")
@@ -54,12 +54,12 @@ def learn(observations: Iterable[Observation]) -> int:
     return len(changed)
 
 
-def _most_frequent(count: Counter[str]) -> str:
+def _get_most_frequent(count: Counter[str]) -> str:
     """Of several the first in the alphabet."""
     return max(sorted(count), key=lambda value: count[value])
 
 
-def _roles(owners: set[str]) -> dict[str, str]:
+def _get_roles(owners: set[str]) -> dict[str, str]:
     names = {owner.partition("/")[2] for owner in owners}
     nodes = Node.objects.filter(name__in=names).values_list("name", "role")
     switches = Switch.objects.filter(name__in=names).values_list("name", "role")
@@ -69,7 +69,7 @@ def _roles(owners: set[str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4)
-def _shown_by(kind: str) -> Prepared:
+def _prepare_shown(kind: str) -> Prepared:
     """Role, key, value, and how many machines show it."""
     rows = Shown.objects.filter(owner__startswith=f"{kind}/").exclude(role="").order_by()
     return Prepared(lambda: rows.values_list("role", "key", "value").annotate(machines=Count("pk")))
@@ -78,7 +78,7 @@ def _shown_by(kind: str) -> Prepared:
 def usual(kind: str) -> dict[str, dict[str, str]]:
     """By role: key to the value that more than half of at least three machines show. One query."""
     count: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    for role, key, value, machines in _shown_by(kind).rows():
+    for role, key, value, machines in _prepare_shown(kind).rows():
         count[(role, key)][value] = machines
     usual_values: dict[str, dict[str, str]] = defaultdict(dict)
     for (role, key), machines_by_value in count.items():

@@ -34,29 +34,29 @@ _PATHS = Prepared(lambda: StoragePath.objects.order_by("mount"))
 _SWITCHES = Prepared(lambda: Switch.objects.order_by("pk").values_list("name", "role", "rail"))
 
 
-def _inventoried() -> QuerySet[Node]:
+def _get_inventoried_nodes() -> QuerySet[Node]:
     return Node.objects.inventoried().order_by("name")
 
 
-def _gpus() -> QuerySet[Gpu, Any]:
+def _get_gpus() -> QuerySet[Gpu, Any]:
     return Gpu.objects.order_by("node", "index").values_list("node_id", "index", "pci_address")
 
 
-def _nics() -> QuerySet[Nic]:
+def _get_nics() -> QuerySet[Nic]:
     return Nic.objects.order_by("node", "id")
 
 
 _ALL, _SOME = (
-    Prepared(_inventoried),
-    Prepared(lambda: _inventoried().filter(name__among=Given("names"))),
+    Prepared(_get_inventoried_nodes),
+    Prepared(lambda: _get_inventoried_nodes().filter(name__among=Given("names"))),
 )
 _ALL_GPUS, _SOME_GPUS = (
-    Prepared(_gpus),
-    Prepared(lambda: _gpus().filter(node__name__among=Given("names"))),
+    Prepared(_get_gpus),
+    Prepared(lambda: _get_gpus().filter(node__name__among=Given("names"))),
 )
 _ALL_NICS, _SOME_NICS = (
-    Prepared(_nics),
-    Prepared(lambda: _nics().filter(node__name__among=Given("names"))),
+    Prepared(_get_nics),
+    Prepared(lambda: _get_nics().filter(node__name__among=Given("names"))),
 )
 
 
@@ -67,7 +67,11 @@ def target(name: str, kind: TargetKind = TargetKind.NODE) -> Target | None:
 
 def targets(kind: TargetKind, names: Sequence[str] | None = None) -> list[Target]:
     """Those of the inventory's machines of that kind, all or the named ones, in order of name."""
-    makers = {TargetKind.NODE: _nodes, TargetKind.SWITCH: _switches, TargetKind.SITE: _sites}
+    makers = {
+        TargetKind.NODE: _list_nodes,
+        TargetKind.SWITCH: _list_switches,
+        TargetKind.SITE: _list_sites,
+    }
     return makers[kind](names)
 
 
@@ -112,7 +116,7 @@ class _Declared:
         )
 
 
-def _declared(kind: TargetKind) -> _Declared:
+def _get_declared(kind: TargetKind) -> _Declared:
     rows = {(row.kind, row.role): row for row in _EXPECTED.objects(kind=kind.value)}
     mounts: dict[str, tuple[str, ...]] = {}
     for path in _PATHS.objects() if kind is TargetKind.NODE else ():
@@ -121,7 +125,7 @@ def _declared(kind: TargetKind) -> _Declared:
     return _Declared(rows, mounts, peers.usual(kind.value))
 
 
-def _nodes(names: Sequence[str] | None) -> list[Target]:
+def _list_nodes(names: Sequence[str] | None) -> list[Target]:
     if names is None:
         nodes = _ALL.objects()
         gpus = _ALL_GPUS.rows()
@@ -136,7 +140,7 @@ def _nodes(names: Sequence[str] | None) -> list[Target]:
     nics_by_node: dict[int, list[Nic]] = defaultdict(list)
     for nic in nics:
         nics_by_node[nic.node_id].append(nic)
-    declared, cabling = _declared(TargetKind.NODE), _Cabling.load()
+    declared, cabling = _get_declared(TargetKind.NODE), _Cabling.load()
     user = settings.KINTSUGI["KINTSUGI_SSH_USER"]
     targets_of_nodes = []
     for node in nodes:
@@ -144,7 +148,7 @@ def _nodes(names: Sequence[str] | None) -> list[Target]:
         address = node.address or node.name
         gpus_of_node = tuple(gpus_by_node[node.pk])
         expected_nics = tuple(cabling.expected_nic(node.name, nic) for nic in node_nics)
-        addresses = _addresses(node, node_nics)
+        addresses = _get_addresses(node, node_nics)
         expected = declared.expected(
             TargetKind.NODE,
             node.name,
@@ -162,7 +166,7 @@ def _nodes(names: Sequence[str] | None) -> list[Target]:
     return targets_of_nodes
 
 
-def _addresses(node: Node, nics: Sequence[Nic]) -> tuple[str, ...]:
+def _get_addresses(node: Node, nics: Sequence[Nic]) -> tuple[str, ...]:
     """Its own and those of its NICs, each once."""
     addresses = [node.address, *(nic.address for nic in nics)]
     return tuple(dict.fromkeys(address for address in addresses if address))
@@ -214,7 +218,7 @@ class _Cabling:
         )
 
 
-def _switches(names: Sequence[str] | None) -> list[Target]:
+def _list_switches(names: Sequence[str] | None) -> list[Target]:
     switches = Switch.objects.inventoried().order_by("name")
     ports = Port.objects.order_by("switch", "id").select_related("switch", "module__switch")
     if names is not None:
@@ -222,7 +226,7 @@ def _switches(names: Sequence[str] | None) -> list[Target]:
     ports_by_switch: dict[int, list[Port]] = defaultdict(list)
     for port in ports:
         ports_by_switch[port.switch_id].append(port)
-    declared = _declared(TargetKind.SWITCH)
+    declared = _get_declared(TargetKind.SWITCH)
     cabling = _Cabling(graphs.current().topology, {})
     targets_of_switches = []
     for switch in switches:
@@ -250,9 +254,9 @@ def _switches(names: Sequence[str] | None) -> list[Target]:
     return targets_of_switches
 
 
-def _sites(names: Sequence[str] | None) -> list[Target]:
+def _list_sites(names: Sequence[str] | None) -> list[Target]:
     """What speaks for many machines is declared by its role alone, such as slurm or prometheus."""
-    declared = _declared(TargetKind.SITE)
+    declared = _get_declared(TargetKind.SITE)
     targets_of_roles = []
     for role in sorted(role for _, role in declared.rows if role):
         if names is None or role in names:

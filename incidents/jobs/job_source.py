@@ -40,11 +40,11 @@ def record_answer(now: datetime, *, has_accounts: bool | None, complaint: str = 
     changed: dict[str, object] = {"answered_at": now, "complaint": complaint[:255]}
     if has_accounts is not None:
         changed["has_accounts"] = has_accounts
-    changed |= _account_times(now) if has_accounts else {"accounts_back_at": None}
+    changed |= _get_account_times(now) if has_accounts else {"accounts_back_at": None}
     JobSource.objects.filter(cluster=_CLUSTER).update(**changed)
 
 
-def _account_times(now: datetime) -> dict[str, datetime | None]:
+def _get_account_times(now: datetime) -> dict[str, datetime | None]:
     """After a long silence the first answer may lack what slurmctld still holds back: it is asked
     for again."""
     known = known_of()

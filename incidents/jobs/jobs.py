@@ -85,16 +85,16 @@ def learn(records: Iterable[JobRecord], now: datetime, *, whole_of: str = "") ->
     An end that is known is never taken back by an older list. `whole_of` names a cluster of which
     the records hold all jobs that run: what ran there before and is not among them has ended.
     """
-    latest = _latest(records)
+    latest = _choose_latest(records)
     with transaction.atomic():
-        known = _known(latest.values())
+        known = _load_known(latest.values())
         new = []
         seen = []
         for key, record in latest.items():
             if key in known:
                 seen.append((known[key], record))
             else:
-                new.append(_row(record, now))
+                new.append(_make_row(record, now))
         wider = []
         for row, record in seen:
             if len(record.nodes) > row.node_count:
@@ -102,14 +102,14 @@ def learn(records: Iterable[JobRecord], now: datetime, *, whole_of: str = "") ->
         changed = [row for row, record in seen if _take(row, record, now)]
         Job.objects.bulk_create(new)
         Job.objects.bulk_update(changed, _COLUMNS, batch_size=500)
-        of_new = [(row, latest[_key(row)]) for row in new]
+        of_new = [(row, latest[_get_key(row)]) for row in new]
         _put_nodes([*of_new, *wider])
         running = [row.pk for row, record in seen if record.ended_at is None]
-        _seen(running, now)
+        _update_seen(running, now)
         seen_rows = [row for row, _ in seen]
-        gone = _superseded(known.values(), [*new, *seen_rows])
+        gone = _end_earlier_starts(known.values(), [*new, *seen_rows])
         if whole_of:
-            gone += _vanished(whole_of, latest, now)
+            gone += _end_vanished(whole_of, latest, now)
         _end(gone)
         _end_places([*changed, *gone])
     return len(new) + len(changed) + len(gone)
@@ -123,8 +123,8 @@ def running_on(
 
     Jobs are resource paths. Two queries per 5,000 machines, and one per 5,000 jobs.
     """
-    hosts = _hosts_of(owners)
-    alive = _alive_on(hosts, since=at - around, until=at + around)
+    hosts = _get_hosts(owners)
+    alive = _get_alive(hosts, since=at - around, until=at + around)
     paths = {}
     for pk, (cluster, job_id) in alive.items():
         paths[pk] = path(cluster, job_id)
@@ -140,7 +140,7 @@ def running_on(
     return _freeze_values(jobs_by_machine), _freeze_values(machines_by_job)
 
 
-def _hosts_of(owners: Iterable[str]) -> set[str]:
+def _get_hosts(owners: Iterable[str]) -> set[str]:
     """The names of those that are nodes."""
     hosts = (resources.host_of(owner) for owner in owners)
     return {host for host in hosts if host is not None}
@@ -170,9 +170,9 @@ def intervals_on(
     owners: Collection[str], *, since: datetime, until: datetime
 ) -> dict[str, list[JobInterval]]:
     """By machine, the jobs that ran there in this time. Two queries per 5,000 machines or jobs."""
-    hosts = sorted(_hosts_of(owners))
+    hosts = sorted(_get_hosts(owners))
     rows: list[Any] = []
-    for part in _chunks(hosts):
+    for part in _split_into_chunks(hosts):
         rows += _SPELLS.rows(hosts=part, since=since, until=until)
     machines: dict[int, set[str]] = defaultdict(set)
     for pk, node in places({row[1] for row in rows}):
@@ -188,17 +188,17 @@ def intervals_on(
 def alive_on(hosts: Collection[str], *, since: datetime, until: datetime) -> list[Job]:
     """Jobs that started before `until` and had not ended before `since` on any of these hosts
     (short names)."""
-    found = sorted(_alive_on(hosts, since=since, until=until))
-    return [row for part in _chunks(found) for row in Job.objects.filter(pk__in=part)]
+    found = sorted(_get_alive(hosts, since=since, until=until))
+    return [row for part in _split_into_chunks(found) for row in Job.objects.filter(pk__in=part)]
 
 
-def _alive_on(
+def _get_alive(
     hosts: Collection[str], *, since: datetime, until: datetime
 ) -> dict[int, tuple[str, str]]:
     """Cluster and id by primary key. Two ranges of one index, where an OR of both would read each
     node's past."""
     found: dict[int, tuple[str, str]] = {}
-    for part in _chunks(sorted(hosts)):
+    for part in _split_into_chunks(sorted(hosts)):
         for pk, cluster, job_id in _RUNNING.rows(hosts=part, until=until):
             found[pk] = (cluster, job_id)
         for pk, cluster, job_id in _ENDED.rows(hosts=part, until=until, since=since):
@@ -208,7 +208,7 @@ def _alive_on(
 
 def places(jobs: Collection[int]) -> Iterator[tuple[int, str]]:
     """Primary keys of jobs with each of their nodes."""
-    for part in _chunks(sorted(jobs)):
+    for part in _split_into_chunks(sorted(jobs)):
         yield from _PLACES.rows(jobs=part)
 
 
@@ -223,7 +223,7 @@ def forget(now: datetime) -> int:
     return len(keys)
 
 
-def _latest(records: Iterable[JobRecord]) -> dict[_Key, JobRecord]:
+def _choose_latest(records: Iterable[JobRecord]) -> dict[_Key, JobRecord]:
     """One record per start; where two speak of the same, the one that knows its end, else the later
     in the list."""
     latest: dict[_Key, JobRecord] = {}
@@ -234,27 +234,27 @@ def _latest(records: Iterable[JobRecord]) -> dict[_Key, JobRecord]:
     return latest
 
 
-def _known(records: Collection[JobRecord]) -> dict[_Key, Job]:
+def _load_known(records: Collection[JobRecord]) -> dict[_Key, Job]:
     """All starts of these jobs that are kept, locked in one order: a requeued job has several."""
     ids: dict[str, set[str]] = defaultdict(set)
     for record in records:
         ids[record.cluster].add(record.job_id)
     rows: list[Job] = []
     for cluster, jobs in sorted(ids.items()):
-        for part in _chunks(sorted(jobs)):
+        for part in _split_into_chunks(sorted(jobs)):
             rows += (
                 Job.objects.filter(cluster=cluster, job_id__in=part)
                 .order_by("pk")
                 .select_for_update()
             )
-    return {_key(row): row for row in rows}
+    return {_get_key(row): row for row in rows}
 
 
-def _key(row: Job) -> _Key:
+def _get_key(row: Job) -> _Key:
     return row.cluster, row.job_id, row.started_at
 
 
-def _row(record: JobRecord, now: datetime) -> Job:
+def _make_row(record: JobRecord, now: datetime) -> Job:
     row = Job(cluster=record.cluster, job_id=record.job_id, started_at=record.started_at)
     _take(row, record, now)
     return row
@@ -298,12 +298,12 @@ def _put_nodes(told: Sequence[tuple[Job, JobRecord]]) -> None:
     JobNode.objects.bulk_create(rows, batch_size=_CHUNK, ignore_conflicts=True)
 
 
-def _seen(running: Sequence[int], now: datetime) -> None:
-    for part in _chunks(sorted(running)):
+def _update_seen(running: Sequence[int], now: datetime) -> None:
+    for part in _split_into_chunks(sorted(running)):
         Job.objects.filter(pk__in=part).update(seen_at=now)
 
 
-def _superseded(known: Iterable[Job], told: Iterable[Job]) -> list[Job]:
+def _end_earlier_starts(known: Iterable[Job], told: Iterable[Job]) -> list[Job]:
     """Earlier starts, still without an end, of jobs that have started again: requeued when they
     were last seen."""
     newest: dict[tuple[str, str], datetime] = {}
@@ -319,14 +319,14 @@ def _superseded(known: Iterable[Job], told: Iterable[Job]) -> list[Job]:
     return old
 
 
-def _vanished(cluster: str, latest: Mapping[_Key, JobRecord], now: datetime) -> list[Job]:
+def _end_vanished(cluster: str, latest: Mapping[_Key, JobRecord], now: datetime) -> list[Job]:
     """Jobs that ran when last seen and that this whole list does not hold."""
     rows = (
         Job.objects.filter(cluster=cluster, ended_at=None, seen_at__lt=now)
         .order_by("pk")
         .select_for_update()
     )
-    gone = [row for row in rows if _key(row) not in latest]
+    gone = [row for row in rows if _get_key(row) not in latest]
     for row in gone:
         row.state = UNKNOWN_END
     return gone
@@ -346,9 +346,9 @@ def _end_places(rows: Iterable[Job]) -> None:
     for row in rows:
         ends[row.ended_at].append(row.pk)
     for ended_at, keys in ends.items():
-        for part in _chunks(sorted(keys)):
+        for part in _split_into_chunks(sorted(keys)):
             JobNode.objects.filter(job_id__in=part).update(ended_at=ended_at)
 
 
-def _chunks(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+def _split_into_chunks(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))

@@ -97,10 +97,10 @@ def machines(text: str, there: KnownNames) -> tuple[str, ...]:
     """`gn[001-004],leaf-03` as paths. An unknown name is taken for a node's, and then refused as
     unknown. Raises ValueError with a sentence."""
     names = expand_typed(text)
-    return tuple(dict.fromkeys(_path(name, there) for name in names))
+    return tuple(dict.fromkeys(_get_path(name, there) for name in names))
 
 
-def _path(name: str, there: KnownNames) -> str:
+def _get_path(name: str, there: KnownNames) -> str:
     if "/" in name:
         return name
     choices = (resources.node(name), resources.switch(name))
@@ -130,7 +130,7 @@ def plan(draft: Draft, *, author: str, now: datetime) -> PlannedWindow | NotPlan
         row.review_at = review_of(draft)
         row.save()
         window = active_windows.as_window(row)
-        title = f"Window {row.pk}, a {window.what}, {_times(row)}"
+        title = f"Window {row.pk}, a {window.what}, {_format_times(row)}"
         text = f"{title}: made by {author} ({row.reason})."
         _remember(row.pk, text, author, now)
         if window.is_in_force(now):
@@ -150,13 +150,13 @@ def change(
     """Another end or review: earlier, later, or none. The reason stays when no new one is given."""
     row = Silence.objects.filter(pk=silence_id).first()
     if row is None or row.ended_at is not None:
-        return _not_standing(silence_id, row)
+        return _refuse_ended(silence_id, row)
     if row.origin:
         return Refused(
             f"Window {silence_id} follows Slurm ({row.origin}): change it there, or end it here."
         )
     draft = replace(
-        _draft(row), ends_at=ends_at, review_at=review_at, reason=reason.strip() or row.reason
+        _make_draft(row), ends_at=ends_at, review_at=review_at, reason=reason.strip() or row.reason
     )
     matter = {DraftField.ENDS_AT, DraftField.REVIEW_AT, DraftField.REASON}
     found = [problem for problem in problems(draft, known(), now) if problem.field in matter]
@@ -169,7 +169,7 @@ def change(
         )
         values = {
             "ends_at": ends_at,
-            "review_at": _review(draft, now),
+            "review_at": _get_review_time(draft, now),
             "reason": draft.reason[:255],
         }
         if not seen.update(**values):
@@ -177,7 +177,7 @@ def change(
                 f"Window {silence_id} was changed by someone else meanwhile; look at it again."
             )
         row.refresh_from_db()
-        text = f"Window {row.pk} was changed by {actor}: now {_times(row)} ({row.reason})."
+        text = f"Window {row.pk} was changed by {actor}: now {_format_times(row)} ({row.reason})."
         _remember(row.pk, text, actor, now)
         return PlannedWindow(row.pk, text, row.incidents.count())
 
@@ -188,7 +188,7 @@ def end(silence_id: int, *, actor: str, now: datetime) -> PlannedWindow | Refuse
         upsert.lock_placement()
         row = Silence.objects.filter(pk=silence_id).first()
         if row is None or not silences.finish([silence_id], by=actor, now=now):
-            return _not_standing(silence_id, row)
+            return _refuse_ended(silence_id, row)
         kept = row.incidents.count()
         silences.reconsider(now)
         told = kept - row.incidents.count()
@@ -235,7 +235,7 @@ def history(silence_id: int) -> QuerySet[Decision]:
     )
 
 
-def _not_standing(silence_id: int, row: Silence | None) -> Refused:
+def _refuse_ended(silence_id: int, row: Silence | None) -> Refused:
     if row is None:
         return Refused(f"There is no window {silence_id}.")
     row.refresh_from_db()
@@ -243,7 +243,7 @@ def _not_standing(silence_id: int, row: Silence | None) -> Refused:
     return Refused(f"Window {silence_id} was ended already: {when}, by {row.ended_by}.")
 
 
-def _draft(row: Silence) -> Draft:
+def _make_draft(row: Silence) -> Draft:
     window: Window = active_windows.as_window(row)
     draft = Draft(
         kind=window.kind,
@@ -261,12 +261,12 @@ def _draft(row: Silence) -> Draft:
     )
 
 
-def _review(draft: Draft, now: datetime) -> datetime | None:
+def _get_review_time(draft: Draft, now: datetime) -> datetime | None:
     """Counted from now: whoever changes a window vouches for it."""
     return review_of(replace(draft, starts_at=max(draft.starts_at, now)))
 
 
-def _times(row: Silence) -> str:
+def _format_times(row: Silence) -> str:
     parts = [f"from {moment(row.starts_at)}"]
     parts += [f"until {moment(row.ends_at)}"] if row.ends_at is not None else []
     parts += [f"with a review on {moment(row.review_at)}"] if row.review_at is not None else []

@@ -33,7 +33,7 @@ def due(now: datetime) -> list[FaultEvent]:
     events = []
     for path, row in waiting.items():
         if path not in asked:
-            text = _question(row)
+            text = _format_question(row)
             events.append(make_conclusion(EventKind.RAISED, REVIEW_DUE, path, text=text, now=now))
     answer = "The window was reviewed or has ended."
     for path in sorted(asked - waiting.keys()):
@@ -41,7 +41,7 @@ def due(now: datetime) -> list[FaultEvent]:
     return events
 
 
-def _question(row: Silence) -> str:
+def _format_question(row: Silence) -> str:
     window = active_windows.as_window(row)
     ends = moment((row.review_at or row.starts_at) + ANSWERED_WITHIN)
     since = moment(row.starts_at)

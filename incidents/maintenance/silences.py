@@ -70,19 +70,21 @@ def end_due(now: datetime) -> list[Change]:
         return []
     with transaction.atomic():
         upsert.lock_placement()
-        _due(now, asked).filter(ends_at__lte=now).update(ended_at=F("ends_at"), ended_by=KINTSUGI)
-        _due(now, asked).filter(review_at__lte=asked).update(ended_at=now, ended_by=KINTSUGI)
-        begun = list(_due(now, asked).filter(began_at=None))
+        _get_due(now, asked).filter(ends_at__lte=now).update(
+            ended_at=F("ends_at"), ended_by=KINTSUGI
+        )
+        _get_due(now, asked).filter(review_at__lte=asked).update(ended_at=now, ended_by=KINTSUGI)
+        begun = list(_get_due(now, asked).filter(began_at=None))
         Silence.objects.filter(pk__in=[row.pk for row in begun]).update(began_at=now)
         return reconsider(now, begun=[as_window(row) for row in begun])
 
 
-def _due(now: Moment, asked: Moment) -> QuerySet[Silence]:
+def _get_due(now: Moment, asked: Moment) -> QuerySet[Silence]:
     over = Q(ends_at__lte=now) | Q(review_at__lte=asked)
     return Silence.objects.filter(ended_at=None).filter(over | Q(began_at=None, starts_at__lte=now))
 
 
-_DUE = Prepared(lambda: _due(Given("now"), Given("asked")).values_list("pk")[:1])
+_DUE = Prepared(lambda: _get_due(Given("now"), Given("asked")).values_list("pk")[:1])
 
 
 def finish(ids: Collection[int], *, by: str, now: datetime) -> int:
@@ -99,7 +101,7 @@ def reconsider(now: datetime, *, begun: Sequence[Window] = ()) -> list[Change]:
     kept = set(
         Incident.objects.filter(silence__isnull=False, state__in=_OPEN).values_list("pk", flat=True)
     )
-    ids = kept | _touched(begun)
+    ids = kept | _find_touched_incidents(begun)
     if not ids:
         return []
     batch = TriageBatch(fault_catalog.load(), now)
@@ -108,7 +110,7 @@ def reconsider(now: datetime, *, begun: Sequence[Window] = ()) -> list[Change]:
     return batch.changes
 
 
-def _touched(begun: Sequence[Window]) -> set[int]:
+def _find_touched_incidents(begun: Sequence[Window]) -> set[int]:
     """Incidents that people know of, with a standing fault that one of these covers."""
     if not begun:
         return set()
@@ -137,7 +139,7 @@ def _judge(
     peer = graphs.current().peer if windows else lambda resource: None
     keys = {window.key for window in windows}
     for case in cases:
-        faults = _standing(case)
+        faults = _list_standing(case)
         judged = judge([place(fault.row, peer) for fault in faults], windows, batch.now)
         is_kept = case.row.silence_id is not None
         if isinstance(judged, Kept):
@@ -154,7 +156,7 @@ def _judge(
             _announce(case, case.root, batch)
 
 
-def _standing(case: IncidentCase) -> list[FaultCase]:
+def _list_standing(case: IncidentCase) -> list[FaultCase]:
     """The faults that count, the root first. Of a new incident all: what came and went in one batch
     is no less kept."""
     faults = [fault for fault in case.members if fault.row.is_active or case.is_new]
@@ -170,7 +172,9 @@ def _keep(case: IncidentCase, window: Window, batch: TriageBatch) -> None:
     if window.kind is WindowKind.MAINTENANCE:
         text += " No repair starts there meanwhile."
     case.entries.append(TimelineNote("silenced", text, batch.now))
-    batch.decisions.append(_decision(Decision.Kind.SILENCED, case, window.key, text, batch.now))
+    batch.decisions.append(
+        _make_decision(Decision.Kind.SILENCED, case, window.key, text, batch.now)
+    )
     if was_told:
         outbox.withdraw([case.row.pk or 0])
         outbox.show([case.row.pk or 0], now=batch.now)
@@ -196,11 +200,11 @@ def _announce(case: IncidentCase, cause: FaultCase, batch: TriageBatch) -> None:
     case.row.announced_at = batch.now
     case.is_changed = True
     case.entries.append(TimelineNote("announced", text, batch.now))
-    announced = _decision(Decision.Kind.ANNOUNCED, case, window.key, text, batch.now)
+    announced = _make_decision(Decision.Kind.ANNOUNCED, case, window.key, text, batch.now)
     batch.decisions.append(announced)
 
 
-def _decision(
+def _make_decision(
     kind: Decision.Kind, case: IncidentCase, window: int, text: str, now: datetime
 ) -> Decision:
     return Decision(

@@ -55,22 +55,22 @@ def follow(told: Sequence[Followed], now: datetime, *, of: str) -> None:
     for window in told:
         if window.ends_at > now and window.machines:
             wanted[window.origin] = window
-    rows = list(_active_windows(of).order_by("pk"))
+    rows = list(_get_active_windows(of).order_by("pk"))
     _prolong(wanted, rows)
     is_current = all(_is_as(row, wanted.get(row.origin)) for row in rows)
-    if is_current and not _missing(wanted, rows, of):
+    if is_current and not _list_missing(wanted, rows, of):
         return
     with transaction.atomic():
         upsert.lock_placement()
-        rows = list(_active_windows(of))
+        rows = list(_get_active_windows(of))
         gone = []
         for row in rows:
             if row.origin not in wanted or _has_moved_on(row, wanted[row.origin], now):
                 gone.append(row.pk)
         silences.finish(gone, by=SLURM, now=now)
         left = [row for row in rows if row.pk not in gone]
-        begun = [row for row in left if _moved(row, wanted[row.origin], now)]
-        begun += [_create_window(window, now) for window in _missing(wanted, left, of)]
+        begun = [row for row in left if _has_changed(row, wanted[row.origin], now)]
+        begun += [_create_window(window, now) for window in _list_missing(wanted, left, of)]
         windows = [active_windows.as_window(row) for row in begun]
         in_force = [window for window in windows if window.is_in_force(now)]
         silences.reconsider(now, begun=in_force)
@@ -91,11 +91,11 @@ def follow_states(now: datetime) -> None:
     if not rows and not starts:
         return
     by_reason: dict[str, list[PlannedWork]] = defaultdict(list)
-    for row in _unexplained(rows, now):
+    for row in _list_unexplained(rows, now):
         by_reason[row.why].append(row)
     windows = []
     for reason, works in by_reason.items():
-        origin = _origin(reason)
+        origin = _get_origin(reason)
         machines = frozenset(resources.node(work.node) for work in works)
         starts_at = starts.get(origin) or min(work.since for work in works)
         ends_at = max(work.until for work in works)
@@ -121,56 +121,58 @@ def worked_on(now: datetime) -> frozenset[str]:
     rows = Silence.objects.filter(lately, kind=str(WindowKind.MAINTENANCE), starts_at__lte=now)
     rows = rows.exclude(ends_at__lte=now - SETTLING)
     rows = rows.exclude(ended_at__isnull=False, origin__startswith=f"{STATES}:")
-    return _machines(rows)
+    return _get_machines(rows)
 
 
-def _machines(rows: QuerySet[Silence]) -> frozenset[str]:
+def _get_machines(rows: QuerySet[Silence]) -> frozenset[str]:
     """The machines of all these windows."""
     lists = rows.values_list("machines", flat=True)
     return frozenset(itertools.chain.from_iterable(lists))
 
 
-def _origin(reason: str) -> str:
+def _get_origin(reason: str) -> str:
     return f"{STATES}:{reason}"
 
 
-def _unexplained(rows: Sequence[PlannedWork], now: datetime) -> Iterable[PlannedWork]:
+def _list_unexplained(rows: Sequence[PlannedWork], now: datetime) -> Iterable[PlannedWork]:
     """Without nodes of a reservation, which has a window of its own, and those that a repair of
     ours restarts."""
     lately = Q(ended_at=None) | Q(ended_at__gte=now - polling.PLANNED_FOR)
     reservations = Silence.objects.filter(lately, origin__startswith=f"{RESERVATIONS}:")
-    reserved = _machines(reservations)
+    reserved = _get_machines(reservations)
     repairs = Incident.objects.open().filter(timeline__kind=Trigger.REPAIR_STARTED.value)
     repaired = set(repairs.values_list("owner", flat=True))
-    ended = _ended_by_people(STATES)
+    ended = _list_ended_by_people(STATES)
     for row in rows:
         node = resources.node(row.node)
         if node in repaired or (row.why == _RESERVED and node in reserved):
             continue
-        row_origin = _origin(row.why)
+        row_origin = _get_origin(row.why)
         if not any(at >= row.since and origin == row_origin for origin, at in ended):
             yield row
 
 
-def _windows_from(source: str) -> QuerySet[Silence]:
+def _get_windows(source: str) -> QuerySet[Silence]:
     return Silence.objects.filter(Q(origin=source) | Q(origin__startswith=f"{source}:"))
 
 
-def _active_windows(source: str) -> QuerySet[Silence]:
-    return _windows_from(source).filter(ended_at=None)
+def _get_active_windows(source: str) -> QuerySet[Silence]:
+    return _get_windows(source).filter(ended_at=None)
 
 
 _PLANNED = Prepared(lambda: PlannedWork.objects.filter(until__gt=Given("now")))
-_STARTS = Prepared(lambda: _active_windows(STATES).values_list("origin", "starts_at"))
+_STARTS = Prepared(lambda: _get_active_windows(STATES).values_list("origin", "starts_at"))
 
 
-def _ended_by_people(source: str) -> list[tuple[str, datetime]]:
-    rows = _windows_from(source).filter(ended_at__isnull=False)
+def _list_ended_by_people(source: str) -> list[tuple[str, datetime]]:
+    rows = _get_windows(source).filter(ended_at__isnull=False)
     ends = rows.exclude(ended_by__in=(SLURM, KINTSUGI)).values_list("origin", "ended_at")
     return [(origin, at) for origin, at in ends if at is not None]
 
 
-def _missing(wanted: dict[str, Followed], standing: Sequence[Silence], of: str) -> list[Followed]:
+def _list_missing(
+    wanted: dict[str, Followed], standing: Sequence[Silence], of: str
+) -> list[Followed]:
     """Those without a row. One that a person ended while it was the same window is not made
     again."""
     there = {row.origin for row in standing}
@@ -178,7 +180,7 @@ def _missing(wanted: dict[str, Followed], standing: Sequence[Silence], of: str) 
     if not missing or of == STATES:
         return missing
     last_ended: dict[str, datetime] = {}
-    for origin, at in _ended_by_people(of):
+    for origin, at in _list_ended_by_people(of):
         last_ended[origin] = max(at, last_ended.get(origin, at))
     fresh = []
     for window in missing:
@@ -194,7 +196,7 @@ def _prolong(wanted: dict[str, Followed], standing: Sequence[Silence]) -> None:
     for row in standing:
         window = wanted.get(row.origin)
         if window is not None and row.ends_at is not None and row.ends_at < window.ends_at:
-            row.ends_at, row.review_at = window.ends_at, _review(window)
+            row.ends_at, row.review_at = window.ends_at, _get_review_time(window)
             values = {"ends_at": row.ends_at, "review_at": row.review_at}
             Silence.objects.filter(pk=row.pk, ended_at=None).update(**values)
 
@@ -211,7 +213,7 @@ def _has_moved_on(row: Silence, window: Followed, now: datetime) -> bool:
     return row.began_at is not None and window.starts_at > now
 
 
-def _moved(row: Silence, window: Followed, now: datetime) -> bool:
+def _has_changed(row: Silence, window: Followed, now: datetime) -> bool:
     """True when machines came to a window in force, or when it is in force sooner: it begins for
     them."""
     new_machines = window.machines - set(row.machines)
@@ -220,7 +222,7 @@ def _moved(row: Silence, window: Followed, now: datetime) -> bool:
     row.ends_at = window.ends_at
     row.reason = window.reason[:255]
     row.machines = sorted(window.machines)
-    row.review_at = _review(window)
+    row.review_at = _get_review_time(window)
     if row.began_at is None and row.starts_at <= now:
         row.began_at = now
         begins_anew = True
@@ -236,10 +238,10 @@ def _create_window(window: Followed, now: datetime) -> Silence:
     row.starts_at = window.starts_at
     row.began_at = now if window.starts_at <= now else None
     row.ends_at = window.ends_at
-    row.review_at = _review(window)
+    row.review_at = _get_review_time(window)
     row.save()
     return row
 
 
-def _review(window: Followed) -> datetime | None:
+def _get_review_time(window: Followed) -> datetime | None:
     return review_of(Draft(WindowKind.MAINTENANCE, window.reason, window.starts_at, window.ends_at))

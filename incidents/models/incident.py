@@ -24,7 +24,7 @@ _IS_OPEN = Q(state__in=_OPEN_STATES)
 _IS_UNSENT = Q(state__in=["failed", "sending", "unknown", "waiting"])
 
 
-def _words(enum: type) -> list[tuple[str, str]]:
+def _list_words(enum: type) -> list[tuple[str, str]]:
     return [(str(word), str(word).replace("_", " ")) for word in enum]  # type: ignore[attr-defined]
 
 
@@ -47,10 +47,10 @@ class Fault(models.Model):
     resource = models.CharField(max_length=160)
     qualifier = models.CharField(max_length=96, blank=True)
     owner = models.CharField(max_length=96, help_text="the machine: node/gn001, switch/leaf-03")
-    component = models.CharField(max_length=32, choices=_words(Component))
-    severity = models.CharField(max_length=16, choices=_words(Severity))
-    action = models.CharField(max_length=16, choices=_words(Action))
-    clears = models.CharField(max_length=16, choices=_words(ClearRule))
+    component = models.CharField(max_length=32, choices=_list_words(Component))
+    severity = models.CharField(max_length=16, choices=_list_words(Severity))
+    action = models.CharField(max_length=16, choices=_list_words(Action))
+    clears = models.CharField(max_length=16, choices=_list_words(ClearRule))
     code = models.PositiveIntegerField(null=True, blank=True)
     is_active = models.BooleanField(default=True)
     is_flapping = models.BooleanField(default=False)
@@ -288,10 +288,10 @@ class Incident(models.Model):
         default=State.OPEN.value,
     )
     title = models.CharField(max_length=255)
-    component = models.CharField(max_length=32, choices=_words(Component))
+    component = models.CharField(max_length=32, choices=_list_words(Component))
     fault_type = models.CharField(max_length=96)
-    severity = models.CharField(max_length=16, choices=_words(Severity))
-    action = models.CharField(max_length=16, choices=_words(Action))
+    severity = models.CharField(max_length=16, choices=_list_words(Severity))
+    action = models.CharField(max_length=16, choices=_list_words(Action))
     root_resource = models.CharField(max_length=160)
     owner = models.CharField(
         max_length=96, help_text="the root's machine: node/gn001, switch/leaf-03"
@@ -331,7 +331,7 @@ class Incident(models.Model):
     )
     own_severity = models.CharField(
         max_length=16,
-        choices=_words(Severity),
+        choices=_list_words(Severity),
         blank=True,
         help_text="of its faults alone; severity may rise by impact",
     )
@@ -350,7 +350,9 @@ class Incident(models.Model):
     is_root_by_person = models.BooleanField(
         default=False, help_text="a person chose the root: rules leave it"
     )
-    recovery = models.CharField(max_length=24, choices=_words(Recovery), default=str(Recovery.NONE))
+    recovery = models.CharField(
+        max_length=24, choices=_list_words(Recovery), default=str(Recovery.NONE)
+    )
     onset_at = models.DateTimeField(help_text="first known bad, the device's clock")
     last_known_good_at = models.DateTimeField(null=True, blank=True)
     opened_at = models.DateTimeField(help_text="detected: our clock")
@@ -402,7 +404,7 @@ class IncidentFault(models.Model):
 
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="members")
     fault = models.OneToOneField(Fault, on_delete=models.PROTECT, related_name="membership")
-    role = models.CharField(max_length=8, choices=_words(Role))
+    role = models.CharField(max_length=8, choices=_list_words(Role))
     rule = models.CharField(max_length=64)
     reason = models.CharField(max_length=255)
     placed_by = models.CharField(

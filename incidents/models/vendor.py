@@ -13,7 +13,7 @@ from incidents.vocabulary.part_kinds import Part
 from incidents.vocabulary.vendor_states import CaseState
 
 
-def _states() -> list[tuple[str, str]]:
+def _list_states() -> list[tuple[str, str]]:
     return [(state.value, state.value) for state in CaseState]
 
 
@@ -34,7 +34,7 @@ class VendorCase(models.Model):
     number = models.CharField(
         max_length=64, blank=True, help_text="the vendor's own number of the case"
     )
-    state = models.CharField(max_length=16, choices=_states(), default=CaseState.OPENED.value)
+    state = models.CharField(max_length=16, choices=_list_states(), default=CaseState.OPENED.value)
     is_advance = models.BooleanField(
         default=False, help_text="the new part comes before the old one goes back"
     )
@@ -82,8 +82,8 @@ class VendorMove(models.Model):
     added."""
 
     case = models.ForeignKey(VendorCase, on_delete=models.CASCADE, related_name="moves")
-    from_state = models.CharField(max_length=16, choices=_states(), blank=True)
-    to_state = models.CharField(max_length=16, choices=_states())
+    from_state = models.CharField(max_length=16, choices=_list_states(), blank=True)
+    to_state = models.CharField(max_length=16, choices=_list_states())
     move = models.CharField(
         max_length=16, help_text="what happened; open and note beside the moves"
     )

@@ -22,18 +22,18 @@ class Either:
         return any(member.serves(channel) for member in self._members)
 
     def pace(self, channel: str) -> timedelta:
-        return self._member(channel).pace(channel)
+        return self._get_member(channel).pace(channel)
 
     def post(self, message: Message) -> Posted:
-        return self._member(message.channel).post(message)
+        return self._get_member(message.channel).post(message)
 
     def update(self, message: Message, ts: str) -> Posted:
-        return self._member(message.channel).update(message, ts)
+        return self._get_member(message.channel).update(message, ts)
 
     def find(self, message: Message, attempted_at: datetime) -> Found:
-        return self._member(message.channel).find(message, attempted_at)
+        return self._get_member(message.channel).find(message, attempted_at)
 
-    def _member(self, channel: str) -> Notifier:
+    def _get_member(self, channel: str) -> Notifier:
         """Raises LookupError for a channel that `serves` denies."""
         for member in self._members:
             if member.serves(channel):

@@ -81,7 +81,7 @@ def due(now: datetime) -> list[int]:
     if not names:
         return []
     closed = set(_CLOSED.values(now=now))
-    firsts = (_first(name, now) for name in sorted(names - closed))
+    firsts = (_get_first(name, now) for name in sorted(names - closed))
     return [pk for pk in firsts if pk is not None]
 
 
@@ -115,9 +115,11 @@ def send(
     if not _claim(row, row.attempted_at if must_look else now, now):
         return SendOutcome(Result.NOT_DUE, "another worker has it")
     row.refresh_from_db()
-    message = partial(story.message, row, now=now, thread_ts=_thread_ts(row), run_words=run_words)
+    message = partial(
+        story.message, row, now=now, thread_ts=_get_thread_ts(row), run_words=run_words
+    )
     result, reason = _record(row, _deliver(row, message, notifier, must_look=must_look), now)
-    next_id, next_at = _next(row.channel, now)
+    next_id, next_at = _get_next(row.channel, now)
     return SendOutcome(result, reason, next_id, next_at)
 
 
@@ -134,7 +136,7 @@ def _is_due(now: Moment) -> Q:
     return waits | Q(state=_State.SENDING, leased_until__lte=now)
 
 
-def _candidates(channel: str | Given, now: Moment) -> QuerySet[Notification]:
+def _get_candidates(channel: str | Given, now: Moment) -> QuerySet[Notification]:
     """What may be sent on the channel, in order: cards not posted yet, then by the time it became
     due.
 
@@ -166,13 +168,15 @@ _WAITING = Prepared(
         .distinct()
     )
 )
-_FIRST = Prepared(lambda: _candidates(Given("channel"), Given("now")).values_list("pk")[:1])
+_FIRST = Prepared(lambda: _get_candidates(Given("channel"), Given("now")).values_list("pk")[:1])
 _MAY_GO = Prepared(
-    lambda: _candidates(Given("channel"), Given("now")).filter(pk=Given("row")).values_list("pk")
+    lambda: (
+        _get_candidates(Given("channel"), Given("now")).filter(pk=Given("row")).values_list("pk")
+    )
 )
 
 
-def _first(channel: str, now: datetime) -> int | None:
+def _get_first(channel: str, now: datetime) -> int | None:
     return next(iter(_FIRST.values(channel=channel, now=now)), None)
 
 
@@ -216,7 +220,7 @@ def _deliver(
     row: Notification, message: Callable[[], Message], notifier: Notifier, *, must_look: bool
 ) -> _Attempt:
     if not notifier.serves(row.channel):
-        return _Attempt(_not_served(row.channel), is_unsure=must_look)
+        return _Attempt(_refuse_unserved(row.channel), is_unsure=must_look)
     try:
         return _ask(row, message(), notifier, must_look=must_look)
     except Exception as error:  # noqa: BLE001 - one notification: its row keeps what happened, the next is sent
@@ -239,7 +243,7 @@ def _look_then_post(row: Notification, message: Message, notifier: Notifier) -> 
     return _Attempt(found, is_unsure=True, was_found=isinstance(found, Delivered))
 
 
-def _thread_ts(row: Notification) -> str:
+def _get_thread_ts(row: Notification) -> str:
     if row.sequence == CARD_SEQUENCE:
         return ""
     card = Notification.objects.get(
@@ -248,7 +252,7 @@ def _thread_ts(row: Notification) -> str:
     return card.message_ts
 
 
-def _not_served(channel: str) -> SendRefused:
+def _refuse_unserved(channel: str) -> SendRefused:
     return SendRefused(
         f"Nothing here sends to {channel}: set SLACK_BOT_TOKEN and SLACK_CHANNEL and start again"
         " (docs/slack.md).",
@@ -275,7 +279,7 @@ def _record_delivered(
     state = Case(When(is_stale, then=Value(_State.WAITING)), default=Value(_State.SENT))
     due_at = Case(When(is_stale, then=Value(now)), default=F("due_at"))
     permalink = answer.permalink or row.permalink
-    _mine(row).update(
+    _get_own_claim(row).update(
         state=state,
         due_at=due_at,
         leased_until=None,
@@ -291,7 +295,7 @@ def _record_delivered(
 
 def _record_gone(row: Notification, answer: Gone, now: datetime) -> tuple[Result, str]:
     """Somebody deleted the card: it is posted anew, and what belongs in its thread follows."""
-    _mine(row).update(
+    _get_own_claim(row).update(
         state=_State.WAITING, due_at=now, leased_until=None, error=answer.reason[:255]
     )
     siblings = Notification.objects.filter(incident=row.incident_id, notice=row.notice_id)
@@ -306,7 +310,7 @@ def _record_failure(
 ) -> tuple[Result, str]:
     waits = _State.UNKNOWN if is_unsure else _State.WAITING
     if isinstance(answer, RateLimited):
-        _mine(row).update(state=waits, leased_until=None)
+        _get_own_claim(row).update(state=waits, leased_until=None)
         _close(row.channel, now + answer.retry_after, "")
         return Result.POSTPONED, f"rate limited for {answer.retry_after.total_seconds():.0f} s"
     backoff = min(SETTLE * 2 ** min(row.attempts - 1, 8), LONGEST_BACKOFF)
@@ -329,7 +333,7 @@ def _record_failure(
     return Result.REFUSED, answer.reason
 
 
-def _mine(row: Notification) -> QuerySet[Notification]:
+def _get_own_claim(row: Notification) -> QuerySet[Notification]:
     """The row as long as nobody claimed it after us: a worker that comes late records nothing."""
     return Notification.objects.filter(pk=row.pk, state=_State.SENDING, attempts=row.attempts)
 
@@ -337,7 +341,7 @@ def _mine(row: Notification) -> QuerySet[Notification]:
 def _postpone(
     row: Notification, state: Notification.SendState, due_at: datetime, reason: str
 ) -> None:
-    _mine(row).update(state=state, due_at=due_at, leased_until=None, error=reason[:255])
+    _get_own_claim(row).update(state=state, due_at=due_at, leased_until=None, error=reason[:255])
 
 
 def _close(channel: str, until: datetime, reason: str) -> None:
@@ -349,12 +353,12 @@ def _close(channel: str, until: datetime, reason: str) -> None:
         rows.update(error=reason[:255])
 
 
-def _next(channel: str, now: datetime) -> tuple[int | None, datetime | None]:
+def _get_next(channel: str, now: datetime) -> tuple[int | None, datetime | None]:
     """The row to ring next and when the channel takes it; what is farther off is the sweep's to
     find."""
     state = NotificationChannel.objects.get(name=channel)
     at = max(state.open_at, now)
     if at - now > LONGEST_RING:
         return None, None
-    following = _first(channel, at)
+    following = _get_first(channel, at)
     return (None, None) if following is None else (following, at)

@@ -78,10 +78,10 @@ QUIET = (
 
 def console_url(incident: int) -> str:
     """The incident's page in the console."""
-    return _page_url(f"/incidents/incident/{incident}/change/")
+    return _get_page_url(f"/incidents/incident/{incident}/change/")
 
 
-def _page_url(path: str) -> str:
+def _get_page_url(path: str) -> str:
     base = settings.KINTSUGI["KINTSUGI_BASE_URL"].rstrip("/")
     return f"{base}{path}"
 
@@ -117,11 +117,11 @@ def place(incident: Incident) -> str:
     switch = Switch.objects.filter(name=switch_name).first()
     if switch is None or switch.is_provisional:
         return "not in the inventory"
-    places = (f"{switch.role} switch", switch.pod, _rail(switch))
+    places = (f"{switch.role} switch", switch.pod, _format_rail(switch))
     return ", ".join(text for text in places if text)
 
 
-def _rail(switch: Switch) -> str:
+def _format_rail(switch: Switch) -> str:
     return "" if switch.rail is None else f"rail {switch.rail}"
 
 
@@ -150,7 +150,7 @@ def card(incident: Incident, *, now: datetime, run_words: RunWords = no_run) -> 
     advice_url = advice.url if advice is not None else ""
     return Card(
         **_describe_incident(incident),
-        **_times(incident),
+        **_get_times(incident),
         state=state,
         now=does,
         asked=asked,
@@ -194,7 +194,7 @@ def _describe_incident(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _times(incident: Incident) -> dict[str, Any]:
+def _get_times(incident: Incident) -> dict[str, Any]:
     return {
         "onset_at": incident.onset_at,
         "opened_at": incident.opened_at,
@@ -209,11 +209,11 @@ def doing(incident: Incident, run: str, now: datetime) -> str:
     if not incident.is_open:
         return DOING[State(incident.state)]
     quiet = QUIET if incident.silence_id is not None else ""
-    sentences = [part for part in (run, _hold(incident, run, now), quiet) if part]
-    return " ".join(sentences) or _without_run(incident)
+    sentences = [part for part in (run, _format_hold(incident, run, now), quiet) if part]
+    return " ".join(sentences) or _format_without_run(incident)
 
 
-def _hold(incident: Incident, run: str, now: datetime) -> str:
+def _format_hold(incident: Incident, run: str, now: datetime) -> str:
     """Until when its repair waits for what is counted, unless its run says so itself."""
     if (
         incident.held_until is None
@@ -224,15 +224,15 @@ def _hold(incident: Incident, run: str, now: datetime) -> str:
     return f"No repair before {clock(incident.held_until)}: {incident.held_reason}"
 
 
-def _without_run(incident: Incident) -> str:
+def _format_without_run(incident: Incident) -> str:
     state = State(incident.state)
     if incident.needs_human:
         return STOPPED
-    repair = _last_of_repair(incident) if state is State.REPAIRING else ""
+    repair = _format_last_of_repair(incident) if state is State.REPAIRING else ""
     return f"Kintsugi is repairing it. {repair}" if repair else DOING[state]
 
 
-def _last_of_repair(incident: Incident) -> str:
+def _format_last_of_repair(incident: Incident) -> str:
     entries = incident.timeline.filter(kind__in=REPAIR_KINDS).order_by("-id")
     return entries.values_list("text", flat=True).first() or ""
 
@@ -255,7 +255,7 @@ def notice_card(notice: Notice) -> NoticeCard:
         text=notice.text,
         now=notice.doing,
         asked=notice.asked,
-        url=_page_url(notice.path),
+        url=_get_page_url(notice.path),
         is_open=notice.is_open,
     )
 

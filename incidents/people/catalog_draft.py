@@ -48,7 +48,7 @@ class Trial:
 
 
 def draft_harmless(template: UnreadTemplate, reason: str, source: str) -> RowDraft:
-    fields = {"pattern": make_pattern(template.template), **_writer_of(template)}
+    fields = {"pattern": make_pattern(template.template), **_get_writer(template)}
     return RowDraft(_format_row("harmless", fields | {"reason": reason, "source": source}))
 
 
@@ -56,10 +56,12 @@ def draft_signature(template: UnreadTemplate, fault_type: str, on: str, pattern:
     """`pattern` is empty for that of the template."""
     pattern = pattern or make_pattern(template.template)
     fields = {"type": fault_type, "event": "raised", "on": on, "pattern": pattern}
-    return RowDraft(_format_row("signature", fields | _writer_of(template) | {"begins": "message"}))
+    return RowDraft(
+        _format_row("signature", fields | _get_writer(template) | {"begins": "message"})
+    )
 
 
-def _writer_of(template: UnreadTemplate) -> dict[str, object]:
+def _get_writer(template: UnreadTemplate) -> dict[str, object]:
     name = template.program
     if name == "kernel":
         return {"program": "kernel", "facility": "kern"}

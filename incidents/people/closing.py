@@ -31,7 +31,7 @@ def act(
         return transitions.act(incident_id, trigger, actor=actor, note=note, now=now, **changes)
     with transaction.atomic():
         upsert.lock_placement()
-        told = _let_go_of_measured(incident_id, actor=actor, now=now)
+        told = _split_off_measured(incident_id, actor=actor, now=now)
         outcome = transitions.act(incident_id, trigger, actor=actor, note=note, now=now, **changes)
         if isinstance(outcome, Refused):
             transaction.set_rollback(True)
@@ -39,7 +39,7 @@ def act(
     return Acted(outcome.state, told)
 
 
-def _let_go_of_measured(incident_id: int, *, actor: str, now: datetime) -> str:
+def _split_off_measured(incident_id: int, *, actor: str, now: datetime) -> str:
     """What was split off, as a sentence; empty where nothing was. The root stays: of that one the
     person has spoken."""
     incident = Incident.objects.open().filter(pk=incident_id).first()

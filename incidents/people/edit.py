@@ -50,9 +50,9 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
     duplicate."""
     with transaction.atomic():
         upsert.lock_placement()
-        found = _locked(incident_id, into_id)
-        refused = _not_open(incident_id, found) or _not_open(into_id, found)
-        refused = refused or _itself(incident_id, into_id)
+        found = _lock_incidents(incident_id, into_id)
+        refused = _refuse_unless_open(incident_id, found) or _refuse_unless_open(into_id, found)
+        refused = refused or _refuse_itself(incident_id, into_id)
         if refused is not None:
             return refused
         desk = _Desk(actor, note.strip(), now)
@@ -85,7 +85,7 @@ def merge(incident_id: int, into_id: int, *, actor: str, note: str = "", now: da
         )
         desk.tell(target, "merged", text)
         desk.decide(Decision.Kind.MERGED, {source: text, target: text})
-        _go_on(target, moving, desk)
+        _reopen_or_end(target, moving, desk)
     return Rearranged(target.pk, f"Incident #{source.pk} is now part of incident #{target.pk}.")
 
 
@@ -102,12 +102,12 @@ def split(
     that ask most."""
     with transaction.atomic():
         upsert.lock_placement()
-        found = _locked(incident_id)
-        if (refused := _not_open(incident_id, found)) is not None:
+        found = _lock_incidents(incident_id)
+        if (refused := _refuse_unless_open(incident_id, found)) is not None:
             return refused
         incident = found[incident_id]
         known = {link.fault_id: link for link in members_of(incident_id)}
-        refused = _cannot_leave(incident, known, fault_ids, root_id)
+        refused = _refuse_move(incident, known, fault_ids, root_id)
         if refused is not None:
             return refused
         desk = _Desk(actor, note.strip(), now)
@@ -124,7 +124,7 @@ def split(
         desk.tell(incident, "split", left)
         desk.tell(fresh, "opened", came)
         desk.decide(Decision.Kind.SPLIT, {incident: left, fresh: came})
-        _go_on(incident, [], desk)
+        _reopen_or_end(incident, [], desk)
     return Rearranged(fresh.pk, f"Incident #{fresh.pk} has what was split off from #{incident.pk}.")
 
 
@@ -141,8 +141,8 @@ def reroot(
     is another now."""
     with transaction.atomic():
         upsert.lock_placement()
-        found = _locked(incident_id)
-        if (refused := _not_open(incident_id, found)) is not None:
+        found = _lock_incidents(incident_id)
+        if (refused := _refuse_unless_open(incident_id, found)) is not None:
             return refused
         incident = found[incident_id]
         known = {link.fault_id: link for link in members_of(incident_id)}
@@ -153,7 +153,7 @@ def reroot(
                 " again."
             )
         if fault_id not in known:
-            return _not_there(fault_id, incident_id)
+            return _refuse_missing(fault_id, incident_id)
         if old is not None and old.pk == fault_id:
             return Refused(f"{old} is the root of incident #{incident_id} already.")
         desk = _Desk(actor, note.strip(), now)
@@ -177,7 +177,7 @@ def reroot(
         text = f"{text}. {desk.note}".strip()
         desk.tell(incident, "root_changed", text)
         desk.decide(Decision.Kind.REROOTED, {incident: text}, fault=link.fault)
-        _go_on(incident, [], desk)
+        _reopen_or_end(incident, [], desk)
     return Rearranged(incident_id, f"The root of incident #{incident_id} is now {link.fault}.")
 
 
@@ -196,12 +196,12 @@ def members_of(incident_id: int) -> Any:
 # ---------------------------------------------------------------------------
 
 
-def _locked(*ids: int) -> dict[int, Incident]:
+def _lock_incidents(*ids: int) -> dict[int, Incident]:
     rows = Incident.objects.filter(pk__in=ids).order_by("pk").select_for_update(of=("self",))
     return {row.pk: row for row in rows.select_related("root_fault")}
 
 
-def _not_open(incident_id: int, found: Mapping[int, Incident]) -> Refused | None:
+def _refuse_unless_open(incident_id: int, found: Mapping[int, Incident]) -> Refused | None:
     incident = found.get(incident_id)
     if incident is None:
         return Refused(
@@ -216,7 +216,7 @@ def _not_open(incident_id: int, found: Mapping[int, Incident]) -> Refused | None
     return None
 
 
-def _itself(incident_id: int, into_id: int) -> Refused | None:
+def _refuse_itself(incident_id: int, into_id: int) -> Refused | None:
     return (
         Refused(f"Incident #{incident_id} cannot be merged into itself.")
         if incident_id == into_id
@@ -224,13 +224,13 @@ def _itself(incident_id: int, into_id: int) -> Refused | None:
     )
 
 
-def _not_there(fault_id: int, incident_id: int) -> Refused:
+def _refuse_missing(fault_id: int, incident_id: int) -> Refused:
     return Refused(
         f"Fault {fault_id} is not part of incident #{incident_id}, or no longer. Look again."
     )
 
 
-def _cannot_leave(
+def _refuse_move(
     incident: Incident,
     known: Mapping[int, IncidentFault],
     fault_ids: Sequence[int],
@@ -238,7 +238,7 @@ def _cannot_leave(
 ) -> Refused | None:
     strange = next((pk for pk in fault_ids if pk not in known), None)
     if strange is not None:
-        return _not_there(strange, incident.pk)
+        return _refuse_missing(strange, incident.pk)
     if not fault_ids:
         return Refused("Choose the faults that leave the incident.")
     if len(set(fault_ids)) == len(known):
@@ -284,7 +284,7 @@ class _Desk:
         follows."""
 
         def order(link: IncidentFault) -> tuple[bool, int, datetime]:
-            is_blocking = blocks(self._case(link.fault), None)
+            is_blocking = blocks(self._make_case(link.fault), None)
             rank = Action(link.fault.action).rank
             return (not is_blocking, -rank, link.fault.raised_at)
 
@@ -294,9 +294,9 @@ class _Desk:
         """What leaves an incident that a window keeps from people is kept too, as far as that
         window covers it."""
         _release([root.pk])
-        is_of_people = [self._case(fault).is_of_people for fault in faults]
+        is_of_people = [self._make_case(fault).is_of_people for fault in faults]
         is_silenced = beside.silence_id is not None
-        row = Incident(state=State.OPEN.value, **self._shape(root, faults))
+        row = Incident(state=State.OPEN.value, **self._get_shape(root, faults))
         row.is_root_by_person = True
         row.has_platform_signal = not all(is_of_people)
         row.has_user_report = any(is_of_people)
@@ -337,7 +337,7 @@ class _Desk:
             return
         faults = [link.fault for link in members_of(incident.pk)]
         values = {
-            **self._shape(root, faults),
+            **self._get_shape(root, faults),
             **more,
             "impact_at": None,
             "updated_at": self.now,
@@ -381,16 +381,16 @@ class _Desk:
         batch = TriageBatch(fault_catalog.load(), self.now)
         settle(load_incidents(batch, [incident.pk]), batch=batch, now=self.now)
 
-    def _case(self, row: Fault) -> FaultCase:
+    def _make_case(self, row: Fault) -> FaultCase:
         return self._batch.case(row)
 
-    def _shape(self, root: Fault, faults: Sequence[Fault]) -> dict[str, Any]:
-        blocking = [row for row in faults if blocks(self._case(row), root.pk)] or [root]
+    def _get_shape(self, root: Fault, faults: Sequence[Fault]) -> dict[str, Any]:
+        blocking = [row for row in faults if blocks(self._make_case(row), root.pk)] or [root]
         severities = [Severity(row.severity) for row in blocking]
         actions = [Action(row.action) for row in blocking]
         severity = max(severities, key=lambda severity: severity.rank)
         action = max(actions, key=lambda action: action.rank)
-        title = self._batch.format_title(self._case(root))
+        title = self._batch.format_title(self._make_case(root))
         kind, _, name = root.owner.partition("/")
         node = Node.objects.filter(name=name).first() if kind == "node" else None
         of_root = {
@@ -431,7 +431,7 @@ def _format_count(links: Sequence[IncidentFault]) -> str:
     return "1 fault" if len(links) == 1 else f"{len(links)} faults"
 
 
-def _go_on(incident: Incident, came: Sequence[IncidentFault], desk: _Desk) -> None:
+def _reopen_or_end(incident: Incident, came: Sequence[IncidentFault], desk: _Desk) -> None:
     """An incident that seemed over is open again when what came still stands; one that is left well
     is settled."""
     standing = [link for link in came if link.fault.is_active]

@@ -66,10 +66,10 @@ def account(incident_id: int) -> Account | None:
     reported = tuple(reader.reported())
     changes = tuple(reader.changes())
     joined = tuple(reader.joined())
-    judged = tuple(_decision_groups(incident))
-    silence = _silence(incident)
-    people = tuple(_people(incident))
-    others = tuple(_others(incident))
+    judged = tuple(_group_decisions(incident))
+    silence = _find_silence(incident)
+    people = tuple(_list_persons_acts(incident))
+    others = tuple(_list_others(incident))
     return Account(
         incident=incident_id,
         faults=len(members),
@@ -96,7 +96,7 @@ class _Reader:
         hosts = {resources.host_of(fault.owner) for fault in of_gpus}
         known_hosts = [host for host in hosts if host is not None]
         self._gpus: Mapping[str, int] = aliases.gpu_indexes(known_hosts)
-        self._sources = _sources(incident)
+        self._sources = _load_sources(incident)
 
     def root(self) -> RootAccount | None:
         root_id = self._incident.root_fault_id
@@ -106,9 +106,9 @@ class _Reader:
         fault = link.fault
         first = Evidence.objects.filter(fault=fault).order_by("occurred_at", "pk").first()
         excerpt = first.excerpt[:_LONGEST_EXCERPT] if first is not None else ""
-        title = self._title(fault.fault_type)
+        title = self._get_title(fault.fault_type)
         place = self._format_resource(fault.resource)
-        sources = self._sources_of([fault])
+        sources = self._list_sources([fault])
         return RootAccount(
             fault_type=fault.fault_type,
             title=title,
@@ -121,27 +121,27 @@ class _Reader:
             clock=fault.clock,
             sources=sources,
             excerpt=excerpt,
-            told_by=_told_by([fault]),
+            told_by=_list_tellers([fault]),
         )
 
     def seen(self) -> list[SeenFaults]:
         groups: dict[str, list[IncidentFault]] = defaultdict(list)
         for link in self._members:
             groups[link.fault.fault_type].append(link)
-        rows = [self._seen(fault_type, links) for fault_type, links in groups.items()]
+        rows = [self._make_seen_faults(fault_type, links) for fault_type, links in groups.items()]
         return sorted(rows, key=lambda seen: (seen.first_at, seen.fault_type))
 
-    def _seen(self, fault_type: str, links: Sequence[IncidentFault]) -> SeenFaults:
+    def _make_seen_faults(self, fault_type: str, links: Sequence[IncidentFault]) -> SeenFaults:
         faults = [link.fault for link in links]
         faults.sort(key=lambda fault: (fault.raised_at, fault.pk))
         first = faults[0]
-        title = self._title(fault_type)
+        title = self._get_title(fault_type)
         active = sum(fault.is_active for fault in faults)
         events = sum(fault.count for fault in faults)
-        places = self._places(fault.resource for fault in faults)
+        places = self._list_places(fault.resource for fault in faults)
         last_at = max(fault.last_seen_at for fault in faults)
         observed_at = min(fault.observed_at for fault in faults)
-        sources = self._sources_of(faults)
+        sources = self._list_sources(faults)
         clocks = tuple(sorted({fault.clock for fault in faults}))
         return SeenFaults(
             fault_type=fault_type,
@@ -156,7 +156,7 @@ class _Reader:
             observed_at=observed_at,
             sources=sources,
             clocks=clocks,
-            told_by=_told_by(faults),
+            told_by=_list_tellers(faults),
             is_doubted=self._is_doubted(faults),
         )
 
@@ -167,7 +167,7 @@ class _Reader:
         doubted = [fault for fault in faults if fault.forger not in BELIEVED]
         return any(map(_calls_for_repair, believed)) and any(map(_calls_for_repair, doubted))
 
-    def _sources_of(self, faults: Iterable[Fault]) -> tuple[str, ...]:
+    def _list_sources(self, faults: Iterable[Fault]) -> tuple[str, ...]:
         """Who told of any of these faults."""
         sources: set[str] = set()
         for fault in faults:
@@ -178,14 +178,14 @@ class _Reader:
         groups: dict[tuple[str, str, str], list[IncidentFault]] = defaultdict(list)
         for link in self._members:
             if link.fault_id != self._incident.root_fault_id:
-                groups[link.rule, link.placed_by, _because(link.reason)].append(link)
+                groups[link.rule, link.placed_by, _get_common_reason(link.reason)].append(link)
         rows = []
         for (rule, by, because), links in groups.items():
             fault_types = tuple(sorted({link.fault.fault_type for link in links}))
             times = sorted(link.joined_at for link in links)
             first_at = times[0]
             last_at = times[-1]
-            places = self._places(link.fault.resource for link in links)
+            places = self._list_places(link.fault.resource for link in links)
             reason = links[0].reason if len(links) == 1 else because
             joined = Joined(
                 rule=rule,
@@ -214,21 +214,21 @@ class _Reader:
         rows = site_changes.list_changes_before(owners, self._incident.onset_at)
         changes = []
         for row in rows:
-            places = self._places(row.machines)
+            places = self._list_places(row.machines)
             reference = row.reference or ""
             machines = len(row.machines)
             change = ChangeBefore(row.author, row.summary, reference, places, machines, row.at)
             changes.append(change)
         return changes
 
-    def _title(self, fault_type: str) -> str:
+    def _get_title(self, fault_type: str) -> str:
         known = self._catalog.get(fault_type)
         return known.title if known else fault_type
 
     def _format_resource(self, path: str) -> str:
         return wording.resource(path, self._gpus)
 
-    def _places(self, paths: Iterable[str]) -> tuple[str, ...]:
+    def _list_places(self, paths: Iterable[str]) -> tuple[str, ...]:
         distinct = list(dict.fromkeys(paths))
         return tuple(self._format_resource(path) for path in distinct[:_PLACES])
 
@@ -237,7 +237,7 @@ def _calls_for_repair(fault: Fault) -> bool:
     return Action(fault.action).at_least(Action.RESET_GPU)
 
 
-def _told_by(faults: Iterable[Fault]) -> tuple[str, ...]:
+def _list_tellers(faults: Iterable[Fault]) -> tuple[str, ...]:
     """Who told, the best and the last of each fault, in words; those that the fewest could have
     forged first."""
     found = set()
@@ -248,14 +248,14 @@ def _told_by(faults: Iterable[Fault]) -> tuple[str, ...]:
     return tuple(provenances.describe(one) for one in ordered)
 
 
-def _because(reason: str) -> str:
+def _get_common_reason(reason: str) -> str:
     """What joins of one kind have in common: `2 s after X on Y: it runs over that switch` without
     its time."""
     _, separator, because = reason.partition(": ")
     return because if separator else reason
 
 
-def _sources(incident: Incident) -> dict[int, set[str]]:
+def _load_sources(incident: Incident) -> dict[int, set[str]]:
     """Who told of each fault, as its excerpts say."""
     sources: dict[int, set[str]] = defaultdict(set)
     faults = members_of(incident.pk).order_by().values("fault")
@@ -265,7 +265,7 @@ def _sources(incident: Incident) -> dict[int, set[str]]:
     return sources
 
 
-def _decision_groups(incident: Incident) -> list[DecisionGroup]:
+def _group_decisions(incident: Incident) -> list[DecisionGroup]:
     """Decisions about the incident and its faults, those of one kind, rule and sense as one."""
     faults = members_of(incident.pk).order_by().values("fault")
     told_here = Decision.objects.exclude(kind__in=_TOLD_ELSEWHERE).order_by()
@@ -274,11 +274,11 @@ def _decision_groups(incident: Incident) -> list[DecisionGroup]:
     rows = about_incident.union(told_here.filter(fault__in=faults)).order_by("pk")
     groups: dict[tuple[str, str, str, str], list[Decision]] = defaultdict(list)
     for row in rows:
-        groups[row.kind, row.rule, row.actor, _because(row.text)].append(row)
-    return [_decision_group(decisions) for decisions in groups.values()]
+        groups[row.kind, row.rule, row.actor, _get_common_reason(row.text)].append(row)
+    return [_make_decision_group(decisions) for decisions in groups.values()]
 
 
-def _decision_group(decisions: Sequence[Decision]) -> DecisionGroup:
+def _make_decision_group(decisions: Sequence[Decision]) -> DecisionGroup:
     first, last = decisions[0], decisions[-1]
     return DecisionGroup(
         last.kind,
@@ -292,19 +292,19 @@ def _decision_group(decisions: Sequence[Decision]) -> DecisionGroup:
     )
 
 
-def _silence(incident: Incident) -> Quiet | None:
+def _find_silence(incident: Incident) -> Quiet | None:
     window = incident.silence
     if window is None:
         return None
     return Quiet(window.kind, window.author, window.reason, window.ends_at)
 
 
-def _people(incident: Incident) -> list[PersonsAct]:
+def _list_persons_acts(incident: Incident) -> list[PersonsAct]:
     entries = incident.timeline.exclude(actor=KINTSUGI).exclude(kind="user_report").order_by("pk")
     return [PersonsAct(entry.actor, entry.kind, entry.text, entry.occurred_at) for entry in entries]
 
 
-def _others(incident: Incident) -> list[Other]:
+def _list_others(incident: Incident) -> list[Other]:
     duplicates = incident.duplicates.order_by("pk")
     others = [Other(row.pk, "was merged into this one", row.title) for row in duplicates]
     original, earlier = incident.duplicate_of, incident.follows

@@ -68,7 +68,7 @@ def report(
         upsert.lock_placement()
         batch = TriageBatch(fault_catalog.load(), now)
         told_by = Provenance(author, Transport.PERSON, author, forger=Forger.NOBODY)
-        case = _reported(batch, kind, resource, occurred_at, text, told_by)
+        case = _get_or_create_fault(batch, kind, resource, occurred_at, text, told_by)
         incident = case.member or placement.open_incident(
             batch, case, f"reported by {author}", None
         )
@@ -86,7 +86,7 @@ def report(
     return incident.row
 
 
-def _reported(
+def _get_or_create_fault(
     batch: TriageBatch,
     kind: FaultType,
     name: str,
@@ -148,21 +148,23 @@ def _place(batch: TriageBatch, case: FaultCase) -> None:
 
     Of several the one that explains what the reporter chose, then the nearest in time.
     """
-    near = [*_of_its_machine(batch, case), *_of_wider_faults(batch, case)]
+    near = [*_find_on_machine(batch, case), *_find_wider(batch, case)]
     if not near:
         placement.assign(batch, case)
         return
 
     def order(one: tuple[IncidentCase, datetime]) -> tuple[bool, timedelta]:
         incident, since = one
-        return not _explains(incident, case), abs(since - case.row.raised_at)
+        return not _is_explained_by(incident, case), abs(since - case.row.raised_at)
 
     incident = min(near, key=order)[0]
     reason = f"a user reported trouble on {case.row.owner.partition('/')[2]}"
     placement.join(batch, case, incident, Joins(incident.key, Role.SYMPTOM, "user_report", reason))
 
 
-def _of_its_machine(batch: TriageBatch, case: FaultCase) -> Iterator[tuple[IncidentCase, datetime]]:
+def _find_on_machine(
+    batch: TriageBatch, case: FaultCase
+) -> Iterator[tuple[IncidentCase, datetime]]:
     """The incidents of the machine itself, whatever they and the report are about. People tell
     late: what still stands is what they mean, such as a GPU that a reboot did not bring back."""
     for incident in batch.incidents.values():
@@ -172,9 +174,7 @@ def _of_its_machine(batch: TriageBatch, case: FaultCase) -> Iterator[tuple[Incid
             yield incident, incident.row.onset_at
 
 
-def _of_wider_faults(
-    batch: TriageBatch, case: FaultCase
-) -> Iterator[tuple[IncidentCase, datetime]]:
+def _find_wider(batch: TriageBatch, case: FaultCase) -> Iterator[tuple[IncidentCase, datetime]]:
     """The incidents of other machines that have a fault on this one: a leaf's, with the node's
     link."""
     for incident in batch.incidents.values():
@@ -193,10 +193,10 @@ def _reaches(incident: IncidentCase, case: FaultCase) -> bool:
         return False
     if _may_be_anything(case):
         return True
-    return bool(_sort(case.row.component)) and _explains(incident, case)
+    return bool(_sort(case.row.component)) and _is_explained_by(incident, case)
 
 
-def _explains(incident: IncidentCase, case: FaultCase) -> bool:
+def _is_explained_by(incident: IncidentCase, case: FaultCase) -> bool:
     return _may_be_anything(case) or _sort(incident.row.component) == _sort(case.row.component)
 
 

@@ -71,8 +71,8 @@ def wider(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
     is_suspect = is_grave_above | is_of_its_jobs
     suspects = Incident.objects.filter(is_suspect, state__in=_SUSPECT).order_by("pk")
     candidates = [incident for incident in suspects if not is_one_of(incident.fault_type, ROUTING)]
-    members = _members(candidates)
-    effect = _view_of_type(fault_type, part, now)
+    members = _load_members(candidates)
+    effect = _make_view_of_type(fault_type, part, now)
     around = Surroundings(graph, jobs=jobs_by_machine, machines=machines_by_job)
     wider = []
     for incident in candidates:
@@ -85,7 +85,7 @@ def wider(node: str, fault_type: str, part: str, now: datetime) -> list[Above]:
     return wider
 
 
-def _members(incidents: Sequence[Incident]) -> dict[int, list[Fault]]:
+def _load_members(incidents: Sequence[Incident]) -> dict[int, list[Fault]]:
     """The faults of each; those of its duplicates are its own."""
     members: dict[int, list[Fault]] = defaultdict(list)
     if not incidents:
@@ -121,7 +121,7 @@ def _may_bring(
     if effect.fault_type in SILENCES:
         return True
     rules = site_rules.joining()
-    causes = [_view(fault) for fault in members if fault.is_active]
+    causes = [_make_view(fault) for fault in members if fault.is_active]
     for rule, side in rules.sides(effect):
         if side is not Side.EFFECT or rule.is_of_peers:
             continue
@@ -145,7 +145,7 @@ def _are_related(
     return False
 
 
-def _view(fault: Fault) -> FaultView:
+def _make_view(fault: Fault) -> FaultView:
     known = catalog.load().get(fault.fault_type)
     opens_incident = known is None or known.opens_incident
     is_sympathetic = known is not None and known.is_sympathetic
@@ -153,7 +153,7 @@ def _view(fault: Fault) -> FaultView:
     return case.view()
 
 
-def _view_of_type(fault_type: str, part: str, now: datetime) -> FaultView:
+def _make_view_of_type(fault_type: str, part: str, now: datetime) -> FaultView:
     """A fault of this type that comes now. One that left the catalogue says nothing of its
     class."""
     unknown = FaultView(

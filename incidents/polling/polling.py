@@ -150,28 +150,28 @@ def _plan_chunks(pace: PollPace, now: datetime) -> None:
         if not names:
             emptied.append(chunk.pk)
         elif names != chunk.names:
-            chunk.size, chunk.targets = len(names), _joined(names)
+            chunk.size, chunk.targets = len(names), _join_names(names)
             changed.append(chunk)
     PollChunk.objects.filter(pk__in=emptied).delete()
     PollChunk.objects.bulk_update(changed, ["size", "targets"], batch_size=_ROWS)
-    PollChunk.objects.bulk_create(_new_chunks(pace, fresh[::-1], size, chunks, now))
+    PollChunk.objects.bulk_create(_make_chunks(pace, fresh[::-1], size, chunks, now))
 
 
-def _new_chunks(
+def _make_chunks(
     pace: PollPace, names: Sequence[str], size: int, chunks: Sequence[PollChunk], now: datetime
 ) -> list[PollChunk]:
     first = max((chunk.number for chunk in chunks), default=-1) + 1
     made = []
     for number, start in enumerate(range(0, len(names), size), first):
         members = names[start : start + size]
-        next_poll_at = _on_grid(pace.detector, number, pace.every, now)
+        next_poll_at = _get_time_on_grid(pace.detector, number, pace.every, now)
         chunk = PollChunk(
             detector=pace.detector,
             kind=pace.kind,
             number=number,
             next_poll_at=next_poll_at,
             size=len(members),
-            targets=_joined(members),
+            targets=_join_names(members),
         )
         made.append(chunk)
     return made
@@ -185,7 +185,7 @@ def _forget_gone(pace: PollPace) -> None:
         polls.filter(target__in=gone[start : start + _ROWS]).delete()
 
 
-def _joined(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     lines = "\n".join(names)
     return f"\n{lines}\n"
 
@@ -223,7 +223,7 @@ def claim(paces: Sequence[PollPace], now: datetime, *, tick: timedelta) -> list[
     if polls_due:
         is_paused = Q()
         for detector in paused:
-            is_paused |= Q(detector=detector) & _paused(paused, detector)
+            is_paused |= Q(detector=detector) & _filter_paused(paused, detector)
         due = out_of_step.filter(free)
         claimed += _claim_out_of_step(due.exclude(is_paused) if paused else due, most_polls, now)
     return claimed
@@ -236,12 +236,12 @@ def _count_due(rows: QuerySet[Any], free: Q) -> dict[str, int]:
     return {row["detector"]: row["total"] for row in counts if row["due"]}
 
 
-def _paused(paused: Mapping[str, frozenset[str]], detector: str) -> Q:
+def _filter_paused(paused: Mapping[str, frozenset[str]], detector: str) -> Q:
     """The rows of nodes that this detector leaves alone; none where there are none."""
     return Q(kind=TargetKind.NODE.value, target__in=sorted(paused.get(detector, ())))
 
 
-def _first_of_each(rows: Iterable[tuple[int, str]], most: Mapping[str, int]) -> list[int]:
+def _list_first_of_each(rows: Iterable[tuple[int, str]], most: Mapping[str, int]) -> list[int]:
     """The ids of the first rows of each detector, so many of each."""
     counts: dict[str, int] = defaultdict(int)
     ids = []
@@ -257,7 +257,7 @@ def _claim_chunks(
 ) -> list[Chunk]:
     lease = now + LEASE
     due = PollChunk.objects.filter(free).order_by("next_poll_at")
-    wanted = _first_of_each(due.values_list("pk", "detector"), most)
+    wanted = _list_first_of_each(due.values_list("pk", "detector"), most)
     with transaction.atomic():
         _commit_without_waiting()
         rows = list(due.filter(pk__in=wanted).select_for_update(skip_locked=True))
@@ -274,7 +274,7 @@ def _claim_chunks(
 def _claim_out_of_step(due: QuerySet[Poll], most: Mapping[str, int], now: datetime) -> list[Chunk]:
     """Dead targets go in chunks of their own: the others do not wait for their time limits."""
     lease = now + LEASE
-    wanted = _first_of_each(due.order_by("next_poll_at").values_list("pk", "detector"), most)
+    wanted = _list_first_of_each(due.order_by("next_poll_at").values_list("pk", "detector"), most)
     together: dict[tuple[str, bool], list[str]] = defaultdict(list)
     for start in range(0, len(wanted), _ROWS):
         with transaction.atomic():
@@ -329,7 +329,7 @@ def _begin_out_of_step(
     )
     # What was paused since it was claimed is let go, so that whoever paused it does not wait for
     # it.
-    rows.filter(_paused(paused, chunk.detector)).update(leased_until=None)
+    rows.filter(_filter_paused(paused, chunk.detector)).update(leased_until=None)
     if now >= chunk.lease:
         return []
     held = dict(rows.select_for_update().values_list("pk", "target"))
@@ -340,7 +340,7 @@ def _begin_out_of_step(
 def _begin_chunk(
     chunk: Chunk, lease: datetime, paused: Mapping[str, frozenset[str]], now: datetime
 ) -> list[str]:
-    rows = _leased_chunks(chunk).select_for_update()
+    rows = _get_leased_chunks(chunk).select_for_update()
     row = rows.first() if now < chunk.lease else None
     if row is None:
         return []
@@ -363,14 +363,14 @@ def _take_out_of_step(chunk: PollChunk, names: Iterable[str], due_at: datetime) 
     for name in sorted(names):
         locked = Poll.objects.select_for_update()
         poll, _ = locked.get_or_create(detector=chunk.detector, kind=chunk.kind, target=name)
-        poll.polled_at = _latest(
+        poll.polled_at = _get_latest(
             poll.polled_at, chunk.polled_at, reports.get((chunk.detector, name))
         )
         poll.next_poll_at = due_at
         poll.save(update_fields=["polled_at", "next_poll_at"])
 
 
-def _leased_chunks(chunk: Chunk) -> QuerySet[PollChunk]:
+def _get_leased_chunks(chunk: Chunk) -> QuerySet[PollChunk]:
     """Its row, as long as it is held; none of one that is out of step."""
     held = PollChunk.objects.filter(detector=chunk.detector, leased_until=chunk.lease)
     return held.none() if chunk.number is None else held.filter(number=chunk.number)
@@ -382,7 +382,7 @@ def get_poll_states(chunk: Chunk, targets: Iterable[str]) -> dict[str, PollState
     polls = Poll.objects.filter(detector=chunk.detector, target__in=list(targets))
     if chunk.number is None:
         return {row.target: _poll_state(row) for row in polls.filter(leased_until=chunk.lease)}
-    held = _leased_chunks(chunk).first()
+    held = _get_leased_chunks(chunk).first()
     if held is None:
         return {}
     rows = {row.target: row for row in polls.filter(kind=held.kind)}
@@ -390,7 +390,9 @@ def get_poll_states(chunk: Chunk, targets: Iterable[str]) -> dict[str, PollState
     states = {}
     for name in set(targets).intersection(held.names):
         row = rows.get(name) or Poll(detector=held.detector, kind=held.kind, target=name)
-        states[name] = _poll_state(row, _latest(held.polled_at, reports.get((held.detector, name))))
+        states[name] = _poll_state(
+            row, _get_latest(held.polled_at, reports.get((held.detector, name)))
+        )
     return states
 
 
@@ -411,7 +413,7 @@ def is_overtaken(
 ) -> bool:
     """Whether anybody else has written one of the rows that `finish` will write: a round out of
     turn does. These rows are locked until the transaction ends; who is overtaken reads again."""
-    if chunk.number is not None and not _leased_chunks(chunk).exists():
+    if chunk.number is not None and not _get_leased_chunks(chunk).exists():
         return bool(states)
     is_late = _is_late(chunk, every, now)
     written = [state for state in states if is_late or _is_changed(state)]
@@ -425,7 +427,7 @@ def is_overtaken(
 def _are_rewritten(states: Sequence[PollState], rows: QuerySet[Poll]) -> bool:
     """Locks them."""
     locked = rows.order_by("pk").select_for_update().defer("memory")
-    versions = {(row.detector, row.target): _version(row) for row in locked}
+    versions = {(row.detector, row.target): _get_version(row) for row in locked}
     return any(
         versions.get((state.detector, state.target), _NEW) != state.version for state in states
     )
@@ -445,7 +447,7 @@ def finish(
     for state in states:
         if not (chunk is None or is_late or _is_changed(state)):
             continue
-        next_at = _next(state, every, now) if state.failures or is_late else None
+        next_at = _get_next_time(state, every, now) if state.failures or is_late else None
         poll = Poll(
             pk=state.pk,
             detector=state.detector,
@@ -466,10 +468,10 @@ def _update(polls: Sequence[Poll], lease: datetime | None) -> None:
     if not polls:
         return
     held = "" if lease is None else " AND leased_until = %s"
-    holder: tuple[Any, ...] = () if lease is None else (_stored(lease),)
+    holder: tuple[Any, ...] = () if lease is None else (_get_stored_form(lease),)
     values = []
     for poll in polls:
-        times = (_stored(poll.polled_at), _stored(poll.next_poll_at))
+        times = (_get_stored_form(poll.polled_at), _get_stored_form(poll.next_poll_at))
         values.append((poll.memory, poll.failures, *times, poll.pk, *holder))
     with connection.cursor() as cursor:
         cursor.executemany(
@@ -484,7 +486,7 @@ def _is_changed(state: PollState) -> bool:
     its chunk's."""
     if state.failures or not state.is_in_step:
         return True
-    return _encoded(state.memory, state.seen_at) != state.stored
+    return _encode(state.memory, state.seen_at) != state.stored
 
 
 def _is_late(chunk: Chunk, every: timedelta, now: datetime) -> bool:
@@ -498,7 +500,7 @@ def end(chunk: Chunk, every: timedelta, now: datetime, *, not_asked: Collection[
     chunk, which then waits for longer."""
     if chunk.number is None:
         return
-    held = _leased_chunks(chunk)
+    held = _get_leased_chunks(chunk)
     later = now + max(every, _LONGEST_WAIT)
     if not_asked and len(not_asked) == len(chunk.targets):
         held.update(next_poll_at=later, leased_until=None)
@@ -508,7 +510,7 @@ def end(chunk: Chunk, every: timedelta, now: datetime, *, not_asked: Collection[
             row = held.select_for_update().first()
             if row is not None:
                 _take_out_of_step(row, not_asked, later)
-    next_at = _on_grid(chunk.detector, chunk.number, every, now + every / 2)
+    next_at = _get_time_on_grid(chunk.detector, chunk.number, every, now + every / 2)
     held.update(polled_at=chunk.began_at, next_poll_at=next_at, leased_until=None)
 
 
@@ -532,7 +534,7 @@ def last_polled(target: str, kind: str) -> dict[str, datetime]:
     for (detector, _), reported_at in _load_reports(kind, [target]).items():
         looks[detector] = max(reported_at, looks.get(detector, reported_at))
     for row in Poll.objects.filter(target=target, kind=kind).defer("memory"):
-        looked_at = _looked_at(row, looks.pop(row.detector, None))
+        looked_at = _get_look_time(row, looks.pop(row.detector, None))
         if looked_at is not None:
             looks[row.detector] = looked_at
     return looks
@@ -554,10 +556,10 @@ def samples(
         for name in chunk.names:
             looks[chunk.detector, name] = chunk.polled_at
     for key, reported_at in _load_reports(kind, targets).items():
-        looks[key] = _latest(reported_at, looks.get(key))
+        looks[key] = _get_latest(reported_at, looks.get(key))
     polls = Poll.objects.filter(detector__in=detectors, kind=kind, target__in=sorted(targets))
     for row in polls.exclude(memory=b""):
-        looked_at = _looked_at(row, looks.get((row.detector, row.target)))
+        looked_at = _get_look_time(row, looks.get((row.detector, row.target)))
         memory = unpacked(bytes(row.memory), looked_at)
         for (resource, metric), sample in memory.samples.items():
             yield resource, metric, sample
@@ -574,15 +576,15 @@ def get_states_out_of_turn(node: str, detectors: Sequence[str]) -> dict[str, Pol
     chunks = PollChunk.objects.of_target(node, kind).filter(detector__in=detectors)
     looks = dict(chunks.values_list("detector", "polled_at"))
     reports = _load_reports(kind, [node])
-    rows = {row.detector: row for row in _rows_of(node, detectors)}
+    rows = {row.detector: row for row in _get_rows(node, detectors)}
     states = {}
     for name in detectors:
         row = rows.get(name) or Poll(detector=name, kind=kind, target=node)
-        states[name] = _poll_state(row, _latest(looks.get(name), reports.get((name, node))))
+        states[name] = _poll_state(row, _get_latest(looks.get(name), reports.get((name, node))))
     return states
 
 
-def _rows_of(node: str, detectors: Collection[str]) -> QuerySet[Poll]:
+def _get_rows(node: str, detectors: Collection[str]) -> QuerySet[Poll]:
     kind = TargetKind.NODE.value
     return Poll.objects.filter(target=node, kind=kind, detector__in=detectors)
 
@@ -590,7 +592,7 @@ def _rows_of(node: str, detectors: Collection[str]) -> QuerySet[Poll]:
 def is_overtaken_out_of_turn(node: str, states: Collection[PollState]) -> bool:
     """As `is_overtaken`: a chunk's round writes the same rows."""
     written = [state for state in states if _is_changed(state)]
-    return _are_rewritten(written, _rows_of(node, [state.detector for state in written]))
+    return _are_rewritten(written, _get_rows(node, [state.detector for state in written]))
 
 
 def finish_out_of_turn(
@@ -605,7 +607,7 @@ def finish_out_of_turn(
     absent = set(report.detectors).difference(names)
     if absent:
         # The report's time is no longer theirs.
-        rows = _rows_of(node, absent).filter(next_poll_at=None, polled_at__lt=report.looked_at)
+        rows = _get_rows(node, absent).filter(next_poll_at=None, polled_at__lt=report.looked_at)
         rows.update(polled_at=report.looked_at)
     seen = [state.seen_at for state in states if state.seen_at is not None]
     report.looked_at, report.detectors = max(seen, default=now), names
@@ -614,43 +616,43 @@ def finish_out_of_turn(
 
 def _poll_state(row: Poll, chunk_polled_at: datetime | None = None) -> PollState:
     """A row that is not stored yet is of a target that nothing is remembered of."""
-    looked_at = _looked_at(row, chunk_polled_at)
-    text = _decompressed(bytes(row.memory))
+    looked_at = _get_look_time(row, chunk_polled_at)
+    text = _decompress(bytes(row.memory))
     return PollState(
         row.pk,
         row.detector,
         row.kind,
         row.target,
         row.failures,
-        _decoded(text, looked_at),
+        _decode(text, looked_at),
         looked_at,
         is_in_step=row.next_poll_at is None,
         stored=text,
-        version=_version(row),
+        version=_get_version(row),
     )
 
 
-def _version(row: Poll) -> _Version:
+def _get_version(row: Poll) -> _Version:
     return (row.pk, row.polled_at, row.failures)
 
 
-def _looked_at(row: Poll, chunk_polled_at: datetime | None) -> datetime | None:
+def _get_look_time(row: Poll, chunk_polled_at: datetime | None) -> datetime | None:
     """The last look at the row's target: its chunk's last round counts for who is in step."""
     if row.next_poll_at is not None:
         return row.polled_at
-    return _latest(row.polled_at, chunk_polled_at)
+    return _get_latest(row.polled_at, chunk_polled_at)
 
 
-def _latest(*moments: datetime | None) -> datetime | None:
+def _get_latest(*moments: datetime | None) -> datetime | None:
     return max((moment for moment in moments if moment is not None), default=None)
 
 
-def _stored(moment: datetime | None) -> Any:
+def _get_stored_form(moment: datetime | None) -> Any:
     """As Django stores it, so that the database compares like with like."""
     return None if moment is None else connection.ops.adapt_datetimefield_value(moment)
 
 
-def _next(state: PollState, every: timedelta, now: datetime) -> datetime:
+def _get_next_time(state: PollState, every: timedelta, now: datetime) -> datetime:
     """A period after the look, at least half a period off; further off the longer the target has
     been dead."""
     waits = every * (1 << min(max(0, state.failures - _PATIENCE), 10)) - every
@@ -660,7 +662,7 @@ def _next(state: PollState, every: timedelta, now: datetime) -> datetime:
     return seen_at + every * (periods + math.floor(waits / every))
 
 
-def _on_grid(detector: str, number: int, every: timedelta, after: datetime) -> datetime:
+def _get_time_on_grid(detector: str, number: int, every: timedelta, after: datetime) -> datetime:
     """The next moment after `after` that is this chunk's own in the period."""
     digest = hashlib.blake2b(detector.encode(), digest_size=8).digest()
     share = (int.from_bytes(digest, "big") / 2**64 + number * _STEP) % 1
@@ -677,20 +679,20 @@ def _on_grid(detector: str, number: int, every: timedelta, after: datetime) -> d
 def packed(memory: Memory, looked_at: datetime | None) -> bytes:
     """`looked_at`: when the look was that the memory is of; `unpacked` is told it, or a later one
     that saw the same."""
-    return zlib.compress(_encoded(memory, looked_at), 1)
+    return zlib.compress(_encode(memory, looked_at), 1)
 
 
 def unpacked(packed_memory: bytes, looked_at: datetime | None) -> Memory:
     """What cannot be read is forgotten, as at first sight: counters then start from a new
     baseline."""
-    return _decoded(_decompressed(packed_memory), looked_at)
+    return _decode(_decompress(packed_memory), looked_at)
 
 
-def _encoded(memory: Memory, looked_at: datetime | None) -> bytes:
+def _encode(memory: Memory, looked_at: datetime | None) -> bytes:
     return msgspec.json.encode(judge.to_json(memory, looked_at))
 
 
-def _decompressed(packed_memory: bytes) -> bytes:
+def _decompress(packed_memory: bytes) -> bytes:
     try:
         return zlib.decompress(packed_memory) if packed_memory else b""
     except zlib.error as error:
@@ -698,7 +700,7 @@ def _decompressed(packed_memory: bytes) -> bytes:
         return b""
 
 
-def _decoded(text: bytes, looked_at: datetime | None) -> Memory:
+def _decode(text: bytes, looked_at: datetime | None) -> Memory:
     if not text:
         return Memory()
     try:

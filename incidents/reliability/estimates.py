@@ -110,11 +110,11 @@ def median(curve: Curve) -> Estimate:
     stays as it was. No interval from fewer than `ENOUGH_FOR_MEDIAN` ends, and none of no width.
     """
     low, high = bands(curve)
-    value_at_half = _first_at_half(curve.times, curve.survival)
-    low_at_half = _first_at_half(curve.times, low)
-    high_at_half = _first_at_half(curve.times, high)
+    value_at_half = _find_first_at_half(curve.times, curve.survival)
+    low_at_half = _find_first_at_half(curve.times, low)
+    high_at_half = _find_first_at_half(curve.times, high)
     found = Estimate(value_at_half, low_at_half, high_at_half)
-    return _with_interval(found, is_known=curve.ended >= ENOUGH_FOR_MEDIAN)
+    return _add_interval(found, is_known=curve.ended >= ENOUGH_FOR_MEDIAN)
 
 
 def restricted_mean(curve: Curve, horizon: float) -> tuple[Estimate, float]:
@@ -139,10 +139,10 @@ def restricted_mean(curve: Curve, horizon: float) -> tuple[Estimate, float]:
     low = max(0.0, mean - half_width)
     high = min(reach, mean + half_width)
     found = Estimate(mean, low, high)
-    return _with_interval(found, is_known=curve.ended >= ENOUGH_FOR_MEAN), reach
+    return _add_interval(found, is_known=curve.ended >= ENOUGH_FOR_MEAN), reach
 
 
-def _with_interval(found: Estimate, *, is_known: bool) -> Estimate:
+def _add_interval(found: Estimate, *, is_known: bool) -> Estimate:
     """The estimate, bare where its interval would claim to know more than the data do."""
     has_width = found.low is None or found.high is None or found.high > found.low
     return found if is_known and has_width else Estimate(found.value, None, None)
@@ -233,6 +233,6 @@ def bands(curve: Curve) -> tuple[Floats, Floats]:
     return carried_low, carried_high
 
 
-def _first_at_half(times: Floats, values: Floats) -> float | None:
+def _find_first_at_half(times: Floats, values: Floats) -> float | None:
     reached = values <= 0.5 + _TOLERANCE
     return float(times[np.argmax(reached)]) if reached.any() else None

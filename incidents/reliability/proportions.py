@@ -48,13 +48,13 @@ def clopper_pearson(successes: int, trials: int) -> Estimate:
         return Estimate(None, 0.0, 1.0)
     low, high = 0.0, 1.0
     if successes > 0:
-        low = _solve(lambda share: _upper_tail(successes, trials, share))
+        low = _solve(lambda share: _compute_upper_tail(successes, trials, share))
     if successes < trials:
-        high = 1.0 - _solve(lambda share: _upper_tail(trials - successes, trials, share))
+        high = 1.0 - _solve(lambda share: _compute_upper_tail(trials - successes, trials, share))
     return Estimate(successes / trials, low, high)
 
 
-def _upper_tail(least: int, trials: int, share: float) -> float:
+def _compute_upper_tail(least: int, trials: int, share: float) -> float:
     """The probability of `least` successes or more of so many trials."""
     all_orders = math.lgamma(trials + 1)
     log_success, log_failure = math.log(share), math.log1p(-share)

@@ -218,8 +218,8 @@ class StudyPeriod:
 def all_figures(incidents: Incidents, fleet: ServiceHistory, window: StudyPeriod) -> list[Figures]:
     """The numbers of `all`, then of each class in the order of `Component`. Nothing is computed
     twice."""
-    lost = {unit: _time_out(incidents, unit, window) for unit in Unit}
-    failed = _failures_in_window(incidents, window)
+    lost = {unit: _compute_time_out(incidents, unit, window) for unit in Unit}
+    failed = _filter_by_window(incidents, window)
     failed = failed.where(failed.left_out < 0)
     lost_nodes = lost[Unit.NODE]
     rows = [figures(ALL, Unit.NODE, failed, fleet, window, lost=lost_nodes)]
@@ -234,12 +234,12 @@ def all_figures(incidents: Incidents, fleet: ServiceHistory, window: StudyPeriod
 def left_out(incidents: Incidents, window: StudyPeriod) -> dict[str, int]:
     """How many that began in the window are no failures of the cluster, by reason; reasons without
     any are absent."""
-    codes = _failures_in_window(incidents, window).left_out
+    codes = _filter_by_window(incidents, window).left_out
     counts = np.bincount(codes[codes >= 0], minlength=len(REASONS))
     return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
 
 
-def _failures_in_window(incidents: Incidents, window: StudyPeriod) -> Incidents:
+def _filter_by_window(incidents: Incidents, window: StudyPeriod) -> Incidents:
     in_window = (incidents.onset >= window.since) & (incidents.onset < window.until)
     return incidents.where(incidents.is_failure & in_window)
 
@@ -264,12 +264,12 @@ def figures(
     units = int(began_by_end.sum())
     count = int(failed.onset.size)
     is_restored = failed.restored <= window.until  # False for not-a-number
-    by_recovery = _by_recovery(failed.recovery[is_restored])
-    by_month = _by_month(failed.onset, window)
-    failure_figures = _failure_figures(count, hours, up)
+    by_recovery = _count_by_recovery(failed.recovery[is_restored])
+    by_month = _count_by_month(failed.onset, window)
+    failure_figures = _compute_failure_figures(count, hours, up)
     restore_figures = _restore_figures(failed, window)
-    reaction_figures = _reaction_figures(failed, window)
-    trend = _trend(failed, starts, window)
+    reaction_figures = _compute_reaction_figures(failed, window)
+    trend = _compute_trend(failed, starts, window)
     return Figures(
         component=name,
         unit=unit,
@@ -286,14 +286,14 @@ def figures(
     )
 
 
-def _failure_figures(count: int, hours: float, up: float) -> dict[str, Any]:
+def _compute_failure_figures(count: int, hours: float, up: float) -> dict[str, Any]:
     """How often it failed, by the hours in service and by those that it was up."""
-    mtbf = _mean_time(count, hours)
-    mttf = _mean_time(count, up)
+    mtbf = _compute_mean_time(count, hours)
+    mttf = _compute_mean_time(count, up)
     return {"failures": count, "mtbf": mtbf, "mttf": mttf}
 
 
-def _trend(failed: Incidents, starts: Floats, window: StudyPeriod) -> Trend:
+def _compute_trend(failed: Incidents, starts: Floats, window: StudyPeriod) -> Trend:
     """By the exposure that lay behind the fleet at each failure, and at the end of the window."""
     times = np.append(failed.onset, window.until)
     behind = estimates.exposure_at(times, starts, window.since)
@@ -326,31 +326,31 @@ def _restore_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
     }
 
 
-def _reaction_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
+def _compute_reaction_figures(failed: Incidents, window: StudyPeriod) -> dict[str, Any]:
     """How long it took to detect failures, at the most too, and to acknowledge them."""
     since_good = failed.opened - failed.last_good
     most_undetected = np.where(failed.last_good <= failed.onset, since_good, np.nan)
     is_acknowledged = failed.acknowledged <= window.until
     acknowledged = np.where(is_acknowledged, failed.acknowledged, np.nan)
-    mttd = _times(failed.opened - failed.onset)
-    mttd_most = _times(most_undetected)
-    mtta = _times(acknowledged - failed.opened)
+    mttd = _summarise_times(failed.opened - failed.onset)
+    mttd_most = _summarise_times(most_undetected)
+    mtta = _summarise_times(acknowledged - failed.opened)
     return {"mttd": mttd, "mttd_most": mttd_most, "mtta": mtta}
 
 
-def _mean_time(failures: int, hours: float) -> Estimate:
+def _compute_mean_time(failures: int, hours: float) -> Estimate:
     """Without hours in service there is nothing to divide by."""
     return estimates.mean_time_between(failures, hours) if hours > 0 else Estimate(None, None, None)
 
 
-def _time_out(incidents: Incidents, unit: Unit, window: StudyPeriod) -> float:
+def _compute_time_out(incidents: Incidents, unit: Unit, window: StudyPeriod) -> float:
     is_out = np.isfinite(incidents.out) & (incidents.owner_unit == UNIT_ORDER.index(unit))
     rows = incidents.where(is_out)
     ends = np.where(np.isfinite(rows.restored), rows.restored, window.until)
     return estimates.covered(rows.owner, rows.out, ends, window.since, window.until)
 
 
-def _times(values: Floats) -> Times:
+def _summarise_times(values: Floats) -> Times:
     """Clocks of devices run ahead at times: what is known before it began is known at once."""
     known = np.maximum(values[np.isfinite(values)], 0.0)
     if not known.size:
@@ -358,12 +358,12 @@ def _times(values: Floats) -> Times:
     return Times(float(known.mean()), float(np.median(known)), int(known.size))
 
 
-def _by_recovery(codes: Codes) -> dict[str, int]:
+def _count_by_recovery(codes: Codes) -> dict[str, int]:
     counts = np.bincount(codes, minlength=len(RECOVERIES))
     return {str(word): int(count) for word, count in zip(RECOVERIES, counts, strict=True) if count}
 
 
-def _by_month(onsets: Floats, window: StudyPeriod) -> dict[str, int]:
+def _count_by_month(onsets: Floats, window: StudyPeriod) -> dict[str, int]:
     """Failures by month of the zone; months without any are left out."""
     if not onsets.size:
         return {}

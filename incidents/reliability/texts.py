@@ -35,7 +35,9 @@ def between_failures(estimate: Estimate) -> str:
         return "-"
     if estimate.value is None or estimate.high is None:
         return f"above {hours(estimate.low)}"
-    return f"{hours(estimate.value)} ({_bare(estimate.low)} to {_bare(estimate.high)})"
+    return (
+        f"{hours(estimate.value)} ({_format_bare(estimate.low)} to {_format_bare(estimate.high)})"
+    )
 
 
 def to_restore(estimate: Estimate) -> str:
@@ -83,16 +85,16 @@ def trend(row: Figures) -> str:
     return f"{found}, Laplace {row.trend.score:+.1f}, p {row.trend.p_value:.2g}"
 
 
-def _bare(value: float) -> str:
+def _format_bare(value: float) -> str:
     return hours(value).removesuffix(" h")
 
 
 def sentence(row: Figures) -> str:
     """The gist of one class in one to three sentences."""
-    return " ".join(part for part in (_rate(row), _repair(row), _trend(row)) if part)
+    return " ".join(part for part in (_format_rate(row), _repair(row), _format_trend(row)) if part)
 
 
-def _rate(row: Figures) -> str:
+def _format_rate(row: Figures) -> str:
     failures = {0: "No failures", 1: "1 failure"}.get(row.failures, f"{row.failures:,} failures")
     if row.exposure <= 0:
         return f"{failures}; no {row.unit.machines} in the inventory, so no rate."
@@ -100,18 +102,18 @@ def _rate(row: Figures) -> str:
     seen = f"{failures} in {row.exposure:,.0f} {row.unit.hours}{gpus}"
     if row.failures == 0:
         return f"{seen}: MTBF above {hours(row.mtbf.low or 0.0)} (95 %)."
-    return f"{seen}: MTBF {hours(row.mtbf.value or 0.0)}, {_range(row.mtbf)} (95 %)."
+    return f"{seen}: MTBF {hours(row.mtbf.value or 0.0)}, {_format_range(row.mtbf)} (95 %)."
 
 
-def _range(estimate: Estimate) -> str:
+def _format_range(estimate: Estimate) -> str:
     return f"between {hours(estimate.low or 0.0)} and {hours(estimate.high or 0.0)}"
 
 
 def _repair(row: Figures) -> str:
-    return " ".join(part for part in (_restored(row), _quiet(row)) if part)
+    return " ".join(part for part in (_format_restored(row), _format_quiet(row)) if part)
 
 
-def _restored(row: Figures) -> str:
+def _format_restored(row: Figures) -> str:
     still = f"; {row.open} still open" if row.open else ""
     if not row.restored:
         return (
@@ -124,7 +126,7 @@ def _restored(row: Figures) -> str:
     return f"Service was back after {span(row.restore_median.value)} in half of the cases{still}."
 
 
-def _quiet(row: Figures) -> str:
+def _format_quiet(row: Figures) -> str:
     return (
         f"{row.quiet:,} went quiet, so that nobody knows when service was back."
         if row.quiet
@@ -132,6 +134,6 @@ def _quiet(row: Figures) -> str:
     )
 
 
-def _trend(row: Figures) -> str:
+def _format_trend(row: Figures) -> str:
     words = _TRENDS.get(row.trend.direction)
     return f"{words}: one mean misstates the present." if words is not None else ""

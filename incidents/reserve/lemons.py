@@ -69,13 +69,13 @@ class Breakage:
 def is_lemon(node: str, now: datetime) -> Lemon | None:
     """Whether the machine is one, by the incidents of the last four weeks; a part that left does
     not count."""
-    found = find_lemons(_breakages(now, owner=f"node/{node}"))
+    found = find_lemons(_load_breakages(now, owner=f"node/{node}"))
     return next((lemon for lemon in found if not lemon.serial), None)
 
 
 def lemons(now: datetime) -> list[Lemon]:
     """All machines and parts that are, those with the most incidents first. Two queries."""
-    found = find_lemons(_breakages(now))
+    found = find_lemons(_load_breakages(now))
     found.sort(key=lambda lemon: (-len(lemon.incidents), lemon.resource, lemon.serial))
     return found
 
@@ -93,14 +93,14 @@ def find_lemons(breakages: Iterable[Breakage]) -> list[Lemon]:
     found = []
     for owner, rows in by_machine.items():
         if len(rows) >= INCIDENTS_OF_A_NODE:
-            found.append(_lemon(owner, "", rows))
+            found.append(_make_lemon(owner, "", rows))
     for serial, rows in by_part.items():
         if len(rows) >= INCIDENTS_OF_A_PART:
-            found.append(_lemon(rows[-1].resource, serial, rows))
+            found.append(_make_lemon(rows[-1].resource, serial, rows))
     return found
 
 
-def _lemon(resource: str, serial: str, rows: Sequence[Breakage]) -> Lemon:
+def _make_lemon(resource: str, serial: str, rows: Sequence[Breakage]) -> Lemon:
     what = f"part {serial}" if serial else said(resource)
     numbers = ", ".join(f"#{row.incident}" for row in rows)
     why = (
@@ -110,7 +110,7 @@ def _lemon(resource: str, serial: str, rows: Sequence[Breakage]) -> Lemon:
     return Lemon(resource, serial, tuple(row.incident for row in rows), rows[0].onset_at, why)
 
 
-def _breakages(now: datetime, owner: str = "") -> list[Breakage]:
+def _load_breakages(now: datetime, owner: str = "") -> list[Breakage]:
     components = [str(component) for component in _HARDWARE]
     rows = Incident.objects.filter(
         component__in=components,
@@ -129,11 +129,11 @@ def _breakages(now: datetime, owner: str = "") -> list[Breakage]:
         stays.setdefault(stay.slot, []).append(stay)
     breakages = []
     for number, machine, slot, onset_at in found:
-        breakages.append(_breakage(number, machine, slot, onset_at, stays.get(slot, ())))
+        breakages.append(_make_breakage(number, machine, slot, onset_at, stays.get(slot, ())))
     return breakages
 
 
-def _breakage(
+def _make_breakage(
     number: int, machine: str, slot: str, at: datetime, stays: Iterable[InService]
 ) -> Breakage:
     for stay in stays:

@@ -29,7 +29,7 @@ def due(now: datetime) -> list[str]:
     return [text for text in texts if text]
 
 
-def _lent(before: Moment) -> QuerySet[Spare]:
+def _get_lent(before: Moment) -> QuerySet[Spare]:
     cases = VendorCase.objects.filter(incident=OuterRef("incident"))
     is_over = Q(incident__closed_at__lte=before)
     has_closed_case = Q(Exists(cases.filter(closed_at__lte=before)))
@@ -40,7 +40,7 @@ def _lent(before: Moment) -> QuerySet[Spare]:
     )
 
 
-_LENT_TOO_LONG = Prepared(lambda: _lent(Given("before")).order_by("pk").values_list("pk"))
+_LENT_TOO_LONG = Prepared(lambda: _get_lent(Given("before")).order_by("pk").values_list("pk"))
 
 
 def _ask(spare_id: int, now: datetime) -> str:

@@ -61,7 +61,7 @@ def ready(partitions: Collection[str]) -> list[Spare]:
 
     One that is for some of them alone would leave the others short without a word.
     """
-    fit = [row for row in _waiting() if partitions and set(partitions) <= set(row.partitions)]
+    fit = [row for row in _get_waiting() if partitions and set(partitions) <= set(row.partitions)]
     aside = lemons.quarantined() | set(decommissions.get_decommissions()) if fit else set()
     return [row for row in fit if row.node.name not in aside]
 
@@ -70,14 +70,14 @@ def in_part(partitions: Collection[str]) -> list[Spare]:
     """Ready ones that are for some of these partitions and not for all."""
     wanted = set(partitions)
     spares = []
-    for row in _waiting():
+    for row in _get_waiting():
         offered = set(row.partitions)
         if wanted & offered and wanted - offered:
             spares.append(row)
     return spares
 
 
-def _waiting() -> QuerySet[Spare]:
+def _get_waiting() -> QuerySet[Spare]:
     return (
         Spare.objects.select_related("node").filter(state=_State.READY).order_by("since_at", "pk")
     )

@@ -64,13 +64,13 @@ def read(
     """The rule's effects at these places and those beside them since then. One query; what the
     batch has counts as it is there."""
     asked = _LATELY[rule.also_ended, rule.at is Place.SITE]
-    rows = asked.rows(types=rule.types, owners=_owners(rule, places, around), since=since)
+    rows = asked.rows(types=rule.types, owners=_get_owners(rule, places, around), since=since)
     fresh = [
         case
         for case in batch.faults.values()
         if case.row.pk is None and rule.takes(case.row.fault_type)
     ]
-    return list(_effects(rows, rule, fresh, batch))
+    return list(_list_effects(rows, rule, fresh, batch))
 
 
 def read_standing(
@@ -78,12 +78,12 @@ def read_standing(
 ) -> list[Symptom]:
     """The rule's effects at this place that stand now, however old."""
     rows = _STANDING[rule.at is Place.SITE].rows(
-        types=rule.types, owners=_owners(rule, (place,), around)
+        types=rule.types, owners=_get_owners(rule, (place,), around)
     )
-    return list(_effects(rows, rule, (), batch))
+    return list(_list_effects(rows, rule, (), batch))
 
 
-def _owners(rule: AggregationRule, places: Collection[str], around: Surroundings) -> set[str]:
+def _get_owners(rule: AggregationRule, places: Collection[str], around: Surroundings) -> set[str]:
     """The machines that are asked about; none where the rule asks of all the site."""
     if rule.at is Place.SITE:
         return set()
@@ -93,38 +93,41 @@ def _owners(rule: AggregationRule, places: Collection[str], around: Surroundings
     return owners.union(*(symptom_counts.machines_behind(place, around) for place in near))
 
 
-def _asked(rows: QuerySet[Fault], *, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+def _select_columns(rows: QuerySet[Fault], *, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
     rows = rows.filter(fault_type__among=Given("types")).order_by("pk")
     if not is_of_site:
         rows = rows.filter(owner__among=Given("owners"))
     return rows.values_list(*_Row._fields)
 
 
-def _lately(*, also_ended: bool, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+def _get_recent(*, also_ended: bool, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
     since = Given("since")
     rows = Fault.objects.filter(
         Q(observed_at__gte=since) | Q(returns__gt=0, last_seen_at__gte=since)
     )
-    return _asked(rows if also_ended else rows.filter(is_active=True), is_of_site=is_of_site)
+    return _select_columns(
+        rows if also_ended else rows.filter(is_active=True), is_of_site=is_of_site
+    )
 
 
-def _standing(*, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
-    return _asked(Fault.objects.filter(is_active=True), is_of_site=is_of_site)
+def _get_standing(*, is_of_site: bool) -> QuerySet[Fault, tuple[Any, ...]]:
+    return _select_columns(Fault.objects.filter(is_active=True), is_of_site=is_of_site)
 
 
 _LATELY = {
     (also_ended, is_of_site): Prepared(
-        partial(_lately, also_ended=also_ended, is_of_site=is_of_site)
+        partial(_get_recent, also_ended=also_ended, is_of_site=is_of_site)
     )
     for also_ended in (False, True)
     for is_of_site in (False, True)
 }
 _STANDING = {
-    is_of_site: Prepared(partial(_standing, is_of_site=is_of_site)) for is_of_site in (False, True)
+    is_of_site: Prepared(partial(_get_standing, is_of_site=is_of_site))
+    for is_of_site in (False, True)
 }
 
 
-def _effects(
+def _list_effects(
     rows: Iterable[Sequence[Any]],
     rule: AggregationRule,
     fresh: Iterable[FaultCase],
@@ -139,14 +142,14 @@ def _effects(
         told = _Row(*row)
         case = known.get(told.pk)
         if case is None:
-            yield _told(told, batch)
+            yield _make_symptom_of_row(told, batch)
         elif case.row.is_active or rule.also_ended:
-            yield _effect(case, batch.now)
+            yield _make_symptom_of_case(case, batch.now)
     for case in fresh:
-        yield _effect(case, batch.now)
+        yield _make_symptom_of_case(case, batch.now)
 
 
-def _told(row: _Row, batch: TriageBatch) -> Symptom:
+def _make_symptom_of_row(row: _Row, batch: TriageBatch) -> Symptom:
     """A fault that the batch does not have."""
     kind = batch.catalog.get(row.fault_type)
     view = view_stored(
@@ -165,7 +168,7 @@ def _told(row: _Row, batch: TriageBatch) -> Symptom:
     )
 
 
-def _effect(case: FaultCase, now: datetime) -> Symptom:
+def _make_symptom_of_case(case: FaultCase, now: datetime) -> Symptom:
     is_held = case.is_held(now + SPREAD)
     symptom = Symptom(case.row.fingerprint, case.view(), came_at(case.row), is_held=is_held)
     if case.member is None:

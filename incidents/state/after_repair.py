@@ -49,7 +49,7 @@ def returned(now: datetime) -> list[Change]:
     due = [
         case.row.pk
         for case in load_incidents(TriageBatch(fault_catalog.load(), now), ids)
-        if _back(case)
+        if _find_back(case)
     ]
     if not due:
         return []
@@ -58,12 +58,12 @@ def returned(now: datetime) -> list[Change]:
         batch = TriageBatch(fault_catalog.load(), now)
         cases = load_incidents(batch, due)
         for case in cases:
-            for fault in _back(case):
+            for fault in _find_back(case):
                 fault.has_come = True
         return settle(cases, batch=batch, now=now)
 
 
-def _back(incident: IncidentCase) -> list[FaultCase]:
+def _find_back(incident: IncidentCase) -> list[FaultCase]:
     """What stands, was seen after the repair by more than a device's clock may be ahead, and is
     what the repair was for, or as bad."""
     repaired_at = incident.row.repaired_at

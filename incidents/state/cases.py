@@ -110,7 +110,7 @@ class FaultCase:
     def count(self, event: FaultEvent, quiet: timedelta | None) -> bool:
         """Adds one event to an active fault. `quiet` is the period of a type that clears after it.
         Whether the fault is better known by this event than before."""
-        self._seen_by_platform()
+        self._note_platform_signal()
         if event.provenance.forger.is_believed and not self.is_believed:
             # What a text alone has called for counts no more.
             self.row.severity, self.row.action = str(event.severity), str(event.action)
@@ -145,7 +145,7 @@ class FaultCase:
             self.member.raise_to(self)
         return known is not None
 
-    def _seen_by_platform(self) -> None:
+    def _note_platform_signal(self) -> None:
         """What people told first is from now on the platform's too, which will see its end."""
         if self.row.clock == str(Whose.PERSON):
             self.row.clock, self.is_changed = str(Whose.OURS), True
@@ -256,12 +256,12 @@ class IncidentCase:
         self.machines.add(fault.row.owner)
 
     def demote(self, root: FaultCase, rule: str, reason: str) -> None:
-        self._change_role(root, Role.SYMPTOM, rule, reason)
+        self._update_role(root, Role.SYMPTOM, rule, reason)
 
     def promote(self, symptom: FaultCase, rule: str, reason: str) -> None:
-        self._change_role(symptom, Role.ROOT, rule, reason)
+        self._update_role(symptom, Role.ROOT, rule, reason)
 
-    def _change_role(self, fault: FaultCase, role: Role, rule: str, reason: str) -> None:
+    def _update_role(self, fault: FaultCase, role: Role, rule: str, reason: str) -> None:
         self.role_changes.append((fault, role, rule, reason[:255]))
         self.is_changed = True
 

@@ -62,7 +62,7 @@ def close(incidents: Iterable[IncidentCase], *, now: datetime) -> None:
     for stays in incidents:
         for one in stays.absorbed:
             row = one.case.row
-            ended = _moved(
+            ended = _move(
                 row, stays.row, f"It was merged into #{stays.row.pk}: {one.reason}.", told, now=now
             )
             if ended:
@@ -71,7 +71,7 @@ def close(incidents: Iterable[IncidentCase], *, now: datetime) -> None:
     tell(told, now)
 
 
-def _moved(
+def _move(
     row: Incident, stays: Incident, note: str, told: list[TimelineEntry], *, now: datetime
 ) -> bool:
     """Looks again when someone moved the incident between our look and our write."""

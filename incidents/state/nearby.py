@@ -60,10 +60,12 @@ class Reach:
         kind = (fault_type, state, has_platform_signal)
         known = self._known.get(kind)
         if known is None:
-            known = self._known[kind] = frozenset().union(*self._owners(*kind))
+            known = self._known[kind] = frozenset().union(*self._list_owners(*kind))
         return owner in known
 
-    def _owners(self, fault_type: str, state: str, has_platform_signal: bool) -> Iterator[set[str]]:
+    def _list_owners(
+        self, fault_type: str, state: str, has_platform_signal: bool
+    ) -> Iterator[set[str]]:
         for (_, side), (rule, owners) in self._asked.items():
             is_barred = (rule.states and State(state) not in rule.states) or (
                 rule.reported_only and has_platform_signal
@@ -88,7 +90,7 @@ def read_nearby(
     """`faults` are (fault type, resource). At most one look at the graph, three at jobs, one at
     planned work."""
     known = site_rules.joining()
-    views = [_view(fault_type, resource, catalog, now) for fault_type, resource in faults]
+    views = [_make_view(fault_type, resource, catalog, now) for fault_type, resource in faults]
     asked = {
         (relation, side, view)
         for view in views
@@ -98,17 +100,19 @@ def read_nearby(
     with_jobs = {view.owner for relation, _, view in asked if relation is Relation.SAME_JOB}
     on, of_jobs = jobs.running_on(with_jobs, at=now, around=window) if with_jobs else ({}, {})
     windows = (
-        _windows(now)
+        _get_windows(now)
         if any(relation is Relation.SAME_MAINTENANCE for relation, _, _ in asked)
         else {}
     )
-    around = Surroundings(graphs.current(), {**on, **_turned(of_jobs)}, of_jobs, windows)
+    around = Surroundings(
+        graphs.current(), {**on, **_get_jobs_by_machine(of_jobs)}, of_jobs, windows
+    )
     found = {one: relations.owners(*one, around) for one in asked}
     near = {view.owner for view in views}.union(*found.values())
-    return Nearby(near, around, _reach(known, views, found, around))
+    return Nearby(near, around, _get_reach(known, views, found, around))
 
 
-def _reach(
+def _get_reach(
     known: RuleSet,
     views: Iterable[FaultView],
     found: dict[_Asked, frozenset[str]],
@@ -127,7 +131,7 @@ def _reach(
     return reach
 
 
-def _turned(of_jobs: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+def _get_jobs_by_machine(of_jobs: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """Machine to jobs, also for the machines of these jobs that the batch does not speak of."""
     found: dict[str, set[str]] = {}
     for job, machines in of_jobs.items():
@@ -136,7 +140,7 @@ def _turned(of_jobs: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     return {machine: frozenset(ran) for machine, ran in found.items()}
 
 
-def _windows(now: datetime) -> dict[str, frozenset[str]]:
+def _get_windows(now: datetime) -> dict[str, frozenset[str]]:
     """Machine to the planned work in force there."""
     found: dict[str, set[str]] = {}
     for pk, machines in _PLANNED.rows(now=now):
@@ -145,7 +149,7 @@ def _windows(now: datetime) -> dict[str, frozenset[str]]:
     return {machine: frozenset(windows) for machine, windows in found.items()}
 
 
-def _view(fault_type: str, resource: str, catalog: Catalog, now: datetime) -> FaultView:
+def _make_view(fault_type: str, resource: str, catalog: Catalog, now: datetime) -> FaultView:
     """The fault as its type alone describes it; where it may be found depends on no more."""
     row = catalog.get(fault_type)
     if row is None:

@@ -88,14 +88,14 @@ def enqueue(entries: Sequence[TimelineEntry], *, now: datetime) -> None:
         kept = Incident.objects.filter(pk__in=incidents, silence__isnull=False)
         incidents -= set(kept.values_list("pk", flat=True))
         if incidents:
-            _owe_cards(sorted(incidents), channel(), now)
-            _owe_replies(
+            _create_cards(sorted(incidents), channel(), now)
+            _create_replies(
                 [entry for entry in entries if entry.incident_id in incidents], channel(), now
             )
-            _owe_second(entries, incidents, now)
+            _create_second(entries, incidents, now)
 
 
-def _owe_second(
+def _create_second(
     entries: Sequence[TimelineEntry], incidents: Collection[int], now: datetime
 ) -> None:
     name = second_channel()
@@ -106,8 +106,8 @@ def _owe_second(
     told = [entry for entry in entries if entry.incident_id in incidents]
     again = [entry for entry in told if entry.kind == ASKED_AGAIN]
     if again:
-        _owe_cards(sorted({entry.incident_id for entry in again}), name, now)
-        _owe_replies(again, name, now)
+        _create_cards(sorted({entry.incident_id for entry in again}), name, now)
+        _create_replies(again, name, now)
 
 
 def announce(notice: Notice, *, now: datetime) -> Notice:
@@ -149,7 +149,7 @@ def show(incidents: Sequence[int], *, now: datetime) -> None:
     _raise_cards(posted, now)
 
 
-def _owe_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
+def _create_cards(incidents: Sequence[int], name: str, now: datetime) -> None:
     cards = Notification.objects.filter(
         channel=name, sequence=CARD_SEQUENCE, incident_id__in=incidents
     )
@@ -177,7 +177,7 @@ def _raise_cards(cards: QuerySet[Notification], now: datetime) -> None:
     cards.update(revision=F("revision") + 1, due_at=due_at, state=state)
 
 
-def _owe_replies(entries: Sequence[TimelineEntry], name: str, now: datetime) -> None:
+def _create_replies(entries: Sequence[TimelineEntry], name: str, now: datetime) -> None:
     told = [entry for entry in entries if entry.kind not in NOT_TOLD]
     replies = [_make_reply(entry, name, now) for entry in told]
     upsert.insert(replies, ignore_conflicts=True)

@@ -108,10 +108,10 @@ def _write_faults(cases: Sequence[FaultCase]) -> None:
     for case in new:
         case.row.count, case.row.excerpts = case.added, len(case.excerpts)
     upsert.insert([case.row for case in new])
-    upsert.put_excerpts([excerpt for case in cases for excerpt in _excerpts(case)])
+    upsert.put_excerpts([excerpt for case in cases for excerpt in _list_excerpts(case)])
 
 
-def _excerpts(case: FaultCase) -> list[upsert.Excerpt]:
+def _list_excerpts(case: FaultCase) -> list[upsert.Excerpt]:
     before = 0 if case.is_new else case.excerpts_before
     slots = upsert.slots(before, len(case.excerpts))
     return [upsert.Excerpt(case.row.pk, slot, *case.excerpts[index]) for index, slot in slots]
@@ -127,11 +127,11 @@ def _write_incidents(incidents: Sequence[IncidentCase], now: datetime) -> None:
     upsert.change_roles(
         [(case.row.pk, role, rule, why) for case, role, rule, why in role_changes if case.row.pk]
     )
-    links = [link for incident in incidents for link in _links(incident, now)]
+    links = [link for incident in incidents for link in _make_links(incident, now)]
     upsert.insert(links)
 
 
-def _links(incident: IncidentCase, now: datetime) -> Iterable[IncidentFault]:
+def _make_links(incident: IncidentCase, now: datetime) -> Iterable[IncidentFault]:
     """New memberships. One whose role changed in the same batch is written with its last one."""
     last = {id(change[0]): change for change in incident.role_changes}
     for joined in incident.joins:

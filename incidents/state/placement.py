@@ -31,7 +31,7 @@ def load_likely(batch: TriageBatch, faults: Iterable[FaultCase]) -> None:
     if batch.index.incidents.keys() <= batch.incidents.keys():
         return
     views = (fault.view() for fault in faults)
-    likely = engine.find_likely(views, batch.index, _setting(batch))
+    likely = engine.find_likely(views, batch.index, _get_setting(batch))
     load_incidents(batch, likely)
 
 
@@ -39,7 +39,7 @@ def assign(batch: TriageBatch, fault: FaultCase, *, follows: Incident | None = N
     """Gives a new fault its place: an incident of its own, one that is open, or none for
     now."""
     batch.index.leave(fault)
-    setting = _setting(batch)
+    setting = _get_setting(batch)
     placed = engine.judge(fault.view(), batch.index, setting)
     fault.is_changed = True
     if isinstance(placed, engine.Keeps):
@@ -100,7 +100,7 @@ def _waits_for(batch: TriageBatch, placed: engine.Placement) -> bool:
     return get_incident(batch, placed.incident).is_watched
 
 
-def _setting(batch: TriageBatch) -> engine.Setting:
+def _get_setting(batch: TriageBatch) -> engine.Setting:
     return engine.Setting(
         batch.index.surroundings, window(), batch.format_resource, batch.index.rules
     )
@@ -227,7 +227,7 @@ def _absorb_effects(batch: TriageBatch, fault: FaultCase, incident: IncidentCase
         symptoms = engine.symptoms(
             cause.view(),
             batch.index,
-            _setting(batch),
+            _get_setting(batch),
             incident=incident.view(),
             is_root=cause is incident.root,
         )
@@ -265,7 +265,7 @@ def correlate_again(batch: TriageBatch, fault: FaultCase) -> None:
     own = fault.member
     if own is None:
         return
-    explained = engine.find_explained(fault.view(), batch.index, _setting(batch))
+    explained = engine.find_explained(fault.view(), batch.index, _get_setting(batch))
     incidents = {own.key: own, **{key: get_incident(batch, key) for key in explained}}
     joins_of = {
         key: engine.Joins(key, Role.SYMPTOM, why.rule, why.reason) for key, why in explained.items()

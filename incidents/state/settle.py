@@ -32,19 +32,19 @@ def settle(cases: Iterable[IncidentCase], *, batch: TriageBatch, now: datetime) 
     changes: list[Change] = []
     told: list[TimelineEntry] = []
     for case in cases:
-        changes.extend(_settled(case, batch, told, now=now))
+        changes.extend(_settle_incident(case, batch, told, now=now))
     tell(told, now)
     return changes
 
 
-def _settled(
+def _settle_incident(
     case: IncidentCase, batch: TriageBatch, told: list[TimelineEntry], *, now: datetime
 ) -> list[Change]:
     waiting = [fault for fault in case.members if blocks(fault, case.root.row.pk)]
     back = next((fault for fault in waiting if _is_back(fault, case, now)), None)
     if back is not None:
         note = f"{batch.format_fault(back.row)}."
-        if _moved(case.row, Trigger.FAULT_RETURNED, note=note, told=told, now=now):
+        if _move(case.row, Trigger.FAULT_RETURNED, note=note, told=told, now=now):
             return [Change(case.row.pk, back.row.pk, ChangeKind.RETURNED, note)]
     if any(fault.row.is_active for fault in waiting):
         return []
@@ -58,7 +58,7 @@ def _settled(
     note = f"There were {len(case.members)}; the last ended at {clock(values['restored_at'])}."
     if len(case.members) == 1:
         note = ""
-    if _moved(case.row, Trigger.FAULTS_CLEARED, note=note, told=told, now=now, **values, **cured):
+    if _move(case.row, Trigger.FAULTS_CLEARED, note=note, told=told, now=now, **values, **cured):
         return [
             Change(case.row.pk, case.root.row.pk, ChangeKind.MONITORING, "all faults have cleared")
         ]
@@ -71,19 +71,19 @@ def _is_back(fault: FaultCase, incident: IncidentCase, now: datetime) -> bool:
     is_here = fault.has_come and fault.row.is_active and not fault.is_held(now)
     return (
         is_here
-        and not _explains_what_was(fault, incident)
+        and not _is_cause_of_past(fault, incident)
         and engine.is_back(fault.view(), incident.view())
     )
 
 
-def _explains_what_was(fault: FaultCase, incident: IncidentCase) -> bool:
+def _is_cause_of_past(fault: FaultCase, incident: IncidentCase) -> bool:
     """A cause that became the root just now and tells of a moment, such as a switch's reboot: what
     it did is known."""
     took_root = any(joined is fault and role is Role.ROOT for joined, role, _, _ in incident.joins)
     return took_root and not incident.is_new and fault.row.clears == str(ClearRule.AFTER_QUIET)
 
 
-def _moved(incident: Incident, trigger: Trigger, *, now: datetime, **values: Any) -> bool:
+def _move(incident: Incident, trigger: Trigger, *, now: datetime, **values: Any) -> bool:
     """Where the state allows it. Looks again when someone moved the incident between our look and
     our write."""
     for _ in range(_ATTEMPTS):

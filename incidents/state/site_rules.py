@@ -14,20 +14,20 @@ from incidents.correlation.rules import RuleSet
 
 def joining() -> RuleSet:
     """Which faults explain which. Raises CorrelationError; read once per process and folder."""
-    return rule_file.load(*_folders())
+    return rule_file.load(*_list_folders())
 
 
 def counting() -> tuple[AggregationRule, ...]:
     """What many faults together conclude, in order. Raises GatherError; read once per process and
     folder."""
-    return aggregation_rules.load(*_folders())
+    return aggregation_rules.load(*_list_folders())
 
 
 def counted_by_job() -> frozenset[str]:
     """The fault types of which each sighting counts, and not only the fault."""
-    return aggregation_rules.types_by_time(*_folders())
+    return aggregation_rules.types_by_time(*_list_folders())
 
 
-def _folders() -> tuple[Path, ...]:
+def _list_folders() -> tuple[Path, ...]:
     folder: Path | None = settings.KINTSUGI["KINTSUGI_CORRELATION"]
     return () if folder is None else (folder,)

@@ -50,13 +50,13 @@ def act(
     if wrong:
         raise TypeError(f"act() does not set {', '.join(sorted(wrong))}")
     with transaction.atomic():
-        if _closes(trigger):
+        if _is_closing(trigger):
             upsert.lock_placement()
         for _ in range(_ATTEMPTS):
             incident = Incident.objects.filter(pk=incident_id).first()
             if incident is None:
                 return Refused(f"There is no incident #{incident_id}.")
-            refused = _refusal(incident, trigger, note, changes, now)
+            refused = _find_refusal(incident, trigger, note, changes, now)
             if refused is not None:
                 return refused
             moved = move(incident, trigger, actor=actor, note=note, now=now, **changes)
@@ -150,27 +150,26 @@ def move(
     old = State(incident.state)
     new = next_state(old, trigger)
     if new is None:
-        return Refused(
-            f"Incident #{incident.pk} is {_words(old)}: {_words(trigger)} is not possible there."
-        )
+        state, act = _format_words(old), _format_words(trigger)
+        return Refused(f"Incident #{incident.pk} is {state}: {act} is not possible there.")
     values = {
-        **_consequences(incident, trigger, now),
+        **_get_consequences(incident, trigger, now),
         **changes,
         "state": new.value,
         "updated_at": now,
     }
     if Incident.objects.filter(pk=incident.pk, state=old.value).update(**values) != 1:
-        return Refused(f"Incident #{incident.pk} is no longer {_words(old)}.")
+        return Refused(f"Incident #{incident.pk} is no longer {_format_words(old)}.")
     for name, value in values.items():
         setattr(incident, name, value)
     if new in CLOSED and old not in CLOSED:
         _end_faults(incident, trigger, actor=actor, now=now)
-    remark = f"{_back(trigger, values, now)} {note.strip()}"
+    remark = f"{_format_back(trigger, values, now)} {note.strip()}"
     entry = TimelineEntry(
         incident=incident,
         kind=trigger.value,
         actor=actor[:150],
-        text=_text(incident, trigger, remark),
+        text=_format_text(incident, trigger, remark),
         occurred_at=now,
         recorded_at=now,
     )
@@ -188,7 +187,7 @@ def tell(entries: Sequence[TimelineEntry], now: datetime) -> None:
         outbox.enqueue(entries, now=now)
 
 
-def _closes(trigger: Trigger) -> bool:
+def _is_closing(trigger: Trigger) -> bool:
     return trigger in (
         Trigger.RESOLVE,
         Trigger.QUIET_ELAPSED,
@@ -197,27 +196,25 @@ def _closes(trigger: Trigger) -> bool:
     )
 
 
-def _refusal(
+def _find_refusal(
     incident: Incident, trigger: Trigger, note: str, changes: dict[str, Any], now: datetime
 ) -> Refused | None:
     if next_state(State(incident.state), trigger) is None:
-        return Refused(
-            f"Incident #{incident.pk} is {_words(State(incident.state))}: {_words(trigger)} is not"
-            " possible there."
-        )
+        state, act = _format_words(State(incident.state)), _format_words(trigger)
+        return Refused(f"Incident #{incident.pk} is {state}: {act} is not possible there.")
     if trigger in _NEEDS_NOTE and not note.strip():
         return Refused("A false positive needs a reason: write what was seen instead of a fault.")
     if trigger is Trigger.MARK_FALSE_POSITIVE:
-        return _false_positive_refusal(incident)
+        return _find_false_positive_refusal(incident)
     if trigger is Trigger.MARK_DUPLICATE:
-        target = changes.get("duplicate_of") or _other(changes.get("duplicate_of_id"))
-        return _duplicate_refusal(incident, target)
+        target = changes.get("duplicate_of") or _find_other(changes.get("duplicate_of_id"))
+        return _find_duplicate_refusal(incident, target)
     if trigger is Trigger.RESOLVE and changes.get("restored_at") is not None:
-        return _back_refusal(incident, changes["restored_at"], now)
+        return _find_back_refusal(incident, changes["restored_at"], now)
     return None
 
 
-def _back_refusal(incident: Incident, back_since: datetime, now: datetime) -> Refused | None:
+def _find_back_refusal(incident: Incident, back_since: datetime, now: datetime) -> Refused | None:
     """Service comes back between the incident's begin and now."""
     if back_since > now:
         return Refused(
@@ -232,7 +229,7 @@ def _back_refusal(incident: Incident, back_since: datetime, now: datetime) -> Re
     return None
 
 
-def _false_positive_refusal(incident: Incident) -> Refused | None:
+def _find_false_positive_refusal(incident: Incident) -> Refused | None:
     """What a poll sees is no false alarm while it sees it: the node would be handed back, and
     nothing would open again.
 
@@ -256,24 +253,23 @@ def _false_positive_refusal(incident: Incident) -> Refused | None:
     )
 
 
-def _other(incident_id: int | None) -> Incident | None:
+def _find_other(incident_id: int | None) -> Incident | None:
     return Incident.objects.filter(pk=incident_id).first() if incident_id is not None else None
 
 
-def _duplicate_refusal(incident: Incident, target: Incident | None) -> Refused | None:
+def _find_duplicate_refusal(incident: Incident, target: Incident | None) -> Refused | None:
     if target is None:
         return Refused("A duplicate needs the incident that it repeats.")
     if target.pk == incident.pk:
         return Refused(f"Incident #{incident.pk} cannot be a duplicate of itself.")
     if target.state in (State.DUPLICATE.value, State.FALSE_POSITIVE.value):
         other = f", of #{target.duplicate_of_id}" if target.duplicate_of_id else ""
-        return Refused(
-            f"Incident #{target.pk} is itself closed as {_words(State(target.state))}{other}."
-        )
+        state = _format_words(State(target.state))
+        return Refused(f"Incident #{target.pk} is itself closed as {state}{other}.")
     return None
 
 
-def _consequences(incident: Incident, trigger: Trigger, now: datetime) -> dict[str, Any]:
+def _get_consequences(incident: Incident, trigger: Trigger, now: datetime) -> dict[str, Any]:
     """What a trigger means for the other fields; the caller's own values win."""
     acknowledged = {} if incident.acknowledged_at else {"acknowledged_at": now}
     is_closing = trigger in (Trigger.QUIET_ELAPSED, Trigger.RESOLVE)
@@ -347,7 +343,7 @@ _SENTENCES: dict[Trigger, str] = {
 }
 
 
-def _back(trigger: Trigger, values: dict[str, Any], now: datetime) -> str:
+def _format_back(trigger: Trigger, values: dict[str, Any], now: datetime) -> str:
     """Since when service counts as back, where that is not only now."""
     back_since = values.get("restored_at")
     if trigger is not Trigger.RESOLVE or back_since is None or back_since == now:
@@ -355,7 +351,7 @@ def _back(trigger: Trigger, values: dict[str, Any], now: datetime) -> str:
     return f"Service is back since {moment(back_since)}."
 
 
-def _text(incident: Incident, trigger: Trigger, note: str) -> str:
+def _format_text(incident: Incident, trigger: Trigger, note: str) -> str:
     text = _SENTENCES[trigger]
     if trigger is Trigger.MARK_DUPLICATE:
         text = f"Closed as a duplicate of incident #{incident.duplicate_of_id}."
@@ -364,7 +360,7 @@ def _text(incident: Incident, trigger: Trigger, note: str) -> str:
     return f"{text} {note.strip()}".strip()
 
 
-def _words(word: State | Trigger) -> str:
+def _format_words(word: State | Trigger) -> str:
     return word.value.replace("_", " ")
 
 

@@ -59,7 +59,7 @@ class ImpactFigures:
 
 def figures(since: datetime, until: datetime) -> ImpactFigures:
     """Of incidents with an onset from `since` to `until`, both timezone-aware. One query."""
-    rows = _rows(since, until)
+    rows = _load_rows(since, until)
     losses: list[tuple[int, int, float]] = []
     exact: set[int] = set()
     for row in rows:
@@ -76,7 +76,7 @@ def figures(since: datetime, until: datetime) -> ImpactFigures:
     estimated = known - exact
     unknown = jobs - known
     hours_by_component = _sum_by_component(hours_by_incident, rows)
-    notification_times = _notification_times(rows)
+    notification_times = _compute_notification_times(rows)
     return ImpactFigures(
         jobs_lost=len(jobs),
         people=len(people),
@@ -88,7 +88,7 @@ def figures(since: datetime, until: datetime) -> ImpactFigures:
     )
 
 
-def _rows(since: datetime, until: datetime) -> list[IncidentJob]:
+def _load_rows(since: datetime, until: datetime) -> list[IncidentJob]:
     harmed = IncidentJob.objects.filter(
         is_harmed=True, incident__onset_at__gte=since, incident__onset_at__lt=until
     )
@@ -108,7 +108,7 @@ def _sum_by_component(
     return {str(component): sums[component] for component in Component if component in sums}
 
 
-def _notification_times(rows: list[IncidentJob]) -> Told:
+def _compute_notification_times(rows: list[IncidentJob]) -> Told:
     """Each owner once an incident: from the first fault that harmed a job of theirs to the first
     word to them."""
     faults: dict[tuple[int, str], datetime] = {}

@@ -92,13 +92,13 @@ def summary(since: datetime | None, until: datetime) -> Summary:
     Raises ValueError when `since` is not before `until`. Of the time before the kept period
     (KINTSUGI_KEEP) the database knows too little: it is left out, and the notice says so.
     """
-    incidents, fleet = _incidents(since), _fleet()
+    incidents, fleet = _load_incidents(since), _load_fleet()
     asked = _start(incidents, fleet, until) if since is None else since
     kept_since = kept_period.get_begin()
     begin = asked if kept_since is None else min(max(asked, kept_since), until)
     if since is not None and since >= until:
         raise ValueError(f"since {since.isoformat()} is not before until {until.isoformat()}")
-    window = StudyPeriod(_hours(begin), _hours(until), timezone.get_default_timezone())
+    window = StudyPeriod(_to_hours(begin), _to_hours(until), timezone.get_default_timezone())
     rows = [replace(row, sentence=sentence(row)) for row in all_figures(incidents, fleet, window)]
     overall, *classes = rows
     has_nodes = fleet.starts[Unit.NODE].size > 0
@@ -122,7 +122,7 @@ def _format_kept(begin: datetime) -> str:
     )
 
 
-def _hours(moment: datetime) -> float:
+def _to_hours(moment: datetime) -> float:
     return round(moment.timestamp() * 1000) / 1000 / _HOUR_S
 
 
@@ -130,42 +130,42 @@ def _start(incidents: Incidents, fleet: ServiceHistory, until: datetime) -> date
     """When the first machine entered service or the first incident began, whichever was earlier."""
     columns = [incidents.onset, *fleet.starts.values()]
     earliest = [float(np.nanmin(times)) for times in columns if np.isfinite(times).any()]
-    first = min(earliest, default=_hours(until))
+    first = min(earliest, default=_to_hours(until))
     return min(datetime.fromtimestamp(first * _HOUR_S, UTC), until)
 
 
-def _column(values: Iterable[float | None]) -> Floats:
+def _make_column(values: Iterable[float | None]) -> Floats:
     """Times as hours, to the millisecond: SQLite's day numbers carry no more."""
     hours = np.array(list(values), dtype=float)
     return np.round(hours * _HOUR_S * 1000) / 1000 / _HOUR_S
 
 
-def _incidents(since: datetime | None) -> Incidents:
+def _load_incidents(since: datetime | None) -> Incidents:
     """Incidents as columns; onset is the device's clock, a resolved incident without restored_at
     ended then. Those that were over before `since` say nothing of the time from then on."""
     columns = _load_columns(since)
     owners = columns["owner"]
     owner_numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
-    units, provisional = _machines()
+    units, provisional = _load_machines()
     owner_units = {name: units.get(name, -1) for name in owner_numbers}
-    restored = _column(columns["restored"])
+    restored = _make_column(columns["restored"])
     reasons = np.array(columns["left_out"], dtype=np.int8)
     is_outside = np.array([name in provisional for name in owners], dtype=bool)
     reasons[is_outside & ((reasons < 0) | (reasons == _PROGRAM))] = _PROVISIONAL
     states = columns["state"]
     is_failure = np.array([state not in NOT_FAILURES for state in states], dtype=bool)
     owner_codes = np.array([owner_numbers[name] for name in owners], dtype=np.int64)
-    component_codes = _codes(columns["component"], _numbers(COMPONENTS))
-    recovery_codes = _codes(columns["recovery"], _numbers(RECOVERIES))
-    is_quiet = restored <= _column(columns["quiet"])
-    times = {name: _column(columns[name]) for name in _TIMES}
+    component_codes = _encode_words(columns["component"], _number_words(COMPONENTS))
+    recovery_codes = _encode_words(columns["recovery"], _number_words(RECOVERIES))
+    is_quiet = restored <= _make_column(columns["quiet"])
+    times = {name: _make_column(columns[name]) for name in _TIMES}
     return Incidents(
         component=component_codes,
         is_failure=is_failure,
         left_out=reasons,
         is_quiet=is_quiet,
         owner=owner_codes,
-        owner_unit=_codes(owners, owner_units),
+        owner_unit=_encode_words(owners, owner_units),
         recovery=recovery_codes,
         restored=restored,
         **times,
@@ -200,15 +200,15 @@ def _load_columns(since: datetime | None) -> dict[str, tuple[Any, ...]]:
     return dict(zip(expressions, zip(*rows, strict=True), strict=True))
 
 
-def _numbers(words: Iterable[object]) -> dict[str, int]:
+def _number_words(words: Iterable[object]) -> dict[str, int]:
     return {str(word): number for number, word in enumerate(words)}
 
 
-def _codes(words: Iterable[str], numbers: dict[str, int]) -> Codes:
+def _encode_words(words: Iterable[str], numbers: dict[str, int]) -> Codes:
     return np.array([numbers[word] for word in words], dtype=np.int8)
 
 
-def _machines() -> tuple[dict[str, int], set[str]]:
+def _load_machines() -> tuple[dict[str, int], set[str]]:
     """By resource path: the unit of each machine of the inventory, and the machines that only spoke
     to us."""
     nodes = Node.objects.values_list("name", "is_provisional")
@@ -228,28 +228,28 @@ def _machines() -> tuple[dict[str, int], set[str]]:
     return units, provisional
 
 
-def _fleet() -> ServiceHistory:
+def _load_fleet() -> ServiceHistory:
     nodes = Node.objects.inventoried()
     switches = Switch.objects.inventoried()
     interconnect_switches = switches.filter(role__in=("leaf", "spine"))
     storage_switches = switches.filter(role="storage")
     starts = {
-        Unit.NODE: _starts(nodes, "in_service_since"),
-        Unit.INTERCONNECT_SWITCH: _starts(interconnect_switches, "in_service_since"),
-        Unit.STORAGE_SWITCH: _starts(storage_switches, "in_service_since"),
+        Unit.NODE: _load_starts(nodes, "in_service_since"),
+        Unit.INTERCONNECT_SWITCH: _load_starts(interconnect_switches, "in_service_since"),
+        Unit.STORAGE_SWITCH: _load_starts(storage_switches, "in_service_since"),
     }
     gpus = Gpu.objects.filter(node__is_provisional=False)
-    return ServiceHistory(starts=starts, gpus=_starts(gpus, "node__in_service_since"))
+    return ServiceHistory(starts=starts, gpus=_load_starts(gpus, "node__in_service_since"))
 
 
-def _starts(rows: QuerySet[Any], name: str) -> Floats:
-    return _column(rows.order_by().values_list(Hours(name), flat=True))
+def _load_starts(rows: QuerySet[Any], name: str) -> Floats:
+    return _make_column(rows.order_by().values_list(Hours(name), flat=True))
 
 
 def as_json(found: Summary) -> dict[str, Any]:
     """The shape of `kintsugi reliability --json` (docs/reference/contracts.md): hours as numbers,
     times as ISO 8601."""
-    classes = [_row(row) for row in found.classes]
+    classes = [_as_row(row) for row in found.classes]
     since = found.since.isoformat()
     until = found.until.isoformat()
     return {
@@ -258,13 +258,13 @@ def as_json(found: Summary) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "notice": found.notice,
         "left_out": found.left_out,
-        "all": _row(found.overall),
+        "all": _as_row(found.overall),
         "classes": classes,
         "definitions": found.definitions,
     }
 
 
-def _row(row: Figures) -> dict[str, Any]:
+def _as_row(row: Figures) -> dict[str, Any]:
     values = asdict(row)
     for name in ("exposure", "gpu_exposure", "up", "horizon", "longest_open"):
         values[f"{name}_hours"] = values.pop(name)

@@ -79,11 +79,11 @@ def lead_times(now: datetime) -> list[LeadTimes]:
     everybody_first = sorted(groups, key=lambda group: (group[0] != EVERYBODY, group))
     rows = []
     for vendor, part in everybody_first:
-        rows.append(_lead_times(vendor, part, groups[vendor, part], moves, now))
+        rows.append(_compute_lead_times(vendor, part, groups[vendor, part], moves, now))
     return rows
 
 
-def _lead_times(
+def _compute_lead_times(
     vendor: str,
     part: str,
     cases: list[VendorCase],
@@ -100,7 +100,7 @@ def _lead_times(
         history = [(row.move, row.to_state, row.at) for row in case_moves]
         for span in spans(history, now):
             spans_by_stage[span.stage].append(span)
-    stages = tuple(_stage(stage, found) for stage, found in spans_by_stage.items())
+    stages = tuple(_make_stage(stage, found) for stage, found in spans_by_stage.items())
     return LeadTimes(vendor, part, len(cases), dead, max(installed, dead), stages)
 
 
@@ -118,22 +118,22 @@ def spans(moves: Iterable[tuple[str, str, datetime]], now: datetime) -> Iterator
             ended_at = when
             break
         if what == Move.DEAD_ON_ARRIVAL:
-            yield from (span for span in _passed(at, stages, when) if span.has_ended)
+            yield from (span for span in _list_passed(at, stages, when) if span.has_ended)
             stages = STAGES[1:]  # the vendor is not called again
             at = {CaseState.OPENED: at[CaseState.OPENED], CaseState.SHIPPED: when}
             continue
         at.setdefault(CaseState(state), when)
-    yield from _passed(at, stages, ended_at)
+    yield from _list_passed(at, stages, ended_at)
 
 
-def _passed(
+def _list_passed(
     at: Mapping[CaseState, datetime], stages: Iterable[tuple[CaseState, CaseState]], until: datetime
 ) -> Iterator[Span]:
     for begins, ends in stages:
         if begins in at and ends in at:
-            yield Span((begins, ends), _days(at[begins], at[ends]), has_ended=True)
+            yield Span((begins, ends), _count_days(at[begins], at[ends]), has_ended=True)
         elif begins in at and not _is_past(at, ends):
-            yield Span((begins, ends), _days(at[begins], until), has_ended=False)
+            yield Span((begins, ends), _count_days(at[begins], until), has_ended=False)
 
 
 def _is_past(at: Mapping[CaseState, datetime], state: CaseState) -> bool:
@@ -142,11 +142,11 @@ def _is_past(at: Mapping[CaseState, datetime], state: CaseState) -> bool:
     return any(order.index(reached) > order.index(state) for reached in at)
 
 
-def _days(begins: datetime, ends: datetime) -> float:
+def _count_days(begins: datetime, ends: datetime) -> float:
     return max(0.0, (ends - begins).total_seconds() / _DAY_S)
 
 
-def _stage(stage: tuple[CaseState, CaseState], found: list[Span]) -> Stage:
+def _make_stage(stage: tuple[CaseState, CaseState], found: list[Span]) -> Stage:
     begins, ends = stage
     if not found:
         return Stage(begins, ends, Estimate(None, None, None), ended=0, count=0)

@@ -165,7 +165,7 @@ class Account:
 
     def as_json(self) -> dict[str, Any]:
         """Times as ISO 8601 with offset; the keys are those of this class."""
-        values: dict[str, Any] = _plain(asdict(self))
+        values: dict[str, Any] = _get_plain_value(asdict(self))
         return values
 
     def sections(self) -> list[Section]:
@@ -215,31 +215,31 @@ def text(account: Account) -> str:
 # ---------------------------------------------------------------------------
 
 
-def _root(account: Account) -> Iterator[Sentence]:
+def _describe_root(account: Account) -> Iterator[Sentence]:
     root = account.root
     if root is None:
         return
     what = f"{root.title} ({root.fault_type}) on {root.place}"
     began = f"{wording.moment(root.at)} by {_CLOCKS.get(root.clock, root.clock)}"
-    sources = f" by {_listed(root.sources)}" if root.sources else ""
+    sources = f" by {_format_list(root.sources)}" if root.sources else ""
     yield Sentence(f"{what}, {began}, seen{sources} at {wording.clock(root.observed_at)}.")
     chosen = f"{root.by} chose it" if root.by != KINTSUGI else "It is the root"
-    yield Sentence(f"{chosen}: {_ended(root.because)}")
-    yield from _tellers(root.told_by)
+    yield Sentence(f"{chosen}: {_end_sentence(root.because)}")
+    yield from _describe_tellers(root.told_by)
     if root.excerpt:
         yield Sentence(root.excerpt.strip(), Line.EVIDENCE)
 
 
-def _seen(account: Account) -> Iterator[Sentence]:
+def _describe_seen(account: Account) -> Iterator[Sentence]:
     for seen in account.seen:
-        clocks = _listed([_CLOCKS.get(clock, clock) for clock in seen.clocks])
-        sources = f", by {_listed(seen.sources)}" if seen.sources else ""
-        what = f"{_times(seen.faults)}{seen.title} ({seen.fault_type})"
-        where = _places(seen.places, seen.faults)
-        span = f"{_span(seen.first_at, seen.last_at)} by {clocks}{sources}"
+        clocks = _format_list([_CLOCKS.get(clock, clock) for clock in seen.clocks])
+        sources = f", by {_format_list(seen.sources)}" if seen.sources else ""
+        what = f"{_format_times(seen.faults)}{seen.title} ({seen.fault_type})"
+        where = _format_places(seen.places, seen.faults)
+        span = f"{_format_span(seen.first_at, seen.last_at)} by {clocks}{sources}"
         events = f"{seen.events} event{'' if seen.events == 1 else 's'}"
-        yield Sentence(f"{what} on {where}, {span}; {events}, {_standing(seen)}.")
-        yield from _tellers(seen.told_by)
+        yield Sentence(f"{what} on {where}, {span}; {events}, {_format_standing(seen)}.")
+        yield from _describe_tellers(seen.told_by)
         if seen.is_doubted:
             yield Sentence(
                 f"{seen.fault_type} is not believed: a text alone has told it, and it lifts no"
@@ -247,12 +247,12 @@ def _seen(account: Account) -> Iterator[Sentence]:
             )
 
 
-def _tellers(told_by: Sequence[str]) -> Iterator[Sentence]:
+def _describe_tellers(told_by: Sequence[str]) -> Iterator[Sentence]:
     for teller in told_by[:_NAMED]:
         yield Sentence(f"Told by {teller}.")
 
 
-def _standing(seen: SeenFaults) -> str:
+def _format_standing(seen: SeenFaults) -> str:
     if not seen.active:
         return "cleared" if seen.faults == 1 else "all cleared"
     if seen.active < seen.faults:
@@ -260,7 +260,7 @@ def _standing(seen: SeenFaults) -> str:
     return "it stands" if seen.faults == 1 else "all stand"
 
 
-def _reported(account: Account) -> Iterator[Sentence]:
+def _describe_reported(account: Account) -> Iterator[Sentence]:
     for report in account.reported:
         yield Sentence(
             f"{report.author} reported {report.place} at {wording.moment(report.at)}:"
@@ -268,124 +268,128 @@ def _reported(account: Account) -> Iterator[Sentence]:
         )
 
 
-def _changed(account: Account) -> Iterator[Sentence]:
+def _describe_changes(account: Account) -> Iterator[Sentence]:
     for change in account.changes[:_NAMED]:
         before = wording.duration(account.onset_at - change.at)
-        where = _places(change.places, change.machines) if change.places else "the whole site"
+        where = (
+            _format_places(change.places, change.machines) if change.places else "the whole site"
+        )
         reference = f" ({change.reference})" if change.reference else ""
         when = f"{wording.moment(change.at)}, {before} before"
-        what = f"{_ended(change.summary)}{reference}"
+        what = f"{_end_sentence(change.summary)}{reference}"
         yield Sentence(f"{when}, on {where}, by {change.author}: {what}")
     left = len(account.changes) - _NAMED
     if left > 0:
         yield Sentence(f"{left} more: `kintsugi change list`.")
 
 
-def _joined(account: Account) -> Iterator[Sentence]:
+def _describe_joined(account: Account) -> Iterator[Sentence]:
     for joined in account.joined:
         who = f"Rule {joined.rule}" if joined.by == KINTSUGI else joined.by
         faults = f"{joined.faults} faults" if joined.faults > 1 else "one fault"
-        fault_types = _listed(joined.fault_types[:_NAMED])
-        where = _places(joined.places, joined.faults)
+        fault_types = _format_list(joined.fault_types[:_NAMED])
+        where = _format_places(joined.places, joined.faults)
         yield Sentence(
-            f"{who} put {faults} here ({fault_types} on {where}): {_ended(joined.because)}"
+            f"{who} put {faults} here ({fault_types} on {where}): {_end_sentence(joined.because)}"
         )
 
 
-def _held_back_sentences(account: Account) -> Iterator[Sentence]:
+def _describe_held_back(account: Account) -> Iterator[Sentence]:
     if account.held_until is not None:
         yield Sentence(
             f"No repair starts before {wording.moment(account.held_until)}:"
-            f" {_ended(account.held_reason or 'held')}"
+            f" {_end_sentence(account.held_reason or 'held')}"
         )
-    yield from _judgements(account, "held", "withdrawn", "recorded")
+    yield from _describe_judgements(account, "held", "withdrawn", "recorded")
 
 
-def _concluded(account: Account) -> Iterator[Sentence]:
-    yield from _judgements(account, "concluded", "rerooted", "merged", "split")
+def _describe_conclusions(account: Account) -> Iterator[Sentence]:
+    yield from _describe_judgements(account, "concluded", "rerooted", "merged", "split")
 
 
-def _nearly(account: Account) -> Iterator[Sentence]:
-    yield from _judgements(account, "nearly")
+def _describe_nearly(account: Account) -> Iterator[Sentence]:
+    yield from _describe_judgements(account, "nearly")
 
 
-def _judgements(account: Account, *kinds: str) -> Iterator[Sentence]:
+def _describe_judgements(account: Account, *kinds: str) -> Iterator[Sentence]:
     for judged in account.judged:
         if judged.kind in kinds and judged.by == KINTSUGI:
             until = f" Until {wording.moment(judged.until)}." if judged.until else ""
             more = f" ({judged.times} times)" if judged.times > 1 else ""
             rule = f"{judged.rule}: " if judged.rule else ""
             yield Sentence(
-                f"{wording.moment(judged.last_at)} {rule}{_ended(judged.text)}{more}{until}"
+                f"{wording.moment(judged.last_at)} {rule}{_end_sentence(judged.text)}{more}{until}"
             )
 
 
-def _silence(account: Account) -> Iterator[Sentence]:
+def _describe_silence(account: Account) -> Iterator[Sentence]:
     quiet = account.silence
     if quiet is not None:
         until = f"until {wording.moment(quiet.until)}" if quiet.until else "until it is reviewed"
         yield Sentence(
-            f"{quiet.kind.capitalize()} by {quiet.author} {until}: {_ended(quiet.reason)}"
+            f"{quiet.kind.capitalize()} by {quiet.author} {until}: {_end_sentence(quiet.reason)}"
         )
-    yield from _judgements(account, "silenced", "announced")
+    yield from _describe_judgements(account, "silenced", "announced")
 
 
-def _people(account: Account) -> Iterator[Sentence]:
+def _describe_people(account: Account) -> Iterator[Sentence]:
     for done in account.people:
         what = done.what.replace("_", " ")
-        yield Sentence(f"{wording.moment(done.at)} {done.actor}, {what}: {_ended(done.text)}")
+        yield Sentence(
+            f"{wording.moment(done.at)} {done.actor}, {what}: {_end_sentence(done.text)}"
+        )
 
 
-def _others(account: Account) -> Iterator[Sentence]:
+def _describe_others(account: Account) -> Iterator[Sentence]:
     for other in account.others:
-        yield Sentence(f"#{other.incident} {other.relation}: {_ended(other.title)}")
+        yield Sentence(f"#{other.incident} {other.relation}: {_end_sentence(other.title)}")
 
 
 _SECTIONS = (
-    ("The cause", _root),
-    ("What was seen", _seen),
-    ("What people reported", _reported),
-    ("What was changed in the day before", _changed),
-    ("Why it is one incident", _joined),
-    ("What was concluded and moved", _concluded),
-    ("What was held back", _held_back_sentences),
-    ("What nearly matched", _nearly),
-    ("Who was not told, and why", _silence),
-    ("What people did", _people),
-    ("Other incidents of this story", _others),
+    ("The cause", _describe_root),
+    ("What was seen", _describe_seen),
+    ("What people reported", _describe_reported),
+    ("What was changed in the day before", _describe_changes),
+    ("Why it is one incident", _describe_joined),
+    ("What was concluded and moved", _describe_conclusions),
+    ("What was held back", _describe_held_back),
+    ("What nearly matched", _describe_nearly),
+    ("Who was not told, and why", _describe_silence),
+    ("What people did", _describe_people),
+    ("Other incidents of this story", _describe_others),
 )
 
 
-def _listed(words: Sequence[str]) -> str:
+def _format_list(words: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def _times(count: int) -> str:
+def _format_times(count: int) -> str:
     return "" if count == 1 else f"{count} x "
 
 
-def _places(places: Sequence[str], faults: int) -> str:
+def _format_places(places: Sequence[str], faults: int) -> str:
     shown = places[:_NAMED]
     left = faults - len(shown)
-    return _listed(shown) + (f" and {left} more" if left > 0 else "")
+    return _format_list(shown) + (f" and {left} more" if left > 0 else "")
 
 
-def _span(first: datetime, last: datetime) -> str:
+def _format_span(first: datetime, last: datetime) -> str:
     if first == last:
         return wording.moment(first)
     end = wording.clock(last) if last.date() == first.date() else wording.moment(last)
     return f"from {wording.moment(first)} to {end}"
 
 
-def _ended(sentence: str) -> str:
+def _end_sentence(sentence: str) -> str:
     return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
-def _plain(value: Any) -> Any:
+def _get_plain_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _get_plain_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_get_plain_value(inner) for inner in value]
     return value

@@ -47,7 +47,7 @@ def without_secrets(content: bytes, secrets: Collection[str] = ()) -> bytes:
     """Any bytes, with each known secret, and whatever looks like one, hidden: whether or not they
     are text."""
     hidden = HIDDEN.encode()
-    for secret in _worth_hiding(secrets):
+    for secret in _list_worth_hiding(secrets):
         for encoded in _encode(secret):
             content = content.replace(encoded, hidden)
     content = _KEY_BLOCK.sub(hidden, content)
@@ -85,10 +85,10 @@ def packed(
         "",
     ]
     manifest = "\n".join([*head, *lines, ""]).encode()
-    return _tarred(folder, [("MANIFEST.txt", manifest), *kept], at)
+    return _make_tar(folder, [("MANIFEST.txt", manifest), *kept], at)
 
 
-def _worth_hiding(secrets: Collection[str]) -> Iterable[str]:
+def _list_worth_hiding(secrets: Collection[str]) -> Iterable[str]:
     """A short one would be found in every second word; the longest first, since one may hold
     another."""
     return sorted(
@@ -103,7 +103,7 @@ def _encode(secret: str) -> Iterable[bytes]:
         yield secret.encode("latin-1")
 
 
-def _tarred(folder: str, files: Iterable[tuple[str, bytes]], at: datetime) -> bytes:
+def _make_tar(folder: str, files: Iterable[tuple[str, bytes]], at: datetime) -> bytes:
     buffer = io.BytesIO()
     moment = int(at.timestamp())
     with (

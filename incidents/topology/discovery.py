@@ -62,7 +62,7 @@ def commands() -> tuple[Command, ...]:
 
 def further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
     """The second round: the driver of each interface that is a PCI device."""
-    net = nic_outputs.net_files(_contents(outputs, "net"))
+    net = nic_outputs.net_files(_get_contents(outputs, "net"))
     named = sorted(netdev for netdev, about in net.items() if about.get("pci"))
     return tuple(
         Command(f"ethtool-i.{netdev}", ("ethtool", "-i", netdev), _LIMIT) for netdev in named
@@ -71,18 +71,20 @@ def further_commands(outputs: Mapping[str, Output]) -> tuple[Command, ...]:
 
 def node(target: Target, outputs: Mapping[str, Output]) -> DiscoveredMachine:
     """The parts of one node, joined with what the inventory knows of them."""
-    gpus = _gpus(target, outputs)
-    nics = _nics(target, outputs)
-    nvswitches = _nvswitches(outputs)
+    gpus = _parse_gpus(target, outputs)
+    nics = _parse_nics(target, outputs)
+    nvswitches = _parse_nvswitches(outputs)
     parts = {"gpus": gpus, "nics": nics, "nvswitches": nvswitches}
     given = frozenset(name for name, places in parts.items() if places)
     place = NodePlace(
         target.name, gpus=gpus, nics=nics, nvswitches=nvswitches, given=given, is_observed=True
     )
-    return DiscoveredMachine(place, _lldp_neighbours(outputs.get("lldp")), tuple(_failed(outputs)))
+    return DiscoveredMachine(
+        place, _parse_lldp_neighbours(outputs.get("lldp")), tuple(_list_failed(outputs))
+    )
 
 
-def _failed(outputs: Mapping[str, Output]) -> Iterator[str]:
+def _list_failed(outputs: Mapping[str, Output]) -> Iterator[str]:
     for name in _WHOLE:
         output = outputs.get(name)
         if output is None:
@@ -91,7 +93,7 @@ def _failed(outputs: Mapping[str, Output]) -> Iterator[str]:
             yield f"{name}: {'not installed' if output.is_missing else output.complaint}"
 
 
-def _gpus(target: Target, outputs: Mapping[str, Output]) -> tuple[GpuPlace, ...]:
+def _parse_gpus(target: Target, outputs: Mapping[str, Output]) -> tuple[GpuPlace, ...]:
     """A GPU keeps the index that the inventory has for its address; new ones count on in the
     driver's order."""
     output = outputs.get("nvidia-smi")
@@ -109,9 +111,9 @@ def _gpus(target: Target, outputs: Mapping[str, Output]) -> tuple[GpuPlace, ...]
     return tuple(places)
 
 
-def _nvswitches(outputs: Mapping[str, Output]) -> tuple[NvSwitchPlace, ...]:
+def _parse_nvswitches(outputs: Mapping[str, Output]) -> tuple[NvSwitchPlace, ...]:
     devices: dict[str, dict[str, str]] = {}
-    for path, text in _contents(outputs, "pci").items():
+    for path, text in _get_contents(outputs, "pci").items():
         *_, device, name = path.split("/")
         devices.setdefault(device, {})[name] = text.strip()
     addresses = []
@@ -123,18 +125,18 @@ def _nvswitches(outputs: Mapping[str, Output]) -> tuple[NvSwitchPlace, ...]:
     return tuple(NvSwitchPlace(pci) for pci in sorted(addresses))
 
 
-def _contents(outputs: Mapping[str, Output], name: str) -> Mapping[str, str]:
+def _get_contents(outputs: Mapping[str, Output], name: str) -> Mapping[str, str]:
     """The files that a command printed, by path; none where it was not run."""
     return files.contents(outputs[name]) if name in outputs else {}
 
 
-def _nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace, ...]:
+def _parse_nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace, ...]:
     """RDMA devices with their interfaces, then interfaces of PCI devices without one; as the
     inventory names them."""
-    net = nic_outputs.net_files(_contents(outputs, "net"))
+    net = nic_outputs.net_files(_get_contents(outputs, "net"))
     rdma_contents = {
-        **_contents(outputs, "infiniband"),
-        **_contents(outputs, "infiniband-device"),
+        **_get_contents(outputs, "infiniband"),
+        **_get_contents(outputs, "infiniband-device"),
     }
     by_pci = {}
     for netdev, about in net.items():
@@ -150,16 +152,16 @@ def _nics(target: Target, outputs: Mapping[str, Output]) -> tuple[NicPlace, ...]
         if about.get("pci") and netdev not in rdma_netdevs:
             nics[netdev] = NicPlace(netdev, about["pci"], netdev)
 
-    macs, versions = _macs(outputs), _firmware(outputs)
+    macs, versions = _parse_macs(outputs), _parse_firmware(outputs)
     places = []
     for nic in nics.values():
         mac = macs.get(nic.netdev, "")
         firmware = versions.get(nic.netdev, "")
-        places.append(_known(target, replace(nic, mac=mac, firmware=firmware)))
+        places.append(_keep_declared(target, replace(nic, mac=mac, firmware=firmware)))
     return tuple(places)
 
 
-def _macs(outputs: Mapping[str, Output]) -> dict[str, str]:
+def _parse_macs(outputs: Mapping[str, Output]) -> dict[str, str]:
     """Hardware addresses by interface, of `ip link`."""
     if "ip-link" not in outputs:
         return {}
@@ -167,7 +169,7 @@ def _macs(outputs: Mapping[str, Output]) -> dict[str, str]:
     return {netdev: link.mac for netdev, link in links.items()}
 
 
-def _known(target: Target, nic: NicPlace) -> NicPlace:
+def _keep_declared(target: Target, nic: NicPlace) -> NicPlace:
     """What is declared of the NIC stays: the machine tells names and addresses, the site what they
     are for."""
     expected = target.expected
@@ -175,7 +177,7 @@ def _known(target: Target, nic: NicPlace) -> NicPlace:
     return nic if row is None else replace(nic, device=row.device)
 
 
-def _firmware(outputs: Mapping[str, Output]) -> dict[str, str]:
+def _parse_firmware(outputs: Mapping[str, Output]) -> dict[str, str]:
     """Firmware by interface, of `ethtool -i`."""
     prefix = "ethtool-i."
     versions = {}
@@ -189,7 +191,7 @@ def _firmware(outputs: Mapping[str, Output]) -> dict[str, str]:
     return versions
 
 
-def _lldp_neighbours(output: Output | None) -> dict[str, Neighbour]:
+def _parse_lldp_neighbours(output: Output | None) -> dict[str, Neighbour]:
     """`lldpctl -f json`: one interface is a table, several are a list of tables; a name is text or
     {"value": text}."""
     try:
@@ -203,28 +205,28 @@ def _lldp_neighbours(output: Output | None) -> dict[str, Neighbour]:
         if not isinstance(table, dict):
             continue
         for netdev, about in table.items():
-            machine = _chassis_name(_get_nested(about, "chassis"))
+            machine = _parse_chassis_name(_get_nested(about, "chassis"))
             names = (
-                _text(_get_nested(about, "port", "id")),
-                _text(_get_nested(about, "port", "descr")),
+                _parse_text(_get_nested(about, "port", "id")),
+                _parse_text(_get_nested(about, "port", "descr")),
             )
             if machine:
-                neighbours[str(netdev)] = _neighbour(machine, names)
+                neighbours[str(netdev)] = _parse_neighbour(machine, names)
     return neighbours
 
 
-def _neighbour(machine: str, port_names: Iterable[str]) -> Neighbour:
+def _parse_neighbour(machine: str, port_names: Iterable[str]) -> Neighbour:
     return Neighbour(resources.short_host(machine), tuple(filter(None, port_names)))
 
 
-def _chassis_name(chassis: Any) -> str:
+def _parse_chassis_name(chassis: Any) -> str:
     """`{"leaf-01": {"id": ...}}`, or `{"id": ..., "name": ...}` in other versions."""
     chassis = chassis[0] if isinstance(chassis, list) and chassis else chassis
     if not isinstance(chassis, dict):
         return ""
     own_id = chassis.get("id")
     if isinstance(own_id, dict) and ("type" in own_id or "value" in own_id):
-        return _text(chassis.get("name"))
+        return _parse_text(chassis.get("name"))
     for name, about in chassis.items():
         if isinstance(about, dict):
             return str(name)
@@ -239,7 +241,7 @@ def _get_nested(table: Any, *keys: str) -> Any:
     return table
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if isinstance(value, list):
         value = value[0] if value else ""
     if isinstance(value, dict):
@@ -268,14 +270,14 @@ def switch_neighbours(target: Target, values: Mapping[str, SnmpValue]) -> dict[s
             continue
         own = tables.text(switch_tables.LLDP_LOCAL_PORT, parts[1])
         port = named.get(by_text.get(own, parts[1]), own)
-        port_id = _port_id(tables.column(switch_tables.LLDP_REMOTE_PORT).get(row))
+        port_id = _parse_port_id(tables.column(switch_tables.LLDP_REMOTE_PORT).get(row))
         description = tables.text(switch_tables.LLDP_REMOTE_PORT_DESCR, row)
         if port:
-            neighbours[port] = _neighbour(machine, (port_id, description))
+            neighbours[port] = _parse_neighbour(machine, (port_id, description))
     return neighbours
 
 
-def _port_id(value: SnmpValue) -> str:
+def _parse_port_id(value: SnmpValue) -> str:
     """A hardware address comes as six bytes, a name as text."""
     if isinstance(value, bytes) and len(value) == 6:
         is_text = all(32 <= byte < 127 for byte in value)

@@ -88,10 +88,10 @@ class Graph:
         feeds, the modules of one switch that hold as many ports. Of a pod none: what takes
         all of its leafs (power, settings) may take those of another too."""
         if "/module/" in place:
-            return self._modules_beside(place)
+            return self._get_modules_beside(place)
         return self._siblings.get(place, NOTHING) - {place}
 
-    def _modules_beside(self, module: str) -> frozenset[str]:
+    def _get_modules_beside(self, module: str) -> frozenset[str]:
         ports = len(self.ports_of(module))
         modules = self._modules_by_switch.get(resources.owner(module), NOTHING)
         alike = {sibling for sibling in modules if len(self.ports_of(sibling)) == ports}
@@ -293,18 +293,18 @@ class Graph:
         leafs of a pod, ports on a module, the cabled NICs of a node, machines elsewhere."""
         known = self._children.get(place)
         if known is None:
-            known = self._children[place] = self._hanging_on(place)
+            known = self._children[place] = self._get_hanging_on(place)
         return known
 
     @cached_property
     def _children(self) -> dict[str, frozenset[str]]:
         return {}
 
-    def _hanging_on(self, place: str) -> frozenset[str]:
+    def _get_hanging_on(self, place: str) -> frozenset[str]:
         if "/module/" in place:
             return self.ports_of(place)
         if place.startswith("switch/"):
-            return self._below_switch(place)
+            return self._get_below_switch(place)
         if place.startswith("node/"):
             return frozenset(self.far_ends(place))
         if place.startswith("rack/"):
@@ -320,7 +320,7 @@ class Graph:
         roles = self._paths[place].roles
         return frozenset(machine for machine, node in self._nodes.items() if node.role in roles)
 
-    def _below_switch(self, switch: str) -> frozenset[str]:
+    def _get_below_switch(self, switch: str) -> frozenset[str]:
         far = frozenset(self.far_ends(switch).values())
         role = self.role(switch)
         if role == MANAGEMENT:
@@ -334,14 +334,14 @@ class Graph:
         of its cables."""
         known = self._behind.get(place)
         if known is None:
-            known = self._behind[place] = self._machines_of(place)
+            known = self._behind[place] = self._get_machines(place)
         return known
 
     @cached_property
     def _behind(self) -> dict[str, frozenset[str]]:
         return {}
 
-    def _machines_of(self, place: str) -> frozenset[str]:
+    def _get_machines(self, place: str) -> frozenset[str]:
         if place.startswith("node/"):
             return self.switches_of(place) | {place}
         if "/module/" in place:

@@ -72,39 +72,39 @@ class _Reader:
         except (OSError, ValueError) as error:
             self.problems.append(f"{path}: cannot be read: {error}")
             return
-        takers = self._takers_by_table()
+        takers = self._get_takers_by_table()
         known = ("site", *takers)
         known_text = ", ".join(known)
         for name in tables:
             if name not in known:
                 self.problems.append(f"{path}: unknown table {name}; known are {known_text}")
         if "site" in tables:
-            self._take(f"{path}: [site]", tables["site"], self._site)
+            self._take(f"{path}: [site]", tables["site"], self._take_site)
         for table, take in takers.items():
             rows = tables.get(table, [])
             if not isinstance(rows, list):
                 self.problems.append(f"{path}: {table} is written as rows: [[{table}]]")
                 continue
-            lines = _lines_of(text, table, len(rows))
+            lines = _list_lines(text, table, len(rows))
             for line, row in zip(lines, rows, strict=True):
                 self._take(f"{path}:{line}: [[{table}]]", row, take)
 
-    def _takers_by_table(self) -> Mapping[str, Callable[[str, Row], None]]:
+    def _get_takers_by_table(self) -> Mapping[str, Callable[[str, Row], None]]:
         """What takes a row of each table, in the order of taking: machines before their parts."""
         machines_and_parts = {
-            "nodes": self._nodes,
-            "node": self._node,
-            "switches": self._switches,
-            "modules": self._modules,
-            "ports": self._ports,
+            "nodes": self._take_nodes,
+            "node": self._take_node,
+            "switches": self._take_switches,
+            "modules": self._take_modules,
+            "ports": self._take_ports,
         }
         surroundings = {
-            "cables": self._cables,
-            "racks": self._racks,
-            "feeds": self._feeds,
-            "storage": self._storage,
-            "expect": self._expect,
-            "aliases": self._alias,
+            "cables": self._take_cables,
+            "racks": self._take_racks,
+            "feeds": self._take_feeds,
+            "storage": self._take_storage,
+            "expect": self._take_expected,
+            "aliases": self._take_alias,
         }
         return machines_and_parts | surroundings
 
@@ -120,7 +120,7 @@ class _Reader:
             with contextlib.suppress(ValueError):
                 self.unread |= set(expand(str(names)))
 
-    def _site(self, where: str, row: Row) -> None:
+    def _take_site(self, where: str, row: Row) -> None:
         zone = row.text("time_zone", "UTC")
         try:
             get_zone(zone)
@@ -129,7 +129,7 @@ class _Reader:
         self.site = Site(row.text("name", ""), row.text("cluster_name", ""), zone)
         row.done()
 
-    def _nodes(self, where: str, row: Row) -> None:
+    def _take_nodes(self, where: str, row: Row) -> None:
         names = row.hosts("names")
         racks = row.spread("racks", names)
         addresses = row.paired("addresses", names)
@@ -160,11 +160,11 @@ class _Reader:
                 node, name=name, rack=rack, address=address, nics=nics, bmc_address=bmc
             )
 
-    def _node(self, where: str, row: Row) -> None:
+    def _take_node(self, where: str, row: Row) -> None:
         """One node in particular: what the row gives replaces what is known of the node."""
         name = row.name("name")
         text_keys = ("address", "role", "pod", "rack", "serial")
-        readers = {key: _reader(row.text, key, "") for key in text_keys}
+        readers = {key: _make_reader(row.text, key, "") for key in text_keys}
         readers["ssh_port"] = lambda: row.number("ssh_port", 22)
         readers["partitions"] = lambda: tuple(row.words("partitions"))
         readers["gpu_count"] = lambda: row.number_or_none("gpu_count")
@@ -180,7 +180,7 @@ class _Reader:
         self.nodes[name] = replace(place, **values, given=fields)
         self.where[f"node/{name}"] = where
 
-    def _switches(self, where: str, row: Row) -> None:
+    def _take_switches(self, where: str, row: Row) -> None:
         names = row.hosts("names")
         role = row.choice("role", SWITCH_ROLES)
         rails = row.rails(names)
@@ -212,7 +212,7 @@ class _Reader:
             )
         self.where[machine] = where
 
-    def _modules(self, where: str, row: Row) -> None:
+    def _take_modules(self, where: str, row: Row) -> None:
         for module in rules.modules(row):
             key = (module.switch, module.name)
             if key in self.modules:
@@ -222,7 +222,7 @@ class _Reader:
             self.modules[key] = module
             self.where[resources.module(*key)] = where
 
-    def _ports(self, where: str, row: Row) -> None:
+    def _take_ports(self, where: str, row: Row) -> None:
         """A later row says more of a port; it does not take back what an earlier one said."""
         for port in rules.ports(row):
             earlier = self.ports.get((port.switch, port.name), port)
@@ -233,7 +233,7 @@ class _Reader:
             self.ports[(port.switch, port.name)] = replace(earlier, **declared)
             self.where[resources.port(port.switch, port.name)] = where
 
-    def _cables(self, where: str, row: Row) -> None:
+    def _take_cables(self, where: str, row: Row) -> None:
         speed = row.number("speed_gbps", 0)
         for a, b in rules.cables(row):
             for end in (a, b):
@@ -248,7 +248,7 @@ class _Reader:
             self.ends.update({a: b, b: a})
             self.cables.append(CablePlace(a, b, speed or None))
 
-    def _racks(self, where: str, row: Row) -> None:
+    def _take_racks(self, where: str, row: Row) -> None:
         names = row.hosts("names")
         pod = row.text("pod", "")
         feeds = tuple(row.words("feeds"))
@@ -258,12 +258,12 @@ class _Reader:
             self.racks[name] = RackPlace(name, pod, feeds, switch)
             self.where[f"rack/{name}"] = where
 
-    def _feeds(self, where: str, row: Row) -> None:
+    def _take_feeds(self, where: str, row: Row) -> None:
         names, source = row.hosts("names"), row.text("source", "")
         row.done()
         self.feeds.update({name: FeedPlace(name, source) for name in names})
 
-    def _storage(self, where: str, row: Row) -> None:
+    def _take_storage(self, where: str, row: Row) -> None:
         mount = row.text("mount")
         source = row.text("source", "")
         servers = tuple(row.hosts_or_none("servers"))
@@ -274,7 +274,7 @@ class _Reader:
         self.storage[mount] = StoragePlace(mount, source, servers, switches, nics, roles)
         self.where[f"mount/{mount}"] = where
 
-    def _expect(self, where: str, row: Row) -> None:
+    def _take_expected(self, where: str, row: Row) -> None:
         kind = row.choice("kind", TARGET_KINDS)
         roles = row.words("roles", ("",))
         settings, urls = row.texts("settings"), row.texts("urls")
@@ -286,7 +286,7 @@ class _Reader:
                 self.problems.append(f"{where}: {kind} {role} stands in an earlier row too")
             self.roles[(kind, role)] = RolePlace(kind, role, settings, urls, mounts, services)
 
-    def _alias(self, where: str, row: Row) -> None:
+    def _take_alias(self, where: str, row: Row) -> None:
         name, resource = row.text("name"), row.text("resource")
         if not _PATH.fullmatch(resource):
             row.wrong.append(f"resource {resource!r} is no resource path such as node/gn001")
@@ -296,7 +296,7 @@ class _Reader:
         self.aliases[name] = resource
 
 
-def _reader(read: Callable[..., Any], *words: Any) -> Callable[[], Any]:
+def _make_reader(read: Callable[..., Any], *words: Any) -> Callable[[], Any]:
     return lambda: read(*words)
 
 
@@ -323,7 +323,7 @@ def _make_topology(reader: _Reader) -> Topology:
     storage = tuple(reader.storage.values())
     roles = tuple(reader.roles.values())
     cables = tuple(reader.cables)
-    aliases = _nic_aliases(nodes) | reader.aliases
+    aliases = _get_nic_aliases(nodes) | reader.aliases
     return Topology(
         site=reader.site,
         nodes=nodes,
@@ -339,7 +339,7 @@ def _make_topology(reader: _Reader) -> Topology:
     )
 
 
-def _nic_aliases(nodes: Iterable[NodePlace]) -> dict[str, str]:
+def _get_nic_aliases(nodes: Iterable[NodePlace]) -> dict[str, str]:
     """mlx5_core speaks of PCI addresses: each is another name of the NIC, and so is its
     interface."""
     nic_aliases = {}
@@ -353,7 +353,7 @@ def _nic_aliases(nodes: Iterable[NodePlace]) -> dict[str, str]:
     return nic_aliases
 
 
-def _lines_of(text: str, table: str, count: int) -> list[str]:
+def _list_lines(text: str, table: str, count: int) -> list[str]:
     """Line numbers (1-based) of `[[table]]`, in order; tomllib keeps none. `?` for rows written in
     another way."""
     header = re.compile(rf"\s*\[\[\s*{table}\s*\]\]")

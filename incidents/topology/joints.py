@@ -18,11 +18,11 @@ def problems(topology: Topology, where: Mapping[str, str], unread: Container[str
     """One line each, behind the place that `where` has of the resource. `unread`: names of rows
     that were wrong."""
     missing = list(_ends(topology, where, unread))
-    missing += _modules(topology, where, unread)
-    missing += _racks(topology, where)
-    found = list(_folded(missing))
-    found += _shared(topology, where)
-    found += _both(topology, where)
+    missing += _check_modules(topology, where, unread)
+    missing += _check_racks(topology, where)
+    found = list(_fold_problems(missing))
+    found += _check_shared(topology, where)
+    found += _check_both(topology, where)
     return found
 
 
@@ -49,7 +49,7 @@ def _ends(
             yield where[end], f"{end}: {name} has no such NIC in its row"
 
 
-def _modules(
+def _check_modules(
     topology: Topology, where: Mapping[str, str], unread: Container[str]
 ) -> Iterator[tuple[str, str]]:
     switches = {switch.name for switch in topology.switches}
@@ -71,7 +71,7 @@ def _modules(
                 yield where[path], f"{path}: {port_name} is in module {first_module} already"
 
 
-def _racks(topology: Topology, where: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _check_racks(topology: Topology, where: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     feeds = {feed.name for feed in topology.feeds}
     switches = {switch.name for switch in topology.switches}
     for rack in topology.racks:
@@ -88,7 +88,7 @@ def _racks(topology: Topology, where: Mapping[str, str]) -> Iterator[tuple[str, 
                 yield place, f"{path.mount}: no switch {switch} in [[switches]]"
 
 
-def _folded(found: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _fold_problems(found: Iterable[tuple[str, str]]) -> Iterator[str]:
     """At most a few lines of one place, then how many more there are."""
     by_place: dict[str, list[str]] = {}
     for place, text in found:
@@ -99,17 +99,18 @@ def _folded(found: Iterable[tuple[str, str]]) -> Iterator[str]:
             yield f"{place}: and {len(texts) - _MOST_ALIKE} more of this row"
 
 
-def _shared(topology: Topology, where: Mapping[str, str]) -> Iterator[str]:
+def _check_shared(topology: Topology, where: Mapping[str, str]) -> Iterator[str]:
     """Addresses and serials that stand in two places."""
     seen: dict[tuple[str, str, int], str] = {}
-    for resource, what, value, port in _told_once(topology):
+    for resource, what, value, port in _list_values_told_once(topology):
         other = seen.setdefault((what, value, port), resource)
         if value and other != resource:
             place = where.get(resources.owner(resource), "")
-            yield f"{place}: {_short(resource)}: the {what} {value} belongs to {_short(other)} too"
+            owner = _format_short(other)
+            yield f"{place}: {_format_short(resource)}: the {what} {value} belongs to {owner} too"
 
 
-def _told_once(topology: Topology) -> Iterator[tuple[str, str, str, int]]:
+def _list_values_told_once(topology: Topology) -> Iterator[tuple[str, str, str, int]]:
     """(resource, what, value, port): no two resources may have the same value and port."""
     for node in topology.nodes:
         own = resources.node(node.name)
@@ -131,13 +132,13 @@ def _told_once(topology: Topology) -> Iterator[tuple[str, str, str, int]]:
         yield own, "serial", switch.serial, 0
 
 
-def _both(topology: Topology, where: Mapping[str, str]) -> Iterator[str]:
+def _check_both(topology: Topology, where: Mapping[str, str]) -> Iterator[str]:
     nodes = {node.name for node in topology.nodes}
     switches = {switch.name for switch in topology.switches}
     for name in sorted(nodes & switches):
         yield f"{where[resources.switch(name)]}: {name} is a node and a switch"
 
 
-def _short(resource: str) -> str:
+def _format_short(resource: str) -> str:
     """A whole machine by its name, a part by its path."""
     return resource.partition("/")[2] if resource.count("/") == 1 else resource

@@ -180,7 +180,7 @@ class Row:
     def nics(self, names: Sequence[str]) -> list[tuple[NicPlace, ...]]:
         """Of each of the names: device names, or tables. `addresses` in a table has one entry for
         each name."""
-        read = [self._nic(value, names) for value in self._get("nics", [])]
+        read = [self._parse_nic(value, names) for value in self._get("nics", [])]
         columns = [column for column in read if column is not None]
         if len({column[0].device for column in columns}) < len(columns):
             self.wrong.append("nics: one device stands twice")
@@ -189,7 +189,7 @@ class Row:
             nics_by_name.append(tuple(column[number] for column in columns))
         return nics_by_name
 
-    def _nic(self, value: object, names: Sequence[str]) -> list[NicPlace] | None:
+    def _parse_nic(self, value: object, names: Sequence[str]) -> list[NicPlace] | None:
         row = Row(dict(value) if isinstance(value, dict) else {"device": value})
         device = row.text("device")
         pci = resources.pci_address(row.text("pci", "")) or ""

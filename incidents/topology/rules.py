@@ -15,14 +15,14 @@ def cables(row: Row) -> Iterable[tuple[str, str]]:
     if "a" in row.values:
         ends = [(row.text("a"), row.text("b"))]
     elif "nodes" in row.values:
-        ends = list(_node_cables(row))
+        ends = list(_list_node_cables(row))
     else:
-        ends = list(_layer_cables(row))
+        ends = list(_list_layer_cables(row))
     row.done()
     return ends
 
 
-def _node_cables(row: Row) -> Iterator[tuple[str, str]]:
+def _list_node_cables(row: Row) -> Iterator[tuple[str, str]]:
     """NIC number r of node number k goes to switch number r, port number k."""
     nodes, switches = row.hosts("nodes"), row.hosts("switches")
     nics, port = row.words("nics"), row.ports("ports")
@@ -33,7 +33,7 @@ def _node_cables(row: Row) -> Iterator[tuple[str, str]]:
             yield resources.nic(node, nic), resources.port(switch, port(number))
 
 
-def _layer_cables(row: Row) -> Iterator[tuple[str, str]]:
+def _list_layer_cables(row: Row) -> Iterator[tuple[str, str]]:
     """Every lower switch has `links` cables to every upper one; ports count on across the other
     layer."""
     lower = row.hosts("lower")

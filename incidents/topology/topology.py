@@ -276,16 +276,16 @@ def _split(hostlist: str) -> Iterable[str]:
         if depth not in (0, 1):
             raise ValueError(f"{hostlist}: brackets do not match")
         if sign == "," and depth == 0:
-            yield _whole(part, hostlist)
+            yield _expand_whole(part, hostlist)
             part = ""
         else:
             part += sign
     if depth:
         raise ValueError(f"{hostlist}: brackets do not match")
-    yield _whole(part, hostlist)
+    yield _expand_whole(part, hostlist)
 
 
-def _whole(part: str, hostlist: str) -> str:
+def _expand_whole(part: str, hostlist: str) -> str:
     if not part.strip():
         raise ValueError(f"{hostlist!r}: an empty name")
     return part.strip()
@@ -299,7 +299,7 @@ def _expand_part(part: str) -> list[str]:
     after = part[found.end() :]
     middles: list[str] = []
     for span in found[1].split(","):
-        middles += _numbers(span.strip(), part)
+        middles += _expand_numbers(span.strip(), part)
         _check_count(len(middles), part)
     endings = _expand_part(after) if after else [""]
     _check_count(len(middles) * len(endings), part)
@@ -312,7 +312,7 @@ def _check_count(count: int, hostlist: str) -> None:
         raise ValueError(f"{hostlist}: more than {_MOST_HOSTS} names")
 
 
-def _numbers(span: str, part: str) -> list[str]:
+def _expand_numbers(span: str, part: str) -> list[str]:
     found = _SPAN.fullmatch(span)
     if found is None:
         raise ValueError(f"{part}: {span!r} is no number and no range such as 001-050")

@@ -97,7 +97,7 @@ class Aggregation:
         conclusive = [count for count in counts if count.is_conclusive and count.place in shown_at]
         for count in symptom_counts.resolve_ties(conclusive):
             self._conclude(count, symptoms)
-        self.suspicions += [self._suspect(count) for count in counts if count.holds]
+        self.suspicions += [self._make_suspicion(count) for count in counts if count.holds]
 
     def _require_all_symptoms(
         self, rule: AggregationRule, counts: Sequence[SymptomCount], cases: Sequence[FaultCase]
@@ -177,7 +177,7 @@ class Aggregation:
         event.attributes[CONCLUDED_BY] = rule.name
         self.events.append(event)
 
-    def _suspect(self, count: SymptomCount) -> Suspicion:
+    def _make_suspicion(self, count: SymptomCount) -> Suspicion:
         rule = count.rule
         place = self.batch.format_resource(count.place)
         shown = f"{len(count.counted)} of {count.of} behind {place}"

@@ -55,11 +55,11 @@ def check_clocks(
     for item in (*items, *clock_faults):
         is_live = boots.get(item.event.event_id) is Boot.THIS
         ordered = redate(item, clocks.dated(item.event, is_live=True)) if is_live else item
-        checked.append(_with_history(ordered, names.node_of(item.owner), repairs))
+        checked.append(_add_history(ordered, names.node_of(item.owner), repairs))
     return grace_periods.apply_grace(checked, now)
 
 
-def _with_history(item: Item, node: Node | None, repairs: Mapping[str, LastRepair]) -> Item:
+def _add_history(item: Item, node: Node | None, repairs: Mapping[str, LastRepair]) -> Item:
     booted_at = node.boot_seen_at if node is not None else None
     repair = repairs.get(item.resource)
     if repair is None:
@@ -84,10 +84,10 @@ def find_boots(
     if not early:
         return {}
     latest_at = min(item.event.observed_at for item in early) - _APART
-    usual = _usual_lags({item.owner for item in early}, latest_at)
+    usual = _get_usual_lags({item.owner for item in early}, latest_at)
     found: dict[str, Boot] = {}
     for item in early:
-        boot = _boot(item, names, repaired.get(item.resource), usual.get(item.owner))
+        boot = _get_boot(item, names, repaired.get(item.resource), usual.get(item.owner))
         if boot is not None:
             found[item.event.event_id] = boot
     return found
@@ -165,7 +165,7 @@ def _is_dated_before(item: Item, node: Node | None) -> bool:
     )
 
 
-def _boot(
+def _get_boot(
     item: Item, names: Names, repair: LastRepair | None, usual: timedelta | None
 ) -> Boot | None:
     """None: it is dated after all that is known, and nothing says that its clock is wrong."""
@@ -198,7 +198,7 @@ def _is_recorded(item: Item) -> bool:
     return same.filter(began_by_then).exists()
 
 
-def _usual_lags(owners: set[str], latest_at: datetime) -> dict[str, timedelta]:
+def _get_usual_lags(owners: set[str], latest_at: datetime) -> dict[str, timedelta]:
     """How far each machine's own dates were behind our clock when it last raised a fault by then;
     polls have our dates. What it has raised since says nothing: that may have been held up together
     with what comes now.

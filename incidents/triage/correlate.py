@@ -195,11 +195,11 @@ def _apply(
         _count(batch, case, item)
         repeated[verdict.kind, item.fingerprint, verdict.reason] += item.event.count
     elif verdict.kind is VerdictKind.ESCALATED and case is not None:
-        _escalate(batch, case, item, verdict)
+        _raise_severity(batch, case, item, verdict)
     elif case is not None and case.row.is_active:
         _count_return(batch, case, item)
     elif case is not None and recurrence.is_same(case, item):
-        _return(batch, case, item, verdict)
+        _reactivate(batch, case, item, verdict)
     else:
         _raise(batch, case, item, verdict, names)
 
@@ -218,7 +218,7 @@ def _count(batch: TriageBatch, case: FaultCase, item: Item) -> None:
         placement.correlate_again(batch, case)
 
 
-def _escalate(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) -> None:
+def _raise_severity(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) -> None:
     row, event = case.row, item.event
     if case.is_believed and not event.provenance.forger.is_believed:
         case.count(event, item.quiet)
@@ -234,7 +234,7 @@ def _escalate(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict)
     batch.note(ChangeKind.ESCALATED, case, case.member, verdict.reason)
 
 
-def _return(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) -> None:
+def _reactivate(batch: TriageBatch, case: FaultCase, item: Item, verdict: Verdict) -> None:
     """The same row counts on while its incident is open, or its end is recent."""
     is_flapping = verdict.kind is VerdictKind.FLAPPING
     case.come_back(item.event.occurred_at, item.limits, is_flapping=is_flapping)

@@ -98,11 +98,11 @@ def apply_grace(items: Sequence[Item], now: datetime) -> list[Item]:
     if not graced:
         return list(items)
     machines = load_machines({item.resource for item in graced}, now)
-    until = {item.event.event_id: _until(item, machines, now) for item in graced}
+    until = {item.event.event_id: _get_end(item, machines, now) for item in graced}
     return [replace(item, waits_until=until.get(item.event.event_id)) for item in items]
 
 
-def _until(item: Item, machines: Machines, now: datetime) -> datetime | None:
+def _get_end(item: Item, machines: Machines, now: datetime) -> datetime | None:
     """A kernel's stamp tells of a boot that no poll has seen yet."""
     period = item.kind.boot_grace
     known = machines.waits_until(item.resource, period, now)

@@ -105,11 +105,11 @@ def _list_sightings(
     sightings = []
     for fingerprint, times in times_of.items():
         symptom = first_of[fingerprint]
-        sightings += [replace(symptom, at=at) for at in _first_of_moments(times)]
+        sightings += [replace(symptom, at=at) for at in _list_first_of_moments(times)]
     return sightings
 
 
-def _first_of_moments(times: Iterable[datetime]) -> Iterator[datetime]:
+def _list_first_of_moments(times: Iterable[datetime]) -> Iterator[datetime]:
     """The first of those that come within moments of each other."""
     last: datetime | None = None
     for at in sorted(times):

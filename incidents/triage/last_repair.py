@@ -46,9 +46,9 @@ def find_last_repairs(items: Sequence[Item], now: datetime) -> dict[str, LastRep
     """By resource, the newest that is later than any of these items. One query while nothing was
     repaired lately."""
     oldest = min((item.event.occurred_at for item in items), default=now)
-    found = list(_repairs(items, oldest))
+    found = list(_load_repairs(items, oldest))
     if oldest < now - TOLERANCE:
-        found += _replacements(items, oldest)
+        found += _load_replacements(items, oldest)
     newest: dict[str, LastRepair] = {}
     for resource, repair in found:
         known = newest.get(resource)
@@ -61,7 +61,7 @@ def may_be_older(oldest: datetime) -> bool:
     return Incident.objects.filter(repaired_at__gt=oldest).exists()
 
 
-def _repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str, LastRepair]]:
+def _load_repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str, LastRepair]]:
     """An incident's repair covers the resources of its faults, and no other part of the machine."""
     repaired = dict(_REPAIRED.rows(oldest=oldest))
     if not repaired:
@@ -77,7 +77,7 @@ def _repairs(items: Sequence[Item], oldest: datetime) -> Iterable[tuple[str, Las
             )
 
 
-def _replacements(items: Sequence[Item], oldest: datetime) -> list[tuple[str, LastRepair]]:
+def _load_replacements(items: Sequence[Item], oldest: datetime) -> list[tuple[str, LastRepair]]:
     """A part that has left its slot took its old faults along; a node's own stay ends all that it
     had."""
     slots = {slot for item in items for slot in (item.resource, item.owner)}

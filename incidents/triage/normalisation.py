@@ -93,10 +93,10 @@ def redate(item: Item, dated: Dated) -> Item:
 
 def normalise(events: Sequence[FaultEvent], catalog: Catalog, names: Names) -> list[Item]:
     """Raises EventRefused for an event that must not reach a table."""
-    return [_item(event, catalog, names) for event in events]
+    return [_make_item(event, catalog, names) for event in events]
 
 
-def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
+def _make_item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
     """Raises EventRefused for what must not reach a table."""
     for name, value, longest in (
         ("fault_type", event.fault_type, _LONGEST_TYPE),
@@ -112,7 +112,7 @@ def _item(event: FaultEvent, catalog: Catalog, names: Names) -> Item:
     if not 1 <= event.count <= _LARGEST_COUNT:
         raise EventRefused(f"count is {event.count}; expected 1 to {_LARGEST_COUNT}")
     resource = names.resolve(event.resource)
-    kind = catalog.get(event.fault_type) or _unlisted(event)
+    kind = catalog.get(event.fault_type) or _make_unlisted_type(event)
     keys = [key(event.event_id)]
     if event.source_key:
         keys.append(f"k:{hashlib.sha256(event.source_key.encode()).hexdigest()[:32]}")
@@ -133,7 +133,7 @@ def key(event_id: str) -> str:
     return f"e:{hashlib.sha256(event_id.encode()).hexdigest()[:32]}"
 
 
-def _unlisted(event: FaultEvent) -> FaultType:
+def _make_unlisted_type(event: FaultEvent) -> FaultType:
     """A type that this catalogue does not have, as a newer detector may send: kept, for a person to
     close."""
     return FaultType(

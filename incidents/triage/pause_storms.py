@@ -41,7 +41,7 @@ def conclude(batch: TriageBatch, came: Iterable[FaultCase]) -> list[FaultEvent]:
         is_known = (SOURCE, card) in active or (CARD_STORM, card) in active
         if not is_known:
             text = _format_evidence(batch, card, ports)
-            events.append(_event(EventKind.RAISED, card, text, batch.now))
+            events.append(_make_event(EventKind.RAISED, card, text, batch.now))
     return events
 
 
@@ -53,7 +53,7 @@ def find_ended(rows: Collection[Fault], now: datetime) -> list[FaultEvent]:
     found = sources(set(still), graphs.current())
     text = "no port stands still because of it any more"
     return [
-        _event(EventKind.CLEARED, row.resource, text, now)
+        _make_event(EventKind.CLEARED, row.resource, text, now)
         for row in rows
         if row.resource not in found
     ]
@@ -68,7 +68,7 @@ def _format_evidence(batch: TriageBatch, card: str, ports: Collection[str]) -> s
     )
 
 
-def _event(kind: EventKind, card: str, text: str, now: datetime) -> FaultEvent:
+def _make_event(kind: EventKind, card: str, text: str, now: datetime) -> FaultEvent:
     event = make_conclusion(kind, SOURCE, card, text=text, now=now)
     event.attributes[CONCLUDED_BY] = RULE
     return event

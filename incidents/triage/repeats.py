@@ -132,7 +132,7 @@ def count_repeats(items: Sequence[Item], names: Names, *, now: datetime) -> list
     """
     if _may_be_stale(items, now):
         raise NotOnlyRepeats
-    repeats = _locked(sorted({item.fingerprint for item in items}))
+    repeats = _lock_repeats(sorted({item.fingerprint for item in items}))
     if any(item.fingerprint not in repeats for item in items):
         raise NotOnlyRepeats
     fresh = upsert.remember(sorted({key for item in items for key in item.keys}), now)
@@ -174,7 +174,7 @@ def _may_be_stale(items: Sequence[Item], now: datetime) -> bool:
     return oldest < now - clocks.TOLERANCE and last_repair.may_be_older(oldest)
 
 
-def _locked(fingerprints: Sequence[str]) -> dict[str, _RepeatCount]:
+def _lock_repeats(fingerprints: Sequence[str]) -> dict[str, _RepeatCount]:
     """The active faults, locked. Left out, as their events mean more: one that flaps and has ended,
     or has its end set by time, and what people alone have told so far."""
     repeats = {}

@@ -58,10 +58,10 @@ def sweep(*, now: datetime) -> list[Change]:
     changes: list[Change] = []
     # No lock is taken while nothing is due, as at most sweeps.
     if _QUIET.values(now=now):
-        changes += _in_one_go(_end_quiet_faults, _quiet_faults(now), now)
+        changes += _sweep_in_one_transaction(_end_quiet_faults, _get_quiet_faults(now), now)
     if _HELD.values(now=now):
-        changes += _in_one_go(_end_hold_downs, _held_faults(now), now)
-    changes += _steady(now)
+        changes += _sweep_in_one_transaction(_end_hold_downs, _get_held_faults(now), now)
+    changes += _end_flapping(now)
     changes += after_repair.returned(now)
     changes += unhealed.parted(now)
     changes += _settle_forgotten(now)
@@ -111,7 +111,7 @@ def gpus_reset(
         place, clears=str(ClearRule.AFTER_REBOOT), action__in=ended, last_seen_at__lt=reset_at
     )
     reason = f"the GPU was reset at {clock(reset_at)}"
-    return _in_one_go(
+    return _sweep_in_one_transaction(
         lambda due, at: _clear(due, at, lambda case: (reset_at, reason)), standing, now
     )
 
@@ -134,7 +134,7 @@ def fault_witnessed(fault_type: str, resource: str, *, told_by: Provenance, now:
         persist(batch)
 
 
-def _in_one_go(
+def _sweep_in_one_transaction(
     work: Callable[[QuerySet[Fault], datetime], list[Change]], due: QuerySet[Fault], now: datetime
 ) -> list[Change]:
     with transaction.atomic():
@@ -142,16 +142,16 @@ def _in_one_go(
         return work(due, now)
 
 
-def _quiet_faults(now: Moment) -> QuerySet[Fault]:
+def _get_quiet_faults(now: Moment) -> QuerySet[Fault]:
     return Fault.objects.active().filter(clears_at__lte=now)
 
 
-def _held_faults(now: Moment) -> QuerySet[Fault]:
+def _get_held_faults(now: Moment) -> QuerySet[Fault]:
     return Fault.objects.active().filter(held_until__lte=now)
 
 
-_QUIET = Prepared(lambda: _quiet_faults(Given("now")).values_list("pk")[:1])
-_HELD = Prepared(lambda: _held_faults(Given("now")).values_list("pk")[:1])
+_QUIET = Prepared(lambda: _get_quiet_faults(Given("now")).values_list("pk")[:1])
+_HELD = Prepared(lambda: _get_held_faults(Given("now")).values_list("pk")[:1])
 
 
 def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
@@ -168,7 +168,7 @@ def _end_quiet_faults(due: QuerySet[Fault], now: datetime) -> list[Change]:
     return _clear(due, now, ended)
 
 
-def _steady(now: datetime) -> list[Change]:
+def _end_flapping(now: datetime) -> list[Change]:
     """Faults that flapped and now stand without a change. Those that ended last have their end set
     by time."""
     rows = _FLAPPING.rows()
@@ -177,18 +177,18 @@ def _steady(now: datetime) -> list[Change]:
     with transaction.atomic():
         upsert.lock_placement()
         batch = TriageBatch(fault_catalog.load(), now)
-        for case in load_faults(batch, _flapping().order_by("fingerprint").select_for_update()):
+        for case in load_faults(batch, _get_flapping().order_by("fingerprint").select_for_update()):
             if _is_over(case.row.fault_type, case.row.changes_at, now=now):
                 _stands(case, batch)
         persist(batch)
         return batch.changes
 
 
-def _flapping() -> QuerySet[Fault]:
+def _get_flapping() -> QuerySet[Fault]:
     return Fault.objects.active().filter(is_flapping=True, clears_at=None)
 
 
-_FLAPPING = Prepared(lambda: _flapping().values_list("fault_type", "changes_at"))
+_FLAPPING = Prepared(lambda: _get_flapping().values_list("fault_type", "changes_at"))
 
 
 def _is_over(fault_type: str, changes_at: list[str], *, now: datetime) -> bool:
@@ -230,16 +230,16 @@ def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
     """Faults that outlasted their hold-down get their place."""
     batch = TriageBatch(fault_catalog.load(), now)
     held = list(due.order_by("fingerprint").select_for_update()[:_MOST_AT_ONCE])
-    machines = grace_periods.load_machines({row.resource for row in held if _period(row)}, now)
-    rows = _no_longer_waiting(held, machines, now)
+    machines = grace_periods.load_machines({row.resource for row in held if _get_period(row)}, now)
+    rows = _list_no_longer_waiting(held, machines, now)
     cases = load_faults(batch, rows)
     hosts = {resources.host_of(row.owner) for row in rows} - {None}
     batch.nodes = {f"node/{node.name}": node for node in Node.objects.filter(name__in=hosts)}
     load_neighbourhood(batch, {(row.fault_type, row.resource) for row in rows})
     for case in cases:
         case.row.held_until, case.is_changed = None, True
-        if _period(case.row) and grace_periods.is_over_by_itself(
-            case.row, _period(case.row), machines
+        if _get_period(case.row) and grace_periods.is_over_by_itself(
+            case.row, _get_period(case.row), machines
         ):
             placement.clear_fault(
                 batch, case, case.row.last_seen_at, "seen only while its machine started"
@@ -254,7 +254,7 @@ def _end_hold_downs(due: QuerySet[Fault], now: datetime) -> list[Change]:
     return batch.changes + settle(unsettled, batch=batch, now=now)
 
 
-def _no_longer_waiting(
+def _list_no_longer_waiting(
     held: Iterable[Fault], machines: grace_periods.Machines, now: datetime
 ) -> list[Fault]:
     """What no boot, no planned work and no overload of our own explains any more.
@@ -265,7 +265,7 @@ def _no_longer_waiting(
     later: dict[datetime, list[int]] = defaultdict(list)
     is_overloaded = overload.suspends(now)
     for row in held:
-        until = machines.waits_until(row.resource, _period(row), now)
+        until = machines.waits_until(row.resource, _get_period(row), now)
         if until is None and is_overloaded and row.fault_type in UNREACHABLE:
             until = now + overload.ASKED_AGAIN
         if until is None:
@@ -277,7 +277,7 @@ def _no_longer_waiting(
     return due
 
 
-def _period(row: Fault) -> timedelta:
+def _get_period(row: Fault) -> timedelta:
     kind = fault_catalog.load().get(row.fault_type)
     return kind.boot_grace if kind is not None else timedelta(0)
 

@@ -59,21 +59,21 @@ def grace() -> timedelta:
 
 def parted(now: datetime) -> list[Change]:
     """Gives what did not heal its own place. One query while everything heals."""
-    due = _due(now)
+    due = _list_due(now)
     if not due:
         return []
     with transaction.atomic():
         upsert.lock_placement()
         changes: list[Change] = []
         for parent in load_incidents(TriageBatch(fault_catalog.load(), now), due):
-            placed = _placed_by_people(parent)
+            placed = _get_placed_by_people(parent)
             children = [
                 fault
                 for fault in parent.members
                 if fault.row.pk not in placed and _is_child(fault, parent)
             ]
             if children and parent.row.state in _STATES:
-                changes += _part(parent, children, now)
+                changes += _split_incident(parent, children, now)
         return changes
 
 
@@ -103,7 +103,7 @@ def _build_symptom_counts() -> QuerySet[IncidentFault, Any]:
 _SYMPTOM_COUNTS = Prepared(_build_symptom_counts)
 
 
-def _due(now: datetime) -> list[int]:
+def _list_due(now: datetime) -> list[int]:
     """Incidents whose cause is over, that have been calm for the grace, and of which something
     still stands.
 
@@ -128,7 +128,9 @@ def _due(now: datetime) -> list[int]:
     # Another fault of the cause's own part, or of its cable's other end, is the cause by another
     # name: it is not over.
     apply_grace = apply_grace.exclude(
-        members__in=IncidentFault.objects.filter(rule__in=_of_cause(), fault__is_active=True)
+        members__in=IncidentFault.objects.filter(
+            rule__in=_list_rules_of_cause(), fault__is_active=True
+        )
     )
     return list(
         apply_grace.filter(healed | passed)
@@ -137,7 +139,7 @@ def _due(now: datetime) -> list[int]:
     )
 
 
-def _of_cause() -> list[str]:
+def _list_rules_of_cause() -> list[str]:
     """The rules that join what shows the cause itself: faults of one part, of both ends of a cable,
     ports it pauses."""
     return [rule.name for rule in site_rules.joining() if set(rule.relations) <= _BY_ANOTHER_NAME]
@@ -152,12 +154,14 @@ def _is_child(fault: FaultCase, parent: IncidentCase) -> bool:
     return blocks(fault, parent.root.row.pk)
 
 
-def _placed_by_people(parent: IncidentCase) -> set[int]:
+def _get_placed_by_people(parent: IncidentCase) -> set[int]:
     links = IncidentFault.objects.filter(fault__in=[fault.row.pk for fault in parent.members])
     return set(links.exclude(placed_by=KINTSUGI).values_list("fault_id", flat=True))
 
 
-def _part(parent: IncidentCase, children: Sequence[FaultCase], now: datetime) -> list[Change]:
+def _split_incident(
+    parent: IncidentCase, children: Sequence[FaultCase], now: datetime
+) -> list[Change]:
     ids = [child.row.pk for child in children]
     IncidentFault.objects.filter(fault_id__in=ids).delete()
     batch = TriageBatch(fault_catalog.load(), now, hidden=frozenset({parent.row.pk}))
@@ -178,7 +182,7 @@ def _part(parent: IncidentCase, children: Sequence[FaultCase], now: datetime) ->
 
 
 def _tell_children(parent: IncidentCase, cases: Sequence[FaultCase], batch: TriageBatch) -> None:
-    for incident in _homes(cases):
+    for incident in _list_homes(cases):
         text = (
             f"It was a symptom of incident #{parent.row.pk} ({parent.row.title}). What caused that"
             f" is over, and for {duration(grace())} nothing more has cleared there; this still"
@@ -191,7 +195,7 @@ def _tell_parent(parent: IncidentCase, cases: Sequence[FaultCase], batch: Triage
     """After the batch is written: the new incidents have their numbers."""
     more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
     names = "; ".join(batch.format_fault(case.row) for case in cases[:_NAMED]) + more
-    numbers = ", ".join(f"#{incident.row.pk}" for incident in _homes(cases))
+    numbers = ", ".join(f"#{incident.row.pk}" for incident in _list_homes(cases))
     text = (
         f"The cause is over, but this did not heal with it: {names}. It has been told by itself"
         f" since now: incident {numbers or 'none yet, it is held down'}."
@@ -207,18 +211,18 @@ def _tell_parent(parent: IncidentCase, cases: Sequence[FaultCase], batch: Triage
             recorded_at=batch.now,
         )
         incidents = [parent.row] if case.member is None else [parent.row, case.member.row]
-        decisions += [_for_incident(decision, incident) for incident in incidents]
+        decisions += [_make_for_incident(decision, incident) for incident in incidents]
     Decision.objects.bulk_create(decisions)
     batch.changes.append(Change(parent.row.pk, None, ChangeKind.RECORDED, text))
 
 
-def _for_incident(decision: Decision, incident: Incident) -> Decision:
+def _make_for_incident(decision: Decision, incident: Incident) -> Decision:
     decision = copy(decision)
     decision.incident = incident
     return decision
 
 
-def _homes(cases: Sequence[FaultCase]) -> list[IncidentCase]:
+def _list_homes(cases: Sequence[FaultCase]) -> list[IncidentCase]:
     return list(
         {id(case.member): case.member for case in cases if case.member is not None}.values()
     )

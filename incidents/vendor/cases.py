@@ -92,13 +92,13 @@ def open_case(
         cases = VendorCase.objects.filter(part=found.part, resource=found.slot)
         known = cases.exclude(state=CaseState.CLOSED).select_for_update().first()
         if known is not None and known.state != CaseState.VERIFIED:
-            return _goes_on(known, incident, actor=actor, note=note, now=now)
+            return _continue_case(known, incident, actor=actor, note=note, now=now)
         if known is not None:
             why = "The same part is called for anew."
             move(known.pk, Move.CLOSE, actor=actor, note=why, now=now)
         try:
             with transaction.atomic():
-                return _new(
+                return _open_new(
                     incident, found, facts or Facts(), actor=actor, note=note, key=key, now=now
                 )
         except IntegrityError:  # another hand was quicker
@@ -138,7 +138,7 @@ def move(
             )
         if what is Move.CLOSE and before is not CaseState.VERIFIED and not note.strip():
             return Refused("A case that ends without a verified part needs a word why.")
-        consequences = _consequences(case, what, serial.strip(), now)
+        consequences = _get_consequences(case, what, serial.strip(), now)
         if isinstance(consequences, Refused):
             return consequences
         values = {
@@ -221,7 +221,7 @@ def taken_up(case_id: int, *, now: datetime, note: str) -> None:
     )
 
 
-def _new(
+def _open_new(
     incident: Incident,
     found: parts.Found,
     facts: Facts,
@@ -245,7 +245,7 @@ def _new(
     return Opened(case.pk, is_new=True, text=text)
 
 
-def _goes_on(
+def _continue_case(
     case: VendorCase, incident: Incident, *, actor: str, note: str, now: datetime
 ) -> Opened | Refused:
     """A part that has its case already. One that was left by an incident that is over goes to the
@@ -273,7 +273,7 @@ def _goes_on(
     return Opened(case.pk, is_new=False, text=text)
 
 
-def _consequences(
+def _get_consequences(
     case: VendorCase, what: Move, serial: str, now: datetime
 ) -> dict[str, Any] | Refused:
     """What the move sets beside the state."""

@@ -48,7 +48,7 @@ def due(now: datetime) -> list[str]:
     """What was written down, in sentences. Four queries while there is nothing to say."""
     sentences = _put_in(now)
     sentences += _verify_restored(now)
-    sentences += _late(now)
+    sentences += _list_late(now)
     sentences += spare_watch.due(now)
     return sentences
 
@@ -76,7 +76,7 @@ def _put_in(now: datetime) -> list[str]:
         )
         if is_other and parts.seen_since(case):
             note = "Polls see another part in the slot."
-            told += _moved(case, Move.INSTALL, note, now)
+            told += _move(case, Move.INSTALL, note, now)
     return told
 
 
@@ -85,16 +85,16 @@ def _verify_restored(now: datetime) -> list[str]:
     then."""
     told = []
     for case in _RESTORED.objects():
-        told += _moved(case, Move.VERIFY, "Service was restored with it.", now)
+        told += _move(case, Move.VERIFY, "Service was restored with it.", now)
     return told
 
 
-def _moved(case: VendorCase, what: Move, note: str, now: datetime) -> list[str]:
+def _move(case: VendorCase, what: Move, note: str, now: datetime) -> list[str]:
     outcome = cases.move(case.pk, what, actor=KINTSUGI, note=note, now=now)
     return [outcome.text] if isinstance(outcome, cases.CaseMoved) else []
 
 
-def _late(now: datetime) -> list[str]:
+def _list_late(now: datetime) -> list[str]:
     lengths = expected()
     reminders = []
     for case in _UNTOLD.objects(before=now - REMIND_EVERY):

@@ -27,36 +27,36 @@ def pieces(case: VendorCase) -> list[Piece]:
     account_text = accounts.text(account) if account is not None else ""
     account_json = account.as_json() if account is not None else None
     evidence = [
-        _text("case.txt", _case(case)),
-        _text("incident.txt", account_text.splitlines()),
-        _text("incident.json", [json.dumps(account_json, indent=1)]),
+        _make_text("case.txt", _describe_case(case)),
+        _make_text("incident.txt", account_text.splitlines()),
+        _make_text("incident.json", [json.dumps(account_json, indent=1)]),
     ]
     evidence += [
-        _text("timeline.txt", _timeline(case.incident)),
-        _text("log-excerpts.txt", _excerpts(case.incident)),
+        _make_text("timeline.txt", _describe_timeline(case.incident)),
+        _make_text("log-excerpts.txt", _list_excerpts(case.incident)),
     ]
     evidence += [
-        _text("part-history.txt", _history(case)),
-        _text("topology.txt", _topology(case)),
+        _make_text("part-history.txt", _describe_history(case)),
+        _make_text("topology.txt", _describe_topology(case)),
     ]
     return evidence
 
 
 def lines_of(rows: Iterable[tuple[datetime | None, str]]) -> list[str]:
     """A line for each, with its time first; those without one have none."""
-    return [_line(at, text) for at, text in rows]
+    return [_format_line(at, text) for at, text in rows]
 
 
-def _line(at: datetime | None, text: str) -> str:
+def _format_line(at: datetime | None, text: str) -> str:
     time = moment(at) if at is not None else "-"
     return f"{time:24} {text}"
 
 
-def _text(name: str, lines: Iterable[str]) -> Piece:
+def _make_text(name: str, lines: Iterable[str]) -> Piece:
     return Piece(name, _OURS, ("\n".join(lines) + "\n").encode())
 
 
-def _case(case: VendorCase) -> list[str]:
+def _describe_case(case: VendorCase) -> list[str]:
     facts = {
         "case of Kintsugi": case.pk,
         "case of the vendor": case.number or "not known",
@@ -74,16 +74,16 @@ def _case(case: VendorCase) -> list[str]:
     lines.append("")
     for row in case.moves.order_by("pk"):
         text = f"{row.move}: {row.to_state} {row.serial} {row.note}"
-        lines.append(_line(row.at, text.rstrip()))
+        lines.append(_format_line(row.at, text.rstrip()))
     return lines
 
 
-def _timeline(incident: Incident) -> list[str]:
+def _describe_timeline(incident: Incident) -> list[str]:
     entries = incident.timeline.order_by("pk")
     return lines_of((entry.occurred_at, f"{entry.kind}: {entry.text}") for entry in entries)
 
 
-def _excerpts(incident: Incident) -> list[str]:
+def _list_excerpts(incident: Incident) -> list[str]:
     """What each fault was judged by: lines of kernel logs and of detectors, as they were kept."""
     members = list(members_of(incident.pk))
     kept: dict[int, list[Evidence]] = {link.fault_id: [] for link in members}
@@ -95,40 +95,40 @@ def _excerpts(incident: Incident) -> list[str]:
         place = f"{fault.fault_type} on {fault.resource}"
         lines.append(f"{place}, {link.role}, seen {fault.count} times")
         for row in kept[link.fault_id]:
-            lines.append(_line(row.occurred_at, f"{row.source}: {row.excerpt}"))
+            lines.append(_format_line(row.occurred_at, f"{row.source}: {row.excerpt}"))
         lines.append("")
     return lines
 
 
-def _history(case: VendorCase) -> list[str]:
+def _describe_history(case: VendorCase) -> list[str]:
     serials = [serial for serial in (case.old_serial, case.new_serial) if serial]
     is_slot_or_part = Q(slot=case.resource) | Q(serial__in=serials)
     stays = InService.objects.filter(is_slot_or_part, part=case.part).order_by("from_at", "pk")
     lines = ["Where the part was, and what was in its slot:"]
-    lines += lines_of((stay.from_at, _stay(stay)) for stay in stays)
+    lines += lines_of((stay.from_at, _format_stay(stay)) for stay in stays)
 
     is_of_slot = Q(root_resource=case.resource) | Q(members__fault__resource=case.resource)
     incidents = Incident.objects.filter(is_of_slot).exclude(pk=case.incident_id).distinct()
     lines += ["", "Earlier incidents of this slot:"]
     for incident in incidents.order_by("-onset_at")[:_EARLIER]:
         text = f"{incident} ({incident.state}; recovery: {incident.recovery})"
-        lines.append(_line(incident.onset_at, text))
+        lines.append(_format_line(incident.onset_at, text))
 
     others = VendorCase.objects.filter(resource=case.resource, part=case.part).exclude(pk=case.pk)
     lines += ["", "Earlier vendor cases of this slot:"]
     for other in others.order_by("opened_at"):
         text = f"{other}: {other.old_serial} {other.number} {other.state}"
-        lines.append(_line(other.opened_at, text))
+        lines.append(_format_line(other.opened_at, text))
     return lines
 
 
-def _stay(row: InService) -> str:
+def _format_stay(row: InService) -> str:
     until = moment(row.to_at) if row.to_at is not None else "now"
     place = f"{row.part} {row.serial} in {row.slot} until {until}."
     return f"{place} {row.came} {row.went}".rstrip()
 
 
-def _topology(case: VendorCase) -> list[str]:
+def _describe_topology(case: VendorCase) -> list[str]:
     kind, _, name = case.incident.owner.partition("/")
     if kind == "switch":
         switch = Switch.objects.filter(name=name).first()

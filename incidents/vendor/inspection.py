@@ -37,43 +37,43 @@ def pieces(target: Target | None, shell: Shell, *, field_diagnostics: str = "") 
     """Every look, each missing one with why. `field_diagnostics`: a path whose last part is a
     pattern."""
     if target is None:
-        return [_missing(name, "the machine is no node of the inventory") for name in LOOKS]
+        return [_make_missing(name, "the machine is no node of the inventory") for name in LOOKS]
     try:
         outputs = shell.run_all(target, "vendor-evidence", list(LOOKS.values()))
     except (DetectorError, NotConfigured) as error:
         why = str(error)
-        return [_missing(name, why) for name in LOOKS] + _unasked(field_diagnostics, why)
+        return [_make_missing(name, why) for name in LOOKS] + _list_unasked(field_diagnostics, why)
     own_pieces = []
     for name, look in LOOKS.items():
-        own_pieces.append(_piece(name, outputs.get(look.name), look))
+        own_pieces.append(_make_piece(name, outputs.get(look.name), look))
     if not field_diagnostics:
         return own_pieces
-    return own_pieces + _field_diagnostics(target, shell, field_diagnostics)
+    return own_pieces + _collect_field_diagnostics(target, shell, field_diagnostics)
 
 
-def _missing(name: str, why: str) -> Piece:
-    return Piece(name, _source(LOOKS[name]), missing=why)
+def _make_missing(name: str, why: str) -> Piece:
+    return Piece(name, _format_source(LOOKS[name]), missing=why)
 
 
-def _source(look: Command) -> str:
+def _format_source(look: Command) -> str:
     return f"`{' '.join(look.argv)}` on the node"
 
 
-def _piece(name: str, output: Output | None, look: Command) -> Piece:
+def _make_piece(name: str, output: Output | None, look: Command) -> Piece:
     if output is None:
-        return _missing(name, "it was not asked")
+        return _make_missing(name, "it was not asked")
     if output.is_missing:
-        return _missing(name, f"{look.argv[0]} is not installed there")
+        return _make_missing(name, f"{look.argv[0]} is not installed there")
     if not output.stdout.strip():
-        return _missing(name, output.complaint)
-    return Piece(name, _source(look), output.stdout)
+        return _make_missing(name, output.complaint)
+    return Piece(name, _format_source(look), output.stdout)
 
 
-def _unasked(pattern: str, why: str) -> list[Piece]:
+def _list_unasked(pattern: str, why: str) -> list[Piece]:
     return [Piece("field-diagnostics", pattern, missing=why)] if pattern else []
 
 
-def _field_diagnostics(target: Target, shell: Shell, pattern: str) -> list[Piece]:
+def _collect_field_diagnostics(target: Target, shell: Shell, pattern: str) -> list[Piece]:
     path = PurePosixPath(pattern)
     listing = ("find", str(path.parent), "-maxdepth", "1", "-type", "f", "-name", path.name)
     try:
@@ -81,20 +81,20 @@ def _field_diagnostics(target: Target, shell: Shell, pattern: str) -> list[Piece
         names = sorted(output.stdout.decode(errors="replace").splitlines())
         if not names:
             why = "no such file there" if output.status == 0 else output.complaint
-            return _unasked(pattern, why)
+            return _list_unasked(pattern, why)
         kept = []
         for name in names[-_MOST_FILES:]:
             if PurePosixPath(name).parent == path.parent:
-                kept.append(_file(target, shell, name))
+                kept.append(_fetch_file(target, shell, name))
     except DetectorError as error:
-        return _unasked(pattern, str(error))
+        return _list_unasked(pattern, str(error))
     left = len(names) - _MOST_FILES
     if left > 0:
-        kept += _unasked(pattern, f"{left} files more than the last {_MOST_FILES}")
+        kept += _list_unasked(pattern, f"{left} files more than the last {_MOST_FILES}")
     return kept
 
 
-def _file(target: Target, shell: Shell, name: str) -> Piece:
+def _fetch_file(target: Target, shell: Shell, name: str) -> Piece:
     output = shell.run(target, ("tail", "-c", str(MOST_OF_ONE), name), _LATER)
     inside = f"field-diagnostics/{PurePosixPath(name).name}"
     if output.status != 0:

@@ -52,7 +52,7 @@ def about(
         )
     if not _is_known(machine):
         return Refused(f"{machine} is not in the inventory: import it first, then open the case.")
-    slot = _slot(path)
+    slot = _get_slot(path)
     kind = part or part_of(slot)
     return Found(kind, slot, in_slot(kind, slot))
 
@@ -88,7 +88,7 @@ def elsewhere(case: VendorCase, serial: str) -> str:
     return rows.values_list("slot", flat=True).first() or ""
 
 
-def _slot(path: str) -> str:
+def _get_slot(path: str) -> str:
     """A port's part is the module in its cage; a device that is no part of the ledger is its
     machine's."""
     words = path.split("/")

@@ -47,23 +47,25 @@ def part(kind: str, resource: str) -> str:
 
 def opened(case: VendorCase, note: str) -> str:
     serial = f", serial {case.old_serial}" if case.old_serial else ", serial not known"
-    return _sentence(
+    return _format_sentence(
         f"Vendor case {case.pk} is opened for {part(case.part, case.resource)}{serial}", note
     )
 
 
 def goes_on(case: VendorCase) -> str:
     part_name = part(case.part, case.resource)
-    return _sentence(f"Vendor case {case.pk} for {part_name} goes on: it is {case.state}", "")
+    return _format_sentence(
+        f"Vendor case {case.pk} for {part_name} goes on: it is {case.state}", ""
+    )
 
 
 def moved(case: VendorCase, what: Move, note: str) -> str:
-    text = f"{_named(case)}: {_HAPPENED[what]}"
+    text = f"{_format_name(case)}: {_HAPPENED[what]}"
     if what is Move.INSTALL:
         text = f"{text}, serial {case.new_serial}"
     if what is Move.DEAD_ON_ARRIVAL:
         text = f"{text} (dead parts so far: {case.dead_on_arrival})"
-    return _sentence(text, note)
+    return _format_sentence(text, note)
 
 
 def noted(case: VendorCase, note: str) -> str:
@@ -71,7 +73,7 @@ def noted(case: VendorCase, note: str) -> str:
     advance = "advance" if case.is_advance else ""
     known = [text for text in (number, case.vendor, advance) if text]
     known_text = ", ".join(known) or "nothing more known"
-    return _sentence(f"Vendor case {case.pk}: {known_text}", note)
+    return _format_sentence(f"Vendor case {case.pk}: {known_text}", note)
 
 
 def format_request(case: VendorCase) -> str:
@@ -99,7 +101,8 @@ def format_request(case: VendorCase) -> str:
 
 def late(case: VendorCase, lasted: str, expected: str) -> str:
     what = part(case.part, case.resource)
-    return f"{_named(case)} for {what} is {case.state} for {lasted}; {expected} are expected there."
+    name = _format_name(case)
+    return f"{name} for {what} is {case.state} for {lasted}; {expected} are expected there."
 
 
 def late_ask(case: VendorCase, lasted: str) -> str:
@@ -107,9 +110,9 @@ def late_ask(case: VendorCase, lasted: str) -> str:
     return f"{to_do}: vendor case {case.pk} stands there for {lasted}."
 
 
-def _named(case: VendorCase) -> str:
+def _format_name(case: VendorCase) -> str:
     return f"Vendor case {case.pk}" + (f" ({case.number})" if case.number else "")
 
 
-def _sentence(text: str, note: str) -> str:
+def _format_sentence(text: str, note: str) -> str:
     return f"{text}. {note.strip()}".strip()

@@ -56,14 +56,14 @@ MORE: dict[str, dict[str, Any]] = {
     "runbooks.slurm.jobs.parse_squeue": {"between": "\x1f"},
     "runbooks.slurm.jobs.parse_node_lists": {"between": "\x1f"},
     "runbooks.slurm.jobs.parse_sacct": {"name": "kintsugi"},
-    "incidents.notify.slack.blocks._plain_text": {"limit": 300},
-    "incidents.notify.slack.mrkdwn._clip": {"limit": 300, "table": {"<": "&lt;"}},
+    "incidents.notify.slack.blocks._make_plain_text": {"limit": 300},
+    "incidents.notify.slack.mrkdwn._shorten": {"limit": 300, "table": {"<": "&lt;"}},
     "incidents.notify.slack.mrkdwn.escape": {"limit": 300},
     "incidents.notify.slack.mrkdwn.plain": {"limit": 300},
     "incidents.checks.cables._replace_paths": {"names": {"node/gn001": "gn001", "a": "b"}},
-    "incidents.polling.polling._decoded": {"looked_at": None},
+    "incidents.polling.polling._decode": {"looked_at": None},
     "incidents.text.archive.without_secrets": {"secrets": ["known-secret"]},
-    "incidents.vendor.texts._sentence": {"note": "a note"},
+    "incidents.vendor.texts._format_sentence": {"note": "a note"},
     "runbooks.slurm.node_states._parse_seconds": {"default": timedelta(0)},
 }
 # Rows as the programs print them, to be made long in each of their parts.

@@ -57,7 +57,7 @@ REFUSALS = (
 )
 MORE: dict[str, dict[str, Any]] = {
     "incidents.maintenance.planning.machines": {"there": KnownNames(frozenset(), frozenset())},
-    "incidents.topology.inventory_file._lines_of": {"table": "node", "count": 1},
+    "incidents.topology.inventory_file._list_lines": {"table": "node", "count": 1},
     "kintsugi.clients.credentials._line": {"number": 0, "table": "ssh", "key": "user"},
     "runbooks.text_templates.fill": {"node": "gn001", "fault_type": "gpu.lost", "incident": 1},
 }

@@ -59,7 +59,7 @@ class FarEnd:
     description: str = ""
 
 
-def _json(stdout: bytes) -> Any:
+def _parse_json(stdout: bytes) -> Any:
     """The first array or object in an output, whatever a shell printed before it; None where there
     is none."""
     text = stdout.decode("utf-8", "replace")
@@ -72,9 +72,9 @@ def _json(stdout: bytes) -> Any:
 
 def interfaces(stdout: bytes) -> dict[str, ConfiguredInterface]:
     """`ip -j addr`, or the text of `ip addr` and `ip link`."""
-    rows = _json(stdout)
+    rows = _parse_json(stdout)
     if not isinstance(rows, list) or not any(isinstance(row, dict) for row in rows):
-        return _interfaces_of_text(stdout.decode("utf-8", "replace"))
+        return _parse_text(stdout.decode("utf-8", "replace"))
     found = {}
     for row in rows:
         name = row.get("ifname") if isinstance(row, dict) else None
@@ -85,18 +85,20 @@ def interfaces(stdout: bytes) -> dict[str, ConfiguredInterface]:
             (str(item["local"]), bool(item.get("dadfailed"))) for item in held if item.get("local")
         ]
         mtu = row.get("mtu")
-        found[name] = _interface(name, mtu if isinstance(mtu, int) else None, texts)
+        found[name] = _make_interface(name, mtu if isinstance(mtu, int) else None, texts)
     return found
 
 
-def _interface(name: str, mtu: Optional[int], texts: list[tuple[str, bool]]) -> ConfiguredInterface:
+def _make_interface(
+    name: str, mtu: Optional[int], texts: list[tuple[str, bool]]
+) -> ConfiguredInterface:
     """`texts`: each address, and whether it was refused as a duplicate."""
     usable = tuple(address for address, is_refused in texts if not is_refused)
     refused = tuple(address for address, is_refused in texts if is_refused)
     return ConfiguredInterface(name, mtu, usable, refused)
 
 
-def _interfaces_of_text(text: str) -> dict[str, ConfiguredInterface]:
+def _parse_text(text: str) -> dict[str, ConfiguredInterface]:
     links = list(_LINK.finditer(text))
     found = {}
     for number, link in enumerate(links):
@@ -106,14 +108,14 @@ def _interfaces_of_text(text: str) -> dict[str, ConfiguredInterface]:
             for address in _ADDRESS.finditer(text, link.end(), end)
         ]
         mtu = int(link["mtu"]) if link["mtu"] else None
-        found[link["name"]] = _interface(link["name"], mtu, texts)
+        found[link["name"]] = _make_interface(link["name"], mtu, texts)
     return found
 
 
 def neighbours(stdout: bytes) -> list[LldpNeighbour]:
     """`ip -j neigh`: those that have answered."""
     found = []
-    for row in _list(_json(stdout)):
+    for row in _list(_parse_json(stdout)):
         if not isinstance(row, dict) or set(map(str, _list(row.get("state")))) & _GONE:
             continue
         address, mac = row.get("dst"), row.get("lladdr")
@@ -157,7 +159,7 @@ def autonegotiation(stdout: bytes) -> str:
 def far_ends(stdout: bytes) -> dict[str, FarEnd]:
     """`lldpctl -f json`: by interface. A single interface is an object, several are a list of
     objects."""
-    whole = _json(stdout)
+    whole = _parse_json(stdout)
     held = (
         whole.get("lldp", {}).get("interface")
         if isinstance(whole, dict) and _is_table(whole.get("lldp"))
@@ -168,13 +170,13 @@ def far_ends(stdout: bytes) -> dict[str, FarEnd]:
         if not isinstance(part, dict):
             continue
         for netdev, row in part.items():
-            end = _far_end(row) if isinstance(row, dict) else None
+            end = _parse_far_end(row) if isinstance(row, dict) else None
             if end is not None:
                 found[str(netdev)] = end
     return found
 
 
-def _far_end(row: Mapping[str, Any]) -> Optional[FarEnd]:
+def _parse_far_end(row: Mapping[str, Any]) -> Optional[FarEnd]:
     """`chassis` holds the system's name as its key; without one it is the chassis itself, told by
     an id alone."""
     chassis, port = row.get("chassis"), row.get("port")

@@ -39,7 +39,7 @@ def is_one(text: bytes) -> bool:
 def read(reading: Reading, output: Output) -> Iterator[Observation]:
     document = parse_document(output.stdout) or {}
     if isinstance(document.get("intf_status"), list):
-        yield from _interfaces(reading, document)
+        yield from _observe_interfaces(reading, document)
         return
     files = {
         path: text.strip()
@@ -47,7 +47,7 @@ def read(reading: Reading, output: Output) -> Iterator[Observation]:
         if isinstance(text, str) and path.startswith("/sys/")
     }
     if files:
-        yield from _sysfs(reading, files)
+        yield from _observe_sysfs(reading, files)
     elif "zone_geom" in document:  # a table of what should be there: nothing is said of what is
         for name, rows in sorted(document.items()):
             yield reading.saw(
@@ -55,14 +55,17 @@ def read(reading: Reading, output: Output) -> Iterator[Observation]:
             )
 
 
-def _interfaces(reading: Reading, document: Mapping[str, Any]) -> Iterator[Observation]:
+def _observe_interfaces(reading: Reading, document: Mapping[str, Any]) -> Iterator[Observation]:
     """Each interface that is configured, as the kernel has it."""
     there = {
         str(row.get("ifname")): row for row in document["intf_status"] if isinstance(row, dict)
     }
-    configured, macs = _table(document.get("intf_ifcfg")), _table(document.get("phys_macaddr"))
+    configured, macs = (
+        _get_table(document.get("intf_ifcfg")),
+        _get_table(document.get("phys_macaddr")),
+    )
     for name in sorted(configured):
-        settings = _table(configured[name])
+        settings = _get_table(configured[name])
         resource = resources.nic(reading.target.name, name[:80])
         row = there.get(name)
         sentence = f"{name} is configured and {'there' if row else 'not there'}"
@@ -91,11 +94,11 @@ def _interfaces(reading: Reading, document: Mapping[str, Any]) -> Iterator[Obser
             )
 
 
-def _table(value: object) -> dict[str, Any]:
+def _get_table(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _sysfs(reading: Reading, files: Mapping[str, str]) -> Iterator[Observation]:
+def _observe_sysfs(reading: Reading, files: Mapping[str, str]) -> Iterator[Observation]:
     parts: dict[str, dict[str, str]] = {}
     kinds: dict[str, str] = {}
     for path, text in files.items():
@@ -112,11 +115,11 @@ def _sysfs(reading: Reading, files: Mapping[str, str]) -> Iterator[Observation]:
         part[found["rest"]] = text
     for pci, part in sorted(parts.items()):
         if kinds[pci] == "infiniband":
-            yield from _port(reading, part)
-    yield from _links(reading, files, kinds)
+            yield from _observe_port(reading, part)
+    yield from _observe_links(reading, files, kinds)
 
 
-def _port(reading: Reading, part: Mapping[str, str]) -> Iterator[Observation]:
+def _observe_port(reading: Reading, part: Mapping[str, str]) -> Iterator[Observation]:
     """A port of InfiniBand is cabled where it is there at all; of an Ethernet port alone that
     cannot be told."""
     device, netdev = part.get("infiniband.name", ""), part.get("net.name", "")
@@ -136,7 +139,7 @@ def _port(reading: Reading, part: Mapping[str, str]) -> Iterator[Observation]:
         yield reading.saw("nic.firmware", part["fw_ver"][:80], resource)
 
 
-def _links(
+def _observe_links(
     reading: Reading, files: Mapping[str, str], kinds: Mapping[str, str]
 ) -> Iterator[Observation]:
     """A card whose link is slower than most of the node's cards: the snapshot does not say what

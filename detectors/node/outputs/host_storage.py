@@ -66,7 +66,7 @@ def commands() -> list[Command]:
 def lustre_commands(mounted: Output) -> list[Command]:
     """Where Lustre is mounted: what its client knows of its servers. It needs root, so others are
     not asked for it."""
-    kinds = {kind for _, kind, _ in _table(mounted.text).values()}
+    kinds = {kind for _, kind, _ in _parse_table(mounted.text).values()}
     if "lustre" not in kinds:
         return []
     argv = ("lctl", "get_param", "-n", "osc.*.import", "mdc.*.import")
@@ -83,7 +83,7 @@ def mounts(
 ) -> Iterator[Observation]:
     """What is mounted against what should be, and local file systems that fell back to
     read-only."""
-    table = _table(output.text)
+    table = _parse_table(output.text)
     if not table:
         return
     for wanted in reading.target.expected.mounts:
@@ -91,7 +91,7 @@ def mounts(
         is_mounted = path in table
         sentence = f"{path} is {'mounted' if is_mounted else 'not mounted'}"
         yield reading.saw("mount.present", is_mounted, qualifier=path, text=sentence)
-    writable = _writable_mounts(fstab.text) if fstab is not None else set()
+    writable = _parse_writable_mounts(fstab.text) if fstab is not None else set()
     for path, (source, kind, options) in table.items():
         # What fstab does not name, or wants read-only, may well be so by design: an image,
         # /boot/efi.
@@ -103,7 +103,7 @@ def mounts(
             yield reading.saw("filesystem.writable", is_writable, resource, text=sentence)
 
 
-def _table(text: str) -> dict[str, tuple[str, str, list[str]]]:
+def _parse_table(text: str) -> dict[str, tuple[str, str, list[str]]]:
     """Mount point to source, type and options of /proc/mounts; the last one of a point is what
     programs see."""
     found: dict[str, tuple[str, str, list[str]]] = {}
@@ -121,7 +121,7 @@ def _unescape(word: str) -> str:
     return re.sub(r"\\(0\d\d|1[0-3]\d)", lambda found: chr(int(found[1], 8)), word)
 
 
-def _writable_mounts(text: str) -> set[str]:
+def _parse_writable_mounts(text: str) -> set[str]:
     found: set[str] = set()
     for line in text.splitlines():
         words = line.split()
@@ -163,7 +163,7 @@ def _parse_percent(text: str) -> Optional[int]:
 def mdstat(reading: Reading, output: Output) -> Iterator[Observation]:
     """Linux software RAID: members missing, arrays that were not started. Arrays without redundancy
     have no map."""
-    for first, lines in _arrays(output.text):
+    for first, lines in _list_arrays(output.text):
         name, state = first["name"], first["state"]
         resource = part(reading, name)
         yield reading.saw("raid.state", state, resource)
@@ -196,7 +196,7 @@ def observe_stopped_arrays(now: Sequence[Observation], before: Samples) -> Itera
             yield Observation(seen.resource, "raid.started", False, seen.observed_at, attributes)
 
 
-def _arrays(text: str) -> Iterator[tuple[re.Match[str], str]]:
+def _list_arrays(text: str) -> Iterator[tuple[re.Match[str], str]]:
     """The first line of each array, and all of its lines."""
     first: Optional[re.Match[str]] = None
     lines: list[str] = []
@@ -236,7 +236,7 @@ def smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observ
     document = parse_document(output.stdout)
     if document is None:
         return
-    name = device or _device_name(document)
+    name = device or _get_device_name(document)
     resource = part(reading, re.sub(r"^(nvme\d+)n\d+$", r"\1", name))
     for key, metric in _DISK_FACTS:
         if isinstance(document.get(key), str):
@@ -248,16 +248,16 @@ def smart(reading: Reading, output: Output, device: str = "") -> Iterator[Observ
         yield reading.saw("disk.passed", has_passed, resource, text=sentence)
     log = document.get(_NVME_LOG, document)
     if isinstance(log, dict):
-        yield from _nvme(reading, resource, name, log)
+        yield from _observe_nvme(reading, resource, name, log)
 
 
-def _device_name(document: Mapping[str, Any]) -> str:
+def _get_device_name(document: Mapping[str, Any]) -> str:
     """`sda` of smartctl's `/dev/sda`; empty where the document names no device."""
     device = document.get("device")
     return str(device.get("name", "")).rpartition("/")[2] if isinstance(device, dict) else ""
 
 
-def _nvme(
+def _observe_nvme(
     reading: Reading, resource: str, name: str, log: Mapping[str, Any]
 ) -> Iterator[Observation]:
     """The health log of an NVMe controller, under nvme-cli's names or smartctl's."""

@@ -104,7 +104,7 @@ def boot(reading: Reading, output: Output) -> Iterator[Observation]:
 def services(reading: Reading, output: Output) -> Iterator[Observation]:
     """A unit is due when the inventory names it, else when it is installed and enabled."""
     wanted = set(reading.target.expected.services)
-    for unit in _units(text(output)):
+    for unit in _parse_units(text(output)):
         name, state = unit.get("Id", ""), unit.get("ActiveState", "")
         if not name or not state:
             continue
@@ -125,7 +125,7 @@ def services(reading: Reading, output: Output) -> Iterator[Observation]:
         yield reading.saw("service.active", is_active, qualifier=short, text=sentence)
 
 
-def _units(shown: str) -> Iterator[dict[str, str]]:
+def _parse_units(shown: str) -> Iterator[dict[str, str]]:
     """The blocks of `systemctl show`, blank lines between them."""
     for block in shown.split("\n\n"):
         pairs = (line.partition("=") for line in block.splitlines())
@@ -168,11 +168,11 @@ def edac(reading: Reading, output: Output) -> Iterator[Observation]:
         had = [values[f"{kind}_count"] for values in counts.values() if f"{kind}_count" in values]
         if had:
             yield reading.saw(
-                metric, sum(had), text=_worn(kind, modules) or ", ".join(sorted(counts))
+                metric, sum(had), text=_format_worn(kind, modules) or ", ".join(sorted(counts))
             )
 
 
-def _worn(kind: str, modules: dict[tuple[str, str], dict[str, str]]) -> str:
+def _format_worn(kind: str, modules: dict[tuple[str, str], dict[str, str]]) -> str:
     """Modules with errors, by their label on the board where the firmware gives one."""
     worn = []
     for (controller, name), values in sorted(modules.items()):

@@ -89,17 +89,17 @@ def is_empty(output: Output) -> bool:
 
 
 def is_sel(line: str) -> bool:
-    return _entry(line) is not None
+    return _parse_entry(line) is not None
 
 
 def sel(reading: Reading, output: Output) -> Iterator[Observation]:
     """Entries of `ipmitool sel list` or `elist`, with or without a time zone or a direction behind
     them."""
     found, keys = [], []
-    for line in _text(output).splitlines():
-        entry = _entry(line)
+    for line in _get_text(output).splitlines():
+        entry = _parse_entry(line)
         if entry is not None:
-            found.append(_alarm_of(entry))
+            found.append(_make_alarm(entry))
             keys.append("|".join(entry))
     if keys or output.status == 0 or is_empty(output):
         yield from bmc_alarms.observe_entries(reading, "sel", found, keys)
@@ -116,7 +116,7 @@ class _Entry(NamedTuple):
     direction: str
 
 
-def _entry(line: str) -> Optional[_Entry]:
+def _parse_entry(line: str) -> Optional[_Entry]:
     line = line[:_LONGEST_LINE]
     parts = line.split("|") if "|" in line else line.split(",", 5)
     cells = [part.strip() for part in parts]
@@ -135,7 +135,7 @@ def _entry(line: str) -> Optional[_Entry]:
     return _Entry(number, date, time, sensor, event, texts[2] if is_directed else "")
 
 
-def _alarm_of(entry: _Entry) -> Alarm:
+def _make_alarm(entry: _Entry) -> Alarm:
     typed = _TYPED.match(entry.sensor)
     kind_word, name = (typed["type"], typed["name"].strip()) if typed else ("", entry.sensor)
     own = bmc_alarms.kind_of(kind_word, name)
@@ -153,28 +153,28 @@ def _alarm_of(entry: _Entry) -> Alarm:
 def sensors(reading: Reading, output: Output) -> Iterator[Observation]:
     """Sensors of `sdr list`, `sdr elist`, `sdr -v`, `sensor list`, and of freeipmi with pipes or
     commas."""
-    yield from bmc_alarms.alarms(reading, parse_alarms(_text(output)))
+    yield from bmc_alarms.alarms(reading, parse_alarms(_get_text(output)))
 
 
 def parse_alarms(text: str) -> Iterator[Alarm]:
     if _BLOCK.search(text):
-        yield from _verbose(text)
+        yield from _parse_verbose(text)
         return
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == 3:
-            yield from _sensor(cells[0], "", cells[1], cells[2])
+            yield from _make_sensor_alarms(cells[0], "", cells[1], cells[2])
         elif len(cells) == 5 and re.fullmatch(r"[0-9a-f]{1,3}h", cells[1], re.IGNORECASE):
-            yield from _sensor(cells[0], "", cells[4], cells[2])
+            yield from _make_sensor_alarms(cells[0], "", cells[4], cells[2])
         elif len(cells) >= 9 and cells[0]:
-            yield from _sensor(cells[0], "", f"{cells[1]} {cells[2]}", cells[3])
+            yield from _make_sensor_alarms(cells[0], "", f"{cells[1]} {cells[2]}", cells[3])
         elif len(cells) in (6, 7) and cells[0].isdigit():
             yield from _parse_freeipmi([cells[1], cells[2], *cells[-3:]])
         elif len(cells) == 1 and line.count(",") >= 5 and line.split(",")[0].strip().isdigit():
             yield from _parse_freeipmi([cell.strip() for cell in line.split(",", 5)][1:])
 
 
-def _sensor(name: str, kind_word: str, shown: str, status: str) -> Iterator[Alarm]:
+def _make_sensor_alarms(name: str, kind_word: str, shown: str, status: str) -> Iterator[Alarm]:
     """`shown` is a number with its unit, or words of states; `status` ipmitool's ok, nc, cr, nr."""
     status, shown = status.lower(), shown.strip()
     level = _LEVELS.get(status)
@@ -195,10 +195,10 @@ def _sensor(name: str, kind_word: str, shown: str, status: str) -> Iterator[Alar
         shown = shown.partition(",")[2].strip()
     elif level:
         yield Alarm(own, name, level, text)
-    yield from _states(name, own, [word.strip() for word in shown.split(",")], text)
+    yield from _make_state_alarms(name, own, [word.strip() for word in shown.split(",")], text)
 
 
-def _states(name: str, own: AlarmKind, words: list[str], text: str) -> Iterator[Alarm]:
+def _make_state_alarms(name: str, own: AlarmKind, words: list[str], text: str) -> Iterator[Alarm]:
     states = list(filter(None, (bmc_alarms.state(word, own) for word in words)))
     for kind, level in states:
         yield Alarm(kind, name, level, text)
@@ -208,7 +208,7 @@ def _states(name: str, own: AlarmKind, words: list[str], text: str) -> Iterator[
         yield Alarm(AlarmKind.INPUT, name, 0, text)
 
 
-def _verbose(text: str) -> Iterator[Alarm]:
+def _parse_verbose(text: str) -> Iterator[Alarm]:
     starts = [found.start() for found in _BLOCK.finditer(text)]
     for start, end in zip(starts, [*starts[1:], len(text)]):
         block = text[start:end]
@@ -220,7 +220,7 @@ def _verbose(text: str) -> Iterator[Alarm]:
         own = bmc_alarms.kind_of(name, kind_word["type"] if kind_word else "")
         states = _BLOCK_STATES.search(block)
         words = _BRACKETED.findall(states["states"]) if states else []
-        yield from _states(name, own, words, f"{name}: {', '.join(words)}")
+        yield from _make_state_alarms(name, own, words, f"{name}: {', '.join(words)}")
         status = _BLOCK_STATUS.search(block)
         if status is None:
             continue
@@ -242,18 +242,18 @@ def _parse_freeipmi(cells: list[str]) -> Iterator[Alarm]:
     own = bmc_alarms.kind_of(name if "redund" in name.lower() else kind_word, name, unit)
     text = f"{name}: {reading} {unit} {', '.join(events)}"
     for event in events:
-        level = _threshold_level(event.lower())
+        level = _get_threshold_level(event.lower())
         if level is not None:
             yield Alarm(own, name, level, text)
-    yield from _states(name, own, events, text)
+    yield from _make_state_alarms(name, own, events, text)
 
 
-def _threshold_level(event: str) -> Optional[int]:
+def _get_threshold_level(event: str) -> Optional[int]:
     """The level of the threshold that the event names; None where it names none."""
     if "threshold" not in event:
         return None
     return next((level for word, level in _FREE_LEVELS if word in event), None)
 
 
-def _text(output: Output) -> str:
+def _get_text(output: Output) -> str:
     return output.stdout.decode("utf-8", "replace")

@@ -57,7 +57,7 @@ def link(
         return Link(LinkState.RESERVED, "link is down, as may be on a reserved port")
     reason = f" ({settings.reason})" if settings is not None and settings.reason else ""
     if _is_switched_off(port):
-        if not port.role or not _any_up(peers):
+        if not port.role or not _is_any_up(peers):
             return Link(LinkState.DISABLED, f"link is switched off on the node{reason}")
         return Link(
             LinkState.FAILED,
@@ -67,7 +67,7 @@ def link(
         return Link(LinkState.FAILED, f"link is down{reason}; it was up before")
     if settings is not None and settings.reason.startswith(_TROUBLES):
         return Link(LinkState.FAILED, f"link is down: {settings.reason}")
-    if port.role and _any_up(peers):
+    if port.role and _is_any_up(peers):
         return Link(LinkState.FAILED, f"link is down{reason}, while other {port.role} ports are up")
     return Link(
         LinkState.UNCABLED,
@@ -105,5 +105,5 @@ def _is_switched_off(port: NicPort) -> bool:
     return port.is_infiniband and port.rdma is not None and port.rdma.physical == "DISABLED"
 
 
-def _any_up(peers: Sequence[NicPort]) -> bool:
+def _is_any_up(peers: Sequence[NicPort]) -> bool:
     return any(up(peer) for peer in peers)

@@ -75,14 +75,14 @@ class Rdma:
 
 def interfaces(text: bytes) -> Optional[dict[str, Interface]]:
     """`ip -j link`, statistics or not. None when it is no such JSON."""
-    rows = _json(text)
+    rows = _parse_json(text)
     if not isinstance(rows, list):
         return None
-    found = (_interface(row) for row in rows if isinstance(row, dict))
+    found = (_parse_interface(row) for row in rows if isinstance(row, dict))
     return {each.name: each for each in found if each is not None}
 
 
-def _interface(row: Mapping[str, Any]) -> Optional[Interface]:
+def _parse_interface(row: Mapping[str, Any]) -> Optional[Interface]:
     name, flags, mtu = row.get("ifname"), row.get("flags"), row.get("mtu")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         return None
@@ -102,21 +102,21 @@ def _interface(row: Mapping[str, Any]) -> Optional[Interface]:
 
 def rdma_links(text: bytes) -> Optional[list[Rdma]]:
     """`rdma -j link`, or its text form. None when it is neither."""
-    rows = _json(text)
+    rows = _parse_json(text)
     if isinstance(rows, list):
-        found = [_rdma_row(row) for row in rows if isinstance(row, dict)]
+        found = [_parse_rdma_row(row) for row in rows if isinstance(row, dict)]
         return [each for each in found if each is not None]
     matches = (_RDMA_LINE.match(line) for line in text.decode("utf-8", "replace").splitlines())
-    return [_rdma_line(match) for match in matches if match is not None] or None
+    return [_parse_rdma_line(match) for match in matches if match is not None] or None
 
 
-def _rdma_line(match: re.Match[str]) -> Rdma:
-    state, physical = _word(match["state"]), _word(match["physical"] or "")
+def _parse_rdma_line(match: re.Match[str]) -> Rdma:
+    state, physical = _parse_word(match["state"]), _parse_word(match["physical"] or "")
     port, netdev = int(match["port"]), match["netdev"] or ""
     return Rdma(match["device"], port, state, physical, netdev=netdev)
 
 
-def _rdma_row(row: Mapping[str, Any]) -> Optional[Rdma]:
+def _parse_rdma_row(row: Mapping[str, Any]) -> Optional[Rdma]:
     """Older versions print {"ifname": "mlx5_0/1"}, newer ones the port apart."""
     device, _, number = str(row.get("ifname", "")).partition("/")
     if not NAME.fullmatch(device):
@@ -126,7 +126,7 @@ def _rdma_row(row: Mapping[str, Any]) -> Optional[Rdma]:
     netdev = str(row.get("netdev", ""))
     state, physical = str(row.get("state", "")), str(row.get("physical_state", ""))
     known_netdev = netdev if NAME.fullmatch(netdev) else ""
-    return Rdma(device, port, _word(state), _word(physical), netdev=known_netdev)
+    return Rdma(device, port, _parse_word(state), _parse_word(physical), netdev=known_netdev)
 
 
 def net_files(contents: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -175,13 +175,13 @@ def _set_field(port: Rdma, path: str, text: str) -> None:
         if text.isdecimal() and len(text) <= 20:
             port.counters[name] = int(text)
     elif path == "state":
-        port.state = _word(text.partition(":")[2])
+        port.state = _parse_word(text.partition(":")[2])
     elif path == "phys_state":
-        port.physical = _word(text.partition(":")[2])
+        port.physical = _parse_word(text.partition(":")[2])
     elif path == "link_layer":
         port.layer = text.strip()
     elif path == "rate":
-        port.rate_gbps = _number(_RATE.match(text.strip()))
+        port.rate_gbps = _parse_number(_RATE.match(text.strip()))
     elif path == "gid_attrs/ndevs/0" and NAME.fullmatch(text.strip()):
         port.netdev = text.strip()
 
@@ -214,11 +214,11 @@ def ibstat(text: bytes) -> list[Rdma]:
 
 def _set_status(port: Rdma, name: str, value: str) -> None:
     if name == "state":
-        port.state = _word(value.rpartition(":")[2])
+        port.state = _parse_word(value.rpartition(":")[2])
     elif name in ("physical state", "phys state"):
-        port.physical = _word(value.rpartition(":")[2])
+        port.physical = _parse_word(value.rpartition(":")[2])
     elif name == "rate":
-        port.rate_gbps = _number(_RATE.match(value))
+        port.rate_gbps = _parse_number(_RATE.match(value))
     elif name in ("link layer", "link_layer"):
         port.layer = value[:20]
     elif name == "port guid":
@@ -258,7 +258,7 @@ def settings(text: bytes) -> Optional[Settings]:
     if not link and "Speed" not in values:
         return None
     netdev, port = values.get("netdev", ""), values.get("Port", "")[:40]
-    speed = _number(_SPEED.match(values.get("Speed", "")))
+    speed = _parse_number(_SPEED.match(values.get("Speed", "")))
     speed_gbps = None if speed is None else speed / 1000
     supported_gbps = max(modes) / 1000 if modes else None
     has_link = {"y": True, "n": False}.get(link[:1])
@@ -300,7 +300,7 @@ def lines(text: bytes) -> Iterator[str]:
     yield from text.decode("utf-8", "replace").splitlines()
 
 
-def _json(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -312,10 +312,10 @@ def _parse_uevent(text: str, name: str) -> str:
     return next((value.strip()[:20] for key, _, value in found if key == name), "")
 
 
-def _word(text: str) -> str:
+def _parse_word(text: str) -> str:
     """States as one word: `4: ACTIVE`, `LINK_UP` and `LinkUp` are written by one source each."""
     return text.strip().upper().replace("_", "")[:20]
 
 
-def _number(found: Optional[re.Match[str]]) -> Optional[float]:
+def _parse_number(found: Optional[re.Match[str]]) -> Optional[float]:
     return None if found is None else float(found[1])

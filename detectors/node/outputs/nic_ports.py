@@ -179,13 +179,13 @@ class _Seen:
         links = interfaces(outputs["ip"].stdout) if "ip" in outputs else None
         net = net_files(files.contents(outputs["net"])) if "net" in outputs else {}
         by_name: dict[str, Rdma] = {}
-        for source in _rdma_sources(outputs):
+        for source in _list_rdma_sources(outputs):
             for port in source:
                 _merge(by_name, port)
         return _Seen(links or {}, net, by_name)
 
 
-def _rdma_sources(outputs: Mapping[str, Output]) -> list[Sequence[Rdma]]:
+def _list_rdma_sources(outputs: Mapping[str, Output]) -> list[Sequence[Rdma]]:
     merged: dict[str, str] = {}
     for name in ("infiniband", "infiniband-device"):
         if name in outputs:

@@ -158,7 +158,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 
 
-def _slowdown_paths(name: str) -> tuple[str, ...]:
+def _list_slowdown_paths(name: str) -> tuple[str, ...]:
     paths: list[str] = []
     for group in _REASONS:
         paths += (f"{group}/{group[:-1]}_{name}", f"{group}/{name}", f"{group}/hw_slowdown/{name}")
@@ -167,7 +167,7 @@ def _slowdown_paths(name: str) -> tuple[str, ...]:
 
 # What of a GPU's clocks the driver holds down: "Active" or "Not Active".
 SLOWDOWNS: Mapping[str, tuple[str, ...]] = {
-    name: _slowdown_paths(name)
+    name: _list_slowdown_paths(name)
     for name in (
         "hw_slowdown",
         "hw_thermal_slowdown",
@@ -245,17 +245,19 @@ def read(stdout: bytes, stderr: bytes = b"") -> Printed:
     text = stdout.decode("utf-8", "replace")
     both = text + "\n" + stderr.decode("utf-8", "replace")
     lost = without_handle(both)
-    root = _document(stdout)
+    root = _parse_document(stdout)
     if root is not None:
-        return Printed(list(_from_xml(root)), lost, (root.findtext("driver_version") or "").strip())
+        return Printed(
+            list(_parse_xml(root)), lost, (root.findtext("driver_version") or "").strip()
+        )
     if "NVSMI LOG" in text:
-        return _from_text(text, lost)
+        return _parse_text(text, lost)
     if _LISTED.search(text):
-        return Printed(list(_from_list(text)), lost)
-    cards = _from_csv(text)
+        return Printed(list(_parse_list(text)), lost)
+    cards = _parse_csv(text)
     if cards:
         return Printed(cards, lost, cards[0].raw("driver_version"))
-    return Printed(list(_from_table(text)) or None, lost)
+    return Printed(list(_parse_table(text)) or None, lost)
 
 
 def are_on_bus(output: Optional[Output]) -> Optional[bool]:
@@ -284,7 +286,7 @@ def full_address(pci: str) -> str:
     return resources.pci_address(pci) or resources.pci_address(pci.rjust(12, "0")) or pci.lower()
 
 
-def _document(stdout: bytes) -> Optional[ElementTree.Element]:
+def _parse_document(stdout: bytes) -> Optional[ElementTree.Element]:
     """The XML from its first tag on: sites print banners and warnings before it."""
     start = stdout.find(b"<nvidia_smi_log")
     end = stdout.rfind(b"</nvidia_smi_log>")
@@ -297,11 +299,11 @@ def _document(stdout: bytes) -> Optional[ElementTree.Element]:
         return None
 
 
-def _from_xml(root: ElementTree.Element) -> Iterator[PrintedGpu]:
+def _parse_xml(root: ElementTree.Element) -> Iterator[PrintedGpu]:
     for gpu in root.iter("gpu"):
         pci = resources.pci_address(gpu.get("id", ""))
         if pci is not None:
-            yield PrintedGpu(pci, dict(_leaves(gpu, "", 0)), _read_mig_devices(gpu))
+            yield PrintedGpu(pci, dict(_list_leaves(gpu, "", 0)), _read_mig_devices(gpu))
 
 
 def _read_mig_devices(gpu: ElementTree.Element) -> Optional[tuple[str, ...]]:
@@ -330,14 +332,14 @@ def read_mig_profiles(stdout: bytes) -> dict[str, tuple[str, ...]]:
     return profiles
 
 
-def _leaves(element: ElementTree.Element, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _list_leaves(element: ElementTree.Element, path: str, depth: int) -> Iterator[tuple[str, str]]:
     """No generation nests deeper than six; the long lists of processes and clocks are left out."""
     for child in element:
         if child.tag in ("supported_clocks", "processes", "accounted_processes") or depth > 6:
             continue
         here = f"{path}{_normalise(str(child.tag))}"
         if len(child):
-            yield from _leaves(child, f"{here}/", depth + 1)
+            yield from _list_leaves(child, f"{here}/", depth + 1)
         else:
             yield here, (child.text or "").strip()
 
@@ -347,7 +349,7 @@ def _normalise(label: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", label.lower().replace("-", "")).strip("_")
 
 
-def _from_text(text: str, lost: Mapping[str, str]) -> Printed:
+def _parse_text(text: str, lost: Mapping[str, str]) -> Printed:
     """`-q`: labels under labels by indentation. Of a file with several rounds the last speaks."""
     cards: dict[str, dict[str, str]] = {}
     values: Optional[dict[str, str]] = None
@@ -374,7 +376,7 @@ def _from_text(text: str, lost: Mapping[str, str]) -> Printed:
     return Printed([PrintedGpu(pci, found) for pci, found in cards.items()], lost, version.strip())
 
 
-def _from_list(text: str) -> Iterator[PrintedGpu]:
+def _parse_list(text: str) -> Iterator[PrintedGpu]:
     """`-L` has no addresses: index and UUID are what it tells them by."""
     for found in _LISTED.finditer(text):
         yield PrintedGpu(
@@ -382,7 +384,7 @@ def _from_list(text: str) -> Iterator[PrintedGpu]:
         )
 
 
-def _from_table(text: str) -> Iterator[PrintedGpu]:
+def _parse_table(text: str) -> Iterator[PrintedGpu]:
     """Two lines for each GPU: names and address above, `Fan Temp Perf Pwr` below."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -409,7 +411,7 @@ def _from_table(text: str) -> Iterator[PrintedGpu]:
         yield PrintedGpu(full_address(pci[0]), values)
 
 
-def _from_csv(text: str) -> list[PrintedGpu]:
+def _parse_csv(text: str) -> list[PrintedGpu]:
     """`--query-gpu=... --format=csv`: units stand in brackets behind the column's name. Empty when
     it is no such."""
     lines = text.splitlines()

@@ -162,7 +162,7 @@ def _set_value(
 ) -> None:
     threshold = _THRESHOLD.fullmatch(name)
     if threshold is not None:
-        what, number = _quantity(threshold["what"]), _amount(value)
+        what, number = _get_quantity(threshold["what"]), _parse_amount(value)
         if what and number is not None:
             bounds.setdefault(what, {})[f"{threshold['way']}_{threshold['grade']}"] = number
         return
@@ -176,7 +176,7 @@ def _set_value(
         _set_flag(module, name, value)
         return
     lane = _LANE.search(name)
-    what, number = _quantity(_LANE.sub("", name)), _amount(value)
+    what, number = _get_quantity(_LANE.sub("", name)), _parse_amount(value)
     if what and number is not None:
         is_whole = what in _WHOLE
         module.values.setdefault(what, {})[
@@ -187,7 +187,7 @@ def _set_value(
 def _set_flag(module: OpticalModule, name: str, value: str) -> None:
     lane = _LANE.search(name)
     match = _FLAG.fullmatch(_LANE.sub("", name).strip())
-    what = _quantity(match["what"]) if match is not None else ""
+    what = _get_quantity(match["what"]) if match is not None else ""
     if match is not None and what:
         on = module.flags.setdefault(match["grade"], [])
         if value == "On":
@@ -195,11 +195,11 @@ def _set_flag(module: OpticalModule, name: str, value: str) -> None:
             on.append(f"{what}/{match['way']}/{number}")
 
 
-def _quantity(name: str) -> str:
+def _get_quantity(name: str) -> str:
     return _QUANTITIES.get(" ".join(name.lower().split()), "")
 
 
-def _amount(text: str) -> Optional[float]:
+def _parse_amount(text: str) -> Optional[float]:
     """dBm where light is meant, else the first number, whatever its unit."""
     power = _DBM.search(text)
     if power is not None:
@@ -210,7 +210,7 @@ def _amount(text: str) -> Optional[float]:
 
 def mlxlink(text: bytes) -> Optional[OpticalModule]:
     """`mlxlink -m -c`, as JSON or as text. None when it is neither."""
-    sections = _sections(text)
+    sections = _parse_sections(text)
     if not sections:
         return None
     module = OpticalModule()
@@ -219,7 +219,7 @@ def mlxlink(text: bytes) -> Optional[OpticalModule]:
     return module
 
 
-def _sections(text: bytes) -> dict[str, Any]:
+def _parse_sections(text: bytes) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -237,7 +237,7 @@ def _sections(text: bytes) -> dict[str, Any]:
 
 
 def _set_mlxlink(module: OpticalModule, name: str, value: Any) -> None:
-    text = ",".join(_words(value))
+    text = ",".join(_list_words(value))
     if name in _MLXLINK:
         _set_levels(module, _MLXLINK[name], text)
     elif name in _FACTS and text not in ("", "N/A"):
@@ -259,7 +259,7 @@ def _set_mlxlink(module: OpticalModule, name: str, value: Any) -> None:
         module.uncorrectable = max(module.uncorrectable or 0, int(text[:20]))
 
 
-def _words(value: Any) -> Iterator[str]:
+def _list_words(value: Any) -> Iterator[str]:
     """mlxlink's JSON has strings, lists, and {"values": [...]}."""
     if isinstance(value, Mapping):
         value = value.get("values", [])

@@ -90,7 +90,7 @@ def collect(target: Target, via: Transports, base: str) -> dict[str, Output]:
     parts = urlsplit(base)
     first = base if parts.path.strip("/") else urljoin(base, ROOT)
     queue = [first]
-    queued_paths = {_path(first)}
+    queued_paths = {_get_path(first)}
     took = timedelta(0)
     outputs: dict[str, Output] = {}
     while queue and len(outputs) < _MOST_DOCUMENTS and took < _IN_ALL:
@@ -99,9 +99,9 @@ def collect(target: Target, via: Transports, base: str) -> dict[str, Output]:
         took += output.took
         if output.status is None:
             break
-        for link in _links(output):
+        for link in _list_links(output):
             url = urljoin(first, link)
-            path = _path(url)
+            path = _get_path(url)
             if urlsplit(url).netloc == parts.netloc and path not in queued_paths:
                 queued_paths.add(path)
                 queue.append(url)
@@ -115,12 +115,12 @@ def _get(target: Target, via: Transports, url: str) -> Output:
         return Output(None, b"", str(error).encode(), timedelta(0))
 
 
-def _path(url: str) -> str:
+def _get_path(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.path.rstrip('/')}?{parts.query}"
 
 
-def _links(output: Output) -> Iterator[str]:
+def _list_links(output: Output) -> Iterator[str]:
     """Links of one document; of a collection of entries only that to its next page: entries stand
     in it."""
     document = parse_document(output.stdout) or {}
@@ -153,18 +153,18 @@ def read(reading: Reading, outputs: list[Output]) -> Iterator[Observation]:
     logs: dict[str, list[tuple[str, Alarm]]] = {}
     for output in outputs:
         document = parse_document(output.stdout) or {}
-        kind = _type(document)
+        kind = _get_type(document)
         if kind == "JsonSchemaFile":
             continue
         if kind == "LogEntry":
             _add(logs, document)
         elif kind == "LogEntryCollection":
-            for entry in _entries(document):
+            for entry in _list_entries(document):
                 _add(logs, entry)
             logs.setdefault(_log_name(document), [])
         else:
-            found += _healths(document)
-            yield from _facts(reading, document)
+            found += _list_health_alarms(document)
+            yield from _observe_facts(reading, document)
     yield from bmc_alarms.alarms(reading, found)
     for name, entries in sorted(logs.items()):
         entries.sort(key=lambda pair: _sort_key(pair[0]))
@@ -173,7 +173,7 @@ def read(reading: Reading, outputs: list[Output]) -> Iterator[Observation]:
         yield from bmc_alarms.observe_entries(reading, name, alarms, keys)
 
 
-def _entries(collection: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_entries(collection: dict[str, Any]) -> list[dict[str, Any]]:
     """Entries that stand in the collection itself, not as a link alone."""
     members = collection.get("Members")
     if not isinstance(members, list):
@@ -189,19 +189,19 @@ _FACTS = {
 }
 
 
-def _facts(reading: Reading, document: dict[str, Any]) -> Iterator[Observation]:
+def _observe_facts(reading: Reading, document: dict[str, Any]) -> Iterator[Observation]:
     """What the inventory is to learn of the thing that a document is of."""
     name = str(document.get("Id") or document.get("Name") or "")[:80]
     for key, metric in _FACTS.items():
         value = document.get(key)
         if isinstance(value, str) and value.strip():
-            yield reading.saw(metric, value.strip(), qualifier=name, of=_type(document))
+            yield reading.saw(metric, value.strip(), qualifier=name, of=_get_type(document))
 
 
 def _add(logs: dict[str, list[tuple[str, Alarm]]], entry: dict[str, Any]) -> None:
     message = entry.get("Message") or entry.get("MessageId", "")
     key = f"{entry.get('Created', '')}|{entry.get('Id', '')}|{message}"
-    logs.setdefault(_log_name(entry), []).append((key, _entry(entry)))
+    logs.setdefault(_log_name(entry), []).append((key, _make_entry_alarm(entry)))
 
 
 def _sort_key(key: str) -> tuple[int, str]:
@@ -209,7 +209,7 @@ def _sort_key(key: str) -> tuple[int, str]:
     return int(number) if number.isdigit() and len(number) < 18 else 0, key
 
 
-def _type(document: dict[str, Any]) -> str:
+def _get_type(document: dict[str, Any]) -> str:
     """`#LogEntry.v1_3_0.LogEntry` as `LogEntry`."""
     return str(document.get("@odata.type", "")).rpartition(".")[2].lstrip("#")
 
@@ -222,7 +222,7 @@ def _log_name(document: dict[str, Any]) -> str:
     return name[-80:] or "redfish"
 
 
-def _entry(entry: dict[str, Any]) -> Alarm:
+def _make_entry_alarm(entry: dict[str, Any]) -> Alarm:
     """Level -1 for entries that warn of nothing; 0 for those that are marked as repaired."""
     message = str(entry.get("Message") or entry.get("Description") or entry.get("MessageId") or "")
     words = f"{entry.get('SensorType', '')} {entry.get('EntryCode', '')} {message}"
@@ -241,7 +241,7 @@ def _entry(entry: dict[str, Any]) -> Alarm:
     elif level == 0:
         level = -1
     text = f"event log, {entry.get('Created', '')}: {message} ({severity})"
-    return Alarm(kind, _entry_name(entry), level, text[:400])
+    return Alarm(kind, _get_entry_name(entry), level, text[:400])
 
 
 def _is_repaired(entry: dict[str, Any]) -> bool:
@@ -257,7 +257,7 @@ def _get_object(document: dict[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _entry_name(entry: dict[str, Any]) -> str:
+def _get_entry_name(entry: dict[str, Any]) -> str:
     origin = _get_object(_get_object(entry, "Links"), "OriginOfCondition")
     path = origin.get("@odata.id")
     if isinstance(path, str) and path:
@@ -267,7 +267,7 @@ def _entry_name(entry: dict[str, Any]) -> str:
     return str(entry.get("MessageId") or entry.get("Id") or "")[:80]
 
 
-def _healths(document: dict[str, Any]) -> Iterator[Alarm]:
+def _list_health_alarms(document: dict[str, Any]) -> Iterator[Alarm]:
     """Every object in the document with a Status.Health of its own; roll-ups repeat what their
     parts say."""
     waiting: list[tuple[Any, str, int]] = [(document, "", 0)]
@@ -276,7 +276,7 @@ def _healths(document: dict[str, Any]) -> Iterator[Alarm]:
         node, within, depth = waiting.pop()
         seen += 1
         if isinstance(node, dict):
-            yield from _health(node, within)
+            yield from _find_health_alarms(node, within)
         if depth >= _DEEPEST:
             continue
         if isinstance(node, list):
@@ -288,14 +288,14 @@ def _healths(document: dict[str, Any]) -> Iterator[Alarm]:
                     waiting.append((value, key, depth + 1))
 
 
-def _health(node: dict[str, Any], within: str) -> Iterator[Alarm]:
+def _find_health_alarms(node: dict[str, Any], within: str) -> Iterator[Alarm]:
     status = _get_object(node, "Status")
     level = _HEALTH.get(str(status.get("Health", "")).lower())
     if level is None or str(status.get("State", "")).lower() == "absent":
         return
     names = map(node.get, ("Name", "FanName", "MemberId", "Id"))
     name = str(next(filter(None, names), within))[:80]
-    kind = _KINDS.get(_type(node)) or _KINDS.get(within) or _sensor_kind(node)
+    kind = _KINDS.get(_get_type(node)) or _KINDS.get(within) or _get_sensor_kind(node)
     place = f"{name} {node.get('PhysicalContext', '')}"
     if kind is AlarmKind.TEMPERATURE and _INLET.search(place):
         kind = AlarmKind.INLET
@@ -317,7 +317,7 @@ _SENSOR_KINDS = {
 }
 
 
-def _sensor_kind(node: dict[str, Any]) -> AlarmKind:
+def _get_sensor_kind(node: dict[str, Any]) -> AlarmKind:
     if "leak" in str(node.get("Name", "")).lower():
         return AlarmKind.LEAK
     return _SENSOR_KINDS.get(str(node.get("ReadingType", "")), AlarmKind.HARDWARE)

@@ -92,7 +92,7 @@ class RelpConnection(Connection):
             elif not self._is_ending:
                 self._take_lines(lines)
                 lines = []
-                self._obey(frame)
+                self._follow(frame)
         self._take_lines(lines)
 
     def _take_lines(self, frames: list[Frame]) -> None:
@@ -105,7 +105,7 @@ class RelpConnection(Connection):
         block = b"\n".join(_get_line(frame.data) for frame in frames)
         self._take(block, self.sender, lambda: self._acknowledge(answer))
 
-    def _obey(self, frame: Frame) -> None:
+    def _follow(self, frame: Frame) -> None:
         if frame.command == b"open" and not self._is_session:
             said = answer_offers(frame.data)
             self._is_session = said.startswith(OK)

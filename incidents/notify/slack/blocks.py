@@ -100,14 +100,14 @@ def card_blocks(card: Card) -> list[Block]:
     print."""
     sign = CLOSED_SIGNS.get(card.state, SIGNS[card.severity])
     header = f"{sign} {mrkdwn.plain(headline(card), 110)}"
-    place = _mrkdwn(_place(card))
-    now_and_next = [_mrkdwn(_doing(card)), _mrkdwn(_asking(card))]
-    small_print = [_mrkdwn(_small_print(card)), *_latest(card)]
+    place = _make_mrkdwn(_format_place(card))
+    now_and_next = [_make_mrkdwn(_format_doing(card)), _make_mrkdwn(_format_asking(card))]
+    small_print = [_make_mrkdwn(_format_small_print(card)), *_make_latest_blocks(card)]
     return [
-        {"type": "header", "text": _plain(header)},
+        {"type": "header", "text": _make_plain(header)},
         {"type": "section", "text": place},
         {"type": "section", "fields": now_and_next},
-        *_advice(card),
+        *_make_advice_blocks(card),
         {"type": "context", "elements": small_print},
     ]
 
@@ -122,9 +122,9 @@ def notice_blocks(notice: NoticeCard) -> list[Block]:
     asking = f"{heading}\n{mrkdwn.escape(notice.asked, 600)}\n{page}"
     buttons = ask_blocks(notice.ask) if notice.ask is not None else []
     return [
-        {"type": "header", "text": _plain(header)},
-        {"type": "section", "text": _mrkdwn(mrkdwn.escape(notice.text, 2900))},
-        {"type": "section", "fields": [_mrkdwn(doing), _mrkdwn(asking)]},
+        {"type": "header", "text": _make_plain(header)},
+        {"type": "section", "text": _make_mrkdwn(mrkdwn.escape(notice.text, 2900))},
+        {"type": "section", "fields": [_make_mrkdwn(doing), _make_mrkdwn(asking)]},
         *buttons,
     ]
 
@@ -134,10 +134,10 @@ def reply_blocks(reply: Reply) -> list[Block]:
     by = "" if reply.actor == "kintsugi" else f", by {mrkdwn.escape(reply.actor, 150)}"
     text = f"{sign} {mrkdwn.escape(reply.text, 2900)}"
     small_print = f"{mrkdwn.date(reply.occurred_at)}{by}"
-    lines: list[Block] = [{"type": "section", "text": _mrkdwn(text)}]
+    lines: list[Block] = [{"type": "section", "text": _make_mrkdwn(text)}]
     if reply.ask is not None:
         lines += ask_blocks(reply.ask)
-    lines.append({"type": "context", "elements": [_mrkdwn(small_print)]})
+    lines.append({"type": "context", "elements": [_make_mrkdwn(small_print)]})
     return lines
 
 
@@ -145,35 +145,38 @@ def ask_blocks(ask: Ask) -> list[Block]:
     """What there is to know, then a button for each answer. Limits: 25 buttons, labels of 75,
     values of 2,000."""
     lines = "\n".join(mrkdwn.escape(line, 300) for line in ask.lines[:8])
-    shown = [{"type": "section", "text": _mrkdwn(lines)}] if lines else []
-    return [*shown, {"type": ACTIONS, "elements": [_button(button) for button in ask.buttons[:25]]}]
+    shown = [{"type": "section", "text": _make_mrkdwn(lines)}] if lines else []
+    return [
+        *shown,
+        {"type": ACTIONS, "elements": [_make_button(button) for button in ask.buttons[:25]]},
+    ]
 
 
-def _button(button: Button) -> Block:
+def _make_button(button: Button) -> Block:
     made: Block = {
         "type": "button",
         "action_id": button.name,
-        "text": _plain_text(button.label, 75),
+        "text": _make_plain_text(button.label, 75),
         "value": button.value[:2000],
     }
     if button.is_danger:
         made["style"] = "danger"
     if button.question:
         made["confirm"] = {
-            "title": _plain_text(button.label, 100),
-            "text": _plain_text(button.question, 300),
-            "confirm": _plain_text(button.label, 30),
-            "deny": _plain("Not now"),
+            "title": _make_plain_text(button.label, 100),
+            "text": _make_plain_text(button.question, 300),
+            "confirm": _make_plain_text(button.label, 30),
+            "deny": _make_plain("Not now"),
         }
     return made
 
 
-def _plain_text(text: str, limit: int) -> Block:
+def _make_plain_text(text: str, limit: int) -> Block:
     """Slack takes no empty text."""
-    return _plain(mrkdwn.plain(text, limit) or "-")
+    return _make_plain(mrkdwn.plain(text, limit) or "-")
 
 
-def _place(card: Card) -> str:
+def _format_place(card: Card) -> str:
     if card.state in CLOSED and card.closed_at is not None:
         state = f"{words(card.state)} {mrkdwn.date(card.closed_at)}"
     else:
@@ -187,34 +190,34 @@ def _place(card: Card) -> str:
     return "\n".join(lines)
 
 
-def _doing(card: Card) -> str:
+def _format_doing(card: Card) -> str:
     return f"*What Kintsugi does now*\n{mrkdwn.escape(card.now, 600)}"
 
 
-def _asking(card: Card) -> str:
+def _format_asking(card: Card) -> str:
     asks = ":raised_hand: *A person is needed*" if card.needs_human else "*What you can do*"
     page = mrkdwn.link(card.url, f"Open incident #{card.incident}")
     return f"{asks}\n{mrkdwn.escape(card.asked, 600)}\n{page}"
 
 
-def _advice(card: Card) -> list[Block]:
+def _make_advice_blocks(card: Card) -> list[Block]:
     """What the catalogue says to do, over the whole width: it has commands to type."""
     if not card.advice:
         return []
     lines = ["*How to go about it*", mrkdwn.escape(card.advice, 700)]
     if card.advice_url:
         lines.append(mrkdwn.link(card.advice_url, "This site's page about it"))
-    return [{"type": "section", "text": _mrkdwn("\n".join(lines))}]
+    return [{"type": "section", "text": _make_mrkdwn("\n".join(lines))}]
 
 
-def _small_print(card: Card) -> str:
+def _format_small_print(card: Card) -> str:
     component = mrkdwn.escape(card.component, 100)
     severity = f"{SIGNS[card.severity]} {card.severity}"
-    seen_by = _seen_by(card)
-    return f"{severity} | {component} | seen by {seen_by} | {_faults(card)}"
+    seen_by = _format_seen_by(card)
+    return f"{severity} | {component} | seen by {seen_by} | {_format_faults(card)}"
 
 
-def _faults(card: Card) -> str:
+def _format_faults(card: Card) -> str:
     joined = "1 fault" if card.faults == 1 else f"{card.faults} faults joined into one incident"
     return (
         f"{joined}, {card.active_faults or 'none'} still active"
@@ -223,20 +226,20 @@ def _faults(card: Card) -> str:
     )
 
 
-def _seen_by(card: Card) -> str:
+def _format_seen_by(card: Card) -> str:
     known = {"platform": "monitoring", "user": "a user"}
     channels = " and ".join(known.get(channel, channel) for channel in card.channels)
     return mrkdwn.escape(channels, 200) or "nobody yet"
 
 
-def _latest(card: Card) -> list[Block]:
-    return [_mrkdwn(f"Latest: {mrkdwn.escape(card.latest, 600)}")] if card.latest else []
+def _make_latest_blocks(card: Card) -> list[Block]:
+    return [_make_mrkdwn(f"Latest: {mrkdwn.escape(card.latest, 600)}")] if card.latest else []
 
 
-def _mrkdwn(value: str) -> Block:
+def _make_mrkdwn(value: str) -> Block:
     """`verbatim` keeps Slack from making links and mentions of what devices wrote."""
     return {"type": "mrkdwn", "text": value, "verbatim": True}
 
 
-def _plain(value: str) -> Block:
+def _make_plain(value: str) -> Block:
     return {"type": "plain_text", "text": value, "emoji": True}

@@ -82,18 +82,20 @@ class SlackNotifier:
         return PACE
 
     def post(self, message: Message) -> Posted:
-        message = self._with_buttons(message)
+        message = self._add_buttons(message)
         return self._sent(
             message, lambda body: self._client.chat_postMessage(**body), _post_body(message)
         )
 
     def update(self, message: Message, ts: str) -> Posted:
-        message = self._with_buttons(message)
+        message = self._add_buttons(message)
         return self._sent(
-            message, lambda body: self._client.chat_update(**body), {**_body(message), "ts": ts}
+            message,
+            lambda body: self._client.chat_update(**body),
+            {**_make_body(message), "ts": ts},
         )
 
-    def _with_buttons(self, message: Message) -> Message:
+    def _add_buttons(self, message: Message) -> Message:
         """What asks a person is shown in the channel as well."""
         content = message.content
         if isinstance(content, Card):
@@ -109,24 +111,24 @@ class SlackNotifier:
         """Looks for our metadata among what was posted around `attempted_at`, newest first."""
         cursor = ""
         for _ in range(_PAGES):
-            page = _call(lambda cursor=cursor: self._page(message, attempted_at, cursor))  # type: ignore[misc]
+            page = _call(lambda cursor=cursor: self._fetch_page(message, attempted_at, cursor))  # type: ignore[misc]
             if not isinstance(page, SlackResponse):
                 return page
             messages: list[dict[str, Any]] = page.get("messages") or []
             for posted in messages:
                 if _is(posted, message):
                     return Delivered(
-                        ts=posted["ts"], permalink=self._permalink(message, posted["ts"])
+                        ts=posted["ts"], permalink=self._get_permalink(message, posted["ts"])
                     )
             cursor = (page.get("response_metadata") or {}).get("next_cursor") or ""
             if not cursor:
                 break
         return NotFound()
 
-    def _page(self, message: Message, attempted_at: datetime, cursor: str) -> SlackResponse:
+    def _fetch_page(self, message: Message, attempted_at: datetime, cursor: str) -> SlackResponse:
         oldest = (attempted_at - CLOCK_SKEW).timestamp()
         latest = (attempted_at + CLOCK_SKEW).timestamp()
-        channel = _channel_id(message)
+        channel = _get_channel_id(message)
         window: dict[str, Any] = {
             "channel": channel,
             "oldest": f"{oldest:.6f}",
@@ -152,9 +154,9 @@ class SlackNotifier:
         if not isinstance(answer, SlackResponse):
             return answer
         ts = str(answer["ts"])
-        return Delivered(ts=ts, permalink=self._permalink(message, ts))
+        return Delivered(ts=ts, permalink=self._get_permalink(message, ts))
 
-    def _permalink(self, message: Message, ts: str) -> str:
+    def _get_permalink(self, message: Message, ts: str) -> str:
         """Where people read the card; empty when Slack does not say which workspace this is."""
         if not isinstance(message.content, Card):
             return ""
@@ -166,18 +168,18 @@ class SlackNotifier:
             return ""
         workspace = self._workspace_url.rstrip("/")
         name = ts.replace(".", "")
-        return f"{workspace}/archives/{_channel_id(message)}/p{name}"
+        return f"{workspace}/archives/{_get_channel_id(message)}/p{name}"
 
 
-def _channel_id(message: Message) -> str:
+def _get_channel_id(message: Message) -> str:
     return message.channel.removeprefix(CHANNEL_PREFIX)
 
 
-def _body(message: Message) -> dict[str, Any]:
+def _make_body(message: Message) -> dict[str, Any]:
     key = message.key
     payload = {"incident": key.incident, "sequence": key.sequence, "written": key.written}
     return {
-        "channel": _channel_id(message),
+        "channel": _get_channel_id(message),
         "text": blocks.text(message.content),
         "blocks": blocks.blocks(message.content),
         "metadata": {"event_type": EVENT_TYPE, "event_payload": payload},
@@ -188,7 +190,7 @@ def _post_body(message: Message) -> dict[str, Any]:
     is_loud = isinstance(message.content, Reply) and message.content.is_loud
     is_broadcast = bool(message.thread_ts) and is_loud
     return {
-        **_body(message),
+        **_make_body(message),
         "thread_ts": message.thread_ts or None,
         "reply_broadcast": True if is_broadcast else None,
         "unfurl_links": False,
@@ -208,14 +210,14 @@ def _call(call: Callable[[], SlackResponse]) -> SlackResponse | Gone | Failure:
     try:
         return call()
     except SlackApiError as error:
-        return _refusal(error.response)
+        return _parse_refusal(error.response)
     except URLError as error:
-        return _not_connected(error)
+        return _make_connection_failure(error)
     except (OSError, HTTPException) as error:
         return OutcomeUnknown(f"Slack did not answer ({error_text.reason(error)}).")
 
 
-def _refusal(response: Any) -> Gone | Failure:
+def _parse_refusal(response: Any) -> Gone | Failure:
     word = str(response.get("error") or "")
     if response.status_code == 429 or word in errors.RATE_LIMITS:
         return RateLimited(_retry_after(response.headers))
@@ -237,16 +239,17 @@ def _retry_after(headers: Any) -> timedelta:
     return timedelta(seconds=int(value)) if value.isdecimal() else RETRY_AFTER
 
 
-def _not_connected(error: URLError) -> Failure:
+def _make_connection_failure(error: URLError) -> Failure:
     reason = error.reason
+    text = _format_reason(reason)
     if isinstance(reason, _NEVER_SENT) or (
         isinstance(reason, OSError) and reason.errno in _NO_ROUTE
     ):
         return ChannelUnreachable(
-            f"Slack cannot be reached ({_reason(reason)}): check SLACK_API_URL and the network."
+            f"Slack cannot be reached ({text}): check SLACK_API_URL and the network."
         )
-    return OutcomeUnknown(f"Slack did not answer ({_reason(reason)}).")
+    return OutcomeUnknown(f"Slack did not answer ({text}).")
 
 
-def _reason(given: BaseException | str) -> str:
+def _format_reason(given: BaseException | str) -> str:
     return error_text.reason(given) if isinstance(given, BaseException) else given

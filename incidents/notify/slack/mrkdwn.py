@@ -16,13 +16,13 @@ _ELLIPSIS = "…"
 def escape(text: str, limit: int) -> str:
     """`text` with & < > escaped, of at most `limit` characters, cut between characters and never
     inside an escape."""
-    return _clip(_printable(text), limit, _ESCAPES)
+    return _shorten(_clean(text), limit, _ESCAPES)
 
 
 def plain(text: str, limit: int) -> str:
     """For plain_text objects, where Slack does not say whether escapes are undone: none are needed
     here."""
-    return _clip(" ".join(_printable(text).split()), limit, _PLAIN)
+    return _shorten(" ".join(_clean(text).split()), limit, _PLAIN)
 
 
 def date(moment: datetime) -> str:
@@ -36,11 +36,11 @@ def date(moment: datetime) -> str:
 
 def link(url: str, label: str) -> str:
     """A link; `label` is our own word. A `|` or a space in `url` would end it early."""
-    address = "%20".join(_printable(url).split()).replace("|", "%7C")
-    return f"<{_clip(address, 2000, _ESCAPES)}|{escape(label, 200).replace('|', '/')}>"
+    address = "%20".join(_clean(url).split()).replace("|", "%7C")
+    return f"<{_shorten(address, 2000, _ESCAPES)}|{escape(label, 200).replace('|', '/')}>"
 
 
-def _printable(text: str) -> str:
+def _clean(text: str) -> str:
     """Without control characters and lone surrogates, which JSON or Slack would refuse."""
     kept = "".join(
         character if character.isprintable() or character == "\n" else " " for character in text
@@ -48,7 +48,7 @@ def _printable(text: str) -> str:
     return kept.encode("utf-8", "replace").decode()
 
 
-def _clip(text: str, limit: int, table: dict[str, str]) -> str:
+def _shorten(text: str, limit: int, table: dict[str, str]) -> str:
     pieces = [table.get(character, character) for character in text]
     if sum(map(len, pieces)) <= limit:
         return "".join(pieces)
