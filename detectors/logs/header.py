@@ -116,6 +116,8 @@ _PROGRAM = re.compile(
 )
 # Line cards of Junos, which name themselves without a colon.
 _LINE_CARD = re.compile(r"(?P<name>(?:fpc|c?feb|tfeb|ssb|spmb)\d{0,2})(?: (?P=name))? (?=\S)")
+# Junos' facility and severity before a message (`explicit-priority`), behind a program or the host.
+_EXPLICIT_PRIORITY = re.compile(r"(?:: )?%[A-Z]{2,12}-(?P<severity>[0-7]): {1,3}(?=\S)")
 _NAMED = re.compile(r"\S+\s+(?:kernel|[\w./#@-]+\[\d+\]):\s")
 # A driver before its PCI address, a repeat that names no host, OpenSM's microseconds and thread
 # (libopensm/osm_log.c), or what Ceph puts before its words in a daemon's own file and in the
@@ -146,6 +148,8 @@ _OF_KERNEL = re.compile(
 )
 # Levels before a message whose program wrote no name, as Slurm's daemons in the foreground.
 _LEVELS = ("error", "fatal")
+# Those that no program is named after, in files of a platform's own (`ERROR: it failed`).
+_LEVELS_ALONE = ("ERROR", "FATAL", "CRITICAL")
 # Daemons that are named like kernel modules.
 _DAEMONS = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvidia-powerd")
 
@@ -423,10 +427,26 @@ def _take_program(rest: str, *, is_bare: bool) -> tuple[str, str]:
         return "", rest
     is_without_pid = found["name"] != "kernel" and "[" not in found[0]
     if is_without_pid and (
-        _is_driver(found["name"]) or (is_bare and _is_no_program(found["name"]))
+        _is_driver(found["name"])
+        or found["name"] in _LEVELS_ALONE
+        or (is_bare and _is_no_program(found["name"]))
     ):
         return "", rest
     return found["name"], rest[found.end() :]
+
+
+def _take_explicit_priority(
+    program: str, body: str, severity: int | None
+) -> tuple[str, str, int | None]:
+    """Junos' `%DAEMON-4: `, and the line card that may name itself behind `%PFE-3: `."""
+    found = _EXPLICIT_PRIORITY.match(body)
+    if found is None:
+        return program, body, severity
+    body = body[found.end() :]
+    card = None if program else _LINE_CARD.match(body)
+    if card is not None:
+        program, body = card["name"], body[card.end() :]
+    return program, body, int(found["severity"]) if severity is None else severity
 
 
 def _is_no_program(name: str) -> bool:
@@ -452,6 +472,7 @@ def _finish(
 ) -> Header:
     # rsyslog keeps the blank with which it took the message from behind its tag.
     body, repeats, repeat = _repeats(body.lstrip(" "))
+    program, body, severity = _take_explicit_priority(program, body, severity)
     program, body = _take_kernel(program, body)
     printk = _KERNEL.match(body)
     seconds = (printk[1] or "") if printk is not None else ""

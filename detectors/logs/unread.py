@@ -109,7 +109,7 @@ _PREFILTER = (
     rb"(?i)\b(?:" + words.FAILURE.encode() + rb")\b",
     rb"(?i)\b(?:" + words.COMPLAINT.encode() + rb")\b",
     b"^<(?:" + _SEVERITY_NUMBERS.encode() + b")>",
-    rb"%[A-Z][A-Z0-9_-]{0,60}-[0-3]-[A-Z]",
+    rb"%[A-Z][A-Z0-9_-]{0,60}-[0-3](?:-[A-Z]|: )",
     rb"(?:\.|<)(?:emerg|alert|crit|err)>|\b(?:EMERG|ALERT|CRIT|ERR|ERROR)\b",
     *(mark.encode() for mark in words.ERROR_MARKS_ANYWHERE),
 )

@@ -28,6 +28,7 @@ PROGRAMS = (
     *("podman", "sssd*", "nslcd", "ypbind", "nscd", "gssproxy"),
     # Pairs of servers that take over from each other.
     *("corosync*", "pacemaker*", "pcmk*", "crmd", "stonith*", "fenced", "dlm_controld", "attrd"),
+    *("qdiskd", "rgmanager", "clurgmgrd", "cman", "gfs_controld"),
     *("lrmd", "cib", "pengine", "keepalived", "drbd*", "sbd"),
     # Storage: device-mapper, iSCSI, MD, SMART, ZFS, NFS, Spectrum Scale, BeeGFS, Ceph, Gluster.
     *("multipathd", "iscsid", "iscsiadm", "iscsistart", "mdadm", "smartd", "dmeventd", "zed"),
@@ -52,7 +53,7 @@ PROGRAMS = (
     *("irqbalance", "numad", "kdump*", "lm-sensors", "sensord", "systemd-modules-load"),
     # SONiC's containers and their programs (sonic-buildimage, dockers/), FRRouting.
     *("orchagent", "syncd", "xcvrd", "thermalctld", "psud", "pcied", "ledd", "chassisd"),
-    *("*syncd", "*mgrd", "teamd*", "bgpd", "zebra", "bfdd", "staticd", "lldpd", "supervisord"),
+    *("[!r]*syncd", "*mgrd", "teamd*", "bgpd", "zebra", "bfdd", "staticd", "lldpd", "supervisord"),
     *("healthd", "system-health", "pmon", "ycabled", "stormond", "sensormond", "bgpcfgd"),
     *("ospfd", "ospf6d", "isisd", "pimd", "ldpd", "watchfrr", "mgmtd", "pathd", "fpmsyncd"),
     # As FRRouting names its daemons in its own file (lib/zlog.c).
@@ -101,17 +102,17 @@ DEVICE = (
     r"|(?:sd|sr|st|ses|scsi|scsi target|scsi host)\s?\d+(?::\d+){0,3}: "
 )
 FAILURE = (
-    r"err|errors?|fail\w*|faults?|faulty|fatal|timeouts?|time-?out|timed-?\s?out|lost|loss|dead|down"
-    r"|unreachable|hung|hangs?|stuck|stall\w*|unresponsive|not respon\w+|no response|corrupt\w*"
-    r"|critical|degraded|missing|abort\w*|refus\w+|unable|can ?not|could not|couldn't|can't|invalid"
-    r"|mismatch\w*|overheat\w*|over-?(?:temp|heat|current|volt|run|flow)\w*|exceed\w*|panic"
-    r"|under-?(?:run|flow|volt)\w*|offline|uncorrect\w*|unrecover\w*|poison\w*|parity|bad|broken"
-    r"|not ready|throttl\w*|alarms?|threshold|unexpected\w*|crash\w*|violat\w+|flap\w*|unstable"
-    r"|lockup|deadlock\w*|not supported|unhealthy|starv\w+|giv(?:es?|ing) up|gave up|evict\w*"
-    r"|expell\w*|differs|misconfigur\w*|not enabled|unavailable|unsuccessful\w*|incompatib\w*"
-    r"|insufficient|not enough|inconsisten\w+|illegal|denied|rejected|disconnected|unsupported"
-    r"|exhausted|incorrect\w*|wrong|conflicts?|inaccessible|unusable|terminated|leak\w*|split-?brain"
-    r"|out of (?:memory|resources|range|sync|space|order)"
+    r"err|errors?|fail\w*|faults?|faulty|fatal|timeouts?|time[- ]?out|timed-?\s?out|lost|loss|dead"
+    r"|down|unreachable|hung|hangs?|stuck|stall\w*|unresponsive|not respon\w+|no response"
+    r"|corrupt\w*|critical|degraded|missing|abort\w*|refus\w+|unable|can ?not|could not|couldn't"
+    r"|can't|invalid|mismatch\w*|overheat\w*|over-?(?:temp|heat|current|volt|run|flow)\w*|exceed\w*"
+    r"|panic|under-?(?:run|flow|volt)\w*|offline|uncorrect\w*|unrecover\w*|poison\w*|parity|bad"
+    r"|broken|not ready|throttl\w*|alarms?|threshold|unexpected\w*|crash\w*|violat\w+|flap\w*"
+    r"|unstable|lockup|deadlock\w*|not supported|unhealthy|starv\w+|giv(?:es?|ing) up|gave up"
+    r"|evict\w*|expell\w*|differs|misconfigur\w*|not enabled|unavailable|unsuccessful\w*"
+    r"|incompatib\w*|insufficient|not enough|inconsisten\w+|illegal|denied|rejected|disconnected"
+    r"|unsupported|exhausted|incorrect\w*|wrong|conflicts?|inaccessible|unusable|terminated|leak\w*"
+    r"|split-?brain|out of (?:memory|resources|range|sync|space|order)"
     r"|no (?:space|memory|route|such|carrier|quorum)"
     r"|(?:not|never) (?:found|available|present|connected|recovered|complete\w*|synchroni[sz]ed)"
     r"|resetting|misbehav\w+|malfunction\w*|dropp(?:ed|ing)"

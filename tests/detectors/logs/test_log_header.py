@@ -115,6 +115,9 @@ FORMS = [
     (f"022702: Jan 12 03:04:05: {XID}", None, AT, "", ""),
     (f"*Jan 12 03:04:05.123456: {XID}", None, AT_MICROS, "", ""),
     (f"Jan 12 03:04:05 admin@gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    # Junos' `explicit-priority`, behind a program and before a line card.
+    (f"Jan 12 03:04:05  sw-7 craftd[7]: %DAEMON-4:  {XID}", "sw-7", AT, "", "craftd"),
+    (f"Jan 12 03:04:05  sw-7 : %PFE-3: fpc7 {XID}", "sw-7", AT, "", "fpc7"),
     (XID, None, NOW, "", ""),
 ]
 
@@ -131,6 +134,8 @@ FORMS = [
         ("2025-01-12T03:04:05Z 7f7777777777 -1 osd.7 it", None, AT, "7f7777777777 -1 osd.7 it"),
         ("2025-01-12T03:04:05Z mon.b (mon.0) 7 : it", None, AT, "mon.b (mon.0) 7 : it"),
         ("ALML/4/FAN_FAIL: fan 7", None, NOW, "ALML/4/FAN_FAIL: fan 7"),
+        # Nor is a level, in a file of a platform's own.
+        ("2025-01-12 03:04:05 ERROR: it failed", None, AT, "ERROR: it failed"),
     ],
 )
 def test_what_devices_put_before_a_message_is_no_program(

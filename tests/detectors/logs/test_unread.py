@@ -77,6 +77,8 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         # AOS-CX grades its events itself.
         ("Nov  1 12:00:00 sw1 hpe-quuxd[7]: Event|7777|LOG_WARN|AMM|-|bad quux", "hpe-quuxd"),
         ("Nov  1 12:00:00 sw1 quuxd[7]: Event|7777|LOG_INFO|AMM|-|fan 7 stuck", "quuxd"),
+        ("2026-11-01 12:00:00 ERROR: quux 7 is gone", "kernel"),
+        ("Nov  1 12:00:00  sw1 : %PFE-3: fpc7 quux of frob", "fpc7"),
         # What is lacking, where the kernel itself calls it a warning.
         ("<4>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs unsupported", "kernel"),
     ],
@@ -133,6 +135,7 @@ def test_a_failure_of_a_program_that_matters_is_shown(reader, line, program):
         "[   10.46] init: quux main process (7) terminated with status 1",
         "2026-11-01 12:00:00.777 7f7777777777 10 osd.7 77 quux failed",
         "2026-11-01 12:00:00.777 mon.b (mon.0) 77 : cluster [INF] quux failed over",
+        "Nov  1 12:00:00 gn001 rsyncd[7]: invalid quux",
         "Nov  1 12:00:00 sw1 quuxd[7]: Event|7777|LOG_INFO|AMM|-|bad quux",
         "Nov  1 12:00:00 sw1 quuxd[7]: Event|7777|LOG_WARN|AMM|-|certificate of quux is invalid",
         (
