@@ -126,6 +126,9 @@ def _take_turn(run: Run, *, now: datetime, world: World, at: Point) -> None:
     if run.finished_at is not None:
         _check_ended_run(run, now=now, world=world, at=at)
         return
+    if run.state == RunState.PAUSED:
+        _check_paused_run(run, now=now, world=world)
+        return
     if run.node is None:
         steps, is_called_for = library.load_plan(run.plan), start.is_called_for(run)
         watch_only.advance_watch(run, steps, is_called_for=is_called_for, now=now, world=world)
@@ -293,6 +296,14 @@ def _check_ended_run(run: Run, *, now: datetime, world: World, at: Point) -> Non
             keep_drained.check_drain(run, ctx)
     except WorldError as error:
         aftercare.postpone(run, error, now)
+
+
+def _check_paused_run(run: Run, *, now: datetime, world: World) -> None:
+    if run.node is None:
+        lease.release(run, wake_at=None)
+        return
+    state = world.slurm.nodes((run.place,))[run.place]
+    withdraw.check_paused_run(run, contexts.build_context(run, state, None, now=now, world=world))
 
 
 def _is_only_checked(turn: Turn, ctx: Context) -> bool:

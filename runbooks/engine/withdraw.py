@@ -23,7 +23,7 @@ from runbooks.models import Run, RunState, StepRun
 from runbooks.node import drains, overwritten
 from runbooks.node.return_to_service import GIVEN_BACK_AT
 from runbooks.plan.escalation_levels import STEPS_THAT_TOUCH
-from runbooks.slurm.ownership import Held
+from runbooks.slurm.ownership import Held, TakenOver
 from runbooks.step import Context, Done, World, to_iso
 from runbooks.steps.drain import AdoptDrain, Drain
 from runbooks.steps.reboot import Reboot
@@ -37,6 +37,8 @@ _TOUCHED = Prepared(
 # What Slurm is asked for in one step: it may come when nobody waits for it any more.
 _ASKED_OF_SLURM = (Drain, Reboot, Resume)
 _LOOK_AGAIN = timedelta(seconds=5)
+# slurmctld sends reboots in rounds (our choice: as long as an ended run waits).
+_WHILE_QUEUED = timedelta(seconds=30)
 _REPAIRS = [action.value for action in Action if action.at_least(Action.RESET_GPU)]
 
 
@@ -160,6 +162,27 @@ def _store_late_act(turn: Turn, done: Done, ctx: Context) -> None:
         is_unchecked = overwritten.is_unchecked(run.facts)
         again_at = result.get_next_check_at(run, ctx.now)
         lease.release(run, wake_at=ctx.now if is_unchecked else again_at)
+
+
+def check_paused_run(run: Run, ctx: Context) -> None:
+    """What a paused run still owes people: their words, where its last act has written over them,
+    and a node without its reboot, where they have put that back in service. Either ends the run, as
+    it would have without the pause. It is looked at again while Slurm has our reboot to send."""
+    planned = library.load_plan(run.plan)[run.step]
+    turn = Turn(run, planned.step, ctx.now)
+    if isinstance(planned.step, (Drain, Reboot)) and turn.attempted_at is not None:
+        # A worker that died in it has kept the attempt alone: what came of it is kept now.
+        of_step = replace(ctx, attempted_at=turn.attempted_at, key=turn.key)
+        planned.step.is_done(replace(of_step, params=planned.params))
+    else:
+        drains.note_unkept_drain(ctx)
+    if result.restores_persons_drain(turn, ctx):
+        return
+    hold, is_queued = drains.evaluate_hold(ctx), drains.is_own_reboot_queued(ctx)
+    if isinstance(hold, TakenOver) and hold.is_resumed and is_queued:
+        result.take_over(turn, hold, left=drains.withdraw_own_reboot(ctx))
+        return
+    lease.release(run, wake_at=ctx.now + _WHILE_QUEUED if is_queued else None)
 
 
 def _find_failed_test(run: Run) -> int | None:

@@ -43,9 +43,9 @@ def get_due_runs(now: Moment) -> QuerySet[Run]:
 
 
 def get_runs_to_check(now: Moment) -> QuerySet[Run]:
-    """Ended runs whose node is looked at once more."""
+    """Ended and paused runs whose node is looked at once more."""
     free = Q(leased_until=None) | Q(leased_until__lt=now)
-    return Run.objects.filter(free, wake_at__lte=now, state__in=_ENDED)
+    return Run.objects.filter(free, wake_at__lte=now, state__in=(*_ENDED, RunState.PAUSED))
 
 
 def _prepare(queue: Callable[[Moment], QuerySet[Run]]) -> tuple[Prepared, Prepared]:

@@ -21,6 +21,9 @@ _WHOLE = timedelta(seconds=1)
 
 # The fact of a run: when the slurmctld began that showed no drain of ours any more.
 LOST_AT = "slurm_state_lost_at"
+# The fact of a run: the request for a reboot of which it has seen that Slurm waits for no boot any
+# more.
+_AWAITED_NO_MORE = "reboot_awaited_no_more"
 # The fact of a run: when it last saw that Slurm had still to send its reboot.
 QUEUED_AT = "reboot_queued_at"
 
@@ -52,7 +55,12 @@ def get_hold(ctx: Context) -> Held | Dropped | TakenOver:
     sent_after = fact_time(ctx, QUEUED_AT) or fact_time(ctx, "reboot_at")
     is_sent = "REBOOT_REQUESTED" not in ctx.state.flags and "booted_at" not in ctx.facts
     is_resumed = isinstance(found, TakenOver) and found.is_resumed
-    if not (is_resumed and is_sent) or sent_after is None:
+    asked_at = ctx.facts.get("reboot_at")
+    if isinstance(found, Held) and asked_at is not None and not ctx.state.is_rebooting:
+        # From here on Slurm itself gives the node back to nobody.
+        ctx.facts[_AWAITED_NO_MORE] = asked_at
+    is_awaited = ctx.facts.get(_AWAITED_NO_MORE) != asked_at
+    if not (is_resumed and is_sent and is_awaited) or sent_after is None:
         return found
     config = ctx.world.slurm.config()
     if not node_states.takes_back_unasked(config, asked_at=sent_after, now=ctx.now):

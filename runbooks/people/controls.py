@@ -82,8 +82,11 @@ def approve(run_id: int, *, actor: str, seen: str, note: str = "", now: datetime
 
 
 def pause(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:
-    """The run stands still; what a step has begun goes on in the world. The node stays as it is."""
-    return _move_run(run_id, (RunState.RUNNING,), RunState.PAUSED, "paused", actor, note, now)
+    """The run stands still; what a step has begun goes on in the world. The node stays as it is,
+    and is looked at for what the run's last act owes people (`runbooks.engine.withdraw`)."""
+    return _move_run(
+        run_id, (RunState.RUNNING,), RunState.PAUSED, "paused", actor, note, now, wake_at=now
+    )
 
 
 def resume(run_id: int, *, actor: str, note: str = "", now: datetime) -> Outcome:

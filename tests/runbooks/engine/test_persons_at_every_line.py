@@ -330,6 +330,25 @@ def test_a_reboot_that_a_person_asks_for_after_ours_is_not_cancelled() -> None:
     assert node(site).flags == {"REBOOT_REQUESTED"}
 
 
+def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_while_the_run_is_paused() -> None:
+    site = Site(nodes=2)
+    site.slurm.send_reboots_after(timedelta(hours=1))
+    run = site.play(
+        site.begin(site.lose_gpu()), until=lambda run: run.plan[run.step]["step"] == "wait_for_boot"
+    )
+    services.pause(run.pk, actor="eve", now=site.now)
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert run.state == RunState.PAUSED
+    assert node(site).flags == {"DRAIN", "REBOOT_REQUESTED"}
+    site.slurm.update("gn001", "UNDRAIN", "")
+    site.now += timedelta(minutes=1)
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert node(site).flags == set()
+    assert "is cancelled" in run.outcome
+
+
 def test_our_reboot_does_not_hit_whoever_takes_the_drain_away_once_the_run_is_over() -> None:
     site = Site(nodes=2)
     site.slurm.send_reboots_after(timedelta(hours=1))
@@ -592,6 +611,30 @@ def test_a_person_who_takes_the_drain_away_before_our_reboot_was_sent_is_not_tak
     run = site.advance(run)
     assert run.state == RunState.ABORTED
     assert node(site).flags == frozenset()
+
+
+def test_a_persons_resume_is_not_taken_for_slurms_once_it_has_given_the_boot_up() -> None:
+    """It has dropped our drain then, and that was put back: it drops it no second time."""
+    settings = {
+        "SLURM_VERSION": "22.05.8",
+        "ReturnToService": "2",
+        "ResumeTimeout": "90 sec",
+    }
+    site = Site(nodes=2, slurm=settings)
+    site.slurm.hung.add("gn001")
+    run = site.play(
+        site.begin(site.lose_gpu()),
+        until=lambda run: "held_at" in run.facts,
+        limit=timedelta(minutes=3),
+    )
+    run = site.advance(run)
+    assert node(site).is_draining
+    assert run.plan[run.step]["step"] == "wait_for_boot"
+    site.slurm.human_resume("gn001")
+    site.now += timedelta(seconds=10)
+    run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert not node(site).is_draining
 
 
 @pytest.mark.parametrize("act", ACTS)

@@ -593,3 +593,26 @@ def test_a_drain_that_a_worker_that_died_has_written_over_is_put_back_though_nob
     assert run.finished_at is not None
     assert node.is_draining
     assert node.reason.startswith(THEIRS)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_drain_that_ours_has_written_over_is_put_back_though_the_run_is_paused(
+    dies: bool,
+) -> None:
+    site = Site(nodes=2)
+    shell = Meanwhile(site, "State=DRAIN", drains_once_more(site, THEIRS))
+    client = ScontrolWriter(shell, parse_controller("local"), cluster_name=CLUSTER)
+    site.world = replace(site.world, slurm=client, writer=client)
+    run = site.begin(site.lose_gpu())
+    if dies:
+        with pytest.raises(Killed):
+            turn.advance(run.pk, now=site.now, world=site.world, at=dies_after_its_act)
+    else:
+        site.advance(run)
+    services.pause(run.pk, actor="eve", now=site.now)
+    for _ in range(6):
+        site.now += timedelta(seconds=6)
+        run = site.advance(run)
+    assert run.state == RunState.ABORTED
+    assert acts(site) == ["drain", "drain"]
+    assert site.slurm.nodes(("gn001",))["gn001"].reason.startswith(THEIRS)
