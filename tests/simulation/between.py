@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +18,7 @@ from fixtures.memory_slurm import MemorySlurm
 from fixtures.memory_slurm_commands import CommandShell
 from incidents.models import Incident
 from runbooks.engine import start
+from runbooks.lease import lease
 from runbooks.models import Run
 from runbooks.power.protocol import PowerState
 from runbooks.slurm.client import ScontrolWriter
@@ -118,6 +120,20 @@ def before_runs_begin(pause: Callable[[Incident], None]) -> Iterator[None]:
         return build_run(incident, *arguments, **more)
 
     with patch.object(start, "build_run", build):
+        yield
+
+
+@contextlib.contextmanager
+def checks_undisturbed(undisturbed: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """The lease is checked between the product's last look at a node and its act: in that moment
+    nobody acts, but for what a play does within the act itself."""
+    original = lease.check
+
+    def check(run: Run) -> None:
+        with undisturbed():
+            original(run)
+
+    with patch.object(lease, "check", check):
         yield
 
 

@@ -142,6 +142,14 @@ def no_worker_acts_whose_run_another_has(play: Play, act: Act) -> None:
         )
 
 
+def no_run_acts_that_is_paused(play: Play, act: Act) -> None:
+    """But for what its act before that owes people."""
+    if act.view is None or act.view.run_id not in play.record.paused or not _stood(play, act):
+        return
+    if act.verb == "resume" or _is_disruptive(play, act):
+        raise Broken(f"{act.verb} of {act.node} by run {act.view.run_id}, which is paused")
+
+
 def no_drain_passes_the_breaker(play: Play, act: Act) -> None:
     if act.verb != "drain" or not _is_new(play, act) or not _stood(play, act):
         return
@@ -252,6 +260,7 @@ OF_ACTS: tuple[Callable[[Play, Act], None], ...] = (
     nothing_is_given_back_where_people_say_so,
     no_run_comes_after_one_that_a_person_ended,
     no_worker_acts_whose_run_another_has,
+    no_run_acts_that_is_paused,
     no_drain_passes_the_breaker,
     nothing_is_done_to_what_is_taken_away,
     nothing_is_done_where_the_nodes_root_refuses,
@@ -394,9 +403,11 @@ def whoever_resumes_an_ill_node_is_told(play: Play) -> None:
 
 
 def incident_and_slurm_agree(play: Play) -> None:
-    """A node that a run of ours holds: out in Slurm and out by its incident, or neither."""
+    """A node that a run of ours holds: out in Slurm and out by its incident, or neither. Of one that
+    is paused nothing is looked after before a person lets it go on."""
     apart = {}
-    for run in Run.objects.filter(state__in=UNFINISHED).select_related("incident", "node"):
+    holding = Run.objects.filter(state__in=UNFINISHED).exclude(state=RunState.PAUSED)
+    for run in holding.select_related("incident", "node"):
         node = run.place
         state = play.look(node)
         says_out = run.incident.out_of_service_at is not None and run.incident.restored_at is None
@@ -418,6 +429,7 @@ def drains_that_slurm_dropped_are_put_back(play: Play) -> None:
         is_ours = state.reason.startswith(run.facts.get("reason", "-"))
         is_given_up = state.base == "DOWN" and state.reason.endswith("reboot timed out")
         is_theirs = node in play.record.resumed_at or run.incident_id in play.record.aborted
+        is_theirs = is_theirs or run.state == RunState.PAUSED
         may_drain = play.record.may_act and not play.record.is_stopped
         is_out = bool(state.flags & {"DRAIN", "FAIL"})
         if is_ours and is_given_up and may_drain and not (is_out or is_theirs):

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from tests.simulation.play import Play
 
 _LONGEST_REASON = 240
+_OF_INCIDENTS = (
+    *(Trigger.ACKNOWLEDGE, Trigger.MARK_FALSE_POSITIVE, Trigger.RESOLVE),
+    *(Trigger.CONFIRM, Trigger.HANDED_TO_VENDOR),
+)
 
 
 class People:
@@ -51,6 +55,7 @@ class People:
             "maintain": self.maintain,
             "incident": self.handle_incident,
             "abort": self.abort_run,
+            "pause": self.pause_run,
             "copy": self.copy_reason,
             "start": self.start_run,
         }
@@ -270,7 +275,7 @@ class People:
         incident = Incident.objects.filter(state__in=OPEN).order_by("pk").last()
         if incident is None:
             return
-        how = play.dice.choice((Trigger.ACKNOWLEDGE, Trigger.MARK_FALSE_POSITIVE, Trigger.RESOLVE))
+        how = play.dice.choice(_OF_INCIDENTS)
         incidents.act(incident.pk, how, actor="bob", note="looked at it", now=play.site.now)
         play.note("bob", f"{how} of incident #{incident.pk}")
 
@@ -295,8 +300,27 @@ class People:
     def abort_run(self) -> None:
         play = self.play
         run = Run.objects.filter(state__in=UNFINISHED).order_by("pk").last()
+        if run is None:
+            return
+        end, word = play.luck.choice(
+            ((services.abort, "aborts"), (services.take_over, "takes over"))
+        )
+        end(run.pk, actor="bob", now=play.site.now)
+        play.record.aborted.add(run.incident_id)
+        play.record.aborted_runs.add(run.pk)
+        play.note("bob", f"{word} run {run.pk}")
+
+    def pause_run(self) -> None:
+        """The newest that goes on; the next such act lets it go on again."""
+        play, record = self.play, self.play.record
+        record.changes += 1
+        if record.paused:
+            number = record.paused.pop()
+            services.resume(number, actor="bob", now=play.site.now)
+            play.note("bob", f"lets run {number} go on")
+            return
+        run = Run.objects.filter(state=RunState.RUNNING).order_by("pk").last()
         if run is not None:
-            services.abort(run.pk, actor="bob", now=play.site.now)
-            play.record.aborted.add(run.incident_id)
-            play.record.aborted_runs.add(run.pk)
-            play.note("bob", f"aborts run {run.pk}")
+            services.pause(run.pk, actor="bob", now=play.site.now)
+            record.paused.add(run.pk)
+            play.note("bob", f"pauses run {run.pk}")

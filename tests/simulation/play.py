@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from detectors.catalog import catalog
 from detectors.detector import Output
@@ -44,6 +45,7 @@ from tests.simulation.between import (
     WatchedPower,
     before_runs_begin,
     between_statements,
+    checks_undisturbed,
 )
 from tests.simulation.record import Act, Broken, Record, TurnView
 
@@ -254,7 +256,7 @@ class Play:
 
     def has_work(self) -> bool:
         """A run is unfinished or looks once more."""
-        return Run.objects.filter(wake_at__isnull=False).exists()
+        return Run.objects.filter(Q(wake_at__isnull=False) | Q(state__in=UNFINISHED)).exists()
 
     # Steps
     # ---------------------------------------------------------------------------------------------
@@ -263,6 +265,7 @@ class Play:
         with (
             between_statements(self._pause_at_statement),
             before_runs_begin(self._pause_before_run),
+            checks_undisturbed(self._undisturbed),
         ):
             self._play()
 
@@ -516,7 +519,14 @@ class Play:
     # Acts of the product
     # ---------------------------------------------------------------------------------------------
 
+    def _undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        return self._others_may_act(may=False)
+
     def _watch(self, act: tuple[str, str, str], run: Callable[[], Output]) -> Output:
+        with self._undisturbed():
+            return self._watch_act(act, run)
+
+    def _watch_act(self, act: tuple[str, str, str], run: Callable[[], Output]) -> Output:
         verb, node, reason = act
         is_raced = self._may_race(verb, node)
         if is_raced:
@@ -546,8 +556,9 @@ class Play:
         view = self._views[-1] if self._views else None
         self.note("Kintsugi", f"{verb} {node}", node)
         done = Act(self.site.now, verb, node, "", state, state, view)
-        for check in invariants.OF_ACTS:
-            check(self, done)
+        with self._undisturbed():
+            for check in invariants.OF_ACTS:
+                check(self, done)
         self.record.acts.append(done)
 
     def _may_race(self, verb: str, node: str) -> bool:

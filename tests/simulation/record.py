@@ -98,6 +98,7 @@ class Record:
     mode: Mode = Mode.ARMED
     granted: set[int] = field(default_factory=set)
     decommissioned: set[str] = field(default_factory=set)
+    paused: set[int] = field(default_factory=set)
     refusing: set[str] = field(default_factory=set)
     needed: int = 0
     changes: int = 0
