@@ -77,6 +77,10 @@ _BSD = re.compile(
     r"(?:,?\s+(?P<year2>\d{4}))?\s+" + _CLOCK + r"(?:\s+(?P<year3>(?:19|20)\d\d)(?=[\s\]:]|$))?"
     r"(?:\s(?P<zone>UTC|GMT|[A-Z]{2,5}(?=\s?:)))?"
 )
+# `journalctl --output=short-unix`: seconds since 1970, and a machine with a program behind them.
+_UNIX = re.compile(
+    r"(?P<at>\d{10})\.(?P<frac>\d{6})(?= [\w.-]{1,253} [\w./@-]{1,80}(?:\[\d{1,10}\])?: )"
+)
 # `dmesg --reltime`: the day and the minute once, then what has passed since.
 _DMESG_MINUTE = re.compile(r"\[([A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\]\s?")
 _PRI = re.compile(r"<(\d{1,3})>")
@@ -267,7 +271,7 @@ def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
     begin = start + 1 if bracket else start
     found = _BSD.match(text, begin) or _ISO.match(text, begin)
     if found is None:
-        return None
+        return None if bracket else _unix_stamp(text, begin)
     fields = found.groupdict()
     month = _MONTHS.get((fields.get("name") or "").lower()) or int(fields.get("month") or 0)
     at = clock.resolve(fields, month)
@@ -280,6 +284,14 @@ def _stamp(text: str, start: int, clock: _Clock) -> _Stamp | None:
         return None
     is_dmesg = bracket or (fields["point"] == "," and "offset" in fields)
     return _Stamp(at, end, is_dmesg)
+
+
+def _unix_stamp(text: str, start: int) -> _Stamp | None:
+    found = _UNIX.match(text, start)
+    if found is None:
+        return None
+    whole = datetime.fromtimestamp(int(found["at"]), timezone.utc)
+    return _Stamp(whole.replace(microsecond=int(found["frac"])), found.end(), False)
 
 
 def parse_header(

@@ -115,6 +115,8 @@ FORMS = [
     (f"022702: Jan 12 03:04:05: {XID}", None, AT, "", ""),
     (f"*Jan 12 03:04:05.123456: {XID}", None, AT_MICROS, "", ""),
     (f"Jan 12 03:04:05 admin@gn042 kernel: {XID}", "gn042", AT, "", "kernel"),
+    # `journalctl --output=short-unix`.
+    (f"1736651045.123456 gn042 kernel: {XID}", "gn042", AT_MICROS, "", "kernel"),
     # Junos' `explicit-priority`, behind a program and before a line card.
     (f"Jan 12 03:04:05  sw-7 craftd[7]: %DAEMON-4:  {XID}", "sw-7", AT, "", "craftd"),
     (f"Jan 12 03:04:05  sw-7 : %PFE-3: fpc7 {XID}", "sw-7", AT, "", "fpc7"),
