@@ -10,8 +10,8 @@ from tests.security import everything
 # Each place in the code that has a machine run something, and the part of the page that has it. The
 # detectors' own `collect` is run and recorded for the page.
 PLACES = {
-    "incidents/vendor/inspection.py:_field_diagnostics": everything.LOOKS,
-    "incidents/vendor/inspection.py:_file": everything.LOOKS,
+    "incidents/vendor/inspection.py:_collect_field_diagnostics": everything.LOOKS,
+    "incidents/vendor/inspection.py:_fetch_file": everything.LOOKS,
     "incidents/vendor/inspection.py:pieces": everything.LOOKS,
     "kintsugi/inventory/discover.py:_inspect_node": everything.LOOKS,
     "kintsugi/inventory/sudoers.py:_locate": everything.LOOKS,
