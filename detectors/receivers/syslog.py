@@ -61,6 +61,10 @@ _REPORT_EVERY_S = 10.0
 _HANGS_AFTER_S = 30.0
 # Past this the database has been away for long: hold the senders back rather than fill the disk.
 MAX_SPOOL_BYTES = 2 * 1024**3
+MAX_SPOOL_TEXT = "2 GiB that the database has not taken"
+_HELD_BACK = (
+    "Senders are held back until then: RELP and TCP keep what they have, UDP loses what comes."
+)
 _ORDER = (Turn.URGENT, Turn.ORDINARY, Turn.LAST)
 # Events in memory while the disk takes none.
 _BACKLOG = 20_000
@@ -177,6 +181,8 @@ class Receiver:
         self._flushed_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_held_back = False
+        self._held_back_s = 0.0
+        self._is_disk_full = False
         self._is_stopping = False
         self._turned_s: float | None = None
         self.undelivered_bytes = 0  # on disk and not known to be in the inbox; counted each second
@@ -457,12 +463,15 @@ class Receiver:
 
     def _append(self, events: list[FaultEvent], turn: Turn) -> Batch | None:
         try:
-            return self.spool.append(events, turn=turn)
+            batch = self.spool.append(events, turn=turn)
         except SpoolFull as error:
-            if not self.counters.spool_failures:
-                _log.error("%s Senders are held back until then.", error)
+            if not self._is_disk_full:
+                _log.error("%s %s", error, _HELD_BACK)
+            self._is_disk_full = True
             self.counters.spool_failures += 1
             return None
+        self._is_disk_full = False
+        return batch
 
     def _hold_back_or_go_on(self) -> None:
         is_full = bool(self._backlog) or self.spool.size >= MAX_SPOOL_BYTES
@@ -477,7 +486,13 @@ class Receiver:
             self._tls.hold_back(is_full)
         for door in self._doors:
             door.hold_back(is_full)
-        _log.warning("senders are %s", "held back" if is_full else "read again")
+        if is_full:
+            self._held_back_s = time.monotonic()
+            why = "the disk takes nothing" if self._backlog else f"the spool has {MAX_SPOOL_TEXT}"
+            _log.warning("senders are held back: %s", why)
+        else:
+            held_s = time.monotonic() - self._held_back_s
+            _log.warning("senders are read again, after %.0f s", held_s)
 
     # -- once a second
 

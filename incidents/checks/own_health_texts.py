@@ -127,10 +127,15 @@ def describe_full_disk(row: Heartbeat, least: float) -> str:
     """`least` in bytes."""
     free, size = format_size(row.disk_free or 0), format_size(row.disk_size or 0)
     place = f"The file system of {row.directory} on {row.host} has {free} of {size} free"
+    effect = "When it is full senders are held back, and what they cannot keep is lost."
+    if (row.disk_free or 0) < _MIB:
+        effect = (
+            "Nothing can be written there: a receiver holds its senders back until there is room,"
+            " and what they cannot keep, and what comes by UDP, is lost."
+        )
     return (
         f"{place}, as {describe_part(row)} saw at {moment(row.seen_at)}: less than the"
-        f" {format_size(least)} that spool or database may need. When it is full senders are held"
-        " back, and what they cannot keep is lost. Make room there (`df -h`,"
+        f" {format_size(least)} that spool or database may need. {effect} Make room there (`df -h`,"
         f" `du -xh {row.directory}`), or give it a larger file system."
     )
 

@@ -7,7 +7,7 @@ import ipaddress
 import json
 import logging
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -264,6 +264,35 @@ class DatabaseInbox:
             raise InboxAway(str(error)) from error
 
 
+def _keep_hosts(cache: Path, hosts: Mapping[str, str]) -> None:
+    """Whole or not at all: a disk that is full spoils nothing of what was kept, and keeps no
+    receiver from its start."""
+    fresh = cache.with_suffix(".new")
+    try:
+        fresh.write_text(json.dumps(hosts))
+        fresh.replace(cache)
+    except OSError as error:
+        _log.warning(
+            "%s cannot be written (%s): a start while the database is away goes by the senders of"
+            " before",
+            cache,
+            error.strerror,
+        )
+
+
+def _read_kept_hosts(cache: Path) -> dict[str, str]:
+    """Empty where nothing that can be read was kept: then loopback and the networks of the settings
+    alone are let in."""
+    try:
+        hosts: dict[str, str] = json.loads(cache.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _log.warning("%s cannot be read (%s): nobody is let in by it", cache, error)
+        return {}
+    return hosts
+
+
 def accepted_senders(cache: Path) -> Senders:
     """The networks of the settings; where they are unset or name `inventory`, loopback and the
     inventory's addresses.
@@ -286,9 +315,9 @@ def accepted_senders(cache: Path) -> Senders:
         _log.warning(
             "the inventory cannot be read (%s); the senders known last time are accepted", error
         )
-        hosts = json.loads(cache.read_text()) if cache.exists() else {}
+        hosts = _read_kept_hosts(cache)
     else:
-        cache.write_text(json.dumps(hosts))
+        _keep_hosts(cache, hosts)
     own = socket.gethostname()
     hosts = {"127.0.0.1": own, "::1": own, **hosts}
     relays: list[str] | None = settings.KINTSUGI["KINTSUGI_SYSLOG_RELAYS"]

@@ -7,7 +7,9 @@ import resource
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -133,22 +135,49 @@ def test_repeats_are_in_the_spool_when_they_are_acknowledged(site: Site, client:
     assert site.counters.events < 60
 
 
-def test_nothing_is_acknowledged_while_the_disk_is_full(site: Site, client: Client) -> None:
-    client.send(b"syslog", *map(numbered, range(1000)))
-    client.wait_for_answers(1001)
+@contextmanager
+def full_disk(site: Site) -> Iterator[None]:
+    """No file grows beyond what the spool has now."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (site.running.receiver.spool.size, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def _has_failed(site: Site, times: int) -> bool:
+    return site.counters.spool_failures >= times
+
+
+def test_nothing_is_acknowledged_while_the_disk_is_full(site: Site, client: Client) -> None:
+    client.send(b"syslog", *map(numbered, range(1000)))
+    client.wait_for_answers(1001)
+    with full_disk(site):
         client.send(b"syslog", numbered(1000))
         failures = site.counters
         wait_until(lambda: failures.spool_failures > 1, within_s=20, what="two tries to write")
         assert site.counters.acknowledged_lines == 1000
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
     client.wait_for_answers(1002)
     assert site.spooled() == dict.fromkeys(range(1001), 1)
+
+
+def test_each_time_that_the_disk_is_full_the_log_says_where_and_that_it_is_over(
+    site: Site, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (1, 2):
+        with full_disk(site):
+            enough = site.counters.spool_failures + 2
+            client.send(b"syslog", numbered(number))
+            wait_until(partial(_has_failed, site, enough), within_s=20, what="two tries to write")
+        client.wait_for_answers(1 + number)
+    errors = [line for line in caplog.messages if "Make room on this disk" in line]
+    held = [line for line in caplog.messages if "held back: the disk takes nothing" in line]
+    over = [line for line in caplog.messages if "senders are read again, after" in line]
+    assert (len(errors), len(held), len(over)) == (2, 2, 2)
+    assert str(site.running.receiver.spool.directory) in errors[1]
 
 
 def test_answers_come_in_the_order_of_their_frames(client: Client) -> None:

@@ -278,6 +278,13 @@ class TestFullDisk:
             "`df -h`",
         ]
         assert mentions(text_of(own_health.DISK_FULL), expected) == expected
+        assert "Nothing can be written there" not in text_of(own_health.DISK_FULL)
+
+    def test_one_that_takes_nothing_any_more_is_told_with_what_that_means_now(self) -> None:
+        site = OwnSite(on_disk(0))
+        site.run_for(10 * SECOND)
+        expected = ["Nothing can be written there", "holds its senders back until there is room"]
+        assert mentions(text_of(own_health.DISK_FULL), expected) == expected
 
 
 def test_the_console_lists_what_stands_and_since_when() -> None:

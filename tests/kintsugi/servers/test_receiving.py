@@ -155,6 +155,39 @@ def test_senders_are_those_known_last_time_when_the_database_is_away(tmp_path: P
         assert not receiving.accepted_senders(tmp_path / "none.json").accepts("10.1.0.1")
 
 
+def test_a_full_disk_keeps_no_receiver_from_its_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Node.objects.create(name="gn001", address="10.1.0.1")
+    for name in ("senders.json", "senders.new"):
+        (tmp_path / name).symlink_to("/dev/full")
+    assert receiving.accepted_senders(tmp_path / "senders.json").accepts("10.1.0.1")
+    assert "cannot be written (No space left on device)" in caplog.text
+
+
+def test_a_full_disk_spoils_nothing_of_the_senders_that_were_kept(tmp_path: Path) -> None:
+    Node.objects.create(name="gn001", address="10.1.0.1")
+    cache = tmp_path / "senders.json"
+    receiving.accepted_senders(cache)
+    (tmp_path / "senders.new").symlink_to("/dev/full")
+    Node.objects.create(name="gn002", address="10.1.0.2")
+    receiving.accepted_senders(cache)
+    with database_away():
+        assert receiving.accepted_senders(cache).accepts("10.1.0.1")
+
+
+@pytest.mark.parametrize("words", ["", '{"10.1.0.1": "gn'])
+def test_a_list_of_senders_that_was_cut_off_lets_in_loopback_alone(
+    tmp_path: Path, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "senders.json"
+    cache.write_text(words)
+    with database_away():
+        senders = receiving.accepted_senders(cache)
+    assert [senders.accepts(each) for each in ("127.0.0.1", "10.1.0.1")] == [True, False]
+    assert f"{cache} cannot be read" in caplog.text
+
+
 def a_batch(spool: Spool, number: int = 1, *, turn: Turn = Turn.ORDINARY) -> Batch:
     resource = f"node/gn{number:03d}/gpu/0000:19:00.0"
     return spool.append([an_event("gpu.xid.79", resource)], turn=turn)
