@@ -70,6 +70,10 @@ _ORDER = (Turn.URGENT, Turn.ORDINARY, Turn.LAST)
 _BACKLOG = 20_000
 
 
+class CannotListen(Exception):
+    """The address of syslog cannot be had: says why."""
+
+
 @dataclass(frozen=True)
 class _Admitted:
     """An event that goes to the spool, and when its turn is."""
@@ -192,7 +196,7 @@ class Receiver:
     # -- life
 
     def run(self) -> None:
-        """Receives until `stop`. Raises OSError when the address cannot be had."""
+        """Receives until `stop`. Raises CannotListen when the address cannot be had."""
         delivery = threading.Thread(target=self._delivery.run, name="delivery", daemon=True)
         delivery.start()
         try:
@@ -219,11 +223,13 @@ class Receiver:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 loop.call_soon_threadsafe(stopped.set)
 
-    async def _serve(self) -> None:
-        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        # Bound before the signatures are compiled, which takes seconds: the kernel keeps what comes
-        # meanwhile.
-        stream = self._listen.stream or listen((self._listen.host, self._listen.port))
+    def _bind(self) -> None:
+        """Raises CannotListen."""
+        address = (self._listen.host, self._listen.port)
+        try:
+            stream = self._listen.stream or listen(address)
+        except OSError as error:
+            raise CannotListen(error.strerror or str(error)) from error
         self._connections = self._read(
             stream, Transport.TCP, partial(LineConnection, take=self.take)
         )
@@ -232,9 +238,15 @@ class Receiver:
             self._datagrams = Datagrams(
                 self.address, self.counters, self._take_datagrams, passed=self._listen.datagram
             )
-        except OSError:
+        except OSError as error:
             self._connections.close_listener()
-            raise
+            raise CannotListen(error.strerror or str(error)) from error
+
+    async def _serve(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        # Bound before the signatures are compiled, which takes seconds: the kernel keeps what comes
+        # meanwhile.
+        self._bind()
         self._matcher = self._make_matcher()
         self._intake = Intake(
             self._matcher,

@@ -19,6 +19,8 @@ from celery.worker import WorkController, state
 from django.core.wsgi import get_wsgi_application
 from waitress.server import create_server
 
+from kintsugi.servers.receiving import AddressTaken
+
 _log = logging.getLogger(__name__)
 QUEUES = "ingest,runbook,notify,poll,sweep,slurm"
 _WORKER_THREADS = 16  # polls wait for nodes; faults and repairs must not wait for polls
@@ -36,6 +38,7 @@ class Parts:
     _ended: threading.Event = field(default_factory=threading.Event)
     _is_stopping: bool = False
     failed: str = ""
+    why: str = ""  # where it is known in words
 
     def start(self, name: str, run: Callable[[], None], stop: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._run, args=(name, run), name=name, daemon=True)
@@ -45,6 +48,8 @@ class Parts:
     def _run(self, name: str, run: Callable[[], None]) -> None:
         try:
             run()
+        except AddressTaken as error:
+            self.why = str(error)
         finally:
             if not self._is_stopping:
                 self.failed = name

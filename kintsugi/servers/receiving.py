@@ -28,7 +28,7 @@ from detectors.receivers.passed_sockets import PassedSocketError, take_passed_so
 from detectors.receivers.refusals import RefusedInput
 from detectors.receivers.senders import LOOPBACK, RefusedCertificates, Senders
 from detectors.receivers.spool import Batch, Extent, Spool
-from detectors.receivers.syslog import Door, Listen, Receiver, TlsDoor
+from detectors.receivers.syslog import CannotListen, Door, Listen, Receiver, TlsDoor
 from detectors.resources import short_host
 from detectors.transports import error_text
 from incidents.checks import refused_senders, unread_lines
@@ -204,7 +204,24 @@ def _listen_for_relp(address: tuple[str, int]) -> socket.socket:
 def _taken(setting: str, address: tuple[str, int], error: OSError) -> AddressTaken:
     return AddressTaken(
         f"{setting}={address[0]}:{address[1]}: {error.strerror}; choose another, or unset it"
+        f" ({_describe_search(address[1])})"
     )
+
+
+def _describe_search(port: int) -> str:
+    return f"`ss -lntup 'sport = :{port}'` shows who has it"
+
+
+def run(receiver: Receiver) -> None:
+    """Receives until it is stopped. Raises AddressTaken."""
+    try:
+        receiver.run()
+    except CannotListen as error:
+        host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
+        raise AddressTaken(
+            f"KINTSUGI_SYSLOG_LISTEN={host}:{port}: {error}; choose another"
+            f" ({_describe_search(port)})"
+        ) from error
 
 
 def _trap_listeners(directory: Path) -> tuple[Door, ...]:

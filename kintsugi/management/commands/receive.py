@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandError
 
 from detectors.receivers.connections import TlsError
@@ -36,9 +35,6 @@ class Command(PrintableCommand):
             [receiving.make_receiver_part(receiver)], wait_until_ready=receiver.ready.wait
         )
         try:
-            receiver.run()
-        except OSError as error:
-            host, port = settings.KINTSUGI["KINTSUGI_SYSLOG_LISTEN"]
-            raise CommandError(
-                f"KINTSUGI_SYSLOG_LISTEN={host}:{port}: {error.strerror}; choose another"
-            ) from error
+            receiving.run(receiver)
+        except receiving.AddressTaken as error:
+            raise CommandError(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -49,7 +50,7 @@ class Command(StoreCommand):
         )
         embedded.start_worker(parts, app)
         embedded.start_beat(parts, app)
-        parts.start("receiver", receiver.run, receiver.stop)
+        parts.start("receiver", partial(receiving.run, receiver), receiver.stop)
         while not parts.is_ending and not receiver.ready.wait(0.1):
             pass
         if not parts.is_ending:
@@ -58,4 +59,12 @@ class Command(StoreCommand):
         parts.wait()
         parts.stop()
         if parts.failed:
-            raise CommandError(f"{parts.failed} ended by itself; the log above says why")
+            raise CommandError(_describe_end(parts))
+
+
+def _describe_end(parts: embedded.Parts) -> str:
+    why = parts.why or "the log above says why"
+    return (
+        f"{parts.failed} ended by itself: {why}. All parts have stopped with it, since half a"
+        " Kintsugi looks healthy; what was under way is taken up at the next start."
+    )

@@ -4,6 +4,7 @@ a.m."""
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -157,3 +158,30 @@ def test_kintsugi_stop_works_in_the_middle_of_an_upgrade_too(tmp_path: Path) -> 
     assert back.returncode == 0, back.stderr
     stopped = run(tmp_path, "-m", "kintsugi", "stop", "--reason", "3 a.m.")
     assert stopped.returncode == 0, stopped.stderr
+
+
+# What cannot start
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["up", "receive"])
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
+def test_a_port_that_is_taken_is_named_with_its_setting_and_who_shows_the_owner(
+    tmp_path: Path, command: str, kind: socket.SocketKind
+) -> None:
+    assert manage(tmp_path, "migrate", "--verbosity", "0").returncode == 0
+    with socket.socket(socket.AF_INET, kind) as owner:
+        owner.bind(("127.0.0.1", 0))
+        if kind is socket.SOCK_STREAM:
+            owner.listen()
+        port = owner.getsockname()[1]
+        ended = manage(
+            tmp_path,
+            command,
+            KINTSUGI_SYSLOG_LISTEN=f"127.0.0.1:{port}",
+            KINTSUGI_WEB_LISTEN=f"127.0.0.1:{free_port()}",
+        )
+    assert ended.returncode == 1
+    assert f"KINTSUGI_SYSLOG_LISTEN=127.0.0.1:{port}: Address already in use" in ended.stderr
+    assert f"sport = :{port}" in ended.stderr
+    assert "Traceback" not in ended.stderr
