@@ -46,7 +46,17 @@ PROGRAMS = (
         "zpool*",
     ),
     # A machine's own health: BMC, machine checks, sensors, clocks, vendors' agents.
-    *("ipmievd", "ipmiseld", "ipmi*", "bmc*", "mcelog", "rasdaemon", "thermald", "chronyd"),
+    *(
+        "ipmievd",
+        "ipmiseld",
+        "ipmi*",
+        "bmc*",
+        "openipmi*",
+        "mcelog",
+        "rasdaemon",
+        "thermald",
+        "chronyd",
+    ),
     *("ntpd", "ptp4l", "phc2sys", "edac*", "sel", "srvadmin*", "mr_monitor", "hpasm*"),
     # HPE's agents for ProLiant; object storage.
     *("hp-ams", "hp-health", "hpe-*", "amsd", "cma*", "minio"),

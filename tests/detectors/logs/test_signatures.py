@@ -395,6 +395,7 @@ def test_a_pattern_stays_quick_on_a_long_line_of_its_own_words():
         "iTCO_wdt iTCO_wdt: initialized. heartbeat=30 sec (nowayout=0)",
         "pci 0000:01:00.0: bridge configuration invalid ([bus 00-00]), reconfiguring",
         "ata7: SATA link down (SStatus 0 SControl 300)",
+        "megaraid_sas 0000:07:00.0: firmware crash dump#011: no",
         "NVRM: GPU7 gpuClearFbhubPoisonIntrForBug2924523_GA100: FBHUB Interrupt detected. Clearing it.",
         (
             "[2026-11-01T12:00:00.777] [7.0] error: *** STEP 7.0 ON gn042 CANCELLED AT"

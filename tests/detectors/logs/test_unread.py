@@ -78,6 +78,7 @@ def read(reader: UnreadReader, line: str, *, is_own_line: bool = False) -> Unrea
         ("Nov  1 12:00:00 sw1 hpe-quuxd[7]: Event|7777|LOG_WARN|AMM|-|bad quux", "hpe-quuxd"),
         ("Nov  1 12:00:00 sw1 quuxd[7]: Event|7777|LOG_INFO|AMM|-|fan 7 stuck", "quuxd"),
         ("2026-11-01 12:00:00 ERROR: quux 7 is gone", "kernel"),
+        ("Nov  1 12:00:00 gn001 openipmi-helper[7]: quux failed", "openipmi-helper"),
         ("Nov  1 12:00:00  sw1 : %PFE-3: fpc7 quux of frob", "fpc7"),
         # What is lacking, where the kernel itself calls it a warning.
         ("<4>Nov  1 12:00:00 gn001 kernel: quux 0000:3b:00.0: frobs unsupported", "kernel"),
