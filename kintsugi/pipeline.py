@@ -109,6 +109,12 @@ class Pipeline:
         self.ingest([to_wire(event)])
         return drain_requests.find_incident(request.node, request.check)
 
+    def format_prospect(self, incident_id: int | None) -> str:
+        """What is in the way of what was asked for, or what is done about it. Empty: there is no
+        such incident."""
+        stop_file = self.world.policy.stop_file
+        return runbooks.format_prospect(incident_id, self.clock(), stop_file=stop_file)
+
     def poll_due(self, tick: timedelta) -> None:
         """Enqueues the polls that are due. `tick` is the time between two calls."""
         now = self.clock()

@@ -47,7 +47,7 @@ from runbooks.people.controls import (
 )
 from runbooks.people.job_stops import Leave, may_stop_job
 from runbooks.people.manual_runs import start_manual_run
-from runbooks.people.progress import format_progress
+from runbooks.people.progress import format_progress, format_prospect
 from runbooks.people.restore import follow_restore
 from runbooks.people.standstill import sweep_standstills
 from runbooks.second_person import power_cycles
@@ -91,6 +91,7 @@ __all__ = [
     "follow_restore",
     "format_plan",
     "format_progress",
+    "format_prospect",
     "get_answering_nodes",
     "get_due_runs",
     "get_mode",

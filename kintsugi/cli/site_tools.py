@@ -27,10 +27,10 @@ from runbooks.fleet import armings, proposals
 from runbooks.models import Mode, SecondPersonRequest
 from runbooks.second_person import requests
 
-_HOW_IT_GOES_ON = {
-    False: "`kintsugi incident show` tells what becomes of it: caps, breaker and modes hold.",
-    True: "What Kintsugi drained for it is verified and given back when nothing else stands there.",
-}
+_AFTER_THE_END = (
+    "What Kintsugi drained for it is verified and given back when nothing else stands there."
+)
+_AFTER_A_REQUEST = "`kintsugi incident show` tells what becomes of it."
 
 _CHANGE_FIELDS = {
     "change": "pk",
@@ -89,10 +89,15 @@ def drain_nodes(
         except DrainRequestRefused as refusal:
             refusals.append(f"{name}: {refusal}")
             continue
-        rows.append({"node": name, "incident": incident_id})
-    output.print_rows(rows, ("node", "incident"), as_json=as_json, empty="Nothing was asked for.")
+        doing = "" if end else tasks.pipeline().format_prospect(incident_id)
+        rows.append({"node": name, "incident": incident_id, "doing": doing})
+    columns = ("node", "incident", "doing") if as_json else ("node", "incident")
+    output.print_rows(rows, columns, as_json=as_json, empty="Nothing was asked for.")
     if rows and not as_json:
-        output.echo(f"\n{_HOW_IT_GOES_ON[end]}")
+        for row in rows:
+            if row["doing"]:
+                output.echo(f"\n{row['node']}: {row['doing']}")
+        output.echo(f"\n{_AFTER_THE_END if end else _AFTER_A_REQUEST}")
     if refusals:
         raise CommandError("\n".join(refusals), returncode=exit_codes.FAILED)
 

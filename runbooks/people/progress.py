@@ -5,22 +5,77 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 from django.db.models import Q, QuerySet
 
 from detectors.faults import Action
 from incidents.models import Incident
 from incidents.vocabulary.lifecycle import State
+from runbooks.fleet import fleet
 from runbooks.lease.lease import REFUSED, SAID_AT
 from runbooks.library import library
-from runbooks.models import UNFINISHED, Run, RunState, StepRun
+from runbooks.models import UNFINISHED, Breaker, Mode, Run, RunState, StepRun
 
 _CALLED_FOR = (State.OPEN, State.ACKNOWLEDGED)
+# Of a run that has not taken its node out yet.
+_HELD_BY_MODE = {
+    Mode.OFF: "{runbook} is off there: nothing is done. `kintsugi mode set {runbook} shadow`.",
+    Mode.SHADOW: "{runbook} is in shadow there: it is written down and nothing is done. To let it"
+    " act on some nodes: `kintsugi arming add {runbook} approval --nodes NODES --for 14d --reason"
+    " WHY`.",
+    Mode.APPROVAL: "{runbook} is in approval there: a person is asked before its first act.",
+}
 
 
 def format_progress(incident: Incident, now: datetime) -> str:
     """What its run does, or what keeps it from it. Empty where none is under way."""
     return format_progress_of(incident, list(get_runs_about(incident)))
+
+
+def format_prospect(incident_id: int | None, now: datetime, *, stop_file: Path) -> str:
+    """What is in the way of what was just asked for, and what lifts it; else what is done. A guard
+    that nobody has asked yet says so when its run begins. Empty: there is no such incident."""
+    if incident_id is None:
+        return ""
+    incident = Incident.objects.filter(pk=incident_id).first()
+    if incident is None:
+        return ""
+    stopped_by = fleet.get_stop_reason(stop_file)
+    if stopped_by:
+        return (
+            f"Held by the stop: {stopped_by}. Nothing is drained until it is released"
+            " (`kintsugi stop --release`; a stop file: `kintsugi stop --file --release`)."
+        )
+    breaker = Breaker.objects.filter(closed_at=None).first()
+    if breaker is not None:
+        return (
+            f"Held by the breaker, which {breaker}. Nothing is drained until a person closes it"
+            ' (`kintsugi breaker close --reason "WHY"`).'
+        )
+    progress = format_progress(incident, now)
+    if not progress:
+        return (
+            "No run has begun for it yet: one begins within a sweep, where its runbook's mode lets"
+            " it (`kintsugi mode show`) and no other guard holds it; its incident says which."
+        )
+    run = get_runs_about(incident).first()
+    if run is None:
+        return progress
+    return f"{progress} {_format_next_order(run, now)}".rstrip()
+
+
+def _format_next_order(run: Run, now: datetime) -> str:
+    """What a person may order of a run that waits for people, or whose mode holds it."""
+    if run.state == RunState.AWAITING_APPROVAL:
+        return f"To approve it: `kintsugi approval give {run.pk}`."
+    if run.state == RunState.PAUSED:
+        return f"To go on: resume run {run.pk} on its page."
+    if run.claimed_at is not None:
+        return ""
+    mode = fleet.decide_mode(run.runbook, run.node, now).mode
+    held = _HELD_BY_MODE.get(mode, "")
+    return held.format(runbook=run.runbook)
 
 
 def get_runs_about(incident: Incident) -> QuerySet[Run]:

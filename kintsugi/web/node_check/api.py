@@ -81,7 +81,8 @@ def leases(request: HttpRequest) -> HttpResponse:
 @_takes_post
 def drain_requests(request: HttpRequest) -> HttpResponse:
     """A node's own check asks for this node to be drained, or no longer: `{"version": 1, "node",
-    "check", "because", "end": false}`. 202 with `{"incident": number}`, null where it has none."""
+    "check", "because", "end": false}`. 202 with `{"incident": number, "doing": text}`, null where
+    it has none; `doing` says what is in the way of the drain, or what is done."""
     now = clock.now()
     message = messages.parse_message(request, now)
     asked = messages.parse_drain_request(message)
@@ -92,7 +93,8 @@ def drain_requests(request: HttpRequest) -> HttpResponse:
     except DrainRequestRefused as refusal:
         return JsonResponse({"error": str(refusal)}, status=409)
     _log.info("drain request of %s on %s: incident %s", asked.check, asked.node, incident_id)
-    return JsonResponse({"incident": incident_id}, status=202)
+    doing = "" if asked.is_end else tasks.pipeline().format_prospect(incident_id)
+    return JsonResponse({"incident": incident_id, "doing": doing}, status=202)
 
 
 def _ingest(message: Message, observations: Mapping[str, Sequence[Observation]]) -> list[str]:

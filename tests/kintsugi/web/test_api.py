@@ -19,7 +19,8 @@ from incidents.inventory import node_tokens as stored
 from incidents.models import Fault, Gpu, Incident, Node, QuarantinedEvent
 from kintsugi import tasks
 from kintsugi.clients import node_tokens
-from runbooks.models import AuditEntry
+from runbooks import services as runbooks
+from runbooks.models import AuditEntry, Breaker
 from tests.detectors.test_golden import SIGNALS, metrics_of
 
 
@@ -304,7 +305,7 @@ UNFIT = {"version": 1, "node": "gn001", "check": "nhc", "because": "scratch is r
 def test_a_nodes_own_check_asks_for_its_drain_and_withdraws_it() -> None:
     status, answer = post(DRAINS, UNFIT)
     incident = Incident.objects.get()
-    assert (status, answer) == (202, {"incident": incident.pk})
+    assert (status, answer["incident"]) == (202, incident.pk)
     fault = Fault.objects.get()
     assert (fault.fault_type, fault.resource, fault.qualifier) == (
         "site.unfit",
@@ -313,6 +314,23 @@ def test_a_nodes_own_check_asks_for_its_drain_and_withdraws_it() -> None:
     )
     assert post(DRAINS, {**UNFIT, "end": True})[0] == 202
     assert not Fault.objects.get().is_active
+
+
+def test_who_asks_for_a_drain_is_told_what_is_in_its_way_and_what_lifts_it() -> None:
+    _, in_shadow = post(DRAINS, UNFIT)
+    assert "drain_on_request is in shadow there" in in_shadow["doing"]
+    assert "kintsugi arming add drain_on_request approval" in in_shadow["doing"]
+
+    breaker = Breaker.objects.create(tripped_at=datetime.now(UTC), why="12 of 100 nodes")
+    _, behind_it = post(DRAINS, UNFIT)
+    assert "12 of 100 nodes" in behind_it["doing"]
+    assert "kintsugi breaker close" in behind_it["doing"]
+    breaker.delete()
+
+    runbooks.stop("row 3 burns", actor="ada", now=datetime.now(UTC))
+    _, stopped = post(DRAINS, UNFIT)
+    assert "row 3 burns" in stopped["doing"]
+    assert "kintsugi stop --release" in stopped["doing"]
 
 
 def test_a_node_asks_for_no_other_nodes_drain() -> None:
