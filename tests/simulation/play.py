@@ -53,7 +53,7 @@ NODES = 4
 # Beside the two that are armed in every play: some are in each second play.
 _FURTHER = (
     *("gpu_reset", "cold_cycle", "vendor_replacement", "quarantine_lemon"),
-    *("return_to_service", "isolate_node", "drain_on_request"),
+    *("return_to_service", "isolate_node", "drain_on_request", "nvlink_fabric_recover"),
 )
 # Cap of the partition, spares of a pod of two, nodes an hour: in most plays one of them binds alone.
 _LIMITS = ((2, 2, 9), (1, 2, 9), (4, 1, 9), (4, 2, 2), (4, 2, 1), (2, 1, 2), (4, 2, 9))
@@ -70,7 +70,10 @@ _PHASES = (
 # Steps that act by another way than Slurm's programs, once their attempt is stored.
 _PAST_SLURM = ("cold_cycle", "reset_gpu", "restart_units")
 # What nobody does before that phase but who falls ill, and jobs.
-_AT_ONCE = ("lose", "lose_many", "degrade", "job", "end", "wait", "redeliver", "forge", "poll")
+_AT_ONCE = (
+    *("lose", "lose_many", "degrade", "memory", "link", "job", "end", "wait"),
+    *("redeliver", "forge", "poll"),
+)
 _BEATS = 2
 # By which people say what may be done, or that nothing is called for.
 _WHAT_IS_ALLOWED = ("stop", "mode", "decommission", "refuse", "maintain", "incident")

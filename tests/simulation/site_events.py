@@ -27,7 +27,7 @@ FORGED = Provenance("10.9.8.7", Transport.UDP, program="kernel", forger=Forger.A
 POLL = Provenance("gn001", Transport.SSH, forger=Forger.ROOT)
 CHECK = Provenance("nhc", Transport.HTTP, authenticated_as="nhc", forger=Forger.ROOT)
 SERVICE, SERVICE_DOWN = "nvidia-fabricmanager", "node.service.down"
-LOST, DEGRADED = "gpu.xid.79", "gpu.ecc.uncorrectable"
+LOST, DEGRADED, LINK = "gpu.xid.79", "gpu.ecc.uncorrectable", "gpu.xid.74"
 # From 23.02 on slurmctld writes it over the reason of a drained node that registers so.
 FEWER_GPUS = "gres/gpu count reported lower than configured (7 < 8)"
 
@@ -46,6 +46,8 @@ class Site:
             "lose": self.lose_gpu,
             "lose_many": self.lose_many,
             "degrade": self.degrade_gpu,
+            "memory": self.spoil_memory,
+            "link": self.break_link,
             "job": self.start_job,
             "end": self.end_job,
             "wait": self.queue_job,
@@ -69,6 +71,23 @@ class Site:
     def degrade_gpu(self) -> None:
         """It is gone, and all that is told is an error that leaves the node to jobs."""
         self._fall_ill(DEGRADED, is_dead=False)
+
+    def spoil_memory(self) -> None:
+        """Of a GPU that stays on the bus: a reset heals it."""
+        self._suffer("gpu_ecc_uncorrectable", DEGRADED)
+
+    def break_link(self) -> None:
+        """Between GPUs: a reset of all of them heals it."""
+        self._suffer("nvlink_error", LINK)
+
+    def _suffer(self, injection: str, fault_type: str) -> None:
+        play, node = self.play, self.play.choose_node()
+        if play.is_ill(node) or not play.site.nodes.nodes[node].is_up:
+            return
+        play.site.nodes.inject(injection, f"{node}/gpu/0")
+        play.record.sick.add(node)
+        play.note("node", f"{node} has {injection}: {fault_type}")
+        self.tell(fault_type, play.site.gpu(node), LINE)
 
     def stop_service(self) -> None:
         """It is down, a poll sees that, and a restart of it or of the node ends it."""
